@@ -1,0 +1,134 @@
+//! Bytes that a caller may keep: [`Key`] and [`Value`].
+//!
+//! Both are views into one shared allocation, so that a scan makes one allocation per record.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+macro_rules! owned_bytes {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub struct $name {
+            buffer: Arc<[u8]>,
+            start: u32,
+            end: u32,
+        }
+
+        impl $name {
+            /// A copy of `bytes`.
+            #[must_use]
+            pub fn copy_from(bytes: &[u8]) -> Self {
+                Self { buffer: Arc::from(bytes), start: 0, end: length(bytes.len()) }
+            }
+
+            /// The bytes.
+            #[must_use]
+            pub fn as_slice(&self) -> &[u8] {
+                &self.buffer[self.start as usize..self.end as usize]
+            }
+        }
+
+        impl Deref for $name {
+            type Target = [u8];
+            fn deref(&self) -> &[u8] {
+                self.as_slice()
+            }
+        }
+
+        impl AsRef<[u8]> for $name {
+            fn as_ref(&self) -> &[u8] {
+                self.as_slice()
+            }
+        }
+
+        impl From<Vec<u8>> for $name {
+            fn from(bytes: Vec<u8>) -> Self {
+                let end = length(bytes.len());
+                Self { buffer: Arc::from(bytes), start: 0, end }
+            }
+        }
+
+        impl From<$name> for Vec<u8> {
+            fn from(bytes: $name) -> Vec<u8> {
+                bytes.as_slice().to_vec()
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "b\"{}\"", self.as_slice().escape_ascii())
+            }
+        }
+
+        impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for $name {
+            fn eq(&self, other: &T) -> bool {
+                self.as_slice() == other.as_ref()
+            }
+        }
+
+        impl Eq for $name {}
+
+        impl PartialOrd for $name {
+            fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Ord for $name {
+            fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.as_slice().cmp(other.as_slice())
+            }
+        }
+
+        impl std::hash::Hash for $name {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                self.as_slice().hash(state);
+            }
+        }
+    };
+}
+
+owned_bytes! {
+    /// A key that the store handed out: cheap to clone, owned, dereferences to its bytes.
+    Key
+}
+
+owned_bytes! {
+    /// A value that the store handed out: cheap to clone, owned, dereferences to its bytes.
+    /// Holding one pins its own bytes and nothing else of the store.
+    Value
+}
+
+impl Value {
+    /// A value of `bytes` bytes that `fill` writes, in one allocation.
+    pub fn filled(
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> crate::base::error::Result<()>,
+    ) -> crate::base::error::Result<Self> {
+        let mut buffer: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
+        let end = length(bytes);
+        if let Some(bytes) = Arc::get_mut(&mut buffer) {
+            fill(bytes)?;
+        }
+        Ok(Self { buffer, start: 0, end })
+    }
+}
+
+/// A key and a value that share one allocation.
+#[must_use]
+pub fn pair(key: &[u8], value: &[u8]) -> (Key, Value) {
+    let mut joined = Vec::with_capacity(key.len() + value.len());
+    joined.extend_from_slice(key);
+    joined.extend_from_slice(value);
+    let buffer: Arc<[u8]> = Arc::from(joined);
+    let (middle, end) = (length(key.len()), length(buffer.len()));
+    let key = Key { buffer: Arc::clone(&buffer), start: 0, end: middle };
+    (key, Value { buffer, start: middle, end })
+}
+
+/// Keys and values are bounded far below 4 GiB ([`crate::base::limits`]).
+fn length(len: usize) -> u32 {
+    u32::try_from(len).expect("keys and values are limited to 64 MiB")
+}

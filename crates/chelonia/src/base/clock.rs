@@ -1,0 +1,54 @@
+//! Time as a thing that is handed in: real for users, stepped for tests that replay a run.
+
+use crate::base::sync::{Arc, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A monotonic clock.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The machine's.
+    Real(Instant),
+    /// Nanoseconds that only move when somebody moves them.
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The machine's clock, starting at zero now.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "this is the one door to the machine's clock")]
+    pub fn real() -> Self {
+        Clock::Real(Instant::now())
+    }
+
+    /// A clock that stands still until [`Clock::advance`].
+    #[must_use]
+    pub fn manual() -> Self {
+        Clock::Manual(Arc::new(AtomicU64::new(0)))
+    }
+
+    /// The time since the clock was made.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        match self {
+            Clock::Real(start) => start.elapsed(),
+            Clock::Manual(nanos) => Duration::from_nanos(nanos.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Moves a manual clock; a real one moves by itself.
+    pub fn advance(&self, by: Duration) {
+        if let Clock::Manual(nanos) = self {
+            let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+            nanos.fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits; on a manual clock the time passes at once.
+    #[expect(clippy::disallowed_methods, reason = "this is the one door to waiting by time")]
+    pub fn sleep(&self, duration: Duration) {
+        match self {
+            Clock::Real(_) => std::thread::sleep(duration),
+            Clock::Manual(_) => self.advance(duration),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The one error of the store.
+//!
+//! [`Error`] is opaque. Its [`ErrorKind`] says what the caller should do about it; its text says
+//! what happened, to which file, at which offset. No text holds a key or a value of the user.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// A result of the store.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the caller should do about an [`Error`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call itself is wrong (a limit, an inverted range, options that contradict what is
+    /// stored): correct the call. Nothing was changed.
+    InvalidArgument,
+    /// There is no such database, keyspace or engine: check the name, or create it.
+    NotFound,
+    /// The database is open elsewhere, in this process or another: close it there, or wait.
+    AlreadyOpen,
+    /// The device is full: make room. Reads go on, and writes resume without a reopen.
+    NoSpace,
+    /// Stored bytes are not what was written: restore from a backup, or salvage. The error names
+    /// file and offset; what is not damaged stays readable.
+    Corrupt,
+    /// The device or the system failed a read or a write. After a failed write no more writes are
+    /// accepted: reopen the database, which looks at the device anew.
+    Io,
+    /// An earlier failure stopped all writes, or the database was closed: reopen it.
+    Stopped,
+    /// The files are of a newer format, or of something this build does not know: upgrade.
+    Unsupported,
+    /// The database was opened read-only: reopen it for writing.
+    ReadOnly,
+    /// The system denied access: correct the permissions of the path.
+    PermissionDenied,
+    /// The store contradicts itself in memory, which is a bug: report it with the text.
+    Internal,
+}
+
+/// What went wrong. Cheap to clone; see [`Error::kind`] for what to do about it.
+#[derive(Clone)]
+pub struct Error {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    place: Option<Place>,
+    source: Option<io::Error>,
+}
+
+/// The file and, where one is to blame, the byte offset.
+struct Place {
+    file: String,
+    offset: Option<u64>,
+}
+
+impl Error {
+    /// An error of this kind with a message for people.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { inner: Arc::new(Inner { kind, message, place: None, source: None }) }
+    }
+
+    /// The call is wrong: [`ErrorKind::InvalidArgument`].
+    #[must_use]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// Stored bytes are damaged: [`ErrorKind::Corrupt`]. Add the place with [`Error::at`].
+    #[must_use]
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// The store contradicts itself: [`ErrorKind::Internal`].
+    #[must_use]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// A system error while doing `what` to `file`; the kind follows from the system's.
+    #[must_use]
+    pub fn io(what: &str, file: &str, source: io::Error) -> Self {
+        let kind = match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                ErrorKind::PermissionDenied
+            }
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Io,
+        };
+        let place = Some(Place { file: file.to_owned(), offset: None });
+        let message = what.to_owned();
+        Self { inner: Arc::new(Inner { kind, message, place, source: Some(source) }) }
+    }
+
+    /// The same error with the file and offset to blame, unless it names a place already.
+    #[must_use]
+    pub fn at(self, file: &str, offset: u64) -> Self {
+        if self.inner.place.as_ref().is_some_and(|place| place.offset.is_some()) {
+            return self;
+        }
+        let place = Some(Place { file: file.to_owned(), offset: Some(offset) });
+        let source = self.inner.source.as_ref().map(copy_of);
+        let inner =
+            Inner { kind: self.inner.kind, message: self.inner.message.clone(), place, source };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// The name of the file to blame, relative to the database's directory, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&str> {
+        self.inner.place.as_ref().map(|place| place.file.as_str())
+    }
+
+    /// The byte offset in [`Error::file`] to blame, if there is one.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        self.inner.place.as_ref().and_then(|place| place.offset)
+    }
+}
+
+/// `io::Error` cannot be cloned; kind, code and text can.
+fn copy_of(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.inner.message)?;
+        if let Some(place) = &self.inner.place {
+            write!(f, " (file {}", place.file)?;
+            if let Some(offset) = place.offset {
+                write!(f, ", offset {offset}")?;
+            }
+            f.write_str(")")?;
+        }
+        if let Some(source) = &self.inner.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.inner.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_ref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_follows_from_the_system_and_the_text_names_the_place() {
+        let full = Error::io("write", "data", io::Error::from_raw_os_error(28));
+        assert_eq!(full.kind(), ErrorKind::NoSpace);
+        let full = full.at("data", 8192);
+        assert_eq!((full.file(), full.offset()), (Some("data"), Some(8192)));
+        assert!(full.to_string().contains("offset 8192"));
+        assert_eq!(full.at("log-0001", 1).offset(), Some(8192));
+    }
+}

@@ -1,0 +1,51 @@
+//! Every limit of the store, named, related to each other, with its reason.
+
+/// The unit of I/O, of checksums and of caching, in bytes.
+pub const BLOCK_BYTES: usize = 4096;
+
+/// [`BLOCK_BYTES`] as the offset arithmetic needs it.
+pub const BLOCK_BYTES_U64: u64 = BLOCK_BYTES as u64;
+
+/// The sector the crash model tears writes at, in bytes: the smallest unit a device writes whole.
+pub const SECTOR_BYTES: usize = 512;
+
+/// The longest key, in bytes (64 KiB). The empty key is an ordinary key.
+pub const KEY_BYTES_MAX: usize = 64 << 10;
+
+/// The longest value, in bytes (64 MiB).
+pub const VALUE_BYTES_MAX: usize = 64 << 20;
+
+/// Values of at least this many bytes live in an extent of their own, and merges move a reference
+/// to it: below, half a block of padding would cost more than copying the value does.
+pub const LARGE_VALUE_BYTES_MIN: usize = 32 << 10;
+
+/// The most bytes a batch may put into the log (its entries' keys and small values; a large value
+/// counts as its reference). Half of the write share of the smallest memory budget.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// The smallest memory budget of a database, in bytes (32 MiB).
+pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+
+/// The memory budget of a database that names none, in bytes (256 MiB).
+pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// The unit in which memory moves between memtables, cache and merge work, in bytes. It holds the
+/// largest entry of a memtable with room to spare.
+pub const SLAB_BYTES: usize = 256 << 10;
+
+/// The most bytes of a keyspace's name (UTF-8, not empty).
+pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
+
+/// The most keyspaces of a database.
+pub const KEYSPACES_MAX: usize = 1024;
+
+/// The longest entry that is stored inside a run or a memtable: a key and a value that is not
+/// large.
+pub const INLINE_ENTRY_BYTES_MAX: usize = KEY_BYTES_MAX + LARGE_VALUE_BYTES_MIN;
+
+const _: () = assert!(SLAB_BYTES >= 2 * INLINE_ENTRY_BYTES_MAX);
+const _: () = assert!(SLAB_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(SECTOR_BYTES));
+const _: () = assert!(LARGE_VALUE_BYTES_MIN < VALUE_BYTES_MAX);
+const _: () = assert!((BATCH_BYTES_MAX as u64) * 4 <= MEMORY_BYTES_MIN);
+const _: () = assert!(MEMORY_BYTES_MIN <= MEMORY_BYTES_DEFAULT);
