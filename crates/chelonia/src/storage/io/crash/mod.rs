@@ -1,0 +1,333 @@
+//! A directory in memory that knows what a power cut would leave of it.
+//!
+//! A test runs its workload over a [`CrashDirectory`], which records every change and every sync.
+//! Afterwards [`CrashDirectory::journal`] answers for any moment of the run which files a power cut
+//! could have left then; the test opens a database on such an image (in a `MemoryDirectory`, or in
+//! another `CrashDirectory` to cut the power a second time during recovery) and checks it against
+//! its model. `journal` tells what is durable when, and what may survive.
+//!
+//! A fuse ([`CrashDirectory::fail_after`]) makes a running database stop at a boundary: from then
+//! on every call fails.
+//!
+//! A file that is removed stays usable through its handles. Locks exclude as the real ones do.
+//!
+//! Thread-safety: any thread may call; the order of effects is the order in which calls took the
+//! one lock.
+
+mod journal;
+mod sparse;
+#[cfg(test)]
+mod tests;
+
+pub use journal::{Journal, Survivors};
+
+use super::exclusion::LockTable;
+use super::{Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, check_name};
+use crate::base::error::{Error, Result};
+use crate::base::limits::SECTOR_BYTES;
+use crate::base::sync::{Arc, Mutex, MutexGuard};
+use journal::{Base, Effect, FileNumber};
+use sparse::Sparse;
+use std::collections::BTreeMap;
+use std::io;
+
+/// No file grows beyond this many bytes here: offsets of a program gone wrong are refused.
+const FILE_BYTES_MAX: u64 = 1 << 40;
+
+/// A directory in memory whose power may be cut. Clones are the same directory.
+#[derive(Clone, Debug, Default)]
+pub struct CrashDirectory {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    lock: LockTable,
+}
+
+/// What programs see, and how it came about; guarded by the directory's mutex.
+#[derive(Debug, Default)]
+struct State {
+    base: Base,
+    names: BTreeMap<Arc<str>, FileNumber>,
+    /// By number.
+    files: Vec<Sparse>,
+    effects: Vec<Effect>,
+    /// After so many effects the power is gone.
+    fuse: Option<usize>,
+}
+
+impl State {
+    fn check_power(&self, what: &str, name: &str) -> Result<()> {
+        if self.fuse.is_some_and(|fuse| self.effects.len() >= fuse) {
+            return Err(Error::io(what, name, io::Error::other("the power is gone")));
+        }
+        Ok(())
+    }
+
+    /// Writes and records the write as the sectors it leaves.
+    fn write(&mut self, file: FileNumber, bytes: &[u8], offset: u64, mapped: bool) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let end = end_of(offset, bytes.len() as u64)?;
+        let content = &mut self.files[file];
+        content.write(offset, bytes);
+        let grown = (end > content.size()).then_some(end);
+        content.grow(end);
+        let sector = SECTOR_BYTES as u64;
+        let first = offset / sector * sector;
+        let length = usize::try_from(end.next_multiple_of(sector) - first).unwrap_or(0);
+        let mut sectors = vec![0; length];
+        content.read(first, &mut sectors);
+        let sectors = Arc::from(sectors);
+        self.effects.push(Effect::Write { file, offset: first, sectors, grown, mapped });
+        Ok(())
+    }
+}
+
+/// The end of a range, if files can have it.
+fn end_of(offset: u64, bytes: u64) -> Result<u64> {
+    offset
+        .checked_add(bytes)
+        .filter(|end| *end <= FILE_BYTES_MAX)
+        .ok_or_else(|| Error::internal("an offset is beyond what files have"))
+}
+
+impl CrashDirectory {
+    /// An empty directory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A directory in which these files are durable.
+    #[must_use]
+    pub fn from_files(files: &BTreeMap<String, Vec<u8>>) -> Self {
+        let contents =
+            files.iter().map(|(name, bytes)| (Arc::from(name.as_str()), Sparse::from_bytes(bytes)));
+        let base: Base = contents.collect();
+        let state = State {
+            names: base.keys().cloned().zip(0..).collect(),
+            files: base.values().cloned().collect(),
+            base,
+            effects: Vec::new(),
+            fuse: None,
+        };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), lock: LockTable::default() }) }
+    }
+
+    /// How many effects happened so far: the number of the present boundary.
+    #[must_use]
+    pub fn boundary(&self) -> usize {
+        self.shared.state.lock().effects.len()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn journal(&self) -> Journal {
+        let state = self.shared.state.lock();
+        Journal::new(&state.base, state.effects.clone())
+    }
+
+    /// Cuts the power once the directory reaches `boundary`: every later call fails, reads too, and
+    /// changes nothing.
+    pub fn fail_after(&self, boundary: usize) {
+        self.shared.state.lock().fuse = Some(boundary);
+    }
+
+    /// Whether the fuse has blown.
+    #[must_use]
+    pub fn power_is_gone(&self) -> bool {
+        self.shared.state.lock().check_power("ask", "").is_err()
+    }
+
+    /// The state, unless the power is gone.
+    fn powered(&self, what: &str, name: &str) -> Result<MutexGuard<'_, State>> {
+        let state = self.shared.state.lock();
+        state.check_power(what, name)?;
+        Ok(state)
+    }
+}
+
+impl Directory for CrashDirectory {
+    fn open(&self, name: &str, mode: OpenMode, _access: Access) -> Result<Arc<dyn File>> {
+        check_name(name)?;
+        let mut state = self.powered("open", name)?;
+        let number = match (mode, state.names.get(name)) {
+            (OpenMode::Read | OpenMode::Write, Some(number)) => *number,
+            (OpenMode::CreateNew, None) => {
+                let (number, shared_name) = (state.files.len(), Arc::<str>::from(name));
+                state.files.push(Sparse::default());
+                state.names.insert(Arc::clone(&shared_name), number);
+                state.effects.push(Effect::Create { name: shared_name, file: number });
+                number
+            }
+            (OpenMode::CreateNew, Some(_)) => {
+                return Err(Error::io("create", name, io::ErrorKind::AlreadyExists.into()));
+            }
+            (_, None) => return Err(Error::io("open", name, io::ErrorKind::NotFound.into())),
+        };
+        let writable = mode != OpenMode::Read;
+        let directory = self.clone();
+        Ok(Arc::new(CrashFile { directory, name: name.to_owned(), number, writable }))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        let mut state = self.powered("remove", name)?;
+        let Some((name, _)) = state.names.remove_entry(name) else {
+            return Err(Error::io("remove", name, io::ErrorKind::NotFound.into()));
+        };
+        state.effects.push(Effect::Remove { name });
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let state = self.powered("list", ".")?;
+        Ok(state.names.keys().map(ToString::to_string).collect())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.powered("sync the directory", ".")?.effects.push(Effect::SyncDirectory);
+        Ok(())
+    }
+
+    fn lock(&self, exclusive: bool, _create: bool) -> Result<Box<dyn LockGuard>> {
+        drop(self.powered("lock", super::LOCK_FILE)?);
+        self.shared.lock.take(exclusive)
+    }
+
+    fn facts(&self) -> IoFacts {
+        IoFacts { direct: false, mapped_log: true, name: "crash" }
+    }
+}
+
+#[derive(Debug)]
+struct CrashFile {
+    directory: CrashDirectory,
+    name: String,
+    number: FileNumber,
+    writable: bool,
+}
+
+impl CrashFile {
+    fn powered(&self, what: &str) -> Result<MutexGuard<'_, State>> {
+        self.directory.powered(what, &self.name)
+    }
+
+    /// The state, to change the file.
+    fn writing(&self, what: &str) -> Result<MutexGuard<'_, State>> {
+        if self.writable {
+            return self.powered(what);
+        }
+        Err(Error::io(what, &self.name, io::ErrorKind::PermissionDenied.into()))
+    }
+}
+
+impl File for CrashFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let state = self.powered("read")?;
+        let content = &state.files[self.number];
+        if end_of(offset, buffer.len() as u64)? > content.size() {
+            return Err(Error::corrupt("the file ends too early").at(&self.name, offset));
+        }
+        content.read(offset, buffer);
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.writing("write")?.write(self.number, bytes, offset, false)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.powered("sync")?.effects.push(Effect::Sync { file: self.number });
+        Ok(())
+    }
+
+    fn size(&self) -> Result<u64> {
+        Ok(self.powered("ask for the size")?.files[self.number].size())
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        let mut state = self.writing("set the size")?;
+        end_of(size, 0)?;
+        if state.files[self.number].size() != size {
+            state.files[self.number].set_size(size);
+            state.effects.push(Effect::Size { file: self.number, size });
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut state = self.writing("allocate")?;
+        let end = end_of(offset, bytes)?;
+        if bytes > 0 && end > state.files[self.number].size() {
+            state.files[self.number].grow(end);
+            state.effects.push(Effect::Size { file: self.number, size: end });
+        }
+        Ok(())
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        let mut state = self.writing("free")?;
+        let end = end_of(offset, bytes)?.min(state.files[self.number].size());
+        if offset < end {
+            let bytes = end - offset;
+            state.files[self.number].clear(offset, bytes);
+            state.effects.push(Effect::Hole { file: self.number, offset, bytes });
+        }
+        Ok(())
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.size()
+    }
+
+    fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
+        let state = self.writing("map")?;
+        if end_of(offset, bytes as u64)? > state.files[self.number].size() {
+            return Err(Error::internal("a region reaches past the end of its file"));
+        }
+        drop(state);
+        let (directory, name) = (self.directory.clone(), self.name.clone());
+        Ok(Box::new(CrashRegion {
+            directory,
+            name,
+            number: self.number,
+            start: offset,
+            size: bytes,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct CrashRegion {
+    directory: CrashDirectory,
+    name: String,
+    number: FileNumber,
+    start: u64,
+    size: usize,
+}
+
+impl Region for CrashRegion {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        if offset.checked_add(bytes.len()).is_none_or(|end| end > self.size) {
+            return Err(Error::internal("a write reaches past the end of its region"));
+        }
+        let mut state = self.directory.powered("write", &self.name)?;
+        let start = self.start + offset as u64;
+        if start + bytes.len() as u64 > state.files[self.number].size() {
+            return Err(Error::internal("a file was cut while a region of it was open"));
+        }
+        state.write(self.number, bytes, start, true)
+    }
+}

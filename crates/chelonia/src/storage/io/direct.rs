@@ -1,0 +1,260 @@
+//! The real directory: files of a Linux file system. What becomes of a file that is open is in
+//! `direct_file`.
+//!
+//! Invariants:
+//! 1. Files are opened relative to the directory's descriptor, never through a symbolic link, with
+//!    mode 0600; the directory is made with mode 0700. Renaming the directory meanwhile is
+//!    harmless.
+//! 2. The two descriptors of a file (around and through the page cache) are the same file.
+//! 3. Calls that the system interrupts are repeated; nothing else is.
+//!
+//! Thread-safety: everything may be called from any thread.
+
+use super::buffer::AlignedBuffer;
+use super::direct_file::{Descriptors, DirectFile};
+use super::ring::Rings;
+use super::{Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OpenMode, check_name};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::sync::{Arc, AtomicBool, Ordering};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, fstatfs, fsync, openat, unlinkat};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use std::fs::TryLockError;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+/// Only the user who runs the store reads and writes its files.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// As [`FILE_MODE`], for the directory.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// File systems by the magic number of `statfs`, and whether log segments may be mapped there
+/// (see [`super::mapped`]).
+const FILE_SYSTEMS: [(u64, &str, bool); 9] = [
+    (0xef53, "ext4", true),
+    (0x5846_5342, "xfs", true),
+    (0x0102_1994, "tmpfs", true),
+    (0x9123_683e, "btrfs", false),
+    (0x2fc1_2fc1, "zfs", false),
+    (0xf2f5_2010, "f2fs", false),
+    (0x6969, "nfs", false),
+    (0x6573_5546, "fuse", false),
+    (0x794c_7630, "overlay", false),
+];
+
+/// A directory of a file system.
+#[derive(Debug)]
+pub struct DirectDirectory {
+    descriptor: OwnedFd,
+    file_system: &'static str,
+    mapped_log: bool,
+    /// False once the file system refused `O_DIRECT`.
+    direct: AtomicBool,
+    rings: Arc<Rings>,
+}
+
+impl DirectDirectory {
+    /// Opens the directory at `path`; with `create`, makes it if there is none (its parent must
+    /// exist) and makes its name durable.
+    pub fn open(path: &Path, create: bool) -> Result<Self> {
+        let shown = path.display().to_string();
+        if create {
+            make_directory(path)
+                .map_err(|error| Error::io("create the directory", &shown, error))?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let descriptor = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOTDIR) => {
+                return Err(Error::invalid(format!("{shown} is not a directory")));
+            }
+            Err(error) => return Err(Error::io("open the directory", &shown, error.into())),
+        };
+        let magic = retry_on_intr(|| fstatfs(&descriptor))
+            .map(|facts| u64::try_from(facts.f_type).unwrap_or(0))
+            .map_err(|error| Error::io("ask for the file system of", &shown, error.into()))?;
+        let known = FILE_SYSTEMS.iter().find(|(number, ..)| *number == magic);
+        let (file_system, mapped_log) =
+            known.map_or(("other", false), |(_, name, mapped_log)| (name, *mapped_log));
+        let direct = AtomicBool::new(takes_direct(&descriptor));
+        Ok(Self { descriptor, file_system, mapped_log, direct, rings: Arc::default() })
+    }
+
+    fn open_descriptor(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        retry_on_intr(|| openat(&self.descriptor, name, flags, FILE_MODE))
+    }
+
+    /// The direct descriptor of the file behind `buffered`, if the file system has such.
+    fn open_direct(
+        &self,
+        name: &str,
+        flags: OFlags,
+        buffered: &OwnedFd,
+    ) -> io::Result<Option<OwnedFd>> {
+        if !self.direct.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let direct = match self.open_descriptor(name, flags | OFlags::DIRECT) {
+            Ok(direct) => direct,
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                self.direct.store(false, Ordering::Relaxed);
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (one, other) = (fstat(buffered)?, fstat(&direct)?);
+        if (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino) {
+            return Err(io::Error::other("the file was replaced while it was opened"));
+        }
+        Ok(Some(direct))
+    }
+}
+
+/// Makes the directory unless it exists, and makes its name durable.
+fn make_directory(path: &Path) -> io::Result<()> {
+    let made = match std::fs::DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
+    // Also if it was there: who made it may have died before this.
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(()),
+    };
+    match std::fs::File::open(parent).and_then(|parent| parent.sync_all()) {
+        Err(error) if made || error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether files of the directory take `O_DIRECT` with block alignment: tried on a file without a
+/// name. Where that cannot be made (a directory that may only be read) the answer is yes, and the
+/// first file opened tells.
+fn takes_direct(directory: &OwnedFd) -> bool {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let open = |flags| retry_on_intr(|| openat(directory, ".", flags, FILE_MODE));
+    let file = match open(flags | OFlags::DIRECT) {
+        Ok(file) => file,
+        Err(Errno::INVAL) => return false,
+        Err(_) => return true,
+    };
+    let mut block = AlignedBuffer::new(BLOCK_BYTES);
+    match retry_on_intr(|| pwrite(&file, &block, 0)) {
+        Ok(BLOCK_BYTES) => {}
+        // A full device says nothing about direct I/O.
+        Err(Errno::NOSPC | Errno::DQUOT) => return true,
+        _ => return false,
+    }
+    retry_on_intr(|| pread(&file, &mut block[..], 0)) == Ok(BLOCK_BYTES)
+}
+
+impl Directory for DirectDirectory {
+    fn open(&self, name: &str, mode: OpenMode, access: Access) -> Result<Arc<dyn File>> {
+        check_name(name)?;
+        let (what, flags) = match mode {
+            OpenMode::Read => ("open", OFlags::RDONLY),
+            OpenMode::Write => ("open", OFlags::RDWR),
+            OpenMode::CreateNew => ("create", OFlags::RDWR),
+        };
+        let creation = match mode {
+            OpenMode::CreateNew => OFlags::CREATE | OFlags::EXCL,
+            OpenMode::Read | OpenMode::Write => OFlags::empty(),
+        };
+        let failed = |error| Error::io(what, name, error);
+        let buffered =
+            self.open_descriptor(name, flags | creation).map_err(|error| failed(error.into()))?;
+        let stat = fstat(&buffered).map_err(|error| failed(error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(failed(io::Error::other("it is not a regular file")));
+        }
+        let direct = match access {
+            Access::Direct => self.open_direct(name, flags, &buffered).map_err(failed)?,
+            Access::Buffered => None,
+        };
+        let writable = mode != OpenMode::Read;
+        Ok(Arc::new(DirectFile {
+            descriptors: Arc::new(Descriptors::new(name, buffered, writable)),
+            direct,
+            mapped_log: self.mapped_log,
+            rings: Arc::clone(&self.rings),
+        }))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        retry_on_intr(|| unlinkat(&self.descriptor, name, AtFlags::empty()))
+            .map_err(|error| Error::io("remove", name, error.into()))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        list_files(&self.descriptor).map_err(|error| Error::io("list", ".", error.into()))
+    }
+
+    fn sync(&self) -> Result<()> {
+        retry_on_intr(|| fsync(&self.descriptor))
+            .map_err(|error| Error::io("sync the directory", ".", error.into()))
+    }
+
+    fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>> {
+        // An exclusive lock wants a descriptor that writes on network file systems; a reader must
+        // get by without.
+        let mut flags = if exclusive { OFlags::RDWR } else { OFlags::RDONLY };
+        if create {
+            flags |= OFlags::CREATE;
+        }
+        let failed = |error| Error::io("lock", LOCK_FILE, error);
+        let file = self.open_descriptor(LOCK_FILE, flags).map_err(|error| failed(error.into()))?;
+        let file = std::fs::File::from(file);
+        let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
+        match outcome {
+            Ok(()) => Ok(Box::new(FileLock { _file: file })),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::new(ErrorKind::AlreadyOpen, "the database is open elsewhere"))
+            }
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    fn facts(&self) -> IoFacts {
+        IoFacts {
+            direct: self.direct.load(Ordering::Relaxed),
+            mapped_log: self.mapped_log,
+            name: self.file_system,
+        }
+    }
+}
+
+fn list_files(directory: &OwnedFd) -> rustix::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        // No file of ours has a name that is not UTF-8.
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        let file_type = match entry.file_type() {
+            FileType::Unknown => {
+                let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                FileType::from_raw_mode(stat.st_mode)
+            }
+            known => known,
+        };
+        if file_type == FileType::RegularFile && name != LOCK_FILE {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// `flock` is of the open file, so it excludes within a process too, and ends with the process.
+#[derive(Debug)]
+struct FileLock {
+    _file: std::fs::File,
+}
+
+impl LockGuard for FileLock {}

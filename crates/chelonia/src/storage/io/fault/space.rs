@@ -1,0 +1,87 @@
+//! A small device: which blocks of which file are taken, and how many there may be.
+//!
+//! Thread-safety: the holder's mutex.
+
+use crate::base::limits::BLOCK_BYTES_U64;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The taken blocks of all files. Files are known by name; a file that was removed gives its blocks
+/// back at once, even if it is still open.
+#[derive(Debug, Default)]
+pub struct Space {
+    files: BTreeMap<String, BTreeSet<u64>>,
+    taken: u64,
+    /// The most bytes that may be taken.
+    capacity: Option<u64>,
+}
+
+impl Space {
+    /// The bytes that are taken.
+    pub fn taken_bytes(&self) -> u64 {
+        self.taken * BLOCK_BYTES_U64
+    }
+
+    /// Limits what may be taken from now on.
+    pub fn set_capacity(&mut self, capacity: Option<u64>) {
+        self.capacity = capacity;
+    }
+
+    /// Makes a file known, empty.
+    pub fn create(&mut self, name: &str) {
+        self.files.insert(name.to_owned(), BTreeSet::new());
+    }
+
+    /// Forgets a file.
+    pub fn remove(&mut self, name: &str) {
+        let blocks = self.files.remove(name).unwrap_or_default();
+        self.taken -= blocks.len() as u64;
+    }
+
+    /// Takes the blocks of a range; false, and nothing is taken, if there are not enough. Files
+    /// that were removed take none.
+    pub fn take(&mut self, name: &str, offset: u64, bytes: u64) -> bool {
+        let Some(blocks) = self.files.get_mut(name) else { return true };
+        let range =
+            offset / BLOCK_BYTES_U64..offset.saturating_add(bytes).div_ceil(BLOCK_BYTES_U64);
+        let fresh: Vec<_> = range.filter(|block| !blocks.contains(block)).collect();
+        let taken = self.taken + fresh.len() as u64;
+        let fits = |capacity| taken.saturating_mul(BLOCK_BYTES_U64) <= capacity;
+        if !fresh.is_empty() && !self.capacity.is_none_or(fits) {
+            return false;
+        }
+        blocks.extend(fresh);
+        self.taken = taken;
+        true
+    }
+
+    /// Gives back the blocks that lie wholly in a range.
+    pub fn give_back(&mut self, name: &str, offset: u64, end: u64) {
+        let Some(blocks) = self.files.get_mut(name) else { return };
+        let (first, last) = (offset.div_ceil(BLOCK_BYTES_U64), end / BLOCK_BYTES_U64);
+        let before = blocks.len();
+        blocks.retain(|block| !(first..last).contains(block));
+        self.taken -= (before - blocks.len()) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_taken_once_and_come_back() {
+        let mut space = Space::default();
+        space.set_capacity(Some(3 * BLOCK_BYTES_U64));
+        space.create("a");
+        assert!(space.take("a", 0, 1));
+        assert!(space.take("a", 100, 2 * BLOCK_BYTES_U64));
+        assert_eq!(space.taken_bytes(), 3 * BLOCK_BYTES_U64);
+        assert!(space.take("a", 0, 3 * BLOCK_BYTES_U64));
+        assert!(!space.take("a", 0, 3 * BLOCK_BYTES_U64 + 1));
+        space.give_back("a", 1, 2 * BLOCK_BYTES_U64);
+        assert_eq!(space.taken_bytes(), 2 * BLOCK_BYTES_U64);
+        space.remove("a");
+        assert_eq!(space.taken_bytes(), 0);
+        assert!(space.take("a", 0, 1 << 30));
+    }
+}

@@ -1,0 +1,169 @@
+//! The door to the file system: a directory of files, and regions of files mapped into memory.
+//!
+//! Everything the store does to a device goes through [`Directory`], [`File`] and [`Region`]. There
+//! are four implementations:
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `direct` | the real one: `O_DIRECT` where the file system has it, mapped log regions |
+//! | `memory` | files in memory, for tests that need no device |
+//! | `crash` | records what was not yet synced, and makes the images a power cut could leave |
+//! | `fault` | fails chosen calls with chosen errors |
+//!
+//! What is durable when: nothing before [`File::sync`] (content and size of that file) or
+//! [`Directory::sync`] (which names exist) returned. Before that a power cut keeps any subset of
+//! the sectors written, of size changes, and of names.
+//!
+//! Errors name the file relative to the directory. `Interrupted` calls are repeated here, short
+//! reads and writes completed here; nothing else is retried.
+
+use crate::base::error::{Error, Result};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+pub mod buffer;
+#[cfg(any(test, feature = "internals"))]
+pub mod crash;
+pub mod direct;
+mod direct_file;
+mod exclusion;
+#[cfg(any(test, feature = "internals"))]
+pub mod fault;
+mod mapped;
+pub mod memory;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+pub use buffer::AlignedBuffer;
+
+/// The name of the lock file. It is not listed, and not opened as a file.
+pub const LOCK_FILE: &str = "lock";
+
+/// Fails unless `name` is one that [`Directory::open`] takes: plain, and not the lock's.
+fn check_name(name: &str) -> Result<()> {
+    let plain = !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
+    if plain && name != LOCK_FILE {
+        return Ok(());
+    }
+    Err(Error::internal("a file of the store has an impossible name"))
+}
+
+/// What [`Directory::open`] does about a file that does or does not exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenMode {
+    /// It must exist; it is only read.
+    Read,
+    /// It must exist; it is read and written.
+    Write,
+    /// It must not exist; it is made empty, with mode 0600.
+    CreateNew,
+}
+
+/// How a file is going to be used; an implementation may use it to choose its flags.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Block-aligned reads and writes around the page cache, where the file system can.
+    Direct,
+    /// Through the page cache: for what is mapped.
+    Buffered,
+}
+
+/// What an implementation found out about the file system, for `stats`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoFacts {
+    /// Data goes around the page cache.
+    pub direct: bool,
+    /// Log regions are mapped; else every log write is a system call.
+    pub mapped_log: bool,
+    /// The name of the implementation or file system.
+    pub name: &'static str,
+}
+
+/// One read of [`File::read_many`].
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    /// Where to read, in bytes, block-aligned.
+    pub offset: u64,
+    /// What to fill, block-aligned in address and length for a direct file.
+    pub buffer: &'a mut [u8],
+}
+
+/// A directory that holds one database.
+pub trait Directory: Send + Sync + Debug {
+    /// Opens or makes a file. Names are plain, without separators.
+    fn open(&self, name: &str, mode: OpenMode, access: Access) -> Result<Arc<dyn File>>;
+
+    /// Removes a file; it is an error if there is none.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// The names of all files but the lock's, sorted.
+    fn list(&self) -> Result<Vec<String>>;
+
+    /// Makes the creation and removal of names durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Takes the database's lock without waiting: `exclusive` for a writer, else shared. Fails with
+    /// `AlreadyOpen` if it is held. Released when the returned guard is dropped, or by the death of
+    /// the process. `create` makes the lock file if there is none.
+    fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>>;
+
+    /// What the file system offers.
+    fn facts(&self) -> IoFacts;
+}
+
+/// Holds the lock of a directory while it lives.
+pub trait LockGuard: Send + Sync + Debug {}
+
+/// An open file. Offsets, lengths and buffer addresses of a file opened [`Access::Direct`] should
+/// be block-aligned; what is not is copied on the way.
+pub trait File: Send + Sync + Debug {
+    /// The name within the directory.
+    fn name(&self) -> &str;
+
+    /// Fills `buffer` from `offset`; bytes past the end of the file are an error of kind `Corrupt`.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+
+    /// Does all the reads, several at a time where the system can. Fails if any of them does.
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        requests.iter_mut().try_for_each(|request| self.read_at(request.buffer, request.offset))
+    }
+
+    /// Writes all of `bytes` at `offset`, growing the file if need be.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
+
+    /// Makes content and size durable (`fdatasync`).
+    fn sync(&self) -> Result<()>;
+
+    /// The size in bytes.
+    fn size(&self) -> Result<u64>;
+
+    /// Cuts the file to `size`, or grows it with zeros that take no space.
+    fn set_size(&self, size: u64) -> Result<()>;
+
+    /// Makes sure that writes to the range cannot fail for lack of space, growing the file if need
+    /// be; the range reads as zeros where it was not written. `NoSpace` if there is none.
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// Gives the space of a range back; it reads as zeros. Does nothing where the file system
+    /// can't.
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
+
+    /// The bytes of the device that the file occupies.
+    fn allocated_bytes(&self) -> Result<u64>;
+
+    /// A window of the file that is written by copying memory. The range must lie within the file
+    /// and have been allocated and written through before.
+    fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>>;
+}
+
+/// A window of a file. Whatever was written survives the death of the process at once, and a power
+/// cut after the next [`File::sync`] of the file.
+pub trait Region: Send + Sync + Debug {
+    /// The window's size in bytes.
+    fn size(&self) -> usize;
+
+    /// Copies `bytes` to `offset` of the window. Calls on overlapping ranges must be ordered by the
+    /// caller.
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()>;
+}
