@@ -1,0 +1,193 @@
+//! An extent as its readers hold it, and the blocks they get.
+//!
+//! The life of a frame, and why a reader may look at one without a lock, is told at the head of
+//! `crate::storage::cache`. Here are both ends of it: the hit ([`CachedExtent::cached`]) and the
+//! load (`LoadingFrame`, then `CachedExtent::publish`).
+//!
+//! Invariants:
+//! 1. A [`CachedBlock`] borrows the guard under which its slot was read and the extent.
+//! 2. A `LoadingFrame` is the only one who knows the address of its frame.
+//!
+//! Thread-safety: everything may be called from any thread.
+
+#![expect(unsafe_code, reason = "an island: frames are shared with readers through raw memory")]
+
+use super::frames::FrameNo;
+use super::state::Slots;
+use super::{Cache, Priority};
+use crate::base::budget::Charge;
+use crate::base::error::{Error, Result};
+use crate::base::ids::{BlockNo, Extent, Generation};
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::sync::{Arc, Ordering};
+use crate::storage::block::DATA_FILE;
+use crate::storage::io::AlignedBuffer;
+use crossbeam_epoch::Guard;
+use std::ops::Deref;
+
+/// An extent with its place in the cache. Dropping it gives its frames back.
+pub struct CachedExtent {
+    pub(super) cache: Arc<Cache>,
+    pub(super) extent: Extent,
+    pub(super) generation: Generation,
+    pub(super) slots: Slots,
+    pub(super) _charge: Charge,
+}
+
+impl CachedExtent {
+    /// Block `index` of the extent, if it is cached. No I/O, no lock.
+    #[inline]
+    #[must_use]
+    pub fn cached<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        check_collector(guard);
+        // Acquire: the number was published after the block was loaded.
+        let number = self.slots.get(index as usize)?.load(Ordering::Acquire);
+        let frame = number.checked_sub(1)?;
+        let address = self.cache.frames.hit(frame).cast::<[u8; BLOCK_BYTES]>();
+        // SAFETY: the frame was Cached after `guard` pinned the default collector's epoch, so it
+        // stays Cached or Limbo while `guard` lives: its memory is initialised, nobody writes it,
+        // and its slab stays, as the head of this file explains. `'g` is within the life of the
+        // guard and of `self`, which keeps the cache.
+        let block = unsafe { &*address };
+        Some(CachedBlock(Block::Frame(block)))
+    }
+
+    /// Block `index` of the extent, read and verified if it is not cached.
+    #[inline]
+    pub fn block<'g>(
+        &'g self,
+        index: u32,
+        priority: Priority,
+        guard: &'g Guard,
+    ) -> Result<CachedBlock<'g>> {
+        match self.cached(index, guard) {
+            Some(block) => Ok(block),
+            None => self.load(index, priority, guard),
+        }
+    }
+
+    #[cold]
+    fn load<'g>(
+        &'g self,
+        index: u32,
+        priority: Priority,
+        guard: &'g Guard,
+    ) -> Result<CachedBlock<'g>> {
+        let number = self.number(index)?;
+        let mut target = self.cache.target(guard);
+        self.cache.file.read_blocks(number, self.generation, target.bytes_mut())?;
+        Ok(self.publish(index, target, priority, guard))
+    }
+
+    /// Where block `index` is in the file.
+    pub(super) fn number(&self, index: u32) -> Result<BlockNo> {
+        if index >= self.extent.blocks {
+            return Err(Error::corrupt("a structure refers to a block beyond its extent")
+                .at(DATA_FILE, self.extent.offset()));
+        }
+        Ok(BlockNo(self.extent.start.0 + u64::from(index)))
+    }
+
+    /// Makes a loaded block the one that readers find, unless there is one already.
+    pub(super) fn publish<'g>(
+        &'g self,
+        index: u32,
+        target: Target<'_>,
+        priority: Priority,
+        guard: &'g Guard,
+    ) -> CachedBlock<'g> {
+        let loading = match target {
+            Target::Owned(buffer) => return CachedBlock(Block::Owned(buffer)),
+            Target::Frame(loading) => loading,
+        };
+        let (left, most) = priority.heats();
+        let frame = loading.frame;
+        self.cache.frames.set_heat(frame, left, most);
+        // The frame is the state's from here on, whether it is published or not.
+        std::mem::forget(loading);
+        let mut state = self.cache.state.lock();
+        // If another was first the slot holds his, which is the same block.
+        state.publish(frame, &self.slots, index);
+        // Under the lock, so that the clock cannot take it away before it is found.
+        let number = self.slots[index as usize].load(Ordering::Acquire);
+        drop(state);
+        check_collector(guard);
+        let address = self.cache.frames.address(number - 1).cast::<[u8; BLOCK_BYTES]>();
+        // SAFETY: the slot named the frame while the state was locked, which is after `guard` was
+        // pinned; see `cached`.
+        CachedBlock(Block::Frame(unsafe { &*address }))
+    }
+}
+
+impl Drop for CachedExtent {
+    fn drop(&mut self) {
+        // Whoever needs frames next tells epochs of those that are retired here.
+        self.cache.state.lock().detach(&self.slots);
+    }
+}
+
+/// Frames are protected by the default collector only; a guard of another would protect nothing.
+#[inline]
+fn check_collector(guard: &Guard) {
+    let ours = guard.collector().is_some_and(|it| it == crossbeam_epoch::default_collector());
+    assert!(ours, "guards come from crossbeam_epoch::pin");
+}
+
+/// A block for as long as the guard and the extent are borrowed.
+pub struct CachedBlock<'g>(Block<'g>);
+
+enum Block<'g> {
+    Frame(&'g [u8; BLOCK_BYTES]),
+    /// There was no frame for it.
+    Owned(AlignedBuffer),
+}
+
+impl Deref for CachedBlock<'_> {
+    type Target = [u8];
+
+    /// The block, all [`BLOCK_BYTES`] of it.
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Block::Frame(block) => *block,
+            Block::Owned(buffer) => buffer,
+        }
+    }
+}
+
+/// Where a block is read to.
+pub(super) enum Target<'c> {
+    Frame(LoadingFrame<'c>),
+    Owned(AlignedBuffer),
+}
+
+impl Target<'_> {
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Target::Frame(loading) => loading.bytes_mut(),
+            Target::Owned(buffer) => buffer,
+        }
+    }
+}
+
+/// A frame in state Loading, with its loader. Dropping it makes the frame free again.
+pub(super) struct LoadingFrame<'c> {
+    pub(super) cache: &'c Cache,
+    pub(super) frame: FrameNo,
+}
+
+impl LoadingFrame<'_> {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let address = self.cache.frames.address(self.frame);
+        // SAFETY: in state Loading the frame is this loader's alone: no slot names it, and readers
+        // of the time before are gone since it left Limbo. Its slab stays while it is Loading, and
+        // slabs are initialised. `&mut self` makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(address, BLOCK_BYTES) }
+    }
+}
+
+impl Drop for LoadingFrame<'_> {
+    fn drop(&mut self) {
+        self.cache.state.lock().release_loading(self.frame);
+    }
+}

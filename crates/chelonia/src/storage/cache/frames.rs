@@ -1,0 +1,192 @@
+//! The memory of frames, as readers find it without a lock.
+//!
+//! Frames are numbered; 64 consecutive numbers are a *place*, which holds one slab or none. Places
+//! are kept in chunks that double in size and never move, so that a number is turned into an
+//! address by two loads that all readers share.
+//!
+//! ```text
+//!   chunk 0: 16 places   chunk 1: 32 places   chunk 2: 64 places ...
+//!   place:   address of its slab (null: none) | 64 heats
+//! ```
+//!
+//! A *heat* says how many rounds of the clock a frame survives: the low half of the byte is what is
+//! left, the high half what a use sets it back to. It is a hint: races lose a use, no more.
+//!
+//! Invariants:
+//! 1. A place's slab changes only while all its frames are free and in nobody's hands (the state
+//!    machine in `crate::storage::cache`).
+
+use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
+use crate::base::sync::{AtomicPtr, AtomicU8, OnceLock, Ordering};
+
+/// Frames of a place: what a slab holds.
+pub(super) const PLACE_FRAMES: usize = SLAB_BYTES / BLOCK_BYTES;
+
+const _: () = assert!(PLACE_FRAMES == 64);
+
+/// Places of chunk 0.
+const CHUNK_PLACES: usize = 16;
+
+/// So many chunks hold every place whose frames have numbers of 32 bits.
+const CHUNKS: usize = 22;
+
+/// The most places; frame numbers stay below `u32::MAX`, which the slots need.
+pub(super) const PLACES_MAX: usize = CHUNK_PLACES * ((1 << CHUNKS) - 1);
+
+const _: () = assert!((PLACES_MAX as u64) * (PLACE_FRAMES as u64) < u32::MAX as u64);
+
+/// A number of a frame.
+pub(super) type FrameNo = u32;
+
+/// The low half of a heat.
+const LEFT: u8 = 0x0f;
+
+/// One place as readers see it.
+struct Place {
+    memory: AtomicPtr<u8>,
+    heats: [AtomicU8; PLACE_FRAMES],
+}
+
+/// All places.
+pub(super) struct Frames {
+    chunks: [OnceLock<Box<[Place]>>; CHUNKS],
+}
+
+impl Frames {
+    pub(super) fn new() -> Self {
+        Self { chunks: std::array::from_fn(|_| OnceLock::new()) }
+    }
+
+    /// Says that `memory` (null: nothing) is the slab of `place`.
+    pub(super) fn set_memory(&self, place: usize, memory: *mut u8) {
+        let (chunk, index) = chunk_of(place);
+        let places = self.chunks[chunk].get_or_init(|| {
+            (0..CHUNK_PLACES << chunk)
+                .map(|_| Place {
+                    memory: AtomicPtr::new(std::ptr::null_mut()),
+                    heats: std::array::from_fn(|_| AtomicU8::new(0)),
+                })
+                .collect()
+        });
+        places[index].memory.store(memory, Ordering::Release);
+    }
+
+    /// The address of a frame whose place has a slab.
+    #[inline]
+    pub(super) fn address(&self, frame: FrameNo) -> *mut u8 {
+        let (place, within) = split(frame);
+        address_in(self.place(place), within)
+    }
+
+    /// The address of a frame that is used: its heat is what a use sets it back to. Written only if
+    /// that changes it, so that hot frames stay shared between processors.
+    #[inline]
+    pub(super) fn hit(&self, frame: FrameNo) -> *mut u8 {
+        let (place, within) = split(frame);
+        let place = self.place(place);
+        if let Some(place) = place {
+            let heat = &place.heats[within];
+            let now = heat.load(Ordering::Relaxed);
+            if now & LEFT != now >> 4 {
+                heat.store((now & !LEFT) | (now >> 4), Ordering::Relaxed);
+            }
+        }
+        address_in(place, within)
+    }
+
+    /// The heat a frame starts with: `left` now, `most` after a use.
+    pub(super) fn set_heat(&self, frame: FrameNo, left: u8, most: u8) {
+        if let Some(heat) = self.heat(frame) {
+            heat.store((most << 4) | (left & LEFT), Ordering::Relaxed);
+        }
+    }
+
+    /// A round of the clock: true if the frame was cold already, else it is colder now.
+    pub(super) fn cool(&self, frame: FrameNo) -> bool {
+        let Some(heat) = self.heat(frame) else { return true };
+        let now = heat.load(Ordering::Relaxed);
+        if now & LEFT == 0 {
+            return true;
+        }
+        heat.store(now - 1, Ordering::Relaxed);
+        false
+    }
+
+    /// How many rounds the frame has left.
+    pub(super) fn rounds_left(&self, frame: FrameNo) -> u8 {
+        self.heat(frame).map_or(0, |heat| heat.load(Ordering::Relaxed) & LEFT)
+    }
+
+    #[inline]
+    fn place(&self, place: usize) -> Option<&Place> {
+        let (chunk, index) = chunk_of(place);
+        self.chunks.get(chunk)?.get()?.get(index)
+    }
+
+    #[inline]
+    fn heat(&self, frame: FrameNo) -> Option<&AtomicU8> {
+        let (place, within) = split(frame);
+        self.place(place).map(|place| &place.heats[within])
+    }
+}
+
+/// The address of a frame of a place. The number of the frame came from a slot or from under the
+/// lock, so that the slab was set before: the order of this load does not matter.
+#[inline]
+fn address_in(place: Option<&Place>, within: usize) -> *mut u8 {
+    let memory = place.map_or(std::ptr::null_mut(), |place| place.memory.load(Ordering::Relaxed));
+    assert!(!memory.is_null(), "a frame without memory is in use");
+    memory.wrapping_add(within * BLOCK_BYTES)
+}
+
+/// The place of a frame, and which of its frames it is.
+#[inline]
+pub(super) fn split(frame: FrameNo) -> (usize, usize) {
+    let frame = frame as usize;
+    (frame / PLACE_FRAMES, frame % PLACE_FRAMES)
+}
+
+/// The number of frame `within` of `place`.
+pub(super) fn frame_number(place: usize, within: usize) -> FrameNo {
+    debug_assert!(place < PLACES_MAX && within < PLACE_FRAMES);
+    u32::try_from(place * PLACE_FRAMES + within).unwrap_or(u32::MAX)
+}
+
+/// Which chunk a place is in, and where.
+#[inline]
+fn chunk_of(place: usize) -> (usize, usize) {
+    let shifted = place + CHUNK_PLACES;
+    let chunk = (shifted.ilog2() - CHUNK_PLACES.ilog2()) as usize;
+    (chunk, shifted - (CHUNK_PLACES << chunk))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_fill_chunks_without_gaps() {
+        let mut expected = (0, 0);
+        for place in 0..5_000 {
+            assert_eq!(chunk_of(place), expected);
+            expected.1 += 1;
+            if expected.1 == CHUNK_PLACES << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        assert_eq!(chunk_of(PLACES_MAX - 1).0, CHUNKS - 1);
+        assert_eq!(split(frame_number(77, 13)), (77, 13));
+    }
+
+    #[test]
+    fn heat_falls_by_rounds_and_comes_back_by_use() {
+        let frames = Frames::new();
+        frames.set_memory(0, std::ptr::dangling_mut());
+        frames.set_heat(5, 1, 3);
+        assert!(!frames.cool(5));
+        assert!(frames.cool(5));
+        let _ = frames.hit(5);
+        assert_eq!(frames.rounds_left(5), 3);
+        assert!(!frames.cool(5) && !frames.cool(5) && !frames.cool(5) && frames.cool(5));
+    }
+}

@@ -1,0 +1,337 @@
+//! The block cache: verified blocks in memory, found without hash table, lock or copy.
+//!
+//! Memory comes in slabs from the budget, each cut into 64 *frames* of one block. Who reads blocks
+//! of an extent makes a [`CachedExtent`]; it has one *slot* of 32 bits per block: 0, or the number
+//! of the frame that holds the block + 1. A hit is slot -> frame. Everything else (misses,
+//! evictions, drops) goes through one lock, which is never held during I/O.
+//!
+//! ```text
+//!            miss: take_free            load done: publish
+//!    Free ------------------> Loading ---------------------> Cached (its slot names it)
+//!     ^  ^                       |                              |
+//!     |  '-- load failed, or ----'                              | clock, drained place,
+//!     |      another was first                                  | extent dropped: take_away
+//!     |                                                         v
+//!     '------- epochs passed: release ----------------------- Limbo (no slot names it)
+//!
+//!    a draining place whose 64 frames are all Free gives its slab back to the budget
+//! ```
+//!
+//! Who moves: the loading thread (take_free, publish), whoever misses and finds too few spare
+//! frames (the clock), the budget through [`Reclaim`] or `trim` (draining), the last holder of an
+//! extent (its drop), and deferred functions of `crossbeam_epoch` (release). What may be trusted:
+//! in `Loading` the loader alone writes the memory; in `Cached` nobody writes it; in `Limbo`
+//! readers of the time before may still read it, nobody writes it; in `Free` nobody touches it.
+//!
+//! Why readers are safe: a reader pins an epoch before it loads a slot, and what it gets borrows
+//! both the guard and the extent. A frame leaves `Limbo` by a function deferred after its slot was
+//! cleared; that runs only when every guard of the time is gone. So a frame that a reader found in
+//! a slot is not written, and its slab not given back, before the reader unpins. The extent keeps
+//! the cache, and so the slabs, alive. Guards of other collectors would protect nothing and are
+//! refused.
+//!
+//! Invariants:
+//! 1. Lock order: the cache's lock, then the budget's. Under the cache's lock nothing is pinned,
+//!    flushed or deferred, because deferred functions take it.
+//! 2. A block that a reader gets was verified after it was read from the file, or handed to
+//!    [`CachedExtent::insert`].
+//! 3. The cache works with any number of slabs: without a free frame a read returns a block of its
+//!    own that is not cached.
+//!
+//! Dropping a `CachedExtent` runs no deferred function; a miss may run those of any part, so no
+//! lock that a deferred function takes may be held while blocks are asked for.
+
+mod extent;
+mod frames;
+mod state;
+
+use crate::base::budget::{Budget, Charge, Reclaim, Use};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{Extent, Generation};
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Weak};
+use crate::storage::data_file::{BlockRead, DataFile};
+use crate::storage::io::AlignedBuffer;
+use crossbeam_epoch::Guard;
+pub use extent::{CachedBlock, CachedExtent};
+use extent::{LoadingFrame, Target};
+use frames::{FrameNo, Frames};
+use state::{PLACE_COST, Slots, State};
+
+/// How many times [`Cache::reclaim_slab`] tries to move epochs on before it gives up.
+const RECLAIM_TRIES: usize = 4;
+
+/// What a block is to its readers: how long the cache keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Priority {
+    /// Read once by a scan: goes first unless it is used again.
+    Scan,
+    /// Entries.
+    Data,
+    /// A part of a filter.
+    Filter,
+    /// A part of an index or of an engine's structure.
+    Index,
+}
+
+impl Priority {
+    /// Rounds of the clock that a new block survives, and one that was used again.
+    fn heats(self) -> (u8, u8) {
+        match self {
+            Priority::Scan => (0, 1),
+            Priority::Data => (1, 2),
+            Priority::Filter => (3, 4),
+            Priority::Index => (4, 6),
+        }
+    }
+}
+
+/// Figures of the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CacheStats {
+    /// Frames in all states.
+    pub frames: u64,
+    /// Frames that hold a block.
+    pub cached: u64,
+    /// Frames that hold nothing.
+    pub free: u64,
+    /// Frames that wait for readers of the time before.
+    pub limbo: u64,
+    /// Blocks that were asked for and had to be read.
+    pub misses: u64,
+    /// Misses for which there was no frame.
+    pub uncached_reads: u64,
+    /// Blocks taken away to make room.
+    pub evictions: u64,
+    /// Slabs given back to the budget.
+    pub slabs_given_back: u64,
+}
+
+/// The cache of one data file.
+pub struct Cache {
+    // Constant after construction.
+    this: Weak<Cache>,
+    file: Arc<DataFile>,
+    budget: Arc<Budget>,
+    // Their own synchronisation.
+    frames: Frames,
+    misses: AtomicU64,
+    uncached_reads: AtomicU64,
+    // Guarded by the mutexes; `charge` is locked after `state` is unlocked.
+    state: Mutex<State>,
+    charge: Mutex<Charge>,
+}
+
+impl Cache {
+    /// An empty cache, which takes slabs from `budget` as it is used and gives them back when the
+    /// budget asks.
+    #[must_use]
+    pub fn new(file: Arc<DataFile>, budget: &Arc<Budget>) -> Arc<Self> {
+        let charge = Mutex::new(budget.charge(Use::Metadata, 0));
+        let cache = Arc::new_cyclic(|this| Self {
+            this: Weak::clone(this),
+            file,
+            budget: Arc::clone(budget),
+            frames: Frames::new(),
+            misses: AtomicU64::new(0),
+            uncached_reads: AtomicU64::new(0),
+            state: Mutex::new(State::default()),
+            charge,
+        });
+        let reclaim: Weak<dyn Reclaim> = Weak::<Cache>::clone(&cache.this);
+        budget.set_reclaim(reclaim);
+        cache
+    }
+
+    /// The blocks of an extent, none of them cached yet.
+    #[must_use]
+    pub fn extent(self: &Arc<Self>, extent: Extent, generation: Generation) -> Arc<CachedExtent> {
+        let slots: Slots = (0..extent.blocks).map(|_| AtomicU32::new(0)).collect();
+        let bytes = u64::from(extent.blocks) * 4 + size_of::<CachedExtent>() as u64 + 32;
+        let charge = self.budget.charge(Use::Metadata, bytes);
+        Arc::new(CachedExtent {
+            cache: Arc::clone(self),
+            extent,
+            generation,
+            slots,
+            _charge: charge,
+        })
+    }
+
+    /// Blocks of several extents, in the order asked; all that are missing are read together. The
+    /// caller bounds how many it asks for: they are all in memory at once.
+    pub fn load_many<'g>(
+        &self,
+        requests: &[(&'g CachedExtent, u32)],
+        priority: Priority,
+        guard: &'g Guard,
+    ) -> Result<Vec<CachedBlock<'g>>> {
+        let mut found: Vec<Option<CachedBlock<'g>>> = Vec::with_capacity(requests.len());
+        let mut missing = Vec::new();
+        for (position, (extent, index)) in requests.iter().enumerate() {
+            if !std::ptr::eq(Arc::as_ptr(&extent.cache), self) {
+                return Err(Error::internal("an extent of another cache is asked for"));
+            }
+            found.push(extent.cached(*index, guard));
+            if found[position].is_none() {
+                let number = extent.number(*index)?;
+                missing.push((position, number, self.target(guard)));
+            }
+        }
+        let mut reads: Vec<BlockRead<'_>> = Vec::with_capacity(missing.len());
+        for (position, number, target) in &mut missing {
+            let generation = requests[*position].0.generation;
+            reads.push(BlockRead { number: *number, generation, buffer: target.bytes_mut() });
+        }
+        if !reads.is_empty() {
+            self.file.read_many(&mut reads)?;
+        }
+        drop(reads);
+        for (position, _, target) in missing {
+            let (extent, index) = requests[position];
+            found[position] = Some(extent.publish(index, target, priority, guard));
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Gives slabs back while the budget is over its limit; true if it is within it now. When
+    /// readers hold frames of the time before it is not yet: call again later.
+    pub fn trim(&self) -> bool {
+        while self.budget.used() > self.budget.limit() {
+            if self.reclaim_slab() == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn stats(&self) -> CacheStats {
+        let state = self.state.lock();
+        let counts = state.counts();
+        CacheStats {
+            frames: (counts.places * frames::PLACE_FRAMES) as u64,
+            cached: counts.cached as u64,
+            free: counts.free as u64,
+            limbo: counts.limbo as u64,
+            misses: self.misses.load(Ordering::Relaxed),
+            uncached_reads: self.uncached_reads.load(Ordering::Relaxed),
+            evictions: state.evictions,
+            slabs_given_back: state.withdrawn,
+        }
+    }
+
+    /// Memory for a block that is about to be read.
+    fn target(&self, guard: &Guard) -> Target<'_> {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        match self.acquire(guard) {
+            Some(frame) => Target::Frame(LoadingFrame { cache: self, frame }),
+            None => {
+                self.uncached_reads.fetch_add(1, Ordering::Relaxed);
+                Target::Owned(AlignedBuffer::new(BLOCK_BYTES))
+            }
+        }
+    }
+
+    /// A frame in state Loading, if there is one.
+    fn acquire(&self, guard: &Guard) -> Option<FrameNo> {
+        let mut state = self.state.lock();
+        if state.spare() < state.reserve() {
+            state = self.make_room(state);
+        }
+        let frame = state.take_free();
+        let retired = state.take_retired();
+        let counts = state.counts();
+        let waiting = counts.limbo > 0 || counts.draining > 0;
+        let wait = waiting && counts.free * 2 < state.reserve();
+        drop(state);
+        if !retired.is_empty() || wait {
+            self.retire(retired, guard);
+        }
+        frame.or_else(|| self.state.lock().take_free())
+    }
+
+    /// One slab more if the budget has one, else the clock runs; if the budget is over its limit
+    /// the cache shrinks.
+    fn make_room<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        drop(state);
+        let slab = self.budget.take_slab(Use::Cache);
+        let shrink = slab.is_none() && self.budget.used() > self.budget.limit();
+        let mut state = self.state.lock();
+        let mut leaving = None;
+        match slab {
+            Some(slab) => leaving = state.install(slab, &self.frames),
+            None => {
+                if shrink {
+                    leaving = state.drain(&self.frames);
+                }
+                let wanted = state.reserve() / 2 + 1;
+                state.evict(wanted, &self.frames);
+            }
+        }
+        let places = state.counts().places;
+        drop(state);
+        drop(leaving);
+        self.count_places(places);
+        self.state.lock()
+    }
+
+    fn count_places(&self, places: usize) {
+        let bytes = places as u64 * PLACE_COST;
+        let mut charge = self.charge.lock();
+        if charge.bytes() != bytes {
+            charge.resize(bytes);
+        }
+    }
+
+    /// Defers the end of limbo of frames that lost their slots before, and lets epochs move on.
+    fn retire(&self, retired: Vec<FrameNo>, guard: &Guard) {
+        if !retired.is_empty() {
+            let this = Weak::clone(&self.this);
+            guard.defer(move || {
+                if let Some(cache) = this.upgrade() {
+                    cache.release(&retired);
+                }
+            });
+        }
+        guard.flush();
+    }
+
+    fn release(&self, retired: &[FrameNo]) {
+        let mut state = self.state.lock();
+        let leaving = state.release(retired, &self.frames);
+        let places = state.counts().places;
+        drop(state);
+        if !leaving.is_empty() {
+            drop(leaving);
+            self.count_places(places);
+        }
+    }
+}
+
+impl Reclaim for Cache {
+    fn reclaim_slab(&self) -> usize {
+        let before = self.state.lock().withdrawn;
+        for attempt in 0..RECLAIM_TRIES {
+            let guard = crossbeam_epoch::pin();
+            let mut state = self.state.lock();
+            let leaving = if attempt == 0 { state.drain(&self.frames) } else { None };
+            let retired = state.take_retired();
+            let places = state.counts().places;
+            let done = state.withdrawn - before;
+            drop(state);
+            drop(leaving);
+            self.count_places(places);
+            self.retire(retired, &guard);
+            if done > 0 {
+                return usize::try_from(done).unwrap_or(usize::MAX);
+            }
+        }
+        let done = self.state.lock().withdrawn - before;
+        usize::try_from(done).unwrap_or(usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;

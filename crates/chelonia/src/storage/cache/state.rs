@@ -1,0 +1,318 @@
+//! Who holds which frame: the part of the cache that its lock guards.
+//!
+//! The state machine of a frame is drawn in `crate::storage::cache`; this file moves it. Nothing
+//! here touches the memory of frames, runs deferred functions, or does I/O.
+//!
+//! Invariants:
+//! 1. `free`, `loading`, `cached` and `limbo` count the frames in these states, but for those of
+//!    draining places, which are on their way out.
+//! 2. A frame is `Cached` if and only if the slot it names holds its number + 1.
+//! 3. Frames of a draining place are never handed out; when all of them are free its slab leaves.
+
+use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, split};
+use crate::base::budget::OwnedSlab;
+use crate::base::sync::{Arc, AtomicU32, Ordering};
+
+/// The slots of one extent: 0, or the number of the frame that holds the block + 1.
+pub(super) type Slots = Arc<[AtomicU32]>;
+
+/// The heap bytes that a place costs here and in `Frames`, for the budget.
+pub(super) const PLACE_COST: u64 = (size_of::<Place>() + PLACE_FRAMES + 8) as u64;
+
+/// At most so many places are drained at a time: what delays one (a reader of the time before)
+/// would delay the others too, and more slabs would leave than were asked for.
+const DRAINING_MAX: usize = 1;
+
+/// How many places are compared when one is chosen to be drained.
+const DRAIN_CANDIDATES: usize = 8;
+
+/// The most frames the clock looks at in one call, so that the lock is never held for long.
+const CLOCK_STEPS_MAX: usize = 2048;
+
+/// What a frame is used for.
+enum Frame {
+    Free,
+    Loading,
+    Cached { slots: Slots, index: u32 },
+    Limbo,
+}
+
+/// A slab cut into frames.
+struct Place {
+    slab: Option<OwnedSlab>,
+    frames: [Frame; PLACE_FRAMES],
+    /// A bit for each free frame; 0 without a slab.
+    free: u64,
+    /// In `State::with_free`, perhaps without reason.
+    listed: bool,
+    draining: bool,
+}
+
+/// Figures of the state.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) places: usize,
+    pub(super) free: usize,
+    pub(super) loading: usize,
+    pub(super) cached: usize,
+    pub(super) limbo: usize,
+    /// Places that are being emptied.
+    pub(super) draining: usize,
+}
+
+/// All frames.
+#[derive(Default)]
+pub(super) struct State {
+    places: Vec<Place>,
+    /// Places with a free frame; checked when used.
+    with_free: Vec<usize>,
+    /// Places without a slab.
+    vacant: Vec<usize>,
+    /// Frames taken away from their slots that epochs have not been told of.
+    retired: Vec<FrameNo>,
+    hand: FrameNo,
+    drain_hand: usize,
+    counts: Counts,
+    /// Slabs that left since the cache began.
+    pub(super) withdrawn: u64,
+    /// Blocks that the clock took away.
+    pub(super) evictions: u64,
+}
+
+impl State {
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Frames that are free or about to be.
+    pub(super) fn spare(&self) -> usize {
+        self.counts.free + self.counts.limbo
+    }
+
+    /// How many spare frames there should be, so that a miss finds one while those before are
+    /// still in limbo.
+    pub(super) fn reserve(&self) -> usize {
+        (self.counts.places * PLACE_FRAMES / 32).clamp(8, 256)
+    }
+
+    /// Takes a free frame to load a block into.
+    pub(super) fn take_free(&mut self) -> Option<FrameNo> {
+        while let Some(&number) = self.with_free.last() {
+            let place = &mut self.places[number];
+            if place.free == 0 || place.draining {
+                place.listed = false;
+                self.with_free.pop();
+                continue;
+            }
+            let within = place.free.trailing_zeros() as usize;
+            place.free &= place.free - 1;
+            place.frames[within] = Frame::Loading;
+            self.counts.free -= 1;
+            self.counts.loading += 1;
+            return Some(frame_number(number, within));
+        }
+        None
+    }
+
+    /// Gives a slab to the cache; returned if there is no number left for it.
+    pub(super) fn install(&mut self, slab: OwnedSlab, frames: &Frames) -> Option<OwnedSlab> {
+        let number = match self.vacant.pop() {
+            Some(number) => number,
+            None if self.places.len() < PLACES_MAX => {
+                self.places.push(Place {
+                    slab: None,
+                    frames: std::array::from_fn(|_| Frame::Free),
+                    free: 0,
+                    listed: false,
+                    draining: false,
+                });
+                self.places.len() - 1
+            }
+            None => return Some(slab),
+        };
+        frames.set_memory(number, slab.as_ptr());
+        let place = &mut self.places[number];
+        (place.slab, place.free) = (Some(slab), u64::MAX);
+        self.counts.places += 1;
+        self.counts.free += PLACE_FRAMES;
+        self.list(number);
+        None
+    }
+
+    /// A block was loaded: readers find it through its slot from now on. False if the slot has one
+    /// already; then the frame is free again.
+    pub(super) fn publish(&mut self, frame: FrameNo, slots: &Slots, index: u32) -> bool {
+        let slot = &slots[index as usize];
+        if slot.load(Ordering::Relaxed) != 0 {
+            self.release_loading(frame);
+            return false;
+        }
+        let (place, within) = split(frame);
+        assert!(matches!(self.places[place].frames[within], Frame::Loading));
+        self.places[place].frames[within] = Frame::Cached { slots: Arc::clone(slots), index };
+        self.counts.loading -= 1;
+        self.counts.cached += 1;
+        // Release: whoever reads the number sees the block that was loaded.
+        slot.store(frame + 1, Ordering::Release);
+        true
+    }
+
+    /// A load failed or came second: nobody but the loader ever saw the frame.
+    pub(super) fn release_loading(&mut self, frame: FrameNo) {
+        let (place, within) = split(frame);
+        assert!(matches!(self.places[place].frames[within], Frame::Loading));
+        self.counts.loading -= 1;
+        self.set_free(place, within);
+    }
+
+    /// An extent is dropped: its frames lose their slots.
+    pub(super) fn detach(&mut self, slots: &Slots) {
+        for slot in slots.iter() {
+            if let Some(frame) = slot.load(Ordering::Relaxed).checked_sub(1) {
+                self.take_away(frame);
+            }
+        }
+    }
+
+    /// Lets the clock run until `wanted` frames were taken away from their slots or it has looked
+    /// at enough of them.
+    pub(super) fn evict(&mut self, wanted: usize, frames: &Frames) {
+        let total = self.places.len() * PLACE_FRAMES;
+        let mut taken = 0;
+        for _ in 0..CLOCK_STEPS_MAX.min(total.saturating_mul(16)) {
+            if taken >= wanted {
+                break;
+            }
+            if self.hand as usize >= total {
+                self.hand = 0;
+            }
+            let frame = self.hand;
+            self.hand += 1;
+            let (place, within) = split(frame);
+            let cached = matches!(self.places[place].frames[within], Frame::Cached { .. });
+            if cached && frames.cool(frame) {
+                self.take_away(frame);
+                self.evictions += 1;
+                taken += 1;
+            }
+        }
+    }
+
+    /// Takes a cached frame away from its slot.
+    fn take_away(&mut self, frame: FrameNo) {
+        let (place, within) = split(frame);
+        let state = std::mem::replace(&mut self.places[place].frames[within], Frame::Limbo);
+        let Frame::Cached { slots, index } = state else {
+            unreachable!("only cached frames have slots");
+        };
+        slots[index as usize].store(0, Ordering::Release);
+        self.counts.cached -= 1;
+        self.counts.limbo += usize::from(!self.places[place].draining);
+        self.retired.push(frame);
+    }
+
+    /// The frames that epochs must be told of. Whoever takes them defers [`State::release`].
+    #[must_use]
+    pub(super) fn take_retired(&mut self) -> Vec<FrameNo> {
+        std::mem::take(&mut self.retired)
+    }
+
+    /// No reader can hold these frames any more: limbo is over. Returns slabs that leave.
+    #[must_use]
+    pub(super) fn release(&mut self, numbers: &[FrameNo], frames: &Frames) -> Vec<OwnedSlab> {
+        let mut leaving = Vec::new();
+        for frame in numbers {
+            let (place, within) = split(*frame);
+            assert!(matches!(self.places[place].frames[within], Frame::Limbo));
+            self.counts.limbo -= usize::from(!self.places[place].draining);
+            self.set_free(place, within);
+            leaving.extend(self.withdraw_if_drained(place, frames));
+        }
+        leaving
+    }
+
+    /// Begins to empty a place, the coldest of a few, so that its slab can leave; an empty one
+    /// leaves at once.
+    #[must_use]
+    pub(super) fn drain(&mut self, frames: &Frames) -> Option<OwnedSlab> {
+        if self.counts.draining >= DRAINING_MAX {
+            return None;
+        }
+        let place = self.coldest_place(frames)?;
+        self.places[place].draining = true;
+        self.counts.draining += 1;
+        for within in 0..PLACE_FRAMES {
+            match self.places[place].frames[within] {
+                Frame::Free => self.counts.free -= 1,
+                Frame::Limbo => self.counts.limbo -= 1,
+                Frame::Cached { .. } => {
+                    self.take_away(frame_number(place, within));
+                    self.evictions += 1;
+                }
+                Frame::Loading => unreachable!("places with a load under way are not drained"),
+            }
+        }
+        self.withdraw_if_drained(place, frames)
+    }
+
+    /// Of the next few places that can be drained, the one whose blocks are worth least.
+    fn coldest_place(&mut self, frames: &Frames) -> Option<usize> {
+        let mut best: Option<(u32, usize)> = None;
+        let mut seen = 0;
+        for _ in 0..self.places.len() {
+            self.drain_hand = (self.drain_hand + 1) % self.places.len();
+            let number = self.drain_hand;
+            let place = &self.places[number];
+            let loading = place.frames.iter().any(|frame| matches!(frame, Frame::Loading));
+            if place.slab.is_none() || place.draining || loading {
+                continue;
+            }
+            let worth = (0..PLACE_FRAMES)
+                .filter(|within| matches!(place.frames[*within], Frame::Cached { .. }))
+                .map(|within| 1 + u32::from(frames.rounds_left(frame_number(number, within))))
+                .sum();
+            if best.is_none_or(|(least, _)| worth < least) {
+                best = Some((worth, number));
+            }
+            seen += 1;
+            if seen == DRAIN_CANDIDATES || worth == 0 {
+                break;
+            }
+        }
+        best.map(|(_, number)| number)
+    }
+
+    /// Takes the slab out of a draining place when nobody has any of its frames.
+    fn withdraw_if_drained(&mut self, number: usize, frames: &Frames) -> Option<OwnedSlab> {
+        let place = &mut self.places[number];
+        if !place.draining || place.free != u64::MAX {
+            return None;
+        }
+        (place.draining, place.free) = (false, 0);
+        let slab = place.slab.take();
+        frames.set_memory(number, std::ptr::null_mut());
+        self.vacant.push(number);
+        self.counts.draining -= 1;
+        self.counts.places -= 1;
+        self.withdrawn += 1;
+        slab
+    }
+
+    fn set_free(&mut self, number: usize, within: usize) {
+        let place = &mut self.places[number];
+        place.frames[within] = Frame::Free;
+        place.free |= 1 << within;
+        if !place.draining {
+            self.counts.free += 1;
+            self.list(number);
+        }
+    }
+
+    fn list(&mut self, number: usize) {
+        let place = &mut self.places[number];
+        if !place.listed {
+            place.listed = true;
+            self.with_free.push(number);
+        }
+    }
+}

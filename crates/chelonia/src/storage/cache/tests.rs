@@ -1,0 +1,299 @@
+//! The cache under pressure: few frames, many threads, drops and reclaims in the middle.
+
+use super::*;
+use crate::base::budget::OwnedSlab;
+use crate::base::limits::{BLOCK_BYTES_U64, SLAB_BYTES};
+use crate::base::rng::Rng;
+use crate::base::sync::AtomicBool;
+use crate::storage::Storage;
+
+const SLAB: u64 = SLAB_BYTES as u64;
+
+/// What block `index` of the extent with `generation` is filled with.
+fn content(generation: Generation, index: u32) -> u8 {
+    u8::try_from((generation.0 * 31 + u64::from(index) * 7) % 251).unwrap()
+}
+
+fn assert_content(block: &[u8], generation: Generation, index: u32) {
+    let expected = content(generation, index);
+    assert_eq!(block.len(), BLOCK_BYTES);
+    assert!(block[16..] == [expected; BLOCK_BYTES - 16], "a block of another place or time");
+}
+
+/// Writes an extent of `blocks` blocks and opens it.
+fn write(storage: &Storage, blocks: u32) -> Arc<CachedExtent> {
+    let allocation = storage.allocate(blocks).unwrap();
+    let mut bytes = vec![0; allocation.extent.bytes().try_into().unwrap()];
+    for (block, index) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(0..) {
+        block.fill(content(allocation.generation, index));
+    }
+    storage.write_blocks(allocation.extent.start, allocation.generation, &mut bytes).unwrap();
+    storage.cached(allocation.extent, allocation.generation)
+}
+
+/// A storage whose cache can have `slabs` slabs (and the bookkeeping a little more).
+fn storage_with(slabs: u64) -> Arc<Storage> {
+    let (storage, _) = Storage::testing(slabs * SLAB + (64 << 10));
+    storage
+}
+
+fn check(extent: &CachedExtent, index: u32) {
+    let guard = crossbeam_epoch::pin();
+    let block = extent.block(index, Priority::Data, &guard).unwrap();
+    assert_content(&block, extent.generation, index);
+}
+
+#[test]
+fn a_block_is_read_once() {
+    let storage = storage_with(4);
+    let extent = write(&storage, 64);
+    let guard = crossbeam_epoch::pin();
+    assert!(extent.cached(3, &guard).is_none());
+    assert_content(&extent.block(3, Priority::Data, &guard).unwrap(), extent.generation, 3);
+    assert_content(&extent.cached(3, &guard).unwrap(), extent.generation, 3);
+    for _ in 0..100 {
+        extent.block(3, Priority::Data, &guard).unwrap();
+    }
+    assert_eq!(storage.stats().cache.misses, 1);
+    assert_eq!(storage.stats().file.reads, 1);
+    let error = extent.block(64, Priority::Data, &guard).err().unwrap();
+    assert_eq!(error.kind(), crate::base::error::ErrorKind::Corrupt);
+    assert!(extent.cached(64, &guard).is_none());
+}
+
+#[test]
+fn damage_is_told_and_not_cached() {
+    let storage = storage_with(4);
+    let extent = write(&storage, 8);
+    // The same place under another generation is stale.
+    let stale = storage.cached(extent.extent, Generation(extent.generation.0 + 1));
+    let guard = crossbeam_epoch::pin();
+    let error = stale.block(2, Priority::Data, &guard).err().unwrap();
+    assert_eq!(error.offset(), Some(extent.extent.offset() + 2 * BLOCK_BYTES_U64));
+    assert!(stale.cached(2, &guard).is_none());
+    let wanted = [(&*extent, 1), (&*stale, 2), (&*extent, 3)];
+    assert!(storage.load_many(&wanted, Priority::Data, &guard).is_err());
+    let stats = storage.stats().cache;
+    assert_eq!(stats.free, stats.frames, "frames of failed loads are free again");
+}
+
+#[test]
+fn many_are_loaded_together_in_order() {
+    for slabs in [0, 1, 4] {
+        let storage = storage_with(slabs);
+        let (one, two) = (write(&storage, 50), write(&storage, 80));
+        let guard = crossbeam_epoch::pin();
+        one.block(7, Priority::Data, &guard).unwrap();
+        let mut wanted: Vec<(&CachedExtent, u32)> = (0..80).map(|index| (&*two, index)).collect();
+        wanted.extend([(&*one, 7), (&*one, 8), (&*one, 8)]);
+        let blocks = storage.load_many(&wanted, Priority::Index, &guard).unwrap();
+        assert_eq!(blocks.len(), wanted.len());
+        for (block, (extent, index)) in blocks.iter().zip(&wanted) {
+            assert_content(block, extent.generation, *index);
+        }
+    }
+}
+
+#[test]
+fn blocks_of_another_storage_are_refused() {
+    let (mine, other) = (storage_with(1), storage_with(1));
+    let extent = write(&other, 1);
+    let guard = crossbeam_epoch::pin();
+    assert!(mine.load_many(&[(&*extent, 0)], Priority::Data, &guard).is_err());
+}
+
+#[test]
+#[should_panic(expected = "guards come from crossbeam_epoch::pin")]
+fn guards_of_other_collectors_are_refused() {
+    let storage = storage_with(1);
+    let extent = write(&storage, 1);
+    let collector = crossbeam_epoch::Collector::new();
+    let guard = collector.register().pin();
+    let _ = extent.cached(0, &guard);
+}
+
+#[test]
+fn everything_is_readable_however_small_the_cache() {
+    for slabs in [0, 1, 2] {
+        let storage = storage_with(slabs);
+        let extents: Vec<_> = (0..4).map(|_| write(&storage, 100)).collect();
+        let mut rng = Rng::new(slabs);
+        for _ in 0..4_000 {
+            let extent = &extents[usize::try_from(rng.below(4)).unwrap()];
+            check(extent, u32::try_from(rng.below(100)).unwrap());
+        }
+        let stats = storage.stats().cache;
+        assert_eq!(stats.frames, slabs * 64);
+        assert!(slabs > 0 || stats.uncached_reads == stats.misses);
+        // Other tests pin epochs meanwhile, so that now and then no frame is free in time.
+        assert!(slabs == 0 || stats.cached > 0);
+        assert!(storage.budget().used() <= storage.budget().limit());
+    }
+}
+
+#[test]
+fn indexes_survive_a_scan_of_data() {
+    let storage = storage_with(2);
+    let (index, data) = (write(&storage, 8), write(&storage, 1_000));
+    for block in 0..8 {
+        let guard = crossbeam_epoch::pin();
+        index.block(block, Priority::Index, &guard).unwrap();
+    }
+    for block in 0..1_000 {
+        let guard = crossbeam_epoch::pin();
+        data.block(block, Priority::Scan, &guard).unwrap();
+        if block % 100 == 0 {
+            for block in 0..8 {
+                let _ = index.cached(block, &guard);
+            }
+        }
+    }
+    let guard = crossbeam_epoch::pin();
+    assert!((0..8).all(|block| index.cached(block, &guard).is_some()));
+}
+
+/// Repeats until `done`: other tests pin epochs meanwhile, which delays the end of limbo.
+fn eventually(mut done: impl FnMut() -> bool) {
+    assert!((0..100_000).any(|_| {
+        std::thread::yield_now();
+        done()
+    }));
+}
+
+#[test]
+fn slabs_go_to_writes_and_come_back() {
+    let storage = storage_with(4);
+    let extent = write(&storage, 300);
+    (0..300).for_each(|index| check(&extent, index));
+    let budget = storage.budget();
+    assert_eq!(budget.used_by(Use::Cache), 4 * SLAB);
+    let mut memtable: Vec<OwnedSlab> = Vec::new();
+    for given in 1..=4 {
+        let left = (4 - given) * SLAB;
+        eventually(|| budget.used_by(Use::Cache) <= left || storage.cache.reclaim_slab() > 0);
+        eventually(|| budget.used_by(Use::Cache) <= left);
+        memtable.push(budget.take_slab_forced(Use::Memtable));
+    }
+    assert!(budget.used() <= budget.limit());
+    assert_eq!(storage.stats().cache.frames, 0);
+    (0..300).for_each(|index| check(&extent, index));
+    drop(memtable);
+    (0..300).for_each(|index| check(&extent, index));
+    assert_eq!(budget.used_by(Use::Cache), 4 * SLAB);
+}
+
+#[test]
+fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
+    let storage = storage_with(1);
+    let extent = write(&storage, 64);
+    let guard = crossbeam_epoch::pin();
+    let blocks: Vec<_> =
+        (0..64).map(|index| extent.block(index, Priority::Data, &guard).unwrap()).collect();
+    for _ in 0..10 {
+        assert_eq!(storage.cache.reclaim_slab(), 0);
+    }
+    // Beyond the limit, because a reader holds the slab; and reads go on without it.
+    let forced = storage.budget().take_slab_forced(Use::Memtable);
+    for (block, index) in blocks.iter().zip(0..) {
+        assert_content(block, extent.generation, index);
+        check(&extent, index);
+    }
+    drop(blocks);
+    drop(guard);
+    eventually(|| storage.trim_cache());
+    assert_eq!(storage.budget().used_by(Use::Cache), 0);
+    drop(forced);
+}
+
+#[test]
+fn a_lower_limit_shrinks_the_cache() {
+    let storage = storage_with(6);
+    let extent = write(&storage, 400);
+    (0..400).for_each(|index| check(&extent, index));
+    storage.budget().set_limit(2 * SLAB + (64 << 10));
+    eventually(|| storage.trim_cache());
+    assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
+    (0..400).for_each(|index| check(&extent, index));
+    assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
+}
+
+#[test]
+fn dropped_extents_give_their_frames_to_others() {
+    let storage = storage_with(1);
+    for _ in 0..50 {
+        let extent = write(&storage, 40);
+        (0..40).for_each(|index| check(&extent, index));
+        let place = extent.extent;
+        drop(extent);
+        storage.free(place).unwrap();
+    }
+    let stats = storage.stats().cache;
+    assert_eq!((stats.cached, stats.frames), (0, 64));
+    assert_eq!(storage.budget().used_by(Use::Cache), SLAB);
+}
+
+#[test]
+fn readers_always_see_the_block_they_asked_for() {
+    let storage = storage_with(3);
+    let stop = AtomicBool::new(false);
+    let shared: Mutex<Vec<Arc<CachedExtent>>> =
+        Mutex::new((0..6).map(|_| write(&storage, 60)).collect());
+    let pick = |rng: &mut Rng| {
+        let extents = shared.lock();
+        let index = usize::try_from(rng.below(extents.len() as u64)).unwrap();
+        Arc::clone(&extents[index])
+    };
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (storage, stop, pick) = (&storage, &stop, &pick);
+            scope.spawn(move || {
+                let mut rng = Rng::new(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    let (one, two) = (pick(&mut rng), pick(&mut rng));
+                    let guard = crossbeam_epoch::pin();
+                    let mut wanted = Vec::new();
+                    for _ in 0..rng.below(20) {
+                        let index = u32::try_from(rng.below(60)).unwrap();
+                        wanted.push((if rng.one_in(2) { &*one } else { &*two }, index));
+                    }
+                    let single = one.block(5, Priority::Index, &guard).unwrap();
+                    let many = storage.load_many(&wanted, Priority::Data, &guard).unwrap();
+                    for _ in 0..3 {
+                        assert_content(&single, one.generation, 5);
+                        for (block, (extent, index)) in many.iter().zip(&wanted) {
+                            assert_content(block, extent.generation, *index);
+                        }
+                    }
+                }
+            });
+        }
+        // Meanwhile extents are replaced at the same place in the file, and slabs come and go.
+        let mut rng = Rng::new(99);
+        for round in 0..150 {
+            let index = usize::try_from(rng.below(6)).unwrap();
+            let fresh = write(&storage, 60);
+            let old = std::mem::replace(&mut shared.lock()[index], fresh);
+            let place = old.extent;
+            let mut old = Some(old);
+            while let Some(extent) = old.take() {
+                // Reuse waits for the last reader, as db does for versions.
+                match Arc::try_unwrap(extent) {
+                    Ok(last) => drop(last),
+                    Err(extent) => old = Some(extent),
+                }
+                std::thread::yield_now();
+            }
+            storage.free(place).unwrap();
+            if round % 3 == 0 {
+                drop(storage.budget().take_slab_forced(Use::Memtable));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let stats = storage.stats().cache;
+    assert!(stats.evictions > 0 && stats.slabs_given_back > 0);
+    drop(shared);
+    let budget = Arc::clone(storage.budget());
+    drop(storage);
+    assert_eq!(budget.used(), 0);
+}

@@ -1,0 +1,121 @@
+//! Making a new state durable: catalog, then superblock.
+//!
+//! ```text
+//!   catalog -> fresh extent -> sync of the data file (with everything that engines wrote)
+//!           -> superblock, older copy -> sync -> other copy -> sync -> old catalog's extent free
+//! ```
+//!
+//! Invariants:
+//! 1. Until the first copy of the new superblock is written, nothing of the old state is touched;
+//!    until both are, nothing that only the old state refers to is free.
+//! 2. After a superblock could not be written it is not known which one a later open will find:
+//!    no further one is written by this open.
+//!
+//! Thread-safety: checkpoints exclude each other.
+
+use super::Storage;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Extent;
+use crate::storage::block::BLOCK_PAYLOAD_BYTES;
+use crate::storage::data_file::catalog::{self, Catalog};
+use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock, Superblocks};
+
+/// The durable root of the data file.
+pub(super) struct Root {
+    superblocks: Superblocks,
+    /// A superblock could not be written.
+    failed: bool,
+}
+
+impl Root {
+    pub(super) fn new(superblocks: Superblocks) -> Self {
+        Self { superblocks, failed: false }
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.failed {
+            let text = "an earlier write of the superblock failed: reopen the database";
+            return Err(Error::new(ErrorKind::Stopped, text));
+        }
+        Ok(())
+    }
+}
+
+impl Storage {
+    /// The superblock that is durable now.
+    #[must_use]
+    pub fn superblock(&self) -> Superblock {
+        *self.root.lock().superblocks.current()
+    }
+
+    /// Makes `catalog`, everything written before this call, and the log position durable. What the
+    /// superblock before referred to and this one does not may be freed when this returns.
+    ///
+    /// `NoSpace` changes nothing; after any other failure the database must not be written any
+    /// more.
+    pub fn checkpoint(&self, catalog: &Catalog, log: LogMark) -> Result<Superblock> {
+        self.file.check_writable()?;
+        let mut root = self.root.lock();
+        root.check()?;
+        let bytes = catalog.encode()?;
+        let mut blocks = catalog::to_blocks(&bytes);
+        let too_long = |_| Error::internal("the catalog is too long");
+        let count = u32::try_from(bytes.len().div_ceil(BLOCK_PAYLOAD_BYTES)).map_err(too_long)?;
+        let length = u32::try_from(bytes.len()).map_err(too_long)?;
+        let allocation = self.allocate(count)?;
+        let (extent, generation) = (allocation.extent, allocation.generation);
+        if let Err(error) = self.write_blocks(extent.start, generation, &mut blocks) {
+            self.free(extent)?;
+            return Err(error);
+        }
+        let before = root.superblocks.current().catalog;
+        let location = CatalogLocation { extent, generation, bytes: length };
+        let next = Superblock { catalog: Some(location), log, ..*root.superblocks.current() };
+        self.write_superblock(&mut root, next)?;
+        if let Some(before) = before {
+            self.free(before.extent)?;
+        }
+        Ok(*root.superblocks.current())
+    }
+
+    /// Makes another log position durable, with the catalog as it is: the mark of a clean close.
+    pub fn mark_log(&self, log: LogMark) -> Result<Superblock> {
+        self.file.check_writable()?;
+        let mut root = self.root.lock();
+        root.check()?;
+        let next = Superblock { log, ..*root.superblocks.current() };
+        self.write_superblock(&mut root, next)?;
+        Ok(*root.superblocks.current())
+    }
+
+    fn write_superblock(&self, root: &mut Root, mut next: Superblock) -> Result<()> {
+        next.file_blocks = self.space.lock().superblock_length();
+        let result = self.sync().and_then(|()| root.superblocks.write(self.file.file(), next));
+        if result.is_err() {
+            root.failed = true;
+            return result;
+        }
+        self.space.lock().superblock_written(next.file_blocks);
+        Ok(())
+    }
+
+    /// Reads both copies of the superblock and the catalog anew and checks them; returns how many
+    /// blocks that were.
+    pub fn verify_root(&self) -> Result<u64> {
+        let root = self.root.lock();
+        let blocks = Superblocks::verify(self.file.file())?;
+        match root.superblocks.current().catalog {
+            Some(location) => {
+                catalog::read(&self.file, &location)?;
+                Ok(blocks + u64::from(location.extent.blocks))
+            }
+            None => Ok(blocks),
+        }
+    }
+
+    /// The extent of the durable catalog, which belongs to no engine.
+    #[must_use]
+    pub fn catalog_extent(&self) -> Option<Extent> {
+        self.root.lock().superblocks.current().catalog.map(|location| location.extent)
+    }
+}

@@ -1,0 +1,202 @@
+//! The data file: blocks that are written once, and read with every check.
+//!
+//! ```text
+//! block 0        1        2 ...
+//!       | copy A | copy B | extents: catalog, engine structure, runs, large values, free space |
+//! ```
+//!
+//! [`superblock`] says where everything begins, [`catalog`] which keyspaces there are. Every other
+//! block is sealed and verified here, by [`DataFile`]; nobody else reads or writes the file.
+//!
+//! Invariants:
+//! 1. What [`DataFile::read_blocks`] returns was written to this place in this use of the place.
+//! 2. A write of blocks never reaches the superblocks. That it stays within an extent of the writer
+//!    is the writer's duty.
+//!
+//! Thread-safety: everything may be called from any thread; writes to the same block must be
+//! ordered by the caller, who owns the extent.
+
+pub mod catalog;
+pub mod superblock;
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{BlockNo, Generation};
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::sync::{Arc, AtomicU64, Ordering};
+use crate::storage::block::{DATA_FILE, seal_all, verify_all};
+use crate::storage::io::{File, ReadRequest};
+use superblock::FIRST_BLOCK;
+
+/// Blocks are counted by the number of their kind (`BlockKind`), 0 for what has none.
+pub const BLOCK_KINDS: usize = 9;
+
+/// What the data file did since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DataFileStats {
+    /// Blocks read, by the number of their kind.
+    pub blocks_read: [u64; BLOCK_KINDS],
+    /// Blocks written, by the number of their kind.
+    pub blocks_written: [u64; BLOCK_KINDS],
+    /// Reads issued.
+    pub reads: u64,
+    /// Writes issued.
+    pub writes: u64,
+    /// Syncs done.
+    pub syncs: u64,
+}
+
+/// The same, while it is counted.
+#[derive(Default, Debug)]
+struct Counters {
+    blocks_read: [AtomicU64; BLOCK_KINDS],
+    blocks_written: [AtomicU64; BLOCK_KINDS],
+    reads: AtomicU64,
+    writes: AtomicU64,
+    syncs: AtomicU64,
+}
+
+/// The file, with the salt that its checksums need.
+#[derive(Debug)]
+pub struct DataFile {
+    file: Arc<dyn File>,
+    salt: u64,
+    read_only: bool,
+    counters: Counters,
+}
+
+/// One block to read.
+#[derive(Debug)]
+pub struct BlockRead<'a> {
+    /// Which one.
+    pub number: BlockNo,
+    /// The generation it must have been sealed with.
+    pub generation: Generation,
+    /// One block of memory.
+    pub buffer: &'a mut [u8],
+}
+
+impl DataFile {
+    /// The blocks of `file`.
+    #[must_use]
+    pub fn new(file: Arc<dyn File>, salt: u64, read_only: bool) -> Self {
+        Self { file, salt, read_only, counters: Counters::default() }
+    }
+
+    /// The salt of the database.
+    #[must_use]
+    pub fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// The file itself, for growing and shrinking.
+    #[must_use]
+    pub fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    /// Fails with `ReadOnly` if the file must not be written.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the database is open read-only"));
+        }
+        Ok(())
+    }
+
+    /// Fills `buffer` (whole blocks) from block `first` on and verifies every block.
+    pub fn read_blocks(
+        &self,
+        first: BlockNo,
+        generation: Generation,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let offset = byte_range(first, buffer.len())?;
+        self.file.read_at(buffer, offset)?;
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        count_kinds(&self.counters.blocks_read, buffer);
+        verify_all(buffer, self.salt, generation, first)
+    }
+
+    /// Reads and verifies single blocks, several at a time where the system can.
+    pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        let mut requests = Vec::with_capacity(reads.len());
+        for read in reads.iter_mut() {
+            let offset = byte_range(read.number, read.buffer.len())?;
+            requests.push(ReadRequest { offset, buffer: &mut *read.buffer });
+        }
+        self.file.read_many(&mut requests)?;
+        drop(requests);
+        self.counters.reads.fetch_add(reads.len() as u64, Ordering::Relaxed);
+        for read in reads.iter() {
+            count_kinds(&self.counters.blocks_read, read.buffer);
+            verify_all(read.buffer, self.salt, read.generation, read.number)?;
+        }
+        Ok(())
+    }
+
+    /// Seals `blocks` and writes them from block `first` on.
+    pub fn write_blocks(
+        &self,
+        first: BlockNo,
+        generation: Generation,
+        blocks: &mut [u8],
+    ) -> Result<()> {
+        self.check_writable()?;
+        let offset = byte_range(first, blocks.len())?;
+        if first.0 < FIRST_BLOCK {
+            return Err(Error::internal("a write would reach the superblocks"));
+        }
+        seal_all(blocks, self.salt, generation, first);
+        self.file.write_at(blocks, offset)?;
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        count_kinds(&self.counters.blocks_written, blocks);
+        Ok(())
+    }
+
+    /// Makes everything written durable, and the size of the file.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()?;
+        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn stats(&self) -> DataFileStats {
+        let all = |counters: &[AtomicU64; BLOCK_KINDS]| {
+            std::array::from_fn(|kind| counters[kind].load(Ordering::Relaxed))
+        };
+        DataFileStats {
+            blocks_read: all(&self.counters.blocks_read),
+            blocks_written: all(&self.counters.blocks_written),
+            reads: self.counters.reads.load(Ordering::Relaxed),
+            writes: self.counters.writes.load(Ordering::Relaxed),
+            syncs: self.counters.syncs.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Where `bytes` bytes of whole blocks from `first` on begin in the file.
+fn byte_range(first: BlockNo, bytes: usize) -> Result<u64> {
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err(Error::internal("the data file is read and written in whole blocks"));
+    }
+    let offset = first.0.checked_mul(BLOCK_BYTES_U64);
+    match offset.and_then(|offset| offset.checked_add(bytes as u64).map(|_| offset)) {
+        Some(offset) => Ok(offset),
+        None => Err(Error::corrupt("a block number is beyond any file").at(DATA_FILE, u64::MAX)),
+    }
+}
+
+/// Adds the blocks to the counters of their kinds, each counter touched once.
+fn count_kinds(counters: &[AtomicU64; BLOCK_KINDS], blocks: &[u8]) {
+    let mut counts = [0_u64; BLOCK_KINDS];
+    for block in blocks.chunks_exact(BLOCK_BYTES) {
+        let kind = usize::from(block[8]);
+        counts[if kind < BLOCK_KINDS { kind } else { 0 }] += 1;
+    }
+    for (counter, count) in counters.iter().zip(counts) {
+        if count > 0 {
+            counter.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Bytes on a device: files, blocks, extents, the data file and the block cache.
+//!
+//! [`Storage`] is what engines and db hold: one data file with its free space, its cache and its
+//! superblock.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `io` | the door to the file system |
+//! | `block` | 4 KiB that prove what they are |
+//! | `data_file` | sealed reads and writes, superblock, catalog |
+//! | `extents`, `space` | free space; extents handed out, the file grown and shrunk |
+//! | `cache` | verified blocks in memory |
+//! | `large` | values in extents of their own |
+//! | `checkpoint` | making a new state durable |
+//!
+//! Life of an extent: [`Storage::allocate`] -> [`Storage::write_blocks`] -> a checkpoint whose
+//! roots refer to it -> ... -> a checkpoint whose roots do not -> [`Storage::free`]. Free space is
+//! not stored: after [`Storage::open`] whoever knows the roots calls [`Storage::mark_used`] for
+//! every extent that they reach, before anything is allocated.
+//!
+//! Invariants:
+//! 1. Nothing that a durable root refers to is overwritten: extents are freed only after a
+//!    checkpoint without them is durable (db's duty; the catalog's extent is handled here).
+//! 2. A generation is used once: the open that it counts is durable before the first allocation.
+//!
+//! Locks, in this order: `root` (the superblock; held over its writes), `space`, the cache's, the
+//! budget's. Thread-safety: everything may be called from any thread.
+
+pub mod block;
+pub mod cache;
+mod checkpoint;
+pub mod data_file;
+pub mod extents;
+pub mod io;
+mod large;
+pub mod space;
+
+use crate::base::budget::Budget;
+use crate::base::checksum::KeyHash;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{BlockNo, Extent, Generation};
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::sync::{Arc, Mutex};
+use block::DATA_FILE;
+use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
+use checkpoint::Root;
+use crossbeam_epoch::Guard;
+use data_file::catalog::{self, Catalog};
+use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
+use data_file::{DataFile, DataFileStats};
+use io::{Access, Directory, IoFacts, OpenMode};
+use space::Space;
+pub use space::{Allocation, SpaceStats};
+
+/// The data file of a database, with everything that belongs to it.
+pub struct Storage {
+    // Constant after construction.
+    file: Arc<DataFile>,
+    budget: Arc<Budget>,
+    cache: Arc<Cache>,
+    facts: IoFacts,
+    // Guarded by their mutexes.
+    space: Mutex<Space>,
+    root: Mutex<Root>,
+}
+
+/// What [`Storage::open`] found.
+pub struct Opened {
+    /// The storage.
+    pub storage: Arc<Storage>,
+    /// The superblock, this open counted.
+    pub superblock: Superblock,
+    /// The catalog of the last checkpoint; empty if there was none.
+    pub catalog: Catalog,
+}
+
+/// Figures of the storage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StorageStats {
+    /// Blocks read and written.
+    pub file: DataFileStats,
+    /// Extents.
+    pub space: SpaceStats,
+    /// The block cache.
+    pub cache: CacheStats,
+    /// Bytes of the device that the data file occupies.
+    pub allocated_bytes: u64,
+    /// How the file system is used.
+    pub io: IoFacts,
+}
+
+impl Storage {
+    /// Makes the data file of a new database in a directory that has none (or one whose creation
+    /// did not finish). `salt` should be random. Durable when this returns.
+    pub fn create(dir: &dyn Directory, budget: &Arc<Budget>, salt: u64) -> Result<Opened> {
+        if dir.list()?.iter().any(|name| name == DATA_FILE) {
+            let file = dir.open(DATA_FILE, OpenMode::Read, Access::Direct)?;
+            if !matches!(Superblocks::read(&*file)?, Found::Unfinished) {
+                let text = "there is a database already";
+                return Err(Error::new(ErrorKind::InvalidArgument, text));
+            }
+            drop(file);
+            dir.remove(DATA_FILE)?;
+        }
+        let file = dir.open(DATA_FILE, OpenMode::CreateNew, Access::Direct)?;
+        Superblocks::create(&*file, salt)?;
+        dir.sync()?;
+        drop(file);
+        Self::open(dir, budget, false)
+    }
+
+    /// Opens the data file. An open for writing counts itself in the superblock, durably, and so
+    /// makes both copies the same again. Afterwards every extent that the roots reach must be
+    /// marked by [`Storage::mark_used`] before the first allocation.
+    ///
+    /// Fails with `NotFound` if there is no database, with `InvalidArgument` if the file is none.
+    pub fn open(dir: &dyn Directory, budget: &Arc<Budget>, read_only: bool) -> Result<Opened> {
+        let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
+        let file = dir.open(DATA_FILE, mode, Access::Direct)?;
+        let Found::Database(mut superblocks) = Superblocks::read(&*file)? else {
+            let text = "there is no database: its creation did not finish";
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        let salt = superblocks.current().salt;
+        let data = Arc::new(DataFile::new(Arc::clone(&file), salt, read_only));
+        // Everything is checked before anything is written.
+        let location = superblocks.current().catalog;
+        let catalog = match &location {
+            Some(location) => catalog::read(&data, location)?,
+            None => Catalog::default(),
+        };
+        if !read_only {
+            let mut counted = *superblocks.current();
+            if counted.opens >= OPENS_MAX {
+                let text = "the database was opened for writing too often: copy it to a new one";
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+            counted.opens += 1;
+            superblocks.write(&*file, counted)?;
+        }
+        let superblock = *superblocks.current();
+        let blocks = file.size()? / BLOCK_BYTES_U64;
+        let mut space = Space::new(blocks, superblock.file_blocks, superblock.opens);
+        if let Some(location) = &location {
+            space.mark_used(location.extent)?;
+        }
+        let storage = Arc::new(Self {
+            cache: Cache::new(Arc::clone(&data), budget),
+            file: data,
+            budget: Arc::clone(budget),
+            facts: dir.facts(),
+            space: Mutex::new(space),
+            root: Mutex::new(Root::new(superblocks)),
+        });
+        Ok(Opened { storage, superblock, catalog })
+    }
+
+    /// The salt of the database.
+    #[must_use]
+    pub fn salt(&self) -> u64 {
+        self.file.salt()
+    }
+
+    /// The memory budget.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// The hash of a key, for filters.
+    #[inline]
+    #[must_use]
+    pub fn key_hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::new(key, self.file.salt())
+    }
+
+    /// An extent of `blocks` blocks (at least one) that nobody owns. `NoSpace` changes nothing.
+    pub fn allocate(&self, blocks: u32) -> Result<Allocation> {
+        self.file.check_writable()?;
+        self.space.lock().allocate(self.file.file(), blocks)
+    }
+
+    /// Takes an extent back that no durable root and no version can reach. It may be overwritten at
+    /// once.
+    pub fn free(&self, extent: Extent) -> Result<()> {
+        self.file.check_writable()?;
+        self.space.lock().free(extent)
+    }
+
+    /// [`Storage::free`] for those who drop the last reference and cannot return an error. Freeing
+    /// what is free would be a bug of ours; the extent then stays in use until the next open, which
+    /// derives free space anew. Does nothing when read-only.
+    pub fn free_unreachable(&self, extent: Extent) {
+        if self.file.check_writable().is_ok() {
+            let freed = self.space.lock().free(extent);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+
+    /// The newest generation handed out so far: every extent allocated later has a newer one.
+    pub fn newest_generation(&self) -> Generation {
+        self.space.lock().newest_generation()
+    }
+
+    /// Marks an extent used that a root of the catalog refers to: after open, before the first
+    /// allocation. Extents that overlap or lie outside the file are corruption.
+    pub fn mark_used(&self, extent: Extent) -> Result<()> {
+        self.space.lock().mark_used(extent)
+    }
+
+    /// True if `extent` lies within the data file: what a reference must do before memory is set
+    /// aside for its blocks.
+    #[must_use]
+    pub fn holds(&self, extent: Extent) -> bool {
+        let end = extent.start.0.checked_add(u64::from(extent.blocks));
+        end.is_some_and(|end| end <= self.space.lock().file_blocks())
+    }
+
+    /// Gives free space back to the file system, but for `keep_bytes` of it that allocations will
+    /// want soon.
+    pub fn give_back(&self, keep_bytes: u64) -> Result<()> {
+        self.file.check_writable()?;
+        self.space.lock().give_back(self.file.file(), keep_bytes / BLOCK_BYTES_U64)
+    }
+
+    /// Seals `blocks` (whole blocks of an extent with this generation) and writes them from block
+    /// `first` on. The caller owns the extent. After any failure the database must not be written
+    /// any more.
+    pub fn write_blocks(
+        &self,
+        first: BlockNo,
+        generation: Generation,
+        blocks: &mut [u8],
+    ) -> Result<()> {
+        self.file.write_blocks(first, generation, blocks)
+    }
+
+    /// Fills `buffer` (whole blocks) from block `first` on, around the cache, and verifies every
+    /// block.
+    pub fn read_blocks(
+        &self,
+        first: BlockNo,
+        generation: Generation,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        self.file.read_blocks(first, generation, buffer)
+    }
+
+    /// Makes everything written so far durable.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    /// An extent whose blocks are read through the cache.
+    #[must_use]
+    pub fn cached(&self, extent: Extent, generation: Generation) -> Arc<CachedExtent> {
+        self.cache.extent(extent, generation)
+    }
+
+    /// Blocks of several extents, in the order asked; those that are missing are read together.
+    pub fn load_many<'g>(
+        &self,
+        requests: &[(&'g CachedExtent, u32)],
+        priority: Priority,
+        guard: &'g Guard,
+    ) -> Result<Vec<CachedBlock<'g>>> {
+        self.cache.load_many(requests, priority, guard)
+    }
+
+    /// Gives slabs of the cache back while the budget is over its limit; true if it is within it
+    /// now, else call again later.
+    pub fn trim_cache(&self) -> bool {
+        self.cache.trim()
+    }
+
+    /// Figures. A file system that does not tell how much is allocated counts the file's length.
+    pub fn stats(&self) -> StorageStats {
+        let space = self.space.lock().stats();
+        let length = space.file_blocks * BLOCK_BYTES_U64;
+        StorageStats {
+            file: self.file.stats(),
+            space,
+            cache: self.cache.stats(),
+            allocated_bytes: self.file.file().allocated_bytes().unwrap_or(length),
+            io: self.facts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+pub mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! The storage as a whole: create, write, checkpoint, open; large values; what must not happen.
+
+use super::*;
+use crate::base::budget::Use;
+use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
+use crate::base::rng::Rng;
+use crate::base::stream::LargeRef;
+use crate::storage::data_file::catalog::CatalogEntry;
+use crate::storage::data_file::superblock::LogMark;
+use crate::storage::io::memory::MemoryDirectory;
+
+const MEMORY: u64 = 32 << 20;
+
+fn catalog_with(root: &[u8]) -> Catalog {
+    let entry = CatalogEntry {
+        id: KeyspaceId(0),
+        name: "default".to_owned(),
+        engine: 1,
+        options: vec![],
+        root: root.to_vec(),
+        absorbed: SeqNo(9),
+    };
+    Catalog { next_keyspace: 1, keyspaces: vec![entry] }
+}
+
+fn log(lsn: u64) -> LogMark {
+    LogMark { lsn: Lsn(lsn), chain: 7, durable: Lsn(lsn + 1), seqno: SeqNo(lsn) }
+}
+
+fn blocks_of(seed: u64, count: usize) -> Vec<u8> {
+    let mut blocks = vec![0; count * BLOCK_BYTES];
+    Rng::new(seed).fill(&mut blocks);
+    blocks
+}
+
+/// The bytes of the data file of a directory in memory.
+fn data_of(dir: &MemoryDirectory) -> Vec<u8> {
+    dir.to_files().remove(DATA_FILE).unwrap()
+}
+
+#[test]
+fn what_a_checkpoint_names_is_there_after_a_reopen() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    let kept = storage.allocate(5).unwrap();
+    let mut blocks = blocks_of(1, 5);
+    storage.write_blocks(kept.extent.start, kept.generation, &mut blocks).unwrap();
+    let catalog = catalog_with(b"the root");
+    let superblock = storage.checkpoint(&catalog, log(100)).unwrap();
+    assert_eq!(superblock.opens, 1);
+    assert_eq!(storage.verify_root().unwrap(), 3);
+    drop(storage);
+    for opens in 2..5 {
+        let opened = Storage::open(&dir, &Budget::new(MEMORY), false).unwrap();
+        assert_eq!((opened.superblock.opens, opened.superblock.log), (opens, log(100)));
+        assert_eq!(opened.catalog, catalog);
+        opened.storage.mark_used(kept.extent).unwrap();
+        let mut again = vec![0; 5 * BLOCK_BYTES];
+        opened.storage.read_blocks(kept.extent.start, kept.generation, &mut again).unwrap();
+        assert_eq!(again, blocks);
+        let other = opened.storage.allocate(5).unwrap();
+        assert_eq!(other.generation.0 >> 40, u64::from(opens));
+        assert!(other.extent.start >= kept.extent.end() || other.extent.end() <= kept.extent.start);
+    }
+}
+
+#[test]
+fn memory_goes_back_when_the_storage_is_dropped() {
+    let budget = Budget::new(MEMORY);
+    let opened = Storage::create(&MemoryDirectory::new(), &budget, 1).unwrap();
+    let storage = opened.storage;
+    let run = storage.allocate(100).unwrap();
+    let mut blocks = blocks_of(3, 100);
+    storage.write_blocks(run.extent.start, run.generation, &mut blocks).unwrap();
+    let cached = storage.cached(run.extent, run.generation);
+    {
+        let guard = crossbeam_epoch::pin();
+        for index in 0..100 {
+            cached.block(index, Priority::Data, &guard).unwrap();
+        }
+    }
+    assert_eq!(budget.used_by(Use::Cache), 2 * SLAB_BYTES as u64);
+    assert!(budget.used_by(Use::Metadata) >= 400);
+    let reference = storage.write_large(&blocks).unwrap();
+    assert_eq!(storage.read_large(&reference).unwrap(), blocks);
+    drop((cached, storage));
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn large_values_come_back() {
+    let (storage, _) = Storage::testing(MEMORY);
+    let payload = crate::storage::block::BLOCK_PAYLOAD_BYTES;
+    let piece = payload * 64;
+    for bytes in [1, payload, LARGE_VALUE_BYTES_MIN, piece - 1, piece, piece + 1, 1 << 20] {
+        let value = &blocks_of(bytes as u64, bytes.div_ceil(BLOCK_BYTES))[..bytes];
+        let reference = storage.write_large(value).unwrap();
+        assert_eq!(reference.extent.blocks as usize, bytes.div_ceil(payload));
+        assert_eq!(storage.read_large(&reference).unwrap(), value);
+        assert_eq!(storage.verify_large(&reference).unwrap(), u64::from(reference.extent.blocks));
+    }
+    assert_eq!(storage.budget().used_by(Use::Work), 0);
+    for value in [vec![], vec![0; VALUE_BYTES_MAX + 1]] {
+        let error = storage.write_large(&value).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn nothing_of_recycled_memory_reaches_the_device() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    let mut slab = storage.budget().take_slab(Use::Memtable).unwrap();
+    slab.bytes_mut().fill(0xaa);
+    drop(slab);
+    storage.write_large(&vec![1; 40_000]).unwrap();
+    let stray = data_of(&dir).windows(16).any(|bytes| bytes == [0xaa; 16]);
+    assert!(!stray);
+}
+
+#[test]
+fn the_largest_value_comes_back_in_bounded_memory() {
+    let (storage, _) = Storage::testing(MEMORY);
+    let mut value = vec![0; VALUE_BYTES_MAX];
+    Rng::new(4).fill(&mut value);
+    let reference = storage.write_large(&value).unwrap();
+    let read = storage.read_large(&reference).unwrap();
+    assert!(read.as_slice() == value.as_slice());
+    // One slab of work, recycled.
+    assert_eq!(storage.budget().held(), storage.budget().used() + SLAB_BYTES as u64);
+}
+
+#[test]
+fn damaged_or_lying_references_are_corruption() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    let value = blocks_of(5, 30);
+    let good = storage.write_large(&value).unwrap();
+    let catalog = storage.checkpoint(&Catalog::default(), log(1)).unwrap().catalog.unwrap();
+    let lies = [
+        LargeRef { bytes: good.bytes + 4080, ..good },
+        LargeRef { bytes: 0, ..good },
+        LargeRef { bytes: u32::MAX, ..good },
+        LargeRef { extent: Extent::new(good.extent.start.0 + 1, good.extent.blocks), ..good },
+        LargeRef { extent: Extent::new(1 << 40, good.extent.blocks), ..good },
+        LargeRef { extent: Extent::new(u64::MAX, good.extent.blocks), ..good },
+        LargeRef { generation: Generation(1 << 39), ..good },
+        // Right blocks of another kind.
+        LargeRef { extent: catalog.extent, generation: catalog.generation, bytes: 7 },
+    ];
+    for lie in lies {
+        let error = storage.read_large(&lie).unwrap_err();
+        assert_eq!((error.kind(), error.file()), (ErrorKind::Corrupt, Some(DATA_FILE)), "{lie:?}");
+        assert!(storage.verify_large(&lie).is_err());
+    }
+    // A flipped bit in any block is found, and named.
+    let mut files = dir.to_files();
+    for block in 0..u64::from(good.extent.blocks) {
+        let place = good.extent.offset() + block * BLOCK_BYTES_U64;
+        files.get_mut(DATA_FILE).unwrap()[usize::try_from(place).unwrap() + 999] ^= 4;
+        let dir = MemoryDirectory::from_files(files.clone());
+        let opened = Storage::open(&dir, &Budget::new(MEMORY), true).unwrap();
+        let error = opened.storage.read_large(&good).unwrap_err();
+        assert_eq!(error.offset(), Some(place));
+        files.get_mut(DATA_FILE).unwrap()[usize::try_from(place).unwrap() + 999] ^= 4;
+    }
+}
+
+#[test]
+fn old_catalogs_are_freed_and_the_newest_one_counts() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    for round in 0..40_u8 {
+        storage.checkpoint(&catalog_with(&[round; 9_000]), log(u64::from(round))).unwrap();
+    }
+    // Three blocks a catalog, two of them at most at a time.
+    assert_eq!(storage.stats().space.used_blocks, 2 + 3);
+    assert!(data_of(&dir).len() <= 64 << 10);
+    let marked = storage.mark_log(log(1_000)).unwrap();
+    assert_eq!(marked.catalog.map(|catalog| catalog.extent), storage.catalog_extent());
+    let opened = Storage::open(&dir, &Budget::new(MEMORY), true).unwrap();
+    assert_eq!(opened.catalog, catalog_with(&[39; 9_000]));
+    assert_eq!(opened.superblock.log, log(1_000));
+}
+
+#[test]
+fn read_only_means_that_nothing_is_written() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    storage.checkpoint(&catalog_with(b"x"), log(1)).unwrap();
+    drop(storage);
+    let before = dir.to_files();
+    let opened = Storage::open(&dir, &Budget::new(MEMORY), true).unwrap();
+    let storage = opened.storage;
+    let read_only = |result: Result<()>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::ReadOnly);
+    };
+    read_only(storage.allocate(1).map(|_| ()));
+    read_only(storage.free(Extent::new(2, 1)));
+    read_only(storage.give_back(0));
+    read_only(storage.write_blocks(BlockNo(2), Generation(1), &mut [0; BLOCK_BYTES]));
+    read_only(storage.checkpoint(&Catalog::default(), log(2)).map(|_| ()));
+    read_only(storage.mark_log(log(2)).map(|_| ()));
+    read_only(storage.write_large(&[0; 50_000]).map(|_| ()));
+    storage.verify_root().unwrap();
+    assert_eq!(dir.to_files(), before);
+}
+
+#[test]
+fn create_and_open_tell_what_is_wrong() {
+    let budget = Budget::new(MEMORY);
+    let dir = MemoryDirectory::new();
+    let kind = |result: Result<Opened>| result.err().map(|error| error.kind());
+    assert_eq!(kind(Storage::open(&dir, &budget, false)), Some(ErrorKind::NotFound));
+    drop(Storage::create(&dir, &budget, 1).unwrap());
+    assert_eq!(kind(Storage::create(&dir, &budget, 1)), Some(ErrorKind::InvalidArgument));
+    // A creation that was cut off is neither a database nor in the way of one.
+    for unfinished in [vec![], vec![0; 8192]] {
+        let dir = MemoryDirectory::from_files([(DATA_FILE.to_owned(), unfinished)].into());
+        assert_eq!(kind(Storage::open(&dir, &budget, false)), Some(ErrorKind::NotFound));
+        drop(Storage::create(&dir, &budget, 1).unwrap());
+        drop(Storage::open(&dir, &budget, false).unwrap());
+    }
+    // Files of others stay as they are.
+    let foreign: std::collections::BTreeMap<_, _> =
+        [(DATA_FILE.to_owned(), vec![b'#'; 20_000])].into();
+    let dir = MemoryDirectory::from_files(foreign.clone());
+    assert_eq!(kind(Storage::open(&dir, &budget, false)), Some(ErrorKind::InvalidArgument));
+    assert_eq!(kind(Storage::create(&dir, &budget, 1)), Some(ErrorKind::InvalidArgument));
+    assert_eq!(dir.to_files(), foreign);
+}
+
+#[test]
+fn an_open_repairs_the_copies_before_anything_is_allocated() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    storage.checkpoint(&catalog_with(b"x"), log(1)).unwrap();
+    drop(storage);
+    for copy in 0..2 {
+        let mut files = dir.to_files();
+        files.get_mut(DATA_FILE).unwrap()[copy * BLOCK_BYTES + 40] ^= 1;
+        let dir = MemoryDirectory::from_files(files);
+        let read_only = Storage::open(&dir, &Budget::new(MEMORY), true).unwrap();
+        assert!(read_only.storage.verify_root().is_err());
+        let opened = Storage::open(&dir, &Budget::new(MEMORY), false).unwrap();
+        opened.storage.verify_root().unwrap();
+        assert_eq!(opened.catalog, catalog_with(b"x"));
+    }
+}
+
+#[test]
+fn a_damaged_catalog_stops_the_open_and_nothing_is_written() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    let superblock = storage.checkpoint(&catalog_with(b"x"), log(1)).unwrap();
+    drop(storage);
+    let place = superblock.catalog.unwrap().extent.offset();
+    let mut files = dir.to_files();
+    files.get_mut(DATA_FILE).unwrap()[usize::try_from(place).unwrap() + 30] ^= 1;
+    let dir = MemoryDirectory::from_files(files.clone());
+    let error = Storage::open(&dir, &Budget::new(MEMORY), false).err().unwrap();
+    assert_eq!((error.kind(), error.offset()), (ErrorKind::Corrupt, Some(place)));
+    assert_eq!(dir.to_files(), files);
+}
+
+#[test]
+fn writes_that_would_hit_the_superblocks_or_no_block_are_refused() {
+    let (storage, _) = Storage::testing(MEMORY);
+    for (first, bytes) in [(0, BLOCK_BYTES), (1, BLOCK_BYTES), (5, 100), (5, 0)] {
+        let error = storage.write_blocks(BlockNo(first), Generation(1), &mut vec![0; bytes]);
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Internal);
+    }
+    let error = storage.read_blocks(BlockNo(u64::MAX), Generation(1), &mut [0; BLOCK_BYTES]);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn blocks_are_counted_by_kind() {
+    let (storage, _) = Storage::testing(MEMORY);
+    storage.write_large(&vec![1; 40_000]).unwrap();
+    storage.checkpoint(&catalog_with(b"x"), log(1)).unwrap();
+    let stats = storage.stats();
+    assert_eq!(stats.file.blocks_written[block::BlockKind::LargeValue as usize], 10);
+    assert_eq!(stats.file.blocks_written[block::BlockKind::Catalog as usize], 1);
+    assert_eq!(stats.space.used_blocks, 2 + 10 + 1);
+    assert_eq!(stats.space.used_blocks + stats.space.free_blocks, stats.space.file_blocks);
+    assert_eq!(stats.allocated_bytes, stats.space.file_blocks * BLOCK_BYTES_U64);
+}
