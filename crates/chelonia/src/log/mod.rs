@@ -1,0 +1,359 @@
+//! The write-ahead log: a stream of records that every write enters before anything else.
+//!
+//! One [`LogTail`] appends, under the caller's lock; any thread makes it durable through [`Log`].
+//! Appending copies into mapped memory: it survives the death of the process at once (level
+//! `Process`) and a power cut once [`Log::sync_through`] returned (level `Sync`). Layouts of bytes
+//! are in `log/format.rs`, files in `log/segments.rs`, recovery in `log/recover.rs`.
+//!
+//! ```text
+//!       trim position                synced                    written
+//!            |                         |                          |
+//!   ---------+-------------------------+--------------------------+
+//!   recycled | replayed by recovery    | survives the process     | (a record being copied)
+//!            | survives a power cut    |                          |
+//! ```
+//! Invariants:
+//! 1. `synced <= written`; both only grow; a place means "everything before it".
+//! 2. Segments are synced in stream order before `synced` moves, so there is never a durable
+//!    record whose predecessors are not (nor is one believed: the chain of checks).
+//! 3. After a failed write or sync nothing is written, synced or retried any more: every call that
+//!    would says `Stopped`. A device without space is not a failure: nothing was written.
+//!
+//! Group commit: of the threads that want a sync, one leads and syncs everything written so far;
+//! the others wait, and most find their records synced by it when it is done.
+//!
+//! Thread-safety: [`Log`] is shared; [`LogTail`] has one owner. Locks: `group` is never held
+//! together with another lock or during I/O; for those of the segments see there.
+
+mod format;
+mod reader;
+mod recover;
+mod segments;
+mod tail;
+#[cfg(test)]
+mod tests;
+
+pub use format::LogPosition;
+pub use recover::{LogMode, Replay};
+pub use tail::LogTail;
+
+use crate::base::budget::Budget;
+use crate::base::checksum::checksum;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Lsn;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, OnceLock, Ordering};
+use crate::storage::io::Directory;
+use format::{block_start, payload_seed};
+use segments::{Inherited, MappedSegment, SegmentSizes, Segments, is_passing};
+
+/// How a log is kept.
+#[derive(Clone)]
+pub struct LogOptions {
+    /// The database's salt: tells its bytes from those of any other.
+    pub salt: u64,
+    /// The size of the first segment file, in bytes (whole blocks, at least two); each next one is
+    /// twice as large.
+    pub segment_bytes_first: u64,
+    /// The size of the largest segment files, in bytes (whole blocks).
+    pub segment_bytes_max: u64,
+    /// Where mapped segments are counted.
+    pub budget: Arc<Budget>,
+}
+
+impl LogOptions {
+    fn sizes(&self) -> SegmentSizes {
+        SegmentSizes { first: self.segment_bytes_first, max: self.segment_bytes_max }
+    }
+}
+
+/// Figures of the log. Counts are totals since open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogStats {
+    /// Records appended.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes: u64,
+    /// Bytes of the stream they took, with heads, headers and padding.
+    pub stream_bytes: u64,
+    /// Blocks of the stream they took.
+    pub blocks: u64,
+    /// Commits' syncs that reached the device (one may be of several files).
+    pub syncs: u64,
+    /// Calls of `sync_through` that another call's sync answered.
+    pub syncs_shared: u64,
+    /// Segment files made or made anew.
+    pub segments_prepared: u64,
+    /// Segment files that hold the log.
+    pub segments_live: usize,
+    /// Segment files that wait: prepared or free.
+    pub segments_waiting: usize,
+    /// The size of all segment files.
+    pub file_bytes: u64,
+    /// Records are copied into mapped memory; else each is a system call.
+    pub mapped: bool,
+}
+
+/// The log as all threads see it.
+pub struct Log {
+    // Constant after open.
+    salt: u64,
+    payload_seed: u64,
+    mapped: bool,
+    /// Where this process began to write.
+    begin: Lsn,
+    // Written by the tail.
+    written: AtomicU64,
+    records: AtomicU64,
+    payload_bytes: AtomicU64,
+    // Written by the leader of a sync.
+    synced: AtomicU64,
+    syncs: AtomicU64,
+    syncs_shared: AtomicU64,
+    // Set once, by the first failure.
+    poisoned: AtomicBool,
+    poison: OnceLock<Error>,
+    // With locks of its own.
+    segments: Segments,
+    group: Mutex<Group>,
+    group_changed: Condvar,
+}
+
+/// Who syncs.
+#[derive(Default)]
+struct Group {
+    /// A leader is at work.
+    led: bool,
+}
+
+/// Held by the leader; lets the others go on when it is done, however it ends.
+struct Lead<'a> {
+    log: &'a Log,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.log.group.lock().led = false;
+        self.log.group_changed.notify_all();
+    }
+}
+
+impl Log {
+    /// Makes the log of a new database, whose first record will be at or after `start`. Files of a
+    /// log that are there already (left by a creation that did not finish) are removed.
+    pub fn create(
+        dir: Arc<dyn Directory>,
+        options: &LogOptions,
+        start: LogPosition,
+    ) -> Result<(LogTail, Arc<Log>)> {
+        for name in dir.list()? {
+            if segments::slot_of(&name).is_some() {
+                dir.remove(&name)?;
+            }
+        }
+        let next_block = start.lsn.0.div_ceil(BLOCK_BYTES_U64);
+        let inherited = Inherited { next_block, next_serial: 1, ..Inherited::default() };
+        Self::begin(dir, options, inherited, start)
+    }
+
+    /// A log that goes on behind `from` in a segment of its own, durable when this returns.
+    fn begin(
+        dir: Arc<dyn Directory>,
+        options: &LogOptions,
+        inherited: Inherited,
+        from: LogPosition,
+    ) -> Result<(LogTail, Arc<Log>)> {
+        let begin = block_start(inherited.next_block);
+        let mapped = dir.facts().mapped_log;
+        let budget = Arc::clone(&options.budget);
+        let segments = Segments::new(dir, options.salt, options.sizes(), budget, inherited)?;
+        let open = segments.begin(from)?;
+        let log = Arc::new(Self {
+            salt: options.salt,
+            payload_seed: payload_seed(options.salt),
+            mapped,
+            begin,
+            written: AtomicU64::new(begin.0),
+            records: AtomicU64::new(0),
+            payload_bytes: AtomicU64::new(0),
+            synced: AtomicU64::new(begin.0),
+            syncs: AtomicU64::new(0),
+            syncs_shared: AtomicU64::new(0),
+            poisoned: AtomicBool::new(false),
+            poison: OnceLock::new(),
+            segments,
+            group: Mutex::new(Group::default()),
+            group_changed: Condvar::new(),
+        });
+        Ok((LogTail::new(Arc::clone(&log), open, from.chain), log))
+    }
+
+    /// The hash of a payload that [`LogTail::append`] asks for: to be computed before the lock is
+    /// taken under which the tail is used.
+    #[inline]
+    #[must_use]
+    pub fn payload_hash(&self, payload: &[u8]) -> u64 {
+        checksum(payload, self.payload_seed)
+    }
+
+    /// Everything before survives the death of the process.
+    #[inline]
+    #[must_use]
+    pub fn written(&self) -> Lsn {
+        Lsn(self.written.load(Ordering::Acquire))
+    }
+
+    /// Everything before survives a power cut.
+    #[inline]
+    #[must_use]
+    pub fn synced(&self) -> Lsn {
+        Lsn(self.synced.load(Ordering::Acquire))
+    }
+
+    /// Returns once everything before `lsn`, which has been written, survives a power cut.
+    pub fn sync_through(&self, lsn: Lsn) -> Result<()> {
+        if self.synced() >= lsn {
+            return Ok(());
+        }
+        if lsn > self.written() {
+            return Err(Error::internal("the log is asked to sync what was not written"));
+        }
+        {
+            let mut group = self.group.lock();
+            loop {
+                if self.synced() >= lsn {
+                    self.syncs_shared.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
+                self.check_running()?;
+                if !group.led {
+                    break;
+                }
+                self.group_changed.wait(&mut group);
+            }
+            group.led = true;
+        }
+        let _lead = Lead { log: self };
+        self.sync_written()
+    }
+
+    /// Syncs everything written so far; called by the one leader.
+    fn sync_written(&self) -> Result<()> {
+        let target = self.written();
+        for file in self.segments.unsynced(self.synced(), target) {
+            file.sync().map_err(|error| self.poison(error))?;
+        }
+        // Another thread may have stopped the log while the device was at work; what is synced
+        // stays true.
+        self.synced.fetch_max(target.0, Ordering::AcqRel);
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.segments.unmap_retired();
+        Ok(())
+    }
+
+    /// Frees the segments that lie wholly before `position`. The caller has made durable that no
+    /// recovery will begin before it.
+    pub fn trim(&self, position: LogPosition) {
+        self.segments.trim(position.lsn);
+    }
+
+    /// Prepares the segment that comes after the open one, unless it is prepared already, so that
+    /// no append has to. Call it in the background when [`Log::wants_segment`] says so. `NoSpace`
+    /// stops nothing.
+    pub fn prepare_next(&self) -> Result<()> {
+        self.check_running()?;
+        self.segments.prepare_next().map_err(|error| self.poison_unless_passing(error))
+    }
+
+    /// True once the open segment is half full and no other is prepared.
+    #[inline]
+    #[must_use]
+    pub fn wants_segment(&self) -> bool {
+        self.segments.wanted()
+    }
+
+    /// Removes segment files that hold nothing, but for one that is ready to be written.
+    pub fn release_idle(&self) {
+        self.segments.release_idle();
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        let figures = self.segments.figures();
+        let stream_bytes = self.written().0 - self.begin.0;
+        LogStats {
+            records: self.records.load(Ordering::Relaxed),
+            payload_bytes: self.payload_bytes.load(Ordering::Relaxed),
+            stream_bytes,
+            blocks: stream_bytes.div_ceil(BLOCK_BYTES_U64),
+            syncs: self.syncs.load(Ordering::Relaxed),
+            syncs_shared: self.syncs_shared.load(Ordering::Relaxed),
+            segments_prepared: figures.prepared_total,
+            segments_live: figures.live,
+            segments_waiting: figures.prepared + figures.free,
+            file_bytes: figures.file_bytes,
+            mapped: self.mapped,
+        }
+    }
+
+    /// Fails if the log was stopped.
+    #[inline]
+    fn check_running(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) { Err(self.stopped()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn stopped(&self) -> Error {
+        let cause = self.poison.get().map_or_else(String::new, ToString::to_string);
+        Error::new(ErrorKind::Stopped, format!("the log was stopped by a failure: {cause}"))
+    }
+
+    /// Stops the log because of `error`, which is handed back.
+    #[cold]
+    fn poison(&self, error: Error) -> Error {
+        // Whoever sees the flag finds the cause.
+        let _ = self.poison.set(error.clone());
+        self.poisoned.store(true, Ordering::Release);
+        error
+    }
+
+    #[cold]
+    fn poison_unless_passing(&self, error: Error) -> Error {
+        if is_passing(&error) { error } else { self.poison(error) }
+    }
+
+    // For the tail.
+
+    fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    #[inline]
+    fn is_mapped(&self) -> bool {
+        self.mapped
+    }
+
+    #[inline]
+    fn publish(&self, written: Lsn, records: u64, payload_bytes: u64) {
+        self.records.store(records, Ordering::Relaxed);
+        self.payload_bytes.store(payload_bytes, Ordering::Relaxed);
+        self.written.store(written.0, Ordering::Release);
+    }
+
+    fn reserve(&self, blocks: u64) -> Result<()> {
+        self.segments.reserve(blocks).map_err(|error| self.poison_unless_passing(error))
+    }
+
+    fn take_segment(&self) -> Result<MappedSegment> {
+        self.segments.take()
+    }
+
+    fn retire_segment(&self, full: MappedSegment) {
+        self.segments.retire(full);
+    }
+
+    fn want_segment(&self) {
+        self.segments.want();
+    }
+}

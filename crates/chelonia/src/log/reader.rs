@@ -1,0 +1,404 @@
+//! Reading a log that may be damaged: what files there are, and one record after the other.
+//!
+//! ```text
+//!   Inventory::scan     lists `log-*`, reads their headers, decides which claim to blocks holds
+//!   Reader::next        from a position to the record there, or to the reason why there is none
+//!   Reader::evidence    what the blocks behind a position say about it
+//! ```
+//! Nothing that is read is believed before it was checked: a block by its header (salt and number),
+//! a record by its check, which binds its place, its predecessor, its length and its payload. An
+//! error of the device is an error, never the end of the log.
+//!
+//! Files are read around the page cache where the file system allows it: what recovery accepts is
+//! what the device has, also after a sync that failed and left clean but unwritten pages behind.
+//!
+//! Memory: one chunk of blocks, and one payload that spans blocks, which grows only as its blocks
+//! are verified.
+
+use crate::base::checksum::checksum;
+use crate::base::error::{Error, Result};
+use crate::base::ids::Lsn;
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::sync::Arc;
+use crate::log::format::{
+    BLOCK_HEADER_BYTES, BlockHeader, Head, LogPosition, RECORD_HEAD_BYTES_MAX, SegmentHeader,
+    block_of, block_start, first_start_after, index, offset_of, payload_seed, place, record_check,
+};
+use crate::log::segments::{Segment, slot_of};
+use crate::storage::io::{Access, Directory, File, OpenMode};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Blocks read at once.
+const CHUNK_BLOCKS: u64 = 64;
+
+/// A file of the log as it was found.
+pub struct FoundFile {
+    pub slot: u32,
+    pub file: Arc<dyn File>,
+    /// Whole blocks of the stream that the file has room for.
+    pub blocks: u64,
+    /// Its header, if it has one and its claim to the blocks holds.
+    pub header: Option<SegmentHeader>,
+}
+
+impl FoundFile {
+    /// The file as a segment, to be kept or used again.
+    pub fn to_segment(&self) -> Segment {
+        let (first_block, blocks) = match &self.header {
+            Some(header) => (header.first_block, header.blocks),
+            None => (0, self.blocks),
+        };
+        Segment { slot: self.slot, file: Arc::clone(&self.file), first_block, blocks }
+    }
+}
+
+/// The files of a log.
+pub struct Inventory {
+    pub files: Vec<FoundFile>,
+    /// Files with a header by their first block.
+    by_first_block: BTreeMap<u64, usize>,
+    /// Files that do not just follow the one before, by the position they continue.
+    by_continued: BTreeMap<LogPosition, usize>,
+    /// Slots of files without room for a block; they hold nothing.
+    pub stray_slots: Vec<u32>,
+    /// No header claims this block or a later one.
+    pub end_block: u64,
+    /// No header has this serial or a later one.
+    pub next_serial: u64,
+}
+
+impl Inventory {
+    /// Looks at all files of the log.
+    pub fn scan(dir: &dyn Directory, salt: u64, mode: OpenMode) -> Result<Self> {
+        let (mut files, mut stray_slots) = (Vec::new(), Vec::new());
+        for name in dir.list()? {
+            let Some(slot) = slot_of(&name) else { continue };
+            let file = dir.open(&name, mode, Access::Direct)?;
+            let blocks = (file.size()? / BLOCK_BYTES_U64).saturating_sub(1);
+            if blocks == 0 {
+                stray_slots.push(slot);
+                continue;
+            }
+            let mut block = vec![0; BLOCK_BYTES];
+            file.read_at(&mut block, 0)?;
+            let header = SegmentHeader::decode(&block, salt).map_err(|error| error.at(&name, 0))?;
+            files.push(FoundFile { slot, file, blocks, header });
+        }
+        let headers = || files.iter().filter_map(|found: &FoundFile| found.header);
+        let end_block = headers().map(|header| header.end_block()).max().unwrap_or(0);
+        let next_serial = headers().map(|header| header.serial).max().unwrap_or(0) + 1;
+        let mut inventory = Self {
+            files,
+            by_first_block: BTreeMap::new(),
+            by_continued: BTreeMap::new(),
+            stray_slots,
+            end_block,
+            next_serial,
+        };
+        inventory.settle_claims();
+        Ok(inventory)
+    }
+
+    /// Indexes the headers. Of two that claim the same block the later one holds: the earlier was
+    /// written when preparing the segment failed, or came back after its file was removed.
+    fn settle_claims(&mut self) {
+        let mut order: Vec<usize> = (0..self.files.len()).collect();
+        order.sort_by_key(|at| self.files[*at].header.map(|header| header.serial));
+        for at in order.into_iter().rev() {
+            let Some(header) = self.files[at].header else { continue };
+            if self.overlaps(&header) {
+                self.files[at].header = None;
+                continue;
+            }
+            self.by_first_block.insert(header.first_block, at);
+            if !header.is_sequel() {
+                // Of two that continue the same position the later one holds: the earlier was empty
+                // when it was made.
+                self.by_continued.entry(header.continues_from).or_insert(at);
+            }
+        }
+    }
+
+    fn overlaps(&self, header: &SegmentHeader) -> bool {
+        let before = self.by_first_block.range(..header.end_block()).next_back();
+        before.and_then(|(_, at)| self.files[*at].header).is_some_and(|claimed| {
+            claimed.first_block < header.end_block() && claimed.end_block() > header.first_block
+        })
+    }
+
+    /// The file that holds block `number`, and the block's offset in it.
+    pub fn find(&self, number: u64) -> Option<(usize, u64)> {
+        let (_, at) = self.by_first_block.range(..=number).next_back()?;
+        let header = self.files[*at].header?;
+        let within = number - header.first_block;
+        (number < header.end_block()).then_some((*at, (within + 1) * BLOCK_BYTES_U64))
+    }
+
+    /// The file in which whoever arrives at `position` goes on, if it is not the same or the next.
+    pub fn continuation(&self, position: LogPosition) -> Option<(usize, SegmentHeader)> {
+        let at = *self.by_continued.get(&position)?;
+        Some((at, self.files[at].header?))
+    }
+
+    /// The file whose last block comes right before block `number`.
+    pub fn ending_at(&self, number: u64) -> Option<usize> {
+        number.checked_sub(1).and_then(|last| self.find(last)).map(|(at, _)| at)
+    }
+
+    /// True if block `number` begins a segment that does not just follow the one before.
+    fn is_fresh_start(&self, number: u64) -> bool {
+        let header = self.by_first_block.get(&number).and_then(|at| self.files[*at].header);
+        header.is_some_and(|header| !header.is_sequel())
+    }
+
+    /// The error that the log is damaged at `lsn`.
+    pub fn damage(&self, lsn: Lsn, reason: &str) -> Error {
+        let error = Error::corrupt(reason);
+        let number = block_of(lsn);
+        if let Some((at, offset)) = self.find(number) {
+            return error.at(self.files[at].file.name(), offset + offset_of(lsn) as u64);
+        }
+        match self.ending_at(number).map(|at| &self.files[at]) {
+            Some(found) => error.at(found.file.name(), (found.blocks + 1) * BLOCK_BYTES_U64),
+            None => error,
+        }
+    }
+}
+
+/// What is at a position.
+pub enum Step<'a> {
+    /// A record.
+    Record {
+        /// What it carries.
+        payload: &'a [u8],
+        /// Where it ends.
+        end: LogPosition,
+    },
+    /// The rest of the block is empty; the log goes on here.
+    Skip(LogPosition),
+    /// Nothing that can be believed, for this reason.
+    End(&'static str),
+}
+
+/// What the blocks behind a position say.
+#[derive(Default)]
+pub struct Evidence {
+    /// The furthest watermark of theirs, and where it stands.
+    pub watermark: Option<(Lsn, String, u64)>,
+    /// The number after the last of them.
+    pub end_block: u64,
+}
+
+/// Reads the blocks of an inventory.
+pub struct Reader<'a> {
+    inventory: &'a Inventory,
+    salt: u64,
+    payload_seed: u64,
+    chunk: Vec<u8>,
+    /// The number of the first block in the chunk.
+    chunk_first: u64,
+    /// The last header that was checked.
+    header: Option<BlockHeader>,
+    /// A payload that spans blocks.
+    payload: Vec<u8>,
+    /// Files in which blocks were accepted.
+    pub visited: BTreeSet<usize>,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of these files.
+    pub fn new(inventory: &'a Inventory, salt: u64) -> Self {
+        Self {
+            inventory,
+            salt,
+            payload_seed: payload_seed(salt),
+            chunk: Vec::new(),
+            chunk_first: 0,
+            header: None,
+            payload: Vec::new(),
+            visited: BTreeSet::new(),
+        }
+    }
+
+    /// The record at `position`.
+    pub fn next(&mut self, position: LogPosition) -> Result<Step<'_>> {
+        let (number, offset) = (block_of(position.lsn), offset_of(position.lsn));
+        let start = if offset == 0 { BLOCK_HEADER_BYTES } else { offset };
+        let Some(header) = self.enter(number)? else {
+            return Ok(Step::End("the block there is not of this log"));
+        };
+        let first_start = usize::from(header.first_start);
+        if first_start == 0 || start < first_start {
+            return Ok(Step::End("no record starts there"));
+        }
+        if start == first_start && header.chain != position.chain {
+            return Ok(Step::End("the records before it are not those it was written behind"));
+        }
+        let Some(room) = self.loaded(number).get(start..) else {
+            return Ok(Step::End("no record starts there"));
+        };
+        let (check, length, head_bytes) = match Head::decode(&room[..RECORD_HEAD_BYTES_MAX]) {
+            Head::Record { check, length, head_bytes } => (check, length, head_bytes),
+            Head::Damaged => return Ok(Step::End("a record does not begin as one")),
+            Head::Empty => return self.skip(number, position.chain),
+        };
+        let body = start + head_bytes;
+        let bytes = index(u64::from(length));
+        let end_lsn = if body + bytes <= BLOCK_BYTES {
+            place(number, body + bytes)
+        } else {
+            match self.gather(number, body, bytes, check)? {
+                Some(end) => end,
+                None => return Ok(Step::End("a record is not complete")),
+            }
+        };
+        let payload = if body + bytes <= BLOCK_BYTES {
+            &self.loaded(number)[body..body + bytes]
+        } else {
+            &self.payload[..]
+        };
+        if record_check(position, length, checksum(payload, self.payload_seed)) != check {
+            return Ok(Step::End("a record is not what was written there"));
+        }
+        Ok(Step::Record { payload, end: LogPosition { lsn: end_lsn, chain: check } })
+    }
+
+    /// Goes on behind a block that was closed early: only if the next one says that it was opened
+    /// behind the same record.
+    fn skip(&mut self, number: u64, chain: u32) -> Result<Step<'_>> {
+        let next = number + 1;
+        if self.inventory.is_fresh_start(next) {
+            return Ok(Step::End("nothing was written there yet"));
+        }
+        let header = self.enter(next)?;
+        let follows = header.is_some_and(|header| {
+            header.first_start == first_start_after(0) && header.chain == chain
+        });
+        if !follows {
+            return Ok(Step::End("nothing was written there yet"));
+        }
+        Ok(Step::Skip(LogPosition { lsn: block_start(next), chain }))
+    }
+
+    /// Collects a payload of `bytes` bytes that begins at `offset` of block `number`, in
+    /// `self.payload`. Gives its end, or `None` if one of its blocks is not the right one.
+    fn gather(
+        &mut self,
+        number: u64,
+        offset: usize,
+        bytes: usize,
+        check: u32,
+    ) -> Result<Option<Lsn>> {
+        let mut payload = std::mem::take(&mut self.payload);
+        payload.clear();
+        payload.extend_from_slice(&self.loaded(number)[offset..]);
+        let mut last = number;
+        let mut end = BLOCK_BYTES;
+        while payload.len() < bytes {
+            last += 1;
+            let rest = bytes - payload.len();
+            let header = if self.inventory.is_fresh_start(last) { None } else { self.enter(last)? };
+            let follows = header.is_some_and(|header| {
+                header.first_start == first_start_after(rest) && header.chain == check
+            });
+            if !follows {
+                self.payload = payload;
+                return Ok(None);
+            }
+            end = BLOCK_BYTES.min(BLOCK_HEADER_BYTES + rest);
+            payload.extend_from_slice(&self.loaded(last)[BLOCK_HEADER_BYTES..end]);
+        }
+        self.payload = payload;
+        Ok(Some(place(last, end)))
+    }
+
+    /// Loads block `number` and gives its header, or `None` if there is no such block.
+    fn enter(&mut self, number: u64) -> Result<Option<BlockHeader>> {
+        if self.header.is_some_and(|header| header.number == number) && self.holds(number) {
+            return Ok(self.header);
+        }
+        self.header = None;
+        if !self.load(number)? {
+            return Ok(None);
+        }
+        let header = BlockHeader::decode(self.loaded(number), self.salt);
+        self.header = header.filter(|header| header.number == number);
+        if self.header.is_some() {
+            self.visited.extend(self.inventory.find(number).map(|(at, _)| at));
+        }
+        Ok(self.header)
+    }
+
+    fn holds(&self, number: u64) -> bool {
+        let blocks = (self.chunk.len() / BLOCK_BYTES) as u64;
+        (self.chunk_first..self.chunk_first + blocks).contains(&number)
+    }
+
+    /// The bytes of a block that is in the chunk.
+    fn loaded(&self, number: u64) -> &[u8] {
+        let start = index(number.saturating_sub(self.chunk_first)).saturating_mul(BLOCK_BYTES);
+        self.chunk.get(start..start.saturating_add(BLOCK_BYTES)).unwrap_or(&[])
+    }
+
+    /// Brings the chunk of block `number` to memory; false if no file has the block.
+    fn load(&mut self, number: u64) -> Result<bool> {
+        if self.holds(number) {
+            return Ok(true);
+        }
+        let Some((at, offset)) = self.inventory.find(number) else { return Ok(false) };
+        let found = &self.inventory.files[at];
+        let claimed = found.header.map_or(0, |header| header.end_block() - number);
+        // A file may have been cut short.
+        let in_file = (found.blocks + 1).saturating_sub(offset / BLOCK_BYTES_U64);
+        let blocks = CHUNK_BLOCKS.min(claimed).min(in_file);
+        if blocks == 0 {
+            return Ok(false);
+        }
+        // Should the read fail, the chunk holds nothing.
+        self.chunk.clear();
+        let mut chunk = std::mem::take(&mut self.chunk);
+        chunk.resize(index(blocks) * BLOCK_BYTES, 0);
+        found.file.read_at(&mut chunk, offset)?;
+        self.chunk = chunk;
+        self.chunk_first = number;
+        Ok(true)
+    }
+
+    /// Reads the blocks with numbers from `number` on, wherever they are.
+    pub fn evidence(&mut self, number: u64) -> Result<Evidence> {
+        let mut evidence = Evidence { watermark: None, end_block: number };
+        self.chunk = Vec::new();
+        for found in &self.inventory.files {
+            if found.header.is_some_and(|header| header.end_block() <= number) {
+                continue;
+            }
+            let mut index_in_file = 0;
+            while index_in_file < found.blocks {
+                let blocks = CHUNK_BLOCKS.min(found.blocks - index_in_file);
+                let mut chunk = vec![0; index(blocks) * BLOCK_BYTES];
+                found.file.read_at(&mut chunk, (index_in_file + 1) * BLOCK_BYTES_U64)?;
+                for block in chunk.chunks_exact(BLOCK_BYTES) {
+                    let expected = found.header.map(|header| header.first_block + index_in_file);
+                    let header = BlockHeader::decode(block, self.salt).filter(|header| {
+                        header.number >= number && expected.is_none_or(|at| at == header.number)
+                    });
+                    index_in_file += 1;
+                    if let Some(header) = header {
+                        let offset = index_in_file * BLOCK_BYTES_U64;
+                        evidence.add(&header, found.file.name(), offset);
+                    }
+                }
+            }
+        }
+        Ok(evidence)
+    }
+}
+
+impl Evidence {
+    fn add(&mut self, header: &BlockHeader, file: &str, offset: u64) {
+        self.end_block = self.end_block.max(header.number + 1);
+        if self.watermark.as_ref().is_none_or(|(best, ..)| header.watermark > *best) {
+            self.watermark = Some((header.watermark, file.to_owned(), offset));
+        }
+    }
+}

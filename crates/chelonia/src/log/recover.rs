@@ -1,0 +1,212 @@
+//! Recovery: replays a log from a position, decides where it ends, and goes on behind that.
+//!
+//! ```text
+//!   from                                   p
+//!    |  record  record  record  ...  record | torn, or damaged, or nothing
+//!    '----------- replayed -----------------'
+//!                                            a watermark beyond p, here or in the superblock:
+//!                                                the log was durable further -> `Corrupt`
+//!                                            none: never promised -> cut at p
+//! ```
+//! When a log is opened for writing, then, in this order:
+//! 1. the replayed segments are synced: after the death of a process they may be in the page cache
+//!    only, and what was replayed must not vanish by a later power cut;
+//! 2. a segment with numbers above all that were seen is made, whose header says that it continues
+//!    p, and is durable before anything is appended. From then on everybody who arrives at p goes
+//!    on there, so that what stands behind p in the older file is never believed, even if it should
+//!    look better at the next recovery. Nothing that was read is written again.
+//!
+//! Until step 2 is done, nothing that a recovery could need has been changed: it may be cut off at
+//! any moment and done again with the same result. If the segment that p begins is empty (a
+//! recovery before this one made it), the new one takes over what that continued, so that crashes
+//! in a row do not pile up segments.
+//!
+//! Reading only, nothing is written at all.
+
+use crate::base::error::{Error, Result};
+use crate::base::ids::Lsn;
+use crate::base::sync::Arc;
+use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
+use crate::log::reader::{Evidence, Inventory, Reader, Step};
+use crate::log::segments::Inherited;
+use crate::log::{Log, LogOptions, LogTail};
+use crate::storage::io::{Directory, OpenMode};
+
+/// What the receiver of a record says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replay {
+    /// Go on.
+    Continue,
+    /// The log ends before this record: something it refers to is not there. Damage, if the record
+    /// was durable.
+    Cut,
+}
+
+/// What a recovery may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogMode {
+    /// Replay, and go on writing.
+    ReadWrite,
+    /// Replay, and change nothing.
+    ReadOnly,
+}
+
+/// What a recovery found.
+pub struct Recovered {
+    /// The log to go on with; `None` for a log that is only read.
+    pub writer: Option<(LogTail, Arc<Log>)>,
+    /// Where the next record will start, or would.
+    pub end: LogPosition,
+    /// Bytes of the payloads of the records replayed.
+    pub payload_bytes: u64,
+}
+
+/// Called with the start of a record, its payload, and its end.
+pub type ReplayFn<'a> = dyn FnMut(LogPosition, &[u8], LogPosition) -> Result<Replay> + 'a;
+
+/// How far a replay came.
+struct Walk {
+    end: LogPosition,
+    why: &'static str,
+    payload_bytes: u64,
+    /// The segment that `end` is the beginning of, if it was entered by what its header says.
+    entered: Option<(usize, SegmentHeader)>,
+}
+
+impl Log {
+    /// Replays the log of `dir` from `from` (where a record starts, or the log ended), and goes on
+    /// behind it. Everything before `durable` is known to have been durable. Fails with `Corrupt`
+    /// if durable records cannot be read; `replay` may have seen records before that.
+    pub fn recover(
+        dir: &Arc<dyn Directory>,
+        options: &LogOptions,
+        from: LogPosition,
+        durable: Lsn,
+        mode: LogMode,
+        replay: &mut ReplayFn<'_>,
+    ) -> Result<Recovered> {
+        let open_mode = match mode {
+            LogMode::ReadWrite => OpenMode::Write,
+            LogMode::ReadOnly => OpenMode::Read,
+        };
+        if place(block_of(from.lsn), offset_of(from.lsn)) != from.lsn {
+            return Err(Error::corrupt("no record of the log can start at its trim position"));
+        }
+        let inventory = Inventory::scan(&**dir, options.salt, open_mode)?;
+        let number = block_of(from.lsn);
+        let begins_in = inventory.find(number).map(|(at, _)| at);
+        let known = begins_in.is_some()
+            || inventory.continuation(from).is_some()
+            || (offset_of(from.lsn) == 0 && inventory.ending_at(number).is_some());
+        if !known {
+            return Err(Error::corrupt("the log's segment at its trim position is missing"));
+        }
+        let mut reader = Reader::new(&inventory, options.salt);
+        reader.visited.extend(begins_in);
+        let walk = walk(&inventory, &mut reader, from, replay)?;
+        let end = walk.end;
+        let evidence = reader.evidence(block_of(end.lsn))?;
+        judge(&inventory, &walk, &evidence, durable)?;
+        let mut recovered = Recovered { writer: None, end, payload_bytes: walk.payload_bytes };
+        if mode == LogMode::ReadWrite {
+            let visited: Vec<usize> = reader.visited.iter().copied().collect();
+            let next_block = evidence.end_block.max(inventory.end_block).max(number + 1);
+            let (tail, log) = resume(dir, options, &inventory, &walk, from, &visited, next_block)?;
+            recovered.end = tail.position();
+            recovered.writer = Some((tail, log));
+        }
+        Ok(recovered)
+    }
+}
+
+/// Replays record after record.
+fn walk(
+    inventory: &Inventory,
+    reader: &mut Reader<'_>,
+    from: LogPosition,
+    replay: &mut ReplayFn<'_>,
+) -> Result<Walk> {
+    let mut walk = Walk { end: from, why: "", payload_bytes: 0, entered: None };
+    loop {
+        if let Some((at, header)) = inventory.continuation(walk.end) {
+            // Further on: a header never continues a position behind its own first block.
+            walk.end.lsn = block_start(header.first_block);
+            walk.entered = Some((at, header));
+            reader.visited.insert(at);
+            continue;
+        }
+        match reader.next(walk.end)? {
+            Step::Record { payload, end } => {
+                if replay(walk.end, payload, end)? == Replay::Cut {
+                    walk.why = "a record refers to what is not there";
+                    return Ok(walk);
+                }
+                walk.payload_bytes += payload.len() as u64;
+                walk.end = end;
+            }
+            Step::Skip(next) => walk.end = next,
+            Step::End(why) => {
+                walk.why = why;
+                return Ok(walk);
+            }
+        }
+        walk.entered = None;
+    }
+}
+
+/// Fails if anything says that the log was durable beyond its end.
+fn judge(inventory: &Inventory, walk: &Walk, evidence: &Evidence, durable: Lsn) -> Result<()> {
+    let end = walk.end.lsn;
+    let said_by = match &evidence.watermark {
+        _ if durable > end => "the superblock".to_owned(),
+        Some((watermark, file, offset)) if *watermark > end => {
+            format!("the block at {offset} of {file}")
+        }
+        _ => return Ok(()),
+    };
+    let why = walk.why;
+    let reason =
+        format!("the log is damaged below its durable mark ({why}; durable says {said_by})");
+    Err(inventory.damage(end, &reason))
+}
+
+/// Goes on behind the end of the walk.
+fn resume(
+    dir: &Arc<dyn Directory>,
+    options: &LogOptions,
+    inventory: &Inventory,
+    walk: &Walk,
+    from: LogPosition,
+    visited: &[usize],
+    next_block: u64,
+) -> Result<(LogTail, Arc<Log>)> {
+    // An empty segment that the walk ended in is replaced, unless the walk began in it: then its
+    // beginning is what the superblock names.
+    let replaced = walk.entered.filter(|(_, header)| from.lsn <= header.continues_from.lsn);
+    let continued = replaced.map_or(walk.end, |(_, header)| header.continues_from);
+    let mut inherited = Inherited {
+        next_block: next_block.max(block_of(walk.end.lsn) + 1),
+        next_serial: inventory.next_serial,
+        ..Inherited::default()
+    };
+    let mut old = Vec::new();
+    for (at, found) in inventory.files.iter().enumerate() {
+        if replaced.is_some_and(|(replaced, _)| replaced == at) {
+            inherited.kept_slots.push(found.slot);
+            old.push(found.to_segment());
+        } else if visited.contains(&at) {
+            found.file.sync()?;
+            inherited.live.push(found.to_segment());
+        } else {
+            inherited.free.push(found.to_segment());
+        }
+    }
+    inherited.live.sort_by_key(|segment| segment.first_block);
+    for slot in &inventory.stray_slots {
+        dir.remove(&crate::log::segments::slot_name(*slot))?;
+    }
+    let (tail, log) = Log::begin(Arc::clone(dir), options, inherited, continued)?;
+    old.drain(..).for_each(|segment| log.segments.give(segment));
+    log.trim(from);
+    Ok((tail, log))
+}

@@ -1,0 +1,458 @@
+//! The segment files of a log: made ahead, filled, trimmed, recycled.
+//!
+//! ```text
+//!              prepare                take          (the tail moves on)         trim
+//!   (no file) ---------> prepared ----------> open ---------------------> full -------> free
+//!                           ^                                                            | |
+//!                           '----------------------- prepare ----------------------------' |
+//!                                                                    release_idle: removed
+//! ```
+//! Who moves them: `prepare_next` (background) and `reserve` (the tail, when the background was too
+//! slow) prepare; the tail takes; whoever checkpoints trims. A slot is a file name (`log-0003`);
+//! it says nothing about the order of segments, their headers do.
+//!
+//! Invariants:
+//! 1. A prepared segment's header, size and name are durable, and all its space is allocated and
+//!    written through. So the tail never fails for lack of space within it, and a header that is
+//!    missing where blocks are found is damage. Its blocks are zero or what an earlier use left,
+//!    which their numbers give away.
+//! 2. Block numbers are given to one prepared segment only; if preparing fails they are given again
+//!    with a later serial.
+//! 3. Only prepared and open segments are mapped (and retired ones, until the next `prepare_next`
+//!    or sync unmaps them away from the commit path); they are charged to the budget.
+//! 4. `live` holds the full segments that were not trimmed, then the open one, in stream order.
+//!
+//! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
+
+use crate::base::budget::{Budget, Charge, Use};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::Lsn;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
+use crate::storage::io::{Access, Directory, File, OpenMode, Region};
+use std::collections::{BTreeSet, VecDeque};
+
+/// What zeros are written from.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// The name of the file in `slot`.
+pub fn slot_name(slot: u32) -> String {
+    format!("log-{slot:04}")
+}
+
+/// The slot of a file of this name, if it is one of the log's.
+pub fn slot_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("log-")?;
+    let slot = digits.parse().ok()?;
+    (slot_name(slot) == name).then_some(slot)
+}
+
+/// A file of the log with the blocks it holds (for a free one: held).
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// The slot.
+    pub slot: u32,
+    /// The file.
+    pub file: Arc<dyn File>,
+    /// The first block of the stream in it.
+    pub first_block: u64,
+    /// How many blocks of the stream it holds.
+    pub blocks: u64,
+}
+
+impl Segment {
+    fn end_block(&self) -> u64 {
+        self.first_block + self.blocks
+    }
+
+    fn file_bytes(&self) -> u64 {
+        (self.blocks + 1) * BLOCK_BYTES_U64
+    }
+}
+
+/// A segment that can be written through its region.
+pub struct MappedSegment {
+    /// The whole file, the header block included.
+    pub region: Box<dyn Region>,
+    /// The first block of the stream in it.
+    pub first_block: u64,
+    /// The number after its last block.
+    pub end_block: u64,
+    /// Counts the mapping.
+    _charge: Charge,
+}
+
+/// Sizes of segment files, in bytes with their header block.
+#[derive(Clone, Copy, Debug)]
+pub struct SegmentSizes {
+    /// The first one; each next is twice as large.
+    pub first: u64,
+    /// No segment that was asked for is larger.
+    pub max: u64,
+}
+
+/// What the files of the log amount to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SegmentFigures {
+    /// Segments that hold the log.
+    pub live: usize,
+    /// Segments that wait to be written.
+    pub prepared: usize,
+    /// Segments that wait to be prepared again.
+    pub free: usize,
+    /// The size of all of them, in bytes.
+    pub file_bytes: u64,
+    /// Segments made or made anew since open.
+    pub prepared_total: u64,
+}
+
+/// All segments of one log.
+pub struct Segments {
+    // Constant after open.
+    dir: Arc<dyn Directory>,
+    salt: u64,
+    sizes: SegmentSizes,
+    budget: Arc<Budget>,
+    // Set by the tail when the open segment is half full; cleared when one is prepared.
+    wanted: AtomicBool,
+    preparing: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    live: VecDeque<Segment>,
+    prepared: VecDeque<(Segment, MappedSegment)>,
+    free: Vec<Segment>,
+    /// Mappings of full segments, to be dropped away from the commit path.
+    retired: Vec<MappedSegment>,
+    /// Slots that have a file.
+    slots: BTreeSet<u32>,
+    /// The block number of the next segment to prepare.
+    next_block: u64,
+    next_serial: u64,
+    /// The size of the next segment to prepare.
+    next_bytes: u64,
+    prepared_total: u64,
+}
+
+/// What recovery found, for [`Segments::new`].
+#[derive(Default)]
+pub struct Inherited {
+    /// Segments that the log still needs, in stream order.
+    pub live: Vec<Segment>,
+    /// Segments whose files can be used again.
+    pub free: Vec<Segment>,
+    /// Slots whose files must be left alone for now.
+    pub kept_slots: Vec<u32>,
+    /// The first block number that was never seen.
+    pub next_block: u64,
+    /// The first serial that was never seen.
+    pub next_serial: u64,
+}
+
+impl Segments {
+    /// The segments of a log in `dir`, none of them mapped.
+    pub fn new(
+        dir: Arc<dyn Directory>,
+        salt: u64,
+        sizes: SegmentSizes,
+        budget: Arc<Budget>,
+        inherited: Inherited,
+    ) -> Result<Self> {
+        let whole = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES_U64);
+        if !whole(sizes.first) || !whole(sizes.max) || sizes.first < 2 * BLOCK_BYTES_U64 {
+            return Err(Error::invalid("log segments are at least two whole blocks"));
+        }
+        if sizes.first > sizes.max {
+            return Err(Error::invalid("the first log segment is larger than the largest"));
+        }
+        let held = inherited.live.iter().chain(&inherited.free).map(|segment| segment.slot);
+        let state = State {
+            slots: held.chain(inherited.kept_slots).collect(),
+            live: inherited.live.into(),
+            free: inherited.free,
+            next_block: inherited.next_block,
+            next_serial: inherited.next_serial,
+            next_bytes: sizes.first,
+            ..State::default()
+        };
+        let (wanted, preparing) = (AtomicBool::new(false), Mutex::new(()));
+        Ok(Self { dir, salt, sizes, budget, wanted, preparing, state: Mutex::new(state) })
+    }
+
+    /// Prepares the first segment that this process writes; its data continues `from`.
+    pub fn begin(&self, from: LogPosition) -> Result<MappedSegment> {
+        let guard = self.preparing.lock();
+        self.prepare(&guard, Some(from), 0)?;
+        drop(guard);
+        self.take()
+    }
+
+    /// Unmaps what is retired, and prepares a segment if none is.
+    pub fn prepare_next(&self) -> Result<()> {
+        self.unmap_retired();
+        let guard = self.preparing.lock();
+        if self.state.lock().prepared.is_empty() {
+            return self.prepare(&guard, None, 0);
+        }
+        self.wanted.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes sure that prepared segments hold at least `blocks` blocks.
+    pub fn reserve(&self, blocks: u64) -> Result<()> {
+        let guard = self.preparing.lock();
+        loop {
+            let ready: u64 =
+                self.state.lock().prepared.iter().map(|(segment, _)| segment.blocks).sum();
+            if ready >= blocks {
+                return Ok(());
+            }
+            // One large segment is better than many small ones.
+            let missing = (blocks - ready).saturating_add(1).saturating_mul(BLOCK_BYTES_U64);
+            self.prepare(&guard, None, missing.min(self.sizes.max))?;
+        }
+    }
+
+    /// Makes the oldest prepared segment the open one.
+    pub fn take(&self) -> Result<MappedSegment> {
+        let mut state = self.state.lock();
+        let Some((segment, mapped)) = state.prepared.pop_front() else {
+            return Err(Error::internal("the log ran into a segment that was not prepared"));
+        };
+        state.live.push_back(segment);
+        Ok(mapped)
+    }
+
+    /// Takes the mapping of a segment that is full; it is dropped by the background.
+    pub fn retire(&self, mapped: MappedSegment) {
+        self.state.lock().retired.push(mapped);
+    }
+
+    /// Drops the mappings of full segments.
+    pub fn unmap_retired(&self) {
+        let retired = std::mem::take(&mut self.state.lock().retired);
+        drop(retired);
+    }
+
+    /// Says that the open segment is half full.
+    pub fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// True if `prepare_next` has something to do that cannot wait long.
+    pub fn wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// The files that hold data between `synced` and `target`, in stream order. An open segment
+    /// that begins at `target` is among them: its first block's header may be what bears witness.
+    pub fn unsynced(&self, synced: Lsn, target: Lsn) -> Vec<Arc<dyn File>> {
+        let state = self.state.lock();
+        let touched = state.live.iter().filter(|segment| {
+            block_start(segment.end_block()) > synced && block_start(segment.first_block) <= target
+        });
+        touched.map(|segment| Arc::clone(&segment.file)).collect()
+    }
+
+    /// Frees the full segments that lie wholly before `lsn`. All of them are kept for reuse, so
+    /// that the steady run from checkpoint to checkpoint makes no new files; there are never more
+    /// files than the log needed at one time, and `release_idle` removes them.
+    pub fn trim(&self, lsn: Lsn) {
+        let mut state = self.state.lock();
+        while state.live.len() > 1
+            && state.live.front().is_some_and(|oldest| oldest.end_block() <= block_of(lsn))
+        {
+            let oldest = state.live.pop_front();
+            state.free.extend(oldest);
+        }
+    }
+
+    /// Adds a file that is not needed any more.
+    pub fn give(&self, segment: Segment) {
+        let mut state = self.state.lock();
+        state.slots.insert(segment.slot);
+        state.free.push(segment);
+    }
+
+    /// Removes every segment that holds nothing, but for one that is ready to be written. The next
+    /// ones start small again.
+    pub fn release_idle(&self) {
+        self.unmap_retired();
+        let keep = {
+            let mut state = self.state.lock();
+            state.next_bytes = self.sizes.first;
+            usize::from(state.prepared.is_empty())
+        };
+        self.shrink_free(keep);
+    }
+
+    /// Removes free segments until at most `keep` are left, the smallest first.
+    fn shrink_free(&self, keep: usize) {
+        let mut surplus = {
+            let mut state = self.state.lock();
+            state.free.sort_by_key(|segment| std::cmp::Reverse(segment.blocks));
+            let keep = keep.min(state.free.len());
+            state.free.split_off(keep)
+        };
+        surplus.drain(..).for_each(|segment| self.remove(segment.slot));
+    }
+
+    /// What the files amount to.
+    pub fn figures(&self) -> SegmentFigures {
+        let state = self.state.lock();
+        let prepared = state.prepared.iter().map(|(segment, _)| segment);
+        let all = state.live.iter().chain(&state.free).chain(prepared);
+        SegmentFigures {
+            live: state.live.len(),
+            prepared: state.prepared.len(),
+            free: state.free.len(),
+            file_bytes: all.map(Segment::file_bytes).sum(),
+            prepared_total: state.prepared_total,
+        }
+    }
+
+    /// Removes a file that holds nothing. One that cannot be removed keeps its slot until the next
+    /// recovery finds it; nothing depends on its being gone.
+    fn remove(&self, slot: u32) {
+        if self.dir.remove(&slot_name(slot)).is_ok() {
+            self.state.lock().slots.remove(&slot);
+        }
+    }
+
+    /// Prepares one segment of `bytes_min` bytes or more, which continues `from` or just follows
+    /// the one before. On failure it is as if nothing had happened, but for a serial and
+    /// free files that may be gone.
+    fn prepare(
+        &self,
+        _preparing: &MutexGuard<'_, ()>,
+        from: Option<LogPosition>,
+        bytes_min: u64,
+    ) -> Result<()> {
+        let (mut segment_header, recycled, slot, outgrown) = {
+            let mut state = self.state.lock();
+            let bytes = state.next_bytes.max(bytes_min);
+            let (fit, outgrown) = take_fitting(&mut state.free, bytes);
+            let blocks = fit.as_ref().map_or(bytes / BLOCK_BYTES_U64 - 1, |fit| fit.blocks);
+            let slot = fit.as_ref().map_or_else(|| unused_slot(&state.slots), |fit| fit.slot);
+            state.slots.insert(slot);
+            let continues_from = LogPosition { lsn: block_start(state.next_block), chain: 0 };
+            let (first_block, serial) = (state.next_block, state.next_serial);
+            state.next_serial += 1;
+            let header = SegmentHeader { serial, first_block, blocks, continues_from };
+            (header, fit.is_some(), slot, outgrown)
+        };
+        outgrown.iter().for_each(|segment| self.remove(segment.slot));
+        if let Some(from) = from {
+            segment_header.continues_from = from;
+        }
+        match self.make(slot, recycled, &segment_header) {
+            Ok((segment, mapped)) => {
+                let mut state = self.state.lock();
+                state.next_block = segment.end_block();
+                let doubled = segment.file_bytes().saturating_mul(2);
+                state.next_bytes = doubled.clamp(self.sizes.first, self.sizes.max);
+                state.prepared.push_back((segment, mapped));
+                state.prepared_total += 1;
+                self.wanted.store(false, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                self.remove(slot);
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the file of `header`, or makes it anew, so that invariant 1 holds.
+    fn make(
+        &self,
+        slot: u32,
+        recycled: bool,
+        header: &SegmentHeader,
+    ) -> Result<(Segment, MappedSegment)> {
+        let name = slot_name(slot);
+        let bytes = (header.blocks + 1) * BLOCK_BYTES_U64;
+        let mode = if recycled { OpenMode::Write } else { OpenMode::CreateNew };
+        let file = self.dir.open(&name, mode, Access::Buffered)?;
+        file.allocate(0, bytes)?;
+        if recycled {
+            // Clearing the old blocks as well would double what the log writes.
+            file.write_at(&header.encode(self.salt), 0)?;
+            file.sync()?;
+        } else {
+            write_zeros(&*file, BLOCK_BYTES_U64, bytes)?;
+            file.write_at(&header.encode(self.salt), 0)?;
+            file.sync()?;
+            self.dir.sync()?;
+        }
+        let region = file.map(0, index(bytes))?;
+        let charge = self.budget.charge(Use::Log, bytes);
+        let (first_block, blocks) = (header.first_block, header.blocks);
+        let segment = Segment { slot, file, first_block, blocks };
+        let end_block = header.end_block();
+        Ok((segment, MappedSegment { region, first_block, end_block, _charge: charge }))
+    }
+}
+
+/// Takes the smallest free segment of at least `bytes` bytes out of `free`; if there is none, all
+/// of them have been outgrown.
+fn take_fitting(free: &mut Vec<Segment>, bytes: u64) -> (Option<Segment>, Vec<Segment>) {
+    let fitting = free.iter().enumerate().filter(|(_, segment)| segment.file_bytes() >= bytes);
+    match fitting.min_by_key(|(_, segment)| segment.blocks).map(|(at, _)| at) {
+        Some(at) => (Some(free.swap_remove(at)), Vec::new()),
+        None => (None, std::mem::take(free)),
+    }
+}
+
+/// The lowest slot that has no file.
+fn unused_slot(slots: &BTreeSet<u32>) -> u32 {
+    let mut slot = 0;
+    for used in slots {
+        if *used != slot {
+            break;
+        }
+        slot += 1;
+    }
+    slot
+}
+
+/// Writes zeros from `start` to `end`.
+fn write_zeros(file: &dyn File, start: u64, end: u64) -> Result<()> {
+    let mut at = start;
+    while at < end {
+        let count = ZEROS.len().min(index(end - at));
+        file.write_at(&ZEROS[..count], at)?;
+        at += count as u64;
+    }
+    Ok(())
+}
+
+/// True if a failure to prepare leaves the log as it was, to be tried again later.
+pub fn is_passing(error: &Error) -> bool {
+    error.kind() == ErrorKind::NoSpace
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_slots_are_slots() {
+        for slot in [0, 7, 9999, 10_000] {
+            assert_eq!(slot_of(&slot_name(slot)), Some(slot));
+        }
+        for name in ["log-", "log-1", "log-00001", "log-0001.old", "log-+001", "LOG-0001", "data"] {
+            assert_eq!(slot_of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_lowest_unused_slot_is_taken() {
+        assert_eq!(unused_slot(&BTreeSet::new()), 0);
+        assert_eq!(unused_slot(&BTreeSet::from([0, 1, 3])), 2);
+        assert_eq!(unused_slot(&BTreeSet::from([1])), 0);
+    }
+}

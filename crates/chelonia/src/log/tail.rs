@@ -1,0 +1,209 @@
+//! The end of the log that grows: [`LogTail`], owned by whoever orders the commits.
+//!
+//! ```text
+//!   open segment                                   prepared segments
+//!   | header | block | block | block so far ...... |   | header | block ...
+//!                            ^ header  ^ offset        taken when the open segment is full
+//! ```
+//! Invariants:
+//! 1. The space of a record is reserved before its first byte is copied; only an error of the
+//!    device can leave a part of one behind, and then the log is poisoned.
+//! 2. A block's header is written when the block opens, before anything else in it, and the rest is
+//!    cleared then: the segment may hold old blocks. So whoever reads the log of a process that
+//!    died sees where it ends, and closing a block early takes no write at all.
+//! 3. `Log::written` is raised after the last byte of a record is in the region, in order.
+//!
+//! Thread-safety: one owner; `append` takes `&mut self`. Other threads see [`Log::written`].
+
+use crate::base::error::{Error, Result};
+use crate::base::ids::Lsn;
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::sync::Arc;
+use crate::log::Log;
+use crate::log::format::{
+    BLOCK_HEADER_BYTES, BLOCK_ROOM_BYTES, BlockHeader, LogPosition, RECORD_BYTES_MAX,
+    RECORD_HEAD_BYTES_MAX, encode_head, first_start_after, index, place, record_check,
+};
+use crate::log::segments::MappedSegment;
+
+/// Where records are appended.
+pub struct LogTail {
+    log: Arc<Log>,
+    open: MappedSegment,
+    /// The number of the block that is opened next.
+    next_block: u64,
+    /// Where the open block goes on; [`BLOCK_BYTES`] if it is full or none is open.
+    offset: usize,
+    /// The check of the last record.
+    chain: u32,
+    /// Counted here and published with every record.
+    records: u64,
+    payload_bytes: u64,
+    /// False from a seal to the next record: there is nothing to bear witness of.
+    unsealed: bool,
+    /// The head and the payload together, where a write is a system call.
+    joined: Vec<u8>,
+    /// A block with nothing but a header.
+    blank: Box<[u8; BLOCK_BYTES]>,
+}
+
+impl LogTail {
+    /// The tail of `log` at the beginning of `open`.
+    pub(in crate::log) fn new(log: Arc<Log>, open: MappedSegment, chain: u32) -> Self {
+        let next_block = open.first_block;
+        Self {
+            log,
+            open,
+            next_block,
+            offset: BLOCK_BYTES,
+            chain,
+            records: 0,
+            payload_bytes: 0,
+            unsealed: false,
+            joined: Vec::new(),
+            blank: Box::new([0; BLOCK_BYTES]),
+        }
+    }
+
+    /// Where the next record will start.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> LogPosition {
+        let lsn = if self.offset == BLOCK_BYTES {
+            place(self.next_block, 0)
+        } else {
+            place(self.next_block - 1, self.offset)
+        };
+        LogPosition { lsn, chain: self.chain }
+    }
+
+    /// Appends a record; `hash` is [`Log::payload_hash`] of `payload`, computed by the caller
+    /// before it took its lock. Returns where the record ends; it survives the process now, and a
+    /// power cut after [`Log::sync_through`] of that place.
+    ///
+    /// `NoSpace` means that nothing was written and the call may be repeated later. After any other
+    /// error of the device every further call fails with `Stopped`.
+    pub fn append(&mut self, payload: &[u8], hash: u64) -> Result<LogPosition> {
+        self.log.check_running()?;
+        let length = match u32::try_from(payload.len()) {
+            Ok(length) if length > 0 && payload.len() <= RECORD_BYTES_MAX => length,
+            _ => return Err(Error::invalid("a log record has 1 byte to 16 MiB")),
+        };
+        debug_assert_eq!(hash, self.log.payload_hash(payload), "the hash is the payload's");
+        let check = record_check(self.position(), length, hash);
+        let (head, head_bytes) = encode_head(check, length);
+        let head = &head[..head_bytes];
+        let copied = if self.offset + head_bytes + payload.len() <= BLOCK_BYTES {
+            self.copy_within_block(head, payload)
+        } else {
+            self.reserve(head_bytes + payload.len())?;
+            self.copy_across_blocks(head, payload, check)
+        };
+        copied.map_err(|error| self.log.poison(error))?;
+        if self.offset + RECORD_HEAD_BYTES_MAX > BLOCK_BYTES {
+            self.offset = BLOCK_BYTES;
+        }
+        self.chain = check;
+        self.unsealed = true;
+        self.records += 1;
+        self.payload_bytes += u64::from(length);
+        let end = self.position();
+        self.log.publish(end.lsn, self.records, self.payload_bytes);
+        Ok(end)
+    }
+
+    /// Bears witness: leaves the rest of the open block empty and opens the next, whose header says
+    /// how far the log is durable by now. Damage before that is then told from a torn tail. Returns
+    /// the new position; does nothing if no record was appended since the last time.
+    pub fn seal_block(&mut self) -> Result<LogPosition> {
+        self.log.check_running()?;
+        if !self.unsealed {
+            return Ok(self.position());
+        }
+        if self.next_block == self.open.end_block {
+            self.log.reserve(1)?;
+        }
+        self.offset = BLOCK_BYTES;
+        let start = first_start_after(0);
+        self.open_block(start, self.chain).map_err(|error| self.log.poison(error))?;
+        self.unsealed = false;
+        let end = self.position();
+        self.log.publish(end.lsn, self.records, self.payload_bytes);
+        Ok(end)
+    }
+
+    /// Makes sure that the blocks for a record of `bytes` bytes, head included, are there.
+    fn reserve(&self, bytes: usize) -> Result<()> {
+        let rest = bytes.saturating_sub(BLOCK_BYTES - self.offset);
+        let blocks = rest.div_ceil(BLOCK_ROOM_BYTES) as u64;
+        let ready = self.open.end_block - self.next_block;
+        if blocks > ready { self.log.reserve(blocks - ready) } else { Ok(()) }
+    }
+
+    /// The place of the open block's `offset` in the region of the open segment.
+    #[inline]
+    fn region_offset(&self) -> usize {
+        index(self.next_block - self.open.first_block) * BLOCK_BYTES + self.offset
+    }
+
+    #[inline]
+    fn copy_within_block(&mut self, head: &[u8], payload: &[u8]) -> Result<()> {
+        let at = self.region_offset();
+        if self.log.is_mapped() {
+            // The payload first: a process that dies in between leaves the place empty.
+            self.open.region.write(at + head.len(), payload)?;
+            self.open.region.write(at, head)?;
+        } else {
+            self.joined.clear();
+            self.joined.extend_from_slice(head);
+            self.joined.extend_from_slice(payload);
+            self.open.region.write(at, &self.joined)?;
+        }
+        self.offset += head.len() + payload.len();
+        Ok(())
+    }
+
+    fn copy_across_blocks(&mut self, head: &[u8], payload: &[u8], check: u32) -> Result<()> {
+        if self.offset == BLOCK_BYTES {
+            self.open_block(first_start_after(0), self.chain)?;
+        }
+        self.open.region.write(self.region_offset(), head)?;
+        self.offset += head.len();
+        let mut rest = payload;
+        while !rest.is_empty() {
+            if self.offset == BLOCK_BYTES {
+                self.open_block(first_start_after(rest.len()), check)?;
+            }
+            let (now, later) = rest.split_at(rest.len().min(BLOCK_BYTES - self.offset));
+            self.open.region.write(self.region_offset(), now)?;
+            self.offset += now.len();
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes the header of the next block, in the next segment if the open one is full.
+    fn open_block(&mut self, first_start: u16, chain: u32) -> Result<()> {
+        if self.next_block == self.open.end_block {
+            let next = self.log.take_segment()?;
+            let full = std::mem::replace(&mut self.open, next);
+            self.log.retire_segment(full);
+        }
+        let number = self.next_block;
+        let header = BlockHeader { number, watermark: self.log.synced(), chain, first_start };
+        // Watermarks name places; the log is durable up to there, whatever the block of the place.
+        debug_assert!(header.watermark <= Lsn(number * BLOCK_BYTES as u64));
+        self.next_block += 1;
+        self.offset = 0;
+        self.blank[..BLOCK_HEADER_BYTES].copy_from_slice(&header.encode(self.log.salt()));
+        // The record that is being copied fills a block in which no other starts.
+        let cleared = if first_start == 0 { BLOCK_HEADER_BYTES } else { BLOCK_BYTES };
+        self.open.region.write(self.region_offset(), &self.blank[..cleared])?;
+        self.offset = BLOCK_HEADER_BYTES;
+        let (first_block, end_block) = (self.open.first_block, self.open.end_block);
+        if self.next_block - first_block == (end_block - first_block) / 2 + 1 {
+            self.log.want_segment();
+        }
+        Ok(())
+    }
+}

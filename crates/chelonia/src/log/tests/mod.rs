@@ -1,0 +1,83 @@
+//! The log as a whole: what comes back after closing, damage, power cuts and failures.
+
+mod append;
+mod boundaries;
+mod crash;
+mod damage;
+mod sim;
+
+use super::recover::Recovered;
+use super::{Log, LogMode, LogOptions, LogPosition, LogTail, Replay};
+use crate::base::budget::Budget;
+use crate::base::error::Result;
+use crate::base::ids::Lsn;
+use crate::base::rng::Rng;
+use crate::base::sync::Arc;
+use crate::storage::io::Directory;
+
+const SALT: u64 = 0x5eed;
+
+fn options(first: u64, max: u64) -> LogOptions {
+    LogOptions {
+        salt: SALT,
+        segment_bytes_first: first,
+        segment_bytes_max: max,
+        budget: Budget::new(64 << 20),
+    }
+}
+
+fn small() -> LogOptions {
+    options(8 << 10, 32 << 10)
+}
+
+fn create(dir: &Arc<dyn Directory>, options: &LogOptions) -> (LogTail, Arc<Log>) {
+    Log::create(Arc::clone(dir), options, LogPosition::START).unwrap()
+}
+
+fn append(tail: &mut LogTail, log: &Log, payload: &[u8]) -> Result<LogPosition> {
+    tail.append(payload, log.payload_hash(payload))
+}
+
+/// A payload that tells its number, of `bytes` bytes at least.
+fn payload(number: u64, bytes: usize) -> Vec<u8> {
+    let mut out = number.to_le_bytes().to_vec();
+    out.resize(bytes.max(8), 0);
+    Rng::new(number).fill(&mut out[8..]);
+    out
+}
+
+/// Mostly small, sometimes longer than blocks and segments.
+fn random_bytes(rng: &mut Rng) -> usize {
+    let max = match rng.below(20) {
+        0 => 60_000,
+        1..5 => 9000,
+        5..8 => 2000,
+        _ => 200,
+    };
+    usize::try_from(rng.below(max)).unwrap()
+}
+
+type Records = Vec<(LogPosition, Vec<u8>)>;
+
+/// Recovers, collecting what is replayed, and checking that records join up.
+fn recover(
+    dir: &Arc<dyn Directory>,
+    options: &LogOptions,
+    from: LogPosition,
+    durable: Lsn,
+    mode: LogMode,
+) -> Result<(Records, Recovered)> {
+    let mut records = Records::new();
+    let mut last_end = from;
+    let recovered = Log::recover(dir, options, from, durable, mode, &mut |start, bytes, end| {
+        assert!(start >= last_end && end > start && start.chain == last_end.chain);
+        last_end = end;
+        records.push((start, bytes.to_vec()));
+        Ok(Replay::Continue)
+    })?;
+    Ok((records, recovered))
+}
+
+fn payloads(records: Records) -> Vec<Vec<u8>> {
+    records.into_iter().map(|(_, bytes)| bytes).collect()
+}
