@@ -1,0 +1,267 @@
+//! The memory of one memtable: a bump allocator over slabs of the budget.
+//!
+//! ```text
+//!   lanes (entries 0..4, nodes, large)          slabs
+//!   [current] ----------------------------> | used | allocated ... | free      |
+//!   [current] --- at first all of them ---> | used | allocated ... | free      |
+//! ```
+//!
+//! A lane is a place to allocate from. Threads that insert at the same time have lanes of their
+//! own, so that they rarely meet; the nodes of the index share one, which keeps them dense; what is
+//! large has one, so that it does not strand the rest of a slab of small things. All lanes begin in
+//! the memtable's first slab, which is taken at the first allocation, and each goes on to a slab
+//! of its own when that one is full: a tiny memtable holds one slab.
+//!
+//! Invariants:
+//! 1. Nothing is freed before the arena is dropped. An address once handed out stays valid, and
+//!    nobody else is given it.
+//! 2. `used` of a slab only grows; bytes `[before, before + n)` belong to whoever added `n` to it,
+//!    if they end within the slab. What does not fit is not taken back: the slab is full then.
+//! 3. A lane's `current` is null or points to a slab in `slabs`; it changes under `slabs`' lock.
+//!
+//! Thread-safety: everything may be called from any thread. The lock is taken once per slab; the
+//! budget may ask the cache for a slab while it is held.
+//!
+//! It does not run destructors, and it does not clear memory: a slab holds what its last user left.
+
+#![expect(unsafe_code, reason = "an island: hands out parts of slabs")]
+
+use crate::base::budget::{Budget, OwnedSlab, Use};
+use crate::base::limits::{INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
+use crate::base::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
+use std::cell::Cell;
+use std::ptr::{NonNull, null_mut};
+
+/// Every address that the arena hands out is a multiple of this.
+pub const ALIGNMENT: usize = 8;
+
+/// Lanes for entries: more threads than this share.
+const ENTRY_LANES: usize = 4;
+const NODE_LANE: usize = ENTRY_LANES;
+const LARGE_LANE: usize = ENTRY_LANES + 1;
+const LANES: usize = ENTRY_LANES + 2;
+
+/// Entries of more bytes than this go to the lane for large things. So the end of a slab that stays
+/// unused is at most this long on the other lanes.
+const SMALL_BYTES_MAX: usize = 16 << 10;
+
+/// The most bytes that can be asked for at once: the largest entry with its headers.
+pub const ALLOCATION_BYTES_MAX: usize = INLINE_ENTRY_BYTES_MAX + 128;
+
+const _: () = assert!(2 * ALLOCATION_BYTES_MAX + size_of::<SlabHead>() <= SLAB_BYTES);
+const _: () = assert!(size_of::<SlabHead>().is_multiple_of(ALIGNMENT));
+
+/// The first bytes of a slab, on a cache line of their own.
+#[repr(C, align(64))]
+struct SlabHead {
+    /// Bytes handed out, this head included. Beyond the slab's size: full.
+    used: AtomicUsize,
+}
+
+/// On two cache lines of its own: processors fetch them in pairs.
+#[repr(align(128))]
+struct Lane {
+    /// The slab to allocate from; null before the first allocation of the arena.
+    current: AtomicPtr<SlabHead>,
+    /// What the threads of this lane inserted.
+    counts: Counts,
+}
+
+/// Counts by lane, so that threads do not fight for them.
+struct Counts {
+    keys: AtomicU64,
+    entry_bytes: AtomicU64,
+}
+
+/// What an arena holds, as counted by [`Arena::count`].
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Totals {
+    /// Keys, each once.
+    pub keys: u64,
+    /// Key and inline value bytes of all inserts.
+    pub entry_bytes: u64,
+}
+
+/// A bump allocator; see the head of the file.
+pub struct Arena {
+    budget: Arc<Budget>,
+    lanes: [Lane; LANES],
+    /// All slabs, in the order they were taken. Guards the change of a lane's slab.
+    slabs: Mutex<Vec<OwnedSlab>>,
+    slab_bytes: AtomicU64,
+}
+
+impl Arena {
+    /// An arena that holds nothing yet.
+    pub fn new(budget: Arc<Budget>) -> Self {
+        let lane = |_| Lane {
+            current: AtomicPtr::new(null_mut()),
+            counts: Counts { keys: AtomicU64::new(0), entry_bytes: AtomicU64::new(0) },
+        };
+        Self {
+            budget,
+            lanes: std::array::from_fn(lane),
+            slabs: Mutex::new(Vec::new()),
+            slab_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The budget that the slabs come from.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Bytes of slabs held.
+    pub fn slab_bytes(&self) -> u64 {
+        self.slab_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts an insert of this thread.
+    pub fn count(&self, keys: u64, entry_bytes: usize) {
+        let counts = &self.lanes[entry_lane()].counts;
+        if keys > 0 {
+            counts.keys.fetch_add(keys, Ordering::Relaxed);
+        }
+        counts.entry_bytes.fetch_add(entry_bytes as u64, Ordering::Relaxed);
+    }
+
+    /// All that was counted.
+    pub fn totals(&self) -> Totals {
+        self.lanes.iter().fold(Totals::default(), |sum, lane| Totals {
+            keys: sum.keys + lane.counts.keys.load(Ordering::Relaxed),
+            entry_bytes: sum.entry_bytes + lane.counts.entry_bytes.load(Ordering::Relaxed),
+        })
+    }
+
+    /// `bytes` bytes for an entry: aligned to [`ALIGNMENT`], valid until the arena is dropped,
+    /// initialised with anything, owned by the caller. Panics above [`ALLOCATION_BYTES_MAX`].
+    #[inline]
+    pub fn entry(&self, bytes: usize) -> NonNull<u8> {
+        let lane = if bytes > SMALL_BYTES_MAX { LARGE_LANE } else { entry_lane() };
+        self.allocate(&self.lanes[lane], bytes)
+    }
+
+    /// As [`Arena::entry`], for a node of the index. Nodes whose sizes are multiples of a cache
+    /// line begin at one, save those in the memtable's first slab.
+    #[inline]
+    pub fn node(&self, bytes: usize) -> NonNull<u8> {
+        self.allocate(&self.lanes[NODE_LANE], bytes)
+    }
+
+    #[inline]
+    fn allocate(&self, lane: &Lane, bytes: usize) -> NonNull<u8> {
+        assert!(bytes <= ALLOCATION_BYTES_MAX, "an entry is larger than its limit");
+        let bytes = bytes.next_multiple_of(ALIGNMENT);
+        bump(lane.current.load(Ordering::Acquire), bytes)
+            .unwrap_or_else(|| self.allocate_beyond(lane, bytes))
+    }
+
+    /// Allocates from a lane whose slab is full or missing.
+    #[cold]
+    fn allocate_beyond(&self, lane: &Lane, bytes: usize) -> NonNull<u8> {
+        let mut slabs = self.slabs.lock();
+        // Another thread may have brought a slab while this one waited.
+        if let Some(place) = bump(lane.current.load(Ordering::Acquire), bytes) {
+            return place;
+        }
+        let slab = self.budget.take_slab_forced(Use::Memtable);
+        let head = slab.as_ptr().cast::<SlabHead>();
+        // SAFETY: the slab is ours alone, block-aligned, and larger than a head.
+        unsafe { head.write(SlabHead { used: AtomicUsize::new(size_of::<SlabHead>()) }) };
+        let place = bump(head, bytes);
+        if slabs.is_empty() {
+            self.lanes.iter().for_each(|lane| lane.current.store(head, Ordering::Release));
+        } else {
+            lane.current.store(head, Ordering::Release);
+        }
+        slabs.push(slab);
+        self.slab_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
+        place.expect("a fresh slab holds the largest entry")
+    }
+}
+
+/// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the slab at `head`, if there is one and it has
+/// that much left.
+#[inline]
+fn bump(head: *mut SlabHead, bytes: usize) -> Option<NonNull<u8>> {
+    if head.is_null() {
+        return None;
+    }
+    // SAFETY: a head that is not null was written before its address was stored (with release
+    // order), and its slab lives as long as the arena.
+    let before = unsafe { (*head).used.fetch_add(bytes, Ordering::Relaxed) };
+    if before + bytes > SLAB_BYTES {
+        return None;
+    }
+    // SAFETY: `before + bytes` lies within the slab that `head` begins, and `head` was made from
+    // the pointer to the whole slab.
+    Some(unsafe { NonNull::new_unchecked(head.cast::<u8>().add(before)) })
+}
+
+/// The lane of the calling thread: threads take turns as they first come.
+#[inline]
+fn entry_lane() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    LANE.with(|lane| {
+        if lane.get() == usize::MAX {
+            lane.set(NEXT.fetch_add(1, Ordering::Relaxed) % ENTRY_LANES);
+        }
+        lane.get()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tiny_arena_holds_one_slab_and_lanes_part_when_it_is_full() {
+        let budget = Budget::new(64 << 20);
+        let arena = Arena::new(Arc::clone(&budget));
+        assert_eq!((arena.slab_bytes(), budget.used()), (0, 0));
+        let (_, _, _) = (arena.entry(100), arena.node(64), arena.entry(20_000));
+        assert_eq!(arena.slab_bytes(), SLAB_BYTES as u64);
+        for _ in 0..SLAB_BYTES / 1000 {
+            arena.entry(1000);
+        }
+        assert_eq!(arena.slab_bytes(), 2 * SLAB_BYTES as u64);
+        let node = arena.node(64);
+        assert_eq!(arena.slab_bytes(), 3 * SLAB_BYTES as u64);
+        assert!(node.addr().get().is_multiple_of(64), "nodes begin at cache lines");
+        drop(arena);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn threads_never_share_bytes() {
+        const THREADS: u8 = 6;
+        const EACH: usize = if cfg!(miri) { 40 } else { 4000 };
+        let budget = Budget::new(64 << 20);
+        let arena = Arena::new(budget);
+        let fill = |mark: u8| {
+            let size = |index: usize| 1 + (index * 37) % 600;
+            let mine: Vec<_> = (0..EACH)
+                .map(|index| {
+                    let place = arena.entry(size(index));
+                    // SAFETY: the arena gave these bytes to this thread alone.
+                    unsafe { place.write_bytes(mark, size(index)) };
+                    place
+                })
+                .collect();
+            for (index, place) in mine.iter().enumerate() {
+                assert!(place.addr().get().is_multiple_of(ALIGNMENT));
+                // SAFETY: as above; they were written before.
+                let bytes = unsafe { NonNull::slice_from_raw_parts(*place, size(index)).as_ref() };
+                assert!(bytes.iter().all(|byte| *byte == mark));
+            }
+        };
+        std::thread::scope(|scope| {
+            for mark in 1..=THREADS {
+                scope.spawn(move || fill(mark));
+            }
+        });
+    }
+}

@@ -1,0 +1,588 @@
+//! The inner nodes of the index, and the tagged addresses that lead to them.
+//!
+//! ```text
+//! header (24)      lock and obsolete mark 2 | unused 1 | count 1 | prefix length 4 | prefix 8
+//!                  | terminal 8
+//! node of 4        header | keys 8 (the low four bytes)  | 4 slots                      =   64
+//! node of 16       header | keys 16                      | 16 slots           (+ 24)    =  192
+//! node of 48       header | a byte per key: slot + 1     | 48 slots           (+ 40)    =  704
+//! node of 256      header | 256 slots                                         (+ 40)    = 2112
+//! ```
+//!
+//! A node stands for all keys that begin with one byte string, its path. `prefix` is the part of
+//! the path below its parent's slot: up to 8 bytes stand in the node, longer ones are an address
+//! of key bytes in some record. `terminal` holds the entry whose key is the path itself; the slot
+//! of a byte holds an entry (if one key only goes that way) or a node.
+//!
+//! Slots and the terminal are *children*: addresses with the kind in the low three bits, so that
+//! a reader knows where to look before the node's first cache line has come.
+//!
+//! Invariants:
+//! 1. Prefix and kind never change. A node whose prefix or size does not fit any more is replaced
+//!    by a copy and marked obsolete; from then on it never changes again.
+//! 2. A child that is not null never becomes null, and a key once in a node keeps its slot: keys
+//!    are appended in the order they come, not sorted. A slot's child may be replaced by one that
+//!    holds all that the old one held.
+//! 3. All changes of a node are made under its lock, and not if it is obsolete. A child's store is
+//!    a release; in nodes of 4, 16 and 48 the key is published after its child.
+//!
+//! Thread-safety: from 1 to 3 a reader needs no lock, no version and no second look: what it
+//! finds was there, and what was there before it came is found, in obsolete nodes too.
+
+#![expect(unsafe_code, reason = "an island: nodes laid out in arena memory")]
+
+use super::record::{Entry, Record};
+use crate::base::sync::{AtomicPtr, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::kernels::node16::position16;
+use crate::kernels::prefetch::prefetch_read;
+use crate::memtable::arena::Arena;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+
+/// Prefixes up to this long stand in the node.
+const PREFIX_INLINE_BYTES: usize = 8;
+
+/// The place of a child in the order of its node: 0 is the terminal, `1 + b` the slot of byte `b`.
+pub(super) type Position = u16;
+
+/// The greatest position.
+pub(super) const POSITION_MAX: Position = 256;
+
+/// The position of byte `byte`.
+#[inline]
+pub(super) fn position_of(byte: u8) -> Position {
+    Position::from(byte) + 1
+}
+
+/// The byte of `position`, if it is neither the terminal nor beyond the last.
+#[inline]
+fn byte_at(position: Position) -> Option<u8> {
+    u8::try_from(position.checked_sub(1)?).ok()
+}
+
+/// A slot or terminal: null, or an address with a kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Child(*mut u8);
+
+const KIND_MASK: usize = 7;
+const ENTRY: usize = 0;
+
+/// The kinds of nodes, as the tags of their addresses.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(usize)]
+pub(super) enum Kind {
+    /// Up to 4 children.
+    N4 = 1,
+    /// Up to 16.
+    N16 = 2,
+    /// Up to 48.
+    N48 = 3,
+    /// Any number.
+    N256 = 4,
+}
+
+/// What a child leads to.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'t> {
+    /// Nothing yet.
+    Nothing,
+    /// The only key that goes this way.
+    Entry(Entry<'t>),
+    /// All keys that go this way.
+    Node(Node<'t>),
+}
+
+impl Child {
+    /// No child.
+    pub(super) const NONE: Child = Child(null_mut());
+
+    /// The child that is this entry.
+    pub(super) fn entry(entry: Entry<'_>) -> Self {
+        Self(entry.raw().as_ptr().cast())
+    }
+
+    /// True if there is none.
+    pub(super) fn is_none(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Where it leads.
+    ///
+    /// # Safety
+    /// The child was loaded from a slot, a terminal or the root of a tree that outlives `'t`, with
+    /// acquire order, or made on this thread.
+    #[inline]
+    pub(super) unsafe fn target<'t>(self) -> Target<'t> {
+        let kind = match self.0.addr() & KIND_MASK {
+            ENTRY => {
+                return NonNull::new(self.0.cast::<Record>()).map_or(Target::Nothing, |record| {
+                    // SAFETY: the caller's word; children without a tag are records.
+                    Target::Entry(unsafe { Entry::from_raw(record) })
+                });
+            }
+            1 => Kind::N4,
+            2 => Kind::N16,
+            3 => Kind::N48,
+            _ => Kind::N256,
+        };
+        let at = self.0.map_addr(|address| address & !KIND_MASK);
+        // SAFETY: a tag is put on addresses of nodes only, which are not null.
+        let at = unsafe { NonNull::new_unchecked(at.cast::<Header>()) };
+        Target::Node(Node { at, kind, tree: PhantomData })
+    }
+
+    /// Asks for the first line of a node; entries are left alone.
+    #[inline]
+    fn prefetch_node(self) {
+        if self.0.addr() & KIND_MASK != ENTRY {
+            prefetch_read(self.0.cast_const());
+        }
+    }
+}
+
+/// A slot or terminal, shared.
+#[repr(transparent)]
+pub(super) struct Slot(AtomicPtr<u8>);
+
+impl Slot {
+    /// A slot that holds `child`.
+    pub(super) fn new(child: Child) -> Self {
+        Self(AtomicPtr::new(child.0))
+    }
+
+    /// What it holds; see [`Child::target`].
+    #[inline]
+    pub(super) fn load(&self) -> Child {
+        Child(self.0.load(Ordering::Acquire))
+    }
+
+    /// Publishes `child`. Slots of published nodes change under the node's lock only.
+    #[inline]
+    pub(super) fn store(&self, child: Child) {
+        self.0.store(child.0, Ordering::Release);
+    }
+}
+
+/// The part of a path below the parent's slot: inline if it is short.
+#[derive(Clone, Copy)]
+#[repr(C)]
+union Prefix {
+    inline: [u8; PREFIX_INLINE_BYTES],
+    outside: *const u8,
+}
+
+#[repr(C)]
+struct Header {
+    /// True inside: obsolete.
+    lock: Mutex<bool>,
+    _unused: u8,
+    /// Keys in use; nodes of 256 do not count.
+    count: AtomicU8,
+    prefix_bytes: u32,
+    prefix: Prefix,
+    terminal: Slot,
+}
+
+#[repr(C)]
+struct N4 {
+    header: Header,
+    keys: AtomicU64,
+    slots: [Slot; 4],
+}
+
+#[repr(C)]
+struct N16 {
+    header: Header,
+    keys: [AtomicU64; 2],
+    slots: [Slot; 16],
+    _padding: [u64; 3],
+}
+
+#[repr(C)]
+struct N48 {
+    header: Header,
+    index: [AtomicU64; 32],
+    slots: [Slot; 48],
+    _padding: [u64; 5],
+}
+
+#[repr(C)]
+struct N256 {
+    header: Header,
+    slots: [Slot; 256],
+    _padding: [u64; 5],
+}
+
+const _: () = assert!(size_of::<Header>() == 24);
+const _: () = assert!(size_of::<N4>() == 64 && size_of::<N16>() == 192);
+const _: () = assert!(size_of::<N48>() == 704 && size_of::<N256>() == 2112);
+const _: () = assert!(align_of::<N256>() == crate::memtable::arena::ALIGNMENT);
+
+/// A node of a tree, borrowed from it.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'t> {
+    at: NonNull<Header>,
+    kind: Kind,
+    tree: PhantomData<&'t Arena>,
+}
+
+/// The lock of a node that is not obsolete.
+pub(super) struct Held<'t> {
+    node: Node<'t>,
+    obsolete: MutexGuard<'t, bool>,
+}
+
+/// The body of a node, by kind.
+#[derive(Clone, Copy)]
+enum Body<'t> {
+    N4(&'t N4),
+    N16(&'t N16),
+    N48(&'t N48),
+    N256(&'t N256),
+}
+
+impl<'t> Node<'t> {
+    /// A new node without children that nobody else sees yet. A prefix that does not fit into the
+    /// node stays where it is: it lives in the same tree.
+    pub(super) fn create(arena: &'t Arena, kind: Kind, prefix: &'t [u8]) -> Self {
+        let size = match kind {
+            Kind::N4 => size_of::<N4>(),
+            Kind::N16 => size_of::<N16>(),
+            Kind::N48 => size_of::<N48>(),
+            Kind::N256 => size_of::<N256>(),
+        };
+        let place = arena.node(size);
+        let mut inline = [0; PREFIX_INLINE_BYTES];
+        let kept = if prefix.len() <= PREFIX_INLINE_BYTES {
+            inline[..prefix.len()].copy_from_slice(prefix);
+            Prefix { inline }
+        } else {
+            Prefix { outside: prefix.as_ptr() }
+        };
+        let header = Header {
+            lock: Mutex::new(false),
+            _unused: 0,
+            count: AtomicU8::new(0),
+            prefix_bytes: u32::try_from(prefix.len()).expect("the arena refuses longer keys"),
+            prefix: kept,
+            terminal: Slot::new(Child::NONE),
+        };
+        let at = place.cast::<Header>();
+        // SAFETY: the arena gave `size` bytes, 8-aligned, to us alone. Zeros are no keys and null
+        // slots in every kind.
+        unsafe {
+            place.write_bytes(0, size);
+            at.write(header);
+        }
+        Self { at, kind, tree: PhantomData }
+    }
+
+    /// The child that leads here.
+    pub(super) fn child(self) -> Child {
+        Child(self.at.as_ptr().cast::<u8>().map_addr(|address| address | self.kind as usize))
+    }
+
+    /// The kind.
+    pub(super) fn kind(self) -> Kind {
+        self.kind
+    }
+
+    #[inline]
+    fn header(self) -> &'t Header {
+        // SAFETY: nodes are written before they are published, live for `'t`, and change in their
+        // atomics and their lock only.
+        unsafe { self.at.as_ref() }
+    }
+
+    #[inline]
+    fn body(self) -> Body<'t> {
+        // SAFETY: as in `header`; the kind is what the memory was written as.
+        unsafe {
+            match self.kind {
+                Kind::N4 => Body::N4(self.at.cast().as_ref()),
+                Kind::N16 => Body::N16(self.at.cast().as_ref()),
+                Kind::N48 => Body::N48(self.at.cast().as_ref()),
+                Kind::N256 => Body::N256(self.at.cast().as_ref()),
+            }
+        }
+    }
+
+    #[inline]
+    fn count(self) -> usize {
+        usize::from(self.header().count.load(Ordering::Acquire))
+    }
+
+    /// The length of the prefix.
+    #[inline]
+    pub(super) fn prefix_bytes(self) -> usize {
+        self.header().prefix_bytes as usize
+    }
+
+    /// The prefix.
+    #[inline]
+    pub(super) fn prefix(self) -> &'t [u8] {
+        let header = self.header();
+        let length = header.prefix_bytes as usize;
+        if length <= PREFIX_INLINE_BYTES {
+            // SAFETY: prefixes up to this long are inline, and any bytes are valid there.
+            unsafe { &header.prefix.inline[..length] }
+        } else {
+            // SAFETY: longer ones are key bytes of a record of this tree (`create`), which never
+            // change and live for `'t`.
+            unsafe { std::slice::from_raw_parts(header.prefix.outside, length) }
+        }
+    }
+
+    /// Where the entry stands whose key ends here.
+    #[inline]
+    pub(super) fn terminal(self) -> &'t Slot {
+        &self.header().terminal
+    }
+
+    /// The slot of `byte`; `None` if the node has none (a node of 256 always has).
+    #[inline]
+    pub(super) fn slot(self, byte: u8) -> Option<&'t Slot> {
+        match self.body() {
+            Body::N4(node) => {
+                let (keys, count) = node.keys(self.count());
+                let place = keys[..count].iter().position(|key| *key == byte)?;
+                node.slots.get(place)
+            }
+            Body::N16(node) => {
+                let (keys, count) = node.keys(self.count());
+                node.slots.get(position16(keys, count, byte)?)
+            }
+            Body::N48(node) => {
+                let word = node.index[usize::from(byte) / 8].load(Ordering::Acquire);
+                let place = word.to_le_bytes()[usize::from(byte) % 8];
+                node.slots.get(usize::from(place).checked_sub(1)?)
+            }
+            Body::N256(node) => Some(&node.slots[usize::from(byte)]),
+        }
+    }
+
+    /// Takes the lock; `None` if the node is obsolete.
+    pub(super) fn hold(self) -> Option<Held<'t>> {
+        let obsolete = self.header().lock.lock();
+        (!*obsolete).then_some(Held { node: self, obsolete })
+    }
+
+    /// The first child at or after `position`, with its place.
+    #[inline]
+    pub(super) fn child_from(self, position: Position) -> Option<(Position, Child)> {
+        if position == 0 {
+            let terminal = self.terminal().load();
+            if !terminal.is_none() {
+                return Some((0, terminal));
+            }
+        }
+        let from = byte_at(position.max(1))?;
+        let (key, slot) = match self.body() {
+            Body::N4(node) => {
+                let (keys, count) = node.keys(self.count());
+                let at = least(&keys[..count], from)?;
+                (keys[at], &node.slots[at])
+            }
+            Body::N16(node) => {
+                let (keys, count) = node.keys(self.count());
+                let at = least(&keys[..count], from)?;
+                (keys[at], &node.slots[at])
+            }
+            Body::N48(node) => {
+                let key = node.key_from(from)?;
+                (key, self.slot(key)?)
+            }
+            Body::N256(node) => {
+                let mut slots = node.slots[usize::from(from)..].iter();
+                let skipped = slots.position(|slot| !slot.load().is_none())?;
+                let key = from + u8::try_from(skipped).ok()?;
+                (key, &node.slots[usize::from(key)])
+            }
+        };
+        Some((position_of(key), slot.load()))
+    }
+
+    /// The last child at or before `position`, with its place.
+    #[inline]
+    pub(super) fn child_upto(self, position: Position) -> Option<(Position, Child)> {
+        self.byte_child_upto(position).or_else(|| {
+            let terminal = self.terminal().load();
+            (!terminal.is_none()).then_some((0, terminal))
+        })
+    }
+
+    #[inline]
+    fn byte_child_upto(self, position: Position) -> Option<(Position, Child)> {
+        let upto = byte_at(position)?;
+        let (key, slot) = match self.body() {
+            Body::N4(node) => {
+                let (keys, count) = node.keys(self.count());
+                let at = greatest(&keys[..count], upto)?;
+                (keys[at], &node.slots[at])
+            }
+            Body::N16(node) => {
+                let (keys, count) = node.keys(self.count());
+                let at = greatest(&keys[..count], upto)?;
+                (keys[at], &node.slots[at])
+            }
+            Body::N48(node) => {
+                let key = node.key_upto(upto)?;
+                (key, self.slot(key)?)
+            }
+            Body::N256(node) => {
+                let slots = &node.slots[..=usize::from(upto)];
+                let at = slots.iter().rposition(|slot| !slot.load().is_none())?;
+                (u8::try_from(at).ok()?, &slots[at])
+            }
+        };
+        Some((position_of(key), slot.load()))
+    }
+
+    /// Asks for the first lines of the nodes below, if this one is of the kind that has many
+    /// entries and few nodes: a walk will come there soon.
+    #[inline]
+    pub(super) fn prefetch_nodes(self) {
+        let slots = match self.body() {
+            Body::N4(node) => &node.slots[..],
+            Body::N16(node) => &node.slots[..],
+            Body::N48(node) => &node.slots[..],
+            Body::N256(node) => &node.slots[..],
+        };
+        slots.iter().for_each(|slot| slot.load().prefetch_node());
+    }
+
+    /// A copy of kind `kind` (not a smaller one) with all children, under another prefix. The
+    /// caller holds the lock of this node, which it then marks obsolete.
+    pub(super) fn copy(self, arena: &'t Arena, kind: Kind, prefix: &'t [u8]) -> Node<'t> {
+        let copy = Node::create(arena, kind, prefix);
+        let mut from = 0;
+        while let Some((position, child)) = self.child_from(from) {
+            match byte_at(position) {
+                None => copy.terminal().store(child),
+                Some(byte) => {
+                    let added = copy.append(byte, child);
+                    debug_assert!(added, "a copy is not smaller than its original");
+                }
+            }
+            from = position + 1;
+        }
+        copy
+    }
+
+    /// Adds a child for a byte that has none; false if the node is full. The node is held, or not
+    /// published yet.
+    pub(super) fn append(self, byte: u8, child: Child) -> bool {
+        let count = self.count();
+        let slots = match self.body() {
+            Body::N4(node) => &node.slots[..],
+            Body::N16(node) => &node.slots[..],
+            Body::N48(node) => &node.slots[..],
+            Body::N256(node) => {
+                node.slots[usize::from(byte)].store(child);
+                return true;
+            }
+        };
+        let (Some(slot), Ok(next)) = (slots.get(count), u8::try_from(count + 1)) else {
+            return false;
+        };
+        slot.store(child);
+        match self.body() {
+            Body::N4(node) => set_byte(&node.keys, count, byte),
+            Body::N16(node) => set_byte(&node.keys[count / 8], count % 8, byte),
+            Body::N48(node) => {
+                set_byte(&node.index[usize::from(byte) / 8], usize::from(byte) % 8, next);
+            }
+            Body::N256(_) => {}
+        }
+        self.header().count.store(next, Ordering::Release);
+        true
+    }
+}
+
+impl<'t> Held<'t> {
+    /// The node that is held.
+    pub(super) fn node(&self) -> Node<'t> {
+        self.node
+    }
+
+    /// Marks the node obsolete: the caller has replaced it.
+    pub(super) fn retire(mut self) {
+        *self.obsolete = true;
+    }
+}
+
+impl Kind {
+    /// The next kind that holds more.
+    pub(super) fn larger(self) -> Kind {
+        match self {
+            Kind::N4 => Kind::N16,
+            Kind::N16 => Kind::N48,
+            Kind::N48 | Kind::N256 => Kind::N256,
+        }
+    }
+}
+
+impl N4 {
+    /// The keys, of which the first `count` count.
+    #[inline]
+    fn keys(&self, count: usize) -> ([u8; 8], usize) {
+        (self.keys.load(Ordering::Relaxed).to_le_bytes(), count.min(4))
+    }
+}
+
+impl N16 {
+    /// The keys, of which the first `count` count.
+    #[inline]
+    fn keys(&self, count: usize) -> ([u8; 16], usize) {
+        let [low, high] = self.keys.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let keys = u128::from(low) | (u128::from(high) << 64);
+        (keys.to_le_bytes(), count.min(16))
+    }
+}
+
+impl N48 {
+    /// The least key in use that is not less than `from`.
+    #[inline]
+    fn key_from(&self, from: u8) -> Option<u8> {
+        let mut at = usize::from(from) / 8;
+        let mut word = self.index[at].load(Ordering::Acquire) & (u64::MAX << (from % 8 * 8));
+        while word == 0 {
+            at += 1;
+            word = self.index.get(at)?.load(Ordering::Acquire);
+        }
+        u8::try_from(at * 8 + word.trailing_zeros() as usize / 8).ok()
+    }
+
+    /// The greatest key in use that is not greater than `upto`.
+    #[inline]
+    fn key_upto(&self, upto: u8) -> Option<u8> {
+        let mut at = usize::from(upto) / 8;
+        let mut word = self.index[at].load(Ordering::Acquire) & (u64::MAX >> (56 - upto % 8 * 8));
+        while word == 0 {
+            at = at.checked_sub(1)?;
+            word = self.index[at].load(Ordering::Acquire);
+        }
+        u8::try_from(at * 8 + (63 - word.leading_zeros() as usize) / 8).ok()
+    }
+}
+
+/// Where the least of `keys` stands that is not less than `from`.
+#[inline]
+fn least(keys: &[u8], from: u8) -> Option<usize> {
+    let places = keys.iter().enumerate().filter(|(_, key)| **key >= from);
+    places.min_by_key(|(_, key)| **key).map(|(at, _)| at)
+}
+
+/// Where the greatest of `keys` stands that is not greater than `upto`.
+#[inline]
+fn greatest(keys: &[u8], upto: u8) -> Option<usize> {
+    let places = keys.iter().enumerate().filter(|(_, key)| **key <= upto);
+    places.max_by_key(|(_, key)| **key).map(|(at, _)| at)
+}
+
+/// Publishes one byte of a word that only the caller changes, and whose byte is still zero.
+fn set_byte(word: &AtomicU64, at: usize, byte: u8) {
+    let old = word.load(Ordering::Relaxed);
+    debug_assert!(old.to_le_bytes()[at] == 0, "keys are appended, not changed");
+    word.store(old | (u64::from(byte) << (at * 8)), Ordering::Release);
+}

@@ -1,0 +1,345 @@
+//! The memtable against a model, on one thread and on many.
+
+mod concurrency;
+mod shapes;
+
+use super::*;
+use crate::base::ids::{Extent, Generation};
+use crate::base::rng::Rng;
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+/// Nobody can see anything yet, so nothing is unlinked.
+pub struct KeepAll;
+
+impl Pins for KeepAll {
+    fn visible(&self) -> SeqNo {
+        SeqNo::ZERO
+    }
+
+    fn any_in(&self, _: SeqNo, _: SeqNo) -> bool {
+        false
+    }
+}
+
+/// Everything is visible up to a seqno, and some snapshots are held.
+pub struct Held {
+    pub visible: u64,
+    pub snapshots: Vec<u64>,
+}
+
+impl Pins for Held {
+    fn visible(&self) -> SeqNo {
+        SeqNo(self.visible)
+    }
+
+    fn any_in(&self, from: SeqNo, to: SeqNo) -> bool {
+        self.snapshots.iter().any(|held| (from.0..to.0).contains(held))
+    }
+}
+
+/// An update that owns its bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Owned {
+    Put(Vec<u8>),
+    Large(LargeRef),
+    Delete,
+}
+
+impl Owned {
+    pub fn update(&self) -> Update<'_> {
+        match self {
+            Owned::Put(value) => Update::Put(value),
+            Owned::Large(large) => Update::PutLarge(*large),
+            Owned::Delete => Update::Delete,
+        }
+    }
+
+    fn random(rng: &mut Rng) -> Self {
+        match rng.below(8) {
+            0 => Owned::Delete,
+            1 => Owned::Large(large(rng.next_u64() >> 20)),
+            _ => {
+                let mut value = vec![0; usize::try_from(rng.below(40)).unwrap()];
+                rng.fill(&mut value);
+                Owned::Put(value)
+            }
+        }
+    }
+}
+
+pub fn large(start: u64) -> LargeRef {
+    LargeRef { extent: Extent::new(start, 9), generation: Generation(start ^ 7), bytes: 36_000 }
+}
+
+pub fn memtable() -> Arc<Memtable> {
+    Memtable::new(Budget::new(512 << 20))
+}
+
+/// Every version of every key.
+#[derive(Default)]
+struct Model {
+    versions: BTreeMap<Vec<u8>, BTreeMap<SeqNo, Owned>>,
+}
+
+impl Model {
+    /// The newest version with `after < seqno <= upto` of each key.
+    fn between(&self, after: SeqNo, upto: SeqNo) -> Vec<(&[u8], Update<'_>)> {
+        let bounds = (Bound::Excluded(after), Bound::Included(upto));
+        self.versions
+            .iter()
+            .filter(|_| after < upto)
+            .filter_map(|(key, versions)| {
+                let (_, update) = versions.range(bounds).next_back()?;
+                Some((key.as_slice(), update.update()))
+            })
+            .collect()
+    }
+
+    fn get(&self, key: &[u8], at: SeqNo) -> Lookup<'_> {
+        let newest = self.versions.get(key).and_then(|all| all.range(..=at).next_back());
+        newest.map_or(Lookup::Absent, |(seqno, update)| Lookup::Found(update.update(), *seqno))
+    }
+}
+
+/// Keys that share prefixes, are prefixes of each other, and spread at every depth.
+fn random_key(rng: &mut Rng) -> Vec<u8> {
+    let mut key = Vec::new();
+    match rng.below(6) {
+        0 => key.extend_from_slice(b"a common prefix beyond the node"),
+        1 => key.extend_from_slice(b"a common prefix beyond the nodes, and more of it"),
+        2 => key.extend_from_slice(b"short"),
+        _ => {}
+    }
+    let wide = rng.one_in(2);
+    for _ in 0..rng.below(6) {
+        let byte = if wide {
+            rng.below(256)
+        } else {
+            [0, 1, 97, 255][usize::try_from(rng.below(4)).unwrap()]
+        };
+        key.push(u8::try_from(byte).unwrap());
+    }
+    key
+}
+
+fn filled(seed: u64, inserts: u64) -> (Arc<Memtable>, Model) {
+    let (table, mut model, mut rng) = (memtable(), Model::default(), Rng::new(seed));
+    let mut seqnos: Vec<u64> = (1..=inserts).collect();
+    // Out of order, but by little, as commits arrive.
+    for index in 0..seqnos.len() {
+        let other = (index + usize::try_from(rng.below(20)).unwrap()).min(seqnos.len() - 1);
+        seqnos.swap(index, other);
+    }
+    for seqno in seqnos {
+        let (key, update) = (random_key(&mut rng), Owned::random(&mut rng));
+        table.insert(&key, update.update(), SeqNo(seqno), &KeepAll);
+        model.versions.entry(key).or_default().insert(SeqNo(seqno), update);
+    }
+    (table, model)
+}
+
+fn all_of(mut cursor: MemtableCursor) -> Vec<(Vec<u8>, Owned)> {
+    let mut all = Vec::new();
+    while let Some(key) = cursor.key() {
+        let update = match cursor.update() {
+            Update::Put(value) => Owned::Put(value.to_vec()),
+            Update::PutLarge(large) => Owned::Large(large),
+            Update::Delete => Owned::Delete,
+        };
+        all.push((key.to_vec(), update));
+        cursor.advance().unwrap();
+    }
+    all
+}
+
+fn random_bound(rng: &mut Rng) -> Bound<Vec<u8>> {
+    match rng.below(5) {
+        0 => Bound::Unbounded,
+        1 | 2 => Bound::Included(random_key(rng)),
+        _ => Bound::Excluded(random_key(rng)),
+    }
+}
+
+const SEEDS: u64 = if cfg!(miri) { 1 } else { 12 };
+const INSERTS: u64 = if cfg!(miri) { 400 } else { 6000 };
+
+#[test]
+fn gets_agree_with_the_model_at_every_seqno() {
+    for seed in 0..SEEDS {
+        let (table, model) = filled(seed, INSERTS);
+        let mut rng = Rng::new(!seed);
+        assert_eq!(table.len_estimate(), model.versions.len() as u64);
+        for key in model.versions.keys() {
+            for at in [SeqNo(rng.below(INSERTS)), SeqNo::MAX] {
+                assert_eq!(table.get(key, at), model.get(key, at));
+            }
+        }
+        for _ in 0..INSERTS / 2 {
+            let (key, at) = (random_key(&mut rng), SeqNo(rng.below(INSERTS)));
+            assert_eq!(table.get(&key, at), model.get(&key, at));
+        }
+    }
+}
+
+#[test]
+fn cursors_agree_with_the_model_both_ways_within_any_bounds() {
+    for seed in 0..SEEDS {
+        let (table, model) = filled(seed, INSERTS);
+        let mut rng = Rng::new(seed + 100);
+        for round in 0..60 {
+            let mut range =
+                KeyRange { lower: random_bound(&mut rng), upper: random_bound(&mut rng) };
+            if round == 0 {
+                range = KeyRange::all();
+            }
+            let at = if rng.one_in(2) { SeqNo::MAX } else { SeqNo(rng.below(INSERTS)) };
+            let mut expected = model.between(SeqNo::ZERO, at);
+            expected.retain(|(key, _)| range.contains(key));
+            for direction in [Direction::Ascending, Direction::Descending] {
+                let found = all_of(table.cursor(range.clone(), direction, at));
+                let found: Vec<_> =
+                    found.iter().map(|(key, update)| (key.as_slice(), update.update())).collect();
+                assert!(found == expected, "seed {seed} round {round} {direction:?} {range:?}");
+                expected.reverse();
+            }
+        }
+    }
+}
+
+fn check_batch(batch: &SortedBatch, expected: &[(&[u8], Update<'_>)], rng: &mut Rng) {
+    assert_eq!(batch.len(), expected.len());
+    let mut bytes = 0;
+    for (rank, (key, update)) in expected.iter().enumerate() {
+        assert_eq!((batch.key(rank), batch.update(rank)), (*key, *update));
+        assert_eq!(batch.bytes_before(rank), bytes);
+        assert_eq!(batch.lower_bound(key), rank);
+        bytes += (key.len() + update.inline_bytes()) as u64;
+    }
+    assert_eq!(batch.bytes_before(expected.len()), bytes);
+    for _ in 0..200 {
+        let key = random_key(rng);
+        let rank = expected.partition_point(|(other, _)| *other < key.as_slice());
+        assert_eq!(batch.lower_bound(&key), rank);
+    }
+    batch.prefetch(expected.len());
+}
+
+#[test]
+fn drains_give_each_interval_its_newest_and_account_for_every_large_value() {
+    for seed in 0..SEEDS {
+        let (table, model) = filled(seed, INSERTS);
+        let mut rng = Rng::new(seed + 200);
+        let mut cuts: Vec<_> = (0..rng.below(5)).map(|_| SeqNo(rng.below(INSERTS))).collect();
+        cuts.sort_unstable();
+        let drained = table.drain(&cuts);
+        assert_eq!(drained.batches.len(), cuts.len() + 1);
+        let mut larges = drained.superseded.clone();
+        let mut after = SeqNo::ZERO;
+        for (batch, upto) in drained.batches.iter().zip(cuts.iter().copied().chain([SeqNo::MAX])) {
+            check_batch(batch, &model.between(after, upto), &mut rng);
+            let updates = (0..batch.len()).map(|rank| batch.update(rank));
+            larges.extend(updates.filter_map(|update| match update {
+                Update::PutLarge(large) => Some(large),
+                _ => None,
+            }));
+            after = upto;
+        }
+        let updates = model.versions.values().flat_map(BTreeMap::values);
+        let mut expected: Vec<_> = updates
+            .filter_map(|update| if let Owned::Large(large) = update { Some(*large) } else { None })
+            .collect();
+        expected.sort_unstable();
+        larges.sort_unstable();
+        assert!(larges == expected, "each large value is in one batch or superseded");
+    }
+}
+
+#[test]
+fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
+    let budget = Budget::new(64 << 20);
+    let table = Memtable::new(Arc::clone(&budget));
+    assert!(table.len_estimate() == 0 && table.bytes() == 0);
+    assert_eq!(table.get(b"", SeqNo::MAX), Lookup::Absent);
+    assert!(table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).key().is_none());
+    assert_eq!(table.drain(&[]).batches[0].len(), 0);
+    table.insert(b"", Update::Put(b"nothing"), SeqNo(1), &KeepAll);
+    table.insert(b"k", Update::PutLarge(large(4)), SeqNo(2), &KeepAll);
+    table.insert(b"k", Update::Delete, SeqNo(3), &KeepAll);
+    assert_eq!(table.bytes(), crate::base::limits::SLAB_BYTES as u64);
+    assert_eq!((table.entry_bytes(), table.len_estimate()), (7 + 25 + 1, 2));
+    let drained = table.drain(&[SeqNo(2)]);
+    let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo(2));
+    drop(table);
+    assert_eq!(drained.batches[0].update(1), Update::PutLarge(large(4)));
+    assert_eq!((drained.batches[1].key(0), drained.batches[1].len()), (&b"k"[..], 1));
+    let move_to_thread = std::thread::scope(|scope| {
+        scope
+            .spawn(move || {
+                assert_eq!(cursor.update(), Update::PutLarge(large(4)));
+                cursor.advance().unwrap();
+                cursor.key() == Some(b"")
+            })
+            .join()
+    });
+    assert!(move_to_thread.unwrap());
+    drop(drained);
+    assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn versions_that_nobody_needs_are_unlinked_and_readers_are_told() {
+    let table = memtable();
+    let put = |seqno, pins: &Held| table.insert(b"k", Update::Put(b"v"), SeqNo(seqno), pins);
+    let found = |at| match table.get(b"k", SeqNo(at)) {
+        Lookup::Found(_, seqno) => Some(seqno.0),
+        Lookup::Absent => Some(0),
+        Lookup::Pruned => None,
+    };
+    let pins = |visible, snapshots: &[u64]| Held { visible, snapshots: snapshots.to_vec() };
+    put(10, &pins(0, &[]));
+    put(20, &pins(10, &[]));
+    // 20 is not visible yet, so 10 is still what readers see.
+    assert_eq!([5, 15, 25].map(found), [Some(0), Some(10), Some(20)]);
+    // A snapshot at 15 needs 10; nobody but latest readers needs 20 and 30.
+    put(30, &pins(20, &[15]));
+    put(40, &pins(30, &[15]));
+    assert_eq!([5, 15].map(found), [Some(0), Some(10)]);
+    assert_eq!([25, 35, 45].map(found), [None, Some(30), Some(40)]);
+    put(50, &pins(40, &[15]));
+    assert_eq!([15, 25, 35, 45, 55].map(found), [Some(10), None, None, Some(40), Some(50)]);
+    // The snapshot is gone; one before all of it must still be told that the key was absent.
+    put(60, &pins(50, &[3]));
+    assert_eq!([3, 10, 15, 45, 55, 65].map(found), [Some(0), None, None, None, Some(50), Some(60)]);
+    let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo(3));
+    assert!(cursor.key().is_none());
+    cursor.advance().unwrap();
+    let batches = table.drain(&[SeqNo(3)]).batches;
+    assert_eq!(batches.iter().map(SortedUpdates::len).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn unlinked_large_values_are_handed_back() {
+    let table = memtable();
+    for seqno in 1..=20 {
+        let pins = Held { visible: seqno - 1, snapshots: vec![7] };
+        table.insert(b"k", Update::PutLarge(large(seqno)), SeqNo(seqno), &pins);
+    }
+    let drained = table.drain(&[SeqNo(7)]);
+    let starts: BTreeSet<_> = drained.superseded.iter().map(|lost| lost.extent.start.0).collect();
+    assert_eq!(starts, (1..=19).filter(|seqno| *seqno != 7).collect());
+    assert_eq!(drained.superseded.len(), 18);
+    assert_eq!(drained.batches[0].update(0), Update::PutLarge(large(7)));
+    assert_eq!(drained.batches[1].update(0), Update::PutLarge(large(20)));
+}
+
+#[test]
+fn of_equal_seqnos_the_later_insert_counts() {
+    let table = memtable();
+    for value in [b"a", b"b", b"c"] {
+        table.insert(b"k", Update::Put(value), SeqNo(4), &Held { visible: 9, snapshots: vec![] });
+    }
+    assert_eq!(table.get(b"k", SeqNo(4)), Lookup::Found(Update::Put(b"c"), SeqNo(4)));
+    assert_eq!(table.get(b"k", SeqNo(3)), Lookup::Absent);
+}
