@@ -1,0 +1,430 @@
+//! The sorted block: entries in key order that a lookup finds with one read.
+//!
+//! Data and index of a run both consist of sorted blocks. A sorted block fills a *span* of one or
+//! more consecutive blocks; nearly always it is one, and it is several when an entry is larger than
+//! a block or when closing a block early would waste too much of it ([`super::build::sorted`]). The
+//! first block of a span is its head; the others carry the header of `DataMore` and then bytes that
+//! continue the head's:
+//!
+//! ```text
+//! head                                              each further block of the span
+//! offset size                                       offset size
+//!      0    9  checksum, kind (Data or Index)            0    9  checksum, kind (DataMore)
+//!      9    1  span: blocks, head included               9    1  zero
+//!     10    2  count of entries, at least 1             10    2  part: 1 after the head, 2 ...
+//!     12    2  prefix length                            12    4  zero
+//!     14    2  used: bytes after the header in          16 4080  the bytes that continue
+//!              the last block of the span
+//!     16       heads, slots, prefix, entries
+//! ```
+//!
+//! With the headers of all blocks but the first taken out ("joined"), a span reads:
+//!
+//! ```text
+//!     16            heads    count x u32   first four bytes of each key after the prefix,
+//!                                          zero-padded, as a number that orders like the bytes
+//!     16 + 4n       slots    count x u16   where each entry begins (u32 if the span is > 1)
+//!     ...           prefix   the bytes that all keys share
+//!     ...           entries, in order, each up to where the next begins:
+//!                     varint  rest << 2 | kind     rest = key length - prefix length
+//!                     bytes   the key after prefix and head (none if rest <= 4)
+//!                     bytes   payload: kind 0 the value; kind 1 (tombstone) nothing;
+//!                             kind 2 a reference to a large value
+//! ```
+//!
+//! A record of an 8-byte key and a 120-byte value takes 131 bytes less the shared prefix, so a
+//! block holds 31 of them.
+//!
+//! Invariants (`Run::verify` checks all; a reader only what keeps it within bounds):
+//! 1. Keys ascend strictly. `prefix` is what the first and last key share (at most 65,535 bytes).
+//! 2. Slots ascend, the first is where the prefix ends; the last entry ends at `used`.
+//! 3. An index block's payloads are places of blocks before it, in ascending order.
+
+use crate::base::codec::{Decoder, get_varint};
+use crate::base::error::{Error, Result};
+use crate::base::keys::head32;
+use crate::base::limits::{BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, KEY_BYTES_MAX};
+use crate::base::stream::{LargeRef, Update};
+use crate::kernels::heads::{HEAD_BYTES, equal_range};
+use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
+use std::cmp::Ordering;
+
+pub(in crate::run) const KIND: usize = 8;
+pub(in crate::run) const SPAN: usize = 9;
+pub(in crate::run) const COUNT: usize = 10;
+/// In a further block of a span, in the place of the count.
+pub(in crate::run) const PART: usize = 10;
+pub(in crate::run) const PREFIX_LEN: usize = 12;
+pub(in crate::run) const USED: usize = 14;
+pub(in crate::run) const HEADS: usize = BLOCK_HEADER_BYTES;
+
+/// The most blocks of a span: two keys of the greatest length, which an index block must hold to
+/// be worth a level, or one entry of the greatest size.
+pub const SPAN_BLOCKS_MAX: u32 = 48;
+
+/// The longest prefix that the header can say.
+pub(in crate::run) const PREFIX_LEN_MAX: usize = u16::MAX as usize;
+
+/// Slots of a span of one block are `u16`, of a longer one `u32`.
+pub(in crate::run) fn slot_bytes(span: u32) -> usize {
+    if span == 1 { 2 } else { 4 }
+}
+
+const OVERHEAD_MAX: usize = BLOCK_HEADER_BYTES + 64;
+const SPAN_BYTES_MAX: usize = SPAN_BLOCKS_MAX as usize * BLOCK_PAYLOAD_BYTES;
+const _: () = assert!(2 * (KEY_BYTES_MAX + OVERHEAD_MAX) <= SPAN_BYTES_MAX);
+const _: () = assert!(INLINE_ENTRY_BYTES_MAX + OVERHEAD_MAX <= SPAN_BYTES_MAX);
+
+/// The kind of an entry; the numbers are on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// The payload is the value.
+    Value = 0,
+    /// The key is deleted.
+    Tombstone = 1,
+    /// The payload is a [`LargeRef`].
+    Large = 2,
+}
+
+/// The length in bytes of a joined span.
+#[inline]
+pub fn joined_bytes(span: u32) -> usize {
+    BLOCK_HEADER_BYTES + span as usize * BLOCK_PAYLOAD_BYTES
+}
+
+/// How many blocks the span takes that begins with the head `block`.
+pub fn span_of(block: &[u8], kind: BlockKind) -> Result<u32> {
+    if block.get(KIND) != Some(&(kind as u8)) {
+        return Err(damaged("it is of another kind than its reference says"));
+    }
+    match block.get(SPAN) {
+        Some(span) if (1..=SPAN_BLOCKS_MAX).contains(&u32::from(*span)) => Ok((*span).into()),
+        _ => Err(damaged("it has an impossible span")),
+    }
+}
+
+/// Which part of a span `block` is: 0 for a head of `kind`, else its distance from the head.
+pub fn part_of(block: &[u8], kind: BlockKind) -> Result<u32> {
+    if block.get(KIND) == Some(&(kind as u8)) {
+        return Ok(0);
+    }
+    let part = u32::from(u16_at(block, PART));
+    if block.get(KIND) != Some(&(BlockKind::DataMore as u8))
+        || !(1..SPAN_BLOCKS_MAX).contains(&part)
+    {
+        return Err(damaged("it is neither the head nor a part of a span"));
+    }
+    Ok(part)
+}
+
+/// Takes the headers out of the blocks of a span: the result is the first [`joined_bytes`] of
+/// `blocks`. `blocks` is the whole span.
+pub fn join_in_place(blocks: &mut [u8]) -> Result<()> {
+    let span = blocks.len() / BLOCK_BYTES;
+    for index in 1..span {
+        let start = index * BLOCK_BYTES;
+        let part = part_of(&blocks[start..start + BLOCK_BYTES], BlockKind::Data)?;
+        if part as usize != index {
+            return Err(damaged("a span is not continued by its next block"));
+        }
+        let to = BLOCK_BYTES + (index - 1) * BLOCK_PAYLOAD_BYTES;
+        blocks.copy_within(start + BLOCK_HEADER_BYTES..start + BLOCK_BYTES, to);
+    }
+    Ok(())
+}
+
+pub(in crate::run) fn damaged(reason: &str) -> Error {
+    Error::corrupt(format!("a sorted block: {reason}"))
+}
+
+#[inline]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u16::from_le_bytes(*b))
+}
+
+#[inline]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+/// Where the parts of a joined span are. Checked: every part lies within the span.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    count: usize,
+    slots: usize,
+    wide_slots: bool,
+    prefix: usize,
+    entries: usize,
+    end: usize,
+}
+
+impl Layout {
+    /// Reads the header of the joined span `bytes`, which is at least [`joined_bytes`] long.
+    #[inline]
+    pub fn parse(bytes: &[u8], kind: BlockKind) -> Result<Self> {
+        let span = span_of(bytes, kind)?;
+        let count = usize::from(u16_at(bytes, COUNT));
+        let used = usize::from(u16_at(bytes, USED));
+        let end = joined_bytes(span - 1) + used;
+        let slots = HEADS + count * HEAD_BYTES;
+        let prefix = slots + count * slot_bytes(span);
+        let entries = prefix + usize::from(u16_at(bytes, PREFIX_LEN));
+        let fits = count > 0
+            && used <= BLOCK_PAYLOAD_BYTES
+            && entries <= end
+            && joined_bytes(span) <= bytes.len();
+        if !fits {
+            return Err(damaged("its parts do not fit it"));
+        }
+        Ok(Self { count, slots, wide_slots: span > 1, prefix, entries, end })
+    }
+
+    /// How many entries there are: at least one.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many bytes all keys share.
+    #[inline]
+    pub fn prefix_len(&self) -> usize {
+        self.entries - self.prefix
+    }
+
+    /// Where the entries end.
+    #[cfg(test)]
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// The span's bytes as this layout divides them. `bytes` must be those that were parsed.
+    #[inline]
+    pub fn over(self, bytes: &[u8]) -> SortedBlock<'_> {
+        SortedBlock { bytes, layout: self }
+    }
+}
+
+/// One entry in a span: positions within the joined bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// What it says.
+    pub kind: EntryKind,
+    /// The key's bytes after the prefix.
+    pub rest_len: usize,
+    /// Where the key's bytes after prefix and head begin.
+    pub tail: usize,
+    /// Where the payload begins.
+    pub payload: usize,
+    /// Where the payload ends.
+    pub end: usize,
+}
+
+impl Entry {
+    /// The entry's update. Fails if a reference to a large value does not decode.
+    #[inline]
+    pub fn update<'a>(&self, bytes: &'a [u8]) -> Result<Update<'a>> {
+        let payload = &bytes[self.payload..self.end];
+        match self.kind {
+            EntryKind::Value => Ok(Update::Put(payload)),
+            EntryKind::Tombstone if payload.is_empty() => Ok(Update::Delete),
+            EntryKind::Tombstone => Err(damaged("a tombstone has a value")),
+            EntryKind::Large => {
+                let mut decoder = Decoder::new(payload, "a reference to a large value");
+                let large = LargeRef::decode(&mut decoder)?;
+                decoder.finish()?;
+                Ok(Update::PutLarge(large))
+            }
+        }
+    }
+}
+
+/// A joined span, to be searched.
+#[derive(Clone, Copy, Debug)]
+pub struct SortedBlock<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+}
+
+impl<'a> SortedBlock<'a> {
+    /// The joined span `bytes`.
+    #[inline]
+    pub fn parse(bytes: &'a [u8], kind: BlockKind) -> Result<Self> {
+        Ok(Layout::parse(bytes, kind)?.over(bytes))
+    }
+
+    /// How it is divided.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// How many blocks it takes.
+    #[inline]
+    pub fn span(&self) -> u32 {
+        self.bytes.get(SPAN).map_or(0, |span| u32::from(*span))
+    }
+
+    /// The joined bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The bytes that all keys share.
+    #[inline]
+    pub fn prefix(&self) -> &'a [u8] {
+        &self.bytes[self.layout.prefix..self.layout.entries]
+    }
+
+    #[inline]
+    fn heads(&self) -> &'a [u8] {
+        &self.bytes[HEADS..self.layout.slots]
+    }
+
+    /// The head of entry `index`; 0 if there is none.
+    #[inline]
+    pub fn head(&self, index: usize) -> u32 {
+        u32_at(self.heads(), index * HEAD_BYTES)
+    }
+
+    /// Where entry `index` begins; the end for the one after the last.
+    #[inline]
+    fn slot(&self, index: usize) -> usize {
+        if index >= self.layout.count {
+            return self.layout.end;
+        }
+        if self.layout.wide_slots {
+            u32_at(self.bytes, self.layout.slots + index * 4) as usize
+        } else {
+            usize::from(u16_at(self.bytes, self.layout.slots + index * 2))
+        }
+    }
+
+    /// Entry `index`, which must be below the count.
+    #[inline]
+    pub fn entry(&self, index: usize) -> Result<Entry> {
+        let (start, end) = (self.slot(index), self.slot(index + 1));
+        if start < self.layout.entries || end > self.layout.end || start >= end {
+            return Err(damaged("an entry lies outside"));
+        }
+        let bytes = &self.bytes[start..end];
+        let (word, word_len) = match bytes[0] {
+            byte if byte < 0x80 => (u64::from(byte), 1),
+            _ => get_varint(bytes).ok_or_else(|| damaged("an entry's length does not decode"))?,
+        };
+        let kind = match word & 3 {
+            0 => EntryKind::Value,
+            1 => EntryKind::Tombstone,
+            2 => EntryKind::Large,
+            _ => return Err(damaged("an entry is of an unknown kind")),
+        };
+        let rest_len = match usize::try_from(word >> 2) {
+            Ok(rest) if rest + self.layout.prefix_len() <= KEY_BYTES_MAX => rest,
+            _ => return Err(damaged("a key is too long")),
+        };
+        let tail = start + word_len;
+        let payload = tail + rest_len.saturating_sub(HEAD_BYTES);
+        if payload > end {
+            return Err(damaged("a key reaches past its entry"));
+        }
+        Ok(Entry { kind, rest_len, tail, payload, end })
+    }
+
+    /// Orders the key of entry `index`, whose head equals that of `rest`, against `rest` (what
+    /// follows the prefix in the key that is looked for).
+    #[inline]
+    fn compare_rest(&self, index: usize, rest: &[u8]) -> Result<Ordering> {
+        let entry = self.entry(index)?;
+        if entry.rest_len >= HEAD_BYTES && rest.len() >= HEAD_BYTES {
+            return Ok(self.bytes[entry.tail..entry.payload].cmp(&rest[HEAD_BYTES..]));
+        }
+        // One of them ends within the head, where the other can only have zeros: it is a prefix.
+        Ok(entry.rest_len.cmp(&rest.len()))
+    }
+
+    /// The place of `key` if it is there, else the place of the first greater key.
+    #[inline]
+    pub fn search(&self, key: &[u8]) -> Result<Result<usize, usize>> {
+        let prefix = self.prefix();
+        let shared = prefix.len().min(key.len());
+        match key[..shared].cmp(&prefix[..shared]) {
+            Ordering::Less => return Ok(Err(0)),
+            Ordering::Greater => return Ok(Err(self.layout.count)),
+            Ordering::Equal if key.len() < prefix.len() => return Ok(Err(0)),
+            Ordering::Equal => {}
+        }
+        let rest = &key[shared..];
+        let (mut low, mut high) = equal_range(self.heads(), head32(rest));
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.compare_rest(middle, rest)? {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(Ok(middle)),
+            }
+        }
+        Ok(Err(low))
+    }
+
+    /// True if `entry`, which is entry `index`, is laid out as a builder does: no gap before the
+    /// first one, zeros in the head after a short key, nothing after a tombstone.
+    pub fn is_tidy(&self, index: usize, entry: &Entry) -> bool {
+        let padding = HEAD_BYTES.saturating_sub(entry.rest_len);
+        let padded = padding == 0
+            || self.head(index).to_be_bytes()[entry.rest_len..].iter().all(|byte| *byte == 0);
+        let close = index > 0 || self.slot(0) == self.layout.entries;
+        let bare = entry.kind != EntryKind::Tombstone || entry.payload == entry.end;
+        padded && close && bare
+    }
+
+    /// The entry of `key`, if there is one.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Result<Option<Entry>> {
+        match self.search(key)? {
+            Ok(index) => Ok(Some(self.entry(index)?)),
+            Err(_) => Ok(None),
+        }
+    }
+}
+
+/// A key put together from prefix, head and tail; its memory is used again and again.
+#[derive(Debug, Default)]
+pub struct KeyBuffer {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl KeyBuffer {
+    /// The key.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Bytes of the heap that it holds.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Makes the prefix that of `block`; before the first [`KeyBuffer::set`] in a block.
+    pub fn set_prefix(&mut self, block: &SortedBlock<'_>) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(block.prefix());
+        self.len = self.bytes.len();
+    }
+
+    /// Makes the key that of entry `index` of the block of the prefix, which `entry` describes.
+    #[inline]
+    pub fn set(&mut self, block: &SortedBlock<'_>, index: usize, entry: &Entry) {
+        let prefix = block.layout.prefix_len();
+        let tail = &block.bytes[entry.tail..entry.payload];
+        // The head is written whole even where the key ends within it.
+        let room = prefix + HEAD_BYTES + tail.len();
+        if self.bytes.len() < room {
+            self.bytes.resize(room, 0);
+        }
+        let (head, rest) = self.bytes[prefix..].split_at_mut(HEAD_BYTES);
+        head.copy_from_slice(&block.head(index).to_be_bytes());
+        rest[..tail.len()].copy_from_slice(tail);
+        self.len = prefix + entry.rest_len;
+    }
+}

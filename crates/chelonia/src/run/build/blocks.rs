@@ -1,0 +1,62 @@
+//! The blocks of a run on their way to the device, in slabs of the budget.
+//!
+//! Slabs are aligned, already touched, and shared with everything else that is large, so building a
+//! run takes no fresh memory. A run of any size is a list of slabs; each is one write.
+
+use crate::base::budget::{Budget, OwnedSlab, Use};
+use crate::base::error::Result;
+use crate::base::ids::BlockNo;
+use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
+use crate::base::sync::Arc;
+use crate::storage::{Allocation, Storage};
+
+const BLOCKS_PER_SLAB: usize = SLAB_BYTES / BLOCK_BYTES;
+
+/// Blocks in the order they will have in the extent.
+pub struct Blocks {
+    budget: Arc<Budget>,
+    slabs: Vec<OwnedSlab>,
+    count: usize,
+}
+
+impl Blocks {
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        Self { budget: Arc::clone(budget), slabs: Vec::new(), count: 0 }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Appends a block.
+    pub fn push(&mut self, block: &[u8]) {
+        let (slab, place) = (self.count / BLOCKS_PER_SLAB, self.count % BLOCKS_PER_SLAB);
+        if slab == self.slabs.len() {
+            self.slabs.push(self.budget.take_slab_forced(Use::Work));
+        }
+        let start = place * BLOCK_BYTES;
+        self.slabs[slab].bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(block);
+        self.count += 1;
+    }
+
+    /// Seals and writes all of them to the start of `allocation`.
+    pub fn write(&mut self, storage: &Storage, allocation: &Allocation) -> Result<()> {
+        let mut first = allocation.extent.start;
+        let mut left = self.count;
+        for slab in &mut self.slabs {
+            let count = left.min(BLOCKS_PER_SLAB);
+            let bytes = &mut slab.bytes_mut()[..count * BLOCK_BYTES];
+            storage.write_blocks(first, allocation.generation, bytes)?;
+            first = BlockNo(first.0 + count as u64);
+            left -= count;
+        }
+        Ok(())
+    }
+
+    /// Forgets the blocks and gives the memory back but for one slab.
+    pub fn clear(&mut self) {
+        self.slabs.truncate(1);
+        self.count = 0;
+    }
+}

@@ -1,0 +1,289 @@
+//! Builds runs: entries in, one extent out.
+//!
+//! ```text
+//!   add    -> block builder -> (span full) -> blocks in memory, separator to the index builder
+//!   finish -> last span, index levels, filter, large refs -> exact extent allocated
+//!          -> sealed and written in large pieces -> RunRef; the builder is empty again
+//! ```
+//!
+//! Nothing touches the device before `finish`. A builder is used for one run after another, so that
+//! its memory is touched once; slabs go back to the budget between runs.
+//!
+//! Invariants:
+//! 1. Keys ascend strictly; a key that does not is an `Internal` error and the run is lost.
+//! 2. When `finish` fails, nothing stays allocated, and the builder is empty.
+
+mod blocks;
+mod index;
+mod sorted;
+
+pub(in crate::run) use blocks::Blocks;
+
+use crate::base::budget::{Charge, Use};
+use crate::base::error::{Error, Result};
+use crate::base::keys::separator;
+use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
+use crate::base::stream::{LargeRef, Update};
+use crate::base::sync::Arc;
+use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, spec_for};
+use crate::filters::{FilterKind, FilterSpec};
+use crate::run::block::EntryKind;
+use crate::run::build::index::IndexBuilder;
+use crate::run::build::sorted::{Added, BlockBuilder};
+use crate::run::large_list;
+use crate::run::reference::RunRef;
+use crate::storage::Storage;
+use crate::storage::block::BlockKind;
+
+/// How runs are built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunOptions {
+    /// The sort of filter.
+    pub filter: FilterKind,
+    /// Bits of the filter per key; 0 for no filter.
+    pub bits_per_key: u32,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { filter: FilterKind::Bloom, bits_per_key: BITS_PER_KEY_DEFAULT }
+    }
+}
+
+/// Builds one run after another.
+pub struct RunBuilder {
+    storage: Arc<Storage>,
+    options: RunOptions,
+    /// The span being filled.
+    block: BlockBuilder,
+    /// Closed spans, and at the end everything else.
+    blocks: Blocks,
+    index: IndexBuilder,
+    /// Hashes of all keys, for the filter.
+    hashes: Vec<u64>,
+    large: Vec<LargeRef>,
+    first_key: Vec<u8>,
+    /// The last key of the span closed last.
+    last_key: Vec<u8>,
+    scratch: Vec<u8>,
+    entries: u64,
+    tombstones: u64,
+    user_bytes: u64,
+    charge: Charge,
+}
+
+impl RunBuilder {
+    /// An empty builder.
+    #[must_use]
+    pub fn new(storage: &Arc<Storage>, options: RunOptions) -> Self {
+        Self {
+            storage: Arc::clone(storage),
+            options,
+            block: BlockBuilder::new(1),
+            blocks: Blocks::new(storage.budget()),
+            index: IndexBuilder::default(),
+            hashes: Vec::new(),
+            large: Vec::new(),
+            first_key: Vec::new(),
+            last_key: Vec::new(),
+            scratch: Vec::new(),
+            entries: 0,
+            tombstones: 0,
+            user_bytes: 0,
+            charge: storage.budget().charge(Use::Work, 0),
+        }
+    }
+
+    /// Appends an entry; its key must be greater than the last one's.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
+        self.check_order(key)?;
+        match update {
+            Update::Put(value) if value.len() < LARGE_VALUE_BYTES_MIN => {
+                self.add_entry(key, EntryKind::Value, value)?;
+            }
+            Update::Put(_) => return Err(Error::internal("a value is too large for a run")),
+            Update::Delete => {
+                self.add_entry(key, EntryKind::Tombstone, &[])?;
+                self.tombstones += 1;
+            }
+            Update::PutLarge(large) => self.add_large(key, large)?,
+        }
+        self.hashes.push(self.storage.key_hash(key).0);
+        self.entries += 1;
+        self.user_bytes += (key.len() + update.inline_bytes()) as u64;
+        Ok(())
+    }
+
+    fn add_large(&mut self, key: &[u8], large: LargeRef) -> Result<()> {
+        let mut encoded = std::mem::take(&mut self.scratch);
+        encoded.clear();
+        large.encode(&mut encoded);
+        let result = self.add_entry(key, EntryKind::Large, &encoded);
+        self.scratch = encoded;
+        self.large.push(large);
+        result
+    }
+
+    #[inline]
+    fn add_entry(&mut self, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<()> {
+        if self.block.add(key, kind, payload)? == Added::Full {
+            self.close_span()?;
+            if self.block.add(key, kind, payload)? == Added::Full {
+                return Err(Error::internal("an empty span of a run has no room"));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn check_order(&mut self, key: &[u8]) -> Result<()> {
+        if self.entries == 0 {
+            self.first_key.clear();
+            self.first_key.extend_from_slice(key);
+        } else if self.last_key().is_some_and(|last| key <= last) {
+            return Err(Error::internal("the keys of a run must ascend"));
+        }
+        if key.len() > KEY_BYTES_MAX {
+            return Err(Error::internal("a key is too long for a run"));
+        }
+        Ok(())
+    }
+
+    /// Lays the open span out and tells the index what it begins with.
+    fn close_span(&mut self) -> Result<()> {
+        let Some(first) = self.block.first_key() else { return Ok(()) };
+        let place = self.blocks.count();
+        let span = self.block.span()?;
+        if place == 0 {
+            self.index.add(first, place, span)?;
+        } else {
+            self.index.add(&separator(&self.last_key, first), place, span)?;
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(self.block.last_key().unwrap_or_default());
+        let blocks = &mut self.blocks;
+        self.block.lay_out(BlockKind::Data, &mut |block| {
+            blocks.push(block);
+            Ok(())
+        })?;
+        self.block.clear();
+        self.count_memory();
+        Ok(())
+    }
+
+    /// Keeps the budget's count of what this builder holds on the heap.
+    fn count_memory(&mut self) {
+        let heap = self.block.heap_bytes()
+            + self.index.heap_bytes()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.large.capacity() * size_of::<LargeRef>()
+            + self.scratch.capacity()
+            + self.first_key.capacity()
+            + self.last_key.capacity();
+        if self.charge.bytes() != heap as u64 {
+            self.charge.resize(heap as u64);
+        }
+    }
+
+    /// True if nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// How many entries were added.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Key and inline value bytes added.
+    #[must_use]
+    pub fn user_bytes(&self) -> u64 {
+        self.user_bytes
+    }
+
+    /// The first key added.
+    #[must_use]
+    pub fn first_key(&self) -> Option<&[u8]> {
+        (self.entries > 0).then_some(self.first_key.as_slice())
+    }
+
+    /// The last key added.
+    #[inline]
+    #[must_use]
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.block.last_key().or_else(|| (self.entries > 0).then_some(self.last_key.as_slice()))
+    }
+
+    /// Writes the run and forgets it; there must be at least one entry.
+    pub fn finish(&mut self) -> Result<RunRef> {
+        let result = self.write();
+        self.reset();
+        result
+    }
+
+    fn write(&mut self) -> Result<RunRef> {
+        if self.is_empty() {
+            return Err(Error::internal("a run must have an entry"));
+        }
+        self.close_span()?;
+        let data_blocks = block_count(self.blocks.count())?;
+        let (index_levels, root_blocks) = self.index.build(&mut self.blocks)?;
+        let index_blocks = block_count(self.blocks.count())? - data_blocks;
+        let filter = self.build_filter(data_blocks);
+        let large_blocks = large_list::encode(&self.large, &mut self.blocks)?;
+        let allocation = self.storage.allocate(block_count(self.blocks.count())?)?;
+        if let Err(error) = self.blocks.write(&self.storage, &allocation) {
+            self.storage.free(allocation.extent)?;
+            return Err(error);
+        }
+        Ok(RunRef {
+            extent: allocation.extent,
+            generation: allocation.generation,
+            data_blocks,
+            index_blocks,
+            index_levels,
+            root_blocks,
+            filter,
+            large_blocks,
+            entries: self.entries,
+            tombstones: self.tombstones,
+            user_bytes: self.user_bytes,
+        })
+    }
+
+    /// One block of data is read as cheaply as one block of filter, so it gets none.
+    fn build_filter(&mut self, data_blocks: u32) -> FilterSpec {
+        if data_blocks == 1 {
+            return FilterSpec::None;
+        }
+        let spec = spec_for(self.options.filter, self.options.bits_per_key, self.entries);
+        spec.build(&self.hashes, &mut self.scratch);
+        for block in self.scratch.chunks_exact(BLOCK_BYTES) {
+            self.blocks.push(block);
+        }
+        spec
+    }
+
+    /// Forgets what was added; the memory stays for the next run.
+    pub fn reset(&mut self) {
+        self.block.clear();
+        self.blocks.clear();
+        self.index.clear();
+        self.hashes.clear();
+        self.large.clear();
+        self.first_key.clear();
+        self.last_key.clear();
+        self.entries = 0;
+        self.tombstones = 0;
+        self.user_bytes = 0;
+        self.count_memory();
+    }
+}
+
+/// A count of blocks as references carry it.
+fn block_count(blocks: usize) -> Result<u32> {
+    u32::try_from(blocks).map_err(|_| Error::internal("a run is beyond every limit"))
+}

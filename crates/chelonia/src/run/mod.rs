@@ -1,0 +1,46 @@
+//! Runs: immutable sorted sequences of entries, each in one extent of the data file.
+//!
+//! ```text
+//!   extent   [ data spans ......... ][ index blocks ][ filter blocks ][ large-ref blocks ]
+//!             ascending entries       separators      one block per    extents of large
+//!             (Data, DataMore)        (root last)     probe            values referred to
+//! ```
+//!
+//! A run is written once by a [`RunBuilder`], from memory, in one go; only used blocks are written.
+//! From then on a [`RunRef`] (which lives in an engine's structure) is all that is needed to read
+//! it: [`Run::open`] does no I/O. Runs know keys, values and tombstones; they know nothing of
+//! seqnos, levels or engines.
+//!
+//! ```text
+//!   RunBuilder::new(&storage, options)            reset() keeps the memory for the next run
+//!     .add(key, update)*          ascending keys
+//!     .finish()          ->  RunRef
+//!   Run::open(&storage, RunRef)  ->  Arc<Run>
+//!     .filter_state / .locate / .find_in          filter, index, one data span: in steps, so that
+//!                                                 the misses of many lookups are read together
+//!   RunCursor::new(&run, range, direction)        through the block cache, both directions
+//!   RunStream::new(&run, range)                   around the cache, ascending, for merges
+//! ```
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `block` | the sorted block: layout and search |
+//! | `reference` | [`RunRef`] |
+//! | `large_list` | the list of large values at the end of a run |
+//! | `build` | [`RunBuilder`]: sorted blocks laid out, index, filter, one extent written |
+//! | `read` | [`Run`]: point lookups, estimates, scans, merges, verification |
+//!
+//! Thread-safety: a [`Run`] is immutable and shared; builders, cursors and streams have one user.
+
+pub mod block;
+mod build;
+mod large_list;
+mod read;
+mod reference;
+
+pub use build::{RunBuilder, RunOptions};
+pub use read::{FilterState, Located, Run, RunCursor, RunHit, RunReport, RunStream};
+pub use reference::{BlockSpan, RunRef};
+
+#[cfg(test)]
+mod tests;

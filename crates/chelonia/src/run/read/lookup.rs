@@ -1,0 +1,302 @@
+//! An open run: point lookups, at once or in steps.
+//!
+//! ```text
+//!   filter block -> (maybe) -> index spans, root first -> data span -> entry
+//! ```
+//!
+//! All blocks come through the block cache, under the caller's guard; nothing of them is held on
+//! return. The steps exist so that a tree can do the first step for all runs that may have a key
+//! (or many keys), read what is missing together, and go on.
+//!
+//! Thread-safety: a `Run` is immutable; everything may be called from any thread.
+
+use crate::base::bytes::Value;
+use crate::base::checksum::KeyHash;
+use crate::base::codec::Decoder;
+use crate::base::error::{Error, Result};
+use crate::base::ids::BlockNo;
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::stream::{LargeRef, Update};
+use crate::base::sync::Arc;
+use crate::kernels::bloom::LINE_BYTES;
+use crate::kernels::prefetch::prefetch_read;
+use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place};
+use crate::run::reference::{BlockSpan, RunRef};
+use crate::storage::Storage;
+use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
+use crate::storage::cache::{CachedBlock, CachedExtent, Priority};
+use crossbeam_epoch::Guard;
+
+/// The lines that header, heads and slots of a block of usual records take.
+const HEADER_LINES: usize = 4;
+
+/// What a lookup in a run found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RunHit {
+    /// The key has this value.
+    Value(Value),
+    /// The key has a large value, kept elsewhere.
+    Large(LargeRef),
+    /// The key is deleted.
+    Tombstone,
+}
+
+impl From<Update<'_>> for RunHit {
+    fn from(update: Update<'_>) -> Self {
+        match update {
+            Update::Put(value) => RunHit::Value(Value::copy_from(value)),
+            Update::PutLarge(large) => RunHit::Large(large),
+            Update::Delete => RunHit::Tombstone,
+        }
+    }
+}
+
+/// What a filter says as far as it is in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FilterState {
+    /// The run does not have the key.
+    No,
+    /// The run may have the key.
+    Maybe,
+    /// This block of the run's extent must be loaded to know.
+    Missing(u32),
+}
+
+/// Where a key would be, as far as the index is in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Located {
+    /// In these blocks, if anywhere.
+    Span(BlockSpan),
+    /// These blocks of the index must be loaded to know.
+    Missing(BlockSpan),
+    /// The key is less than every key of the run.
+    Absent,
+}
+
+/// An open run.
+pub struct Run {
+    storage: Arc<Storage>,
+    cached: Arc<CachedExtent>,
+    reference: RunRef,
+}
+
+impl Run {
+    /// The run of `reference`. Does no I/O.
+    #[must_use]
+    pub fn open(storage: &Arc<Storage>, reference: RunRef) -> Arc<Self> {
+        let cached = storage.cached(reference.extent, reference.generation);
+        Arc::new(Self { storage: Arc::clone(storage), cached, reference })
+    }
+
+    /// What it was opened with.
+    pub fn reference(&self) -> &RunRef {
+        &self.reference
+    }
+
+    /// Its blocks in the cache, to load many at once.
+    pub fn cached(&self) -> &Arc<CachedExtent> {
+        &self.cached
+    }
+
+    pub(in crate::run) fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// The number of a block of the run in the data file.
+    pub(in crate::run) fn block_no(&self, block: u32) -> BlockNo {
+        BlockNo(self.reference.extent.start.0 + u64::from(block))
+    }
+
+    /// Adds the place of a block of the run to an error.
+    pub(in crate::run) fn blame(&self, block: u32) -> impl Fn(Error) -> Error {
+        let offset = self.block_no(block).0.saturating_mul(BLOCK_BYTES_U64);
+        move |error| error.at(DATA_FILE, offset)
+    }
+
+    /// False if the filter knows that the key of `hash` is not there. `bytes` is the block that
+    /// [`Run::filter_block`] names: what `load_many` returned. (A full cache may not keep what was
+    /// loaded, so asking it again would not always help.)
+    pub fn may_contain_in(&self, hash: KeyHash, bytes: &[u8]) -> Result<bool> {
+        match self.filter_block(hash) {
+            Some(block) => self.probe(block, bytes, hash),
+            None => Ok(true),
+        }
+    }
+
+    /// What the filter says without reading anything.
+    pub fn filter_state(&self, hash: KeyHash, guard: &Guard) -> Result<FilterState> {
+        let Some(block) = self.filter_block(hash) else { return Ok(FilterState::Maybe) };
+        let Some(bytes) = self.cached.cached(block, guard) else {
+            return Ok(FilterState::Missing(block));
+        };
+        let maybe = self.probe(block, &bytes, hash)?;
+        Ok(if maybe { FilterState::Maybe } else { FilterState::No })
+    }
+
+    /// The block of the extent that the filter keeps `hash` in; `None` without a filter.
+    pub fn filter_block(&self, hash: KeyHash) -> Option<u32> {
+        Some(self.reference.filter_start() + self.reference.filter.block_of(hash)?)
+    }
+
+    fn probe(&self, block: u32, bytes: &[u8], hash: KeyHash) -> Result<bool> {
+        self.reference.filter.prefetch(bytes, hash);
+        expect_kind(bytes, BlockKind::Filter, self.block_no(block))?;
+        Ok(self.reference.filter.may_contain(bytes, hash))
+    }
+
+    /// The span that has `key` if any has; `None` if the key is less than every key of the run.
+    /// Reads index blocks if need be.
+    pub fn locate(&self, key: &[u8], guard: &Guard) -> Result<Option<BlockSpan>> {
+        match self.walk(key, Fetch::Load, guard)? {
+            Located::Span(span) => Ok(Some(span)),
+            Located::Absent => Ok(None),
+            Located::Missing(_) => Err(Error::internal("a block was loaded and is missing")),
+        }
+    }
+
+    /// The same without reading anything. Whoever loads what is missing and asks again should do so
+    /// once per level of the index at most and then call [`Run::locate`]: a cache under pressure
+    /// may not keep what was loaded.
+    pub fn locate_cached(&self, key: &[u8], guard: &Guard) -> Result<Located> {
+        self.walk(key, Fetch::Cached, guard)
+    }
+
+    fn walk(&self, key: &[u8], fetch: Fetch, guard: &Guard) -> Result<Located> {
+        let mut span = self.reference.root();
+        for level in (1..=self.reference.index_levels).rev() {
+            let child = self.read_span(span, BlockKind::Index, fetch, guard, |block| {
+                let place = match block.search(key)? {
+                    Ok(place) => place,
+                    Err(0) => return Ok(None),
+                    Err(place) => place - 1,
+                };
+                self.child(&block, place, span, level).map(Some)
+            })?;
+            span = match child {
+                None => return Ok(Located::Missing(span)),
+                Some(None) => return Ok(Located::Absent),
+                Some(Some(child)) => child,
+            };
+        }
+        Ok(Located::Span(span))
+    }
+
+    /// The span that entry `place` of an index block refers to. The block is `parent`, at `level`;
+    /// what it refers to must come before it, so that no walk ever goes in circles.
+    pub(in crate::run) fn child(
+        &self,
+        block: &SortedBlock<'_>,
+        place: usize,
+        parent: BlockSpan,
+        level: u8,
+    ) -> Result<BlockSpan> {
+        let entry = block.entry(place)?;
+        let payload = &block.bytes()[entry.payload..entry.end];
+        let mut decoder = Decoder::new(payload, "an index entry of a run");
+        let span = BlockSpan { first: decoder.varint_u32()?, blocks: decoder.varint_u32()? };
+        decoder.finish()?;
+        let data = self.reference.data_blocks;
+        let home = if level == 1 { 0..data } else { data..parent.first };
+        let right = (1..=SPAN_BLOCKS_MAX).contains(&span.blocks)
+            && home.contains(&span.first)
+            && span.end() <= home.end;
+        if !right {
+            return Err(decoder.damaged("it refers to blocks that it must not"));
+        }
+        Ok(span)
+    }
+
+    /// The entry of `key` in the blocks that `locate` named. Reads them if need be.
+    pub fn find_in(&self, span: BlockSpan, key: &[u8], guard: &Guard) -> Result<Option<RunHit>> {
+        let hit =
+            self.read_span(span, BlockKind::Data, Fetch::Load, guard, |block| find(&block, key))?;
+        Ok(hit.flatten())
+    }
+
+    /// Joins the blocks of a span and shows it to `read`.
+    fn show<T>(
+        &self,
+        span: BlockSpan,
+        kind: BlockKind,
+        blocks: &[CachedBlock<'_>],
+        read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let show = |bytes: &[u8]| {
+            let block = SortedBlock::parse(bytes, kind)?;
+            if block.span() != span.blocks {
+                return Err(Error::corrupt(
+                    "a span of a run has another length than its index says",
+                ));
+            }
+            read(block)
+        };
+        if let [block] = blocks {
+            // Heads and slots of usual records: their lines arrive together, not one by one.
+            for line in block.chunks(LINE_BYTES).take(HEADER_LINES) {
+                prefetch_read(line.as_ptr());
+            }
+            return show(block).map_err(self.blame(span.first));
+        }
+        let mut bytes = Vec::with_capacity(blocks.len() * BLOCK_BYTES);
+        for block in blocks {
+            bytes.extend_from_slice(block);
+        }
+        join_in_place(&mut bytes).and_then(|()| show(&bytes)).map_err(self.blame(span.first))
+    }
+
+    /// Brings a span together and shows it to `read`. `None` if it is not in memory and must not be
+    /// loaded.
+    pub(in crate::run) fn read_span<T>(
+        &self,
+        span: BlockSpan,
+        kind: BlockKind,
+        fetch: Fetch,
+        guard: &Guard,
+        read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        if span.blocks == 1 {
+            let Some(block) = self.fetch(span.first, kind, fetch, guard)? else { return Ok(None) };
+            return self.show(span, kind, &[block], read).map(Some);
+        }
+        let indexes = span.first..span.end();
+        let blocks = if fetch == Fetch::Load {
+            let wanted: Vec<_> = indexes.map(|index| (&*self.cached, index)).collect();
+            self.storage.load_many(&wanted, priority(kind), guard)?
+        } else {
+            let found: Option<Vec<_>> =
+                indexes.map(|index| self.cached.cached(index, guard)).collect();
+            let Some(found) = found else { return Ok(None) };
+            found
+        };
+        self.show(span, kind, &blocks, read).map(Some)
+    }
+
+    fn fetch<'g>(
+        &'g self,
+        block: u32,
+        kind: BlockKind,
+        fetch: Fetch,
+        guard: &'g Guard,
+    ) -> Result<Option<CachedBlock<'g>>> {
+        match fetch {
+            Fetch::Load => self.cached.block(block, priority(kind), guard).map(Some),
+            Fetch::Cached => Ok(self.cached.cached(block, guard)),
+        }
+    }
+}
+
+fn find(block: &SortedBlock<'_>, key: &[u8]) -> Result<Option<RunHit>> {
+    let Some(entry) = block.find(key)? else { return Ok(None) };
+    entry.update(block.bytes()).map(|update| Some(RunHit::from(update)))
+}
+
+/// Whether a block that is not in memory is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::run) enum Fetch {
+    Load,
+    Cached,
+}
+
+fn priority(kind: BlockKind) -> Priority {
+    if kind == BlockKind::Index { Priority::Index } else { Priority::Data }
+}

@@ -1,0 +1,13 @@
+//! Reading runs: point lookups, scans, merges, and the check of everything.
+
+mod cursor;
+mod estimate;
+pub(in crate::run) mod lookup;
+mod steps;
+mod stream;
+mod verify;
+
+pub use cursor::RunCursor;
+pub use lookup::{FilterState, Located, Run, RunHit};
+pub use stream::RunStream;
+pub use verify::RunReport;

@@ -1,0 +1,136 @@
+//! Stepping through the entries of one span, in either direction, within a range.
+//!
+//! What cursors and streams have in common: the span's bytes stay with the caller and are given
+//! with every call; here is where in them the reader stands, and the key put together.
+
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{LargeRef, Update};
+use crate::run::block::{Entry, EntryKind, KeyBuffer, Layout, SortedBlock};
+use crate::storage::block::BlockKind;
+use std::ops::Bound;
+
+/// Where a reader stands in a span.
+#[derive(Default)]
+pub struct Steps {
+    key: KeyBuffer,
+    place: Option<Place>,
+    /// A large reference, decoded when the reader came to it.
+    large: Option<LargeRef>,
+}
+
+struct Place {
+    layout: Layout,
+    /// The entry the reader stands on.
+    index: usize,
+    /// Entries of the span within the range: from here ...
+    low: usize,
+    /// ... up to here, excluded.
+    high: usize,
+    entry: Entry,
+}
+
+/// What a span has to do with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entered {
+    /// The reader stands on an entry.
+    pub found: bool,
+    /// The span reaches past the end of the range that the reader goes to: no further span can
+    /// have entries within.
+    pub last: bool,
+}
+
+impl Steps {
+    /// The key the reader stands on.
+    #[inline]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.place.as_ref().map(|_| self.key.as_slice())
+    }
+
+    /// Heap bytes held.
+    pub fn heap_bytes(&self) -> usize {
+        self.key.capacity()
+    }
+
+    /// The update the reader stands on; a tombstone if it stands nowhere.
+    #[inline]
+    pub fn update<'a>(&self, bytes: &'a [u8]) -> Update<'a> {
+        let Some(place) = &self.place else { return Update::Delete };
+        match (place.entry.kind, self.large) {
+            (EntryKind::Value, _) => Update::Put(&bytes[place.entry.payload..place.entry.end]),
+            (EntryKind::Large, Some(large)) => Update::PutLarge(large),
+            (EntryKind::Large | EntryKind::Tombstone, _) => Update::Delete,
+        }
+    }
+
+    /// Stands nowhere.
+    pub fn leave(&mut self) {
+        self.place = None;
+    }
+
+    /// Goes to the first entry (in `direction`) of the joined span `bytes` that lies in `range`.
+    pub fn enter(
+        &mut self,
+        bytes: &[u8],
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Entered> {
+        self.place = None;
+        let block = SortedBlock::parse(bytes, BlockKind::Data)?;
+        let layout = block.layout();
+        let low = match &range.lower {
+            Bound::Unbounded => 0,
+            Bound::Included(key) => block.search(key)?.unwrap_or_else(|place| place),
+            Bound::Excluded(key) => block.search(key)?.map_or_else(|place| place, |at| at + 1),
+        };
+        let high = match &range.upper {
+            Bound::Unbounded => layout.count(),
+            Bound::Included(key) => block.search(key)?.map_or_else(|place| place, |at| at + 1),
+            Bound::Excluded(key) => block.search(key)?.unwrap_or_else(|place| place),
+        };
+        let last = match direction {
+            Direction::Ascending => high < layout.count(),
+            Direction::Descending => low > 0,
+        };
+        if low >= high {
+            return Ok(Entered { found: false, last });
+        }
+        let index = if direction == Direction::Ascending { low } else { high - 1 };
+        self.key.set_prefix(&block);
+        let entry = self.stand_on(&block, index)?;
+        self.place = Some(Place { layout, index, low, high, entry });
+        Ok(Entered { found: true, last })
+    }
+
+    /// Goes to the next entry of the same span. False if there is none; then the reader stands
+    /// where it stood.
+    #[inline]
+    pub fn step(&mut self, bytes: &[u8], direction: Direction) -> Result<bool> {
+        let Some(place) = &self.place else { return Ok(false) };
+        let index = match direction {
+            Direction::Ascending if place.index + 1 < place.high => place.index + 1,
+            Direction::Descending if place.index > place.low => place.index - 1,
+            _ => return Ok(false),
+        };
+        let block = place.layout.over(bytes);
+        let entry = self.stand_on(&block, index)?;
+        if let Some(place) = &mut self.place {
+            place.index = index;
+            place.entry = entry;
+        }
+        Ok(true)
+    }
+
+    #[inline]
+    fn stand_on(&mut self, block: &SortedBlock<'_>, index: usize) -> Result<Entry> {
+        let entry = block.entry(index)?;
+        self.key.set(block, index, &entry);
+        if entry.kind != EntryKind::Value {
+            self.large = match entry.update(block.bytes())? {
+                Update::PutLarge(large) => Some(large),
+                Update::Put(_) | Update::Delete => None,
+            };
+        }
+        Ok(entry)
+    }
+}

@@ -1,0 +1,174 @@
+//! Reading a run for a merge: ascending, in large pieces, around the block cache.
+//!
+//! ```text
+//!   slab of the budget   [ rest of last piece | next blocks from the device ............. ]
+//!                          ^ moved to the front      verified as they arrive
+//! ```
+//!
+//! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
+//! the range are read: the index (through the cache) says where it begins and ends.
+
+use crate::base::budget::{OwnedSlab, Use};
+use crate::base::error::{Error, Result};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
+use crate::base::stream::{SortedStream, Update};
+use crate::base::sync::Arc;
+use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
+use crate::run::read::lookup::Run;
+use crate::run::read::steps::Steps;
+use crate::storage::block::BlockKind;
+use crossbeam_epoch::Guard;
+use std::ops::{Bound, Range};
+
+const SLAB_BLOCKS: u32 = 64;
+
+const _: () = assert!(SLAB_BLOCKS as usize * BLOCK_BYTES == SLAB_BYTES);
+const _: () = assert!(SPAN_BLOCKS_MAX <= SLAB_BLOCKS);
+
+/// Entries of a run within a range, ascending, tombstones included.
+pub struct RunStream {
+    run: Arc<Run>,
+    range: KeyRange,
+    slab: OwnedSlab,
+    /// Blocks of the run that are in the slab.
+    held: Range<u32>,
+    /// The head of the next span.
+    next: u32,
+    /// No block from here on has entries of the range.
+    end: u32,
+    /// Where the current span is in the slab.
+    span: Range<usize>,
+    steps: Steps,
+    bytes_read: u64,
+}
+
+impl RunStream {
+    /// The entries of `run` within `range`, standing on the first.
+    pub fn new(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
+        let blocks = blocks_of(run, &range, &crossbeam_epoch::pin())?;
+        let mut stream = Self {
+            run: Arc::clone(run),
+            range,
+            slab: run.storage().budget().take_slab_forced(Use::Work),
+            held: blocks.start..blocks.start,
+            next: blocks.start,
+            end: blocks.end,
+            span: 0..0,
+            steps: Steps::default(),
+            bytes_read: 0,
+        };
+        stream.next_span()?;
+        Ok(stream)
+    }
+
+    /// How much was read from the device so far.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    /// Goes to the first entry of the next span that has any in the range.
+    fn next_span(&mut self) -> Result<()> {
+        self.steps.leave();
+        while self.next < self.end {
+            let first = self.next;
+            self.bring_span(first).map_err(self.run.blame(first))?;
+            let bytes = &self.slab.bytes()[self.span.clone()];
+            let entered = self
+                .steps
+                .enter(bytes, &self.range, Direction::Ascending)
+                .map_err(self.run.blame(first))?;
+            if entered.last {
+                self.end = self.next;
+            }
+            if entered.found {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the span that begins at block `first` the current one.
+    fn bring_span(&mut self, first: u32) -> Result<()> {
+        if !self.held.contains(&first) {
+            self.fill(first)?;
+        }
+        let at = |block: u32, held: &Range<u32>| (block - held.start) as usize * BLOCK_BYTES;
+        let head = at(first, &self.held);
+        let span = span_of(&self.slab.bytes()[head..head + BLOCK_BYTES], BlockKind::Data)?;
+        if span > self.end - first {
+            return Err(Error::corrupt("a span reaches past the entries of its run"));
+        }
+        if first + span > self.held.end {
+            self.fill(first)?;
+        }
+        let start = at(first, &self.held);
+        let blocks = &mut self.slab.bytes_mut()[start..start + span as usize * BLOCK_BYTES];
+        join_in_place(blocks)?;
+        self.span = start..start + joined_bytes(span);
+        self.next = first + span;
+        Ok(())
+    }
+
+    /// Moves what is held from block `first` on to the front and reads on behind it.
+    fn fill(&mut self, first: u32) -> Result<()> {
+        let kept = self.held.end.saturating_sub(first);
+        if kept > 0 {
+            let from = (first - self.held.start) as usize * BLOCK_BYTES;
+            let kept_bytes = kept as usize * BLOCK_BYTES;
+            self.slab.bytes_mut().copy_within(from..from + kept_bytes, 0);
+        }
+        let read = first + kept;
+        let until = self.end.min(first + SLAB_BLOCKS);
+        let place = kept as usize * BLOCK_BYTES..(until - first) as usize * BLOCK_BYTES;
+        let generation = self.run.reference().generation;
+        let number = self.run.block_no(read);
+        self.run.storage().read_blocks(number, generation, &mut self.slab.bytes_mut()[place])?;
+        self.bytes_read += u64::from(until - read) * BLOCK_BYTES_U64;
+        self.held = first..until;
+        Ok(())
+    }
+}
+
+impl SortedStream for RunStream {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.steps.key()
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.steps.update(&self.slab.bytes()[self.span.clone()])
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        let bytes = &self.slab.bytes()[self.span.clone()];
+        match self.steps.step(bytes, Direction::Ascending) {
+            Ok(true) => Ok(()),
+            Ok(false) => self.next_span(),
+            Err(error) => Err(self.run.blame(self.next.saturating_sub(1))(error)),
+        }
+    }
+}
+
+/// The blocks of a run that can have entries of a range: whole spans.
+pub(in crate::run) fn blocks_of(run: &Run, range: &KeyRange, guard: &Guard) -> Result<Range<u32>> {
+    if range.is_empty() {
+        return Ok(0..0);
+    }
+    let start = match &range.lower {
+        Bound::Unbounded => 0,
+        Bound::Included(key) | Bound::Excluded(key) => {
+            run.locate(key, guard)?.map_or(0, |span| span.first)
+        }
+    };
+    let end = match &range.upper {
+        Bound::Unbounded => run.reference().data_blocks,
+        Bound::Included(key) | Bound::Excluded(key) => {
+            run.locate(key, guard)?.map_or(start, |span| span.end())
+        }
+    };
+    Ok(start..end.max(start))
+}
