@@ -1,0 +1,171 @@
+//! The seam: what an engine must do.
+//!
+//! An engine owns the durable structure of one keyspace and nothing else. It *absorbs* sorted
+//! updates and gives *versions*; versions answer reads. Logs, memtables, snapshots, recovery and
+//! background threads are not its business: `db` calls it, it calls the parts and storage below it.
+//!
+//! ```text
+//!   db                                engine                          storage
+//!   finalized memtable -- absorb ---> merges, writes new extents ---> write_at
+//!                      <-- Absorbed { version, gained, lost } --
+//!   checkpoint        -- root -----> describes its newest version
+//!                      <-- root blob (goes into the catalog) --
+//!   reads             -- Version::{get, multi_get, cursor} -->        block cache
+//! ```
+//!
+//! Rules of the contract:
+//! 1. Absorbs, maintenance and root are called by one thread at a time per engine (a lock of db's);
+//!    reads of versions come from any thread at any time.
+//! 2. A version never changes, whatever the engine does later. It stays readable while anyone
+//!    holds it: extents that it refers to are reused only after db found that neither a holder nor
+//!    the durable root can reach them.
+//! 3. Everything a version refers to has been written (not necessarily synced) when absorb returns.
+//!    db syncs before it makes a root durable.
+//! 4. After an error from absorb or maintain the newest version is the one before the call, and
+//!    what the call allocated has been given back.
+
+use crate::base::bytes::Value;
+use crate::base::checksum::KeyHash;
+use crate::base::error::Result;
+use crate::base::ids::{Extent, Generation};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
+use crate::base::sync::Arc;
+use crate::base::workers::Workers;
+
+/// The durable structure of one keyspace.
+pub trait Engine: Send + Sync {
+    /// The newest version.
+    fn version(&self) -> Arc<dyn Version>;
+
+    /// Takes in `updates` and makes the next version: newer than everything the engine has.
+    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
+
+    /// Describes the newest version so that `crate::engines::open` finds it again. What the blob
+    /// refers to has been written when this returns.
+    fn root(&self) -> Result<Vec<u8>>;
+
+    /// Does one bounded unit of background work on the newest version, or none if there is none.
+    fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
+
+    /// Background work that waits, in bytes to be rewritten: db slows writers as it grows.
+    fn debt_bytes(&self) -> u64;
+
+    /// The checkpoint distance changed (bytes of updates that come with one absorb).
+    fn set_checkpoint_distance(&self, bytes: u64);
+
+    /// Figures by cause.
+    fn stats(&self) -> EngineStats;
+}
+
+/// An immutable state of one engine.
+pub trait Version: Send + Sync {
+    /// The value of `key`, if it has one.
+    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>>;
+
+    /// The values of `keys`, in the order asked. What is not in memory is read together.
+    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Option<Found>>> {
+        keys.iter().map(|(key, hash)| self.get(key, *hash)).collect()
+    }
+
+    /// The entries within `range`, in `direction`; holds the version while it lives. The stream has
+    /// no tombstones.
+    fn cursor(
+        self: Arc<Self>,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Box<dyn SortedStream + Send>>;
+
+    /// Visits every extent that the version refers to, each once. Reads metadata, never data.
+    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()>;
+
+    /// Writes the version's structure as text for people: where everything is and how full.
+    fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()>;
+
+    /// Reads everything and checks every checksum and every invariant; findings that do not stop
+    /// the walk go to `report`.
+    fn verify(&self, report: &mut dyn VerifyReport) -> Result<()>;
+}
+
+/// What a lookup in a version found: never a tombstone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// The value.
+    Value(Value),
+    /// A large value, still to be read.
+    Large(LargeRef),
+}
+
+/// An extent that a version refers to. Its generation tells db which versions can know it: those
+/// made after it was allocated.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OwnedExtent {
+    /// The blocks.
+    pub extent: Extent,
+    /// The generation its blocks were sealed with.
+    pub generation: Generation,
+    /// True for a large value's.
+    pub large_value: bool,
+}
+
+impl From<&LargeRef> for OwnedExtent {
+    fn from(large: &LargeRef) -> Self {
+        Self { extent: large.extent, generation: large.generation, large_value: true }
+    }
+}
+
+/// What an absorb did.
+pub struct Absorbed {
+    /// The next version.
+    pub version: Arc<dyn Version>,
+    /// Extents that the next version refers to and the one before did not. Large values that came
+    /// with the updates count as gained.
+    pub gained: Vec<OwnedExtent>,
+    /// Extents that the version before referred to and the next one does not.
+    pub lost: Vec<OwnedExtent>,
+}
+
+/// What an engine may use while it works.
+pub struct Work<'a> {
+    /// Threads to spread independent parts over.
+    pub workers: &'a Workers,
+    /// Called with the ranks of updates absorbed since the last call; for progress and pacing.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Where `verify` tells what it found.
+pub trait VerifyReport {
+    /// So many blocks were read and checked.
+    fn blocks(&mut self, count: u64);
+    /// So many entries were seen.
+    fn entries(&mut self, count: u64);
+    /// Something is wrong; the walk goes on where it can.
+    fn finding(&mut self, error: crate::base::error::Error);
+}
+
+/// Figures of one engine, by cause. Byte counts are totals since open.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct EngineStats {
+    /// Height of the structure (0 when empty).
+    pub height: u32,
+    /// Tree nodes or comparable units of structure.
+    pub nodes: u64,
+    /// Runs or pages that hold entries at rest (leaves).
+    pub leaves: u64,
+    /// Runs or pages that hold entries on their way (buffers).
+    pub buffered_runs: u64,
+    /// Key and inline value bytes in leaves.
+    pub leaf_bytes: u64,
+    /// Key and inline value bytes in buffers.
+    pub buffered_bytes: u64,
+    /// Blocks' bytes that the newest version occupies.
+    pub disk_bytes: u64,
+    /// Bytes written for runs that hold entries.
+    pub run_bytes_written: u64,
+    /// Bytes written for the structure above them.
+    pub node_bytes_written: u64,
+    /// Bytes read by merges.
+    pub merge_bytes_read: u64,
+    /// Things that happened, by name, in a fixed order: splits, joins, flushes ...
+    pub events: Vec<(&'static str, u64)>,
+}

@@ -1,0 +1,354 @@
+//! The bytes of nodes and of the root blob.
+//!
+//! A node is a sequence of bytes, cut over the payloads of consecutive blocks of kind `Engine` in
+//! one extent; the rest of the last payload is zero.
+//!
+//! ```text
+//! block    0  checksum, kind (see `storage/block.rs`); bytes 9 to 15 are zero
+//!         16  4080 bytes of the node
+//!
+//! node     0    1  format ([`NODE_FORMAT`])
+//!          1    1  height
+//!          2    4  pivots
+//!          6    4  segments
+//!         10       segments, then pivots
+//!
+//! segment      1  flags: bit 0 = another node refers to the run, too
+//!              v  length of its first key, then that key
+//!                 its run (`RunRef`)
+//!
+//! pivot        v  bytes that its key shares with the pivot before
+//!              v  length of the rest, then the rest
+//!              1  child: 0 none, 1 leaf (height 1), 2 node (above)
+//!                 leaf: its run (`RunRef`); node: [`NodeRef`], [`Summary`]
+//!              v  parts; each: level (v), segment (v), entries (v), tombstones (v), bytes (v)
+//!
+//! NodeRef      v  first block; v generation; v bytes of the node
+//! Summary         leaf totals, buffered totals (three v each), leaves, nodes, segments, pivots (v)
+//!
+//! root     0    1  format ([`ROOT_FORMAT`])
+//!          1    1  height of the root node
+//!          2    1  0 = empty tree, nothing follows; 1 = NodeRef, Summary,
+//!                  v blocks of all runs, nodes and large values the tree refers to
+//! ```
+//!
+//! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
+//! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
+//! runs are checked.
+
+use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Segment, Summary, Totals};
+use super::residence::NodeSlot;
+use crate::base::codec::{Decoder, put_bytes, put_varint};
+use crate::base::error::Result;
+use crate::base::ids::{Extent, Generation};
+use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX};
+use crate::base::sync::{Arc, AtomicBool, Ordering};
+use crate::run::{Run, RunRef};
+use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
+use std::collections::BTreeMap;
+
+/// The first byte of every node.
+const NODE_FORMAT: u8 = 1;
+/// The first byte of every root blob.
+const ROOT_FORMAT: u8 = 1;
+/// The flag of a segment whose run another node refers to, too.
+const SEGMENT_SHARED: u8 = 1;
+/// No level is higher, whatever the options are.
+const LEVEL_MAX: u64 = 63;
+/// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
+const NODE_BYTES_MAX: u32 = 64 << 20;
+
+/// Where a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NodeRef {
+    /// The blocks.
+    pub extent: Extent,
+    /// The generation they were sealed with.
+    pub generation: Generation,
+    /// The bytes of the node in them.
+    pub bytes: u32,
+}
+
+impl NodeRef {
+    /// The blocks that a node of so many bytes takes.
+    pub fn blocks_for(bytes: u32) -> u32 {
+        let payload = u32::try_from(BLOCK_PAYLOAD_BYTES).unwrap_or(u32::MAX);
+        bytes.div_ceil(payload)
+    }
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.extent.start.0);
+        put_varint(out, self.generation.0);
+        put_varint(out, u64::from(self.bytes));
+    }
+
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
+        let start = decoder.varint()?;
+        let generation = Generation(decoder.varint()?);
+        let bytes = decoder.varint_u32()?;
+        if bytes == 0 || bytes > NODE_BYTES_MAX {
+            return Err(decoder.damaged("the length of a node is out of bounds"));
+        }
+        let blocks = Self::blocks_for(bytes);
+        if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / 4096) {
+            return Err(decoder.damaged("a node lies beyond the end of numbers"));
+        }
+        Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
+    }
+}
+
+impl Totals {
+    fn encode(&self, out: &mut Vec<u8>) {
+        [self.entries, self.tombstones, self.bytes].into_iter().for_each(|n| put_varint(out, n));
+    }
+
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
+        let (entries, tombstones) = (decoder.varint()?, decoder.varint()?);
+        let totals = Self { entries, tombstones, bytes: decoder.varint()? };
+        // Sums of totals stay far from the end of numbers.
+        let bound = 1 << 56;
+        if tombstones > entries || entries > bound || totals.bytes > bound {
+            return Err(decoder.damaged("totals are out of bounds"));
+        }
+        Ok(totals)
+    }
+}
+
+impl Summary {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.leaf.encode(out);
+        self.buffered.encode(out);
+        let counts = [self.leaves, self.nodes, self.segments, self.pivots];
+        counts.into_iter().for_each(|n| put_varint(out, n));
+    }
+
+    fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
+        let (leaf, buffered) = (Totals::decode(decoder)?, Totals::decode(decoder)?);
+        let mut counts = [0; 4];
+        for count in &mut counts {
+            *count = u64::from(decoder.varint_u32()?);
+        }
+        let [leaves, nodes, segments, pivots] = counts;
+        Ok(Self { leaf, buffered, leaves, nodes, segments, pivots })
+    }
+}
+
+/// The bytes of `node`. Children that are nodes must have been written.
+pub(super) fn encode_node(node: &Node) -> Vec<u8> {
+    let segments = node.segments();
+    let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
+    let mut out = vec![NODE_FORMAT, node.height];
+    out.extend_from_slice(&count(node.pivots.len()));
+    out.extend_from_slice(&count(segments.len()));
+    let mut numbers = BTreeMap::new();
+    for (number, segment) in segments.iter().enumerate() {
+        numbers.insert(segment.run.reference().extent, number as u64);
+        let shared = segment.shared.load(Ordering::Relaxed);
+        out.push(if shared { SEGMENT_SHARED } else { 0 });
+        put_bytes(&mut out, &segment.first);
+        segment.run.reference().encode(&mut out);
+    }
+    let mut before: &[u8] = b"";
+    for pivot in &node.pivots {
+        let shared = before.iter().zip(pivot.key.iter()).take_while(|(a, b)| a == b).count();
+        put_varint(&mut out, shared as u64);
+        put_bytes(&mut out, &pivot.key[shared..]);
+        before = &pivot.key;
+        match &pivot.child {
+            Child::None => out.push(0),
+            Child::Leaf(run) => {
+                out.push(1);
+                run.reference().encode(&mut out);
+            }
+            Child::Node(slot, summary) => {
+                out.push(2);
+                if let Some(reference) = slot.reference() {
+                    reference.encode(&mut out);
+                }
+                summary.encode(&mut out);
+            }
+        }
+        put_varint(&mut out, pivot.parts.len() as u64);
+        for part in &pivot.parts {
+            put_varint(&mut out, u64::from(part.level));
+            put_varint(&mut out, numbers[&part.segment.run.reference().extent]);
+            part.totals.encode(&mut out);
+        }
+    }
+    out
+}
+
+/// Cuts the bytes of a node into blocks, unsealed.
+pub(super) fn to_blocks(bytes: &[u8]) -> Vec<u8> {
+    let chunks = bytes.chunks(BLOCK_PAYLOAD_BYTES);
+    let mut blocks = vec![0; chunks.len() * BLOCK_BYTES];
+    for (chunk, block) in chunks.zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
+        block[8] = BlockKind::Engine as u8;
+        block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + chunk.len()].copy_from_slice(chunk);
+    }
+    blocks
+}
+
+/// Puts the bytes of a node together again, from verified blocks of kind `Engine`.
+pub(super) fn from_blocks(blocks: &[u8], bytes: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(blocks.len());
+    for block in blocks.chunks_exact(BLOCK_BYTES) {
+        out.extend_from_slice(&block[BLOCK_HEADER_BYTES..]);
+    }
+    out.truncate(bytes as usize);
+    out
+}
+
+/// How decoding gets at runs and nodes: handles to the same one are shared. Fails if the extent of
+/// a reference lies outside of the data file.
+pub(super) trait Opener {
+    /// The open run of this reference.
+    fn run(&self, reference: RunRef) -> Result<Arc<Run>>;
+    /// A slot for the node of this reference.
+    fn node(&self, reference: NodeRef, height: u8) -> Result<Arc<NodeSlot>>;
+}
+
+/// Reads a node that must have this height.
+pub(super) fn decode_node(bytes: &[u8], height: u8, opener: &dyn Opener) -> Result<Node> {
+    let mut decoder = Decoder::new(bytes, "node");
+    if decoder.u8()? != NODE_FORMAT {
+        return Err(decoder.damaged("its format is not known"));
+    }
+    if decoder.u8()? != height {
+        return Err(decoder.damaged("its height is not what its parent says"));
+    }
+    let (pivot_count, segment_count) = (decoder.u32()? as usize, decoder.u32()? as usize);
+    // Every pivot and every segment takes several bytes.
+    if pivot_count == 0 || pivot_count.max(segment_count) > bytes.len() / 4 {
+        return Err(decoder.damaged("it has no pivots, or more than it has room for"));
+    }
+    let mut segments = Vec::with_capacity(segment_count);
+    for _ in 0..segment_count {
+        let flags = decoder.u8()?;
+        if flags & !SEGMENT_SHARED != 0 {
+            return Err(decoder.damaged("a segment has a flag that is not known"));
+        }
+        let first = decoder.bytes(KEY_BYTES_MAX)?.into();
+        let run = opener.run(RunRef::decode(&mut decoder)?)?;
+        let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
+        segments.push((Arc::new(Segment { run, first, shared }), false));
+    }
+    let mut pivots: Vec<Pivot> = Vec::with_capacity(pivot_count);
+    for _ in 0..pivot_count {
+        let key = decode_key(&mut decoder, pivots.last())?;
+        let child = decode_child(&mut decoder, height, opener)?;
+        let parts = decode_parts(&mut decoder, &mut segments)?;
+        pivots.push(Pivot { key, child, parts });
+    }
+    decoder.finish()?;
+    if segments.iter().any(|(_, used)| !used) {
+        return Err(decoder.damaged("a segment is used by no pivot"));
+    }
+    Ok(Node::new(height, pivots))
+}
+
+fn decode_key(decoder: &mut Decoder<'_>, before: Option<&Pivot>) -> Result<Arc<[u8]>> {
+    let shared = decoder.length(before.map_or(0, |pivot| pivot.key.len()))?;
+    let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
+    let mut key = Vec::with_capacity(shared + rest.len());
+    if let Some(before) = before {
+        key.extend_from_slice(&before.key[..shared]);
+    }
+    key.extend_from_slice(rest);
+    if before.is_some_and(|before| *before.key >= *key) {
+        return Err(decoder.damaged("its pivots are not in order"));
+    }
+    Ok(key.into())
+}
+
+fn decode_child(decoder: &mut Decoder<'_>, height: u8, opener: &dyn Opener) -> Result<Child> {
+    match (decoder.u8()?, height) {
+        (0, _) => Ok(Child::None),
+        (1, 1) => Ok(Child::Leaf(opener.run(RunRef::decode(decoder)?)?)),
+        (2, 2..) => {
+            let reference = NodeRef::decode(decoder)?;
+            let summary = Summary::decode(decoder)?;
+            Ok(Child::Node(opener.node(reference, height - 1)?, summary))
+        }
+        _ => Err(decoder.damaged("a child does not fit the height")),
+    }
+}
+
+fn decode_parts(
+    decoder: &mut Decoder<'_>,
+    segments: &mut [(Arc<Segment>, bool)],
+) -> Result<Vec<Part>> {
+    let count = decoder.length(decoder.remaining() / 5)?;
+    let mut parts: Vec<Part> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let level = u8::try_from(decoder.varint()?.min(LEVEL_MAX + 1)).unwrap_or(u8::MAX);
+        let number = decoder.length(segments.len().saturating_sub(1))?;
+        let totals = Totals::decode(decoder)?;
+        let ordered = parts.last().is_none_or(|before| before.level <= level);
+        if !ordered || u64::from(level) > LEVEL_MAX {
+            return Err(decoder.damaged("the levels of a pivot are not in order"));
+        }
+        let Some((segment, used)) = segments.get_mut(number) else {
+            return Err(decoder.damaged("a part names no segment"));
+        };
+        let whole = Totals::of_run(&segment.run);
+        let fits = totals.entries <= whole.entries && totals.bytes <= whole.bytes;
+        if totals.entries == 0 || !fits {
+            return Err(decoder.damaged("a part does not fit its segment"));
+        }
+        *used = true;
+        parts.push(Part { level, segment: Arc::clone(segment), totals });
+    }
+    Ok(parts)
+}
+
+/// What a root blob says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RootBlob {
+    /// The height of the root node.
+    pub height: u8,
+    /// The root node; `None` for an empty tree.
+    pub reference: Option<NodeRef>,
+    /// What lies in and below it.
+    pub summary: Summary,
+    /// The blocks of everything that the tree refers to.
+    pub disk_blocks: u64,
+}
+
+impl RootBlob {
+    /// The blob.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![ROOT_FORMAT, self.height, u8::from(self.reference.is_some())];
+        if let Some(reference) = self.reference {
+            reference.encode(&mut out);
+            self.summary.encode(&mut out);
+            put_varint(&mut out, self.disk_blocks);
+        }
+        out
+    }
+
+    /// Reads a blob.
+    pub fn decode(blob: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder::new(blob, "root of a turtle tree");
+        if decoder.u8()? != ROOT_FORMAT {
+            return Err(decoder.damaged("its format is not known"));
+        }
+        let height = decoder.u8()?;
+        if height == 0 || height > HEIGHT_MAX {
+            return Err(decoder.damaged("its height is out of bounds"));
+        }
+        let mut root =
+            Self { height, reference: None, summary: Summary::default(), disk_blocks: 0 };
+        match decoder.u8()? {
+            0 if height == 1 => {}
+            1 => {
+                root.reference = Some(NodeRef::decode(&mut decoder)?);
+                root.summary = Summary::decode(&mut decoder)?;
+                root.disk_blocks = decoder.varint()?;
+            }
+            _ => return Err(decoder.damaged("it says neither that it is empty nor where it is")),
+        }
+        decoder.finish()?;
+        Ok(root)
+    }
+}

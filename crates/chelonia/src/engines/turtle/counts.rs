@@ -1,0 +1,303 @@
+//! Reference counts: which extents a version gained and lost.
+//!
+//! Nodes are referred to once each. Runs are referred to by nodes: leaves once, segments once or,
+//! after a node was cut, by several. Large values are referred to by the runs that list them. So
+//! almost every count is one, and only counts of two and more are kept; what is not in the map has
+//! one reference, or none and does not exist.
+//!
+//! ```text
+//!   absorb   Ledger: runs written, references come and gone, nodes written and retired
+//!              -> runs gained, runs lost (count reached 0), runs unused (never referred to)
+//!              -> large values: arrivals start at 0; +1 for each run gained, then -1 for each lost
+//!   open     a walk over nodes and the lists of large values finds the same counts again
+//! ```
+//!
+//! Counting works on a copy of what changes, so that an error leaves the counts as they were.
+
+use super::node::{Child, Node};
+use super::output::Ledger;
+use super::residence::{NodeSlot, Residence};
+use crate::base::error::{Error, Result};
+use crate::base::ids::BlockNo;
+use crate::base::stream::LargeRef;
+use crate::base::sync::{Arc, Ordering};
+use crate::engine::OwnedExtent;
+use crate::run::{Run, RunRef};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A set of block numbers, dense where it is used.
+#[derive(Default)]
+pub(super) struct BlockSet {
+    chunks: BTreeMap<u64, Box<[u64; 64]>>,
+}
+
+impl BlockSet {
+    /// Puts a block in; false if it was there.
+    pub fn insert(&mut self, block: BlockNo) -> bool {
+        let chunk = self.chunks.entry(block.0 >> 12).or_insert_with(|| Box::new([0; 64]));
+        let place = usize::try_from(block.0 & 0xfff).unwrap_or(0);
+        let (word, bit) = (&mut chunk[place / 64], 1 << (place % 64));
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+}
+
+/// The extent of a run as db sees it.
+pub(super) fn run_extent(reference: &RunRef) -> OwnedExtent {
+    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+}
+
+/// The extent of a large value as db sees it.
+pub(super) fn large_extent(large: &LargeRef) -> OwnedExtent {
+    OwnedExtent { extent: large.extent, generation: large.generation, large_value: true }
+}
+
+/// The large values that a run lists, each once.
+pub(super) fn large_of(run: &Run) -> Result<BTreeSet<LargeRef>> {
+    let mut list = BTreeSet::new();
+    if run.reference().large_blocks > 0 {
+        run.large_refs(&mut |large| {
+            list.insert(large);
+            Ok(())
+        })?;
+    }
+    Ok(list)
+}
+
+/// The counts of two and more of one version.
+#[derive(Default)]
+pub(super) struct Counts {
+    /// References by nodes to runs, by first block.
+    runs: BTreeMap<BlockNo, u32>,
+    /// References by runs to large values, by first block.
+    large: BTreeMap<BlockNo, u32>,
+}
+
+/// What a pass changed for the outside.
+#[derive(Default)]
+pub(super) struct Settled {
+    /// See [`crate::engine::Absorbed`].
+    pub gained: Vec<OwnedExtent>,
+    /// See [`crate::engine::Absorbed`].
+    pub lost: Vec<OwnedExtent>,
+    /// Runs that were written and are referred to by nothing: to be freed at once.
+    pub unused: Vec<OwnedExtent>,
+}
+
+impl Counts {
+    /// Counts the references of the tree below `root`.
+    pub fn walk(residence: &Residence, root: &Arc<NodeSlot>) -> Result<Self> {
+        let mut counts = Self::default();
+        let (mut seen_runs, mut seen_large) = (BlockSet::default(), BlockSet::default());
+        walk_nodes(residence, root, &mut |_, node| {
+            for run in node.runs() {
+                let start = run.reference().extent.start;
+                if !seen_runs.insert(start) {
+                    *counts.runs.entry(start).or_insert(1) += 1;
+                    continue;
+                }
+                for large in large_of(&run)? {
+                    if !seen_large.insert(large.extent.start) {
+                        *counts.large.entry(large.extent.start).or_insert(1) += 1;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(counts)
+    }
+
+    /// Applies the notes of a pass.
+    pub fn settle(&mut self, ledger: &Ledger, residence: &Residence) -> Result<Settled> {
+        let mut settled = Settled::default();
+        // Written runs take part even if nothing refers to them.
+        let mut changes: BTreeMap<BlockNo, (RunRef, i64)> =
+            ledger.runs.iter().map(|(start, run)| (*start, (*run, 0))).collect();
+        changes.extend(&ledger.references);
+        let mut runs = Changes::new(&self.runs);
+        let (mut gained, mut lost) = (Vec::new(), Vec::new());
+        for (start, (run, change)) in changes {
+            let fresh = ledger.runs.contains_key(&start);
+            match runs.apply(start, !fresh, change)? {
+                (0, 0) => settled.unused.push(run_extent(&run)),
+                (0, _) => gained.push(run),
+                (_, 0) => lost.push(run),
+                _ => {}
+            }
+        }
+        let opened = |runs: &[RunRef]| -> Vec<Arc<Run>> {
+            let listing = runs.iter().filter(|run| run.large_blocks > 0);
+            listing.map(|run| residence.open_run(*run)).collect()
+        };
+        let large =
+            self.settle_large(&ledger.large, &opened(&gained), &opened(&lost), &mut settled)?;
+        let runs = runs.changed;
+        settled.gained.extend(gained.iter().map(run_extent));
+        settled.lost.extend(lost.iter().map(run_extent));
+        settled.gained.extend(&ledger.nodes);
+        settled.lost.extend(&ledger.nodes_retired);
+        commit(&mut self.runs, runs);
+        commit(&mut self.large, large);
+        Ok(settled)
+    }
+
+    fn settle_large(
+        &self,
+        arrived: &[LargeRef],
+        gained: &[Arc<Run>],
+        lost: &[Arc<Run>],
+        settled: &mut Settled,
+    ) -> Result<BTreeMap<BlockNo, i64>> {
+        let mut changes: BTreeMap<LargeRef, i64> =
+            arrived.iter().map(|large| (*large, 0)).collect();
+        for (runs, change) in [(gained, 1), (lost, -1)] {
+            for run in runs {
+                for large in large_of(run)? {
+                    *changes.entry(large).or_default() += change;
+                }
+            }
+        }
+        let fresh: BTreeSet<&LargeRef> = arrived.iter().collect();
+        let mut counts = Changes::new(&self.large);
+        for (large, change) in changes {
+            let is_fresh = fresh.contains(&large);
+            let (_, after) = counts.apply(large.extent.start, !is_fresh, change)?;
+            if is_fresh {
+                settled.gained.push(large_extent(&large));
+            }
+            if after == 0 {
+                settled.lost.push(large_extent(&large));
+            }
+        }
+        Ok(counts.changed)
+    }
+}
+
+/// Changes of counts that are not applied yet.
+struct Changes<'a> {
+    counts: &'a BTreeMap<BlockNo, u32>,
+    changed: BTreeMap<BlockNo, i64>,
+}
+
+impl<'a> Changes<'a> {
+    fn new(counts: &'a BTreeMap<BlockNo, u32>) -> Self {
+        Self { counts, changed: BTreeMap::new() }
+    }
+
+    /// Changes the count of what begins at `start`; gives it before and after.
+    fn apply(&mut self, start: BlockNo, existed: bool, change: i64) -> Result<(i64, i64)> {
+        let before = match self.counts.get(&start) {
+            Some(count) if existed => i64::from(*count),
+            _ => i64::from(existed),
+        };
+        let after = before + change;
+        if after < 0 {
+            return Err(Error::internal("an extent lost more references than it had"));
+        }
+        self.changed.insert(start, after);
+        Ok((before, after))
+    }
+}
+
+fn commit(counts: &mut BTreeMap<BlockNo, u32>, changed: BTreeMap<BlockNo, i64>) {
+    for (start, count) in changed {
+        match u32::try_from(count) {
+            Ok(count) if count >= 2 => drop(counts.insert(start, count)),
+            _ => drop(counts.remove(&start)),
+        }
+    }
+}
+
+/// Visits the nodes below `root` and the root itself, parents first, left to right, with the place
+/// of each. At most one node of each height is held.
+pub(super) fn walk_nodes(
+    residence: &Residence,
+    root: &Arc<NodeSlot>,
+    visit: &mut dyn FnMut(&Arc<NodeSlot>, &Node) -> Result<()>,
+) -> Result<()> {
+    let first = residence.load_owned(root)?;
+    visit(root, &first)?;
+    let mut path = vec![(first, 0)];
+    while let Some((node, next)) = path.last_mut() {
+        let Some(pivot) = node.pivots.get(*next) else {
+            path.pop();
+            continue;
+        };
+        *next += 1;
+        if let Child::Node(slot, _) = &pivot.child {
+            let slot = Arc::clone(slot);
+            let child = residence.load_owned(&slot)?;
+            visit(&slot, &child)?;
+            path.push((child, 0));
+        }
+    }
+    Ok(())
+}
+
+/// Visits every extent of the tree below `root` once.
+pub(super) fn walk_extents(
+    residence: &Residence,
+    root: &Arc<NodeSlot>,
+    visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
+) -> Result<()> {
+    let (mut seen_runs, mut seen_large) = (BlockSet::default(), BlockSet::default());
+    walk_nodes(residence, root, &mut |slot, node| {
+        if let Some(place) = slot.reference() {
+            let (extent, generation) = (place.extent, place.generation);
+            visit(OwnedExtent { extent, generation, large_value: false })?;
+        }
+        let shared: BTreeSet<BlockNo> = node
+            .segments()
+            .iter()
+            .filter(|segment| segment.shared.load(Ordering::Relaxed))
+            .map(|segment| segment.run.reference().extent.start)
+            .collect();
+        for run in node.runs() {
+            let start = run.reference().extent.start;
+            if shared.contains(&start) && !seen_runs.insert(start) {
+                continue;
+            }
+            visit(run_extent(run.reference()))?;
+            for large in large_of(&run)? {
+                if seen_large.insert(large.extent.start) {
+                    visit(large_extent(&large))?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_set_tells_the_first_time() {
+        let mut set = BlockSet::default();
+        for block in [0, 63, 64, 4095, 4096, 1 << 40] {
+            assert!(set.insert(BlockNo(block)));
+            assert!(!set.insert(BlockNo(block)));
+        }
+    }
+
+    #[test]
+    fn counts_of_one_are_not_kept() {
+        let mut counts = BTreeMap::new();
+        let change = |counts: &mut BTreeMap<BlockNo, u32>, existed, change| {
+            let mut changes = Changes::new(counts);
+            let result = changes.apply(BlockNo(7), existed, change);
+            let changed = changes.changed;
+            commit(counts, changed);
+            result.ok()
+        };
+        assert_eq!(change(&mut counts, false, 2), Some((0, 2)));
+        assert_eq!(counts.len(), 1);
+        assert_eq!(change(&mut counts, true, -1), Some((2, 1)));
+        assert!(counts.is_empty());
+        assert_eq!(change(&mut counts, true, 0), Some((1, 1)));
+        assert_eq!(change(&mut counts, true, -1), Some((1, 0)));
+        assert_eq!(change(&mut counts, true, -2), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! Range reads: one leaf's range at a time.
+//!
+//! ```text
+//!   path    root pivot p -> node pivot q -> leaf       (an `Arc` to each node on it)
+//!   merge   cursors over the parts of p, then of q, then the leaf: newest first,
+//!           each clipped to the leaf's range and to the range asked for
+//! ```
+//!
+//! When the merge ends, the path moves to the next pivot in the cursor's direction, and the runs
+//! that are live there are opened. So only what lies along the way is ever opened. Tombstones hide
+//! what is older and are dropped.
+//!
+//! A cursor holds its version, so that nothing it reads is reused meanwhile; nodes on its path stay
+//! in memory. It belongs to one user, on any thread.
+
+use super::TurtleVersion;
+use super::node::{Child, Node};
+use super::residence::NodeSlot;
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{SortedStream, Update};
+use crate::base::sync::Arc;
+use crate::merge::{Merge, Tombstones};
+use crate::run::{Run, RunCursor};
+use std::ops::Bound;
+
+/// A node on the way to where the cursor is.
+struct Step {
+    node: Arc<Node>,
+    pivot: usize,
+    /// Where the node's range ends.
+    upper: Option<Arc<[u8]>>,
+}
+
+impl Step {
+    /// Where the pivot's range ends.
+    fn pivot_upper(&self) -> Option<Arc<[u8]>> {
+        let next = self.node.pivots.get(self.pivot + 1);
+        next.map_or_else(|| self.upper.clone(), |next| Some(Arc::clone(&next.key)))
+    }
+}
+
+/// The entries of a version within a range: see the head of the file.
+pub(super) struct TurtleCursor {
+    version: Arc<TurtleVersion>,
+    range: KeyRange,
+    direction: Direction,
+    /// From the root down; empty at the end.
+    path: Vec<Step>,
+    /// The entries of the leaf's range that the path leads to.
+    merge: Option<Merge<RunCursor>>,
+}
+
+impl TurtleCursor {
+    /// A cursor that stands on the first entry.
+    pub fn new(version: Arc<TurtleVersion>, range: KeyRange, direction: Direction) -> Result<Self> {
+        let root = Arc::clone(&version.root);
+        let mut cursor = Self { version, range, direction, path: Vec::new(), merge: None };
+        if !cursor.range.is_empty() {
+            cursor.descend(root, None, true)?;
+            cursor.open()?;
+            cursor.settle()?;
+        }
+        Ok(cursor)
+    }
+
+    /// Extends the path from the node of `slot` to a leaf: to where the range begins, or to the
+    /// first leaf in the cursor's direction.
+    fn descend(
+        &mut self,
+        mut slot: Arc<NodeSlot>,
+        mut upper: Option<Arc<[u8]>>,
+        to_bound: bool,
+    ) -> Result<()> {
+        loop {
+            let node = self.version.shared.residence.load_owned(&slot)?;
+            let begin = match self.direction {
+                Direction::Ascending => &self.range.lower,
+                Direction::Descending => &self.range.upper,
+            };
+            let pivot = match (begin, self.direction) {
+                (Bound::Included(key) | Bound::Excluded(key), _) if to_bound => node.pivot_of(key),
+                (_, Direction::Ascending) => 0,
+                (_, Direction::Descending) => node.pivots.len() - 1,
+            };
+            let child = match &node.pivots[pivot].child {
+                Child::Node(child, _) => Some(Arc::clone(child)),
+                Child::None | Child::Leaf(_) => None,
+            };
+            let step = Step { node, pivot, upper };
+            upper = step.pivot_upper();
+            self.path.push(step);
+            match child {
+                Some(child) => slot = child,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Opens the runs that are live in the leaf's range.
+    fn open(&mut self) -> Result<()> {
+        self.merge = None;
+        let Some(last) = self.path.last() else { return Ok(()) };
+        let pivot = &last.node.pivots[last.pivot];
+        let upper = last.pivot_upper();
+        let range = clip(&self.range, &pivot.key, upper.as_deref());
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut runs: Vec<&Arc<Run>> = Vec::new();
+        for step in &self.path {
+            let parts = &step.node.pivots[step.pivot].parts;
+            let begun = parts
+                .iter()
+                .filter(|part| upper.as_ref().is_none_or(|upper| *part.segment.first < **upper));
+            runs.extend(begun.map(|part| &part.segment.run));
+        }
+        if let Child::Leaf(run) = &pivot.child {
+            runs.push(run);
+        }
+        let mut cursors = Vec::with_capacity(runs.len());
+        for run in runs {
+            cursors.push(RunCursor::new(run, range.clone(), self.direction)?);
+        }
+        self.merge = Some(Merge::new(cursors, self.direction, Tombstones::Drop)?);
+        Ok(())
+    }
+
+    /// Goes on to the next leaf's range until there is an entry, or to the end.
+    fn settle(&mut self) -> Result<()> {
+        while self.merge.as_ref().is_none_or(|merge| merge.key().is_none()) {
+            if !self.next_leaf()? {
+                self.path.clear();
+                self.merge = None;
+                return Ok(());
+            }
+            self.open()?;
+        }
+        Ok(())
+    }
+
+    /// Moves the path to the next leaf's range; false if that is beyond the range asked for.
+    fn next_leaf(&mut self) -> Result<bool> {
+        while let Some(step) = self.path.last_mut() {
+            let next = match self.direction {
+                Direction::Ascending => Some(step.pivot + 1),
+                Direction::Descending => step.pivot.checked_sub(1),
+            };
+            let Some(next) = next.filter(|next| *next < step.node.pivots.len()) else {
+                self.path.pop();
+                continue;
+            };
+            step.pivot = next;
+            let pivot = &step.node.pivots[next];
+            let upper = step.pivot_upper();
+            let within = match self.direction {
+                Direction::Ascending => self.range.admits(&pivot.key),
+                Direction::Descending => ends_after_lower(&self.range, upper.as_deref()),
+            };
+            if !within {
+                return Ok(false);
+            }
+            if let Child::Node(child, _) = &pivot.child {
+                let child = Arc::clone(child);
+                self.descend(child, upper, false)?;
+            }
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
+
+impl SortedStream for TurtleCursor {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.merge.as_ref().and_then(Merge::key)
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.merge.as_ref().map_or(Update::Delete, Merge::update)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        if let Some(merge) = &mut self.merge {
+            merge.advance()?;
+            if merge.key().is_some() {
+                return Ok(());
+            }
+        }
+        self.settle()
+    }
+}
+
+/// What lies in `range` and from `lower` to `upper` (excluded).
+fn clip(range: &KeyRange, lower: &[u8], upper: Option<&[u8]>) -> KeyRange {
+    let lower = match &range.lower {
+        Bound::Included(key) | Bound::Excluded(key) if key.as_slice() >= lower => {
+            range.lower.clone()
+        }
+        _ => Bound::Included(lower.to_vec()),
+    };
+    let upper = match (&range.upper, upper) {
+        (bound, None) => bound.clone(),
+        (Bound::Included(key), Some(upper)) if key.as_slice() < upper => range.upper.clone(),
+        (Bound::Excluded(key), Some(upper)) if key.as_slice() <= upper => range.upper.clone(),
+        (_, Some(upper)) => Bound::Excluded(upper.to_vec()),
+    };
+    KeyRange { lower, upper }
+}
+
+/// True if keys below `upper` can be within the lower bound of `range`.
+fn ends_after_lower(range: &KeyRange, upper: Option<&[u8]>) -> bool {
+    match (&range.lower, upper) {
+        (Bound::Included(lower) | Bound::Excluded(lower), Some(upper)) => lower.as_slice() < upper,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_clipped_to_the_leaf() {
+        use Bound::{Excluded, Included, Unbounded};
+        let key = |text: &str| text.as_bytes().to_vec();
+        let range = |lower, upper| KeyRange { lower, upper };
+        let leaf = |range: &KeyRange| clip(range, b"f", Some(b"p"));
+        let whole = range(Included(key("f")), Excluded(key("p")));
+        assert_eq!(leaf(&range(Unbounded, Unbounded)), whole);
+        assert_eq!(leaf(&range(Included(key("a")), Included(key("p")))), whole);
+        let inner = range(Excluded(key("f")), Included(key("k")));
+        assert_eq!(leaf(&inner), inner);
+        assert!(leaf(&range(Included(key("p")), Unbounded)).is_empty());
+        assert_eq!(clip(&inner, b"", None), inner);
+        assert!(!ends_after_lower(&range(Included(key("p")), Unbounded), Some(b"p")));
+        assert!(ends_after_lower(&range(Included(key("o")), Unbounded), Some(b"p")));
+    }
+}

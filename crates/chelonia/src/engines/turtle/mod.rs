@@ -1,0 +1,353 @@
+//! The turtle engine: a tree of runs whose nodes buffer updates. The default engine.
+//!
+//! Structure, algorithm, and how it relates to the TurtleKV paper: `docs/engines/turtle.md`.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `node` | pivots, parts and segments in memory |
+//! | `codec` | their bytes; the root blob |
+//! | `residence` | which nodes are in memory |
+//! | `plan` | what a pass does at a node |
+//! | `source` `shape` `output` | what a pass reads, how results are cut, what was written |
+//! | `pass` | the pass itself |
+//! | `counts` | what a pass gained and lost |
+//! | `lookup` `cursor` | reads |
+//! | `verify` | the check of everything |
+//! | `events` | what happened, counted |
+//!
+//! Invariants:
+//! 1. The newest version is replaced only after everything it refers to was written.
+//! 2. A failed absorb changes nothing: the newest version and the counts stay, and what was
+//!    allocated is given back.
+//! 3. What an absorb gained and lost is exactly the difference of the extents of the two versions.
+//!
+//! Locks: `writer` is held for a whole absorb; `newest` for moments; inside it nothing is taken.
+
+use self::codec::RootBlob;
+use self::counts::Counts;
+use self::events::{Event, Events};
+use self::node::{Child, HEIGHT_MAX, Node, Summary};
+use self::output::Output;
+use self::pass::{Grown, Pass};
+use self::plan::Geometry;
+use self::residence::{NodeSlot, Residence};
+use self::source::Incoming;
+use super::EngineOptions;
+use crate::base::checksum::KeyHash;
+use crate::base::error::{Error, Result};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::stream::{SortedStream, SortedUpdates};
+use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+use crate::engine::{
+    Absorbed, Engine, EngineStats, Found, OwnedExtent, VerifyReport, Version, Work,
+};
+use crate::run::RunOptions;
+use crate::storage::Storage;
+
+mod codec;
+mod counts;
+mod cursor;
+mod describe;
+mod events;
+mod lookup;
+mod node;
+mod output;
+mod pass;
+mod plan;
+mod residence;
+mod shape;
+mod source;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+/// Leaves that follow the checkpoint distance are at least this large.
+const LEAF_AUTO_MIN: u64 = 256 << 10;
+
+/// Leaves that follow the checkpoint distance are at most this large: larger ones do not save
+/// writes.
+const LEAF_AUTO_MAX: u64 = 2 << 20;
+
+/// So many leaves come with one absorb, if they follow the checkpoint distance.
+const LEAVES_PER_ABSORB: u64 = 32;
+
+/// The measures of a tree. All but `run` may change from one open to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct TurtleOptions {
+    /// About the most bytes of a leaf; 0 lets it follow the checkpoint distance.
+    pub leaf_bytes: u64,
+    /// Bytes of updates that come with one absorb, about.
+    pub checkpoint_distance: u64,
+    /// The most pivots of a node: 4 to 256.
+    pub pivots_max: usize,
+    /// The most levels of a node's buffer: 1 to 32.
+    pub levels_max: usize,
+    /// The size at which a pivot is flushed, in percent of the leaf size.
+    pub flush_percent: u64,
+    /// How new runs are made.
+    pub run: RunOptions,
+}
+
+impl TurtleOptions {
+    /// The measures for the options of a keyspace.
+    #[must_use]
+    pub fn new(options: &EngineOptions) -> Self {
+        Self {
+            leaf_bytes: options.leaf_bytes,
+            checkpoint_distance: options.checkpoint_distance,
+            pivots_max: options.pivots_max as usize,
+            levels_max: 6,
+            flush_percent: 100,
+            run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
+        let leaf = match self.leaf_bytes {
+            0 => power(self.checkpoint_distance / LEAVES_PER_ABSORB)
+                .clamp(LEAF_AUTO_MIN, LEAF_AUTO_MAX),
+            bytes => bytes,
+        };
+        Geometry {
+            leaf,
+            pivots_max: self.pivots_max.clamp(4, 256),
+            levels_max: self.levels_max.clamp(1, 32),
+            flush_percent: self.flush_percent.clamp(10, 1000),
+        }
+    }
+}
+
+/// What an engine and its versions share.
+struct Shared {
+    residence: Residence,
+    events: Arc<Events>,
+}
+
+/// A tree: see the head of the file.
+pub struct Turtle {
+    shared: Arc<Shared>,
+    newest: RwLock<Arc<TurtleVersion>>,
+    /// Of the options, what may change while an absorb runs.
+    checkpoint_distance: AtomicU64,
+    writer: Mutex<Writer>,
+}
+
+/// What only absorbs use.
+struct Writer {
+    options: TurtleOptions,
+    /// Found by a walk when the first absorb needs them.
+    counts: Option<Counts>,
+}
+
+/// A state of a tree.
+pub struct TurtleVersion {
+    shared: Arc<Shared>,
+    root: Arc<NodeSlot>,
+    summary: Summary,
+    /// The blocks of everything it refers to.
+    disk_blocks: u64,
+}
+
+impl Turtle {
+    /// Opens the tree that `root` describes, or an empty one. Reads nothing but the blob.
+    pub fn open(
+        storage: &Arc<Storage>,
+        options: TurtleOptions,
+        root: Option<&[u8]>,
+    ) -> Result<Self> {
+        let blob = match root {
+            Some(blob) => RootBlob::decode(blob)?,
+            None => RootBlob {
+                height: 1,
+                reference: None,
+                summary: Node::empty().summary(),
+                disk_blocks: 0,
+            },
+        };
+        let summary = blob.reference.map_or_else(|| Node::empty().summary(), |_| blob.summary);
+        let events = Arc::new(Events::new());
+        let residence = Residence::new(Arc::clone(storage), Arc::clone(&events));
+        let root = residence.slot(blob.reference, blob.height);
+        let shared = Arc::new(Shared { residence, events });
+        let version = TurtleVersion {
+            shared: Arc::clone(&shared),
+            root,
+            summary,
+            disk_blocks: blob.disk_blocks,
+        };
+        Ok(Self {
+            shared,
+            newest: RwLock::new(Arc::new(version)),
+            checkpoint_distance: AtomicU64::new(options.checkpoint_distance),
+            writer: Mutex::new(Writer { options, counts: None }),
+        })
+    }
+
+    fn newest(&self) -> Arc<TurtleVersion> {
+        Arc::clone(&self.newest.read())
+    }
+
+    /// Takes the updates into a new tree beside the newest one. Nothing is published.
+    fn grow(
+        &self,
+        version: &TurtleVersion,
+        updates: &dyn SortedUpdates,
+        work: &Work<'_>,
+        geometry: Geometry,
+        output: &Output<'_>,
+    ) -> Result<(Arc<NodeSlot>, Summary)> {
+        let shared = &self.shared;
+        let old = shared.residence.load_owned(&version.root)?;
+        output.retire(version.root.reference(), &old);
+        let pass = Pass {
+            residence: &shared.residence,
+            events: &shared.events,
+            geometry,
+            output,
+            progress: work.progress,
+        };
+        let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
+        let mut grown = pass.root(&old, &incoming, *work.workers)?;
+        drop(old);
+        while grown.pivots.len() > geometry.pivots_max {
+            let height = grown.height + 1;
+            if height > HEIGHT_MAX {
+                return Err(Error::internal("a tree is higher than any file can hold"));
+            }
+            let pivots = pass.write_children(vec![grown])?;
+            grown = Grown { height, pivots, appended: false };
+            shared.events.add(Event::RootGrown, 1);
+        }
+        if grown.pivots.len() == 1 && grown.pivots[0].is_empty() {
+            let root = shared.residence.slot(None, 1);
+            return Ok((root, Node::empty().summary()));
+        }
+        match output.write_node(grown.height, grown.pivots)?.child {
+            Child::Node(root, summary) => Ok((root, summary)),
+            Child::None | Child::Leaf(_) => Err(Error::internal("a written node is no node")),
+        }
+    }
+}
+
+impl Engine for Turtle {
+    fn version(&self) -> Arc<dyn Version> {
+        self.newest()
+    }
+
+    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+        let mut writer = self.writer.lock();
+        let version = self.newest();
+        if updates.is_empty() {
+            return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
+        }
+        if writer.counts.is_none() {
+            writer.counts = Some(Counts::walk(&self.shared.residence, &version.root)?);
+        }
+        writer.options.checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
+        let geometry = writer.options.geometry();
+        let shared = &self.shared;
+        let output = Output::new(&shared.residence, &shared.events, writer.options.run);
+        let grown = self.grow(&version, updates, work, geometry, &output);
+        let settled = match (grown, &mut writer.counts) {
+            (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
+            (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
+            (Err(error), _) => Err(error),
+        };
+        let ((root, summary), settled) = match settled {
+            Ok(settled) => settled,
+            Err(error) => {
+                // The first error tells more than one of giving back would.
+                let _ = output.roll_back();
+                return Err(error);
+            }
+        };
+        let blocks = |extents: &[OwnedExtent]| -> u64 {
+            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
+        };
+        let disk_blocks =
+            (version.disk_blocks + blocks(&settled.gained)).saturating_sub(blocks(&settled.lost));
+        let next = TurtleVersion { shared: Arc::clone(shared), root, summary, disk_blocks };
+        let next = Arc::new(next);
+        *self.newest.write() = Arc::clone(&next);
+        shared.events.add(Event::Absorbs, 1);
+        Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
+    }
+
+    fn root(&self) -> Result<Vec<u8>> {
+        let version = self.newest();
+        let blob = RootBlob {
+            height: version.root.height(),
+            reference: version.root.reference(),
+            summary: version.summary,
+            disk_blocks: version.disk_blocks,
+        };
+        Ok(blob.encode())
+    }
+
+    fn maintain(&self, _work: &Work<'_>) -> Result<Option<Absorbed>> {
+        // An absorb does all the work that it causes.
+        Ok(None)
+    }
+
+    fn debt_bytes(&self) -> u64 {
+        0
+    }
+
+    fn set_checkpoint_distance(&self, bytes: u64) {
+        self.checkpoint_distance.store(bytes, Ordering::Relaxed);
+    }
+
+    fn stats(&self) -> EngineStats {
+        let version = self.newest();
+        let summary = version.summary;
+        let events = &self.shared.events;
+        let read = |count: &crate::base::sync::AtomicU64| count.load(Ordering::Relaxed);
+        let stored = version.root.reference().is_some();
+        EngineStats {
+            height: if stored { u32::from(version.root.height()) } else { 0 },
+            nodes: if stored { summary.nodes } else { 0 },
+            leaves: summary.leaves,
+            buffered_runs: summary.segments,
+            leaf_bytes: summary.leaf.bytes,
+            buffered_bytes: summary.buffered.bytes,
+            disk_bytes: version.disk_blocks * BLOCK_BYTES_U64,
+            run_bytes_written: read(&events.run_bytes),
+            node_bytes_written: read(&events.node_bytes),
+            merge_bytes_read: read(&events.read_bytes),
+            events: events.list(),
+        }
+    }
+}
+
+impl Version for TurtleVersion {
+    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>> {
+        lookup::get(&self.shared.residence, &self.root, key, hash)
+    }
+
+    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Option<Found>>> {
+        lookup::multi_get(&self.shared.residence, &self.root, keys)
+    }
+
+    fn cursor(
+        self: Arc<Self>,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Box<dyn SortedStream + Send>> {
+        Ok(Box::new(cursor::TurtleCursor::new(self, range, direction)?))
+    }
+
+    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
+        counts::walk_extents(&self.shared.residence, &self.root, visit)
+    }
+
+    fn verify(&self, report: &mut dyn VerifyReport) -> Result<()> {
+        verify::verify(self, report)
+    }
+
+    fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()> {
+        describe::describe(self, out)
+    }
+}

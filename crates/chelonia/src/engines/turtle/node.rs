@@ -1,0 +1,294 @@
+//! Nodes in memory: pivots, their children, and the parts that wait for them.
+//!
+//! ```text
+//!   Node (height 1)
+//!     Pivot "a"   child: leaf run    parts: [level 0, segment s] [level 2, segment t]
+//!     Pivot "k"   child: none        parts: [level 0, segment s]
+//! ```
+//!
+//! A pivot holds the keys from its own to the next pivot's (the last one: to the end of the node's
+//! range, which the parent knows). A part says that all entries of its segment's run within the
+//! pivot's range are live there; a run may hold entries outside of it, which count for nothing.
+//!
+//! Invariants (checked when a node is decoded, and by `verify`):
+//! 1. Pivot keys ascend strictly; there is at least one pivot.
+//! 2. At height 1 children are leaves or none; above, nodes one lower or none.
+//! 3. The parts of a pivot are in the order of levels; those of one level in the order of keys, and
+//!    their entries within the pivot's range do not overlap.
+//! 4. A part has at least one entry, and its totals are exact.
+//! 5. What is in a part is newer than what is in later parts of the pivot, and that is newer than
+//!    what is in the child.
+//!
+//! A node never changes; whoever holds it may read it from any thread.
+
+use super::residence::NodeSlot;
+use crate::base::budget::Charge;
+use crate::base::keys::head64;
+use crate::base::stream::Update;
+use crate::base::sync::{Arc, AtomicBool};
+use crate::run::Run;
+use std::ops::AddAssign;
+
+/// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
+const ENTRY_OVERHEAD: u64 = 8;
+
+/// The highest tree; 64 pivots each make it hold far more than the file can.
+pub(super) const HEIGHT_MAX: u8 = 16;
+
+/// How much is somewhere.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Totals {
+    /// Entries, tombstones included.
+    pub entries: u64,
+    /// Tombstones.
+    pub tombstones: u64,
+    /// Key and inline value bytes.
+    pub bytes: u64,
+}
+
+impl Totals {
+    /// What a run holds.
+    pub fn of_run(run: &Run) -> Self {
+        let reference = run.reference();
+        Self {
+            entries: reference.entries,
+            tombstones: reference.tombstones,
+            bytes: reference.user_bytes,
+        }
+    }
+
+    /// Counts one entry.
+    #[inline]
+    pub fn add_entry(&mut self, key: &[u8], update: &Update<'_>) {
+        self.entries += 1;
+        self.tombstones += u64::from(update.is_delete());
+        self.bytes += (key.len() + update.inline_bytes()) as u64;
+    }
+
+    /// The size that all decisions go by, in bytes: close to what it takes on disk.
+    pub fn weight(&self) -> u64 {
+        weight(self.entries, self.bytes)
+    }
+}
+
+impl AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        self.entries += other.entries;
+        self.tombstones += other.tombstones;
+        self.bytes += other.bytes;
+    }
+}
+
+/// The size that decisions go by, of `entries` with `bytes` of keys and inline values.
+pub(super) fn weight(entries: u64, bytes: u64) -> u64 {
+    bytes.saturating_add(entries.saturating_mul(ENTRY_OVERHEAD))
+}
+
+/// What lies below a pivot: kept with the reference to the child so that plans and figures need
+/// not read it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Summary {
+    /// What leaves hold.
+    pub leaf: Totals,
+    /// What parts hold.
+    pub buffered: Totals,
+    /// Leaves.
+    pub leaves: u64,
+    /// Nodes, the child included.
+    pub nodes: u64,
+    /// Segments, each once for every node that refers to it.
+    pub segments: u64,
+    /// Pivots of the child itself.
+    pub pivots: u64,
+}
+
+impl AddAssign for Summary {
+    fn add_assign(&mut self, other: Self) {
+        self.leaf += other.leaf;
+        self.buffered += other.buffered;
+        self.leaves += other.leaves;
+        self.nodes += other.nodes;
+        self.segments += other.segments;
+    }
+}
+
+/// A run in a buffer.
+pub(super) struct Segment {
+    /// The run.
+    pub run: Arc<Run>,
+    /// No key of the run is less: tells which of several parts of one level can hold a key. May be
+    /// far less than the least key, even empty.
+    pub first: Box<[u8]>,
+    /// Set for good when a second node refers to the run. Unset means that exactly one does.
+    pub shared: AtomicBool,
+}
+
+/// The live entries of a segment in the range of one pivot.
+#[derive(Clone)]
+pub(super) struct Part {
+    /// 0 is the newest.
+    pub level: u8,
+    /// The run they are in.
+    pub segment: Arc<Segment>,
+    /// How much it is.
+    pub totals: Totals,
+}
+
+/// Where a pivot's settled entries are.
+#[derive(Clone)]
+pub(super) enum Child {
+    /// Nowhere: there are none.
+    None,
+    /// In a leaf (height 1).
+    Leaf(Arc<Run>),
+    /// In a node (above height 1).
+    Node(Arc<NodeSlot>, Summary),
+}
+
+/// A range of keys of a node.
+#[derive(Clone)]
+pub(super) struct Pivot {
+    /// The range's lower bound.
+    pub key: Arc<[u8]>,
+    /// What is settled.
+    pub child: Child,
+    /// What waits, newest first.
+    pub parts: Vec<Part>,
+}
+
+impl Pivot {
+    /// A pivot of which nothing waits.
+    pub fn settled(key: Arc<[u8]>, child: Child) -> Self {
+        Self { key, child, parts: Vec::new() }
+    }
+
+    /// What waits.
+    pub fn pending(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.parts.iter().for_each(|part| totals += part.totals);
+        totals
+    }
+
+    /// True if nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty() && matches!(self.child, Child::None)
+    }
+
+    /// True if part `index` can hold `key`, which is in the pivot's range: it is the last of its
+    /// level that begins at the key or before.
+    #[inline]
+    pub fn is_candidate(&self, index: usize, key: &[u8]) -> bool {
+        let part = &self.parts[index];
+        let begun = |part: &Part| *part.segment.first <= *key;
+        let next = self.parts.get(index + 1).filter(|next| next.level == part.level);
+        begun(part) && !next.is_some_and(begun)
+    }
+}
+
+/// A node: see the head of the file.
+pub(super) struct Node {
+    /// 1 if its children are leaves.
+    pub height: u8,
+    /// At least one.
+    pub pivots: Vec<Pivot>,
+    /// The first bytes of the pivots' keys as numbers.
+    heads: Vec<u64>,
+    /// What it takes in memory; `None` in a node that is being looked at before it is kept.
+    pub charge: Option<Charge>,
+}
+
+impl Node {
+    /// The node of these pivots.
+    pub fn new(height: u8, pivots: Vec<Pivot>) -> Self {
+        assert!(!pivots.is_empty() && height > 0, "a node has pivots and a height");
+        let heads = pivots.iter().map(|pivot| head64(&pivot.key)).collect();
+        Self { height, pivots, heads, charge: None }
+    }
+
+    /// The root of an empty tree.
+    pub fn empty() -> Self {
+        Self::new(1, vec![Pivot::settled(Arc::from(&b""[..]), Child::None)])
+    }
+
+    /// The pivot in whose range `key` is. Keys below the first pivot's belong to it too.
+    #[inline]
+    pub fn pivot_of(&self, key: &[u8]) -> usize {
+        let head = head64(key);
+        let mut after = self.heads.partition_point(|other| *other < head);
+        while self.heads.get(after) == Some(&head) && *self.pivots[after].key <= *key {
+            after += 1;
+        }
+        after.saturating_sub(1)
+    }
+
+    /// Where the range of pivot `index` ends, in a node whose range ends at `upper`.
+    pub fn upper_of<'a>(&'a self, index: usize, upper: Option<&'a [u8]>) -> Option<&'a [u8]> {
+        self.pivots.get(index + 1).map_or(upper, |next| Some(&next.key))
+    }
+
+    /// The levels in use: one more than the highest.
+    pub fn levels(&self) -> usize {
+        let highest = self.pivots.iter().flat_map(|pivot| &pivot.parts).map(|part| part.level);
+        highest.max().map_or(0, |level| usize::from(level) + 1)
+    }
+
+    /// The distinct segments, in the order of their first part.
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        let mut seen = std::collections::BTreeSet::new();
+        let parts = self.pivots.iter().flat_map(|pivot| &pivot.parts);
+        parts
+            .filter(|part| seen.insert(part.segment.run.reference().extent))
+            .map(|part| Arc::clone(&part.segment))
+            .collect()
+    }
+
+    /// The runs it refers to, each once, leaves and segments.
+    pub fn runs(&self) -> impl Iterator<Item = Arc<Run>> {
+        let segments = self.segments().into_iter().map(|segment| Arc::clone(&segment.run));
+        let leaves = self.pivots.iter().filter_map(|pivot| match &pivot.child {
+            Child::Leaf(run) => Some(Arc::clone(run)),
+            Child::None | Child::Node(..) => None,
+        });
+        segments.chain(leaves)
+    }
+
+    /// What lies in and below it.
+    pub fn summary(&self) -> Summary {
+        let mut summary =
+            Summary { nodes: 1, segments: self.segments().len() as u64, ..Summary::default() };
+        for pivot in &self.pivots {
+            summary.buffered += pivot.pending();
+            match &pivot.child {
+                Child::None => {}
+                Child::Leaf(run) => {
+                    summary.leaves += 1;
+                    summary.leaf += Totals::of_run(run);
+                }
+                Child::Node(_, below) => summary += *below,
+            }
+        }
+        summary.pivots = self.pivots.len() as u64;
+        summary
+    }
+
+    /// What it takes on the heap, about, in bytes.
+    pub fn heap_bytes(&self) -> u64 {
+        let pivots = self.pivots.iter().map(|pivot| {
+            size_of::<Pivot>() + 16 + pivot.key.len() + pivot.parts.len() * size_of::<Part>()
+        });
+        let segments = self.segments();
+        let segments = segments.iter().map(|segment| size_of::<Segment>() + segment.first.len());
+        let own = size_of::<Self>() + pivots.sum::<usize>() + segments.sum::<usize>();
+        own as u64
+    }
+
+    /// The same with the open runs that it keeps alive, which are counted elsewhere, in bytes.
+    pub fn footprint_bytes(&self) -> u64 {
+        const RUN_BYTES: u64 = 256;
+        const SLOT_BYTES: u64 = 4;
+        let runs = self.runs();
+        let runs =
+            runs.map(|run| RUN_BYTES + SLOT_BYTES * u64::from(run.reference().extent.blocks));
+        self.heap_bytes() + runs.sum::<u64>()
+    }
+}

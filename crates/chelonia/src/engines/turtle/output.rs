@@ -1,0 +1,209 @@
+//! What a pass has written and what it no longer refers to.
+//!
+//! Every extent that a pass allocates is noted here at once, so that a failure gives all of them
+//! back. Notes on references go to the counts (`counts.rs`) when the pass has succeeded.
+//!
+//! Workers share it; builders are recycled between them, so that a pass touches fresh memory only
+//! once per worker.
+
+use super::codec::{self, NodeRef};
+use super::counts::{Counts, Settled};
+use super::events::{Event, Events};
+use super::node::{Child, Node, Pivot, weight};
+use super::residence::Residence;
+use crate::base::budget::{Charge, Use};
+use crate::base::error::{Error, Result};
+use crate::base::ids::BlockNo;
+use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX};
+use crate::base::stream::{LargeRef, Update};
+use crate::base::sync::{Arc, Mutex, Ordering};
+use crate::engine::OwnedExtent;
+use crate::run::{Run, RunBuilder, RunOptions, RunRef};
+use std::collections::BTreeMap;
+
+/// What a pass changed, for the counts.
+#[derive(Default)]
+pub(super) struct Ledger {
+    /// Runs that were written, by first block.
+    pub runs: BTreeMap<BlockNo, RunRef>,
+    /// Nodes that were written.
+    pub nodes: Vec<OwnedExtent>,
+    /// References to runs by nodes that came or went, by first block: how many more, if not none.
+    pub references: BTreeMap<BlockNo, (RunRef, i64)>,
+    /// Nodes that the next version does not have.
+    pub nodes_retired: Vec<OwnedExtent>,
+    /// Large values that came with the updates.
+    pub large: Vec<LargeRef>,
+}
+
+impl Ledger {
+    /// Notes that a node refers to `runs` (`change` 1), or no longer does (-1). Most of a node that
+    /// is written anew cancels out.
+    fn refer(&mut self, runs: impl Iterator<Item = Arc<Run>>, change: i64) {
+        for run in runs {
+            let start = run.reference().extent.start;
+            let (_, sum) = self.references.entry(start).or_insert((*run.reference(), 0));
+            *sum += change;
+            if *sum == 0 {
+                self.references.remove(&start);
+            }
+        }
+    }
+}
+
+/// The output of one pass.
+pub(super) struct Output<'t> {
+    residence: &'t Residence,
+    events: &'t Events,
+    options: RunOptions,
+    builders: Mutex<Vec<RunBuilder>>,
+    ledger: Mutex<Ledger>,
+}
+
+impl<'t> Output<'t> {
+    /// Nothing has been written.
+    pub fn new(residence: &'t Residence, events: &'t Events, options: RunOptions) -> Self {
+        Self { residence, events, options, builders: Mutex::default(), ledger: Mutex::default() }
+    }
+
+    /// A writer of runs; give it back when done.
+    pub fn run_writer(&self) -> RunWriter<'_> {
+        let recycled = self.builders.lock().pop();
+        let builder =
+            recycled.unwrap_or_else(|| RunBuilder::new(self.residence.storage(), self.options));
+        RunWriter { builder, output: self }
+    }
+
+    /// Takes a writer back that has nothing open.
+    pub fn give_back(&self, writer: RunWriter<'_>) {
+        self.builders.lock().push(writer.builder);
+    }
+
+    /// A count of zero bytes for merge work.
+    pub fn work_charge(&self) -> Charge {
+        self.residence.storage().budget().charge(Use::Work, 0)
+    }
+
+    /// Notes large values that came with updates.
+    pub fn arrived(&self, large: Vec<LargeRef>) {
+        if !large.is_empty() {
+            self.ledger.lock().large.extend(large);
+        }
+    }
+
+    /// Notes that the next version does not have this node.
+    pub fn retire(&self, reference: Option<NodeRef>, node: &Node) {
+        let mut ledger = self.ledger.lock();
+        if let Some(reference) = reference {
+            ledger.nodes_retired.push(owned(reference));
+        }
+        ledger.refer(node.runs(), -1);
+    }
+
+    /// Writes a node and gives the pivot that refers to it.
+    pub fn write_node(&self, height: u8, pivots: Vec<Pivot>) -> Result<Pivot> {
+        let key = Arc::clone(&pivots[0].key);
+        let node = Node::new(height, pivots);
+        let summary = node.summary();
+        let bytes = codec::encode_node(&node);
+        let length = u32::try_from(bytes.len())
+            .map_err(|_| Error::internal("a node is larger than 4 GiB"))?;
+        let mut blocks = codec::to_blocks(&bytes);
+        let storage = self.residence.storage();
+        let _charge = storage.budget().charge(Use::Work, (bytes.len() + blocks.len()) as u64);
+        drop(bytes);
+        let allocation = storage.allocate(NodeRef::blocks_for(length))?;
+        let (extent, generation) = (allocation.extent, allocation.generation);
+        let reference = NodeRef { extent, generation, bytes: length };
+        let mut ledger = self.ledger.lock();
+        ledger.nodes.push(owned(reference));
+        ledger.refer(node.runs(), 1);
+        drop(ledger);
+        storage.write_blocks(extent.start, generation, &mut blocks)?;
+        let written = (blocks.len() / BLOCK_BYTES * BLOCK_BYTES) as u64;
+        self.events.node_bytes.fetch_add(written, Ordering::Relaxed);
+        self.events.raise(Event::LevelsMax, node.levels() as u64);
+        let slot = self.residence.admit(Some(reference), node);
+        Ok(Pivot::settled(key, Child::Node(slot, summary)))
+    }
+
+    /// Applies the notes of a pass that succeeded to `counts`, and frees what it wrote in vain.
+    pub fn settle(&self, counts: &mut Counts) -> Result<Settled> {
+        let ledger = self.ledger.lock();
+        let settled = counts.settle(&ledger, self.residence)?;
+        for unused in &settled.unused {
+            // If that fails the space is missed until the next open finds it: no reason to give the
+            // whole pass up after the counts have changed.
+            let _ = self.residence.storage().free(unused.extent);
+        }
+        Ok(settled)
+    }
+
+    /// Gives everything back that a pass allocated before it failed.
+    pub fn roll_back(self) -> Result<()> {
+        let ledger = self.ledger.into_inner();
+        let storage = self.residence.storage();
+        let runs = ledger.runs.values().map(|run| run.extent);
+        let nodes = ledger.nodes.iter().map(|node| node.extent);
+        runs.chain(nodes).try_for_each(|extent| storage.free(extent))
+    }
+}
+
+fn owned(reference: NodeRef) -> OwnedExtent {
+    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+}
+
+/// A run that has been written.
+pub(super) struct WrittenRun {
+    /// The run.
+    pub run: Arc<Run>,
+    /// Its least key.
+    pub first: Box<[u8]>,
+    /// Its greatest key.
+    pub last: Box<[u8]>,
+}
+
+/// Writes one run after the other.
+pub(super) struct RunWriter<'o> {
+    builder: RunBuilder,
+    output: &'o Output<'o>,
+}
+
+impl RunWriter<'_> {
+    /// True if nothing was added since the last run.
+    pub fn is_empty(&self) -> bool {
+        self.builder.is_empty()
+    }
+
+    /// The weight of what was added.
+    #[inline]
+    pub fn weight(&self) -> u64 {
+        weight(self.builder.entries(), self.builder.user_bytes())
+    }
+
+    /// True if something was added and this entry would make it more than `leaf`.
+    #[inline]
+    pub fn is_over(&self, leaf: u64, key: &[u8], update: &Update<'_>) -> bool {
+        let entry = weight(1, (key.len() + update.inline_bytes()) as u64);
+        !self.is_empty() && self.weight() + entry > leaf
+    }
+
+    /// Adds an entry, greater than the one before.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
+        debug_assert!(key.len() <= KEY_BYTES_MAX);
+        self.builder.add(key, update)
+    }
+
+    /// Writes the run. Something must have been added.
+    pub fn finish(&mut self) -> Result<WrittenRun> {
+        let first = self.builder.first_key().unwrap_or_default().into();
+        let last = self.builder.last_key().unwrap_or_default().into();
+        let reference = self.builder.finish()?;
+        let output = self.output;
+        let run = output.residence.open_run(reference);
+        output.ledger.lock().runs.insert(reference.extent.start, reference);
+        output.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        Ok(WrittenRun { run, first, last })
+    }
+}

@@ -1,0 +1,208 @@
+//! What becomes of a node when its tasks are done: new pivots, and children that are nodes cut,
+//! joined and written.
+
+use super::{BufferPlan, Gathered, Grown, Pass, Place};
+use crate::base::error::{Error, Result};
+use crate::base::keys::separator;
+use crate::base::sync::{Arc, Ordering};
+use crate::engines::turtle::events::Event;
+use crate::engines::turtle::node::{Child, Node, Part, Pivot};
+use crate::engines::turtle::output::WrittenRun;
+use crate::engines::turtle::plan::{self, Group};
+use crate::engines::turtle::source;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Pass<'_, '_> {
+    /// The pivot as it is when it was not flushed.
+    fn stay(&self, old: &Pivot, buffer: &BufferPlan, written: Option<Vec<Part>>) -> Pivot {
+        let rewritten = written.is_some();
+        let mut parts = written.unwrap_or_default();
+        for part in &old.parts {
+            let level = match buffer.renumbered.get(&part.level) {
+                Some(level) => *level,
+                None if rewritten => continue,
+                None => 0,
+            };
+            parts.push(Part { level, ..part.clone() });
+        }
+        Pivot { key: Arc::clone(&old.key), child: old.child.clone(), parts }
+    }
+
+    pub(super) fn assemble_leaves(
+        &self,
+        node: &Node,
+        groups: &[Group],
+        buffer: &BufferPlan,
+        mut gathered: Gathered,
+    ) -> Result<Grown> {
+        gathered.complete(buffer);
+        let mut pivots = Vec::with_capacity(node.pivots.len());
+        for (number, group) in groups.iter().enumerate() {
+            let old = &node.pivots[group.pivots.start];
+            if group.flush.is_none() {
+                let written = gathered.parts.remove(&group.pivots.start);
+                pivots.push(self.stay(old, buffer, written));
+                continue;
+            }
+            let leaves = gathered.leaves.remove(&number).unwrap_or_default();
+            if group.pivots.len() == 1 && matches!(old.child, Child::Leaf(_)) && leaves.len() > 1 {
+                self.events.add(Event::SplitsLeaf, 1);
+            }
+            let mut key = Arc::clone(&old.key);
+            if leaves.is_empty() {
+                pivots.push(Pivot::settled(Arc::clone(&key), Child::None));
+            }
+            let mut last: Option<Box<[u8]>> = None;
+            for leaf in leaves {
+                if let Some(last) = last {
+                    key = separator(&last, &leaf.first).into();
+                }
+                last = Some(leaf.last);
+                pivots.push(Pivot::settled(Arc::clone(&key), Child::Leaf(leaf.run)));
+            }
+        }
+        self.remove_empty(&mut pivots);
+        Ok(Grown { height: 1, appended: is_appended(node, &pivots), pivots })
+    }
+
+    pub(super) fn keep_leaf(&self, pivot: &Pivot) -> Result<Vec<WrittenRun>> {
+        let Child::Leaf(run) = &pivot.child else { return Ok(Vec::new()) };
+        self.events.add(Event::LeavesKept, 1);
+        let last = source::last_key(run)?.unwrap_or_default().into();
+        Ok(vec![WrittenRun { run: Arc::clone(run), first: (*pivot.key).into(), last }])
+    }
+
+    /// Takes empty pivots out where the range of a neighbour may grow over theirs: where it has no
+    /// parts, and no node whose runs would come alive beyond its old range.
+    fn remove_empty(&self, pivots: &mut Vec<Pivot>) {
+        let may_grow =
+            |pivot: &Pivot| pivot.parts.is_empty() && !matches!(pivot.child, Child::Node(..));
+        let count = pivots.len();
+        let mut kept: Vec<Pivot> = Vec::with_capacity(count);
+        for mut pivot in pivots.drain(..) {
+            if let Some(last) = kept.last() {
+                if pivot.is_empty() && may_grow(last) {
+                    continue;
+                }
+                if last.is_empty() && may_grow(&pivot) {
+                    pivot.key = Arc::clone(&last.key);
+                    kept.pop();
+                }
+            }
+            kept.push(pivot);
+        }
+        self.events.add(Event::PivotsRemoved, (count - kept.len()) as u64);
+        *pivots = kept;
+    }
+
+    pub(super) fn assemble_nodes(
+        &self,
+        at: Place<'_>,
+        groups: &[Group],
+        buffer: &BufferPlan,
+        mut gathered: Gathered,
+    ) -> Result<Grown> {
+        gathered.complete(buffer);
+        let mut pivots = Vec::with_capacity(at.node.pivots.len());
+        // Flushed neighbours that are not written yet.
+        let mut open: Vec<Grown> = Vec::new();
+        for group in groups {
+            if group.flush.is_none() {
+                let pivot = group.pivots.start;
+                pivots.extend(self.write_children(std::mem::take(&mut open))?);
+                let written = gathered.parts.remove(&pivot);
+                pivots.push(self.stay(&at.node.pivots[pivot], buffer, written));
+                continue;
+            }
+            for pivot in group.pivots.clone() {
+                let grown = gathered.children.remove(&pivot);
+                let grown = grown.ok_or_else(|| Error::internal("a child was not visited"))?;
+                self.join(&mut open, grown);
+            }
+        }
+        if at.root
+            && pivots.is_empty()
+            && open.len() == 1
+            && let Some(only) = open.pop()
+        {
+            // One node is left below a root without a buffer: it is the root.
+            let shrunk = only.pivots.len() <= self.geometry.pivots_max;
+            self.events.add(Event::RootShrunk, u64::from(shrunk));
+            return Ok(only);
+        }
+        pivots.extend(self.write_children(open)?);
+        self.remove_empty(&mut pivots);
+        let appended = is_appended(at.node, &pivots);
+        Ok(Grown { height: at.node.height, appended, pivots })
+    }
+
+    /// Appends `next` to the flushed neighbours before it, as one with the last if either is small.
+    fn join(&self, open: &mut Vec<Grown>, mut next: Grown) {
+        if let Some(last) = open.last_mut() {
+            let (count, other) = (last.pivots.len(), next.pivots.len());
+            let small = count.min(other) <= self.geometry.pivots_small();
+            if small && count + other <= self.geometry.pivots_joined() {
+                last.pivots.append(&mut next.pivots);
+                last.appended = false;
+                self.remove_empty(&mut last.pivots);
+                self.events.add(Event::JoinsNode, 1);
+                return;
+            }
+        }
+        open.push(next);
+    }
+
+    /// Cuts what became of nodes into nodes and writes them.
+    pub fn write_children(&self, grown: Vec<Grown>) -> Result<Vec<Pivot>> {
+        let mut written = Vec::with_capacity(grown.len());
+        for Grown { height, mut pivots, appended } in grown {
+            if let [only] = pivots.as_slice()
+                && only.is_empty()
+            {
+                // Nothing is left below: no node is needed to say so.
+                written.append(&mut pivots);
+                continue;
+            }
+            let sizes = plan::node_sizes(pivots.len(), appended, &self.geometry);
+            self.events.add(Event::SplitsNode, sizes.len() as u64 - 1);
+            self.mark_shared(&pivots, &sizes);
+            for size in sizes {
+                let rest = pivots.split_off(size);
+                written.push(self.output.write_node(height, pivots)?);
+                pivots = rest;
+            }
+        }
+        Ok(written)
+    }
+
+    /// Marks the segments that more than one of the nodes to be cut will refer to.
+    fn mark_shared(&self, pivots: &[Pivot], sizes: &[usize]) {
+        if sizes.len() < 2 {
+            return;
+        }
+        let mut seen = BTreeMap::new();
+        let mut shared = BTreeSet::new();
+        let nodes =
+            sizes.iter().enumerate().flat_map(|(node, size)| std::iter::repeat_n(node, *size));
+        for (node, pivot) in nodes.zip(pivots) {
+            for part in &pivot.parts {
+                let extent = part.segment.run.reference().extent;
+                if *seen.entry(extent).or_insert(node) != node {
+                    shared.insert(extent);
+                }
+            }
+        }
+        self.events.add(Event::SegmentsShared, shared.len() as u64);
+        for part in pivots.iter().flat_map(|pivot| &pivot.parts) {
+            if shared.contains(&part.segment.run.reference().extent) {
+                part.segment.shared.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// True if all that `pivots` has more than `node` had comes after the pivots of `node`.
+fn is_appended(node: &Node, pivots: &[Pivot]) -> bool {
+    node.pivots.len() <= pivots.len()
+        && node.pivots.iter().zip(pivots).all(|(old, new)| old.key == new.key)
+}

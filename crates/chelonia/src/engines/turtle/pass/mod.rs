@@ -1,0 +1,330 @@
+//! The pass: updates go down the tree once, from the root to the leaves they reach.
+//!
+//! ```text
+//!   node(incoming)
+//!     figures ----> plan (`plan.rs`): which pivots are flushed, which levels are merged
+//!     tasks         Leaves: a flush into leaves, or a piece of one     -> runs
+//!                   Child:  a flush into a node = node(...) below      -> its new pivots
+//!                   Level:  a piece of the new top level               -> parts
+//!     assembly      new pivots in key order; children that are nodes are cut, joined and written
+//! ```
+//!
+//! Invariants:
+//! 1. Every update and every entry of a flushed part is read by exactly one task, so that it is in
+//!    exactly one place afterwards. Estimates decide where, never whether.
+//! 2. A pivot that was flushed has no parts. So neighbouring flushed pivots may be joined and cut
+//!    anew. The range of a pivot may grow over an empty neighbour's only where no run can come
+//!    alive by it: if the pivot has no parts, and its child is no node.
+//! 3. A child node is written by its parent's assembly, when its neighbours are known; the root by
+//!    the engine.
+//! 4. How the work is cut depends on the tree and the updates, not on the number of threads.
+
+use super::events::{Event, Events};
+use super::node::{Child, Node, Part, Pivot};
+use super::output::{Output, WrittenRun};
+use super::plan::{self, Figures, Geometry};
+use super::residence::Residence;
+use super::shape::{self, LeafPlan, LevelPivot};
+use super::source::{self, Incoming, Selection, Source, Stretch};
+use crate::base::error::{Error, Result};
+use crate::base::keys::Direction;
+use crate::base::stream::SortedStream;
+use crate::base::sync::{Arc, Mutex, Ordering};
+use crate::base::workers::Workers;
+use crate::merge::{Merge, Tombstones};
+use std::collections::BTreeMap;
+
+mod assemble;
+mod survey;
+
+/// A piece of a new level has about this many leaves' weight.
+const LEVEL_PIECE_LEAVES: u64 = 4;
+
+/// What became of a node: its pivots, any number of them.
+pub(super) struct Grown {
+    /// The height of the node they make.
+    pub height: u8,
+    /// At least one.
+    pub pivots: Vec<Pivot>,
+    /// All growth was at the end.
+    pub appended: bool,
+}
+
+/// One absorb.
+pub(super) struct Pass<'t, 'u> {
+    /// Nodes and runs.
+    pub residence: &'t Residence,
+    /// What happens is counted here.
+    pub events: &'t Events,
+    /// The measures of the tree.
+    pub geometry: Geometry,
+    /// Where what is written goes.
+    pub output: &'t Output<'t>,
+    /// Called with the ranks absorbed.
+    pub progress: &'u (dyn Fn(u64) + Sync),
+}
+
+/// A node at which the pass is.
+#[derive(Clone, Copy)]
+struct Place<'n> {
+    node: &'n Node,
+    upper: Option<&'n [u8]>,
+    /// Nothing is above it that has another pivot.
+    root: bool,
+}
+
+impl<'n> Place<'n> {
+    fn stretch(&self) -> Stretch<'n> {
+        Stretch { lower: &self.node.pivots[0].key, upper: self.upper }
+    }
+
+    fn stretch_of(&self, pivot: usize) -> Stretch<'n> {
+        let lower = &self.node.pivots[pivot].key;
+        Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }
+    }
+}
+
+/// What is done with the buffer of a node.
+#[derive(Default)]
+struct BufferPlan {
+    /// Parts below this level go into the new top level.
+    cutoff: usize,
+    /// The pivots that get entries of the new level, with the weight of what goes in.
+    written: Vec<(usize, u64)>,
+    /// The new numbers of the levels that stay.
+    renumbered: BTreeMap<u8, u8>,
+}
+
+enum Task<'n> {
+    /// A leaf that stays as it is before what is appended.
+    Keep {
+        group: usize,
+        pivot: usize,
+    },
+    Leaves {
+        group: usize,
+        pivots: Vec<usize>,
+        clip: Stretch<'n>,
+        plan: LeafPlan,
+        skip_leaf: bool,
+    },
+    Child {
+        pivot: usize,
+        workers: Workers,
+    },
+    Level {
+        pivots: Vec<usize>,
+        cutoff: usize,
+    },
+}
+
+enum Done {
+    Leaves(Vec<WrittenRun>),
+    Child(Grown),
+    Level(Vec<(usize, Part)>),
+}
+
+/// What the tasks of a node gave, by group and pivot.
+#[derive(Default)]
+struct Gathered {
+    leaves: BTreeMap<usize, Vec<WrittenRun>>,
+    children: BTreeMap<usize, Grown>,
+    parts: BTreeMap<usize, Vec<Part>>,
+}
+
+impl Gathered {
+    /// Every pivot that takes part in the new level has parts, if only none: its old ones are gone.
+    fn complete(&mut self, buffer: &BufferPlan) {
+        for (pivot, _) in &buffer.written {
+            self.parts.entry(*pivot).or_default();
+        }
+    }
+}
+
+impl<'t, 'u> Pass<'t, 'u> {
+    /// Takes `incoming` into the root and gives its new pivots.
+    pub fn root(&self, node: &Node, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
+        self.node(Place { node, upper: None, root: true }, incoming, workers)
+    }
+
+    fn node(&self, at: Place<'_>, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
+        let node = at.node;
+        if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root {
+            // A neighbour wants to be joined with it; nothing else happens.
+            let pivots = node.pivots.clone();
+            return Ok(Grown { height: node.height, pivots, appended: false });
+        }
+        let figures = self.figures(at, incoming)?;
+        let groups = plan::groups(node.height, &figures, &self.geometry);
+        self.count_flushes(node, &groups);
+        let buffer = self.plan_buffer(at, incoming, &figures, &groups);
+        let total: u64 = figures.iter().map(|figure| figure.incoming + figure.pending).sum();
+        let mut tasks = Vec::new();
+        for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
+        {
+            if node.height == 1 {
+                self.cut_flush(at, incoming, number, group, &figures, &mut tasks)?;
+                continue;
+            }
+            for pivot in group.pivots.clone() {
+                // One child that gets most of it is worth all threads; many children are enough.
+                let heavy = figures[pivot].incoming + figures[pivot].pending > total / 2;
+                let workers = if heavy { workers } else { Workers::inline() };
+                tasks.push(Task::Child { pivot, workers });
+            }
+        }
+        let size = LEVEL_PIECE_LEAVES * self.geometry.leaf;
+        for pivots in plan::pieces(&buffer.written, size) {
+            tasks.push(Task::Level { pivots, cutoff: buffer.cutoff });
+        }
+        let gathered = self.run(at, incoming, &figures, &tasks, workers)?;
+        if node.height == 1 {
+            self.assemble_leaves(node, &groups, &buffer, gathered)
+        } else {
+            self.assemble_nodes(at, &groups, &buffer, gathered)
+        }
+    }
+
+    /// Runs the tasks and gathers what they give, in key order.
+    fn run(
+        &self,
+        at: Place<'_>,
+        incoming: &Incoming<'u>,
+        figures: &[Figures],
+        tasks: &[Task<'_>],
+        workers: Workers,
+    ) -> Result<Gathered> {
+        let results: Vec<Mutex<Option<Done>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
+        workers.run(tasks.len(), &|index| {
+            let done = match &tasks[index] {
+                Task::Keep { pivot, .. } => Done::Leaves(self.keep_leaf(&at.node.pivots[*pivot])?),
+                Task::Leaves { pivots, clip, plan, skip_leaf, .. } => {
+                    let selection = self.flush_selection(at, pivots, *clip, *skip_leaf);
+                    Done::Leaves(self.write_leaves(&selection, incoming, *plan)?)
+                }
+                Task::Child { pivot, workers } => {
+                    Done::Child(self.descend(at, *pivot, incoming, *workers)?)
+                }
+                Task::Level { pivots, cutoff } => {
+                    Done::Level(self.write_level(at, incoming, figures, pivots, *cutoff)?)
+                }
+            };
+            *results[index].lock() = Some(done);
+            Ok(())
+        })?;
+        let mut gathered = Gathered::default();
+        for (task, result) in tasks.iter().zip(results) {
+            match (task, result.into_inner()) {
+                (
+                    Task::Keep { group, .. } | Task::Leaves { group, .. },
+                    Some(Done::Leaves(leaves)),
+                ) => {
+                    gathered.leaves.entry(*group).or_default().extend(leaves);
+                }
+                (Task::Child { pivot, .. }, Some(Done::Child(grown))) => {
+                    gathered.children.insert(*pivot, grown);
+                }
+                (Task::Level { .. }, Some(Done::Level(parts))) => {
+                    for (pivot, part) in parts {
+                        gathered.parts.entry(pivot).or_default().push(part);
+                    }
+                }
+                _ => return Err(Error::internal("a task of a pass gave nothing")),
+            }
+        }
+        Ok(gathered)
+    }
+
+    fn write_leaves(
+        &self,
+        selection: &Selection<'_>,
+        incoming: &Incoming<'u>,
+        mut plan: LeafPlan,
+    ) -> Result<Vec<WrittenRun>> {
+        let sources = selection.open(incoming, self.progress)?;
+        let standing = sources.iter().filter(|source| source.key().is_some());
+        if standing.count() <= 1 && matches!(sources.first(), Some(Source::Updates(_))) {
+            // Nothing but the memtable: what goes in is known exactly, and comes out.
+            plan.incoming = incoming.weight_of(&incoming.ranks_in(selection.clip));
+            plan.exact = true;
+        }
+        let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;
+        let leaves = shape::write_leaves(self.output, &mut merge, plan, &self.geometry)?;
+        self.count_merge(merge);
+        Ok(leaves)
+    }
+
+    fn write_level(
+        &self,
+        at: Place<'_>,
+        incoming: &Incoming<'u>,
+        figures: &[Figures],
+        pivots: &[usize],
+        cutoff: usize,
+    ) -> Result<Vec<(usize, Part)>> {
+        let selection = Selection {
+            node: at.node,
+            upper: at.upper,
+            pivots,
+            clip: at.stretch(),
+            levels: cutoff,
+            leaves: false,
+        };
+        let sources = selection.open(incoming, self.progress)?;
+        let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;
+        let level_pivot = |index: &usize| {
+            let parts = at.node.pivots[*index].parts.iter();
+            let merged = parts.filter(|part| usize::from(part.level) < cutoff);
+            let own: u64 = merged.map(|part| part.totals.weight()).sum();
+            let upper = at.stretch_of(*index).upper;
+            LevelPivot { index: *index, upper, incoming: figures[*index].incoming + own }
+        };
+        let targets: Vec<_> = pivots.iter().map(level_pivot).collect();
+        let parts = shape::write_level(self.output, &mut merge, &targets, &self.geometry)?;
+        if merge.key().is_some() {
+            return Err(Error::internal("entries of a new level lie beyond its pivots"));
+        }
+        self.count_merge(merge);
+        Ok(parts)
+    }
+
+    fn count_merge(&self, merge: Merge<Source<'_>>) {
+        let passed = merge.passed_over();
+        self.events.add(Event::TombstonesDropped, passed.tombstones);
+        self.events.add(Event::EntriesShadowed, passed.entries - passed.tombstones);
+        let counted = source::finish(merge.into_sources());
+        self.events.read_bytes.fetch_add(counted.bytes_read, Ordering::Relaxed);
+        self.output.arrived(counted.large);
+    }
+    /// Takes what comes in for `pivot`, and what waits for it, into its child.
+    fn descend(
+        &self,
+        at: Place<'_>,
+        pivot: usize,
+        incoming: &Incoming<'u>,
+        workers: Workers,
+    ) -> Result<Grown> {
+        let from = &at.node.pivots[pivot];
+        let child = match &from.child {
+            Child::Node(slot, _) => {
+                let child = self.residence.load_owned(slot)?;
+                self.output.retire(slot.reference(), &child);
+                child
+            }
+            Child::None => {
+                let empty = Pivot::settled(Arc::clone(&from.key), Child::None);
+                Arc::new(Node::new(at.node.height - 1, vec![empty]))
+            }
+            Child::Leaf(_) => return Err(Error::internal("a leaf lies above height 1")),
+        };
+        if *child.pivots[0].key != *from.key {
+            return Err(Error::corrupt("a node does not begin where its parent says"));
+        }
+        let mut below = incoming.clone();
+        below.ranks = incoming.ranks_in(at.stretch_of(pivot));
+        below.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
+        let upper = at.stretch_of(pivot).upper;
+        let root = at.root && at.node.pivots.len() == 1;
+        self.node(Place { node: &child, upper, root }, &below, workers)
+    }
+}

@@ -1,0 +1,257 @@
+//! What a pass finds out at a node before it does anything: figures, the plan of the buffer, and
+//! the tasks of flushes into leaves.
+
+use super::{BufferPlan, Pass, Place, Task};
+use crate::base::checksum::{checksum, identity};
+use crate::base::error::Result;
+use crate::base::ids::Extent;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::SortedStream;
+use crate::engines::turtle::events::Event;
+use crate::engines::turtle::node::{Child, Node, Totals};
+use crate::engines::turtle::plan::{self, Figures, Group, Reason};
+use crate::engines::turtle::shape::LeafPlan;
+use crate::engines::turtle::source::{self, Incoming, Selection, Stretch};
+use crate::run::RunCursor;
+use std::collections::BTreeMap;
+
+/// A flush is cut into pieces of this many half leaves: so many that what a piece leaves unfilled
+/// does not matter.
+const PIECE_HALF_LEAVES: u64 = 19;
+
+/// A leaf to which entries are appended is kept as it is when it is this full, in percent.
+const KEEP_LEAF_PERCENT: u64 = 85;
+
+impl<'u> Pass<'_, 'u> {
+    pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
+        let guard = crossbeam_epoch::pin();
+        let mut figures = Vec::with_capacity(at.node.pivots.len());
+        for (index, pivot) in at.node.pivots.iter().enumerate() {
+            let stretch = at.stretch_of(index);
+            let pending = pivot.pending();
+            let (child, child_pivots) = match &pivot.child {
+                Child::None => (Totals::default(), 0),
+                Child::Leaf(run) => (Totals::of_run(run), 0),
+                Child::Node(_, summary) => {
+                    let mut below = summary.leaf;
+                    below += summary.buffered;
+                    (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
+                }
+            };
+            figures.push(Figures {
+                incoming: incoming.weight_in(stretch, &guard)?,
+                pending: pending.weight(),
+                child: child.weight(),
+                tombstones: pending.tombstones
+                    + incoming.tombstones_in(&incoming.ranks_in(stretch)),
+                child_entries: child.entries,
+                child_pivots,
+                // Nothing that depends on the order in which threads work.
+                seed: identity([checksum(&pivot.key, 0), child.entries, child.bytes]),
+            });
+        }
+        Ok(figures)
+    }
+
+    pub(super) fn count_flushes(&self, node: &Node, groups: &[Group]) {
+        for group in groups {
+            let Some(reason) = group.flush else { continue };
+            self.events.add(Event::Flushes, group.pivots.len() as u64);
+            match reason {
+                Reason::Narrow => self.events.add(Event::PassThrough, 1),
+                Reason::Tombstones => self.events.add(Event::TombstoneFlushes, 1),
+                Reason::Full | Reason::Join => {}
+            }
+            let pivots = &node.pivots[group.pivots.clone()];
+            let leaves = pivots.iter().filter(|pivot| matches!(pivot.child, Child::Leaf(_)));
+            self.events.add(Event::JoinsLeaf, (leaves.count() as u64).saturating_sub(1));
+        }
+    }
+
+    /// Decides what goes into a new top level: what comes in for the pivots that are not flushed,
+    /// and the levels that are merged with it.
+    pub(super) fn plan_buffer(
+        &self,
+        at: Place<'_>,
+        incoming: &Incoming<'u>,
+        figures: &[Figures],
+        groups: &[Group],
+    ) -> BufferPlan {
+        let staying: Vec<usize> = groups
+            .iter()
+            .filter(|group| group.flush.is_none())
+            .flat_map(|group| group.pivots.clone())
+            .collect();
+        let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
+        for part in staying.iter().flat_map(|pivot| &at.node.pivots[*pivot].parts) {
+            *sizes.entry(part.level).or_default() += part.totals.weight();
+        }
+        // Whether a run from above has entries for a pivot is not known without reading.
+        let above = !incoming.older.is_empty();
+        let enters = |pivot: usize| above || !incoming.ranks_in(at.stretch_of(pivot)).is_empty();
+        let mut buffer = BufferPlan::default();
+        let levels: Vec<u8> = sizes.keys().copied().collect();
+        let arriving = staying.iter().any(|pivot| enters(*pivot));
+        let (mut merged, mut first) = (0, 0);
+        if arriving {
+            let incoming = staying.iter().map(|pivot| figures[*pivot].incoming).sum();
+            let sizes: Vec<u64> = sizes.values().copied().collect();
+            let forced;
+            (merged, forced) = plan::levels_to_merge(incoming, &sizes, self.geometry.levels_max);
+            first = 1;
+            self.events.add(Event::LevelsAdded, 1);
+            self.events.add(Event::MergesLevel, merged as u64);
+            self.events.add(Event::MergesForced, forced as u64);
+        }
+        buffer.cutoff = merged.checked_sub(1).map_or(0, |last| usize::from(levels[last]) + 1);
+        for (number, level) in (first..).zip(&levels[merged..]) {
+            buffer.renumbered.insert(*level, number);
+        }
+        let alive = alive_weights(at.node, &staying);
+        for pivot in staying {
+            let parts = &at.node.pivots[pivot].parts;
+            let merging: Vec<_> =
+                parts.iter().filter(|part| usize::from(part.level) < buffer.cutoff).collect();
+            let mixed = merging.iter().any(|part| part.level != merging[0].level);
+            let mut rewrite = enters(pivot) || mixed;
+            if !rewrite && !merging.is_empty() {
+                // Little of its run is alive: rewriting it frees the rest.
+                rewrite = merging.iter().any(|part| {
+                    let whole = Totals::of_run(&part.segment.run).weight();
+                    alive[&part.segment.run.reference().extent] < whole / 4
+                });
+                let event = if rewrite { Event::Rewrites } else { Event::TrivialMoves };
+                self.events.add(event, merging.len() as u64);
+            }
+            if rewrite {
+                let own: u64 = merging.iter().map(|part| part.totals.weight()).sum();
+                buffer.written.push((pivot, figures[pivot].incoming + own));
+            }
+        }
+        buffer
+    }
+    /// Makes the tasks of a flush into leaves.
+    pub(super) fn cut_flush<'n>(
+        &self,
+        at: Place<'n>,
+        incoming: &Incoming<'u>,
+        group: usize,
+        of: &Group,
+        figures: &[Figures],
+        tasks: &mut Vec<Task<'n>>,
+    ) -> Result<()>
+    where
+        'u: 'n,
+    {
+        let pivots: Vec<usize> = of.pivots.clone().collect();
+        let total: u64 =
+            figures[of.pivots.clone()].iter().map(|f| f.incoming + f.pending + f.child).sum();
+        let clip = Stretch {
+            lower: at.stretch_of(of.pivots.start).lower,
+            upper: at.stretch_of(of.pivots.end - 1).upper,
+        };
+        let mut plan = LeafPlan { incoming: total, exact: false, packed: false };
+        let selection = self.flush_selection(at, &pivots, clip, false);
+        let mut skip_leaf = false;
+        // A few entries after the last one are no reason to make a leaf of their own.
+        let child = figures[of.pivots.start].child;
+        let many = total - child >= self.geometry.leaf_small();
+        if many && total > self.geometry.leaf && self.is_append(&selection, incoming)? {
+            plan.packed = true;
+            skip_leaf = child >= self.geometry.leaf * KEEP_LEAF_PERCENT / 100;
+            if skip_leaf {
+                plan.incoming -= child;
+                tasks.push(Task::Keep { group, pivot: of.pivots.start });
+            }
+        }
+        let mut lower = clip.lower;
+        let cuts = self.cut_keys(&selection, incoming, plan.incoming)?;
+        let count = cuts.len() as u64 + 1;
+        self.events.add(Event::FlushesCut, u64::from(count > 1));
+        let packed = std::mem::take(&mut plan.packed);
+        plan.incoming /= count;
+        for cut in cuts {
+            let clip = Stretch { lower, upper: Some(cut) };
+            tasks.push(Task::Leaves { group, pivots: pivots.clone(), clip, plan, skip_leaf });
+            lower = cut;
+        }
+        let clip = Stretch { lower, upper: clip.upper };
+        plan.packed = packed;
+        tasks.push(Task::Leaves { group, pivots, clip, plan, skip_leaf });
+        Ok(())
+    }
+
+    pub(super) fn flush_selection<'n>(
+        &self,
+        at: Place<'n>,
+        pivots: &'n [usize],
+        clip: Stretch<'n>,
+        skip_leaf: bool,
+    ) -> Selection<'n> {
+        let levels = at.node.levels();
+        Selection { node: at.node, upper: at.upper, pivots, clip, levels, leaves: !skip_leaf }
+    }
+
+    /// True if everything that goes into a single leaf comes after what is there.
+    fn is_append(&self, selection: &Selection<'_>, incoming: &Incoming<'u>) -> Result<bool> {
+        let [pivot] = selection.pivots else { return Ok(false) };
+        let pivot = &selection.node.pivots[*pivot];
+        let Child::Leaf(leaf) = &pivot.child else { return Ok(false) };
+        let ranks = incoming.ranks_in(selection.clip);
+        let Some(last) = source::last_key(leaf)? else { return Ok(false) };
+        if !ranks.is_empty() && *incoming.updates.key(ranks.start) <= *last {
+            return Ok(false);
+        }
+        let own = pivot.parts.iter().map(|part| &part.segment.run);
+        for run in incoming.older.iter().chain(own) {
+            let range = KeyRange::half_open(selection.clip.lower, selection.clip.upper);
+            let cursor = RunCursor::new(run, range, Direction::Ascending)?;
+            if cursor.key().is_some_and(|first| *first <= *last) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Keys that cut a flush into pieces of like weight: multi-selection over the memtable's ranks
+    /// and the indexes of the runs. None if it is not worth it.
+    fn cut_keys(
+        &self,
+        selection: &Selection<'_>,
+        incoming: &Incoming<'u>,
+        total: u64,
+    ) -> Result<Vec<&'u [u8]>> {
+        let pieces = 2 * total / (PIECE_HALF_LEAVES * self.geometry.leaf).max(1);
+        let ranks = incoming.ranks_in(selection.clip);
+        let mut cuts: Vec<&'u [u8]> = Vec::new();
+        let guard = crossbeam_epoch::pin();
+        for piece in 1..pieces {
+            let wanted = total / pieces * piece;
+            let (mut low, mut high) = (ranks.start, ranks.end);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                let key = incoming.updates.key(middle);
+                let below = Stretch { lower: selection.clip.lower, upper: Some(key) };
+                if selection.weight_in(incoming, below, &guard)? < wanted {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
+            }
+            let Some(key) = (low < ranks.end).then(|| incoming.updates.key(low)) else { break };
+            if key > cuts.last().copied().unwrap_or(selection.clip.lower) {
+                cuts.push(key);
+            }
+        }
+        Ok(cuts)
+    }
+}
+
+/// How much of each segment is alive in the pivots `staying`.
+fn alive_weights(node: &Node, staying: &[usize]) -> BTreeMap<Extent, u64> {
+    let mut alive = BTreeMap::new();
+    for part in staying.iter().flat_map(|pivot| &node.pivots[*pivot].parts) {
+        *alive.entry(part.segment.run.reference().extent).or_default() += part.totals.weight();
+    }
+    alive
+}

@@ -1,0 +1,352 @@
+//! What a pass does at a node: decisions from figures, without any reading or writing.
+//!
+//! All sizes are weights (`node.rs`), in bytes. Figures of what comes in may be estimates; nothing
+//! but the quality of the decision depends on them.
+
+use std::ops::Range;
+
+/// The measures of a tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Geometry {
+    /// The most a leaf holds, and about what a run of a buffer holds.
+    pub leaf: u64,
+    /// The most pivots of a node.
+    pub pivots_max: usize,
+    /// The most levels of a buffer.
+    pub levels_max: usize,
+    /// The flush size, in percent of the leaf size.
+    pub flush_percent: u64,
+}
+
+impl Geometry {
+    /// A leaf below this should be joined with a neighbour.
+    pub fn leaf_small(&self) -> u64 {
+        self.leaf / 4
+    }
+
+    /// Joined leaves are at most this large, so that they do not split soon.
+    pub fn leaf_joined(&self) -> u64 {
+        self.leaf / 4 * 3
+    }
+
+    /// The size leaves are cut to when there are several.
+    pub fn leaf_filled(&self) -> u64 {
+        self.leaf / 10 * 9
+    }
+
+    /// The size leaves are cut to when nothing will come between.
+    pub fn leaf_packed(&self) -> u64 {
+        self.leaf / 20 * 19
+    }
+
+    /// A node with this many pivots or fewer should be joined with a neighbour.
+    pub fn pivots_small(&self) -> usize {
+        self.pivots_max / 4
+    }
+
+    /// Joined nodes have at most this many pivots.
+    pub fn pivots_joined(&self) -> usize {
+        self.pivots_max / 4 * 3
+    }
+
+    /// The pivots of a node when there are several, and nothing will come between.
+    pub fn pivots_packed(&self) -> usize {
+        (self.pivots_max / 16 * 15).max(self.pivots_max / 2).max(1)
+    }
+}
+
+/// What is known of a pivot before the pass does anything.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Figures {
+    /// What comes in.
+    pub incoming: u64,
+    /// What waits.
+    pub pending: u64,
+    /// The leaf (height 1), or everything below (above).
+    pub child: u64,
+    /// Tombstones that come in, and wait.
+    pub tombstones: u64,
+    /// Entries of the leaf, or of everything below.
+    pub child_entries: u64,
+    /// Pivots of the child (above height 1).
+    pub child_pivots: usize,
+    /// Changes with the pivot and whenever its child is written anew.
+    pub seed: u64,
+}
+
+impl Figures {
+    /// What the leaf can become, at most.
+    fn merged(&self) -> u64 {
+        self.incoming + self.pending + self.child
+    }
+
+    /// True if there is nothing and nothing comes.
+    fn is_empty(&self) -> bool {
+        self.merged() == 0 && self.child_entries == 0 && self.tombstones == 0
+    }
+}
+
+/// Why a group of pivots is flushed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    /// Enough came together.
+    Full,
+    /// What comes in is enough alone.
+    Narrow,
+    /// Much of the child is deleted.
+    Tombstones,
+    /// A small child is joined with its neighbour.
+    Join,
+}
+
+/// Neighbouring pivots with one fate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Group {
+    /// The pivots.
+    pub pivots: Range<usize>,
+    /// Why they are flushed; `None` if they are not.
+    pub flush: Option<Reason>,
+}
+
+/// Divides the pivots of a node into groups that are flushed together, and those that are not
+/// flushed (each a group of its own).
+pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::with_capacity(figures.len());
+    for (index, figure) in figures.iter().enumerate() {
+        let own = reason(height, figure, figures.len() == 1, geometry);
+        if let Some(group) = groups.last_mut() {
+            let before = &figures[group.pivots.clone()];
+            let joins = match empty_joins(before, group.flush, figure, own) {
+                Some(joins) => joins && fits(height, before, figure, geometry),
+                None => {
+                    fits(height, before, figure, geometry)
+                        && is_small(height, before, figure, geometry)
+                }
+            };
+            if joins {
+                group.pivots.end = index + 1;
+                group.flush = Some(Reason::Join);
+                continue;
+            }
+        }
+        groups.push(Group { pivots: index..index + 1, flush: own });
+    }
+    groups
+}
+
+/// Why a pivot is flushed for its own sake.
+fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Option<Reason> {
+    let arrived = figure.incoming + figure.pending;
+    if height > 1 && alone {
+        // Only a root has a single child for long: without a buffer it can go away.
+        return Some(Reason::Full);
+    }
+    if arrived == 0 && figure.tombstones == 0 {
+        return None;
+    }
+    // Without jitter all leaves of a uniform load would be flushed, and split, in the same pass.
+    let jitter = 600 + figure.seed % 801;
+    let mut size = geometry.leaf / 100 * geometry.flush_percent / 1000 * jitter;
+    if figure.child < geometry.leaf / 2 {
+        // A small child is cheap to rewrite: let it grow before updates pile up above it.
+        size = size.min(figure.child);
+    }
+    if figure.incoming >= size && figure.incoming > 0 {
+        return Some(Reason::Narrow);
+    }
+    if arrived >= size {
+        return Some(Reason::Full);
+    }
+    let many = figure.tombstones > 0 && figure.tombstones >= figure.child_entries.div_ceil(4);
+    many.then_some(Reason::Tombstones)
+}
+
+/// Whether an empty pivot goes along with its neighbour; `None` if neither is empty. It is no
+/// reason to rewrite anything, but goes along for nothing.
+fn empty_joins(
+    before: &[Figures],
+    before_flush: Option<Reason>,
+    next: &Figures,
+    next_flush: Option<Reason>,
+) -> Option<bool> {
+    let before_empty = before.iter().all(Figures::is_empty);
+    match (before_empty, next.is_empty()) {
+        (false, false) => None,
+        (true, true) => Some(true),
+        (true, false) => Some(next_flush.is_some()),
+        (false, true) => Some(before_flush.is_some()),
+    }
+}
+
+/// True if what becomes of both together is not too large for one child.
+fn fits(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
+    if height == 1 {
+        let size: u64 = before.iter().map(Figures::merged).sum();
+        return size + next.merged() <= geometry.leaf_joined();
+    }
+    let pivots: usize = before.iter().map(|figure| figure.child_pivots).sum();
+    pivots + next.child_pivots <= geometry.pivots_joined()
+}
+
+/// True if either is so small that it should not stay alone.
+fn is_small(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
+    if height == 1 {
+        let size: u64 = before.iter().map(Figures::merged).sum();
+        return size.min(next.merged()) < geometry.leaf_small();
+    }
+    let pivots: usize = before.iter().map(|figure| figure.child_pivots).sum();
+    pivots.min(next.child_pivots) <= geometry.pivots_small()
+}
+
+/// How many of the levels in use, newest first, are merged with what comes in, so that the result
+/// and the rest make at most `levels_max`; and how many of them only for that reason.
+pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], levels_max: usize) -> (usize, usize) {
+    let (mut gathered, mut merged, mut forced) = (incoming, 0, 0);
+    loop {
+        while let Some(size) = sizes.get(merged)
+            && *size <= gathered / 2
+        {
+            gathered += size;
+            merged += 1;
+        }
+        if 1 + sizes.len() - merged <= levels_max.max(1) {
+            return (merged, forced);
+        }
+        gathered += sizes[merged];
+        merged += 1;
+        forced += 1;
+    }
+}
+
+/// Cuts `count` pivots into nodes: how many each gets. `appended` says that all growth was at the
+/// end, where the next growth will be, too.
+pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> Vec<usize> {
+    if count <= geometry.pivots_max {
+        return vec![count];
+    }
+    if appended {
+        let packed = geometry.pivots_packed();
+        let mut sizes = vec![packed; count / packed];
+        let rest = count % packed;
+        if rest > 0 {
+            sizes.push(rest);
+        }
+        return sizes;
+    }
+    let nodes = count.div_ceil((geometry.pivots_max * 9 / 10).max(1));
+    (0..nodes).map(|node| count * (node + 1) / nodes - count * node / nodes).collect()
+}
+
+/// Cuts the pivots `chosen` into pieces of neighbours of about `size` each, for tasks.
+pub(super) fn pieces(chosen: &[(usize, u64)], size: u64) -> Vec<Vec<usize>> {
+    let total: u64 = chosen.iter().map(|(_, weight)| weight).sum();
+    let count = (total / size.max(1)).max(1);
+    let mut pieces: Vec<Vec<usize>> = Vec::new();
+    let (mut gathered, mut next_cut) = (0, 0);
+    for (pivot, weight) in chosen {
+        if gathered >= next_cut {
+            pieces.push(Vec::new());
+            next_cut = total * pieces.len() as u64 / count;
+        }
+        gathered += weight;
+        if let Some(piece) = pieces.last_mut() {
+            piece.push(*pivot);
+        }
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GEOMETRY: Geometry =
+        Geometry { leaf: 100_000, pivots_max: 64, levels_max: 6, flush_percent: 100 };
+
+    fn leaf(child: u64, pending: u64, incoming: u64) -> Figures {
+        Figures {
+            incoming,
+            pending,
+            child,
+            child_entries: child / 100,
+            seed: 400,
+            ..Figures::default()
+        }
+    }
+
+    fn flushed(groups: &[Group]) -> Vec<(usize, usize, Option<Reason>)> {
+        groups.iter().map(|group| (group.pivots.start, group.pivots.end, group.flush)).collect()
+    }
+
+    #[test]
+    fn full_narrow_and_small_pivots_are_flushed_and_others_wait() {
+        let figures = [
+            leaf(90_000, 60_000, 50_000),
+            leaf(90_000, 60_000, 30_000),
+            leaf(90_000, 0, 120_000),
+            leaf(30_000, 20_000, 11_000),
+            leaf(90_000, 0, 0),
+        ];
+        let groups = groups(1, &figures, &GEOMETRY);
+        assert_eq!(
+            flushed(&groups),
+            [
+                (0, 1, Some(Reason::Full)),
+                (1, 2, None),
+                (2, 3, Some(Reason::Narrow)),
+                (3, 4, Some(Reason::Full)),
+                (4, 5, None)
+            ]
+        );
+    }
+
+    #[test]
+    fn tombstones_and_small_neighbours_are_reasons() {
+        let mut deleted = leaf(90_000, 2_000, 0);
+        deleted.tombstones = 225;
+        let figures =
+            [deleted, leaf(20_000, 0, 0), leaf(50_000, 0, 0), leaf(80_000, 0, 0), leaf(0, 0, 0)];
+        let groups = groups(1, &figures, &GEOMETRY);
+        assert_eq!(
+            flushed(&groups),
+            [
+                (0, 1, Some(Reason::Tombstones)),
+                (1, 3, Some(Reason::Join)),
+                (3, 4, None),
+                (4, 5, None)
+            ]
+        );
+        let node = |child_pivots| Figures { child: 90_000, child_pivots, ..Figures::default() };
+        let groups = super::groups(2, &[node(10), node(30), node(40)], &GEOMETRY);
+        assert_eq!(flushed(&groups), [(0, 2, Some(Reason::Join)), (2, 3, None)]);
+    }
+
+    #[test]
+    fn levels_merge_by_size_and_stay_below_the_limit() {
+        assert_eq!(levels_to_merge(10, &[], 6), (0, 0));
+        assert_eq!(levels_to_merge(10, &[6, 1], 6), (0, 0));
+        assert_eq!(levels_to_merge(10, &[5, 7, 12], 6), (2, 0));
+        assert_eq!(levels_to_merge(10, &[20; 6], 6), (1, 1));
+        // What was gathered by force makes the next ones small.
+        assert_eq!(levels_to_merge(10, &[10; 6], 6), (6, 1));
+        let mut sizes = Vec::new();
+        for _ in 0..1000 {
+            let (merged, _) = levels_to_merge(10, &sizes, 6);
+            let sum: u64 = sizes.drain(..merged).sum();
+            sizes.insert(0, 10 + sum);
+            assert!(sizes.len() <= 6);
+        }
+    }
+
+    #[test]
+    fn nodes_and_pieces_are_cut_evenly() {
+        assert_eq!(node_sizes(64, false, &GEOMETRY), [64]);
+        assert_eq!(node_sizes(65, false, &GEOMETRY), [32, 33]);
+        assert_eq!(node_sizes(125, true, &GEOMETRY), [60, 60, 5]);
+        assert_eq!(node_sizes(130, false, &GEOMETRY).iter().sum::<usize>(), 130);
+        let chosen: Vec<_> = (0..10).map(|pivot| (pivot, 10)).collect();
+        assert_eq!(pieces(&chosen, 50), [vec![0, 1, 2, 3, 4], vec![5, 6, 7, 8, 9]]);
+        assert_eq!(pieces(&chosen, 1000).len(), 1);
+        assert!(pieces(&[], 10).is_empty());
+    }
+}

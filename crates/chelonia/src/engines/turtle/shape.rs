@@ -1,0 +1,315 @@
+//! How the entries of a merge become runs: leaves of like size, and levels of a buffer.
+//!
+//! A leaf must not be larger than the leaf size, and leaves should be about nine tenths full. How
+//! much a merge will give is only known from above (what goes in), for newer entries hide older
+//! ones. So the shape is found on the way:
+//!
+//! ```text
+//!   far more than two leaves are left      cut at the even share of what is expected
+//!   about one or two leaves are left      fill half a leaf, stage what follows:
+//!        the end comes within one leaf        -> one leaf
+//!        it does not                          -> cut what is now known evenly
+//!   all of it comes from one source       what goes in is what comes out: cut evenly
+//!   everything is appended                cut at 95%; the rest is where appending goes on
+//! ```
+//!
+//! The stage holds entries for at most one leaf, copied once.
+//!
+//! A level's runs are cut near the leaf size, where possible between pivots, so that few pivots
+//! have two parts in one level.
+
+use super::node::{Part, Segment, Totals, weight};
+use super::output::{Output, RunWriter, WrittenRun};
+use super::plan::Geometry;
+use super::source::Source;
+use crate::base::budget::Charge;
+use crate::base::error::Result;
+use crate::base::keys::{head64, separator};
+use crate::base::stream::{LargeRef, SortedStream, Update};
+use crate::base::sync::{Arc, AtomicBool};
+use crate::merge::Merge;
+use std::collections::VecDeque;
+
+/// What is known of the leaves to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeafPlan {
+    /// The weight of everything that goes into the merge, about.
+    pub incoming: u64,
+    /// Nothing will be hidden and the weight is exact.
+    pub exact: bool,
+    /// More will be appended later, nothing comes between.
+    pub packed: bool,
+}
+
+/// Writes what `merge` gives as leaves.
+pub(super) fn write_leaves(
+    output: &Output<'_>,
+    merge: &mut Merge<Source<'_>>,
+    plan: LeafPlan,
+    geometry: &Geometry,
+) -> Result<Vec<WrittenRun>> {
+    let mut shaper = LeafShaper {
+        merge,
+        writer: output.run_writer(),
+        stage: Stage::new(output.work_charge()),
+        plan,
+        leaf: geometry.leaf,
+        filled: geometry.leaf_filled().max(1),
+        packed: geometry.leaf_packed().max(1),
+        given: Totals::default(),
+    };
+    let mut leaves = Vec::new();
+    while !shaper.stage.is_empty() || shaper.merge.key().is_some() {
+        let size = shaper.next_size()?;
+        shaper.fill(size)?;
+        leaves.push(shaper.writer.finish()?);
+    }
+    output.give_back(shaper.writer);
+    Ok(leaves)
+}
+
+struct LeafShaper<'a, 'u, 'o> {
+    merge: &'a mut Merge<Source<'u>>,
+    writer: RunWriter<'o>,
+    stage: Stage,
+    plan: LeafPlan,
+    leaf: u64,
+    filled: u64,
+    packed: u64,
+    /// What the merge gave so far.
+    given: Totals,
+}
+
+impl LeafShaper<'_, '_, '_> {
+    /// The size of the next leaf. May fill a part of it on the way.
+    fn next_size(&mut self) -> Result<u64> {
+        if self.plan.packed {
+            return Ok(self.packed);
+        }
+        let expected = self.stage.weight + self.expected_rest();
+        if self.plan.exact && expected <= self.leaf {
+            return Ok(self.leaf);
+        }
+        // Before anything was read, the newer entries may hide most of the older ones.
+        let far = if self.given.entries == 0 { 4 } else { 2 };
+        if self.plan.exact || expected >= far * self.leaf {
+            return Ok(expected / expected.div_ceil(self.filled));
+        }
+        self.look_ahead()
+    }
+
+    /// What the merge will give from here on: what will go in, and as much of it as so far.
+    fn expected_rest(&self) -> u64 {
+        let passed = self.merge.passed_over();
+        let given = self.given.weight();
+        let read = given + weight(passed.entries, passed.bytes);
+        let rest = self.plan.incoming.saturating_sub(read);
+        if read == 0 {
+            return rest;
+        }
+        let expected = u128::from(rest) * u128::from(given) / u128::from(read);
+        u64::try_from(expected).unwrap_or(u64::MAX)
+    }
+
+    /// Reads until it is known whether the rest fits one leaf, and gives the size of the next.
+    fn look_ahead(&mut self) -> Result<u64> {
+        self.fill(self.leaf / 2)?;
+        while self.writer.weight() + self.stage.weight <= self.leaf {
+            let Some(key) = self.merge.key() else { return Ok(self.leaf) };
+            let update = self.merge.update();
+            self.given.add_entry(key, &update);
+            self.stage.push(key, update);
+            self.merge.advance()?;
+        }
+        let known = self.writer.weight() + self.stage.weight;
+        let expected = known + self.expected_rest();
+        Ok(expected / expected.div_ceil(self.filled).max(2))
+    }
+
+    /// Adds entries until the leaf has `size` or there are none.
+    fn fill(&mut self, size: u64) -> Result<()> {
+        while self.writer.weight() < size {
+            if let Some((key, update)) = self.stage.front() {
+                if self.writer.is_over(self.leaf, key, &update) {
+                    return Ok(());
+                }
+                self.writer.add(key, update)?;
+                self.stage.pop();
+                continue;
+            }
+            let Some(key) = self.merge.key() else { return Ok(()) };
+            let update = self.merge.update();
+            if self.writer.is_over(self.leaf, key, &update) {
+                return Ok(());
+            }
+            self.given.add_entry(key, &update);
+            self.writer.add(key, update)?;
+            self.merge.advance()?;
+        }
+        Ok(())
+    }
+}
+
+/// Entries that wait for the decision where to cut.
+struct Stage {
+    bytes: Vec<u8>,
+    entries: VecDeque<Staged>,
+    weight: u64,
+    charge: Charge,
+}
+
+struct Staged {
+    /// Where the key is in the bytes; an inline value follows it.
+    start: usize,
+    key_bytes: usize,
+    value: StagedValue,
+}
+
+enum StagedValue {
+    Inline(usize),
+    Large(LargeRef),
+    Tombstone,
+}
+
+impl Stage {
+    fn new(charge: Charge) -> Self {
+        Self { bytes: Vec::new(), entries: VecDeque::new(), weight: 0, charge }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn push(&mut self, key: &[u8], update: Update<'_>) {
+        if self.entries.is_empty() {
+            self.bytes.clear();
+        }
+        let start = self.bytes.len();
+        self.weight += weight(1, (key.len() + update.inline_bytes()) as u64);
+        self.bytes.extend_from_slice(key);
+        let value = match update {
+            Update::Put(value) => {
+                self.bytes.extend_from_slice(value);
+                StagedValue::Inline(value.len())
+            }
+            Update::PutLarge(large) => StagedValue::Large(large),
+            Update::Delete => StagedValue::Tombstone,
+        };
+        self.entries.push_back(Staged { start, key_bytes: key.len(), value });
+        let held = self.bytes.capacity() + self.entries.capacity() * size_of::<Staged>();
+        if held as u64 != self.charge.bytes() {
+            self.charge.resize(held as u64);
+        }
+    }
+
+    fn front(&self) -> Option<(&[u8], Update<'_>)> {
+        let staged = self.entries.front()?;
+        let key_end = staged.start + staged.key_bytes;
+        let update = match &staged.value {
+            StagedValue::Inline(length) => Update::Put(&self.bytes[key_end..key_end + length]),
+            StagedValue::Large(large) => Update::PutLarge(*large),
+            StagedValue::Tombstone => Update::Delete,
+        };
+        Some((&self.bytes[staged.start..key_end], update))
+    }
+
+    fn pop(&mut self) {
+        if let Some((key, update)) = self.front() {
+            self.weight -= weight(1, (key.len() + update.inline_bytes()) as u64);
+            self.entries.pop_front();
+        }
+    }
+}
+
+/// A pivot that takes part in a new level.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LevelPivot<'n> {
+    /// Its number in the node.
+    pub index: usize,
+    /// Where its range ends.
+    pub upper: Option<&'n [u8]>,
+    /// The weight of what goes into the merge for it, about.
+    pub incoming: u64,
+}
+
+/// Writes what `merge` gives as one level over `pivots`: the parts, with the pivots they belong to.
+/// All of them have level 0.
+pub(super) fn write_level(
+    output: &Output<'_>,
+    merge: &mut Merge<Source<'_>>,
+    pivots: &[LevelPivot<'_>],
+    geometry: &Geometry,
+) -> Result<Vec<(usize, Part)>> {
+    let mut shaper =
+        LevelShaper { writer: output.run_writer(), cut: None, open: Vec::new(), parts: Vec::new() };
+    for pivot in pivots {
+        let weight = shaper.writer.weight();
+        if weight >= geometry.leaf / 2 && weight + pivot.incoming > geometry.leaf {
+            shaper.close(false)?;
+        }
+        shaper.write_pivot(merge, pivot, geometry.leaf)?;
+    }
+    if !shaper.writer.is_empty() {
+        shaper.close(false)?;
+    }
+    output.give_back(shaper.writer);
+    Ok(shaper.parts)
+}
+
+struct LevelShaper<'o> {
+    writer: RunWriter<'o>,
+    /// The last key of the run before, if it was cut within a pivot.
+    cut: Option<Box<[u8]>>,
+    /// The parts in the run being built.
+    open: Vec<(usize, Totals)>,
+    parts: Vec<(usize, Part)>,
+}
+
+impl LevelShaper<'_> {
+    fn write_pivot(
+        &mut self,
+        merge: &mut Merge<Source<'_>>,
+        pivot: &LevelPivot<'_>,
+        leaf: u64,
+    ) -> Result<()> {
+        let upper_head = pivot.upper.map_or(u64::MAX, head64);
+        let mut totals = Totals::default();
+        while let Some(key) = merge.key() {
+            let head = head64(key);
+            // Most keys are told by their heads.
+            if head > upper_head || (head == upper_head && pivot.upper.is_some_and(|u| key >= u)) {
+                break;
+            }
+            let update = merge.update();
+            if self.writer.weight() >= leaf || self.writer.is_over(leaf, key, &update) {
+                let cut_within = totals.entries > 0;
+                if cut_within {
+                    self.open.push((pivot.index, std::mem::take(&mut totals)));
+                }
+                self.close(cut_within)?;
+            }
+            totals.add_entry(key, &update);
+            self.writer.add(key, update)?;
+            merge.advance()?;
+        }
+        if totals.entries > 0 {
+            self.open.push((pivot.index, totals));
+        }
+        Ok(())
+    }
+
+    /// Writes the run and makes its parts.
+    fn close(&mut self, within: bool) -> Result<()> {
+        let written = self.writer.finish()?;
+        let before = self.cut.take();
+        let first = before.map_or_else(Vec::new, |last| separator(&last, &written.first));
+        self.cut = within.then_some(written.last);
+        let shared = AtomicBool::new(false);
+        let segment = Arc::new(Segment { run: written.run, first: first.into(), shared });
+        for (pivot, totals) in self.open.drain(..) {
+            let part = Part { level: 0, segment: Arc::clone(&segment), totals };
+            self.parts.push((pivot, part));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,440 @@
+//! What a pass reads: ranges of the memtable and of runs, newest first.
+//!
+//! ```text
+//!   Incoming     ranks of the memtable, then runs of the nodes above (their parts for this range)
+//!   sources()    Incoming, then the node's own parts level by level, then its leaves:
+//!                each clipped to the pivots that take part, and opened when it is merged
+//! ```
+//!
+//! A run may hold entries of pivots that are not live there any more, or do not take part. So a run
+//! is never read as a whole but in ranges, one for each stretch of neighbouring pivots.
+
+use super::node::{Child, Node, weight};
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
+use crate::base::sync::Arc;
+use crate::run::{Run, RunStream};
+use crossbeam_epoch::Guard;
+use std::ops::Range;
+
+/// How far ahead entries of the memtable are fetched: more than the latency of memory, less than
+/// what the first cache holds.
+const PREFETCH_RANKS: usize = 16;
+
+/// How many ranks are absorbed between two reports of progress.
+const PROGRESS_RANKS: u64 = 4096;
+
+/// A stretch of keys, borrowed: from a key to another (excluded) or to the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stretch<'k> {
+    /// The first key.
+    pub lower: &'k [u8],
+    /// The key after; `None` is the end of all keys.
+    pub upper: Option<&'k [u8]>,
+}
+
+impl<'k> Stretch<'k> {
+    /// The same as bounds that are owned.
+    pub fn to_range(self) -> KeyRange {
+        KeyRange::half_open(self.lower, self.upper)
+    }
+
+    /// What lies in both; `None` if nothing does.
+    pub fn clip(self, other: Stretch<'k>) -> Option<Stretch<'k>> {
+        let lower = self.lower.max(other.lower);
+        let upper = match (self.upper, other.upper) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (one, None) | (None, one) => one,
+        };
+        upper.is_none_or(|upper| lower < upper).then_some(Stretch { lower, upper })
+    }
+}
+
+/// What comes into a node from above.
+#[derive(Clone)]
+pub(super) struct Incoming<'u> {
+    /// The memtable.
+    pub updates: &'u dyn SortedUpdates,
+    /// Its ranks that come in.
+    pub ranks: Range<usize>,
+    /// Older than the memtable, newest first: all their entries in the node's range.
+    pub older: Vec<Arc<Run>>,
+}
+
+impl Incoming<'_> {
+    /// The ranks within `stretch`.
+    pub fn ranks_in(&self, stretch: Stretch<'_>) -> Range<usize> {
+        let bound =
+            |key: &[u8]| self.updates.lower_bound(key).clamp(self.ranks.start, self.ranks.end);
+        let start = bound(stretch.lower);
+        start..stretch.upper.map_or(self.ranks.end, bound).max(start)
+    }
+
+    /// The weight of ranks.
+    pub fn weight_of(&self, ranks: &Range<usize>) -> u64 {
+        let bytes = self.updates.bytes_before(ranks.end) - self.updates.bytes_before(ranks.start);
+        weight(ranks.len() as u64, bytes)
+    }
+
+    /// The weight of what comes in within `stretch`: exact for the memtable, estimated for runs.
+    pub fn weight_in(&self, stretch: Stretch<'_>, guard: &Guard) -> Result<u64> {
+        let mut total = self.weight_of(&self.ranks_in(stretch));
+        for run in &self.older {
+            total += run_weight_in(run, stretch, guard)?;
+        }
+        Ok(total)
+    }
+
+    /// How many tombstones are among the ranks, about: from a sample.
+    pub fn tombstones_in(&self, ranks: &Range<usize>) -> u64 {
+        const SAMPLES: usize = 16;
+        let step = ranks.len().div_ceil(SAMPLES).max(1);
+        let sampled = ranks.clone().step_by(step);
+        let deletes = sampled.filter(|rank| self.updates.update(*rank).is_delete()).count();
+        (deletes * step).min(ranks.len()) as u64
+    }
+}
+
+/// The weight of a run within `stretch`, estimated from its block index.
+pub(super) fn run_weight_in(run: &Run, stretch: Stretch<'_>, guard: &Guard) -> Result<u64> {
+    let reference = run.reference();
+    let whole = weight(reference.entries, reference.user_bytes);
+    let share = run.share_in(&stretch.to_range(), guard)?;
+    Ok(scaled(whole, share))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate of a size: shares are between 0 and 1, sizes far below 2^53"
+)]
+fn scaled(whole: u64, share: f64) -> u64 {
+    (whole as f64 * share.clamp(0.0, 1.0)) as u64
+}
+
+/// A stream of a pass.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a merge has a dozen sources; a box would cost every entry a step"
+)]
+pub(super) enum Source<'u> {
+    /// A part of the memtable.
+    Updates(UpdatesStream<'u>),
+    /// A part of a run.
+    Run(RangesStream),
+}
+
+impl SortedStream for Source<'_> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Source::Updates(stream) => stream.key(),
+            Source::Run(stream) => stream.key(),
+        }
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        match self {
+            Source::Updates(stream) => stream.update(),
+            Source::Run(stream) => stream.update(),
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        match self {
+            Source::Updates(stream) => stream.advance(),
+            Source::Run(stream) => stream.advance(),
+        }
+    }
+}
+
+/// Ranges of ranks of the memtable, in order.
+pub(super) struct UpdatesStream<'u> {
+    updates: &'u dyn SortedUpdates,
+    /// The ranges not begun, the next one last.
+    waiting: Vec<Range<usize>>,
+    current: Range<usize>,
+    key: Option<&'u [u8]>,
+    /// Large values seen: each comes with exactly one update.
+    large: Vec<LargeRef>,
+    progress: &'u (dyn Fn(u64) + Sync),
+    unreported: u64,
+}
+
+impl<'u> UpdatesStream<'u> {
+    /// Stands on the first of `ranks` (ascending, not overlapping).
+    pub fn new(
+        updates: &'u dyn SortedUpdates,
+        mut ranks: Vec<Range<usize>>,
+        progress: &'u (dyn Fn(u64) + Sync),
+    ) -> Self {
+        ranks.reverse();
+        let mut stream = Self {
+            updates,
+            waiting: ranks,
+            current: 0..0,
+            key: None,
+            large: Vec::new(),
+            progress,
+            unreported: 0,
+        };
+        stream.stand();
+        stream
+    }
+
+    fn stand(&mut self) {
+        while self.current.is_empty() {
+            let Some(next) = self.waiting.pop() else {
+                self.key = None;
+                return;
+            };
+            self.current = next;
+            for rank in self.current.clone().take(PREFETCH_RANKS) {
+                self.updates.prefetch(rank);
+            }
+        }
+        self.updates.prefetch(self.current.start + PREFETCH_RANKS);
+        self.key = Some(self.updates.key(self.current.start));
+    }
+}
+
+impl SortedStream for UpdatesStream<'_> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.key
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.updates.update(self.current.start)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        if let Update::PutLarge(large) = self.updates.update(self.current.start) {
+            self.large.push(large);
+        }
+        self.current.start += 1;
+        self.unreported += 1;
+        if self.unreported == PROGRESS_RANKS {
+            (self.progress)(self.unreported);
+            self.unreported = 0;
+        }
+        self.stand();
+        Ok(())
+    }
+}
+
+/// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened
+/// when the one before has ended.
+pub(super) struct RangesStream {
+    /// The ranges not begun, the next one last.
+    waiting: Vec<(Arc<Run>, KeyRange)>,
+    current: Option<RunStream>,
+    bytes_read: u64,
+}
+
+impl RangesStream {
+    /// Stands on the first entry within `ranges`.
+    pub fn new(mut ranges: Vec<(Arc<Run>, KeyRange)>) -> Result<Self> {
+        ranges.reverse();
+        let mut stream = Self { waiting: ranges, current: None, bytes_read: 0 };
+        stream.stand()?;
+        Ok(stream)
+    }
+
+    fn stand(&mut self) -> Result<()> {
+        loop {
+            if let Some(current) = &self.current {
+                if current.key().is_some() {
+                    return Ok(());
+                }
+                self.bytes_read += current.bytes_read();
+                // Its buffer goes back before the next stream asks for one.
+                self.current = None;
+            }
+            let Some((run, range)) = self.waiting.pop() else { return Ok(()) };
+            self.current = Some(RunStream::new(&run, range)?);
+        }
+    }
+}
+
+impl SortedStream for RangesStream {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.current.as_ref().and_then(RunStream::key)
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.current.as_ref().map_or(Update::Delete, RunStream::update)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        if let Some(current) = &mut self.current {
+            current.advance()?;
+            if current.key().is_some() {
+                return Ok(());
+            }
+        }
+        self.stand()
+    }
+}
+
+/// What sources counted, when they have ended.
+#[derive(Default)]
+pub(super) struct Counted {
+    /// Large values that came with updates.
+    pub large: Vec<LargeRef>,
+    /// Bytes read from runs.
+    pub bytes_read: u64,
+}
+
+/// Ends `sources`: reports the rest of their progress and gives what they counted.
+pub(super) fn finish(sources: Vec<Source<'_>>) -> Counted {
+    let mut counted = Counted::default();
+    for source in sources {
+        match source {
+            Source::Updates(mut stream) => {
+                counted.large.append(&mut stream.large);
+                (stream.progress)(stream.unreported);
+            }
+            Source::Run(stream) => {
+                let open = stream.current.as_ref().map_or(0, RunStream::bytes_read);
+                counted.bytes_read += stream.bytes_read + open;
+            }
+        }
+    }
+    counted
+}
+
+/// Which part of a node a task works on.
+pub(super) struct Selection<'n> {
+    /// The node.
+    pub node: &'n Node,
+    /// The end of the node's range.
+    pub upper: Option<&'n [u8]>,
+    /// The pivots, ascending.
+    pub pivots: &'n [usize],
+    /// The part of their ranges.
+    pub clip: Stretch<'n>,
+    /// The node's parts below this level take part.
+    pub levels: usize,
+    /// The leaves take part.
+    pub leaves: bool,
+}
+
+impl<'n> Selection<'n> {
+    /// The range of one pivot, clipped.
+    fn stretch_of(&self, pivot: usize) -> Option<Stretch<'n>> {
+        let lower = &*self.node.pivots[pivot].key;
+        Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }.clip(self.clip)
+    }
+
+    /// The ranges of the pivots, neighbours joined.
+    fn stretches(&self) -> Vec<Stretch<'n>> {
+        let mut stretches: Vec<Stretch<'n>> = Vec::new();
+        for pivot in self.pivots {
+            let Some(next) = self.stretch_of(*pivot) else { continue };
+            match stretches.last_mut() {
+                Some(last) if last.upper == Some(next.lower) => last.upper = next.upper,
+                _ => stretches.push(next),
+            }
+        }
+        stretches
+    }
+
+    /// The node's own sources that take part, newest first: a level each, then the leaves. Each is
+    /// a list of runs with the ranges they are live in, in key order.
+    fn own(&self) -> Vec<Ranges<'n>> {
+        let mut sources: Vec<Ranges<'n>> = Vec::new();
+        for level in 0..self.levels {
+            let mut ranges = Vec::new();
+            for pivot in self.pivots {
+                let parts = &self.node.pivots[*pivot].parts;
+                for part in parts.iter().filter(|part| usize::from(part.level) == level) {
+                    self.append(&mut ranges, &part.segment.run, *pivot);
+                }
+            }
+            sources.push(ranges);
+        }
+        let mut leaves = Vec::new();
+        for pivot in self.pivots.iter().filter(|_| self.leaves) {
+            if let Child::Leaf(run) = &self.node.pivots[*pivot].child {
+                self.append(&mut leaves, run, *pivot);
+            }
+        }
+        sources.push(leaves);
+        sources.retain(|ranges| !ranges.is_empty());
+        sources
+    }
+
+    /// Appends the range of `pivot` in `run`; one stretch with what comes before it, if it can be.
+    fn append(&self, ranges: &mut Ranges<'n>, run: &Arc<Run>, pivot: usize) {
+        let Some(next) = self.stretch_of(pivot) else { return };
+        match ranges.last_mut() {
+            Some((last, stretch))
+                if Arc::ptr_eq(last, run) && stretch.upper == Some(next.lower) =>
+            {
+                stretch.upper = next.upper;
+            }
+            _ => ranges.push((Arc::clone(run), next)),
+        }
+    }
+
+    /// Opens everything that takes part: what comes in, then the node's own, newest first.
+    pub fn open<'u>(
+        &self,
+        incoming: &Incoming<'u>,
+        progress: &'u (dyn Fn(u64) + Sync),
+    ) -> Result<Vec<Source<'u>>> {
+        let mut sources = Vec::new();
+        let all = self.stretches();
+        let ranks: Vec<_> = all
+            .iter()
+            .map(|stretch| incoming.ranks_in(*stretch))
+            .filter(|ranks| !ranks.is_empty())
+            .collect();
+        if !ranks.is_empty() {
+            sources.push(Source::Updates(UpdatesStream::new(incoming.updates, ranks, progress)));
+        }
+        let above = incoming.older.iter().map(|run| {
+            all.iter().map(|stretch| (Arc::clone(run), *stretch)).collect::<Ranges<'n>>()
+        });
+        for ranges in above.chain(self.own()) {
+            let owned = ranges.into_iter().map(|(run, stretch)| (run, stretch.to_range()));
+            sources.push(Source::Run(RangesStream::new(owned.collect())?));
+        }
+        Ok(sources)
+    }
+
+    /// The weight of all that takes part within `stretch`: exact for the memtable, estimated for
+    /// runs.
+    pub fn weight_in(
+        &self,
+        incoming: &Incoming<'_>,
+        stretch: Stretch<'_>,
+        guard: &Guard,
+    ) -> Result<u64> {
+        let mut total = incoming.weight_in(stretch, guard)?;
+        for (run, live) in self.own().into_iter().flatten() {
+            if let Some(both) = live.clip(stretch) {
+                total += run_weight_in(&run, both, guard)?;
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// Runs, each with a range, in key order.
+type Ranges<'n> = Vec<(Arc<Run>, Stretch<'n>)>;
+
+/// The last key of a run.
+pub(super) fn last_key(run: &Arc<Run>) -> Result<Option<Vec<u8>>> {
+    let cursor = crate::run::RunCursor::new(run, KeyRange::all(), Direction::Descending)?;
+    Ok(cursor.key().map(<[u8]>::to_vec))
+}

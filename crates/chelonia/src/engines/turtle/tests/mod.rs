@@ -1,0 +1,298 @@
+//! The tree against a plain map, through its whole life, in tiny geometries.
+
+#![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+
+mod hostile;
+mod life;
+mod world;
+
+use self::world::{Item, Model, World, check_scans, tiny};
+use crate::base::error::ErrorKind;
+use crate::base::rng::Rng;
+use crate::base::sync::{Arc, AtomicBool, Ordering};
+use crate::engine::Engine;
+use crate::engines::turtle::TurtleOptions;
+use crate::storage::io::fault::{Call, Fault};
+
+fn key_of(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+fn value(rng: &mut Rng, length: usize) -> Item {
+    let mut value = vec![0; length];
+    rng.fill(&mut value);
+    Item::Value(value)
+}
+
+fn uniform(rng: &mut Rng, count: usize) -> Model {
+    (0..count).map(|_| (key_of(rng.next_u64()), value(rng, 92))).collect()
+}
+
+#[test]
+fn a_large_first_absorb_is_cut_and_fills_leaves() {
+    let mut rng = Rng::new(1);
+    for threads in [1, 3] {
+        let mut world = World::new(tiny(), threads);
+        world.absorb(uniform(&mut rng, 4000));
+        world.check(&mut rng);
+        assert_eq!(world.event("flushes_cut"), 1);
+        assert!(world.leaf_fill_percent() >= 80, "{}", world.leaf_fill_percent());
+        assert!(world.tree.stats().height >= 3);
+    }
+}
+
+#[test]
+fn a_sequential_load_leaves_full_leaves() {
+    let mut rng = Rng::new(2);
+    let mut world = World::new(tiny(), 1);
+    for batch in 0..40_u64 {
+        let first = batch * 150;
+        world.absorb((first..first + 150).map(|n| (key_of(n), value(&mut rng, 92))).collect());
+    }
+    world.check(&mut rng);
+    assert!(world.leaf_fill_percent() >= 85, "{}", world.leaf_fill_percent());
+    assert!(world.event("leaves_kept") > 0);
+    // Nodes on the left are full, too.
+    let stats = world.tree.stats();
+    assert!(stats.leaves <= stats.nodes * 3, "{} leaves {} nodes", stats.leaves, stats.nodes);
+}
+
+#[test]
+fn overwriting_does_not_grow_the_tree() {
+    let mut rng = Rng::new(3);
+    let mut world = World::new(tiny(), 1);
+    world.absorb(uniform(&mut rng, 3000));
+    let keys: Vec<_> = world.model.keys().cloned().collect();
+    let leaves = world.tree.stats().leaves;
+    for _ in 0..60 {
+        let pick = |rng: &mut Rng| keys[rng.below(keys.len() as u64) as usize].clone();
+        world.absorb((0..300).map(|_| (pick(&mut rng), value(&mut rng, 92))).collect());
+    }
+    world.check(&mut rng);
+    let after = world.tree.stats().leaves;
+    assert!(after <= leaves + leaves / 4, "{leaves} leaves became {after}");
+    assert!(world.event("entries_shadowed") > 1000);
+}
+
+#[test]
+fn deleting_everything_gives_everything_back() {
+    let mut rng = Rng::new(4);
+    for pieces in [1, 7] {
+        let mut world = World::new(tiny(), 1);
+        for _ in 0..20 {
+            world.absorb(uniform(&mut rng, 200));
+        }
+        assert!(world.tree.stats().height > 3);
+        let keys: Vec<_> = world.model.keys().cloned().collect();
+        for part in keys.chunks(keys.len().div_ceil(pieces)) {
+            world.absorb(part.iter().map(|key| (key.clone(), Item::Deleted)).collect());
+            world.check(&mut rng);
+        }
+        assert!(world.event("pivots_removed") > 0);
+        assert!(world.event("tombstones_dropped") > 0);
+        assert_eq!(world.owned.len(), 0);
+        assert_eq!(world.tree.stats().height, 0);
+        world.reopen();
+        world.check(&mut rng);
+        world.absorb(uniform(&mut rng, 100));
+        world.check(&mut rng);
+    }
+}
+
+#[test]
+fn what_was_flushed_beside_a_buffered_range_stays_gone() {
+    let mut rng = Rng::new(12);
+    let mut cleared = 0;
+    for round in 0..12 {
+        let mut world = World::new(TurtleOptions { pivots_max: 16, ..tiny() }, 1);
+        world.absorb(uniform(&mut rng, 350));
+        // Buffered: one segment with entries for many pivots.
+        world.absorb(uniform(&mut rng, 40));
+        let version = world.tree.newest();
+        let root = world.tree.shared.residence.load_owned(&version.root).unwrap();
+        assert_eq!(root.height, 1);
+        let victim = 1 + round % (root.pivots.len() - 2);
+        let around = &root.pivots[victim - 1..=victim + 1];
+        if around.iter().any(|pivot| pivot.parts.is_empty()) {
+            continue;
+        }
+        // Its leaf becomes empty; the buffered entries of its neighbours' segment lie in its range.
+        let range = around[1].key.to_vec()..around[2].key.to_vec();
+        let gone = world.model.range(range).map(|(key, _)| (key.clone(), Item::Deleted));
+        let gone: Model = gone.collect();
+        world.absorb(gone);
+        world.check(&mut rng);
+        cleared += 1;
+    }
+    assert!(cleared > 3, "{cleared}");
+}
+
+#[test]
+fn a_tree_that_loses_most_of_itself_becomes_lower() {
+    let mut rng = Rng::new(11);
+    let mut world = World::new(tiny(), 1);
+    for _ in 0..20 {
+        world.absorb(uniform(&mut rng, 200));
+    }
+    let height = world.tree.stats().height;
+    let keys: Vec<_> = world.model.keys().cloned().collect();
+    let most = keys.iter().filter(|key| key[0] < 250);
+    world.absorb(most.map(|key| (key.clone(), Item::Deleted)).collect());
+    for _ in 0..6 {
+        world.check(&mut rng);
+        let keys: Vec<_> = world.model.keys().cloned().collect();
+        world.absorb(keys.into_iter().map(|key| (key, value(&mut rng, 40))).collect());
+    }
+    world.check(&mut rng);
+    assert!(world.event("root_shrunk") > 0);
+    assert!(world.tree.stats().height < height);
+}
+
+#[test]
+fn tombstones_that_wait_are_taken_down() {
+    let mut rng = Rng::new(5);
+    let mut world = World::new(tiny(), 1);
+    world.absorb(uniform(&mut rng, 2000));
+    let keys: Vec<_> = world.model.keys().cloned().collect();
+    for part in 0..6 {
+        let some = keys.iter().enumerate().filter(|(index, _)| index % 12 == part);
+        world.absorb(some.map(|(_, key)| (key.clone(), Item::Deleted)).collect());
+        world.check(&mut rng);
+    }
+    assert!(world.event("tombstone_flushes") > 0);
+}
+
+#[test]
+fn large_values_live_as_long_as_a_run_lists_them() {
+    let mut rng = Rng::new(6);
+    let mut world = World::new(tiny(), 1);
+    let large = |world: &World| Item::Large(world.storage.write_large(&[7; 5000]).unwrap());
+    let mut batch = uniform(&mut rng, 600);
+    for number in 0..50 {
+        batch.insert(key_of(number << 56), large(&world));
+    }
+    world.absorb(batch);
+    for round in 0..60 {
+        let mut batch = uniform(&mut rng, 60);
+        batch.insert(key_of(rng.below(50) << 56), large(&world));
+        batch.insert(key_of(rng.below(50) << 56), Item::Deleted);
+        world.absorb(batch);
+        if round % 10 == 0 {
+            world.reopen();
+            world.check(&mut rng);
+        }
+    }
+    for _ in 0..2 {
+        let mut keys: Vec<_> = world.model.keys().cloned().collect();
+        keys.push(key_of(5));
+        world.absorb(keys.into_iter().map(|key| (key, Item::Deleted)).collect());
+    }
+    assert_eq!(world.owned.len(), 0);
+}
+
+#[test]
+fn nodes_are_dropped_from_memory_and_come_back() {
+    let mut rng = Rng::new(7);
+    let mut world = World::with_memory(tiny(), 1, 1 << 20);
+    for _ in 0..10 {
+        world.absorb(uniform(&mut rng, 600));
+    }
+    world.reopen();
+    let (version, model) = (world.tree.version(), world.model.clone());
+    check_scans(&version, &model);
+    world.check_reads(&version, &model, &mut rng, 200);
+    assert!(world.event("nodes_evicted") > 0 && world.event("nodes_loaded") > 100);
+    let resident = world.tree.shared.residence.resident_bytes();
+    assert!(resident <= (1 << 20) / 16 + 16_384, "{resident}");
+}
+
+#[test]
+fn a_failed_absorb_changes_nothing() {
+    let mut rng = Rng::new(8);
+    let mut world = World::new(tiny(), 1);
+    for _ in 0..6 {
+        world.absorb(uniform(&mut rng, 300));
+    }
+    for (call, step) in [(Call::Write, 7), (Call::Read, 23), (Call::Allocate, 1)] {
+        let mut failed = 0;
+        for round in 0..40 {
+            let batch = uniform(&mut rng, 300);
+            let used = world.storage.stats().space.used_blocks;
+            let root = world.tree.root().unwrap();
+            world.faults.fail(Fault::once(call, round * step));
+            let absorbed = world.try_absorb(&batch);
+            world.faults.heal();
+            match absorbed {
+                Err(error) => {
+                    failed += 1;
+                    assert_eq!(error.kind(), ErrorKind::Io);
+                    assert_eq!(world.tree.root().unwrap(), root);
+                    assert_eq!(world.storage.stats().space.used_blocks, used);
+                }
+                // The counts are those of the tree that was made: begin anew from there.
+                Ok(absorbed) => {
+                    world.note(&batch, absorbed);
+                    break;
+                }
+            }
+        }
+        world.check(&mut rng);
+        world.absorb(uniform(&mut rng, 300));
+        world.check(&mut rng);
+        assert!(failed > 0, "{call:?}");
+    }
+}
+
+#[test]
+fn a_full_device_is_an_error_and_no_more() {
+    let mut rng = Rng::new(9);
+    let mut world = World::new(tiny(), 1);
+    world.absorb(uniform(&mut rng, 2000));
+    world.faults.set_capacity(Some(world.faults.taken_bytes() + (64 << 10)));
+    let batch = uniform(&mut rng, 2000);
+    let error = world.try_absorb(&batch).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    world.check(&mut rng);
+    world.faults.set_capacity(None);
+    world.absorb(batch);
+    world.check(&mut rng);
+}
+
+#[test]
+fn readers_go_on_while_the_tree_changes() {
+    let mut rng = Rng::new(10);
+    let mut world = World::with_memory(tiny(), 2, 4 << 20);
+    world.absorb(uniform(&mut rng, 1500));
+    let constant = world.model.clone();
+    let done = AtomicBool::new(false);
+    let tree = Arc::new(std::mem::replace(
+        &mut world.tree,
+        super::Turtle::open(&world.storage, tiny(), None).unwrap(),
+    ));
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (tree, constant, done, storage) = (&tree, &constant, &done, &world.storage);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                let keys: Vec<_> = constant.keys().collect();
+                while !done.load(Ordering::Relaxed) {
+                    let version = tree.version();
+                    for _ in 0..50 {
+                        let key = keys[rng.below(keys.len() as u64) as usize];
+                        let found = version.get(key, storage.key_hash(key)).unwrap();
+                        assert_eq!(found, Some(world::found(&constant[key])));
+                    }
+                    let seen = world::count(&version);
+                    assert!(seen >= constant.len());
+                }
+            });
+        }
+        // Only other keys change, and no space is given back: readers may hold any version.
+        for _ in 0..30 {
+            let mut batch = uniform(&mut rng, 200);
+            batch.retain(|key, _| !constant.contains_key(key));
+            world::absorb_into(&tree, batch, &world.workers).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,387 @@
+//! A tree beside a plain map that says what it should hold, with the duties of db around it: space
+//! is given back when no version that is held can reach it.
+
+use crate::base::budget::Budget;
+use crate::base::error::{Error, Result};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::rng::Rng;
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
+use crate::base::sync::{Arc, AtomicU64, Ordering};
+use crate::base::workers::Workers;
+use crate::engine::{Absorbed, Engine, Found, OwnedExtent, VerifyReport, Version, Work};
+use crate::engines::turtle::{Turtle, TurtleOptions};
+use crate::filters::FilterKind;
+use crate::run::RunOptions;
+use crate::storage::Storage;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+/// What the model says of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Item {
+    Value(Vec<u8>),
+    Large(LargeRef),
+    Deleted,
+}
+
+impl Item {
+    fn update(&self) -> Update<'_> {
+        match self {
+            Item::Value(value) => Update::Put(value),
+            Item::Large(large) => Update::PutLarge(*large),
+            Item::Deleted => Update::Delete,
+        }
+    }
+
+    fn of(update: Update<'_>) -> Self {
+        match update {
+            Update::Put(value) => Item::Value(value.to_vec()),
+            Update::PutLarge(large) => Item::Large(large),
+            Update::Delete => Item::Deleted,
+        }
+    }
+}
+
+pub type Model = BTreeMap<Vec<u8>, Item>;
+
+/// A memtable as a sorted list.
+pub struct Updates {
+    entries: Vec<(Vec<u8>, Item)>,
+    before: Vec<u64>,
+}
+
+impl Updates {
+    pub fn new(batch: Model) -> Self {
+        let entries: Vec<_> = batch.into_iter().collect();
+        let mut before = vec![0];
+        for (key, item) in &entries {
+            let bytes = (key.len() + item.update().inline_bytes()) as u64;
+            before.push(before[before.len() - 1] + bytes);
+        }
+        Self { entries, before }
+    }
+}
+
+impl SortedUpdates for Updates {
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn key(&self, index: usize) -> &[u8] {
+        &self.entries[index].0
+    }
+
+    fn update(&self, index: usize) -> Update<'_> {
+        self.entries[index].1.update()
+    }
+
+    fn bytes_before(&self, index: usize) -> u64 {
+        self.before[index]
+    }
+
+    fn lower_bound(&self, key: &[u8]) -> usize {
+        self.entries.partition_point(|(other, _)| other.as_slice() < key)
+    }
+
+    fn prefetch(&self, _index: usize) {}
+}
+
+/// Collects findings.
+#[derive(Default)]
+pub struct Report {
+    pub entries: u64,
+    pub findings: Vec<Error>,
+}
+
+impl VerifyReport for Report {
+    fn blocks(&mut self, _count: u64) {}
+
+    fn entries(&mut self, count: u64) {
+        self.entries += count;
+    }
+
+    fn finding(&mut self, error: Error) {
+        self.findings.push(error);
+    }
+}
+
+/// Trees so small that everything happens soon.
+pub fn tiny() -> TurtleOptions {
+    TurtleOptions {
+        leaf_bytes: 4096,
+        checkpoint_distance: 64 << 10,
+        pivots_max: 4,
+        levels_max: 3,
+        flush_percent: 100,
+        run: RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 },
+    }
+}
+
+/// See the head of the file.
+pub struct World {
+    pub storage: Arc<Storage>,
+    pub dir: MemoryDirectory,
+    pub faults: FaultPlan,
+    pub options: TurtleOptions,
+    pub tree: Turtle,
+    pub model: Model,
+    pub workers: Workers,
+    /// What the newest version refers to.
+    pub owned: BTreeSet<OwnedExtent>,
+    /// Lost extents that held versions may still reach, with the number of the absorb.
+    waiting: Vec<(u64, OwnedExtent)>,
+    /// Old versions with what they must hold, and the number of the absorb that made them.
+    pub held: Vec<(u64, Arc<dyn Version>, Model)>,
+    pub absorbs: u64,
+}
+
+impl World {
+    pub fn new(options: TurtleOptions, threads: usize) -> Self {
+        Self::with_memory(options, threads, 64 << 20)
+    }
+
+    pub fn with_memory(options: TurtleOptions, threads: usize, memory: u64) -> Self {
+        let (dir, faults) = (MemoryDirectory::new(), FaultPlan::new());
+        let faulty = FaultDirectory::new(Arc::new(dir.clone()), faults.clone()).unwrap();
+        let storage = Storage::create(&faulty, &Budget::new(memory), 7).unwrap().storage;
+        let tree = Turtle::open(&storage, options, None).unwrap();
+        Self {
+            storage,
+            dir,
+            faults,
+            options,
+            tree,
+            model: Model::new(),
+            workers: Workers::new(threads),
+            owned: BTreeSet::new(),
+            waiting: Vec::new(),
+            held: Vec::new(),
+            absorbs: 0,
+        }
+    }
+
+    /// How full leaves are, in percent of what they may weigh.
+    pub fn leaf_fill_percent(&self) -> u64 {
+        let events = self.tree.stats();
+        let leaf = self.tree.newest().summary.leaf;
+        100 * leaf.weight() / (events.leaves * self.options.leaf_bytes).max(1)
+    }
+
+    pub fn event(&self, name: &str) -> u64 {
+        let events = self.tree.stats().events;
+        events.iter().find(|(other, _)| *other == name).map_or(0, |(_, count)| *count)
+    }
+
+    /// Absorbs without touching model or space.
+    pub fn try_absorb(&self, batch: &Model) -> Result<Absorbed> {
+        absorb_into(&self.tree, batch.clone(), &self.workers)
+    }
+
+    /// Absorbs and checks that what was gained and lost is the difference of the versions.
+    #[expect(clippy::needless_pass_by_value, reason = "a batch is made for one absorb")]
+    pub fn absorb(&mut self, batch: Model) {
+        let absorbed = self.try_absorb(&batch).unwrap();
+        self.note(&batch, absorbed);
+    }
+
+    /// Does for an absorb what db does after it, and checks it.
+    pub fn note(&mut self, batch: &Model, absorbed: Absorbed) {
+        self.absorbs += 1;
+        for (key, item) in batch {
+            match item {
+                Item::Deleted => self.model.remove(key),
+                item => self.model.insert(key.clone(), item.clone()),
+            };
+        }
+        let large_came = |owned: &OwnedExtent| {
+            let large = |item: &Item| match item {
+                Item::Large(large) => large.extent == owned.extent,
+                _ => false,
+            };
+            batch.values().any(large)
+        };
+        let next = extents_of(&*absorbed.version);
+        let mut expected: BTreeSet<_> = self.owned.clone();
+        for owned in &absorbed.gained {
+            assert!(expected.insert(*owned), "gained twice or known: {owned:?}");
+        }
+        for owned in &absorbed.lost {
+            assert!(expected.remove(owned), "lost twice or not known: {owned:?}");
+        }
+        assert_eq!(expected, next, "gained and lost are the difference");
+        for owned in absorbed.gained.iter().filter(|owned| owned.large_value) {
+            assert!(large_came(owned), "large values come with updates");
+        }
+        self.owned = next;
+        let number = self.absorbs;
+        self.waiting.extend(absorbed.lost.into_iter().map(|owned| (number, owned)));
+        self.free_unreachable();
+    }
+
+    pub fn hold(&mut self) {
+        self.held.push((self.absorbs, self.tree.version(), self.model.clone()));
+    }
+
+    pub fn release(&mut self, index: usize) {
+        self.held.remove(index);
+        self.free_unreachable();
+    }
+
+    fn free_unreachable(&mut self) {
+        let oldest = self.held.iter().map(|(number, ..)| *number).min().unwrap_or(u64::MAX);
+        let storage = Arc::clone(&self.storage);
+        self.waiting.retain(|(number, owned)| {
+            if *number <= oldest {
+                storage.free(owned.extent).unwrap();
+                return false;
+            }
+            true
+        });
+    }
+
+    /// Opens the tree anew from its root blob.
+    pub fn reopen(&mut self) {
+        let blob = self.tree.root().unwrap();
+        self.held.clear();
+        self.free_unreachable();
+        self.tree = Turtle::open(&self.storage, self.options, Some(&blob)).unwrap();
+    }
+
+    /// Everything: scans both ways, verification, figures.
+    pub fn check(&self, rng: &mut Rng) {
+        let version = self.tree.version();
+        check_scans(&version, &self.model);
+        self.check_reads(&version, &self.model, rng, 30);
+        for (_, version, model) in &self.held {
+            self.check_reads(version, model, rng, 5);
+        }
+        let mut report = Report::default();
+        version.verify(&mut report).unwrap();
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
+        let stats = self.tree.stats();
+        let blocks: u64 = self.owned.iter().map(|owned| u64::from(owned.extent.blocks)).sum();
+        assert_eq!(stats.disk_bytes, blocks * 4096);
+        assert_eq!(self.owned, extents_of(&*version));
+    }
+
+    /// Random gets, multi_gets and ranges.
+    pub fn check_reads(
+        &self,
+        version: &Arc<dyn Version>,
+        model: &Model,
+        rng: &mut Rng,
+        count: u64,
+    ) {
+        let keys: Vec<Vec<u8>> = (0..count).map(|_| pick_key(model, rng)).collect();
+        let asked: Vec<_> =
+            keys.iter().map(|key| (key.as_slice(), self.storage.key_hash(key))).collect();
+        let expected: Vec<_> = keys.iter().map(|key| model.get(key).map(found)).collect();
+        for ((key, hash), expected) in asked.iter().zip(&expected) {
+            assert_eq!(version.get(key, *hash).unwrap(), *expected, "get {key:?}");
+        }
+        assert_eq!(version.multi_get(&asked).unwrap(), expected);
+        for _ in 0..count / 8 + 1 {
+            let mut bound = |key| match rng.below(3) {
+                0 => Bound::Included(key),
+                1 => Bound::Excluded(key),
+                _ => Bound::Unbounded,
+            };
+            let (a, b) = (keys[0].clone(), keys[keys.len() - 1].clone());
+            let range = KeyRange { lower: bound(a.clone().min(b.clone())), upper: bound(a.max(b)) };
+            let limit = 1 + rng.below(40) as usize;
+            for direction in [Direction::Ascending, Direction::Descending] {
+                check_range(version, model, &range, direction, limit);
+            }
+        }
+    }
+}
+
+/// Absorbs `batch` and checks that progress is told.
+pub fn absorb_into(tree: &Turtle, batch: Model, workers: &Workers) -> Result<Absorbed> {
+    let count = batch.len() as u64;
+    let updates = Updates::new(batch);
+    let progressed = AtomicU64::new(0);
+    let progress = |ranks| {
+        progressed.fetch_add(ranks, Ordering::Relaxed);
+    };
+    let absorbed = tree.absorb(&updates, &Work { workers, progress: &progress })?;
+    assert_eq!(progressed.into_inner(), count, "progress of every rank");
+    Ok(absorbed)
+}
+
+/// The entries of a version.
+pub fn count(version: &Arc<dyn Version>) -> usize {
+    let mut cursor = Arc::clone(version).cursor(KeyRange::all(), Direction::Ascending).unwrap();
+    let mut count = 0;
+    while cursor.key().is_some() {
+        count += 1;
+        cursor.advance().unwrap();
+    }
+    count
+}
+
+pub fn found(item: &Item) -> Found {
+    match item {
+        Item::Value(value) => Found::Value(value.clone().into()),
+        Item::Large(large) => Found::Large(*large),
+        Item::Deleted => unreachable!("models hold no tombstones"),
+    }
+}
+
+/// A key of the model, or one near it.
+fn pick_key(model: &Model, rng: &mut Rng) -> Vec<u8> {
+    let mut probe = vec![0; 8];
+    rng.fill(&mut probe);
+    let near = model.range(probe.clone()..).next().or_else(|| model.iter().next());
+    match (near, rng.below(4)) {
+        (None, _) | (_, 0) => probe,
+        (Some((key, _)), 1) => [key.as_slice(), b"\0"].concat(),
+        (Some((key, _)), _) => key.clone(),
+    }
+}
+
+pub fn extents_of(version: &dyn Version) -> BTreeSet<OwnedExtent> {
+    let mut extents = BTreeSet::new();
+    version
+        .extents(&mut |owned| {
+            assert!(extents.insert(owned), "visited twice: {owned:?}");
+            Ok(())
+        })
+        .unwrap();
+    extents
+}
+
+fn check_range(
+    version: &Arc<dyn Version>,
+    model: &Model,
+    range: &KeyRange,
+    direction: Direction,
+    limit: usize,
+) {
+    let mut cursor = Arc::clone(version).cursor(range.clone(), direction).unwrap();
+    let mut given = Vec::new();
+    while let Some(key) = cursor.key().filter(|_| given.len() < limit) {
+        given.push((key.to_vec(), Item::of(cursor.update())));
+        cursor.advance().unwrap();
+    }
+    let within: Vec<(Vec<u8>, Item)> = if range.is_empty() {
+        Vec::new()
+    } else {
+        let own = model.range::<Vec<u8>, _>((range.lower.as_ref(), range.upper.as_ref()));
+        own.map(|(key, item)| (key.clone(), item.clone())).collect()
+    };
+    let expected: Vec<_> = match direction {
+        Direction::Ascending => within.into_iter().take(limit).collect(),
+        Direction::Descending => within.into_iter().rev().take(limit).collect(),
+    };
+    assert!(given == expected, "{range:?} {direction:?}: {} {}", given.len(), expected.len());
+}
+
+/// Both full scans.
+pub fn check_scans(version: &Arc<dyn Version>, model: &Model) {
+    for direction in [Direction::Ascending, Direction::Descending] {
+        check_range(version, model, &KeyRange::all(), direction, usize::MAX);
+    }
+}
