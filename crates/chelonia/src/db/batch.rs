@@ -1,0 +1,133 @@
+//! Batches: several writes, to one keyspace or many, that happen together or not at all.
+
+use crate::base::error::{Error, Result};
+use crate::base::sync::Arc;
+use crate::db::commit::Write;
+use crate::db::handle::Handle;
+use crate::db::keyspace::{Keyspace, check_entry};
+use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::options::Durability;
+
+/// Writes that are committed as one: after any crash all of them are there or none. Later writes to
+/// a key in the batch win over earlier ones.
+///
+/// A batch holds its keys and values in memory of its own, which the database's budget does not
+/// count, and may be at most [`crate::limits::BATCH_BYTES_MAX`] bytes (values of at least
+/// [`crate::limits::LARGE_VALUE_BYTES_MIN`] bytes count little, as they are stored apart). A wrong
+/// entry is told by [`Batch::commit`], which then changes nothing.
+#[must_use = "a batch does nothing until it is committed"]
+pub struct Batch {
+    handle: Arc<Handle>,
+    keyspaces: Vec<Arc<KeyspaceCore>>,
+    /// Keys and values one after the other.
+    bytes: Vec<u8>,
+    entries: Vec<BatchEntry>,
+    /// The first thing that was wrong.
+    error: Option<Error>,
+}
+
+/// One write: lengths of what stands in the buffer.
+struct BatchEntry {
+    keyspace: usize,
+    key_bytes: usize,
+    /// `None` deletes.
+    value_bytes: Option<usize>,
+}
+
+impl Batch {
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        Self { handle, keyspaces: Vec::new(), bytes: Vec::new(), entries: Vec::new(), error: None }
+    }
+
+    /// Sets `key` of `keyspace` to `value`.
+    pub fn insert(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> &mut Self {
+        self.push(keyspace, key.as_ref(), Some(value.as_ref()))
+    }
+
+    /// Removes `key` of `keyspace`.
+    pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Self {
+        self.push(keyspace, key.as_ref(), None)
+    }
+
+    /// How many writes it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if it has no writes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Commits at the database's durability level.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the whole is over its limit,
+    /// or a keyspace belongs to another database. On any of these nothing was changed.
+    pub fn commit(self) -> Result<()> {
+        let level = self.handle.durability;
+        self.commit_with(level)
+    }
+
+    /// Commits; returns when the batch is as durable as `level`.
+    ///
+    /// # Errors
+    /// As [`Batch::commit`].
+    pub fn commit_with(self, level: Durability) -> Result<()> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut rest = self.bytes.as_slice();
+        let mut take = |bytes: usize| {
+            let (taken, left) = rest.split_at(bytes);
+            rest = left;
+            taken
+        };
+        let mut writes = Vec::with_capacity(self.entries.len());
+        for entry in &self.entries {
+            let key = take(entry.key_bytes);
+            let value = entry.value_bytes.map(&mut take);
+            writes.push(Write { keyspace: entry.keyspace, key, value });
+        }
+        let keyspaces: Vec<_> = self.keyspaces.iter().collect();
+        self.handle.commit(&keyspaces, &writes, level)
+    }
+
+    fn push(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> &mut Self {
+        if !Arc::ptr_eq(&keyspace.handle, &self.handle) {
+            let wrong = || Error::invalid("a batch takes keyspaces of its own database only");
+            self.error.get_or_insert_with(wrong);
+            return self;
+        }
+        if let Err(error) = check_entry(key, value) {
+            self.error.get_or_insert(error);
+            return self;
+        }
+        let known = self.keyspaces.iter().position(|own| own.id == keyspace.core.id);
+        let index = known.unwrap_or_else(|| {
+            self.keyspaces.push(Arc::clone(&keyspace.core));
+            self.keyspaces.len() - 1
+        });
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.entries.push(BatchEntry {
+            keyspace: index,
+            key_bytes: key.len(),
+            value_bytes: value.map(<[u8]>::len),
+        });
+        self
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Batch({} writes)", self.entries.len())
+    }
+}

@@ -1,0 +1,126 @@
+//! Checkpoints: what engines have absorbed becomes durable, and the log behind it goes.
+//!
+//! The order is rule R7 and step 4 of the life of a write:
+//!
+//! 1. Choose, for every keyspace, its latest whole version, and the log position that replay needs
+//!    from: before the first record of any memtable that is not in those versions.
+//! 2. Sync the log through everything written: a keyspace must not become durable ahead of commits
+//!    that other keyspaces only have in the log (a crash leaves a prefix, over all keyspaces).
+//! 3. Write the catalog to new blocks; sync the data file; write and sync the superblock's copies
+//!    ([`crate::storage::Storage::checkpoint`]).
+//! 4. Let go of the versions of the root before: their extents may be reused now.
+//! 5. Recycle the log before the position.
+//!
+//! A crash before the first copy of the superblock is durable leaves the old root with its log;
+//! after it, the new one with its log. Nothing that either needs was touched.
+
+use crate::base::error::Result;
+use crate::base::ids::SeqNo;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::sync::{Arc, Ordering};
+use crate::db::core::{CheckpointState, Core};
+use crate::db::keyspace_core::KeyspaceCore;
+use crate::log::{LogPosition, LogTail};
+use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
+use crate::storage::data_file::superblock::LogMark;
+use std::collections::BTreeMap;
+
+/// The part of the used space that is kept free for the next drain.
+const SPACE_KEPT_PART: u64 = 64;
+
+impl Core {
+    /// Finalizes and drains everything that is in memtables now, then makes a checkpoint.
+    pub fn checkpoint_all(&self) -> Result<()> {
+        self.check_write()?;
+        let upto = {
+            let commit = self.commit.lock();
+            for keyspace in self.all_keyspaces() {
+                if keyspace.current_view().buffers[0].first().is_some() {
+                    self.rotate(&keyspace);
+                }
+            }
+            SeqNo(commit.next_seqno.0 - 1)
+        };
+        for keyspace in self.all_keyspaces() {
+            // Only what was finalized above: others go on writing meanwhile.
+            while oldest_is_within(&keyspace, upto) && self.drain_keyspace(&keyspace)? {}
+        }
+        self.checkpoint_now()
+    }
+
+    /// Makes the latest versions of all keyspaces durable.
+    pub fn checkpoint_now(&self) -> Result<()> {
+        self.check_write()?;
+        let mut state = self.checkpoint.lock();
+        self.checkpoint_locked(&mut state).map_err(|error| self.health.stop_unless_harmless(error))
+    }
+
+    /// Steps 1 to 5, under the checkpoint lock.
+    pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
+        let Some(log) = self.log.get() else { return Ok(()) };
+        let mut keyspaces = self.all_keyspaces();
+        keyspaces.sort_by_key(|keyspace| keyspace.id);
+        let mark = self.log_mark(&keyspaces);
+        let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };
+        let mut versions = BTreeMap::new();
+        for keyspace in &keyspaces {
+            let latest = keyspace.latest.lock();
+            catalog.keyspaces.push(CatalogEntry {
+                id: keyspace.id,
+                name: keyspace.name.clone(),
+                engine: keyspace.stored.engine.number(),
+                options: keyspace.stored_options().encode(),
+                root: latest.root.clone(),
+                absorbed: latest.absorbed,
+            });
+            versions.insert(keyspace.id, latest.version.clone());
+        }
+        self.sync_large_values()?;
+        log.sync_through(mark.durable)?;
+        self.storage.checkpoint(&catalog, mark)?;
+        state.durable = versions;
+        log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });
+        self.storage.give_back(self.space_kept())?;
+        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Free space that stays with the file for the next drain: a little of what is in use, so that
+    /// a database that shrinks gives nearly everything back.
+    fn space_kept(&self) -> u64 {
+        let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
+        (used / SPACE_KEPT_PART).min(self.governor.write_share())
+    }
+
+    /// Where replay has to begin for the latest versions, and how far the log is written.
+    ///
+    /// Taken before the versions are: a drain that is published in between only makes the position
+    /// older than need be, and replay skips what a root contains.
+    fn log_mark(&self, keyspaces: &[Arc<KeyspaceCore>]) -> LogMark {
+        let commit = self.commit.lock();
+        let end = commit.tail.as_ref().map_or_else(LogPosition::default, LogTail::position);
+        let mut mark = LogMark {
+            lsn: end.lsn,
+            chain: end.chain,
+            durable: end.lsn,
+            seqno: SeqNo(commit.next_seqno.0 - 1),
+        };
+        for keyspace in keyspaces {
+            let view = keyspace.current_view();
+            for first in view.buffers.iter().filter_map(|buffer| buffer.first()) {
+                if first.position.lsn < mark.lsn {
+                    mark.lsn = first.position.lsn;
+                    mark.chain = first.position.chain;
+                    mark.seqno = SeqNo(first.seqno.0 - 1);
+                }
+            }
+        }
+        mark
+    }
+}
+
+/// True if the oldest finalized memtable has writes up to `upto`.
+fn oldest_is_within(keyspace: &KeyspaceCore, upto: SeqNo) -> bool {
+    let oldest = keyspace.frozen().pop();
+    oldest.is_some_and(|buffer| buffer.first().is_none_or(|first| first.seqno <= upto))
+}

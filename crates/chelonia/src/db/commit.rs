@@ -1,0 +1,371 @@
+//! The commit pipeline: from entries to an acknowledgement.
+//!
+//! ```text
+//!   1 admit        back-pressure; wait for memory                         any thread
+//!   2 encode       large values to extents of their own; record; hash     any thread
+//!   3 order        take seqnos and a ticket, append to the log            commit lock, ~50 ns
+//!   4 insert       entries into the memtables                             any thread
+//!   5 see          complete the ticket; wait until visible                any thread
+//!   6 sync         only at level Sync: group commit of the log            any thread
+//! ```
+//!
+//! What can fail, and what it leaves: in 1 and 2 nothing was changed (large values are given back);
+//! in 3 a full device leaves nothing changed, any other failure stops all writes, and whether the
+//! commit survives is known after the reopen; 4 and 5 cannot fail; a failure in 6 stops all writes,
+//! the commit is visible and its durability is known after the reopen.
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{Lsn, SeqNo};
+use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
+use crate::base::stream::{LargeRef, Update};
+use crate::base::sync::{Arc, Ordering};
+use crate::db::core::{CommitState, Core};
+use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::options::Durability;
+use crate::db::record;
+use crate::db::view::{Buffer, View};
+use crate::memtable::Memtable;
+use crossbeam_epoch::Guard;
+use std::cell::RefCell;
+
+/// One entry as the user gave it.
+#[derive(Clone, Copy)]
+pub struct Write<'a> {
+    /// Which of the commit's keyspaces.
+    pub keyspace: usize,
+    pub key: &'a [u8],
+    /// `None` deletes.
+    pub value: Option<&'a [u8]>,
+}
+
+impl<'a> Write<'a> {
+    /// What the log and the memtable say of the key: large values by the next of the references
+    /// that were made for them, in order.
+    fn update<'r>(&self, large: &mut impl Iterator<Item = &'r LargeRef>) -> Update<'a> {
+        match self.value {
+            None => Update::Delete,
+            Some(value) if value.len() < LARGE_VALUE_BYTES_MIN => Update::Put(value),
+            Some(_) => large.next().map_or(Update::Delete, |large| Update::PutLarge(*large)),
+        }
+    }
+}
+
+thread_local! {
+    /// The record under construction: reused, so that a commit allocates nothing.
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A record buffer larger than this is given back after use.
+const RECORD_BYTES_KEPT: usize = 64 << 10;
+
+/// The place of a commit in the order of all commits.
+struct Placed<'guard> {
+    ticket: u64,
+    first: SeqNo,
+    last: SeqNo,
+    /// Where its record ends in the log.
+    end: Lsn,
+    /// For each keyspace of the commit, the view whose active memtable takes its entries.
+    views: Views<'guard>,
+}
+
+/// Nearly every commit has one keyspace: no allocation for it.
+enum Views<'guard> {
+    One(&'guard Arc<View>),
+    Many(Vec<&'guard Arc<View>>),
+}
+
+impl<'guard> Views<'guard> {
+    fn active(&self, index: usize) -> &'guard Arc<Buffer> {
+        let view = match self {
+            Views::One(view) => view,
+            Views::Many(views) => views[index],
+        };
+        &view.buffers[0]
+    }
+}
+
+impl Core {
+    /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `level`.
+    pub fn commit(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: &[Write<'_>],
+        level: Durability,
+    ) -> Result<()> {
+        self.check_write()?;
+        if writes.is_empty() {
+            return if level == Durability::Sync { self.sync() } else { Ok(()) };
+        }
+        let bytes: usize = writes.iter().map(write_bytes).sum();
+        if bytes > BATCH_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a batch of {bytes} bytes is over the limit of {BATCH_BYTES_MAX} (BATCH_BYTES_MAX)"
+            )));
+        }
+        self.admit(bytes as u64)?;
+        let large = self.write_large_values(writes)?;
+        let end = RECORD.with_borrow_mut(|payload| {
+            encode(payload, keyspaces, writes, &large);
+            let end = self.commit_record(keyspaces, writes, payload, &large);
+            if payload.capacity() > RECORD_BYTES_KEPT {
+                *payload = Vec::new();
+            }
+            end
+        })?;
+        if level == Durability::Sync {
+            self.sync_through(end)?;
+        }
+        self.after_commit()
+    }
+
+    /// Steps 3 to 5.
+    fn commit_record(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: &[Write<'_>],
+        payload: &[u8],
+        large: &[LargeRef],
+    ) -> Result<Lsn> {
+        let Some(log) = self.log.get() else {
+            return Err(Error::internal("a writer without a log"));
+        };
+        let hash = log.payload_hash(payload);
+        let guard = crossbeam_epoch::pin();
+        let placed = match self.place(keyspaces, payload, hash, writes.len() as u64, &guard) {
+            Ok(placed) => placed,
+            Err(error) => {
+                // Only a refusal that left the log as it was gives the extents back: after any
+                // other failure the record may be in the log.
+                if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NotFound) {
+                    large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
+                }
+                return Err(error);
+            }
+        };
+        let mut seqno = placed.first;
+        let mut user_bytes = 0;
+        let mut large = large.iter();
+        for write in writes {
+            let update = write.update(&mut large);
+            let active = placed.views.active(write.keyspace);
+            active.memtable.insert(write.key, update, seqno, &*self.snapshots);
+            if let Some(large) = update.large() {
+                active.add_large(large.bytes);
+            }
+            user_bytes += write.key.len() + write.value.map_or(0, <[u8]>::len);
+            seqno = seqno.next();
+        }
+        self.visibility.complete(placed.ticket, placed.last);
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        self.counters.entries.fetch_add(writes.len() as u64, Ordering::Relaxed);
+        self.counters.user_bytes.fetch_add(user_bytes as u64, Ordering::Relaxed);
+        Ok(placed.end)
+    }
+
+    /// Step 3: the commit's place in the order, and its record in the log.
+    fn place<'guard>(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        payload: &[u8],
+        hash: u64,
+        entries: u64,
+        guard: &'guard Guard,
+    ) -> Result<Placed<'guard>> {
+        let mut commit = self.commit.lock();
+        self.check_write()?;
+        for keyspace in keyspaces {
+            keyspace.check_exists()?;
+            self.rotate_if_full(keyspace);
+        }
+        let CommitState { tail, next_seqno, next_ticket } = &mut *commit;
+        let Some(tail) = tail else { return Err(Error::internal("a writer without a log")) };
+        self.visibility.wait_for_room(*next_ticket);
+        let start = tail.position();
+        let end =
+            tail.append(payload, hash).map_err(|error| self.health.stop_unless_harmless(error))?;
+        if self.log.get().is_some_and(|log| log.wants_segment()) {
+            self.signals.wake_log();
+        }
+        let (first, last) = (*next_seqno, SeqNo(next_seqno.0 + entries - 1));
+        let views = match keyspaces {
+            [keyspace] => Views::One(keyspace.view.load(guard)),
+            _ => Views::Many(keyspaces.iter().map(|one| one.view.load(guard)).collect()),
+        };
+        for index in 0..keyspaces.len() {
+            views.active(index).touch(start, first, last);
+        }
+        let ticket = *next_ticket;
+        *next_ticket += 1;
+        *next_seqno = last.next();
+        Ok(Placed { ticket, first, last, end: end.lsn, views })
+    }
+
+    /// Finalizes the keyspace's memtable if it is as large as its checkpoint distance, or the
+    /// largest one if all together take half of the write share. Called under the commit lock.
+    fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>) {
+        let guard = crossbeam_epoch::pin();
+        let view = keyspace.view.load(&guard);
+        let active = &view.buffers[0];
+        let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
+        let full = active.update_bytes() >= distance
+            || active.memtable.bytes() >= self.governor.memtable_bytes_max();
+        if full && view.buffers.len() <= FROZEN_MAX {
+            drop(guard);
+            self.rotate(keyspace);
+            self.rotate_laggards();
+        }
+    }
+
+    /// Finalizes the active memtable of `keyspace`. Called under the commit lock.
+    pub fn rotate(&self, keyspace: &Arc<KeyspaceCore>) {
+        keyspace.rotate(Buffer::new(Memtable::new(Arc::clone(self.storage.budget()))));
+        self.counters.rotations.fetch_add(1, Ordering::Relaxed);
+        self.refresh_backlog();
+        self.signals.wake_drain();
+    }
+
+    /// Finalizes the memtables of keyspaces that are seldom written, so that a single old record
+    /// does not keep the whole log from being recycled. Called under the commit lock.
+    fn rotate_laggards(&self) {
+        let Some(log) = self.log.get() else { return };
+        let (written, limit) = (log.written(), LOG_SHARES_MAX * self.governor.write_share());
+        for keyspace in self.all_keyspaces() {
+            let view = keyspace.current_view();
+            let first = view.buffers[0].first();
+            let lags =
+                first.is_some_and(|first| written.0.saturating_sub(first.position.lsn.0) > limit);
+            if lags && view.buffers.len() <= FROZEN_MAX {
+                self.rotate(&keyspace);
+            }
+        }
+    }
+
+    /// Step 1: waits as the debt asks; fails if the device is full and nothing can be absorbed.
+    fn admit(&self, bytes: u64) -> Result<()> {
+        let debt = self.debt();
+        if debt.room_bytes < bytes + self.headroom() {
+            self.wait_for_memory(bytes)?;
+        } else if debt.backlog_bytes > 0 {
+            self.pacer.admit(bytes, debt);
+        }
+        Ok(())
+    }
+
+    /// What a commit may take beyond its own bytes: a slab for the memtable.
+    fn headroom(&self) -> u64 {
+        crate::base::limits::SLAB_BYTES as u64
+    }
+
+    /// There is no room: makes sure that something drains, and waits for it.
+    fn wait_for_memory(&self, bytes: u64) -> Result<()> {
+        {
+            let _commit = self.commit.lock();
+            let frozen = self.all_keyspaces().iter().any(|one| one.memtable_bytes().1 > 0);
+            if !frozen {
+                self.rotate_largest();
+            }
+        }
+        if self.stepped {
+            return self.drain_everything_frozen();
+        }
+        let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
+        self.pacer.wait_until(|| {
+            self.debt().room_bytes
+                >= (bytes + self.headroom()).min(self.governor.memtable_bytes_max())
+                || self.health.check_write().is_err()
+                || refused()
+        });
+        self.health.check_write()?;
+        if refused() {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                "the device is full, so memory cannot be drained to it; make room",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Finalizes the largest active memtable. Called under the commit lock.
+    pub fn rotate_largest(&self) {
+        let keyspaces = self.all_keyspaces();
+        let largest = keyspaces.iter().max_by_key(|keyspace| keyspace.memtable_bytes().0);
+        if let Some(keyspace) = largest.filter(|keyspace| keyspace.memtable_bytes().0 > 0) {
+            self.rotate(keyspace);
+            self.rotate_laggards();
+        }
+    }
+
+    /// Writes the large values of a commit to extents of their own, in order; all or none.
+    fn write_large_values(&self, writes: &[Write<'_>]) -> Result<Vec<LargeRef>> {
+        let mut written = Vec::new();
+        for value in writes.iter().filter_map(|write| write.value) {
+            if value.len() < LARGE_VALUE_BYTES_MIN {
+                continue;
+            }
+            match self.storage.write_large(value) {
+                Ok(large) => written.push(large),
+                Err(error) => {
+                    let extents = written.iter().map(|large: &LargeRef| large.extent);
+                    extents.for_each(|extent| self.storage.free_unreachable(extent));
+                    return Err(self.health.stop_unless_harmless(error));
+                }
+            }
+        }
+        if !written.is_empty() {
+            self.large_unsynced.store(true, Ordering::SeqCst);
+        }
+        Ok(written)
+    }
+
+    /// Step 6.
+    fn sync_through(&self, lsn: Lsn) -> Result<()> {
+        let Some(log) = self.log.get() else { return Ok(()) };
+        let synced = self.sync_large_values().and_then(|()| log.sync_through(lsn));
+        synced.map_err(|error| self.health.stop(error))
+    }
+
+    /// Background work that this thread has to do or to ask for.
+    fn after_commit(&self) -> Result<()> {
+        let frozen = self.counters.frozen_bytes.load(Ordering::Relaxed);
+        let half = self.governor.memtable_bytes_max();
+        if self.governor.memtable_bytes().saturating_sub(frozen) >= half {
+            let _commit = self.commit.lock();
+            let keyspaces = self.all_keyspaces();
+            let active: u64 = keyspaces.iter().map(|keyspace| keyspace.memtable_bytes().0).sum();
+            if active >= half {
+                self.rotate_largest();
+            }
+        }
+        if self.stepped && self.counters.frozen_bytes.load(Ordering::Relaxed) > 0 {
+            self.drain_everything_frozen()?;
+        }
+        Ok(())
+    }
+}
+
+/// The most finalized memtables of a keyspace.
+const FROZEN_MAX: usize = 2;
+
+/// A memtable whose first record lies further back in the log than so many write shares is
+/// finalized, however small it is: recovery has no more to replay than that and what is in drains.
+const LOG_SHARES_MAX: u64 = 2;
+
+/// The bytes that a write puts into the log.
+fn write_bytes(write: &Write<'_>) -> usize {
+    record::entry_bytes(write.key, write.value.map(<[u8]>::len))
+}
+
+fn encode(
+    payload: &mut Vec<u8>,
+    keyspaces: &[&Arc<KeyspaceCore>],
+    writes: &[Write<'_>],
+    large: &[LargeRef],
+) {
+    record::begin(payload, writes.len());
+    let mut large = large.iter();
+    for write in writes {
+        let update = write.update(&mut large);
+        record::push(payload, keyspaces[write.keyspace].id, write.key, update);
+    }
+}

@@ -1,0 +1,219 @@
+//! The handle of a database.
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::KeyspaceId;
+use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
+use crate::base::sync::{Arc, Ordering};
+use crate::db::batch::Batch;
+use crate::db::builder::DatabaseBuilder;
+use crate::db::governor::Governor;
+use crate::db::handle::Handle;
+use crate::db::keyspace::Keyspace;
+use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::open::new_keyspace;
+use crate::db::options::KeyspaceOptions;
+use crate::db::snapshot::Snapshot;
+use crate::db::stats::Stats;
+use crate::db::verify::VerifyReport;
+use std::path::Path;
+
+/// An open database: one directory, one log, one data file, one memory budget, any number of
+/// keyspaces. Cheap to clone; all clones are the same database, usable from any number of threads.
+/// It stays open until [`Database::close`], or until the last handle of any kind (keyspaces,
+/// snapshots and iterators too) is dropped.
+#[derive(Clone)]
+pub struct Database {
+    pub(crate) handle: Arc<Handle>,
+}
+
+impl Database {
+    /// Opens the database at `path` with the default options, and makes it if there is none.
+    ///
+    /// # Errors
+    /// As [`DatabaseBuilder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder(path).open()
+    }
+
+    /// Options for opening the database at `path`.
+    pub fn builder(path: impl AsRef<Path>) -> DatabaseBuilder {
+        DatabaseBuilder::new(path.as_ref())
+    }
+
+    /// The keyspace called `name`, made if there is none. What `options` leaves unset is as stored,
+    /// or the default for a new keyspace. The name is UTF-8, from 1 to
+    /// [`crate::limits::KEYSPACE_NAME_BYTES_MAX`] bytes. A new keyspace is durable on return.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name or an option is out of its limits, or a fixed option differs
+    /// from what is stored; `NotFound` if there is none and the database is read-only; else as a
+    /// commit.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the options in the call")]
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        self.handle.health.check_read()?;
+        if let Some(existing) = self.existing(name, &options)? {
+            return Ok(existing);
+        }
+        if self.handle.read_only {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+        }
+        let _change = self.handle.keyspaces_change.lock();
+        if let Some(existing) = self.existing(name, &options)? {
+            return Ok(existing);
+        }
+        let core = self.create_keyspace(name, &options)?;
+        Ok(Keyspace { handle: Arc::clone(&self.handle), core })
+    }
+
+    /// The names of all keyspaces, sorted.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<String> {
+        self.handle.keyspaces.read().keys().cloned().collect()
+    }
+
+    /// Drops the keyspace called `name` with everything in it. Durable on return. Handles of it
+    /// answer `NotFound` from then on; snapshots made before go on reading it.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; else as a commit.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let core = &self.handle;
+        core.check_write()?;
+        let _change = core.keyspaces_change.lock();
+        let mut state = core.checkpoint.lock();
+        let removed = {
+            // No commit is between its place in the log and its memtable's keyspace here.
+            let _commit = core.commit.lock();
+            let removed = core.keyspaces.write().remove(name);
+            if let Some(keyspace) = &removed {
+                keyspace.dropped.store(true, Ordering::Release);
+            }
+            removed
+        };
+        let Some(keyspace) = removed else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+        };
+        core.refresh_backlog();
+        core.checkpoint_locked(&mut state).map_err(|error| core.health.stop(error))?;
+        drop(state);
+        for buffer in &keyspace.current_view().buffers {
+            core.visibility.wait_until_visible(buffer.last());
+        }
+        keyspace.release_all_extents()
+    }
+
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(Arc::clone(&self.handle))
+    }
+
+    /// The whole database as it is now, to be read for as long as the caller likes.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(Arc::clone(&self.handle), self.handle.pin_all())
+    }
+
+    /// Returns when every commit so far survives a power cut.
+    ///
+    /// # Errors
+    /// `Io` if the device failed, which stops all writes; `Stopped` after that.
+    pub fn sync(&self) -> Result<()> {
+        self.handle.sync()
+    }
+
+    /// Returns when every commit so far is in the data file: a reopen has nothing to replay of it,
+    /// and its log space is free.
+    ///
+    /// # Errors
+    /// As a commit.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.handle.checkpoint_all()
+    }
+
+    /// Reads everything that is stored and checks every checksum and every invariant, while reads
+    /// and writes go on. Damage is in the report, not an error.
+    ///
+    /// # Errors
+    /// `Stopped` after a close.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.handle.verify()
+    }
+
+    /// Figures of this moment; totals count from the open.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.handle.core().stats()
+    }
+
+    /// Changes the memory budget while the database runs; memory that is too much is given back
+    /// before this returns, as far as memtables do not hold it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is under the minimum, which the error names.
+    pub fn set_memory(&self, bytes: u64) -> Result<()> {
+        Governor::check(bytes)?;
+        self.handle.storage.budget().set_limit(bytes);
+        self.handle.storage.trim_cache();
+        for keyspace in self.handle.all_keyspaces() {
+            let asked = keyspace.distance.load(Ordering::Relaxed);
+            let acted_on = self.handle.governor.checkpoint_distance(asked);
+            keyspace.engine.set_checkpoint_distance(acted_on);
+        }
+        self.handle.pacer.wake();
+        Ok(())
+    }
+
+    /// Closes the database: ends background work, syncs, and lets others open it. Other handles
+    /// answer `Stopped` from then on. Dropping all handles does the same, but cannot tell an error.
+    ///
+    /// # Errors
+    /// `Io` if the last sync failed: what was acknowledged at level `Sync` is safe nevertheless.
+    pub fn close(self) -> Result<()> {
+        self.handle.close()
+    }
+
+    fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {
+        let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
+        if let Some(distance) = options.for_existing(&core.stored, name)? {
+            core.distance.store(distance, Ordering::Relaxed);
+            let acted_on = self.handle.governor.checkpoint_distance(distance);
+            core.engine.set_checkpoint_distance(acted_on);
+        }
+        Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))
+    }
+
+    /// Makes a keyspace and the catalog that names it durable. Under the lock of such changes.
+    fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceCore>> {
+        let core = &self.handle;
+        core.check_write()?;
+        if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a keyspace's name must have from 1 to {KEYSPACE_NAME_BYTES_MAX} bytes"
+            )));
+        }
+        if core.keyspaces.read().len() >= KEYSPACES_MAX {
+            return Err(Error::invalid(format!(
+                "there are {KEYSPACES_MAX} keyspaces already, which is the limit"
+            )));
+        }
+        let stored = options.for_new()?;
+        let mut state = core.checkpoint.lock();
+        let id = KeyspaceId(state.next_keyspace);
+        let absorbed = core.visibility.visible();
+        let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
+        state.next_keyspace += 1;
+        core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
+        if let Err(error) = core.checkpoint_locked(&mut state) {
+            core.keyspaces.write().remove(name);
+            keyspace.dropped.store(true, Ordering::Release);
+            return Err(core.health.stop_unless_harmless(error));
+        }
+        Ok(keyspace)
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Database({:?})", self.keyspaces())
+    }
+}

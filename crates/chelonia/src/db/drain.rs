@@ -1,0 +1,137 @@
+//! Draining: a finalized memtable goes into its engine and gives its memory back.
+//!
+//! 1. Wait until every commit that writes to the memtable is visible: it is complete then.
+//! 2. Cut it at the seqnos that are pinned within it. Pins made from now on are newer than all of
+//!    it, so the cuts are complete.
+//! 3. For each part, oldest first, the engine absorbs the newest update of each key in the part and
+//!    gives a version.
+//! 4. Publish: every view that holds the memtable gets the version at its own seqno instead.
+//!
+//! A failure in 3 leaves the parts absorbed so far in the engine; the next attempt goes on after
+//! them. A full device is such a failure: the memtable stays readable, and the drain is tried again
+//! when somebody made room.
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::SeqNo;
+use crate::base::stream::SortedUpdates;
+use crate::base::sync::{Arc, Ordering};
+use crate::db::core::Core;
+use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
+use crate::db::view::Buffer;
+use crate::engine::{OwnedExtent, Version, Work};
+use crate::memtable::SortedBatch;
+
+impl Core {
+    /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
+    pub fn drain_oldest(&self) -> Result<bool> {
+        let oldest = |keyspace: &Arc<KeyspaceCore>| {
+            let buffer = keyspace.frozen().pop()?;
+            Some((buffer.first().map(|first| first.seqno), Arc::clone(keyspace)))
+        };
+        let keyspaces = self.all_keyspaces();
+        let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
+        match next {
+            Some((_, keyspace)) => self.drain_keyspace(&keyspace),
+            None => Ok(false),
+        }
+    }
+
+    /// Drains the oldest finalized memtable of `keyspace`; false if there is none.
+    pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
+        let mut partial = keyspace.drain.lock();
+        let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
+        self.visibility.wait_until_visible(buffer.last());
+        let start = self.clock.now();
+        let drained = self.absorb(keyspace, &buffer, &mut partial);
+        self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
+        let out_of_space = matches!(&drained, Err(error) if error.kind() == ErrorKind::NoSpace);
+        self.counters.out_of_space.store(out_of_space, Ordering::Relaxed);
+        match drained {
+            Ok(()) => {
+                let took = self.clock.now().saturating_sub(start);
+                self.pacer.drained(buffer.memtable.bytes(), took);
+                self.counters.drains.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                self.pacer.wake();
+                return Err(self.health.stop_unless_harmless(error));
+            }
+        }
+        drop(buffer);
+        self.refresh_backlog();
+        self.pacer.wake();
+        Ok(true)
+    }
+
+    /// Steps 2 to 4 under the drain lock.
+    fn absorb(
+        &self,
+        keyspace: &Arc<KeyspaceCore>,
+        buffer: &Arc<Buffer>,
+        partial: &mut Partial,
+    ) -> Result<()> {
+        let Some(first) = buffer.first() else {
+            keyspace.publish(buffer, &[]);
+            return Ok(());
+        };
+        let last = buffer.last();
+        // Parts that an earlier attempt absorbed are cut as they were then; pins made since are
+        // newer than the whole memtable, and pins gone since only make fewer versions.
+        let done = partial.versions.last().map(|(upto, _)| *upto);
+        let mut cuts: Vec<SeqNo> = partial.versions.iter().map(|(upto, _)| *upto).collect();
+        let pinned = self.snapshots.cuts(first.seqno, last);
+        cuts.extend(pinned.into_iter().filter(|cut| done.is_none_or(|done| *cut > done)));
+        let drained = buffer.memtable.drain(&cuts);
+        let uptos = cuts.iter().copied().chain([last]);
+        let parts = uptos.zip(&drained.batches).skip(partial.versions.len());
+        for (upto, updates) in parts {
+            let (version, mut lost) = self.absorb_part(keyspace, buffer, updates)?;
+            if upto == last {
+                lost.extend(drained.superseded.iter().map(OwnedExtent::from));
+            }
+            partial.versions.push((upto, keyspace.lifetimes.hold(version, lost)));
+        }
+        drop(drained);
+        let versions = std::mem::take(&mut partial.versions);
+        let Some((_, newest)) = versions.last() else {
+            return Err(Error::internal("a drain made no version"));
+        };
+        *keyspace.latest.lock() =
+            Latest { root: keyspace.engine.root()?, absorbed: last, version: newest.clone() };
+        self.snapshots
+            .publish(keyspace.id, buffer, &versions, || keyspace.publish(buffer, &versions));
+        keyspace.lifetimes.published();
+        Ok(())
+    }
+
+    /// Absorbs one part of the memtable: the next version, and what it lost.
+    fn absorb_part(
+        &self,
+        keyspace: &Arc<KeyspaceCore>,
+        buffer: &Arc<Buffer>,
+        updates: &SortedBatch,
+    ) -> Result<(Arc<dyn Version>, Vec<OwnedExtent>)> {
+        let bytes_each = buffer.memtable.bytes() / (updates.len() as u64).max(1);
+        let progress = |absorbed: u64| {
+            let bytes = absorbed.saturating_mul(bytes_each);
+            self.counters.draining_absorbed_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.refresh_backlog();
+        };
+        let work = Work { workers: &self.workers, progress: &progress };
+        let absorbed = keyspace.engine.absorb(updates, &work)?;
+        let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
+        if !known {
+            return Err(Error::internal("an engine refers to what lies beyond the data file"));
+        }
+        Ok((absorbed.version, absorbed.lost))
+    }
+
+    /// Does all background work that waits, on this thread.
+    pub fn drain_everything_frozen(&self) -> Result<()> {
+        let mut drained = false;
+        while self.drain_oldest()? {
+            drained = true;
+        }
+        if drained { self.checkpoint_now() } else { Ok(()) }
+    }
+}

@@ -1,0 +1,59 @@
+//! The life of a database as its handles hold it.
+//!
+//! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]; when the
+//! last one goes, background threads end and the log is synced. [`Handle::close`] does the same
+//! while other handles live: from then on they answer `Stopped`.
+
+use crate::base::error::Result;
+use crate::base::sync::{Arc, Mutex};
+use crate::db::background::Threads;
+use crate::db::core::Core;
+
+/// Keeps a database open.
+pub struct Handle {
+    core: Arc<Core>,
+    threads: Mutex<Threads>,
+}
+
+impl Handle {
+    /// Starts the background of an open database.
+    pub fn new(core: Arc<Core>, threads: Threads) -> Arc<Self> {
+        Arc::new(Self { core, threads: Mutex::new(threads) })
+    }
+
+    /// The shared state.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Ends background work, syncs, marks the end of the log, and lets others open the database.
+    pub fn close(&self) -> Result<()> {
+        let mut threads = self.threads.lock();
+        self.core.signals.stop();
+        threads.join();
+        if self.core.health.is_closed() {
+            return Ok(());
+        }
+        let closed = self.core.shut_down();
+        self.core.health.close();
+        self.core.pacer.wake();
+        *self.core.lock.lock() = None;
+        closed
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A drop cannot return an error; whoever wants it calls `Database::close`. What was
+        // acknowledged is as durable as its level said, whether this succeeds or not.
+        let _ = self.close();
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}

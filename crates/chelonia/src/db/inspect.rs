@@ -1,0 +1,71 @@
+//! What the project's own tests and tools ask of an open database, and nobody else.
+
+use crate::base::error::{Error, Result};
+use crate::db::background::LogProgress;
+use crate::db::core::Core;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// How often a leak is looked at before it is believed, and the time between two looks.
+const LOOKS: u32 = 2_000;
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Core {
+    /// Blocks of the data file that are in use though neither the newest versions nor the durable
+    /// root refer to them. Zero after a checkpoint, when nothing older is held.
+    ///
+    /// Replaced views go when every reader of their time has left, readers of other databases of
+    /// this process included; so this looks a number of times before it tells of a leak.
+    pub fn unreachable_blocks(&self) -> Result<u64> {
+        let mut unreachable = 0;
+        for _ in 0..LOOKS {
+            crate::base::epoch::collect();
+            unreachable = self.unreachable_blocks_now()?;
+            if unreachable == 0 {
+                break;
+            }
+            self.clock.sleep(LOOK_INTERVAL);
+        }
+        Ok(unreachable)
+    }
+
+    fn unreachable_blocks_now(&self) -> Result<u64> {
+        let mut reachable = crate::storage::data_file::superblock::FIRST_BLOCK;
+        reachable += self.storage.catalog_extent().map_or(0, |extent| u64::from(extent.blocks));
+        for keyspace in self.all_keyspaces() {
+            keyspace.engine.version().extents(&mut |owned| {
+                reachable += u64::from(owned.extent.blocks);
+                Ok(())
+            })?;
+        }
+        let used = self.storage.stats().space.used_blocks;
+        used.checked_sub(reachable)
+            .ok_or_else(|| Error::internal("more blocks are referred to than are in use"))
+    }
+
+    /// Writes what the database is made of as text: superblock, catalog, every keyspace's
+    /// structure.
+    pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
+        let superblock = self.storage.superblock();
+        let told = |written: std::fmt::Result| {
+            written.map_err(|_| Error::invalid("the dump could not be written"))
+        };
+        told(writeln!(out, "superblock\n  {superblock:#?}"))?;
+        told(writeln!(out, "catalog {:?}", self.storage.catalog_extent()))?;
+        for keyspace in self.all_keyspaces() {
+            let view = keyspace.current_view();
+            let (name, id) = (&keyspace.name, keyspace.id);
+            told(writeln!(out, "keyspace {id} {name:?}: {:?}", keyspace.stored_options()))?;
+            let entries: u64 =
+                view.buffers.iter().map(|buffer| buffer.memtable.len_estimate()).sum();
+            told(writeln!(out, "  in the log only: about {entries} keys"))?;
+            view.version.version().describe(out)?;
+        }
+        Ok(())
+    }
+
+    /// What the log thread does at an interval, for databases without one.
+    pub fn tick(&self) -> Result<()> {
+        self.log_tick(&mut LogProgress::default())
+    }
+}

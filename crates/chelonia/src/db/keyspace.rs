@@ -1,0 +1,237 @@
+//! The handle of a keyspace: what users read and write.
+
+use crate::base::bytes::{Key, Value};
+use crate::base::error::{Error, Result};
+use crate::base::keys::KeyRange;
+use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::sync::{Arc, Ordering};
+use crate::db::commit::Write;
+use crate::db::handle::Handle;
+use crate::db::iter::Iter;
+use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::options::Durability;
+use crate::db::view::Looked;
+use std::ops::{Bound, RangeBounds};
+
+/// A named ordered map of bytes to bytes. Cheap to clone; all clones are the same keyspace, usable
+/// from any number of threads.
+///
+/// Keys are from empty to [`crate::limits::KEY_BYTES_MAX`] bytes, the empty key being an ordinary
+/// one; values from empty to [`crate::limits::VALUE_BYTES_MAX`] bytes. Keys are ordered as byte
+/// strings.
+#[derive(Clone)]
+pub struct Keyspace {
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) core: Arc<KeyspaceCore>,
+}
+
+impl Keyspace {
+    /// The name it was opened with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Sets `key` to `value`, at the database's durability level.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the key or the value is over its limit, `NoSpace` if the device is full
+    /// (nothing was changed; try again when there is room), `Io` if a write failed, `Stopped` after
+    /// that, `ReadOnly`, and `NotFound` if the keyspace was dropped.
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.insert_with(key, value, self.handle.durability)
+    }
+
+    /// Sets `key` to `value`; returns when the commit is as durable as `level`.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn insert_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        level: Durability,
+    ) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        check_entry(key, Some(value))?;
+        let write = Write { keyspace: 0, key, value: Some(value) };
+        self.handle.commit(&[&self.core], &[write], level)
+    }
+
+    /// Removes `key`; it is no error if there is none.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.remove_with(key, self.handle.durability)
+    }
+
+    /// Removes `key`; returns when the commit is as durable as `level`.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn remove_with(&self, key: impl AsRef<[u8]>, level: Durability) -> Result<()> {
+        let key = key.as_ref();
+        check_entry(key, None)?;
+        let write = Write { keyspace: 0, key, value: None };
+        self.handle.commit(&[&self.core], &[write], level)
+    }
+
+    /// The value of `key`, if it has one.
+    ///
+    /// # Errors
+    /// `Corrupt` if stored bytes are damaged (other keys stay readable), `Io` if the device fails,
+    /// `NotFound` if the keyspace was dropped, `Stopped` after a close.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        let key = key.as_ref();
+        self.check_read()?;
+        let storage = &self.handle.storage;
+        let hash = storage.key_hash(key);
+        let guard = crossbeam_epoch::pin();
+        loop {
+            // The number before the view: a newer view shows everything that was visible then.
+            let at = self.handle.visibility.visible();
+            match self.core.view.load(&guard).get(key, hash, at, storage)? {
+                Looked::Value(value) => return Ok(Some(value)),
+                Looked::Absent => return Ok(None),
+                Looked::Overwritten => {}
+            }
+        }
+    }
+
+    /// True if `key` has a value.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// The values of `keys` in the order asked, all of one moment. What is not in memory is read
+    /// together, so that this is faster than one `get` after the other.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>> {
+        self.check_read()?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        let pin = self.handle.pin_one(&self.core);
+        let Some(view) = pin.view(self.core.id) else { return Ok(vec![None; keys.len()]) };
+        view.multi_get(&keys, pin.seqno(), &self.handle.storage)
+    }
+
+    /// The entries whose keys are within `range`, as of this moment, in key order; from the other
+    /// end with [`Iterator::rev`] or `next_back`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the range ends before it begins.
+    pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(&self, range: R) -> Result<Iter> {
+        Ok(self.iter_over(checked_range(&range)?))
+    }
+
+    /// The entries whose keys begin with `prefix`, as of this moment.
+    #[must_use]
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
+        self.iter_over(KeyRange::prefix(prefix.as_ref()))
+    }
+
+    /// All entries, as of this moment.
+    #[must_use]
+    pub fn iter(&self) -> Iter {
+        self.iter_over(KeyRange::all())
+    }
+
+    /// The entry with the least key.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn first_key_value(&self) -> Result<Option<(Key, Value)>> {
+        self.iter().next().transpose()
+    }
+
+    /// The entry with the greatest key.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn last_key_value(&self) -> Result<Option<(Key, Value)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// The bytes of updates between two checkpoints that are acted on now.
+    #[must_use]
+    pub fn checkpoint_distance(&self) -> u64 {
+        let asked = self.core.distance.load(Ordering::Relaxed);
+        self.handle.governor.checkpoint_distance(asked)
+    }
+
+    /// Turns the dial between writes and reads: the bytes of updates between two checkpoints. More
+    /// makes writes cheaper, and takes memory from reads. Acts at once, and is stored with the next
+    /// checkpoint. It is a ceiling within the write share of the memory budget.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `bytes` is 0; `ReadOnly`.
+    pub fn set_checkpoint_distance(&self, bytes: u64) -> Result<()> {
+        self.handle.check_write()?;
+        if bytes == 0 {
+            return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
+        }
+        self.core.distance.store(bytes, Ordering::Relaxed);
+        let acted_on = self.handle.governor.checkpoint_distance(bytes);
+        self.core.engine.set_checkpoint_distance(acted_on);
+        Ok(())
+    }
+
+    fn check_read(&self) -> Result<()> {
+        self.handle.health.check_read()?;
+        self.core.check_exists()
+    }
+
+    fn iter_over(&self, range: KeyRange) -> Iter {
+        let pin = self.handle.pin_one(&self.core);
+        Iter::new(Arc::clone(&self.handle), pin, self.core.id, range)
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keyspace({:?})", self.core.name)
+    }
+}
+
+/// Fails if a key or value is over its limit.
+pub(crate) fn check_entry(key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        let (is, limit) = (key.len(), KEY_BYTES_MAX);
+        return Err(Error::invalid(format!(
+            "a key of {is} bytes is over the limit of {limit} (KEY_BYTES_MAX)"
+        )));
+    }
+    match value {
+        Some(value) if value.len() > VALUE_BYTES_MAX => {
+            let (is, limit) = (value.len(), VALUE_BYTES_MAX);
+            Err(Error::invalid(format!(
+                "a value of {is} bytes is over the limit of {limit} (VALUE_BYTES_MAX)"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The range with owned bounds; fails if it ends before it begins.
+pub(crate) fn checked_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Result<KeyRange> {
+    let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+    let range = KeyRange { lower: own(range.start_bound()), upper: own(range.end_bound()) };
+    let ends = |bound: &Bound<Vec<u8>>| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+        Bound::Unbounded => None,
+    };
+    match (ends(&range.lower), ends(&range.upper)) {
+        (Some(lower), Some(upper)) if lower > upper => {
+            Err(Error::invalid("the range ends before it begins"))
+        }
+        _ => Ok(range),
+    }
+}

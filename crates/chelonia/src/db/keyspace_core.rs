@@ -1,0 +1,177 @@
+//! One keyspace inside: its engine, its view, and how the view changes.
+//!
+//! ```text
+//!              rotate (commit lock)                 drain (drain lock)
+//!   [active] ----------------------> [active', frozen] --------------> [active'] over next version
+//! ```
+//!
+//! Locks, in order: the commit lock, `change`; the drain lock, the registry of
+//! [`crate::db::snapshots`], `change`. The drain lock is held for a whole absorb, so nobody takes
+//! it while holding the commit lock or `change`.
+
+use crate::base::epoch::EpochCell;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{KeyspaceId, SeqNo};
+use crate::base::stream::SortedUpdates;
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::db::lifetimes::{HeldVersion, Lifetimes};
+use crate::db::options::StoredOptions;
+use crate::db::view::{Buffer, View};
+use crate::engine::{Engine, OwnedExtent};
+
+/// A keyspace, shared by its handles and the background.
+pub struct KeyspaceCore {
+    // Constant after open.
+    pub id: KeyspaceId,
+    pub name: String,
+    pub stored: StoredOptions,
+    pub engine: Arc<dyn Engine>,
+    pub lifetimes: Arc<Lifetimes>,
+    // With their own synchronisation.
+    pub view: EpochCell<Arc<View>>,
+    /// The checkpoint distance that was asked for; 0 for the budget's.
+    pub distance: AtomicU64,
+    pub dropped: AtomicBool,
+    /// Orders changes of the view.
+    change: Mutex<()>,
+    /// Held while the engine absorbs or maintains.
+    pub drain: Mutex<Partial>,
+    /// What a checkpoint may make durable.
+    pub latest: Mutex<Latest>,
+}
+
+/// How far the oldest frozen memtable was absorbed by a drain that failed in the middle.
+#[derive(Default)]
+pub struct Partial {
+    /// The versions made so far, with the seqno each contains the memtable up to.
+    pub versions: Vec<(SeqNo, HeldVersion)>,
+}
+
+/// The newest whole state of the engine.
+pub struct Latest {
+    /// What the engine needs to find it again.
+    pub root: Vec<u8>,
+    /// Everything of the keyspace up to this seqno is in it.
+    pub absorbed: SeqNo,
+    /// The version itself, held.
+    pub version: HeldVersion,
+}
+
+impl KeyspaceCore {
+    /// A keyspace over an open engine that has absorbed everything up to `absorbed`.
+    pub fn new(
+        id: KeyspaceId,
+        name: String,
+        stored: StoredOptions,
+        engine: Arc<dyn Engine>,
+        lifetimes: Arc<Lifetimes>,
+        absorbed: SeqNo,
+        active: Arc<Buffer>,
+    ) -> Result<Arc<Self>> {
+        let version = lifetimes.hold(engine.version(), Vec::new());
+        let root = engine.root()?;
+        let view = View { buffers: vec![active], version: version.clone() };
+        Ok(Arc::new(Self {
+            id,
+            name,
+            distance: AtomicU64::new(stored.checkpoint_distance.unwrap_or(0)),
+            stored,
+            engine,
+            lifetimes,
+            view: EpochCell::new(Arc::new(view)),
+            dropped: AtomicBool::new(false),
+            change: Mutex::new(()),
+            drain: Mutex::default(),
+            latest: Mutex::new(Latest { root, absorbed, version }),
+        }))
+    }
+
+    /// The view of this moment.
+    pub fn current_view(&self) -> Arc<View> {
+        Arc::clone(self.view.load(&crossbeam_epoch::pin()))
+    }
+
+    /// Fails once the keyspace was dropped.
+    pub fn check_exists(&self) -> Result<()> {
+        if !self.dropped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("keyspace {:?} was dropped", self.name)))
+    }
+
+    /// Finalizes the active memtable and puts `fresh` before it. Called under the commit lock.
+    pub fn rotate(&self, fresh: Arc<Buffer>) {
+        let _order = self.change.lock();
+        let mut next = View::clone(&self.current_view());
+        next.buffers.insert(0, fresh);
+        self.view.replace(Arc::new(next));
+    }
+
+    /// The finalized memtables and the active one, newest first.
+    pub fn frozen(&self) -> Vec<Arc<Buffer>> {
+        self.current_view().buffers[1..].to_vec()
+    }
+
+    /// Replaces a drained memtable by the newest of `versions`.
+    pub fn publish(&self, buffer: &Arc<Buffer>, versions: &[(SeqNo, HeldVersion)]) {
+        let _order = self.change.lock();
+        if let Some(next) = self.current_view().without(buffer, SeqNo::MAX, versions) {
+            self.view.replace(Arc::new(next));
+        }
+    }
+
+    /// Puts a version with the same content in place of the newest one. Called under the drain
+    /// lock.
+    pub fn republish(&self, version: HeldVersion) -> Result<()> {
+        let root = self.engine.root()?;
+        {
+            let mut latest = self.latest.lock();
+            latest.root = root;
+            latest.version = version.clone();
+        }
+        {
+            let _order = self.change.lock();
+            let mut next = View::clone(&self.current_view());
+            next.version = version;
+            self.view.replace(Arc::new(next));
+        }
+        self.lifetimes.published();
+        Ok(())
+    }
+
+    /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
+    /// everything it has is free once no view shows it.
+    pub fn release_all_extents(&self) -> Result<()> {
+        let _drain = self.drain.lock();
+        let mut extents = Vec::new();
+        self.engine.version().extents(&mut |owned| {
+            extents.push(owned);
+            Ok(())
+        })?;
+        for buffer in &self.current_view().buffers {
+            let drained = buffer.memtable.drain(&[]);
+            extents.extend(drained.superseded.iter().map(OwnedExtent::from));
+            for batch in &drained.batches {
+                let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
+                extents.extend(large.map(|large| OwnedExtent::from(&large)));
+            }
+        }
+        self.lifetimes.lose(extents);
+        Ok(())
+    }
+
+    /// The options as the catalog keeps them, with the checkpoint distance of this moment.
+    pub fn stored_options(&self) -> StoredOptions {
+        let distance = self.distance.load(Ordering::Relaxed);
+        let checkpoint_distance = Some(distance).filter(|distance| *distance != 0);
+        StoredOptions { checkpoint_distance, ..self.stored.clone() }
+    }
+
+    /// The bytes of the active memtable and of the finalized ones.
+    pub fn memtable_bytes(&self) -> (u64, u64) {
+        let view = self.current_view();
+        let mut bytes = view.buffers.iter().map(|buffer| buffer.memtable.bytes());
+        let active = bytes.next().unwrap_or(0);
+        (active, bytes.sum())
+    }
+}

@@ -1,0 +1,51 @@
+//! What a user holds, and what happens between a call and its answer.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `database`, `keyspace`, `batch`, `snapshot`, `iter`, `builder`, `options` | the public face |
+//! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
+//! | `commit`, `record`, `visibility`, `pacing` | the life of a write |
+//! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
+//! | `drain`, `checkpoint`, `background`, `governor` | from memory to the data file |
+//! | `open`, `health`, `verify`, `stats`, `inspect` | recovery, failure, inspection |
+
+mod background;
+mod batch;
+mod builder;
+mod checkpoint;
+mod commit;
+mod core;
+mod database;
+mod drain;
+mod governor;
+mod handle;
+mod health;
+#[cfg(any(test, feature = "internals"))]
+mod inspect;
+mod iter;
+mod keyspace;
+mod keyspace_core;
+mod lifetimes;
+mod open;
+mod options;
+mod pacing;
+mod record;
+mod snapshot;
+mod snapshots;
+mod stats;
+mod verify;
+mod view;
+mod visibility;
+
+pub use batch::Batch;
+pub use builder::{DatabaseBuilder, Internals};
+pub use database::Database;
+pub use iter::Iter;
+pub use keyspace::Keyspace;
+pub use open::RecoveryProgress;
+pub use options::{Durability, KeyspaceOptions};
+pub use snapshot::Snapshot;
+pub use stats::{
+    BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, Stats,
+};
+pub use verify::VerifyReport;

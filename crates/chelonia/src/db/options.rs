@@ -1,0 +1,230 @@
+//! Every choice a user can make, in one place, typed, with its default.
+
+use crate::base::codec::{Decoder, put_varint};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::engines::EngineKind;
+use crate::filters::FilterKind;
+
+/// How safe a commit is when its call returns. Each level carries every earlier commit with it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Durability {
+    /// Visible to everyone in this process. May be lost if the process dies.
+    Memory,
+    /// Survives the death of the process. A power cut may lose the last moments: the log is synced
+    /// in the background, at most 100 ms behind. What is left is always a prefix of the commits.
+    #[default]
+    Process,
+    /// Survives a power cut: the log was synced before the call returned.
+    Sync,
+}
+
+/// Options of a keyspace. What is not set means "as stored", or the default for a new keyspace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct KeyspaceOptions {
+    pub(crate) engine: Option<EngineKind>,
+    pub(crate) filter: Option<FilterKind>,
+    pub(crate) filter_bits_per_key: Option<u32>,
+    pub(crate) leaf_bytes: Option<u32>,
+    pub(crate) pivots_max: Option<u32>,
+    pub(crate) checkpoint_distance: Option<u64>,
+}
+
+/// The range of [`KeyspaceOptions::filter_bits_per_key`].
+const FILTER_BITS: std::ops::RangeInclusive<u32> = 4..=32;
+/// The range of [`KeyspaceOptions::leaf_bytes`]; the lower end is for tests of tiny trees.
+const LEAF_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
+/// The range of the pivots of a node.
+const PIVOTS: std::ops::RangeInclusive<u32> = 4..=64;
+/// The default of [`KeyspaceOptions::filter_bits_per_key`].
+const FILTER_BITS_DEFAULT: u32 = 12;
+
+impl KeyspaceOptions {
+    /// Nothing set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How the keyspace keeps its data. Fixed when it is created.
+    pub fn engine(mut self, engine: EngineKind) -> Self {
+        self.engine = Some(engine);
+        self
+    }
+
+    /// The kind of filter that spares reads of absent keys. Fixed when it is created.
+    pub fn filter(mut self, filter: FilterKind) -> Self {
+        self.filter = Some(filter);
+        self
+    }
+
+    /// Filter memory and space per key, in bits (4 to 32, 12 by default). Fixed when it is created.
+    pub fn filter_bits_per_key(mut self, bits: u32) -> Self {
+        self.filter_bits_per_key = Some(bits);
+        self
+    }
+
+    /// The size of a full leaf, in bytes (4 KiB to 8 MiB). By default it follows the checkpoint
+    /// distance: a 32nd of it, from 256 KiB to 2 MiB. Fixed when it is created, if set.
+    pub fn leaf_bytes(mut self, bytes: u32) -> Self {
+        self.leaf_bytes = Some(bytes);
+        self
+    }
+
+    /// The bytes of updates between two checkpoints: the dial between writes and reads. More makes
+    /// writes cheaper and leaves less memory to reads. By default it follows the memory budget. May
+    /// be changed at any time; a ceiling within the write share of the budget.
+    pub fn checkpoint_distance(mut self, bytes: u64) -> Self {
+        self.checkpoint_distance = Some(bytes);
+        self
+    }
+
+    /// The most children of a tree node (4 to 64, 64 by default): small for tests of deep trees.
+    #[doc(hidden)]
+    pub fn pivots_max(mut self, pivots: u32) -> Self {
+        self.pivots_max = Some(pivots);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let within =
+            |value: Option<u32>, range: &std::ops::RangeInclusive<u32>, what: &str| match value {
+                Some(value) if !range.contains(&value) => Err(Error::invalid(format!(
+                    "{what} is {value}; it must be from {} to {}",
+                    range.start(),
+                    range.end()
+                ))),
+                _ => Ok(()),
+            };
+        within(self.filter_bits_per_key, &FILTER_BITS, "filter_bits_per_key")?;
+        within(self.leaf_bytes, &LEAF_BYTES, "leaf_bytes")?;
+        within(self.pivots_max, &PIVOTS, "pivots_max")?;
+        if self.checkpoint_distance == Some(0) {
+            return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The options of a new keyspace.
+    pub(crate) fn for_new(&self) -> Result<StoredOptions> {
+        self.check()?;
+        Ok(StoredOptions {
+            engine: self.engine.unwrap_or_default(),
+            filter: self.filter.unwrap_or_default(),
+            filter_bits_per_key: self.filter_bits_per_key.unwrap_or(FILTER_BITS_DEFAULT),
+            leaf_bytes: self.leaf_bytes,
+            pivots_max: self.pivots_max.unwrap_or(*PIVOTS.end()),
+            checkpoint_distance: self.checkpoint_distance,
+        })
+    }
+
+    /// Fails if a fixed option contradicts what is stored; returns the new checkpoint distance if
+    /// one is set.
+    pub(crate) fn for_existing(&self, stored: &StoredOptions, name: &str) -> Result<Option<u64>> {
+        self.check()?;
+        let differs = |what: &str, asked: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
+            Err(Error::invalid(format!(
+                "keyspace {name:?} exists with {what} {is:?}, which cannot be changed to {asked:?}"
+            )))
+        };
+        match self {
+            Self { engine: Some(asked), .. } if *asked != stored.engine => {
+                differs("engine", asked, &stored.engine)
+            }
+            Self { filter: Some(asked), .. } if *asked != stored.filter => {
+                differs("filter", asked, &stored.filter)
+            }
+            Self { filter_bits_per_key: Some(asked), .. }
+                if *asked != stored.filter_bits_per_key =>
+            {
+                differs("filter_bits_per_key", asked, &stored.filter_bits_per_key)
+            }
+            Self { leaf_bytes: Some(asked), .. } if Some(*asked) != stored.leaf_bytes => {
+                differs("leaf_bytes", asked, &stored.leaf_bytes)
+            }
+            Self { pivots_max: Some(asked), .. } if *asked != stored.pivots_max => {
+                differs("pivots_max", asked, &stored.pivots_max)
+            }
+            _ => Ok(self.checkpoint_distance),
+        }
+    }
+}
+
+/// The options of an existing keyspace, as the catalog keeps them.
+///
+/// ```text
+/// varint  version of this layout (1)
+/// varint  engine number
+/// varint  filter number
+/// varint  filter bits per key
+/// varint  leaf bytes, 0 for "follows the checkpoint distance"
+/// varint  most pivots of a node
+/// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct StoredOptions {
+    pub engine: EngineKind,
+    pub filter: FilterKind,
+    pub filter_bits_per_key: u32,
+    pub leaf_bytes: Option<u32>,
+    pub pivots_max: u32,
+    pub checkpoint_distance: Option<u64>,
+}
+
+/// The version of the layout above.
+const LAYOUT: u64 = 1;
+
+impl StoredOptions {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for value in [
+            LAYOUT,
+            u64::from(self.engine.number()),
+            u64::from(self.filter.number()),
+            u64::from(self.filter_bits_per_key),
+            u64::from(self.leaf_bytes.unwrap_or(0)),
+            u64::from(self.pivots_max),
+            self.checkpoint_distance.unwrap_or(0),
+        ] {
+            put_varint(&mut out, value);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder::new(bytes, "keyspace options");
+        if decoder.varint()? != LAYOUT {
+            return Err(decoder.damaged("they are of no known layout"));
+        }
+        let engine = decoder.varint()?;
+        let filter = decoder.varint()?;
+        let known = (
+            u8::try_from(engine).ok().and_then(|number| EngineKind::from_number(number).ok()),
+            u8::try_from(filter).ok().and_then(FilterKind::from_number),
+        );
+        let (Some(engine), Some(filter)) = known else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a keyspace has engine {engine} and filter {filter}, not both known here"),
+            ));
+        };
+        let filter_bits_per_key = decoder.varint_u32()?;
+        let leaf_bytes = Some(decoder.varint_u32()?).filter(|bytes| *bytes != 0);
+        let pivots_max = decoder.varint_u32()?;
+        let checkpoint_distance = Some(decoder.varint()?).filter(|bytes| *bytes != 0);
+        decoder.finish()?;
+        let fits = FILTER_BITS.contains(&filter_bits_per_key)
+            && leaf_bytes.is_none_or(|bytes| LEAF_BYTES.contains(&bytes))
+            && PIVOTS.contains(&pivots_max);
+        if !fits {
+            return Err(decoder.damaged("a number is out of its range"));
+        }
+        Ok(Self {
+            engine,
+            filter,
+            filter_bits_per_key,
+            leaf_bytes,
+            pivots_max,
+            checkpoint_distance,
+        })
+    }
+}

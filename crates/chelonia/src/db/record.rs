@@ -1,0 +1,160 @@
+//! What a commit puts into the log: one record, all its entries, whole or not at all.
+//!
+//! ```text
+//! record   varint  number of entries (at least 1)
+//!          entry*
+//! entry    varint  keyspace id << 2 | kind      kind: 0 put, 1 delete, 2 put of a large value
+//!          varint  key length
+//!          bytes   key
+//!          put:          varint value length, bytes value
+//!          large value:  reference (`crate::base::stream::LargeRef`)
+//! ```
+//!
+//! Entries take consecutive seqnos in their order, so no number is stored: the log is a chain
+//! without gaps, and the superblock knows the seqno at the position where replay begins.
+
+use crate::base::codec::{Decoder, put_bytes, put_varint, varint_len};
+use crate::base::error::Result;
+use crate::base::ids::KeyspaceId;
+use crate::base::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
+use crate::base::stream::{LargeRef, Update};
+
+const KIND_PUT: u64 = 0;
+const KIND_DELETE: u64 = 1;
+const KIND_LARGE: u64 = 2;
+
+/// Starts a record of `entries` entries in `out`, which is emptied first.
+pub fn begin(out: &mut Vec<u8>, entries: usize) {
+    out.clear();
+    put_varint(out, entries as u64);
+}
+
+/// Appends one entry.
+pub fn push(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], update: Update<'_>) {
+    let kind = match update {
+        Update::Put(_) => KIND_PUT,
+        Update::Delete => KIND_DELETE,
+        Update::PutLarge(_) => KIND_LARGE,
+    };
+    put_varint(out, u64::from(keyspace.0) << 2 | kind);
+    put_bytes(out, key);
+    match update {
+        Update::Put(value) => put_bytes(out, value),
+        Update::Delete => {}
+        Update::PutLarge(large) => large.encode(out),
+    }
+}
+
+/// The bytes an entry takes in a record, a large value counted as the longest reference.
+#[must_use]
+pub fn entry_bytes(key: &[u8], value_bytes: Option<usize>) -> usize {
+    let value = match value_bytes {
+        None => 0,
+        Some(bytes) if bytes >= LARGE_VALUE_BYTES_MIN => 30,
+        Some(bytes) => varint_len(bytes as u64) + bytes,
+    };
+    5 + varint_len(key.len() as u64) + key.len() + value
+}
+
+/// One entry of a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<'a> {
+    /// The keyspace it belongs to.
+    pub keyspace: KeyspaceId,
+    /// Its key.
+    pub key: &'a [u8],
+    /// What it says of the key.
+    pub update: Update<'a>,
+}
+
+/// The entries of a record, checked as they come.
+pub struct Entries<'a> {
+    decoder: Decoder<'a>,
+    left: usize,
+}
+
+impl<'a> Entries<'a> {
+    /// Reads the record in `payload`.
+    pub fn new(payload: &'a [u8]) -> Result<Self> {
+        let mut decoder = Decoder::new(payload, "log record");
+        let left = decoder.length(BATCH_BYTES_MAX)?;
+        if left == 0 {
+            return Err(decoder.damaged("it has no entries"));
+        }
+        Ok(Self { decoder, left })
+    }
+
+    /// How many entries are still to come.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// The next entry.
+    pub fn next_entry(&mut self) -> Result<Option<Entry<'a>>> {
+        if self.left == 0 {
+            self.decoder.finish()?;
+            return Ok(None);
+        }
+        self.left -= 1;
+        let tag = self.decoder.varint()?;
+        let Ok(id) = u32::try_from(tag >> 2) else {
+            return Err(self.decoder.damaged("a keyspace number is too large"));
+        };
+        let key = self.decoder.bytes(KEY_BYTES_MAX)?;
+        let update = match tag & 3 {
+            KIND_PUT => Update::Put(self.decoder.bytes(LARGE_VALUE_BYTES_MIN)?),
+            KIND_DELETE => Update::Delete,
+            KIND_LARGE => Update::PutLarge(LargeRef::decode(&mut self.decoder)?),
+            _ => return Err(self.decoder.damaged("an entry is of no known kind")),
+        };
+        Ok(Some(Entry { keyspace: KeyspaceId(id), key, update }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{Extent, Generation};
+    use crate::base::rng::Rng;
+
+    #[test]
+    fn records_come_back_and_garbage_does_not_panic() {
+        let large =
+            LargeRef { extent: Extent::new(7, 9), generation: Generation(3), bytes: 40_000 };
+        let entries = [
+            (KeyspaceId(0), &b""[..], Update::Put(b"")),
+            (KeyspaceId(3), b"key", Update::Delete),
+            (KeyspaceId(u32::MAX), b"other", Update::PutLarge(large)),
+            (KeyspaceId(1), b"last", Update::Put(&[9; 5000])),
+        ];
+        let mut payload = Vec::new();
+        begin(&mut payload, entries.len());
+        for (keyspace, key, update) in entries {
+            let before = payload.len();
+            push(&mut payload, keyspace, key, update);
+            let value = match update {
+                Update::Put(value) => Some(value.len()),
+                Update::PutLarge(_) => Some(LARGE_VALUE_BYTES_MIN),
+                Update::Delete => None,
+            };
+            assert!(payload.len() - before <= entry_bytes(key, value));
+        }
+        let mut read = Entries::new(&payload).unwrap();
+        for (keyspace, key, update) in entries {
+            assert_eq!(read.next_entry().unwrap(), Some(Entry { keyspace, key, update }));
+        }
+        assert_eq!(read.next_entry().unwrap(), None);
+
+        let mut rng = Rng::new(1);
+        for _ in 0..2_000 {
+            let mut damaged = payload.clone();
+            let place = usize::try_from(rng.below(damaged.len() as u64)).unwrap();
+            damaged[place] = rng.next_u64().to_le_bytes()[0];
+            damaged.truncate(damaged.len() - usize::try_from(rng.below(20)).unwrap());
+            if let Ok(mut read) = Entries::new(&damaged) {
+                while let Ok(Some(_)) = read.next_entry() {}
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Snapshots: the whole database as it was at one moment.
+
+use crate::base::bytes::Value;
+use crate::base::error::{Error, Result};
+use crate::base::keys::KeyRange;
+use crate::base::sync::Arc;
+use crate::db::handle::Handle;
+use crate::db::iter::Iter;
+use crate::db::keyspace::{Keyspace, checked_range};
+use crate::db::snapshots::Pin;
+use crate::db::view::{Looked, View};
+use std::ops::RangeBounds;
+
+/// All keyspaces as they were when the snapshot was made: exactly the commits up to that moment.
+///
+/// Cheap to make, to clone and to hold, for as long as the caller likes: it keeps space on disk
+/// that would be free by now, never memory of writes. A keyspace that is younger than the snapshot
+/// reads as empty; one that was dropped since reads as it was.
+#[derive(Clone)]
+pub struct Snapshot {
+    // Before the handle: a pin is let go while the database is still open.
+    pin: Arc<Pin>,
+    handle: Arc<Handle>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(handle: Arc<Handle>, pin: Arc<Pin>) -> Self {
+        Self { handle, pin }
+    }
+
+    /// The number of the last commit's last write that the snapshot shows.
+    #[must_use]
+    pub fn seqno(&self) -> u64 {
+        self.pin.seqno().0
+    }
+
+    /// The value of `key` in `keyspace`, if it had one.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        let key = key.as_ref();
+        let storage = &self.handle.storage;
+        let Some(view) = self.view(keyspace)? else { return Ok(None) };
+        match view.get(key, storage.key_hash(key), self.pin.seqno(), storage)? {
+            Looked::Value(value) => Ok(Some(value)),
+            Looked::Absent => Ok(None),
+            Looked::Overwritten => {
+                Err(Error::internal("a write that a snapshot needs was unlinked"))
+            }
+        }
+    }
+
+    /// True if `key` had a value in `keyspace`.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key)?.is_some())
+    }
+
+    /// The values of `keys` in `keyspace`, in the order asked.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        match self.view(keyspace)? {
+            Some(view) => view.multi_get(&keys, self.pin.seqno(), &self.handle.storage),
+            None => Ok(vec![None; keys.len()]),
+        }
+    }
+
+    /// The entries of `keyspace` whose keys are within `range`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the range ends before it begins, or the keyspace belongs to another
+    /// database.
+    pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(
+        &self,
+        keyspace: &Keyspace,
+        range: R,
+    ) -> Result<Iter> {
+        self.check_own(keyspace)?;
+        Ok(self.iter_over(keyspace, checked_range(&range)?))
+    }
+
+    /// The entries of `keyspace` whose keys begin with `prefix`.
+    #[must_use]
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Iter {
+        self.iter_over(keyspace, KeyRange::prefix(prefix.as_ref()))
+    }
+
+    /// All entries of `keyspace`.
+    #[must_use]
+    pub fn iter(&self, keyspace: &Keyspace) -> Iter {
+        self.iter_over(keyspace, KeyRange::all())
+    }
+
+    fn iter_over(&self, keyspace: &Keyspace, range: KeyRange) -> Iter {
+        if let Err(error) = self.check_own(keyspace) {
+            return Iter::failed(Arc::clone(&self.handle), Arc::clone(&self.pin), error);
+        }
+        Iter::new(Arc::clone(&self.handle), Arc::clone(&self.pin), keyspace.core.id, range)
+    }
+
+    fn view(&self, keyspace: &Keyspace) -> Result<Option<Arc<View>>> {
+        self.handle.health.check_read()?;
+        self.check_own(keyspace)?;
+        Ok(self.pin.view(keyspace.core.id))
+    }
+
+    fn check_own(&self, keyspace: &Keyspace) -> Result<()> {
+        if Arc::ptr_eq(&keyspace.handle, &self.handle) {
+            return Ok(());
+        }
+        Err(Error::invalid("a snapshot reads keyspaces of its own database only"))
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot(seqno {})", self.pin.seqno())
+    }
+}

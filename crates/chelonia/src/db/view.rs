@@ -1,0 +1,203 @@
+//! What a read looks at: memtables, newest first, and the engine's version below them.
+//!
+//! A view is immutable; rotation and drains replace the keyspace's view as a whole. Within a view
+//! the first layer that knows the key decides.
+
+use crate::base::bytes::Value;
+use crate::base::checksum::KeyHash;
+use crate::base::error::Result;
+use crate::base::ids::SeqNo;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{SortedStream, Update};
+use crate::base::sync::{Arc, AtomicU64, OnceLock, Ordering};
+use crate::db::lifetimes::HeldVersion;
+use crate::engine::Found;
+use crate::log::LogPosition;
+use crate::memtable::{Lookup, Memtable};
+use crate::merge::{Merge, Tombstones};
+use crate::storage::Storage;
+
+/// A memtable and where the log begins that would rebuild it.
+pub struct Buffer {
+    /// The entries.
+    pub memtable: Arc<Memtable>,
+    /// Set by the first commit that writes here, under the commit lock.
+    first: OnceLock<FirstCommit>,
+    /// The last seqno given to a commit that writes here; set under the commit lock.
+    last: AtomicU64,
+    /// Bytes of the large values that came with its entries.
+    large_bytes: AtomicU64,
+}
+
+/// The first commit of a memtable.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstCommit {
+    /// Where its record starts in the log.
+    pub position: LogPosition,
+    /// The seqno of the record's first entry.
+    pub seqno: SeqNo,
+}
+
+impl Buffer {
+    /// Wraps an empty memtable.
+    pub fn new(memtable: Arc<Memtable>) -> Arc<Self> {
+        Arc::new(Self {
+            memtable,
+            first: OnceLock::new(),
+            last: AtomicU64::new(0),
+            large_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Counts a large value that an entry refers to.
+    pub fn add_large(&self, bytes: u32) {
+        self.large_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
+    }
+
+    /// The bytes of updates that came here: what the checkpoint distance is about. Large values
+    /// count whole, for recovery has to check those that no checkpoint has taken over.
+    pub fn update_bytes(&self) -> u64 {
+        self.memtable.entry_bytes() + self.large_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A commit is about to write here. Called under the commit lock.
+    pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo) {
+        self.first.get_or_init(|| FirstCommit { position, seqno: first });
+        self.last.store(last.0, Ordering::Relaxed);
+    }
+
+    /// The first commit, if there was one.
+    pub fn first(&self) -> Option<FirstCommit> {
+        self.first.get().copied()
+    }
+
+    /// The last seqno that any commit brought here.
+    pub fn last(&self) -> SeqNo {
+        SeqNo(self.last.load(Ordering::Relaxed))
+    }
+}
+
+/// A consistent stack of layers.
+#[derive(Clone)]
+pub struct View {
+    /// The memtables, newest first. The keyspace's own view begins with the active one.
+    pub buffers: Vec<Arc<Buffer>>,
+    /// What the engine had absorbed.
+    pub version: HeldVersion,
+}
+
+/// What a lookup in a view found.
+pub enum Looked {
+    /// A value.
+    Value(Value),
+    /// No value.
+    Absent,
+    /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
+    /// a pinned seqno.
+    Overwritten,
+}
+
+impl View {
+    /// The value of `key` as of `at`.
+    pub fn get(&self, key: &[u8], hash: KeyHash, at: SeqNo, storage: &Storage) -> Result<Looked> {
+        match self.look_in_buffers(key, at) {
+            Some(Lookup::Found(update, _)) => own(update, storage),
+            Some(Lookup::Pruned) => Ok(Looked::Overwritten),
+            Some(Lookup::Absent) | None => {
+                let found = self.version.version().get(key, hash)?;
+                Ok(own_found(found, storage)?.map_or(Looked::Absent, Looked::Value))
+            }
+        }
+    }
+
+    /// The first layer of memory that knows `key`.
+    fn look_in_buffers(&self, key: &[u8], at: SeqNo) -> Option<Lookup<'_>> {
+        self.buffers
+            .iter()
+            .map(|buffer| buffer.memtable.get(key, at))
+            .find(|lookup| !matches!(lookup, Lookup::Absent))
+    }
+
+    /// The values of `keys` as of the pinned seqno `at`.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        at: SeqNo,
+        storage: &Storage,
+    ) -> Result<Vec<Option<Value>>> {
+        let mut values: Vec<Option<Value>> = vec![None; keys.len()];
+        let mut below = Vec::new();
+        let mut places = Vec::new();
+        for (index, key) in keys.iter().enumerate() {
+            let key = key.as_ref();
+            match self.look_in_buffers(key, at) {
+                Some(Lookup::Found(update, _)) => {
+                    if let Looked::Value(value) = own(update, storage)? {
+                        values[index] = Some(value);
+                    }
+                }
+                _ => {
+                    below.push((key, storage.key_hash(key)));
+                    places.push(index);
+                }
+            }
+        }
+        let found = self.version.version().multi_get(&below)?;
+        for (index, found) in places.into_iter().zip(found) {
+            values[index] = own_found(found, storage)?;
+        }
+        Ok(values)
+    }
+
+    /// The entries within `range` as of the pinned seqno `at`, in `direction`, tombstones included.
+    pub fn cursor(
+        &self,
+        range: &KeyRange,
+        direction: Direction,
+        at: SeqNo,
+    ) -> Result<Merge<Box<dyn SortedStream + Send>>> {
+        let mut layers: Vec<Box<dyn SortedStream + Send>> = Vec::new();
+        for buffer in &self.buffers {
+            layers.push(Box::new(buffer.memtable.cursor(range.clone(), direction, at)));
+        }
+        let version = Arc::clone(self.version.version());
+        layers.push(version.cursor(range.clone(), direction)?);
+        Merge::new(layers, direction, Tombstones::Keep)
+    }
+
+    /// This view after `buffer` was drained, as seqno `at` sees it: without the memtable, over the
+    /// last of `versions` that is not newer than `at`. `None` if the memtable is not part of it.
+    pub fn without(
+        &self,
+        buffer: &Arc<Buffer>,
+        at: SeqNo,
+        versions: &[(SeqNo, HeldVersion)],
+    ) -> Option<View> {
+        let place = self.buffers.iter().position(|own| Arc::ptr_eq(own, buffer))?;
+        let mut buffers = self.buffers.clone();
+        buffers.remove(place);
+        let newest = versions.iter().rev().find(|(upto, _)| *upto <= at);
+        // Every seqno within the memtable that is pinned has a cut, so only a pin older than the
+        // memtable's first entry finds none; for it the version before is still right.
+        let version = newest.map_or(&self.version, |(_, version)| version).clone();
+        Some(View { buffers, version })
+    }
+}
+
+/// Copies a value out of a memtable.
+fn own(update: Update<'_>, storage: &Storage) -> Result<Looked> {
+    Ok(match update {
+        Update::Put(value) => Looked::Value(Value::copy_from(value)),
+        Update::PutLarge(large) => Looked::Value(storage.read_large(&large)?),
+        Update::Delete => Looked::Absent,
+    })
+}
+
+/// Reads a large value that an engine found.
+fn own_found(found: Option<Found>, storage: &Storage) -> Result<Option<Value>> {
+    Ok(match found {
+        Some(Found::Value(value)) => Some(value),
+        Some(Found::Large(large)) => Some(storage.read_large(&large)?),
+        None => None,
+    })
+}

@@ -1,0 +1,193 @@
+//! Which commits everyone sees: the contiguous prefix of completed ones.
+//!
+//! A commit takes a *ticket* under the commit lock, in the order of the log. Then it copies its
+//! entries into memtables without any lock, and completes its ticket. Whoever completes moves the
+//! visible number over every completed ticket in a row, so that a commit becomes visible only when
+//! all before it are, whoever was preempted in the middle. A commit is acknowledged when it is
+//! visible.
+//!
+//! ```text
+//!   tickets   ... done done done | done busy done busy ...
+//!                                ^ head      (visible = last seqno of the ticket before head)
+//! ```
+//!
+//! Invariants:
+//! 1. `visible` never goes back, and is the end of a commit, never its middle.
+//! 2. At most [`TICKETS_MAX`] tickets are out at a time; slot `t % TICKETS_MAX` belongs to ticket
+//!    `t` from when `head` passes `t - TICKETS_MAX` until it passes `t`.
+
+use crate::base::ids::SeqNo;
+use crate::base::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
+
+/// The most commits between the commit lock and their acknowledgement. More threads than this wait.
+pub const TICKETS_MAX: u64 = 1024;
+
+/// Looks before a waiter sleeps: a commit in flight takes well under a microsecond, unless its
+/// thread lost the processor.
+const SPINS_MAX: u32 = 64;
+/// Times a waiter offers its processor before it sleeps.
+const YIELDS_MAX: u32 = 16;
+
+/// The order in which commits become visible.
+pub struct Visibility {
+    /// The seqno of the last visible write.
+    visible: AtomicU64,
+    /// The first ticket that is not yet visible.
+    head: AtomicU64,
+    slots: Box<[Slot]>,
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+/// One ticket's completion.
+struct Slot {
+    /// Ticket + 1 once it is complete; anything else means not yet.
+    done: AtomicU64,
+    /// The last seqno of the ticket's commit; valid when `done` says so.
+    end: AtomicU64,
+}
+
+impl Visibility {
+    /// Everything up to `visible` is visible, nothing is in flight.
+    #[must_use]
+    pub fn new(visible: SeqNo) -> Self {
+        let slot = |_| Slot { done: AtomicU64::new(0), end: AtomicU64::new(0) };
+        Self {
+            visible: AtomicU64::new(visible.0),
+            head: AtomicU64::new(0),
+            slots: (0..TICKETS_MAX).map(slot).collect(),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// The last visible write. Sequentially consistent: pins rely on its order against their own
+    /// marks (`crate::db::snapshots`).
+    #[inline]
+    pub fn visible(&self) -> SeqNo {
+        SeqNo(self.visible.load(Ordering::SeqCst))
+    }
+
+    /// True if ticket `ticket` may be handed out now; the commit lock holder waits until it may.
+    pub fn has_room(&self, ticket: u64) -> bool {
+        ticket < self.head.load(Ordering::Acquire) + TICKETS_MAX
+    }
+
+    /// Waits until ticket `ticket` may be handed out.
+    pub fn wait_for_room(&self, ticket: u64) {
+        self.wait(|| self.has_room(ticket));
+    }
+
+    /// The commit that holds `ticket` and ends with `end` is in its memtables. Returns when it is
+    /// visible.
+    pub fn complete(&self, ticket: u64, end: SeqNo) {
+        let slot = self.slot(ticket);
+        slot.end.store(end.0, Ordering::Relaxed);
+        // Sequentially consistent against a neighbour doing the same: one of the two sees both
+        // tickets complete, so none is left behind.
+        slot.done.swap(ticket + 1, Ordering::SeqCst);
+        self.advance();
+        self.wait_until_visible(end);
+    }
+
+    /// Waits until `seqno` is visible.
+    pub fn wait_until_visible(&self, seqno: SeqNo) {
+        self.wait(|| self.visible() >= seqno);
+    }
+
+    fn slot(&self, ticket: u64) -> &Slot {
+        let index = (ticket % TICKETS_MAX) as usize;
+        &self.slots[index]
+    }
+
+    /// Moves `head` and `visible` over the completed tickets in a row.
+    fn advance(&self) {
+        let mut moved = false;
+        loop {
+            let head = self.head.load(Ordering::Acquire);
+            let slot = self.slot(head);
+            if slot.done.load(Ordering::SeqCst) != head + 1 {
+                break;
+            }
+            // The slot may be given to ticket head + TICKETS_MAX only after head moved, and then
+            // the exchange fails and `end` is not used.
+            let end = slot.end.load(Ordering::Relaxed);
+            let next = head + 1;
+            if self.head.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                self.visible.fetch_max(end, Ordering::SeqCst);
+                moved = true;
+            }
+        }
+        // Sequentially consistent against the sleeper's increment: either it sees the new number,
+        // or this sees the sleeper.
+        if moved && self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _order = self.sleep.lock();
+            self.wake.notify_all();
+        }
+    }
+
+    fn wait(&self, ready: impl Fn() -> bool) {
+        for round in 0..SPINS_MAX + YIELDS_MAX {
+            if ready() {
+                return;
+            }
+            if round < SPINS_MAX { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut order = self.sleep.lock();
+        while !ready() {
+            self.wake.wait(&mut order);
+        }
+        drop(order);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visibility_is_the_completed_prefix() {
+        let visibility = Visibility::new(SeqNo(10));
+        std::thread::scope(|scope| {
+            let later = scope.spawn(|| visibility.complete(1, SeqNo(15)));
+            while visibility.slot(1).done.load(Ordering::Acquire) != 2 {
+                std::thread::yield_now();
+            }
+            assert_eq!(visibility.visible(), SeqNo(10));
+            visibility.complete(0, SeqNo(12));
+            later.join().unwrap();
+        });
+        assert_eq!(visibility.visible(), SeqNo(15));
+    }
+
+    #[test]
+    fn many_threads_all_become_visible_in_order() {
+        let visibility = Visibility::new(SeqNo::ZERO);
+        let order = Mutex::new((0_u64, 0_u64));
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (visibility, order) = (&visibility, &order);
+                scope.spawn(move || {
+                    for _ in 0..5_000 {
+                        let (ticket, end) = {
+                            let mut next = order.lock();
+                            visibility.wait_for_room(next.0);
+                            let ticket = next.0;
+                            next.0 += 1;
+                            next.1 += 1 + thread;
+                            (ticket, SeqNo(next.1))
+                        };
+                        visibility.complete(ticket, end);
+                        assert!(visibility.visible() >= end);
+                    }
+                });
+            }
+        });
+        assert_eq!(visibility.visible().0, order.lock().1);
+        assert_eq!(visibility.head.load(Ordering::Relaxed), 20_000);
+    }
+}

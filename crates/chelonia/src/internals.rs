@@ -1,0 +1,42 @@
+//! The one door to the inside, for the project's own tests, tools and benchmarks (feature
+//! `internals`). Nothing here is covered by the version promise.
+
+use crate::db::Database;
+use crate::{Result, db};
+use std::path::Path;
+
+pub use crate::base::clock::Clock;
+pub use crate::base::rng::Rng;
+pub use crate::storage::data_file::superblock::set_format;
+pub use crate::storage::io::crash::{CrashDirectory, Journal, Survivors};
+pub use crate::storage::io::direct::DirectDirectory;
+pub use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
+pub use crate::storage::io::memory::MemoryDirectory;
+pub use crate::storage::io::{Access, Directory, File, OpenMode};
+pub use db::Internals;
+
+/// Blocks in use that nothing refers to; zero after a checkpoint when nothing older is held.
+///
+/// # Errors
+/// As a read.
+pub fn unreachable_blocks(database: &Database) -> Result<u64> {
+    database.handle.unreachable_blocks()
+}
+
+/// Writes what the database at `path` is made of as text: superblock, catalog, every tree. Opens it
+/// read-only.
+///
+/// # Errors
+/// As opening and reading; `InvalidArgument` if `out` fails.
+pub fn dump(path: impl AsRef<Path>, out: &mut dyn std::fmt::Write) -> Result<()> {
+    let database = Database::builder(path).read_only(true).open()?;
+    database.handle.dump(out)
+}
+
+/// Does what the background does for the log at an interval, on a database that is stepped.
+///
+/// # Errors
+/// As [`Database::sync`].
+pub fn tick(database: &Database) -> Result<()> {
+    database.handle.tick()
+}

@@ -1,0 +1,82 @@
+//! Chelonia: an embedded, ordered, crash-proof key-value store with one number to set.
+//!
+//! ```
+//! use chelonia::{Database, KeyspaceOptions};
+//!
+//! # fn main() -> chelonia::Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("my-database");
+//! let database = Database::open(&path)?;
+//! let people = database.keyspace("people", KeyspaceOptions::default())?;
+//! people.insert("ada", "analyst")?;
+//! people.insert("grace", "admiral")?;
+//! assert_eq!(people.get("ada")?.as_deref(), Some(&b"analyst"[..]));
+//! let (last, _) = people.iter().next_back().unwrap()?;
+//! assert_eq!(last, b"grace");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is where
+//!
+//! A [`Database`] is one directory with any number of [`Keyspace`]s, which are ordered maps of
+//! bytes to bytes. A [`Batch`] changes several of them at once or not at all; a [`Snapshot`] shows
+//! all of them as they were at one moment. [`Iter`] goes over a range from both ends. All handles
+//! clone cheaply and may be used from any number of threads.
+//!
+//! # Durability
+//!
+//! By default a commit survives the death of the process when its call returns, and a power cut at
+//! most 100 ms later ([`Durability::Process`]). [`Durability::Sync`] makes it survive a power cut
+//! at once. Whatever happens, what is left is a prefix of the commits, and batches are whole.
+//!
+//! # Memory
+//!
+//! [`DatabaseBuilder::memory`] is the one number to set, and it covers everything that the database
+//! keeps in memory. Within it, [`Keyspace::set_checkpoint_distance`] turns the dial between writes
+//! and reads while the database runs.
+//!
+//! # Errors
+//!
+//! Every error has an [`ErrorKind`] that says what to do about it. Damage names file and offset.
+//! After a failed write no more writes are accepted until the database is reopened; reads go on.
+#![deny(missing_docs)]
+#![cfg_attr(
+    not(feature = "internals"),
+    expect(dead_code, unused_imports, reason = "some of it is for the inside door only")
+)]
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("Chelonia runs on Linux (x86-64, aarch64)");
+
+#[cfg(feature = "internals")]
+pub mod internals;
+
+mod base;
+mod db;
+mod engine;
+mod engines;
+mod filters;
+mod kernels;
+mod log;
+mod memtable;
+mod merge;
+mod run;
+mod storage;
+
+pub use base::bytes::{Key, Value};
+pub use base::error::{Error, ErrorKind, Result};
+pub use base::limits;
+pub use db::{
+    BackgroundStats, Batch, CommitStats, Database, DatabaseBuilder, DiskStats, Durability, IoStats,
+    Iter, Keyspace, KeyspaceOptions, KeyspaceStats, MemoryStats, RecoveryProgress, Snapshot, Stats,
+    VerifyReport,
+};
+pub use engine::EngineStats;
+pub use engines::EngineKind;
+pub use filters::FilterKind;
+
+/// The examples of the README are tests too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
