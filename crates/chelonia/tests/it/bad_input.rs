@@ -1,0 +1,308 @@
+//! Bad input gets a clear error, and nothing is lost.
+
+use chelonia::internals::{FaultDirectory, FaultPlan, MemoryDirectory};
+use chelonia::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
+use chelonia::{Database, ErrorKind, KeyspaceOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+fn kind<T>(result: chelonia::Result<T>) -> ErrorKind {
+    result.err().expect("it should fail").kind()
+}
+
+fn open(path: &std::path::Path) -> Database {
+    Database::builder(path).memory(MEMORY_BYTES_MIN).open().unwrap()
+}
+
+#[test]
+fn keys_and_values_up_to_their_limits_and_not_beyond() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let long_key = vec![9; KEY_BYTES_MAX];
+    let long_value = vec![5; VALUE_BYTES_MAX];
+    keyspace.insert(&long_key, &long_value).unwrap();
+    keyspace.insert("", "the empty key is a key").unwrap();
+    keyspace.insert("empty", "").unwrap();
+    assert_eq!(kind(keyspace.insert(vec![9; KEY_BYTES_MAX + 1], "")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(keyspace.remove(vec![9; KEY_BYTES_MAX + 1])), ErrorKind::InvalidArgument);
+    let too_long = vec![5; VALUE_BYTES_MAX + 1];
+    let error = keyspace.insert("k", too_long).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("VALUE_BYTES_MAX"), "{error}");
+
+    let mut batch = database.batch();
+    let value = vec![1; 30_000];
+    for number in 0..=BATCH_BYTES_MAX / value.len() {
+        batch.insert(&keyspace, number.to_be_bytes(), &value);
+    }
+    let error = batch.commit().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains("BATCH_BYTES_MAX"), "{error}");
+    let mut batch = database.batch();
+    batch.insert(&keyspace, "a", "b").insert(&keyspace, vec![9; KEY_BYTES_MAX + 1], "");
+    assert_eq!(kind(batch.commit()), ErrorKind::InvalidArgument);
+
+    for round in 0..3 {
+        assert_eq!(keyspace.iter().count(), 3, "round {round}");
+        assert!(keyspace.get(&long_key).unwrap().unwrap() == long_value);
+        assert_eq!(keyspace.get("").unwrap().unwrap(), b"the empty key is a key");
+        assert_eq!(keyspace.get("empty").unwrap().unwrap(), b"");
+        assert!(keyspace.get(vec![9; KEY_BYTES_MAX + 1]).unwrap().is_none());
+        match round {
+            0 => database.checkpoint().unwrap(),
+            _ => assert!(database.verify().unwrap().is_clean()),
+        }
+    }
+    database.close().unwrap();
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert!(keyspace.get(&long_key).unwrap().unwrap() == long_value);
+}
+
+#[test]
+fn ranges_that_end_before_they_begin_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = open(&directory.path().join("database"));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("b", "1").unwrap();
+    assert_eq!(kind(keyspace.range("c".."a")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(database.snapshot().range(&keyspace, "c".."a")), ErrorKind::InvalidArgument);
+    assert_eq!(keyspace.range("b".."b").unwrap().count(), 0);
+    assert_eq!(keyspace.range("b"..="b").unwrap().count(), 1);
+}
+
+#[test]
+fn names_and_options_are_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let options = KeyspaceOptions::new;
+    assert_eq!(kind(database.keyspace("", options())), ErrorKind::InvalidArgument);
+    assert_eq!(kind(database.keyspace(&"x".repeat(256), options())), ErrorKind::InvalidArgument);
+    assert_eq!(kind(database.keyspace("k", options().leaf_bytes(1))), ErrorKind::InvalidArgument);
+    assert_eq!(
+        kind(database.keyspace("k", options().filter_bits_per_key(99))),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        kind(database.keyspace("k", options().checkpoint_distance(0))),
+        ErrorKind::InvalidArgument
+    );
+    assert!(database.keyspaces().is_empty());
+    assert_eq!(kind(database.drop_keyspace("nobody")), ErrorKind::NotFound);
+    let keyspace = database.keyspace("k", options().leaf_bytes(1 << 20)).unwrap();
+    assert_eq!(
+        kind(database.keyspace("k", options().leaf_bytes(2 << 20))),
+        ErrorKind::InvalidArgument
+    );
+    keyspace.insert("a", "b").unwrap();
+    database.drop_keyspace("k").unwrap();
+    assert_eq!(kind(keyspace.insert("a", "c")), ErrorKind::NotFound);
+    assert_eq!(kind(keyspace.get("a")), ErrorKind::NotFound);
+    let again = database.keyspace("k", options()).unwrap();
+    assert!(again.get("a").unwrap().is_none(), "a new keyspace of an old name is empty");
+    assert_eq!(kind(keyspace.insert("a", "c")), ErrorKind::NotFound);
+    drop((keyspace, again));
+    database.close().unwrap();
+    let reader = Database::builder(&path).read_only(true).open().unwrap();
+    assert_eq!(kind(reader.keyspace("nobody", options())), ErrorKind::NotFound);
+}
+
+#[test]
+fn absurd_budgets_name_the_minimum() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Database::builder(directory.path()).memory(1).open().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert!(error.to_string().contains(&MEMORY_BYTES_MIN.to_string()), "{error}");
+    let database = open(&directory.path().join("database"));
+    assert_eq!(kind(database.set_memory(1)), ErrorKind::InvalidArgument);
+    database.set_memory(MEMORY_BYTES_MIN * 2).unwrap();
+}
+
+#[test]
+fn paths_that_hold_no_database_are_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
+    let builder = || Database::builder(&missing);
+    assert_eq!(kind(builder().create(false).open()), ErrorKind::NotFound);
+    assert_eq!(kind(builder().read_only(true).open()), ErrorKind::NotFound);
+    assert!(!missing.exists());
+    let file = directory.path().join("file");
+    std::fs::write(&file, "not a directory").unwrap();
+    assert!(Database::open(&file).is_err());
+    let foreign = directory.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("data"), vec![b'x'; 100_000]).unwrap();
+    let error = Database::open(&foreign).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Corrupt), "{error:?}");
+    assert_eq!(std::fs::read(foreign.join("data")).unwrap(), vec![b'x'; 100_000], "it was touched");
+}
+
+#[test]
+fn a_second_open_fails_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    assert_eq!(kind(Database::open(&path)), ErrorKind::AlreadyOpen);
+    assert_eq!(kind(Database::builder(&path).read_only(true).open()), ErrorKind::AlreadyOpen);
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(kind(Database::open(&link)), ErrorKind::AlreadyOpen);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    database.close().unwrap();
+    assert_eq!(kind(keyspace.get("a")), ErrorKind::Stopped);
+    assert_eq!(kind(keyspace.insert("a", "b")), ErrorKind::Stopped);
+    let readers = [0, 1].map(|_| Database::builder(&path).read_only(true).open().unwrap());
+    assert_eq!(kind(Database::open(&path)), ErrorKind::AlreadyOpen);
+    let reader = readers[0].keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(kind(reader.insert("a", "b")), ErrorKind::ReadOnly);
+    assert_eq!(kind(readers[1].drop_keyspace("k")), ErrorKind::ReadOnly);
+    drop((readers, reader));
+    open(&path);
+}
+
+#[test]
+fn readers_see_what_is_only_in_the_log_and_write_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..500_u32 {
+        keyspace.insert(number.to_be_bytes(), vec![1; 40_000 * usize::from(number == 7)]).unwrap();
+    }
+    drop((keyspace, database));
+    let bytes = |name: &str| std::fs::read(path.join(name)).unwrap();
+    let names: Vec<_> = std::fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let before: Vec<_> = names.iter().map(|name| bytes(name)).collect();
+    let reader = Database::builder(&path).read_only(true).open().unwrap();
+    let keyspace = reader.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().count(), 500);
+    assert_eq!(keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap().len(), 40_000);
+    assert!(reader.verify().unwrap().is_clean());
+    reader.close().unwrap();
+    let after: Vec<_> = names.iter().map(|name| bytes(name)).collect();
+    assert!(before == after, "a reader wrote");
+}
+
+#[test]
+fn files_are_for_their_owner_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    database.keyspace("k", KeyspaceOptions::new()).unwrap().insert("a", "b").unwrap();
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for entry in std::fs::read_dir(&path).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
+    }
+}
+
+#[test]
+fn an_empty_database_is_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    open(&path).close().unwrap();
+    let sizes =
+        std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    let total: u64 = sizes.sum();
+    assert!(total <= 64 << 10, "{total} bytes");
+}
+
+#[test]
+fn a_newer_format_is_refused_untouched() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    open(&path).close().unwrap();
+    let data = path.join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    chelonia::internals::set_format(&mut bytes, 999);
+    std::fs::write(&data, &bytes).unwrap();
+    for read_only in [true, false] {
+        let error = Database::builder(&path).read_only(read_only).open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("999"), "{error}");
+    }
+    assert!(std::fs::read(&data).unwrap() == bytes, "it was touched");
+}
+
+#[test]
+fn a_damaged_block_is_named_and_the_rest_stays_readable() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..20_000_u64 {
+        keyspace.insert(number.to_be_bytes(), [b'v'; 120]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    database.close().unwrap();
+    let data = path.join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    // A block that holds the values of some keys: damage one byte of a value.
+    let place = 600_000 + bytes[600_000..].windows(64).position(|w| w == [b'v'; 64]).unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&data, &bytes).unwrap();
+
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let mut damaged = 0;
+    for number in 0..20_000_u64 {
+        match keyspace.get(number.to_be_bytes()) {
+            Ok(value) => assert_eq!(value.unwrap(), [b'v'; 120]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                assert_eq!(error.file(), Some("data"));
+                assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+                damaged += 1;
+            }
+        }
+    }
+    assert!((1..100).contains(&damaged), "{damaged} keys are damaged");
+    let report = database.verify().unwrap();
+    assert!(!report.is_clean());
+    assert_eq!(report.findings[0].offset(), Some(place as u64 / 4096 * 4096));
+    keyspace.insert("still", "writable").unwrap();
+}
+
+#[test]
+fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::new());
+    let directory = Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap());
+    let database = Database::builder("memory")
+        .memory(MEMORY_BYTES_MIN)
+        .internals(|internals| internals.directory = Some(directory))
+        .open()
+        .unwrap();
+    let options = KeyspaceOptions::new().checkpoint_distance(200_000);
+    let keyspace = database.keyspace("k", options).unwrap();
+    plan.set_capacity(Some(plan.taken_bytes() + (6 << 20)));
+    let mut written = 0_u64;
+    let error = loop {
+        match keyspace.insert(written.to_be_bytes(), [3; 1000]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 100_000, "it never was full");
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_eq!(kind(database.checkpoint()), ErrorKind::NoSpace);
+    for number in 0..written {
+        assert_eq!(keyspace.get(number.to_be_bytes()).unwrap().unwrap(), [3; 1000]);
+    }
+    assert_eq!(keyspace.iter().count() as u64, written);
+    plan.set_capacity(None);
+    database.checkpoint().unwrap();
+    for number in written..written + 5_000 {
+        keyspace.insert(number.to_be_bytes(), [3; 1000]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert_eq!(keyspace.iter().count() as u64, written + 5_000);
+    assert!(database.verify().unwrap().is_clean());
+}

@@ -1,0 +1,53 @@
+//! The log does not grow for ever, whoever is idle.
+
+use crate::support::tiny_options_of;
+use chelonia::Database;
+use chelonia::internals::MemoryDirectory;
+use std::sync::Arc;
+
+#[test]
+fn one_old_record_in_an_idle_keyspace_does_not_keep_the_log() {
+    let share = 1 << 20;
+    let database = Database::builder("memory")
+        .memory(48 << 20)
+        .internals(|internals| {
+            internals.directory = Some(Arc::new(MemoryDirectory::new()));
+            internals.stepped = true;
+            internals.write_share = Some(share);
+            internals.log_segment_bytes = Some(64 << 10);
+        })
+        .open()
+        .unwrap();
+    let idle = database.keyspace("left", tiny_options_of("left")).unwrap();
+    let busy = database.keyspace("right", tiny_options_of("right")).unwrap();
+    busy.set_checkpoint_distance(100_000).unwrap();
+    idle.insert("old", "record").unwrap();
+    let mut largest = 0;
+    for number in 0..40_000_u64 {
+        busy.insert((number % 3_000).to_be_bytes(), [1; 300]).unwrap();
+        if number % 1_000 == 0 {
+            largest = largest.max(database.stats().disk.log_file_bytes);
+        }
+    }
+    assert!(largest < 4 * share, "the log had {largest} bytes");
+    assert_eq!(idle.get("old").unwrap().unwrap(), b"record");
+}
+
+#[test]
+fn large_values_count_for_the_checkpoint_distance() {
+    let database = Database::builder("memory")
+        .memory(48 << 20)
+        .internals(|internals| {
+            internals.directory = Some(Arc::new(MemoryDirectory::new()));
+            internals.stepped = true;
+        })
+        .open()
+        .unwrap();
+    let keyspace = database.keyspace("left", tiny_options_of("left")).unwrap();
+    keyspace.set_checkpoint_distance(1 << 20).unwrap();
+    for number in 0..100_u64 {
+        keyspace.insert(number.to_be_bytes(), vec![1; 50_000]).unwrap();
+    }
+    let drains = database.stats().background.drains;
+    assert!((3..=6).contains(&drains), "{drains} drains for 5 MB at a distance of 1 MiB");
+}

@@ -1,0 +1,118 @@
+//! The memory budget, measured: a process that loads, overwrites, reads, scans and holds snapshots
+//! stays within budget + 5% + 16 MiB of resident memory at its peak.
+
+use chelonia::internals::Rng;
+use chelonia::{Database, KeyspaceOptions, Result};
+use std::process::Command;
+
+const CHILD: &str = "CHELONIA_TEST_MEMORY";
+const SLACK_BYTES: u64 = 16 << 20;
+
+/// The peak of the process's resident set, in bytes.
+fn peak_resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    let kilobytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kilobytes << 10
+}
+
+fn limit(budget: u64) -> u64 {
+    budget + budget / 20 + SLACK_BYTES
+}
+
+/// Writes `bytes` of random records in two keyspaces.
+fn write(database: &Database, rng: &mut Rng, bytes: u64, keys: u64) -> Result<()> {
+    let small = database.keyspace("small", KeyspaceOptions::new())?;
+    let mixed = database.keyspace("mixed", KeyspaceOptions::new())?;
+    let mut written = 0;
+    while written < bytes {
+        let key = rng.below(keys).to_be_bytes();
+        let (keyspace, length) = match rng.below(8) {
+            0 => (&mixed, 200 + rng.below(9_000)),
+            _ => (&small, 100 + rng.below(60)),
+        };
+        let mut value = vec![0; usize::try_from(length).unwrap()];
+        let filled = value.len().min(64);
+        rng.fill(&mut value[..filled]);
+        keyspace.insert(key, &value)?;
+        written += 8 + length;
+    }
+    Ok(())
+}
+
+fn read(database: &Database, rng: &mut Rng, keys: u64) -> Result<()> {
+    for name in ["small", "mixed"] {
+        let keyspace = database.keyspace(name, KeyspaceOptions::new())?;
+        for _ in 0..20_000 {
+            keyspace.get(rng.below(keys).to_be_bytes())?;
+        }
+        for _ in 0..200 {
+            let from = rng.below(keys).to_be_bytes();
+            for entry in keyspace.range(&from[..]..)?.take(200) {
+                entry?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn child_that_works_within_a_budget() {
+    let Ok(arguments) = std::env::var(CHILD) else { return };
+    let (budget, path) = arguments.split_once(' ').unwrap();
+    let budget: u64 = budget.parse().unwrap();
+    let database = Database::builder(path).memory(budget).open().unwrap();
+    let mut rng = Rng::new(budget);
+    // Twice the budget of data, then snapshots over as many drains as there are snapshots.
+    let keys = budget / 500;
+    write(&database, &mut rng, 2 * budget, keys).unwrap();
+    read(&database, &mut rng, keys).unwrap();
+    let mut snapshots = Vec::new();
+    let each = budget / 40;
+    for _ in 0..20 {
+        snapshots.push(database.snapshot());
+        write(&database, &mut rng, each, keys).unwrap();
+        database.checkpoint().unwrap();
+    }
+    read(&database, &mut rng, keys).unwrap();
+    let mixed = database.keyspace("mixed", KeyspaceOptions::new()).unwrap();
+    for snapshot in &snapshots {
+        assert!(snapshot.iter(&mixed).take(100).all(|entry| entry.is_ok()));
+    }
+    println!("counted {:?}", database.stats().memory);
+    drop(snapshots);
+    database.close().unwrap();
+    println!("peak {} of {}", peak_resident_bytes(), limit(budget));
+}
+
+fn within_budget(mebibytes: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = format!("{} {}", mebibytes << 20, directory.path().join("database").display());
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "memory::child_that_works_within_a_budget", "--nocapture"])
+        .env(CHILD, arguments)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    let peak = text.lines().find_map(|line| line.split_once("peak ")).unwrap().1;
+    let (peak, _) = peak.split_once(' ').unwrap();
+    let peak: u64 = peak.parse().unwrap();
+    println!("{mebibytes} MiB: {text}");
+    assert!(peak <= limit(mebibytes << 20), "peak {peak} at a budget of {mebibytes} MiB: {text}");
+}
+
+#[test]
+fn the_least_budget_holds() {
+    within_budget(32);
+}
+
+#[test]
+fn a_middle_budget_holds() {
+    within_budget(128);
+}
+
+#[test]
+fn a_large_budget_holds() {
+    within_budget(512);
+}
