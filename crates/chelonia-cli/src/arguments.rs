@@ -1,0 +1,332 @@
+//! What the command line looks like: every command, every option, their help.
+//!
+//! The form is `chelonia COMMAND PATH ...`: the directory of the database comes first after the
+//! command. Options are grouped in small structs that the commands share.
+
+use crate::formats::Format;
+use crate::text::{Form, parse_size};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+const AFTER_HELP: &str = "\
+Keys and values are text: printable characters stand for themselves, a backslash is written `\\\\`,
+any other byte `\\xNN`. With --hex they are hexadecimal, two digits a byte.
+
+Exit codes:
+  0  done
+  1  the key is not there; verify found damage; the tour found a mismatch
+  2  the command line or the input is wrong
+  3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O";
+
+/// Load, look into, verify and tour a Chelonia database.
+#[derive(Parser, Debug)]
+#[command(name = "chelonia", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Store a value under a key; makes the database and the keyspace if need be
+    Put(Put),
+    /// Print the value of a key
+    Get(Get),
+    /// Delete keys; a key that is not there is no error
+    Delete(Delete),
+    /// Print the entries of a range in key order
+    Scan(Scan),
+    /// Count the entries of a range
+    Count(Count),
+    /// Store the entries of a file
+    Import(Import),
+    /// Write the entries of a range to a file
+    Export(Export),
+    /// Print sizes, memory and counters
+    Stats(Inspect),
+    /// Read everything and check it; exit code 1 if anything is damaged
+    Verify(Inspect),
+    /// Print the structure on disk, for people
+    Dump(Dump),
+    /// Move what is in the log into the data file
+    Checkpoint(Checkpoint),
+    /// List the keyspaces
+    Keyspaces(Inspect),
+    /// Store real files, compare everything, recover from a kill, and show what it took
+    Tour(Tour),
+    /// The process that the tour kills
+    #[command(hide = true)]
+    TourWriter(TourWriter),
+}
+
+/// Which database.
+#[derive(Args, Debug)]
+pub struct Place {
+    /// The directory of the database
+    #[arg(value_name = "DB")]
+    pub path: PathBuf,
+    /// The memory budget, such as 256MB (units are powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+}
+
+/// Which keyspace of which database.
+#[derive(Args, Debug)]
+pub struct Target {
+    /// The database.
+    #[command(flatten)]
+    pub place: Place,
+    /// The keyspace
+    #[arg(short, long, value_name = "NAME", default_value = "default")]
+    pub keyspace: String,
+}
+
+/// How keys and values are written.
+#[derive(Args, Debug)]
+pub struct Spelling {
+    /// Keys and values are text with escapes (the default)
+    #[arg(long, conflicts_with = "hex")]
+    pub text: bool,
+    /// Keys and values are hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+impl Spelling {
+    /// The form chosen.
+    pub fn form(&self) -> Form {
+        if self.hex { Form::Hex } else { Form::Text }
+    }
+}
+
+/// Which keys.
+#[derive(Args, Debug)]
+pub struct Bounds {
+    /// The first key
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// The key to stop before
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
+    pub prefix: Option<OsString>,
+}
+
+/// `put`
+#[derive(Args, Debug)]
+pub struct Put {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// The key
+    #[arg(allow_negative_numbers = true)]
+    pub key: OsString,
+    /// The value; without it standard input is the value, byte for byte
+    #[arg(allow_negative_numbers = true)]
+    pub value: Option<OsString>,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+}
+
+/// `get`
+#[derive(Args, Debug)]
+pub struct Get {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// The key
+    #[arg(allow_negative_numbers = true)]
+    pub key: OsString,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+    /// Print the value byte for byte, without a line break
+    #[arg(long, conflicts_with = "json")]
+    pub raw: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `delete`
+#[derive(Args, Debug)]
+pub struct Delete {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// The keys, deleted as one batch
+    #[arg(required = true, allow_negative_numbers = true)]
+    pub keys: Vec<OsString>,
+    /// How keys are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+}
+
+/// `scan`
+#[derive(Args, Debug)]
+pub struct Scan {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// Which keys.
+    #[command(flatten)]
+    pub bounds: Bounds,
+    /// From the greatest key down
+    #[arg(long)]
+    pub reverse: bool,
+    /// At most this many entries
+    #[arg(long, value_name = "COUNT")]
+    pub limit: Option<u64>,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+    /// Print a JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `count`
+#[derive(Args, Debug)]
+pub struct Count {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// Which keys.
+    #[command(flatten)]
+    pub bounds: Bounds,
+    /// How keys are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `import`
+#[derive(Args, Debug)]
+pub struct Import {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// The file, or - for standard input
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+    /// The format; by default what the file's name ends with, else tsv
+    #[arg(long, value_enum)]
+    pub format: Option<Format>,
+    /// The first line (of tsv or csv) is a heading
+    #[arg(long)]
+    pub header: bool,
+    /// Tell bad lines and go on
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+    /// Print a JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `export`
+#[derive(Args, Debug)]
+pub struct Export {
+    /// Where.
+    #[command(flatten)]
+    pub target: Target,
+    /// The file, or - for standard output
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+    /// The format; by default what the file's name ends with, else tsv
+    #[arg(long, value_enum)]
+    pub format: Option<Format>,
+    /// Begin (tsv or csv) with the heading `key`, `value`
+    #[arg(long)]
+    pub header: bool,
+    /// Which keys.
+    #[command(flatten)]
+    pub bounds: Bounds,
+    /// How keys and values are written.
+    #[command(flatten)]
+    pub spelling: Spelling,
+}
+
+/// `stats`, `verify` and `keyspaces`
+#[derive(Args, Debug)]
+pub struct Inspect {
+    /// Where.
+    #[command(flatten)]
+    pub place: Place,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `dump`
+#[derive(Args, Debug)]
+pub struct Dump {
+    /// The directory of the database
+    #[arg(value_name = "DB")]
+    pub path: PathBuf,
+}
+
+/// `checkpoint`
+#[derive(Args, Debug)]
+pub struct Checkpoint {
+    /// Where.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+/// `tour`
+#[derive(Args, Debug)]
+pub struct Tour {
+    /// The folder whose files are stored; by default the sources that cargo keeps on this machine
+    #[arg(value_name = "PATH")]
+    pub source: Option<PathBuf>,
+    /// Keep the tour's databases in this new directory instead of a temporary one
+    #[arg(long, value_name = "DIR")]
+    pub db: Option<PathBuf>,
+    /// The memory budget of each database, such as 256MB (units are powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
+    pub memory: u64,
+    /// Store at most this many files
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    pub files_max: usize,
+    /// Store at most this many bytes of files
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
+    pub bytes_max: u64,
+    /// How many updates the stream has that is written at two checkpoint distances
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
+    pub updates: u64,
+    /// How many writes are acknowledged before the writer is killed
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    pub acknowledgements: u64,
+    /// Print a JSON object at the end instead of lines and a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `tour-writer`
+#[derive(Args, Debug)]
+pub struct TourWriter {
+    /// Where.
+    #[command(flatten)]
+    pub place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

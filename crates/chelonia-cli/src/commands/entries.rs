@@ -1,0 +1,102 @@
+//! `put`, `get`, `delete`, `scan`, `count`: single entries and ranges.
+
+use super::{Purpose, argument, entries, open_keyspace};
+use crate::arguments::{Count, Delete, Get, Put, Scan};
+use crate::failure::{Failure, Result};
+use crate::formats::Format;
+use crate::output::output;
+use chelonia::limits::VALUE_BYTES_MAX;
+use serde_json::json;
+use std::io::{self, Read, Write};
+
+/// `put`
+pub fn put(arguments: &Put) -> Result<()> {
+    let form = arguments.spelling.form();
+    let key = argument(form, &arguments.key)?;
+    let value = match &arguments.value {
+        Some(value) => argument(form, value)?,
+        None => standard_input()?,
+    };
+    let (database, keyspace) = open_keyspace(&arguments.target, Purpose::Create)?;
+    keyspace.insert(key, value)?;
+    Ok(database.close()?)
+}
+
+/// Standard input to its end, at most one byte more than a value may have.
+fn standard_input() -> Result<Vec<u8>> {
+    let mut value = Vec::new();
+    let read = io::stdin().lock().take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
+    read.map_err(|error| Failure::io("standard input", error))?;
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Failure::usage(format!("a value has at most {VALUE_BYTES_MAX} bytes")));
+    }
+    Ok(value)
+}
+
+/// `get`
+pub fn get(arguments: &Get) -> Result<()> {
+    let form = arguments.spelling.form();
+    let key = argument(form, &arguments.key)?;
+    let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
+    let Some(value) = keyspace.get(&key)? else {
+        return Err(Failure::no("the key is not there"));
+    };
+    let mut out = output();
+    if arguments.raw {
+        out.write_all(&value)?;
+    } else if arguments.json {
+        Format::Jsonl.write(&mut out, form, &key, &value)?;
+    } else {
+        writeln!(out, "{}", form.write(&value))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// `delete`
+pub fn delete(arguments: &Delete) -> Result<()> {
+    let form = arguments.spelling.form();
+    let keys: Result<Vec<Vec<u8>>> = arguments.keys.iter().map(|key| argument(form, key)).collect();
+    let keys = keys?;
+    let (database, keyspace) = open_keyspace(&arguments.target, Purpose::Write)?;
+    let mut batch = database.batch();
+    for key in keys {
+        batch.remove(&keyspace, key);
+    }
+    batch.commit()?;
+    Ok(database.close()?)
+}
+
+/// `scan`
+pub fn scan(arguments: &Scan) -> Result<()> {
+    let form = arguments.spelling.form();
+    let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
+    let mut found = entries(&keyspace, &arguments.bounds, form)?;
+    let format = if arguments.json { Format::Jsonl } else { Format::Tsv };
+    let mut out = output();
+    let mut left = arguments.limit.unwrap_or(u64::MAX);
+    while left > 0 {
+        let next = if arguments.reverse { found.next_back() } else { found.next() };
+        let Some(entry) = next else { break };
+        let (key, value) = entry?;
+        format.write(&mut out, form, &key, &value)?;
+        left -= 1;
+    }
+    Ok(out.flush()?)
+}
+
+/// `count`
+pub fn count(arguments: &Count) -> Result<()> {
+    let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
+    let mut count = 0_u64;
+    for entry in entries(&keyspace, &arguments.bounds, arguments.spelling.form())? {
+        entry?;
+        count += 1;
+    }
+    let mut out = output();
+    if arguments.json {
+        writeln!(out, "{}", json!({ "count": count }))?;
+    } else {
+        writeln!(out, "{count}")?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,234 @@
+//! `stats`, `verify`, `checkpoint`, `keyspaces`: the database as a whole.
+
+use super::{Purpose, open};
+use crate::arguments::{Checkpoint, Inspect};
+use crate::failure::{Failure, Result};
+use crate::output::{Align, Table, bytes, grouped, output};
+use chelonia::{KeyspaceStats, Stats};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+
+/// A figure: how people and programs read it.
+#[derive(Debug)]
+enum Figure {
+    Bytes(u64),
+    Count(u64),
+    Nanos(u64),
+    Ratio(f64),
+    Flag(bool),
+    Word(String),
+}
+
+impl Figure {
+    fn text(&self) -> String {
+        match self {
+            Figure::Bytes(number) => bytes(*number),
+            Figure::Count(number) => grouped(*number),
+            Figure::Nanos(number) => format!("{:.3} s", *number as f64 / 1e9),
+            Figure::Ratio(number) => format!("{number:.2}"),
+            Figure::Flag(true) => "yes".to_owned(),
+            Figure::Flag(false) => "no".to_owned(),
+            Figure::Word(word) => word.clone(),
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Figure::Bytes(number) | Figure::Count(number) | Figure::Nanos(number) => json!(number),
+            Figure::Ratio(number) => json!(number),
+            Figure::Flag(flag) => json!(flag),
+            Figure::Word(word) => json!(word),
+        }
+    }
+}
+
+/// Named figures under one heading.
+type Section = Vec<(&'static str, Figure)>;
+
+/// `stats`
+pub fn stats(arguments: &Inspect) -> Result<()> {
+    let database = open(&arguments.place, Purpose::Read)?;
+    let stats = database.stats();
+    let sections = sections(&stats);
+    let mut out = output();
+    if arguments.json {
+        let mut whole: Map<String, Value> =
+            sections.iter().map(|(name, section)| ((*name).to_owned(), object(section))).collect();
+        let keyspaces: Vec<Value> =
+            stats.keyspaces.iter().map(|keyspace| object(&of_keyspace(keyspace))).collect();
+        whole.insert("keyspaces".to_owned(), Value::from(keyspaces));
+        writeln!(out, "{}", Value::from(whole))?;
+        return Ok(out.flush()?);
+    }
+    for (name, section) in &sections {
+        writeln!(out, "{name}")?;
+        table(section).write(&mut out, "  ")?;
+    }
+    for keyspace in &stats.keyspaces {
+        writeln!(out, "keyspace {}", keyspace.name)?;
+        table(&of_keyspace(keyspace)[1..]).write(&mut out, "  ")?;
+    }
+    Ok(out.flush()?)
+}
+
+fn object(section: &[(&'static str, Figure)]) -> Value {
+    section.iter().map(|(name, figure)| ((*name).to_owned(), figure.json())).collect()
+}
+
+fn table(section: &[(&'static str, Figure)]) -> Table {
+    let mut table = Table::new(&[Align::Left, Align::Right]);
+    for (name, figure) in section {
+        table.row([name.replace('_', " "), figure.text()]);
+    }
+    table
+}
+
+fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
+    let (disk, memory, io) = (&stats.disk, &stats.memory, &stats.io);
+    let (commits, background) = (&stats.commits, &stats.background);
+    vec![
+        (
+            "disk",
+            vec![
+                ("data_file_bytes", Figure::Bytes(disk.data_file_bytes)),
+                ("data_used_bytes", Figure::Bytes(disk.data_used_bytes)),
+                ("data_allocated_bytes", Figure::Bytes(disk.data_allocated_bytes)),
+                ("held_for_older_bytes", Figure::Bytes(disk.held_for_older_bytes)),
+                ("log_file_bytes", Figure::Bytes(disk.log_file_bytes)),
+            ],
+        ),
+        (
+            "memory",
+            vec![
+                ("budget_bytes", Figure::Bytes(memory.budget_bytes)),
+                ("used_bytes", Figure::Bytes(memory.used_bytes)),
+                ("held_bytes", Figure::Bytes(memory.held_bytes)),
+                ("memtable_bytes", Figure::Bytes(memory.memtable_bytes)),
+                ("cache_bytes", Figure::Bytes(memory.cache_bytes)),
+                ("work_bytes", Figure::Bytes(memory.work_bytes)),
+                ("metadata_bytes", Figure::Bytes(memory.metadata_bytes)),
+                ("log_bytes", Figure::Bytes(memory.log_bytes)),
+            ],
+        ),
+        (
+            "io",
+            vec![
+                ("file_system", Figure::Word(io.file_system.clone())),
+                ("direct", Figure::Flag(io.direct)),
+                ("mapped_log", Figure::Flag(io.mapped_log)),
+                ("data_read_bytes", Figure::Bytes(io.data_bytes_read)),
+                ("data_written_bytes", Figure::Bytes(io.data_bytes_written)),
+                ("log_written_bytes", Figure::Bytes(io.log_bytes_written)),
+                ("data_reads", Figure::Count(io.data_reads)),
+                ("data_writes", Figure::Count(io.data_writes)),
+                ("data_syncs", Figure::Count(io.data_syncs)),
+                ("log_syncs", Figure::Count(io.log_syncs)),
+                ("cached_blocks", Figure::Count(io.cached_blocks)),
+                ("cache_misses", Figure::Count(io.cache_misses)),
+            ],
+        ),
+        (
+            "commits",
+            vec![
+                ("commits", Figure::Count(commits.commits)),
+                ("entries", Figure::Count(commits.entries)),
+                ("user_bytes", Figure::Bytes(commits.user_bytes)),
+                ("delayed", Figure::Count(commits.delayed)),
+                ("delay_nanos", Figure::Nanos(commits.delay_nanos)),
+                ("last_seqno", Figure::Count(stats.last_seqno)),
+                ("write_amplification", Figure::Ratio(stats.write_amplification)),
+            ],
+        ),
+        (
+            "background",
+            vec![
+                ("drains", Figure::Count(background.drains)),
+                ("checkpoints", Figure::Count(background.checkpoints)),
+                ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
+                ("pins", Figure::Count(background.pins as u64)),
+            ],
+        ),
+    ]
+}
+
+fn of_keyspace(stats: &KeyspaceStats) -> Section {
+    let tree = &stats.tree;
+    let mut section = vec![
+        ("name", Figure::Word(stats.name.clone())),
+        ("engine", Figure::Word(stats.engine.to_owned())),
+        ("memtable_bytes", Figure::Bytes(stats.memtable_bytes)),
+        ("checkpoint_distance_bytes", Figure::Bytes(stats.checkpoint_distance_bytes)),
+        ("versions_held", Figure::Count(stats.versions_held as u64)),
+        ("disk_bytes", Figure::Bytes(tree.disk_bytes)),
+        ("height", Figure::Count(u64::from(tree.height))),
+        ("nodes", Figure::Count(tree.nodes)),
+        ("leaves", Figure::Count(tree.leaves)),
+        ("leaf_bytes", Figure::Bytes(tree.leaf_bytes)),
+        ("buffered_runs", Figure::Count(tree.buffered_runs)),
+        ("buffered_bytes", Figure::Bytes(tree.buffered_bytes)),
+        ("run_written_bytes", Figure::Bytes(tree.run_bytes_written)),
+        ("node_written_bytes", Figure::Bytes(tree.node_bytes_written)),
+        ("merge_read_bytes", Figure::Bytes(tree.merge_bytes_read)),
+    ];
+    section.extend(tree.events.iter().map(|(name, count)| (*name, Figure::Count(*count))));
+    section
+}
+
+/// `verify`
+pub fn verify(arguments: &Inspect) -> Result<()> {
+    let database = open(&arguments.place, Purpose::Read)?;
+    let report = database.verify()?;
+    let mut out = output();
+    if arguments.json {
+        let findings = report.findings.iter().map(|finding| {
+            json!({
+                "kind": format!("{:?}", finding.kind()),
+                "file": finding.file(),
+                "offset": finding.offset(),
+                "message": finding.to_string(),
+            })
+        });
+        let object = json!({
+            "clean": report.is_clean(),
+            "blocks": report.blocks,
+            "entries": report.entries,
+            "findings": findings.collect::<Vec<Value>>(),
+        });
+        writeln!(out, "{object}")?;
+    } else {
+        let mut table = Table::new(&[Align::Left, Align::Right]);
+        table.row(["blocks read".to_owned(), grouped(report.blocks)]);
+        table.row(["entries".to_owned(), grouped(report.entries)]);
+        table.row(["findings".to_owned(), grouped(report.findings.len() as u64)]);
+        table.write(&mut out, "")?;
+        for finding in &report.findings {
+            writeln!(out, "{:?}: {finding}", finding.kind())?;
+        }
+    }
+    out.flush()?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    Err(Failure::no(format!("{} is damaged", arguments.place.path.display())))
+}
+
+/// `checkpoint`
+pub fn checkpoint(arguments: &Checkpoint) -> Result<()> {
+    let database = open(&arguments.place, Purpose::Write)?;
+    database.checkpoint()?;
+    Ok(database.close()?)
+}
+
+/// `keyspaces`
+pub fn keyspaces(arguments: &Inspect) -> Result<()> {
+    let database = open(&arguments.place, Purpose::Read)?;
+    let mut out = output();
+    for name in database.keyspaces() {
+        if arguments.json {
+            writeln!(out, "{}", json!({ "keyspace": name }))?;
+        } else {
+            writeln!(out, "{}", crate::text::Form::Text.write(name.as_bytes()))?;
+        }
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,200 @@
+//! `import` and `export`: entries to and from files and pipes.
+//!
+//! Import commits in batches. At a bad record it stops (or passes over it with `--skip-bad`); what
+//! was stored before stays, and the error says how much that is.
+
+use super::{Purpose, entries, open_keyspace};
+use crate::arguments::{Export, Import};
+use crate::failure::{Failure, Result};
+use crate::formats::{Format, Reader};
+use crate::output::{bytes, grouped, output};
+use chelonia::limits::BATCH_BYTES_MAX;
+use chelonia::{Batch, Database, Keyspace};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+/// Entries of a batch.
+const BATCH_ENTRIES: usize = 1_000;
+
+/// Bytes of a batch: far enough below what a batch may hold that one more entry fits.
+const BATCH_BYTES: usize = BATCH_BYTES_MAX / 2;
+
+/// How many bad records are told one by one.
+const TOLD_MAX: u64 = 10;
+
+/// How many entries go by between two looks of the progress bar.
+const PROGRESS_STEP: u64 = 1_024;
+
+/// What an import has done so far.
+#[derive(Default)]
+struct Progress {
+    stored: u64,
+    stored_bytes: u64,
+    skipped: u64,
+}
+
+/// `import`
+pub fn import(arguments: &Import) -> Result<()> {
+    let form = arguments.spelling.form();
+    let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
+    let input = open_input(&arguments.file)?;
+    let (database, keyspace) = open_keyspace(&arguments.target, Purpose::Create)?;
+    let mut reader = Reader::new(input, format, form, arguments.header);
+    let mut importer = Importer::new(&database, &keyspace);
+    let result = importer.take_all(&mut reader, arguments);
+    importer.bar.finish_and_clear();
+    let Progress { stored, stored_bytes, skipped } = importer.done;
+    database.close()?;
+    result?;
+    let mut out = output();
+    if arguments.json {
+        let report = json!({ "stored": stored, "bytes": stored_bytes, "skipped": skipped });
+        writeln!(out, "{report}")?;
+    } else {
+        let (count, size) = (grouped(stored), bytes(stored_bytes));
+        write!(out, "{count} entries ({size}) stored")?;
+        let skipped = if skipped == 0 { String::new() } else { format!(", {skipped} bad skipped") };
+        writeln!(out, "{skipped}")?;
+    }
+    Ok(out.flush()?)
+}
+
+fn open_input(file: &Path) -> Result<Box<dyn BufRead>> {
+    if file == Path::new("-") {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    let opened =
+        File::open(file).map_err(|error| Failure::io(file.display().to_string(), error))?;
+    Ok(Box::new(BufReader::with_capacity(1 << 20, opened)))
+}
+
+struct Importer<'a> {
+    database: &'a Database,
+    keyspace: &'a Keyspace,
+    batch: Batch,
+    batch_bytes: usize,
+    done: Progress,
+    bar: ProgressBar,
+}
+
+impl<'a> Importer<'a> {
+    fn new(database: &'a Database, keyspace: &'a Keyspace) -> Self {
+        let (batch, bar) = (database.batch(), ProgressBar::new_spinner());
+        Self { database, keyspace, batch, batch_bytes: 0, done: Progress::default(), bar }
+    }
+
+    fn take_all(&mut self, reader: &mut Reader<impl BufRead>, arguments: &Import) -> Result<()> {
+        let name = arguments.file.display().to_string();
+        loop {
+            let next = reader.next().map_err(|error| match error.kind() {
+                io::ErrorKind::InvalidData => self.stopped(&name, &error.to_string()),
+                _ => Failure::io(name.clone(), error),
+            })?;
+            let Some(record) = next else { break };
+            let line = record.line;
+            match record.entry.and_then(within_limits) {
+                Ok((key, value)) => self.add(&key, &value)?,
+                Err(reason) if arguments.skip_bad => self.skip(line, &reason),
+                Err(reason) => return Err(self.stopped(&name, &format!("line {line}: {reason}"))),
+            }
+        }
+        self.commit()
+    }
+
+    fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let size = key.len() + value.len();
+        if self.batch_bytes + size > BATCH_BYTES {
+            self.commit()?;
+        }
+        self.batch.insert(self.keyspace, key, value);
+        self.batch_bytes += size;
+        if self.batch.len() >= BATCH_ENTRIES {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        let batch = std::mem::replace(&mut self.batch, self.database.batch());
+        let count = batch.len() as u64;
+        if count == 0 {
+            return Ok(());
+        }
+        batch.commit()?;
+        self.done.stored += count;
+        self.done.stored_bytes += std::mem::take(&mut self.batch_bytes) as u64;
+        self.bar.set_message(format!("{} entries stored", grouped(self.done.stored)));
+        self.bar.tick();
+        Ok(())
+    }
+
+    fn skip(&mut self, line: u64, reason: &str) {
+        self.done.skipped += 1;
+        if self.done.skipped <= TOLD_MAX {
+            self.bar.suspend(|| {
+                let _ = writeln!(io::stderr(), "chelonia: line {line}: {reason}");
+            });
+        }
+    }
+
+    fn stopped(&self, name: &str, reason: &str) -> Failure {
+        let stored = grouped(self.done.stored);
+        Failure::usage(format!("{name}: {reason}; {stored} entries before it were stored"))
+    }
+}
+
+/// What the store would refuse is a bad record, so that it is told with its line.
+fn within_limits(entry: (Vec<u8>, Vec<u8>)) -> Result<(Vec<u8>, Vec<u8>), String> {
+    use chelonia::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+    if entry.0.len() > KEY_BYTES_MAX {
+        return Err(format!("the key has more than {KEY_BYTES_MAX} bytes"));
+    }
+    if entry.1.len() > VALUE_BYTES_MAX {
+        return Err(format!("the value has more than {VALUE_BYTES_MAX} bytes"));
+    }
+    Ok(entry)
+}
+
+/// `export`
+pub fn export(arguments: &Export) -> Result<()> {
+    let form = arguments.spelling.form();
+    let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
+    let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
+    let found = entries(&keyspace, &arguments.bounds, form)?;
+    let is_pipe = arguments.file == Path::new("-");
+    let name = arguments.file.display().to_string();
+    let failed = |error: io::Error| {
+        if is_pipe { Failure::from(error) } else { Failure::io(name.clone(), error) }
+    };
+    let mut out: Box<dyn Write> = if is_pipe {
+        Box::new(output())
+    } else {
+        let file = File::create(&arguments.file).map_err(failed)?;
+        Box::new(BufWriter::with_capacity(1 << 20, file))
+    };
+    if arguments.header {
+        format.write_heading(&mut out).map_err(failed)?;
+    }
+    let bar = ProgressBar::new_spinner();
+    let mut count = 0_u64;
+    for entry in found {
+        let (key, value) = entry?;
+        format.write(&mut out, form, &key, &value).map_err(failed)?;
+        count += 1;
+        if count.is_multiple_of(PROGRESS_STEP) && !is_pipe {
+            bar.set_message(format!("{} entries written", grouped(count)));
+            bar.tick();
+        }
+    }
+    bar.finish_and_clear();
+    out.flush().map_err(failed)?;
+    if !is_pipe {
+        let mut out = output();
+        writeln!(out, "{} entries written", grouped(count))?;
+        out.flush()?;
+    }
+    Ok(())
+}

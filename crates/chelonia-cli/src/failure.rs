@@ -1,0 +1,103 @@
+//! Why a command ended without doing what it was asked, and the exit code for it.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// A result of a command.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why a command ended.
+#[derive(Debug)]
+pub enum Failure {
+    /// What was asked for is not there, or what was compared differs. Exit code 1.
+    No(String),
+    /// The command line or the input is wrong. Exit code 2.
+    Usage(String),
+    /// The store could not do it. Exit code 2 if the call was wrong, else 3.
+    Store(String, chelonia::Error),
+    /// A file or pipe of the user's could not be read or written. Exit code 3.
+    Io(String, io::Error),
+    /// Whoever read our output has gone: nobody is left to tell. Exit code 0.
+    Quiet,
+}
+
+impl Failure {
+    /// A wrong command line or input.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Failure::Usage(message.into())
+    }
+
+    /// Something that should be there or equal and is not.
+    pub fn no(message: impl Into<String>) -> Self {
+        Failure::No(message.into())
+    }
+
+    /// A failed read or write of `what`.
+    pub fn io(what: impl Into<String>, error: io::Error) -> Self {
+        Failure::Io(what.into(), error)
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Quiet => 0,
+            Failure::No(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Store(_, error) => match error.kind() {
+                chelonia::ErrorKind::InvalidArgument => 2,
+                _ => 3,
+            },
+            Failure::Io(..) => 3,
+        }
+    }
+
+    /// Tells the user, and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        if !matches!(self, Failure::Quiet) {
+            // Where standard error is closed there is nobody to tell.
+            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("chelonia: {self}\n"));
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::No(message) | Failure::Usage(message) => f.write_str(message),
+            Failure::Store(what, error) if what.is_empty() => fmt::Display::fmt(error, f),
+            Failure::Store(what, error) => write!(f, "{what}: {error}"),
+            Failure::Io(what, error) => write!(f, "{what}: {error}"),
+            Failure::Quiet => Ok(()),
+        }
+    }
+}
+
+impl From<chelonia::Error> for Failure {
+    fn from(error: chelonia::Error) -> Self {
+        Failure::Store(String::new(), error)
+    }
+}
+
+/// Output errors: the only ones that come without a file's name.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Quiet,
+            _ => Failure::Io("standard output".to_owned(), error),
+        }
+    }
+}
+
+/// Says what was being done when the store failed.
+pub trait Context<T> {
+    /// `what` before the error's own text.
+    fn context(self, what: impl Into<String>) -> Result<T>;
+}
+
+impl<T> Context<T> for chelonia::Result<T> {
+    fn context(self, what: impl Into<String>) -> Result<T> {
+        self.map_err(|error| Failure::Store(what.into(), error))
+    }
+}

@@ -1,0 +1,44 @@
+//! The program `chelonia`: load, look into, verify and tour a Chelonia database.
+//!
+//! `arguments.rs` is the command line, `commands/mod.rs` and `tour/mod.rs` are what it does. Data
+//! goes to standard output, everything else to standard error; the exit codes are those of
+//! `failure.rs` and stand in the help. When the reader of a pipe goes, the program goes quietly.
+
+mod arguments;
+mod commands;
+mod failure;
+mod formats;
+mod output;
+mod text;
+mod tour;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: &Command) -> failure::Result<()> {
+    match command {
+        Command::Put(arguments) => commands::entries::put(arguments),
+        Command::Get(arguments) => commands::entries::get(arguments),
+        Command::Delete(arguments) => commands::entries::delete(arguments),
+        Command::Scan(arguments) => commands::entries::scan(arguments),
+        Command::Count(arguments) => commands::entries::count(arguments),
+        Command::Import(arguments) => commands::transfer::import(arguments),
+        Command::Export(arguments) => commands::transfer::export(arguments),
+        Command::Stats(arguments) => commands::inspect::stats(arguments),
+        Command::Verify(arguments) => commands::inspect::verify(arguments),
+        Command::Dump(arguments) => commands::dump::dump(arguments),
+        Command::Checkpoint(arguments) => commands::inspect::checkpoint(arguments),
+        Command::Keyspaces(arguments) => commands::inspect::keyspaces(arguments),
+        Command::Tour(arguments) => tour::tour(arguments),
+        Command::TourWriter(arguments) => tour::kill::write_until_killed(arguments),
+    }
+}

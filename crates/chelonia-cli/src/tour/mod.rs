@@ -1,0 +1,128 @@
+//! `tour`: the main job on real input, from the first write to the recovery from a kill.
+//!
+//! | step | file |
+//! | --- | --- |
+//! | store files, read them back, scan both ways | `files.rs` |
+//! | change them under a snapshot, checkpoint, reopen, verify | `snapshot.rs` |
+//! | one update stream at two checkpoint distances | `dial.rs` |
+//! | a writer process is killed in mid-write; recovery | `kill.rs` |
+//! | the table at the end | `report.rs` |
+//!
+//! Whatever is read is compared with what was written; the first difference ends the tour with exit
+//! code 1. The databases are in a temporary directory unless `--db` names one.
+
+mod dial;
+mod files;
+pub mod kill;
+mod model;
+mod report;
+mod snapshot;
+
+use crate::arguments::Tour;
+use crate::failure::{Context, Failure, Result};
+use chelonia::Database;
+use report::{Report, Row, Stopwatch};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// How much of the input is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Files.
+    pub files: usize,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// Where the databases of the tour are.
+enum Home {
+    Temporary(TempDir),
+    Kept(PathBuf),
+}
+
+impl Home {
+    fn new(arguments: &Tour) -> Result<Self> {
+        let Some(path) = &arguments.db else {
+            let made = tempfile::Builder::new().prefix("chelonia-tour-").tempdir();
+            return made
+                .map(Home::Temporary)
+                .map_err(|error| Failure::io("a temporary directory", error));
+        };
+        let failed = |error| Failure::io(path.display().to_string(), error);
+        std::fs::create_dir_all(path).map_err(failed)?;
+        if std::fs::read_dir(path).map_err(failed)?.next().is_some() {
+            let message = format!("{} is not empty: name a new directory", path.display());
+            return Err(Failure::usage(message));
+        }
+        Ok(Home::Kept(path.clone()))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Home::Temporary(directory) => directory.path(),
+            Home::Kept(path) => path,
+        }
+    }
+}
+
+/// Opens a database of the tour, or makes it.
+fn open(path: &Path, memory: u64) -> Result<Database> {
+    Database::builder(path).memory(memory).open().context(path.display().to_string())
+}
+
+/// Reads and checks the whole database.
+fn verify(database: &Database, report: &mut Report) -> Result<()> {
+    let watch = Stopwatch::start();
+    let verified = database.verify()?;
+    if let Some(finding) = verified.findings.first() {
+        let count = verified.findings.len();
+        return Err(Failure::no(format!("verify found damage ({count}), first: {finding}")));
+    }
+    report.add(Row::new("blocks verified", verified.blocks, 0, watch))
+}
+
+/// `tour`
+pub fn tour(arguments: &Tour) -> Result<()> {
+    let home = Home::new(arguments)?;
+    let (root, memory) = (home.path(), arguments.memory);
+    let source = arguments.source.clone().unwrap_or_else(files::default_source);
+    let limits = Limits { files: arguments.files_max, bytes: arguments.bytes_max };
+    let mut report = Report::new(arguments.json);
+
+    let main = root.join("files");
+    let mut stored = files::store(&main, memory, &source, limits, &mut report)?;
+    files::read_back(&stored, &mut report)?;
+    files::scan(&stored, &mut report)?;
+    snapshot::change_under_snapshot(&mut stored, &mut report)?;
+    snapshot::reopen(stored, &main, memory, &mut report)?;
+    dial::turn(root, memory, arguments.updates, &mut report)?;
+    kill::kill_and_recover(&root.join("killed"), memory, arguments.acknowledgements, &mut report)?;
+    report.finish(&next_steps(&home))?;
+
+    if let Home::Temporary(directory) = home {
+        directory.close().map_err(|error| Failure::io("removing the tour's directory", error))?;
+    }
+    Ok(())
+}
+
+/// What to try after the tour.
+fn next_steps(home: &Home) -> Vec<String> {
+    let mut lines = vec![String::new(), "What to try next:".to_owned()];
+    let commands = match home {
+        Home::Temporary(_) => [
+            "chelonia tour --db toured          # the same, and keep the databases".to_owned(),
+            "chelonia put mine hello world && chelonia get mine hello".to_owned(),
+            "chelonia tour --memory 64MB        # the same in less memory".to_owned(),
+        ],
+        Home::Kept(path) => {
+            let path = path.join("files").display().to_string();
+            [
+                format!("chelonia stats {path}"),
+                format!("chelonia scan {path} --keyspace hashes --limit 10"),
+                format!("chelonia dump {path} | less"),
+            ]
+        }
+    };
+    lines.extend(commands.iter().map(|command| format!("  {command}")));
+    lines
+}
