@@ -3,7 +3,7 @@
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
 //! | drain | drains finalized memtables, makes a checkpoint, does engines' upkeep | a rotation |
-//! | log | syncs the log every [`SYNC_INTERVAL`], prepares segments, tidies when idle | time |
+//! | log | syncs every [`SYNC_INTERVAL`], prepares segments, tidies up | time, a full segment |
 //!
 //! Both only call what any thread could call: a stepped database does the same work on the
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle

@@ -201,8 +201,8 @@ impl Core {
         Ok(Placed { ticket, first, last, end: end.lsn, views })
     }
 
-    /// Finalizes the keyspace's memtable if it is as large as its checkpoint distance, or the
-    /// largest one if all together take half of the write share. Called under the commit lock.
+    /// Finalizes the keyspace's memtable if its updates reach the checkpoint distance, or its
+    /// memory the most that one may take. Called under the commit lock.
     fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>) {
         let guard = crossbeam_epoch::pin();
         let view = keyspace.view.load(&guard);
