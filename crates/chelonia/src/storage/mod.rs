@@ -47,7 +47,7 @@ use checkpoint::Root;
 use crossbeam_epoch::Guard;
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
-use data_file::{DataFile, DataFileStats};
+use data_file::{BlockRead, DataFile, DataFileStats};
 use io::{Access, Directory, IoFacts, OpenMode};
 use space::Space;
 pub use space::{Allocation, SpaceStats};
@@ -244,6 +244,11 @@ impl Storage {
         buffer: &mut [u8],
     ) -> Result<()> {
         self.file.read_blocks(first, generation, buffer)
+    }
+
+    /// The same in several places, read together.
+    pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.file.read_many(reads)
     }
 
     /// Makes everything written so far durable.

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! When the merge ends, the path moves to the next pivot in the cursor's direction, and the runs
-//! that are live there are opened. So only what lies along the way is ever opened. Tombstones hide
-//! what is older and are dropped.
+//! that are live there are opened, or move on if they were open before, with what they have read
+//! ahead. So only what lies along the way is ever opened. The cursors start together: what is not
+//! cached of the first blocks is read at one time. Tombstones hide what is older and are dropped.
 //!
 //! A cursor holds its version, so that nothing it reads is reused meanwhile; nodes on its path stay
 //! in memory. It belongs to one user, on any thread.
@@ -23,6 +24,11 @@ use crate::base::sync::Arc;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor};
 use std::ops::Bound;
+
+/// How much of a leaf is read at first, in blocks: 16 KiB, which is what a short scan needs of it
+/// and costs little more than one block. Segments, which have few entries in a leaf's range, begin
+/// with one.
+const FIRST_LEAF_BLOCKS: u32 = 4;
 
 /// A node on the way to where the cursor is.
 struct Step {
@@ -99,7 +105,7 @@ impl TurtleCursor {
 
     /// Opens the runs that are live in the leaf's range.
     fn open(&mut self) -> Result<()> {
-        self.merge = None;
+        let mut before = self.merge.take().map(Merge::into_sources).unwrap_or_default();
         let Some(last) = self.path.last() else { return Ok(()) };
         let pivot = &last.node.pivots[last.pivot];
         let upper = last.pivot_upper();
@@ -107,21 +113,32 @@ impl TurtleCursor {
         if range.is_empty() {
             return Ok(());
         }
-        let mut runs: Vec<&Arc<Run>> = Vec::new();
+        let range = Arc::new(range);
+        let mut cursors = Vec::with_capacity(before.len() + 1);
+        let mut open = |run: &Arc<Run>, first_blocks| -> Result<()> {
+            let known = before.iter().position(|cursor| Arc::ptr_eq(cursor.run(), run));
+            let range = Arc::clone(&range);
+            cursors.push(match known {
+                Some(place) => {
+                    let mut cursor = before.swap_remove(place);
+                    cursor.move_on(range)?;
+                    cursor
+                }
+                None => RunCursor::located(run, range, self.direction, first_blocks)?,
+            });
+            Ok(())
+        };
         for step in &self.path {
-            let parts = &step.node.pivots[step.pivot].parts;
-            let begun = parts
-                .iter()
-                .filter(|part| upper.as_ref().is_none_or(|upper| *part.segment.first < **upper));
-            runs.extend(begun.map(|part| &part.segment.run));
+            for part in &step.node.pivots[step.pivot].parts {
+                if upper.as_ref().is_none_or(|upper| *part.segment.first < **upper) {
+                    open(&part.segment.run, 1)?;
+                }
+            }
         }
         if let Child::Leaf(run) = &pivot.child {
-            runs.push(run);
+            open(run, FIRST_LEAF_BLOCKS)?;
         }
-        let mut cursors = Vec::with_capacity(runs.len());
-        for run in runs {
-            cursors.push(RunCursor::new(run, range.clone(), self.direction)?);
-        }
+        RunCursor::start(&mut cursors)?;
         self.merge = Some(Merge::new(cursors, self.direction, Tombstones::Drop)?);
         Ok(())
     }

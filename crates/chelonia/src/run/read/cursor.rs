@@ -1,15 +1,18 @@
 //! Scanning a run: either direction, through the block cache, with read-ahead that grows.
 //!
-//! A cursor copies blocks into a *window* of its own, so that a scan that is paused pins nothing.
-//! The window begins as one span and doubles with every refill, up to [`WINDOW_BLOCKS_MAX`] (less
-//! with a small budget). Small windows are read through the cache; large ones take from it what is
-//! there and read the rest around it, in one piece, so that a long scan does not wash the cache
-//! out.
+//! ```text
+//!   ascending     head of the next span = end of this one            -> fill [next, next + w)
+//!   descending    last block of the next span = start of this one - 1,
+//!                 whose header says how far back its head is         -> fill [end - w, end)
+//! ```
+//!
+//! The blocks are in a window of the cursor's own ([`super::window`]). Cursors that are merged
+//! start together ([`RunCursor::start`]), so that what they stand on first is read at one time; and
+//! who is done with one range can move them on to the next ([`RunCursor::move_on`]), with what they
+//! have read ahead.
 //!
 //! ```text
-//!   ascending     head of the next span = end of this one            -> window [next, next + w)
-//!   descending    last block of the next span = start of this one - 1,
-//!                 whose header says how far back its head is         -> window [end - w, end)
+//!   located, move_on  ->  stands nowhere  -- start -->  stands on an entry, or at the end
 //! ```
 
 use crate::base::budget::{Charge, Use};
@@ -20,34 +23,20 @@ use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::Arc;
 use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
 use crate::run::read::lookup::Run;
-use crate::run::read::steps::Steps;
+use crate::run::read::steps::{Entered, Steps};
 use crate::run::read::stream::blocks_of;
+use crate::run::read::window::{Window, fill_together};
 use crate::storage::block::BlockKind;
-use crate::storage::cache::Priority;
 use std::ops::Range;
-
-/// The largest window: 1 MiB.
-const WINDOW_BLOCKS_MAX: u32 = 256;
-
-/// A window is at most one of so many parts of the budget: scans hold one per run.
-const WINDOW_BUDGET_DIVISOR: u64 = 512;
-
-/// Windows of up to this many blocks go through the cache.
-const CACHED_BLOCKS_MAX: u32 = 8;
 
 /// Entries of a run within a range, tombstones included.
 pub struct RunCursor {
     run: Arc<Run>,
-    range: KeyRange,
+    range: Arc<KeyRange>,
     direction: Direction,
-    /// Copies of the blocks `held`.
-    window: Vec<u8>,
-    held: Range<u32>,
+    window: Window,
     /// Blocks that can have entries still to come.
     open: Range<u32>,
-    /// The blocks of the next refill, and the most of any.
-    window_blocks: u32,
-    window_blocks_max: u32,
     /// Where the current span is in the window.
     span: Range<usize>,
     steps: Steps,
@@ -56,36 +45,96 @@ pub struct RunCursor {
 
 impl RunCursor {
     /// The entries of `run` within `range`, standing on the first one in `direction`.
-    pub fn new(run: &Arc<Run>, range: KeyRange, direction: Direction) -> Result<Self> {
-        let open = blocks_of(run, &range, &crossbeam_epoch::pin())?;
-        let budget = run.storage().budget();
-        let part = budget.limit() / WINDOW_BUDGET_DIVISOR / BLOCK_BYTES as u64;
-        let most = u32::try_from(part).unwrap_or(u32::MAX);
-        let mut cursor = Self {
+    pub fn new(
+        run: &Arc<Run>,
+        range: impl Into<Arc<KeyRange>>,
+        direction: Direction,
+    ) -> Result<Self> {
+        let mut cursor = Self::located(run, range.into(), direction, 1)?;
+        Self::start(std::slice::from_mut(&mut cursor))?;
+        Ok(cursor)
+    }
+
+    /// The same, but standing nowhere before [`RunCursor::start`]. It is going to read
+    /// `first_blocks` blocks at first, and more each time.
+    pub fn located(
+        run: &Arc<Run>,
+        range: Arc<KeyRange>,
+        direction: Direction,
+        first_blocks: u32,
+    ) -> Result<Self> {
+        Ok(Self {
+            open: blocks_of(run, &range, &crossbeam_epoch::pin())?,
             run: Arc::clone(run),
             range,
             direction,
-            window: Vec::new(),
-            held: 0..0,
-            open,
-            window_blocks: 1,
-            window_blocks_max: most.clamp(CACHED_BLOCKS_MAX, WINDOW_BLOCKS_MAX),
+            window: Window::new(run.storage(), first_blocks),
             span: 0..0,
             steps: Steps::default(),
-            charge: budget.charge(Use::Work, 0),
-        };
-        cursor.next_span()?;
-        Ok(cursor)
+            charge: run.storage().budget().charge(Use::Work, 0),
+        })
+    }
+
+    /// The run.
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// Takes `range`, which lies behind the one before in the cursor's direction, and stands
+    /// nowhere before [`RunCursor::start`].
+    pub fn move_on(&mut self, range: Arc<KeyRange>) -> Result<()> {
+        self.steps.leave();
+        // The last span may be needed again, and its blocks are not what they were if it was
+        // joined.
+        if self.span.len() > BLOCK_BYTES {
+            self.window.forget();
+        }
+        self.span = 0..0;
+        self.open = blocks_of(&self.run, &range, &crossbeam_epoch::pin())?;
+        self.range = range;
+        Ok(())
+    }
+
+    /// Stands every cursor on its first entry. The blocks they need first are read together.
+    pub fn start(cursors: &mut [Self]) -> Result<()> {
+        let mut fills = Vec::with_capacity(cursors.len());
+        let mut storage = None;
+        for cursor in cursors.iter_mut() {
+            let Some(first) = cursor.next_block().filter(|it| !cursor.window.held().contains(it))
+            else {
+                continue;
+            };
+            let blocks = cursor.fill_from(first);
+            storage = Some(cursor.run.storage());
+            fills.push((&mut cursor.window, &*cursor.run, blocks));
+        }
+        if let Some(storage) = storage {
+            fill_together(storage, &mut fills)?;
+        }
+        cursors.iter_mut().try_for_each(Self::next_span)
+    }
+
+    /// The open block that comes next.
+    fn next_block(&self) -> Option<u32> {
+        let last = self.open.end.checked_sub(1).filter(|_| !self.open.is_empty())?;
+        Some(if self.direction == Direction::Ascending { self.open.start } else { last })
+    }
+
+    /// The next fill of the window, that begins with the open block `first`.
+    fn fill_from(&self, first: u32) -> Range<u32> {
+        let blocks = self.window.next_blocks();
+        match self.direction {
+            Direction::Ascending => first..first.saturating_add(blocks).min(self.open.end),
+            Direction::Descending => {
+                (first + 1).saturating_sub(blocks).max(self.open.start)..first + 1
+            }
+        }
     }
 
     /// Goes to the next span that has an entry in the range, and to the first of them.
     fn next_span(&mut self) -> Result<()> {
         self.steps.leave();
-        while !self.open.is_empty() {
-            let place = match self.direction {
-                Direction::Ascending => self.open.start,
-                Direction::Descending => self.open.end - 1,
-            };
+        while let Some(place) = self.next_block() {
             let entered = self.enter_span().map_err(self.run.blame(place))?;
             if entered.last {
                 self.open = 0..0;
@@ -97,38 +146,44 @@ impl RunCursor {
         Ok(())
     }
 
-    fn enter_span(&mut self) -> Result<crate::run::read::steps::Entered> {
+    fn enter_span(&mut self) -> Result<Entered> {
         let blocks = match self.direction {
             Direction::Ascending => self.span_ahead()?,
             Direction::Descending => self.span_behind()?,
         };
-        let start = (blocks.start - self.held.start) as usize * BLOCK_BYTES;
+        let start = self.window.offset_of(blocks.start);
         let length = blocks.len() * BLOCK_BYTES;
-        join_in_place(&mut self.window[start..start + length])?;
+        join_in_place(&mut self.window.bytes_mut()[start..start + length])?;
         let span = blocks.end - blocks.start;
         self.span = start..start + joined_bytes(span);
         match self.direction {
             Direction::Ascending => self.open.start = blocks.end,
             Direction::Descending => self.open.end = blocks.start,
         }
-        self.steps.enter(&self.window[self.span.clone()], &self.range, self.direction)
+        let bytes = &self.window.bytes()[self.span.clone()];
+        let entered = self.steps.enter(bytes, &self.range, self.direction)?;
+        let memory = (self.window.bytes().len() + self.steps.heap_bytes()) as u64;
+        if self.charge.bytes() != memory {
+            self.charge.resize(memory);
+        }
+        Ok(entered)
     }
 
     /// Brings the span that begins where the open blocks begin into the window.
     fn span_ahead(&mut self) -> Result<Range<u32>> {
         let first = self.open.start;
-        if !self.held.contains(&first) {
-            let end = first.saturating_add(self.window_blocks).min(self.open.end);
-            self.refill(first..end)?;
+        if !self.window.held().contains(&first) {
+            let blocks = self.fill_from(first);
+            self.window.fill(&self.run, blocks)?;
         }
-        let span = span_of(self.block(first), BlockKind::Data)?;
+        let span = span_of(self.window.block(first), BlockKind::Data)?;
         if span > self.open.end - first {
             return Err(Error::corrupt("a span reaches past the entries of its run"));
         }
         let end = first + span;
-        if end > self.held.end {
-            let wanted = first.saturating_add(self.window_blocks).max(end);
-            self.refill(first..wanted.min(self.open.end))?;
+        if end > self.window.held().end {
+            let wanted = self.fill_from(first).end.max(end);
+            self.window.fill(&self.run, first..wanted)?;
         }
         Ok(first..end)
     }
@@ -137,86 +192,23 @@ impl RunCursor {
     fn span_behind(&mut self) -> Result<Range<u32>> {
         let end = self.open.end;
         let last = end - 1;
-        if !self.held.contains(&last) {
-            let start = end.saturating_sub(self.window_blocks).max(self.open.start);
-            self.refill(start..end)?;
+        if !self.window.held().contains(&last) {
+            let blocks = self.fill_from(last);
+            self.window.fill(&self.run, blocks)?;
         }
-        let part = part_of(self.block(last), BlockKind::Data)?;
+        let part = part_of(self.window.block(last), BlockKind::Data)?;
         if part > last - self.open.start {
             return Err(Error::corrupt("a span begins before the entries of its run"));
         }
         let first = last - part;
-        if first < self.held.start {
-            let wanted = end.saturating_sub(self.window_blocks).min(first);
-            self.refill(wanted.max(self.open.start)..end)?;
+        if first < self.window.held().start {
+            let wanted = self.fill_from(last).start.min(first);
+            self.window.fill(&self.run, wanted..end)?;
         }
-        if span_of(self.block(first), BlockKind::Data)? != end - first {
+        if span_of(self.window.block(first), BlockKind::Data)? != end - first {
             return Err(Error::corrupt("a span does not end where its last block is"));
         }
         Ok(first..end)
-    }
-
-    /// A block of the window; it must be held.
-    fn block(&self, block: u32) -> &[u8] {
-        let start = (block - self.held.start) as usize * BLOCK_BYTES;
-        &self.window[start..start + BLOCK_BYTES]
-    }
-
-    /// Makes the window `blocks`, and the next one larger.
-    fn refill(&mut self, blocks: Range<u32>) -> Result<()> {
-        self.held = 0..0;
-        self.window.resize(blocks.len() * BLOCK_BYTES, 0);
-        let held = (self.window.capacity() + self.steps.heap_bytes()) as u64;
-        if self.charge.bytes() != held {
-            self.charge.resize(held);
-        }
-        if blocks.len() <= CACHED_BLOCKS_MAX as usize {
-            self.fill_through_cache(&blocks)?;
-        } else {
-            self.fill_around_cache(&blocks)?;
-        }
-        self.held = blocks;
-        self.window_blocks = (self.window_blocks * 2).min(self.window_blocks_max);
-        Ok(())
-    }
-
-    fn fill_through_cache(&mut self, blocks: &Range<u32>) -> Result<()> {
-        let guard = crossbeam_epoch::pin();
-        let cached = self.run.cached();
-        let wanted: Vec<_> = blocks.clone().map(|block| (&**cached, block)).collect();
-        let found = self.run.storage().load_many(&wanted, Priority::Scan, &guard)?;
-        for (to, from) in self.window.chunks_exact_mut(BLOCK_BYTES).zip(&found) {
-            to.copy_from_slice(from);
-        }
-        Ok(())
-    }
-
-    /// Takes from the cache what it has at either end and reads the stretch between from the
-    /// device.
-    fn fill_around_cache(&mut self, blocks: &Range<u32>) -> Result<()> {
-        let guard = crossbeam_epoch::pin();
-        let mut missing = blocks.clone();
-        let mut copy = |block: u32| {
-            let Some(bytes) = self.run.cached().cached(block, &guard) else { return false };
-            let start = (block - blocks.start) as usize * BLOCK_BYTES;
-            self.window[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
-            true
-        };
-        while !missing.is_empty() && copy(missing.start) {
-            missing.start += 1;
-        }
-        while !missing.is_empty() && copy(missing.end - 1) {
-            missing.end -= 1;
-        }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        drop(guard);
-        let start = (missing.start - blocks.start) as usize * BLOCK_BYTES;
-        let place = start..start + missing.len() * BLOCK_BYTES;
-        let generation = self.run.reference().generation;
-        let number = self.run.block_no(missing.start);
-        self.run.storage().read_blocks(number, generation, &mut self.window[place])
     }
 }
 
@@ -228,16 +220,16 @@ impl SortedStream for RunCursor {
 
     #[inline]
     fn update(&self) -> Update<'_> {
-        self.steps.update(&self.window[self.span.clone()])
+        self.steps.update(&self.window.bytes()[self.span.clone()])
     }
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        let bytes = &self.window[self.span.clone()];
+        let bytes = &self.window.bytes()[self.span.clone()];
         match self.steps.step(bytes, self.direction) {
             Ok(true) => Ok(()),
             Ok(false) => self.next_span(),
-            Err(error) => Err(self.run.blame(self.held.start)(error)),
+            Err(error) => Err(self.run.blame(self.window.held().start)(error)),
         }
     }
 }

@@ -6,6 +6,7 @@ pub(in crate::run) mod lookup;
 mod steps;
 mod stream;
 mod verify;
+mod window;
 
 pub use cursor::RunCursor;
 pub use lookup::{FilterState, Located, Run, RunHit};

@@ -360,3 +360,69 @@ fn scans_begin_small_and_grow() {
     let reads = read().reads - start.reads;
     assert!(reads <= 40, "{reads} reads for {} blocks", run.reference().data_blocks);
 }
+
+#[test]
+fn cursors_that_move_on_give_every_range() {
+    let storage = storage();
+    for (number, shape) in SHAPES.into_iter().enumerate() {
+        let count = counts(shape)[2];
+        let model = model(number as u64, shape, count);
+        let run = Run::open(&storage, build(&storage, &model, RunOptions::default()));
+        let keys: Vec<_> = model.keys().collect();
+        for direction in [Direction::Ascending, Direction::Descending] {
+            let mut rng = Rng::new(number as u64);
+            let mut cuts: Vec<_> = (0..8).map(|_| keys[below(&mut rng, keys.len())]).collect();
+            cuts.sort();
+            let bounds = std::iter::once(&[][..]).chain(cuts.iter().map(|cut| cut.as_slice()));
+            let ends = cuts.iter().map(|cut| Some(cut.as_slice())).chain([None]);
+            let mut ranges: Vec<_> = bounds
+                .zip(ends)
+                .map(|(lower, upper)| Arc::new(KeyRange::half_open(lower, upper)))
+                .collect();
+            if direction == Direction::Descending {
+                ranges.reverse();
+            }
+            let first = Arc::clone(&ranges[0]);
+            let mut cursor = RunCursor::located(&run, first, direction, 2).unwrap();
+            for range in ranges {
+                cursor.move_on(Arc::clone(&range)).unwrap();
+                RunCursor::start(std::slice::from_mut(&mut cursor)).unwrap();
+                let mut entries = expected(&model, &range);
+                if direction == Direction::Descending {
+                    entries.reverse();
+                }
+                // Some ranges are left before their end.
+                let all = entries.len();
+                entries.truncate(if rng.below(3) == 0 { all / 2 } else { all });
+                for entry in &entries {
+                    assert_eq!(cursor.key(), Some(&entry.0[..]), "{shape:?} {direction:?}");
+                    assert!(Owned::of(cursor.update()) == entry.1);
+                    cursor.advance().unwrap();
+                }
+                assert_eq!(cursor.key().is_none(), entries.len() == all);
+            }
+        }
+    }
+}
+
+#[test]
+fn cursors_that_start_together_read_together_and_feed_the_cache() {
+    let storage = storage();
+    let model = model(12, Shape::Random, 2_000);
+    let build = || Run::open(&storage, build(&storage, &model, RunOptions::default()));
+    let runs = [build(), build(), build()];
+    let range = Arc::new(KeyRange::all());
+    let ascending = Direction::Ascending;
+    let locate = |run| RunCursor::located(run, Arc::clone(&range), ascending, 4).unwrap();
+    for reads in [3, 0] {
+        let before = storage.stats().file.reads;
+        let mut cursors: Vec<_> = runs.iter().map(locate).collect();
+        RunCursor::start(&mut cursors).unwrap();
+        assert_eq!(storage.stats().file.reads - before, reads);
+        for cursor in cursors {
+            assert_eq!(cursor.key(), model.keys().next().map(Vec::as_slice));
+        }
+    }
+    let guard = crossbeam_epoch::pin();
+    assert!((0..4).all(|block| runs[1].cached().cached(block, &guard).is_some()));
+}

@@ -79,6 +79,18 @@ impl CachedExtent {
         Ok(self.publish(index, target, priority, guard))
     }
 
+    /// Puts a copy of block `index`, which the caller read around the cache and which was verified,
+    /// into the cache, if there is room.
+    pub fn insert(&self, index: u32, block: &[u8], priority: Priority, guard: &Guard) {
+        if index >= self.extent.blocks || self.cached(index, guard).is_some() {
+            return;
+        }
+        if let Some(mut frame) = self.cache.frame_for_miss(guard) {
+            frame.bytes_mut().copy_from_slice(block);
+            self.publish(index, Target::Frame(frame), priority, guard);
+        }
+    }
+
     /// Where block `index` is in the file.
     pub(super) fn number(&self, index: u32) -> Result<BlockNo> {
         if index >= self.extent.blocks {

@@ -181,7 +181,7 @@ impl Cache {
         let mut reads: Vec<BlockRead<'_>> = Vec::with_capacity(missing.len());
         for (position, number, target) in &mut missing {
             let generation = requests[*position].0.generation;
-            reads.push(BlockRead { number: *number, generation, buffer: target.bytes_mut() });
+            reads.push(BlockRead { first: *number, generation, buffer: target.bytes_mut() });
         }
         if !reads.is_empty() {
             self.file.read_many(&mut reads)?;
@@ -224,14 +224,20 @@ impl Cache {
 
     /// Memory for a block that is about to be read.
     fn target(&self, guard: &Guard) -> Target<'_> {
-        self.misses.fetch_add(1, Ordering::Relaxed);
-        match self.acquire(guard) {
-            Some(frame) => Target::Frame(LoadingFrame { cache: self, frame }),
-            None => {
-                self.uncached_reads.fetch_add(1, Ordering::Relaxed);
-                Target::Owned(AlignedBuffer::new(BLOCK_BYTES))
-            }
+        match self.frame_for_miss(guard) {
+            Some(frame) => Target::Frame(frame),
+            None => Target::Owned(AlignedBuffer::new(BLOCK_BYTES)),
         }
+    }
+
+    /// A frame for a block that was not there, if there is one.
+    fn frame_for_miss(&self, guard: &Guard) -> Option<LoadingFrame<'_>> {
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        let frame = self.acquire(guard);
+        if frame.is_none() {
+            self.uncached_reads.fetch_add(1, Ordering::Relaxed);
+        }
+        frame.map(|frame| LoadingFrame { cache: self, frame })
     }
 
     /// A frame in state Loading, if there is one.

@@ -64,14 +64,14 @@ pub struct DataFile {
     counters: Counters,
 }
 
-/// One block to read.
+/// Consecutive blocks to read.
 #[derive(Debug)]
 pub struct BlockRead<'a> {
-    /// Which one.
-    pub number: BlockNo,
-    /// The generation it must have been sealed with.
+    /// The first of them.
+    pub first: BlockNo,
+    /// The generation they must have been sealed with.
     pub generation: Generation,
-    /// One block of memory.
+    /// Memory for all of them, whole blocks.
     pub buffer: &'a mut [u8],
 }
 
@@ -116,11 +116,11 @@ impl DataFile {
         verify_all(buffer, self.salt, generation, first)
     }
 
-    /// Reads and verifies single blocks, several at a time where the system can.
+    /// Reads and verifies blocks in several places, several at a time where the system can.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         let mut requests = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {
-            let offset = byte_range(read.number, read.buffer.len())?;
+            let offset = byte_range(read.first, read.buffer.len())?;
             requests.push(ReadRequest { offset, buffer: &mut *read.buffer });
         }
         self.file.read_many(&mut requests)?;
@@ -128,7 +128,7 @@ impl DataFile {
         self.counters.reads.fetch_add(reads.len() as u64, Ordering::Relaxed);
         for read in reads.iter() {
             count_kinds(&self.counters.blocks_read, read.buffer);
-            verify_all(read.buffer, self.salt, read.generation, read.number)?;
+            verify_all(read.buffer, self.salt, read.generation, read.first)?;
         }
         Ok(())
     }

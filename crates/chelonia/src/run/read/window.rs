@@ -1,0 +1,175 @@
+//! The window of a scan: copies of consecutive blocks of one run.
+//!
+//! A cursor reads blocks into a window of its own, so that a scan that is paused pins nothing of
+//! the cache. A window grows with every fill, from what its cursor begins with to
+//! [`WINDOW_BLOCKS_MAX`] (less with a small budget).
+//!
+//! ```text
+//!   blocks of a fill   [ cached | ....... missing ....... | cached ]
+//!                      copied     one read to the window    copied
+//!                                 copied to the cache if the fill is small
+//! ```
+//!
+//! So a fill is at most one read, and those of several windows can be read together
+//! ([`fill_together`]). What a large fill reads is not left in the cache, so that a long scan does
+//! not wash it out.
+
+use crate::base::error::Result;
+use crate::base::limits::BLOCK_BYTES;
+use crate::run::read::lookup::Run;
+use crate::storage::Storage;
+use crate::storage::cache::Priority;
+use crate::storage::data_file::BlockRead;
+use crate::storage::io::AlignedBuffer;
+use std::ops::Range;
+
+/// The largest window: 1 MiB.
+const WINDOW_BLOCKS_MAX: u32 = 256;
+
+/// A window is at most one of so many parts of the budget: scans hold one per run.
+const WINDOW_BUDGET_DIVISOR: u64 = 512;
+
+/// Fills of up to this many blocks leave what they read in the cache.
+const CACHED_BLOCKS_MAX: u32 = 8;
+
+/// Copies of blocks: see the head of the file. Its memory is charged by its cursor.
+pub(super) struct Window {
+    bytes: AlignedBuffer,
+    held: Range<u32>,
+    /// The blocks of the next fill, and the most of any.
+    next_blocks: u32,
+    most_blocks: u32,
+}
+
+impl Window {
+    /// An empty window whose first fill is of `first_blocks`.
+    pub fn new(storage: &Storage, first_blocks: u32) -> Self {
+        let part = storage.budget().limit() / WINDOW_BUDGET_DIVISOR / BLOCK_BYTES as u64;
+        let most = u32::try_from(part).unwrap_or(u32::MAX);
+        let most_blocks = most.clamp(CACHED_BLOCKS_MAX, WINDOW_BLOCKS_MAX);
+        Self {
+            bytes: AlignedBuffer::new(0),
+            held: 0..0,
+            next_blocks: first_blocks.clamp(1, most_blocks),
+            most_blocks,
+        }
+    }
+
+    /// The blocks in the window.
+    pub fn held(&self) -> &Range<u32> {
+        &self.held
+    }
+
+    /// How many blocks the next fill should be of.
+    pub fn next_blocks(&self) -> u32 {
+        self.next_blocks
+    }
+
+    /// A block of the window; it must be held.
+    pub fn block(&self, block: u32) -> &[u8] {
+        let start = self.offset_of(block);
+        &self.bytes[start..start + BLOCK_BYTES]
+    }
+
+    /// Where a held block begins in [`Window::bytes`].
+    pub fn offset_of(&self, block: u32) -> usize {
+        (block - self.held.start) as usize * BLOCK_BYTES
+    }
+
+    /// All of the window's memory.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same, for who joins spans where they lie.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Holds nothing from now on.
+    pub fn forget(&mut self) {
+        self.held = 0..0;
+    }
+
+    /// Makes the window `blocks` of `run`, and the next one larger.
+    pub fn fill(&mut self, run: &Run, blocks: Range<u32>) -> Result<()> {
+        fill_together(run.storage(), &mut [(self, run, blocks)])
+    }
+
+    /// Makes room for `blocks` and copies what the cache has from either end. What is missing lies
+    /// in one piece, whose place in the window is the result.
+    fn begin(&mut self, run: &Run, blocks: &Range<u32>) -> Range<u32> {
+        self.held = 0..0;
+        let needed = blocks.len() * BLOCK_BYTES;
+        if self.bytes.len() < needed {
+            self.bytes = AlignedBuffer::new(needed);
+        }
+        let guard = crossbeam_epoch::pin();
+        let mut missing = blocks.clone();
+        let mut copy = |block: u32| {
+            let Some(bytes) = run.cached().cached(block, &guard) else { return false };
+            let start = (block - blocks.start) as usize * BLOCK_BYTES;
+            self.bytes[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
+            true
+        };
+        while !missing.is_empty() && copy(missing.start) {
+            missing.start += 1;
+        }
+        while !missing.is_empty() && copy(missing.end - 1) {
+            missing.end -= 1;
+        }
+        missing
+    }
+
+    /// The read that brings `missing` to its place in the window of `blocks`.
+    fn read<'a>(
+        &'a mut self,
+        run: &Run,
+        blocks: &Range<u32>,
+        missing: &Range<u32>,
+    ) -> BlockRead<'a> {
+        let start = (missing.start - blocks.start) as usize * BLOCK_BYTES;
+        let place = start..start + missing.len() * BLOCK_BYTES;
+        BlockRead {
+            first: run.block_no(missing.start),
+            generation: run.reference().generation,
+            buffer: &mut self.bytes[place],
+        }
+    }
+
+    /// Ends what `begin` began, when `missing` has been read.
+    fn end(&mut self, run: &Run, blocks: &Range<u32>, missing: Range<u32>) {
+        self.held = blocks.clone();
+        self.next_blocks = (self.next_blocks * 2).min(self.most_blocks);
+        if blocks.len() > CACHED_BLOCKS_MAX as usize {
+            return;
+        }
+        let guard = crossbeam_epoch::pin();
+        for block in missing {
+            run.cached().insert(block, self.block(block), Priority::Scan, &guard);
+        }
+    }
+}
+
+/// Fills several windows, each with blocks of its run; what is missing is read together.
+pub(super) fn fill_together(
+    storage: &Storage,
+    fills: &mut [(&mut Window, &Run, Range<u32>)],
+) -> Result<()> {
+    let missing: Vec<_> =
+        fills.iter_mut().map(|(window, run, blocks)| window.begin(run, blocks)).collect();
+    let mut reads: Vec<_> = fills
+        .iter_mut()
+        .zip(&missing)
+        .filter(|(_, missing)| !missing.is_empty())
+        .map(|((window, run, blocks), missing)| window.read(run, blocks, missing))
+        .collect();
+    if !reads.is_empty() {
+        storage.read_many(&mut reads)?;
+    }
+    drop(reads);
+    for ((window, run, blocks), missing) in fills.iter_mut().zip(missing) {
+        window.end(run, blocks, missing);
+    }
+    Ok(())
+}
