@@ -43,10 +43,14 @@ pub fn contains(line: &Line, hash: u32, probes: u32) -> bool {
         // SAFETY: the processor has AVX2.
         return unsafe { x86::contains_avx2(line, hash, probes) };
     }
+    #[cfg(target_arch = "aarch64")]
+    return arm::contains_neon(line, hash, probes);
+    #[cfg(not(target_arch = "aarch64"))]
     contains_plain(line, hash, probes)
 }
 
 /// The plain twin.
+#[cfg(any(test, not(target_arch = "aarch64")))]
 #[inline]
 fn contains_plain(line: &Line, mut hash: u32, probes: u32) -> bool {
     for _ in 0..probes {
@@ -59,29 +63,32 @@ fn contains_plain(line: &Line, mut hash: u32, probes: u32) -> bool {
     true
 }
 
+/// Probes that are one vector.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const LANES: u32 = 8;
+
+/// The first eight powers of [`STEP`].
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+const POWERS: [u32; LANES as usize] = {
+    let mut powers = [0; LANES as usize];
+    let mut power = 1_u32;
+    let mut index = 0;
+    while index < powers.len() {
+        power = power.wrapping_mul(STEP);
+        powers[index] = power;
+        index += 1;
+    }
+    powers
+};
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Line, STEP};
+    use super::{LANES, Line, POWERS};
     use std::arch::x86_64::{
         __m256i, _mm256_and_si256, _mm256_blendv_epi8, _mm256_cmpgt_epi32, _mm256_loadu_si256,
         _mm256_mullo_epi32, _mm256_permutevar8x32_epi32, _mm256_set1_epi32, _mm256_setr_epi32,
         _mm256_slli_epi32, _mm256_sllv_epi32, _mm256_srai_epi32, _mm256_srli_epi32,
         _mm256_testc_si256,
-    };
-
-    const LANES: u32 = 8;
-
-    /// The first eight powers of [`STEP`].
-    const POWERS: [i32; 8] = {
-        let mut powers = [0; 8];
-        let mut power = 1_u32;
-        let mut index = 0;
-        while index < 8 {
-            power = power.wrapping_mul(STEP);
-            powers[index] = power.cast_signed();
-            index += 1;
-        }
-        powers
     };
 
     /// # Safety
@@ -97,10 +104,10 @@ mod x86 {
             )
         };
         let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        let mut base = hash.cast_signed();
+        let mut base = hash;
         let mut left = probes;
         while left > 0 {
-            let hashes = _mm256_mullo_epi32(_mm256_set1_epi32(base), powers);
+            let hashes = _mm256_mullo_epi32(_mm256_set1_epi32(base.cast_signed()), powers);
             // The upper four bits choose one of sixteen words: three of eight, one of two halves.
             let word = _mm256_srli_epi32::<28>(hashes);
             let from_low = _mm256_permutevar8x32_epi32(low, word);
@@ -113,6 +120,49 @@ mod x86 {
             let count = left.min(LANES).cast_signed();
             let wanted = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane);
             if _mm256_testc_si256(words, _mm256_and_si256(bits, wanted)) == 0 {
+                return false;
+            }
+            left = left.saturating_sub(LANES);
+            base = base.wrapping_mul(POWERS[7]);
+        }
+        true
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::{LANES, LINE_BYTES, Line, POWERS};
+    use std::arch::aarch64::{
+        uint8x8_t, uint16x8_t, vand_u8, vcge_u8, vcombine_u16, vdup_n_u8, vld1_u8, vld1q_u8_x4,
+        vld1q_u32, vminv_u8, vmovn_u16, vmulq_n_u32, vorr_u8, vqtbl4_u8, vreinterpret_s8_u8,
+        vshl_u8, vshrn_n_u32, vshrq_n_u16, vtst_u8,
+    };
+
+    const LANE: [u8; LANES as usize] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    const _: () = assert!(LINE_BYTES == 64, "four vectors hold a line");
+
+    pub fn contains_neon(line: &Line, hash: u32, probes: u32) -> bool {
+        let mut base = hash;
+        let mut left = probes;
+        while left > 0 {
+            // SAFETY: NEON is in the baseline of aarch64. The loads lie within the 64 bytes of the
+            // line, the eight numbers of the powers, and the eight bytes of the lanes.
+            let missing = unsafe {
+                let (low, high) = (vld1q_u32(POWERS.as_ptr()), vld1q_u32(POWERS[4..].as_ptr()));
+                let low = vshrn_n_u32::<16>(vmulq_n_u32(low, base));
+                let high = vshrn_n_u32::<16>(vmulq_n_u32(high, base));
+                // Of the nine upper bits, six choose a byte of the line and three a bit of it.
+                let hashes: uint16x8_t = vcombine_u16(low, high);
+                let byte = vmovn_u16(vshrq_n_u16::<10>(hashes));
+                let place = vand_u8(vmovn_u16(vshrq_n_u16::<7>(hashes)), vdup_n_u8(7));
+                let bit: uint8x8_t = vshl_u8(vdup_n_u8(1), vreinterpret_s8_u8(place));
+                let set = vtst_u8(vqtbl4_u8(vld1q_u8_x4(line.as_ptr()), byte), bit);
+                let count = u8::try_from(left.min(LANES)).unwrap_or(u8::MAX);
+                let unwanted = vcge_u8(vld1_u8(LANE.as_ptr()), vdup_n_u8(count));
+                vminv_u8(vorr_u8(set, unwanted)) == 0
+            };
+            if missing {
                 return false;
             }
             left = left.saturating_sub(LANES);
