@@ -94,7 +94,15 @@ impl Database {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
         };
         core.refresh_backlog();
-        core.checkpoint_locked(&mut state).map_err(|error| core.health.stop(error))?;
+        if let Err(error) = core.checkpoint_locked(&mut state) {
+            if error.kind() == ErrorKind::NoSpace {
+                // Nothing became durable: it is there as before.
+                core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
+                keyspace.dropped.store(false, Ordering::Release);
+                core.refresh_backlog();
+            }
+            return Err(core.health.stop_unless_harmless(error));
+        }
         drop(state);
         for buffer in &keyspace.current_view().buffers {
             core.visibility.wait_until_visible(buffer.last());
