@@ -9,6 +9,7 @@
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
+use crate::base::epoch;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
@@ -126,17 +127,21 @@ fn drain_loop(core: &Core) {
     let mut retry = None;
     while core.signals.wait_for_drain(retry) {
         retry = None;
-        // A broken assertion must not leave writers waiting for a thread that is gone.
-        let drained = catch_unwind(AssertUnwindSafe(|| drain_once(core))).unwrap_or_else(|_| {
-            Err(core.health.stop(Error::internal("the background panicked; see its message")))
-        });
-        match drained {
+        match stopping(core, || drain_once(core)) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace => retry = Some(RETRY_INTERVAL),
             // Writes were stopped, and writers are told why; reads go on without this thread.
             Err(_) => core.pacer.wake(),
         }
     }
+}
+
+/// Does `work`. A broken assertion in it stops all writes: they must not go on beside a thread that
+/// is gone, nor wait for it.
+fn stopping(core: &Core, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(core.health.stop(Error::internal("the background panicked; see its message")))
+    })
 }
 
 fn drain_once(core: &Core) -> Result<()> {
@@ -154,8 +159,11 @@ fn log_loop(core: &Core) {
             continue;
         }
         // Failures stop writes inside; a full device is met again by whoever writes next.
-        let _ = core.log_tick(&mut progress);
-        crate::base::epoch::collect();
+        let _ = stopping(core, || {
+            let ticked = core.log_tick(&mut progress);
+            epoch::collect();
+            ticked
+        });
     }
 }
 
@@ -217,7 +225,7 @@ impl Core {
     }
 }
 
-/// How many threads a merge may use by default: all but one of the processors, at most four.
+/// How many threads a merge may use by default: as many as there are processors, at most four.
 pub fn default_workers() -> Workers {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Workers::new(processors.clamp(1, 4))
