@@ -17,13 +17,13 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::base::workers::Workers;
-use crate::db::background::Signals;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lifetimes::HeldVersion;
 use crate::db::options::Durability;
 use crate::db::pacing::{Debt, Pacer};
+use crate::db::signals::Signals;
 use crate::db::snapshots::{Pin, Snapshots};
 use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
@@ -183,9 +183,9 @@ mod tests {
     fn large_values_whose_sync_failed_are_durable_for_nobody() {
         let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
         let mut builder = DatabaseBuilder::new(Path::new("in memory"));
-        builder.internals.directory =
+        builder.settings.internals.directory =
             Some(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
-        builder.internals.stepped = true;
+        builder.settings.internals.stepped = true;
         let database = builder.open().unwrap();
         let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
         plan.fail(Fault::once(Call::Sync, 0).on("data"));
