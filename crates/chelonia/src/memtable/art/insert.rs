@@ -9,7 +9,8 @@
 //! tree's invariants, not of memory.
 
 use super::Tree;
-use super::node::{Child, Held, Kind, Node, Slot, Target};
+use super::child::{Child, Kind, Slot};
+use super::node::{Held, Node, Target};
 use super::record::Entry;
 use crate::base::ids::SeqNo;
 use crate::base::stream::{LargeRef, Update};

@@ -23,7 +23,8 @@
 #![expect(unsafe_code, reason = "an island: keeps addresses of nodes and records")]
 
 use super::Tree;
-use super::node::{Child, Node, POSITION_MAX, Position, Target, position_of};
+use super::child::Child;
+use super::node::{Node, POSITION_MAX, Position, Target, position_of};
 use super::record::{Entry, Found, Record, Version, VersionRef};
 use crate::base::ids::SeqNo;
 use crate::base::keys::Direction;
