@@ -47,8 +47,10 @@ pub fn import(arguments: &Import) -> Result<()> {
     let result = importer.take_all(&mut reader, arguments);
     importer.bar.finish_and_clear();
     let Progress { stored, stored_bytes, skipped } = importer.done;
-    database.close()?;
+    let closed = database.close();
+    // What went wrong first tells more.
     result?;
+    closed?;
     let mut out = output();
     if arguments.json {
         let report = json!({ "stored": stored, "bytes": stored_bytes, "skipped": skipped });

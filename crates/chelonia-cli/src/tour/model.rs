@@ -5,7 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use chelonia::{Key, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::RangeBounds;
 
@@ -95,8 +95,7 @@ impl Model {
         range: impl RangeBounds<[u8]>,
         found: impl Iterator<Item = chelonia::Result<(Key, Value)>>,
     ) -> Result<Compared> {
-        let bounds = (range.start_bound(), range.end_bound());
-        check_sequence(what, self.entries.range::<[u8], _>(bounds), found)
+        check_sequence(what, self.within(range), found)
     }
 
     /// Fails unless `found` is exactly the entries of `range`, from the greatest key down.
@@ -106,8 +105,11 @@ impl Model {
         range: impl RangeBounds<[u8]>,
         found: impl Iterator<Item = chelonia::Result<(Key, Value)>>,
     ) -> Result<Compared> {
-        let bounds = (range.start_bound(), range.end_bound());
-        check_sequence(what, self.entries.range::<[u8], _>(bounds).rev(), found)
+        check_sequence(what, self.within(range).rev(), found)
+    }
+
+    fn within(&self, range: impl RangeBounds<[u8]>) -> btree_map::Range<'_, Vec<u8>, Digest> {
+        self.entries.range::<[u8], _>((range.start_bound(), range.end_bound()))
     }
 }
 

@@ -97,7 +97,8 @@ owned_bytes! {
 
 owned_bytes! {
     /// A value that the store handed out: cheap to clone, owned, dereferences to its bytes.
-    /// Holding one pins its own bytes and nothing else of the store.
+    /// Holding one pins its own bytes, those of the key an iterator gave with it, and nothing else
+    /// of the store.
     Value
 }
 
@@ -107,11 +108,9 @@ impl Value {
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> crate::base::error::Result<()>,
     ) -> crate::base::error::Result<Self> {
-        let mut buffer: Arc<[u8]> = std::iter::repeat_n(0, bytes).collect();
+        let mut buffer = zeros(bytes);
         let end = length(bytes);
-        if let Some(bytes) = Arc::get_mut(&mut buffer) {
-            fill(bytes)?;
-        }
+        fill(Arc::make_mut(&mut buffer))?;
         Ok(Self { buffer, start: 0, end })
     }
 }
@@ -119,13 +118,18 @@ impl Value {
 /// A key and a value that share one allocation.
 #[must_use]
 pub fn pair(key: &[u8], value: &[u8]) -> (Key, Value) {
-    let mut joined = Vec::with_capacity(key.len() + value.len());
-    joined.extend_from_slice(key);
-    joined.extend_from_slice(value);
-    let buffer: Arc<[u8]> = Arc::from(joined);
+    let mut buffer = zeros(key.len() + value.len());
+    let (front, back) = Arc::make_mut(&mut buffer).split_at_mut(key.len());
+    front.copy_from_slice(key);
+    back.copy_from_slice(value);
     let (middle, end) = (length(key.len()), length(buffer.len()));
     let key = Key { buffer: Arc::clone(&buffer), start: 0, end: middle };
     (key, Value { buffer, start: middle, end })
+}
+
+/// Zeros that nobody shares, in one allocation: an iterator of known length is collected in place.
+fn zeros(bytes: usize) -> Arc<[u8]> {
+    std::iter::repeat_n(0, bytes).collect()
 }
 
 /// Keys and values are bounded far below 4 GiB ([`crate::base::limits`]).

@@ -41,6 +41,8 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         // unlinked once, so it is destroyed once.
         unsafe { guard.defer_destroy(old) };
         drop(guard);
+        // The old content must not stay in this thread's own bag of garbage: it may hold the very
+        // memory that this thread waits for next.
         collect();
     }
 }
@@ -55,6 +57,9 @@ impl<T: Send + Sync + 'static> Drop for EpochCell<T> {
 
 /// Drops what was replaced earlier and is out of everyone's sight: garbage does not wait for the
 /// next busy time. Each round moves the epoch on by one at most; three make an idle process clean.
+///
+/// What is dropped may be anybody's, and large. It is dropped under whatever locks the caller
+/// holds, so a `Drop` of what lives in these cells takes none but those at the end of every order.
 pub fn collect() {
     for _ in 0..3 {
         pin().flush();

@@ -20,7 +20,7 @@ pub const VALUE_BYTES_MAX: usize = 64 << 20;
 pub const LARGE_VALUE_BYTES_MIN: usize = 32 << 10;
 
 /// The most bytes a batch may put into the log (its entries' keys and small values; a large value
-/// counts as its reference). Half of the write share of the smallest memory budget.
+/// counts as its reference). Less than half of the write share of the smallest memory budget.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
 /// The smallest memory budget of a database, in bytes (32 MiB).

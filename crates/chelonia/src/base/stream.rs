@@ -38,6 +38,13 @@ impl LargeRef {
     }
 }
 
+/// What a reference counts as where the bytes of entries are added up: about what it takes. The
+/// sums are on disk, so this never changes.
+const LARGE_REF_COUNTED_BYTES: usize = 24;
+
+/// The most bytes of an encoded reference: two numbers of 64 bits and two of 32.
+pub const LARGE_REF_BYTES_MAX: usize = 2 * 10 + 2 * 5;
+
 /// What an entry says of its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Update<'a> {
@@ -50,12 +57,12 @@ pub enum Update<'a> {
 }
 
 impl Update<'_> {
-    /// The bytes the user gave, as far as they are stored inline.
+    /// The bytes the user gave, as far as they are stored inline; a reference counts as 24.
     #[must_use]
     pub fn inline_bytes(&self) -> usize {
         match self {
             Update::Put(value) => value.len(),
-            Update::PutLarge(_) => 24,
+            Update::PutLarge(_) => LARGE_REF_COUNTED_BYTES,
             Update::Delete => 0,
         }
     }

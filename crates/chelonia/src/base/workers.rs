@@ -50,7 +50,10 @@ impl Workers {
         };
         std::thread::scope(|scope| {
             for _ in 1..self.threads.min(count) {
-                scope.spawn(work);
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    // The system has no threads left: those there are do the work.
+                    break;
+                }
             }
             work();
         });

@@ -9,10 +9,10 @@
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
+use crate::base::epoch;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
-use crate::base::sync::{Arc, AtomicBool, Condvar, Mutex, Ordering};
-use crate::base::workers::Workers;
+use crate::base::sync::Arc;
 use crate::db::core::Core;
 use crate::engine::Work;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,76 +23,6 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long the drain thread waits before it tries again on a full device.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-
-/// How foreground and background tell each other that there is work.
-#[derive(Default)]
-pub struct Signals {
-    state: Mutex<Wanted>,
-    drain_wanted: Condvar,
-    log_wanted: Condvar,
-    /// The log thread was woken for a segment and has not looked yet.
-    log_woken: AtomicBool,
-}
-
-#[derive(Default)]
-struct Wanted {
-    drain: bool,
-    log: bool,
-    stop: bool,
-}
-
-impl Signals {
-    /// A memtable was finalized.
-    pub fn wake_drain(&self) {
-        self.state.lock().drain = true;
-        self.drain_wanted.notify_all();
-    }
-
-    /// The log wants its next segment prepared.
-    pub fn wake_log(&self) {
-        if !self.log_woken.swap(true, Ordering::Relaxed) {
-            self.state.lock().log = true;
-            self.log_wanted.notify_all();
-        }
-    }
-
-    /// All threads end.
-    pub fn stop(&self) {
-        self.state.lock().stop = true;
-        self.drain_wanted.notify_all();
-        self.log_wanted.notify_all();
-    }
-
-    /// Waits until a drain is wanted; false if the thread should end.
-    fn wait_for_drain(&self, at_most: Option<Duration>) -> bool {
-        let mut state = self.state.lock();
-        while !state.drain && !state.stop {
-            match at_most {
-                None => self.drain_wanted.wait(&mut state),
-                Some(duration) => {
-                    if self.drain_wanted.wait_for(&mut state, duration).timed_out() {
-                        break;
-                    }
-                }
-            }
-        }
-        state.drain = false;
-        !state.stop
-    }
-
-    /// Waits one interval, or until the log wants a segment; false if the thread should end.
-    fn wait_for_tick(&self, interval: Duration) -> bool {
-        let mut state = self.state.lock();
-        while !state.stop && !state.log {
-            if self.log_wanted.wait_for(&mut state, interval).timed_out() {
-                break;
-            }
-        }
-        state.log = false;
-        self.log_woken.store(false, Ordering::Relaxed);
-        !state.stop
-    }
-}
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -113,7 +43,7 @@ impl Threads {
         Ok(Self { handles })
     }
 
-    /// Waits for them to end; [`Signals::stop`] was called before.
+    /// Waits for them to end, which [`crate::db::signals::Signals::stop`] told them to.
     pub fn join(&mut self) {
         for handle in self.handles.drain(..) {
             // A panic in there has been told by the panic hook; there is nothing left to do.
@@ -126,17 +56,21 @@ fn drain_loop(core: &Core) {
     let mut retry = None;
     while core.signals.wait_for_drain(retry) {
         retry = None;
-        // A broken assertion must not leave writers waiting for a thread that is gone.
-        let drained = catch_unwind(AssertUnwindSafe(|| drain_once(core))).unwrap_or_else(|_| {
-            Err(core.health.stop(Error::internal("the background panicked; see its message")))
-        });
-        match drained {
+        match stopping(core, || drain_once(core)) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace => retry = Some(RETRY_INTERVAL),
             // Writes were stopped, and writers are told why; reads go on without this thread.
             Err(_) => core.pacer.wake(),
         }
     }
+}
+
+/// Does `work`. A broken assertion in it stops all writes: they must not go on beside a thread that
+/// is gone, nor wait for it.
+fn stopping(core: &Core, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(core.health.stop(Error::internal("the background panicked; see its message")))
+    })
 }
 
 fn drain_once(core: &Core) -> Result<()> {
@@ -154,8 +88,11 @@ fn log_loop(core: &Core) {
             continue;
         }
         // Failures stop writes inside; a full device is met again by whoever writes next.
-        let _ = core.log_tick(&mut progress);
-        crate::base::epoch::collect();
+        let _ = stopping(core, || {
+            let ticked = core.log_tick(&mut progress);
+            epoch::collect();
+            ticked
+        });
     }
 }
 
@@ -215,10 +152,4 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// How many threads a merge may use by default: all but one of the processors, at most four.
-pub fn default_workers() -> Workers {
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Workers::new(processors.clamp(1, 4))
 }

@@ -14,7 +14,7 @@
 //! A crash before the first copy of the superblock is durable leaves the old root with its log;
 //! after it, the new one with its log. Nothing that either needs was touched.
 
-use crate::base::error::Result;
+use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
@@ -55,7 +55,7 @@ impl Core {
         self.checkpoint_locked(&mut state).map_err(|error| self.health.stop_unless_harmless(error))
     }
 
-    /// Steps 1 to 5, under the checkpoint lock.
+    /// Steps 1 to 5, under the checkpoint lock. After `NoSpace` the durable root is as before.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let mut keyspaces = self.all_keyspaces();
@@ -80,9 +80,13 @@ impl Core {
         self.storage.checkpoint(&catalog, mark)?;
         state.durable = versions;
         log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });
-        self.storage.give_back(self.space_kept())?;
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        match self.storage.give_back(self.space_kept()) {
+            // A hole can want space for its own bookkeeping. The checkpoint is made, and `NoSpace`
+            // would say that it is not.
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
+            given => given,
+        }
     }
 
     /// Free space that stays with the file for the next drain: a little of what is in use, so that

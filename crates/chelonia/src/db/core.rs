@@ -7,6 +7,7 @@
 //! | `keyspaces_change` | creating and dropping keyspaces, with their checkpoint |
 //! | `checkpoint` | one checkpoint |
 //! | `KeyspaceCore::drain` | one absorb of a keyspace |
+//! | `large_sync` | one sync of large values; nothing of this table is taken under it |
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a drain |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
@@ -16,13 +17,13 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::base::workers::Workers;
-use crate::db::background::Signals;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lifetimes::HeldVersion;
 use crate::db::options::Durability;
 use crate::db::pacing::{Debt, Pacer};
+use crate::db::signals::Signals;
 use crate::db::snapshots::{Pin, Snapshots};
 use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
@@ -157,12 +158,42 @@ impl Core {
     }
 
     /// Makes large values durable before the log that refers to them. Whoever comes while another
-    /// syncs waits for it: its own record may refer to what that sync covers.
+    /// syncs waits for it: its own record may refer to what that sync covers. If that sync fails,
+    /// so do all who waited: the values stay marked, and the storage syncs nothing any more.
     pub fn sync_large_values(&self) -> Result<()> {
         let _order = self.large_sync.lock();
         if self.large_unsynced.swap(false, Ordering::SeqCst) {
-            self.storage.sync()?;
+            let synced = self.storage.sync();
+            return synced.inspect_err(|_| self.large_unsynced.store(true, Ordering::SeqCst));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::builder::DatabaseBuilder;
+    use crate::db::options::KeyspaceOptions;
+    use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
+    use crate::storage::io::memory::MemoryDirectory;
+    use std::path::Path;
+
+    #[test]
+    fn large_values_whose_sync_failed_are_durable_for_nobody() {
+        let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
+        let mut builder = DatabaseBuilder::new(Path::new("in memory"));
+        builder.settings.internals.directory =
+            Some(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
+        builder.settings.internals.stepped = true;
+        let database = builder.open().unwrap();
+        let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
+        plan.fail(Fault::once(Call::Sync, 0).on("data"));
+        keyspace.insert("key", vec![7; 100_000]).unwrap();
+        // Two who wait for the same sync: what failed for the first is not done for the second.
+        let core = database.handle.core();
+        assert!(core.sync_large_values().is_err());
+        assert!(core.sync_large_values().is_err());
+        assert!(database.sync().is_err());
     }
 }

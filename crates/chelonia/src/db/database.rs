@@ -10,11 +10,12 @@ use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::keyspace::Keyspace;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::open::new_keyspace;
+use crate::db::open::{self, new_keyspace};
 use crate::db::options::KeyspaceOptions;
 use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::verify::VerifyReport;
+use crate::storage::io::direct::DirectDirectory;
 use std::path::Path;
 
 /// An open database: one directory, one log, one data file, one memory budget, any number of
@@ -24,6 +25,26 @@ use std::path::Path;
 #[derive(Clone)]
 pub struct Database {
     pub(crate) handle: Arc<Handle>,
+}
+
+impl DatabaseBuilder {
+    /// Opens the database, and recovers it if it was not closed.
+    ///
+    /// # Errors
+    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made;
+    /// `InvalidArgument` if the path holds something else or the memory budget is under the
+    /// minimum; `Unsupported` if the files are of a newer format; `Corrupt` if durable data is
+    /// damaged; `PermissionDenied`, `NoSpace` and `Io` as the system says.
+    pub fn open(mut self) -> Result<Database> {
+        let directory = match self.settings.internals.directory.take() {
+            Some(directory) => directory,
+            None => {
+                let create = self.settings.create && !self.settings.read_only;
+                Arc::new(DirectDirectory::open(&self.path, create)?)
+            }
+        };
+        Ok(Database { handle: open::open(&self.settings, &directory)? })
+    }
 }
 
 impl Database {
@@ -94,7 +115,15 @@ impl Database {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
         };
         core.refresh_backlog();
-        core.checkpoint_locked(&mut state).map_err(|error| core.health.stop(error))?;
+        if let Err(error) = core.checkpoint_locked(&mut state) {
+            if error.kind() == ErrorKind::NoSpace {
+                // Nothing became durable: it is there as before.
+                core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
+                keyspace.dropped.store(false, Ordering::Release);
+                core.refresh_backlog();
+            }
+            return Err(core.health.stop_unless_harmless(error));
+        }
         drop(state);
         for buffer in &keyspace.current_view().buffers {
             core.visibility.wait_until_visible(buffer.last());

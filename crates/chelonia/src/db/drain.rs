@@ -39,6 +39,8 @@ impl Core {
     /// Drains the oldest finalized memtable of `keyspace`; false if there is none.
     pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
         let mut partial = keyspace.drain.lock();
+        // It may have taken long to get here, and the next absorb may take longer.
+        self.health.check_write()?;
         let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last());
         let start = self.clock.now();
@@ -92,12 +94,13 @@ impl Core {
             partial.versions.push((upto, keyspace.lifetimes.hold(version, lost)));
         }
         drop(drained);
+        // Not harmless whatever it is: all of the memtable is absorbed, and must not be again.
+        let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;
         let versions = std::mem::take(&mut partial.versions);
         let Some((_, newest)) = versions.last() else {
             return Err(Error::internal("a drain made no version"));
         };
-        *keyspace.latest.lock() =
-            Latest { root: keyspace.engine.root()?, absorbed: last, version: newest.clone() };
+        *keyspace.latest.lock() = Latest { root, absorbed: last, version: newest.clone() };
         self.snapshots
             .publish(keyspace.id, buffer, &versions, || keyspace.publish(buffer, &versions));
         keyspace.lifetimes.published();

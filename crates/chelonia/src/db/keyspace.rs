@@ -224,12 +224,9 @@ pub(crate) fn check_entry(key: &[u8], value: Option<&[u8]>) -> Result<()> {
 pub(crate) fn checked_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Result<KeyRange> {
     let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
     let range = KeyRange { lower: own(range.start_bound()), upper: own(range.end_bound()) };
-    let ends = |bound: &Bound<Vec<u8>>| match bound {
-        Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
-        Bound::Unbounded => None,
-    };
-    match (ends(&range.lower), ends(&range.upper)) {
-        (Some(lower), Some(upper)) if lower > upper => {
+    use Bound::{Excluded, Included};
+    match (&range.lower, &range.upper) {
+        (Included(lower) | Excluded(lower), Included(upper) | Excluded(upper)) if lower > upper => {
             Err(Error::invalid("the range ends before it begins"))
         }
         _ => Ok(range),

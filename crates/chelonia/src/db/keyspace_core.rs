@@ -18,6 +18,7 @@ use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, View};
 use crate::engine::{Engine, OwnedExtent};
+use std::collections::BTreeSet;
 
 /// A keyspace, shared by its handles and the background.
 pub struct KeyspaceCore {
@@ -107,7 +108,7 @@ impl KeyspaceCore {
         self.view.replace(Arc::new(next));
     }
 
-    /// The finalized memtables and the active one, newest first.
+    /// The finalized memtables, newest first.
     pub fn frozen(&self) -> Vec<Arc<Buffer>> {
         self.current_view().buffers[1..].to_vec()
     }
@@ -143,9 +144,11 @@ impl KeyspaceCore {
     /// everything it has is free once no view shows it.
     pub fn release_all_extents(&self) -> Result<()> {
         let _drain = self.drain.lock();
-        let mut extents = Vec::new();
+        // Each once: large values of a memtable that was half absorbed when the device was full are
+        // in both.
+        let mut extents = BTreeSet::new();
         self.engine.version().extents(&mut |owned| {
-            extents.push(owned);
+            extents.insert(owned);
             Ok(())
         })?;
         for buffer in &self.current_view().buffers {

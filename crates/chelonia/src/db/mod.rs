@@ -6,8 +6,8 @@
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
 //! | `commit`, `record`, `visibility`, `pacing` | the life of a write |
 //! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
-//! | `drain`, `checkpoint`, `background`, `governor` | from memory to the data file |
-//! | `open`, `health`, `verify`, `stats`, `inspect` | recovery, failure, inspection |
+//! | `drain`, `checkpoint`, `background`, `signals`, `governor` | from memory to the data file |
+//! | `open`, `settings`, `health`, `verify`, `stats`, `inspect` | recovery, failure, inspection |
 
 mod background;
 mod batch;
@@ -30,6 +30,8 @@ mod open;
 mod options;
 mod pacing;
 mod record;
+mod settings;
+mod signals;
 mod snapshot;
 mod snapshots;
 mod stats;
@@ -38,12 +40,12 @@ mod view;
 mod visibility;
 
 pub use batch::Batch;
-pub use builder::{DatabaseBuilder, Internals};
+pub use builder::DatabaseBuilder;
 pub use database::Database;
 pub use iter::Iter;
 pub use keyspace::Keyspace;
-pub use open::RecoveryProgress;
 pub use options::{Durability, KeyspaceOptions};
+pub use settings::{Internals, RecoveryProgress};
 pub use snapshot::Snapshot;
 pub use stats::{
     BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, Stats,

@@ -22,8 +22,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
-use crate::db::background::{Signals, Threads};
-use crate::db::builder::DatabaseBuilder;
+use crate::db::background::Threads;
 use crate::db::core::{CheckpointState, CommitState, Core, Counters};
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
@@ -33,6 +32,8 @@ use crate::db::lifetimes::Lifetimes;
 use crate::db::options::StoredOptions;
 use crate::db::pacing::Pacer;
 use crate::db::record::Entries;
+use crate::db::settings::{RecoveryProgress, Settings};
+use crate::db::signals::Signals;
 use crate::db::snapshots::Snapshots;
 use crate::db::view::Buffer;
 use crate::db::visibility::Visibility;
@@ -50,33 +51,22 @@ const LOG_SEGMENT_BYTES_FIRST: u64 = 16 << 10;
 /// The number of the first keyspace.
 const FIRST_KEYSPACE: u32 = 1;
 
-/// How far a recovery has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RecoveryProgress {
-    /// Bytes of log records replayed so far.
-    pub log_bytes_done: u64,
-    /// Bytes of log records to replay.
-    pub log_bytes_total: u64,
-    /// Records replayed so far.
-    pub records: u64,
-}
-
 /// How many records are replayed between two reports of progress.
 const PROGRESS_EVERY: u64 = 4096;
 
-/// Opens the database that `builder` describes in `directory`.
-pub fn open(builder: &DatabaseBuilder, directory: &Arc<dyn Directory>) -> Result<Arc<Handle>> {
-    Governor::check(builder.memory)?;
-    let lock = directory.lock(!builder.read_only, !builder.read_only)?;
-    let budget = Budget::new(builder.memory);
-    let core = match Storage::open(&**directory, &budget, builder.read_only) {
+/// Opens the database in `directory` as `settings` say.
+pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<Handle>> {
+    Governor::check(settings.memory)?;
+    let lock = directory.lock(!settings.read_only, !settings.read_only)?;
+    let budget = Budget::new(settings.memory);
+    let core = match Storage::open(&**directory, &budget, settings.read_only) {
         Ok(opened) if opened.superblock.catalog.is_some() => {
-            open_existing(builder, directory, opened)?
+            open_existing(settings, directory, opened)?
         }
-        Ok(opened) if may_create(builder) => begin(builder, directory, opened.storage)?,
-        Err(error) if error.kind() == ErrorKind::NotFound && may_create(builder) => {
-            let opened = Storage::create(&**directory, &budget, builder.salt()?)?;
-            begin(builder, directory, opened.storage)?
+        Ok(opened) if may_create(settings) => begin(settings, directory, opened.storage)?,
+        Err(error) if error.kind() == ErrorKind::NotFound && may_create(settings) => {
+            let opened = Storage::create(&**directory, &budget, settings.salt()?)?;
+            begin(settings, directory, opened.storage)?
         }
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => return Err(Error::new(ErrorKind::NotFound, "there is no database at this path")),
@@ -91,19 +81,19 @@ pub fn open(builder: &DatabaseBuilder, directory: &Arc<dyn Directory>) -> Result
     Ok(Handle::new(core, threads))
 }
 
-fn may_create(builder: &DatabaseBuilder) -> bool {
-    builder.create && !builder.read_only
+fn may_create(settings: &Settings) -> bool {
+    settings.create && !settings.read_only
 }
 
 /// Makes a new database of a data file that no checkpoint was made in.
 fn begin(
-    builder: &DatabaseBuilder,
+    settings: &Settings,
     directory: &Arc<dyn Directory>,
     storage: Arc<Storage>,
 ) -> Result<Arc<Core>> {
     let start = LogPosition::START;
-    let (tail, log) = Log::create(Arc::clone(directory), &log_options(builder, &storage), start)?;
-    let core = new_core(builder, directory, storage, FIRST_KEYSPACE, SeqNo::ZERO);
+    let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &storage), start)?;
+    let core = new_core(settings, directory, storage, FIRST_KEYSPACE, SeqNo::ZERO);
     let _ = core.log.set(log);
     core.commit.lock().tail = Some(tail);
     // The first catalog, an empty one: from now on there is a database.
@@ -111,35 +101,38 @@ fn begin(
     Ok(core)
 }
 
-fn log_options(builder: &DatabaseBuilder, storage: &Storage) -> LogOptions {
-    let max = Governor::log_segment_bytes(builder.memory);
+fn log_options(settings: &Settings, storage: &Storage) -> LogOptions {
+    let max = Governor::log_segment_bytes(settings.memory);
     LogOptions {
         salt: storage.salt(),
-        segment_bytes_first: builder.internals.log_segment_bytes.unwrap_or(LOG_SEGMENT_BYTES_FIRST),
-        segment_bytes_max: builder.internals.log_segment_bytes.unwrap_or(max),
+        segment_bytes_first: settings
+            .internals
+            .log_segment_bytes
+            .unwrap_or(LOG_SEGMENT_BYTES_FIRST),
+        segment_bytes_max: settings.internals.log_segment_bytes.unwrap_or(max),
         budget: Arc::clone(storage.budget()),
     }
 }
 
 /// The shared state, with no keyspaces and no log yet.
 fn new_core(
-    builder: &DatabaseBuilder,
+    settings: &Settings,
     directory: &Arc<dyn Directory>,
     storage: Arc<Storage>,
     next_keyspace: u32,
     visible: SeqNo,
 ) -> Arc<Core> {
     let visibility = Arc::new(Visibility::new(visible));
-    let clock = builder.internals.clock.clone();
+    let clock = settings.internals.clock.clone();
     let budget = Arc::clone(storage.budget());
     Arc::new(Core {
         directory: Arc::clone(directory),
         storage,
-        read_only: builder.read_only,
+        read_only: settings.read_only,
         log: OnceLock::new(),
-        durability: builder.durability,
-        workers: builder.workers(),
-        stepped: builder.internals.stepped,
+        durability: settings.durability,
+        workers: settings.workers(),
+        stepped: settings.internals.stepped,
         commit: Mutex::new(CommitState { tail: None, next_seqno: visible.next(), next_ticket: 0 }),
         snapshots: Snapshots::new(Arc::clone(&visibility)),
         visibility,
@@ -147,7 +140,7 @@ fn new_core(
         keyspaces_change: Mutex::new(()),
         checkpoint: Mutex::new(CheckpointState { durable: BTreeMap::new(), next_keyspace }),
         health: Health::default(),
-        governor: Governor::new(budget, builder.internals.write_share),
+        governor: Governor::new(budget, settings.internals.write_share),
         pacer: Pacer::new(clock.clone()),
         clock,
         signals: Signals::default(),
@@ -160,17 +153,17 @@ fn new_core(
 
 /// Steps 2 to 5.
 fn open_existing(
-    builder: &DatabaseBuilder,
+    settings: &Settings,
     directory: &Arc<dyn Directory>,
     opened: Opened,
 ) -> Result<Arc<Core>> {
     let Opened { storage, superblock, catalog } = opened;
     let mark = superblock.log;
-    let core = new_core(builder, directory, storage, catalog.next_keyspace, mark.seqno);
+    let core = new_core(settings, directory, storage, catalog.next_keyspace, mark.seqno);
     open_keyspaces(&core, catalog)?;
-    let options = log_options(builder, &core.storage);
+    let options = log_options(settings, &core.storage);
     let found = survey_log(&core, directory, &options, mark)?;
-    replay_log(builder, &core, directory, &options, mark, &found)?;
+    replay_log(settings, &core, directory, &options, mark, &found)?;
     Ok(core)
 }
 
@@ -279,14 +272,14 @@ fn absorbed_by_id(core: &Core) -> BTreeMap<u32, SeqNo> {
 
 /// Steps 4 and 5.
 fn replay_log(
-    builder: &DatabaseBuilder,
+    settings: &Settings,
     core: &Arc<Core>,
     directory: &Arc<dyn Directory>,
     options: &LogOptions,
     mark: LogMark,
     surveyed: &Surveyed,
 ) -> Result<()> {
-    let mut replayer = Replayer::new(builder, core, mark.seqno, surveyed.payload_bytes);
+    let mut replayer = Replayer::new(settings, core, mark.seqno, surveyed.payload_bytes);
     let mut replay = |start: LogPosition, payload: &[u8], _: LogPosition| {
         if start.lsn >= surveyed.end.lsn {
             return Ok(Replay::Cut);
@@ -324,7 +317,7 @@ struct Replayer<'a> {
 }
 
 impl<'a> Replayer<'a> {
-    fn new(builder: &'a DatabaseBuilder, core: &'a Arc<Core>, seqno: SeqNo, total: u64) -> Self {
+    fn new(settings: &'a Settings, core: &'a Arc<Core>, seqno: SeqNo, total: u64) -> Self {
         let keyspaces = core.all_keyspaces();
         Self {
             keyspaces: keyspaces.into_iter().map(|keyspace| (keyspace.id.0, keyspace)).collect(),
@@ -333,7 +326,7 @@ impl<'a> Replayer<'a> {
             seqno,
             ticket: 0,
             progress: RecoveryProgress { log_bytes_total: total, ..RecoveryProgress::default() },
-            on_progress: builder.on_recovery.as_deref(),
+            on_progress: settings.on_recovery.as_deref(),
         }
     }
 

@@ -4,6 +4,7 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::engines::EngineKind;
 use crate::filters::FilterKind;
+use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX, BITS_PER_KEY_MIN};
 
 /// How safe a commit is when its call returns. Each level carries every earlier commit with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -31,13 +32,11 @@ pub struct KeyspaceOptions {
 }
 
 /// The range of [`KeyspaceOptions::filter_bits_per_key`].
-const FILTER_BITS: std::ops::RangeInclusive<u32> = 4..=32;
+const FILTER_BITS: std::ops::RangeInclusive<u32> = BITS_PER_KEY_MIN..=BITS_PER_KEY_MAX;
 /// The range of [`KeyspaceOptions::leaf_bytes`]; the lower end is for tests of tiny trees.
 const LEAF_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
 /// The range of the pivots of a node.
 const PIVOTS: std::ops::RangeInclusive<u32> = 4..=64;
-/// The default of [`KeyspaceOptions::filter_bits_per_key`].
-const FILTER_BITS_DEFAULT: u32 = 12;
 
 impl KeyspaceOptions {
     /// Nothing set.
@@ -110,7 +109,7 @@ impl KeyspaceOptions {
         Ok(StoredOptions {
             engine: self.engine.unwrap_or_default(),
             filter: self.filter.unwrap_or_default(),
-            filter_bits_per_key: self.filter_bits_per_key.unwrap_or(FILTER_BITS_DEFAULT),
+            filter_bits_per_key: self.filter_bits_per_key.unwrap_or(BITS_PER_KEY_DEFAULT),
             leaf_bytes: self.leaf_bytes,
             pivots_max: self.pivots_max.unwrap_or(*PIVOTS.end()),
             checkpoint_distance: self.checkpoint_distance,

@@ -17,7 +17,7 @@ use crate::base::codec::{Decoder, put_bytes, put_varint, varint_len};
 use crate::base::error::Result;
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{LARGE_REF_BYTES_MAX, LargeRef, Update};
 
 const KIND_PUT: u64 = 0;
 const KIND_DELETE: u64 = 1;
@@ -50,7 +50,7 @@ pub fn push(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], update: Update<
 pub fn entry_bytes(key: &[u8], value_bytes: Option<usize>) -> usize {
     let value = match value_bytes {
         None => 0,
-        Some(bytes) if bytes >= LARGE_VALUE_BYTES_MIN => 30,
+        Some(bytes) if bytes >= LARGE_VALUE_BYTES_MIN => LARGE_REF_BYTES_MAX,
         Some(bytes) => varint_len(bytes as u64) + bytes,
     };
     5 + varint_len(key.len() as u64) + key.len() + value

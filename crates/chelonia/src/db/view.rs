@@ -5,7 +5,7 @@
 
 use crate::base::bytes::Value;
 use crate::base::checksum::KeyHash;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
@@ -136,7 +136,10 @@ impl View {
                         values[index] = Some(value);
                     }
                 }
-                _ => {
+                Some(Lookup::Pruned) => {
+                    return Err(Error::internal("a write that a pin needs was unlinked"));
+                }
+                Some(Lookup::Absent) | None => {
                     below.push((key, storage.key_hash(key)));
                     places.push(index);
                 }

@@ -72,7 +72,8 @@ impl Visibility {
 
     /// True if ticket `ticket` may be handed out now; the commit lock holder waits until it may.
     pub fn has_room(&self, ticket: u64) -> bool {
-        ticket < self.head.load(Ordering::Acquire) + TICKETS_MAX
+        // Sequentially consistent: waited for, see `advance`.
+        ticket < self.head.load(Ordering::SeqCst) + TICKETS_MAX
     }
 
     /// Waits until ticket `ticket` may be handed out.
@@ -85,8 +86,9 @@ impl Visibility {
     pub fn complete(&self, ticket: u64, end: SeqNo) {
         let slot = self.slot(ticket);
         slot.end.store(end.0, Ordering::Relaxed);
-        // Sequentially consistent against a neighbour doing the same: one of the two sees both
-        // tickets complete, so none is left behind.
+        // Sequentially consistent, as all of `head` is, against a neighbour doing the same: either
+        // it sees this ticket complete, or this thread sees the head it moved up to the ticket. So
+        // none is left behind.
         slot.done.swap(ticket + 1, Ordering::SeqCst);
         self.advance();
         self.wait_until_visible(end);
@@ -106,7 +108,7 @@ impl Visibility {
     fn advance(&self) {
         let mut moved = false;
         loop {
-            let head = self.head.load(Ordering::Acquire);
+            let head = self.head.load(Ordering::SeqCst);
             let slot = self.slot(head);
             if slot.done.load(Ordering::SeqCst) != head + 1 {
                 break;
@@ -115,12 +117,12 @@ impl Visibility {
             // the exchange fails and `end` is not used.
             let end = slot.end.load(Ordering::Relaxed);
             let next = head + 1;
-            if self.head.compare_exchange(head, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if self.head.compare_exchange(head, next, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
                 self.visible.fetch_max(end, Ordering::SeqCst);
                 moved = true;
             }
         }
-        // Sequentially consistent against the sleeper's increment: either it sees the new number,
+        // Sequentially consistent against the sleeper's increment: either it sees the new numbers,
         // or this sees the sleeper.
         if moved && self.sleepers.load(Ordering::SeqCst) > 0 {
             let _order = self.sleep.lock();

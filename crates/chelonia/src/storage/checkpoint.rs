@@ -9,43 +9,24 @@
 //! 1. Until the first copy of the new superblock is written, nothing of the old state is touched;
 //!    until both are, nothing that only the old state refers to is free.
 //! 2. After a superblock could not be written it is not known which one a later open will find:
-//!    no further one is written by this open.
+//!    no further one is written by this open ([`DataFile::make_durable`] sees to it).
+//!
+//! [`DataFile::make_durable`]: crate::storage::data_file::DataFile::make_durable
 //!
 //! Thread-safety: checkpoints exclude each other.
 
 use super::Storage;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
 use crate::storage::data_file::catalog::{self, Catalog};
 use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock, Superblocks};
 
-/// The durable root of the data file.
-pub(super) struct Root {
-    superblocks: Superblocks,
-    /// A superblock could not be written.
-    failed: bool,
-}
-
-impl Root {
-    pub(super) fn new(superblocks: Superblocks) -> Self {
-        Self { superblocks, failed: false }
-    }
-
-    fn check(&self) -> Result<()> {
-        if self.failed {
-            let text = "an earlier write of the superblock failed: reopen the database";
-            return Err(Error::new(ErrorKind::Stopped, text));
-        }
-        Ok(())
-    }
-}
-
 impl Storage {
     /// The superblock that is durable now.
     #[must_use]
     pub fn superblock(&self) -> Superblock {
-        *self.root.lock().superblocks.current()
+        *self.root.lock().current()
     }
 
     /// Makes `catalog`, everything written before this call, and the log position durable. What the
@@ -56,7 +37,7 @@ impl Storage {
     pub fn checkpoint(&self, catalog: &Catalog, log: LogMark) -> Result<Superblock> {
         self.file.check_writable()?;
         let mut root = self.root.lock();
-        root.check()?;
+        self.file.check_syncs()?;
         let bytes = catalog.encode()?;
         let mut blocks = catalog::to_blocks(&bytes);
         let too_long = |_| Error::internal("the catalog is too long");
@@ -68,33 +49,28 @@ impl Storage {
             self.free(extent)?;
             return Err(error);
         }
-        let before = root.superblocks.current().catalog;
+        let before = root.current().catalog;
         let location = CatalogLocation { extent, generation, bytes: length };
-        let next = Superblock { catalog: Some(location), log, ..*root.superblocks.current() };
+        let next = Superblock { catalog: Some(location), log, ..*root.current() };
         self.write_superblock(&mut root, next)?;
         if let Some(before) = before {
             self.free(before.extent)?;
         }
-        Ok(*root.superblocks.current())
+        Ok(*root.current())
     }
 
     /// Makes another log position durable, with the catalog as it is: the mark of a clean close.
     pub fn mark_log(&self, log: LogMark) -> Result<Superblock> {
         self.file.check_writable()?;
         let mut root = self.root.lock();
-        root.check()?;
-        let next = Superblock { log, ..*root.superblocks.current() };
+        let next = Superblock { log, ..*root.current() };
         self.write_superblock(&mut root, next)?;
-        Ok(*root.superblocks.current())
+        Ok(*root.current())
     }
 
-    fn write_superblock(&self, root: &mut Root, mut next: Superblock) -> Result<()> {
+    fn write_superblock(&self, root: &mut Superblocks, mut next: Superblock) -> Result<()> {
         next.file_blocks = self.space.lock().superblock_length();
-        let result = self.sync().and_then(|()| root.superblocks.write(self.file.file(), next));
-        if result.is_err() {
-            root.failed = true;
-            return result;
-        }
+        self.file.make_durable(|file| root.write(file, next))?;
         self.space.lock().superblock_written(next.file_blocks);
         Ok(())
     }
@@ -104,7 +80,7 @@ impl Storage {
     pub fn verify_root(&self) -> Result<u64> {
         let root = self.root.lock();
         let blocks = Superblocks::verify(self.file.file())?;
-        match root.superblocks.current().catalog {
+        match root.current().catalog {
             Some(location) => {
                 catalog::read(&self.file, &location)?;
                 Ok(blocks + u64::from(location.extent.blocks))
@@ -116,6 +92,6 @@ impl Storage {
     /// The extent of the durable catalog, which belongs to no engine.
     #[must_use]
     pub fn catalog_extent(&self) -> Option<Extent> {
-        self.root.lock().superblocks.current().catalog.map(|location| location.extent)
+        self.root.lock().current().catalog.map(|location| location.extent)
     }
 }

@@ -23,8 +23,9 @@
 //!    checkpoint without them is durable (db's duty; the catalog's extent is handled here).
 //! 2. A generation is used once: the open that it counts is durable before the first allocation.
 //!
-//! Locks, in this order: `root` (the superblock; held over its writes), `space`, the cache's, the
-//! budget's. Thread-safety: everything may be called from any thread.
+//! Locks, in this order: `root` (the superblock; held over its writes), the data file's sync,
+//! `space`, the data file's close, the cache's, the budget's. Thread-safety: everything may be
+//! called from any thread.
 
 pub mod block;
 pub mod cache;
@@ -43,7 +44,6 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Mutex};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
-use checkpoint::Root;
 use crossbeam_epoch::Guard;
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
@@ -61,7 +61,8 @@ pub struct Storage {
     facts: IoFacts,
     // Guarded by their mutexes.
     space: Mutex<Space>,
-    root: Mutex<Root>,
+    /// The durable superblock; held over its writes.
+    root: Mutex<Superblocks>,
 }
 
 /// What [`Storage::open`] found.
@@ -150,7 +151,7 @@ impl Storage {
             budget: Arc::clone(budget),
             facts: dir.facts(),
             space: Mutex::new(space),
-            root: Mutex::new(Root::new(superblocks)),
+            root: Mutex::new(superblocks),
         });
         Ok(Opened { storage, superblock, catalog })
     }
@@ -176,8 +177,9 @@ impl Storage {
 
     /// An extent of `blocks` blocks (at least one) that nobody owns. `NoSpace` changes nothing.
     pub fn allocate(&self, blocks: u32) -> Result<Allocation> {
-        self.file.check_writable()?;
-        self.space.lock().allocate(self.file.file(), blocks)
+        let mut space = self.space.lock();
+        let file = self.file.writing()?;
+        space.allocate(&*file, blocks)
     }
 
     /// Takes an extent back that no durable root and no version can reach. It may be overwritten at
@@ -219,8 +221,9 @@ impl Storage {
     /// Gives free space back to the file system, but for `keep_bytes` of it that allocations will
     /// want soon.
     pub fn give_back(&self, keep_bytes: u64) -> Result<()> {
-        self.file.check_writable()?;
-        self.space.lock().give_back(self.file.file(), keep_bytes / BLOCK_BYTES_U64)
+        let mut space = self.space.lock();
+        let file = self.file.writing()?;
+        space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64)
     }
 
     /// Seals `blocks` (whole blocks of an extent with this generation) and writes them from block
@@ -251,7 +254,13 @@ impl Storage {
         self.file.read_many(reads)
     }
 
-    /// Makes everything written so far durable.
+    /// Waits for writes under way, and refuses all later ones with `Stopped`: from then on another
+    /// process may open the file. Reads go on.
+    pub fn close(&self) {
+        self.file.close();
+    }
+
+    /// Makes everything written so far durable. If that fails, no later call succeeds.
     pub fn sync(&self) -> Result<()> {
         self.file.sync()
     }

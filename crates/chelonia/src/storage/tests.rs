@@ -8,6 +8,7 @@ use crate::base::rng::Rng;
 use crate::base::stream::LargeRef;
 use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
+use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 
 const MEMORY: u64 = 32 << 20;
@@ -279,4 +280,41 @@ fn blocks_are_counted_by_kind() {
     assert_eq!(stats.space.used_blocks, 2 + 10 + 1);
     assert_eq!(stats.space.used_blocks + stats.space.free_blocks, stats.space.file_blocks);
     assert_eq!(stats.allocated_bytes, stats.space.file_blocks * BLOCK_BYTES_U64);
+}
+
+#[test]
+fn after_a_failed_sync_none_succeeds_and_reads_go_on() {
+    let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
+    let dir = FaultDirectory::new(memory, plan.clone()).unwrap();
+    let storage = Storage::create(&dir, &Budget::new(MEMORY), 1).unwrap().storage;
+    let place = storage.allocate(1).unwrap();
+    let mut blocks = blocks_of(1, 1);
+    storage.write_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
+    // The system tells a failure once: the next sync of the file would be told that all is well.
+    plan.fail(Fault::once(Call::Sync, 0));
+    assert_eq!(storage.sync().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(storage.sync().unwrap_err().kind(), ErrorKind::Stopped);
+    let failed = storage.checkpoint(&catalog_with(b"root"), log(1)).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Stopped);
+    assert_eq!(storage.mark_log(log(1)).unwrap_err().kind(), ErrorKind::Stopped);
+    storage.read_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
+}
+
+#[test]
+fn nothing_is_written_once_it_is_closed() {
+    let (storage, dir) = Storage::testing(MEMORY);
+    let place = storage.allocate(2).unwrap();
+    let mut blocks = blocks_of(1, 2);
+    storage.write_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
+    storage.close();
+    let before = data_of(&dir);
+    let stopped = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
+    let mut other = blocks_of(2, 2);
+    stopped(storage.write_blocks(place.extent.start, place.generation, &mut other));
+    stopped(storage.allocate(1).map(drop));
+    stopped(storage.give_back(0));
+    stopped(storage.checkpoint(&catalog_with(b"root"), log(1)).map(drop));
+    stopped(storage.sync());
+    storage.read_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
+    assert_eq!(data_of(&dir), before);
 }

@@ -41,8 +41,9 @@ use super::residence::NodeSlot;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
-use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX};
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::base::sync::{Arc, AtomicBool, Ordering};
+use crate::kernels::prefix::common_prefix;
 use crate::run::{Run, RunRef};
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
 use std::collections::BTreeMap;
@@ -90,7 +91,7 @@ impl NodeRef {
             return Err(decoder.damaged("the length of a node is out of bounds"));
         }
         let blocks = Self::blocks_for(bytes);
-        if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / 4096) {
+        if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / BLOCK_BYTES_U64) {
             return Err(decoder.damaged("a node lies beyond the end of numbers"));
         }
         Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
@@ -150,7 +151,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     }
     let mut before: &[u8] = b"";
     for pivot in &node.pivots {
-        let shared = before.iter().zip(pivot.key.iter()).take_while(|(a, b)| a == b).count();
+        let shared = common_prefix(before, &pivot.key);
         put_varint(&mut out, shared as u64);
         put_bytes(&mut out, &pivot.key[shared..]);
         before = &pivot.key;
@@ -345,6 +346,9 @@ impl RootBlob {
                 root.reference = Some(NodeRef::decode(&mut decoder)?);
                 root.summary = Summary::decode(&mut decoder)?;
                 root.disk_blocks = decoder.varint()?;
+                if root.disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
+                    return Err(decoder.damaged("it counts more blocks than any file has"));
+                }
             }
             _ => return Err(decoder.damaged("it says neither that it is empty nor where it is")),
         }

@@ -15,7 +15,6 @@
 //! Counting works on a copy of what changes, so that an error leaves the counts as they were.
 
 use super::node::{Child, Node};
-use super::output::Ledger;
 use super::residence::{NodeSlot, Residence};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -48,11 +47,6 @@ pub(super) fn run_extent(reference: &RunRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
-/// The extent of a large value as db sees it.
-pub(super) fn large_extent(large: &LargeRef) -> OwnedExtent {
-    OwnedExtent { extent: large.extent, generation: large.generation, large_value: true }
-}
-
 /// The large values that a run lists, each once.
 pub(super) fn large_of(run: &Run) -> Result<BTreeSet<LargeRef>> {
     let mut list = BTreeSet::new();
@@ -72,6 +66,36 @@ pub(super) struct Counts {
     runs: BTreeMap<BlockNo, u32>,
     /// References by runs to large values, by first block.
     large: BTreeMap<BlockNo, u32>,
+}
+
+/// What a pass changed: its notes, made as it goes.
+#[derive(Default)]
+pub(super) struct Ledger {
+    /// Runs that were written, by first block.
+    pub runs: BTreeMap<BlockNo, RunRef>,
+    /// Nodes that were written.
+    pub nodes: Vec<OwnedExtent>,
+    /// References to runs by nodes that came or went, by first block: how many more, if not none.
+    pub references: BTreeMap<BlockNo, (RunRef, i64)>,
+    /// Nodes that the next version does not have.
+    pub nodes_retired: Vec<OwnedExtent>,
+    /// Large values that came with the updates.
+    pub large: Vec<LargeRef>,
+}
+
+impl Ledger {
+    /// Notes that a node refers to `runs` (`change` 1), or no longer does (-1). Most of a node that
+    /// is written anew cancels out.
+    pub fn refer(&mut self, runs: impl Iterator<Item = Arc<Run>>, change: i64) {
+        for run in runs {
+            let start = run.reference().extent.start;
+            let (_, sum) = self.references.entry(start).or_insert((*run.reference(), 0));
+            *sum += change;
+            if *sum == 0 {
+                self.references.remove(&start);
+            }
+        }
+    }
 }
 
 /// What a pass changed for the outside.
@@ -164,10 +188,10 @@ impl Counts {
             let is_fresh = fresh.contains(&large);
             let (_, after) = counts.apply(large.extent.start, !is_fresh, change)?;
             if is_fresh {
-                settled.gained.push(large_extent(&large));
+                settled.gained.push(OwnedExtent::from(&large));
             }
             if after == 0 {
-                settled.lost.push(large_extent(&large));
+                settled.lost.push(OwnedExtent::from(&large));
             }
         }
         Ok(counts.changed)
@@ -261,7 +285,7 @@ pub(super) fn walk_extents(
             visit(run_extent(run.reference()))?;
             for large in large_of(&run)? {
                 if seen_large.insert(large.extent.start) {
-                    visit(large_extent(&large))?;
+                    visit(OwnedExtent::from(&large))?;
                 }
             }
         }

@@ -73,6 +73,12 @@ const LEAF_AUTO_MAX: u64 = 2 << 20;
 /// So many leaves come with one absorb, if they follow the checkpoint distance.
 const LEAVES_PER_ABSORB: u64 = 32;
 
+/// The most levels of a buffer: a read asks a filter for each of them, at each node on its way.
+const LEVELS_MAX: usize = 6;
+
+/// A pivot is flushed when a whole leaf's weight waits for it.
+const FLUSH_PERCENT: u64 = 100;
+
 /// The measures of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct TurtleOptions {
@@ -98,8 +104,8 @@ impl TurtleOptions {
             leaf_bytes: options.leaf_bytes,
             checkpoint_distance: options.checkpoint_distance,
             pivots_max: options.pivots_max as usize,
-            levels_max: 6,
-            flush_percent: 100,
+            levels_max: LEVELS_MAX,
+            flush_percent: FLUSH_PERCENT,
             run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
         }
     }
@@ -304,7 +310,7 @@ impl Engine for Turtle {
         let version = self.newest();
         let summary = version.summary;
         let events = &self.shared.events;
-        let read = |count: &crate::base::sync::AtomicU64| count.load(Ordering::Relaxed);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let stored = version.root.reference().is_some();
         EngineStats {
             height: if stored { u32::from(version.root.height()) } else { 0 },

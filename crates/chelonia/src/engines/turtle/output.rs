@@ -1,55 +1,23 @@
 //! What a pass has written and what it no longer refers to.
 //!
-//! Every extent that a pass allocates is noted here at once, so that a failure gives all of them
+//! Every extent that a pass allocates is noted at once, so that a failure gives all of them
 //! back. Notes on references go to the counts (`counts.rs`) when the pass has succeeded.
 //!
 //! Workers share it; builders are recycled between them, so that a pass touches fresh memory only
 //! once per worker.
 
 use super::codec::{self, NodeRef};
-use super::counts::{Counts, Settled};
+use super::counts::{Counts, Ledger, Settled};
 use super::events::{Event, Events};
 use super::node::{Child, Node, Pivot, weight};
 use super::residence::Residence;
 use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
-use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX};
 use crate::base::stream::{LargeRef, Update};
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::engine::OwnedExtent;
-use crate::run::{Run, RunBuilder, RunOptions, RunRef};
-use std::collections::BTreeMap;
-
-/// What a pass changed, for the counts.
-#[derive(Default)]
-pub(super) struct Ledger {
-    /// Runs that were written, by first block.
-    pub runs: BTreeMap<BlockNo, RunRef>,
-    /// Nodes that were written.
-    pub nodes: Vec<OwnedExtent>,
-    /// References to runs by nodes that came or went, by first block: how many more, if not none.
-    pub references: BTreeMap<BlockNo, (RunRef, i64)>,
-    /// Nodes that the next version does not have.
-    pub nodes_retired: Vec<OwnedExtent>,
-    /// Large values that came with the updates.
-    pub large: Vec<LargeRef>,
-}
-
-impl Ledger {
-    /// Notes that a node refers to `runs` (`change` 1), or no longer does (-1). Most of a node that
-    /// is written anew cancels out.
-    fn refer(&mut self, runs: impl Iterator<Item = Arc<Run>>, change: i64) {
-        for run in runs {
-            let start = run.reference().extent.start;
-            let (_, sum) = self.references.entry(start).or_insert((*run.reference(), 0));
-            *sum += change;
-            if *sum == 0 {
-                self.references.remove(&start);
-            }
-        }
-    }
-}
+use crate::run::{Run, RunBuilder, RunOptions};
 
 /// The output of one pass.
 pub(super) struct Output<'t> {

@@ -9,10 +9,12 @@
 //! tree's invariants, not of memory.
 
 use super::Tree;
-use super::node::{Child, Held, Kind, Node, Slot, Target};
+use super::child::{Child, Kind, Slot};
+use super::node::{Held, Node, Target};
 use super::record::Entry;
 use crate::base::ids::SeqNo;
 use crate::base::stream::{LargeRef, Update};
+use crate::kernels::prefix::common_prefix;
 use crate::memtable::Pins;
 
 /// One insert on its way.
@@ -81,7 +83,7 @@ impl<'t> Insert<'t, '_> {
         let mut depth = 0;
         loop {
             let prefix = node.prefix();
-            let common = common_bytes(prefix, &self.key[depth..]);
+            let common = common_prefix(prefix, &self.key[depth..]);
             if common < prefix.len() {
                 // The root has no prefix, so there is a parent.
                 return parent
@@ -161,7 +163,7 @@ impl<'t> Insert<'t, '_> {
     fn split_entry(&mut self, place: Parent<'t>, other: Entry<'t>, depth: usize) -> Round {
         let entry = self.draft();
         let (ours, theirs) = (&self.key[depth..], &other.key()[depth..]);
-        let common = common_bytes(ours, theirs);
+        let common = common_prefix(ours, theirs);
         let both = Node::create(&self.tree.arena, Kind::N4, &theirs[..common]);
         put(both, theirs.get(common).copied(), Child::entry(other));
         put(both, ours.get(common).copied(), Child::entry(entry));
@@ -234,21 +236,4 @@ fn hold_both<'t>(parent: Parent<'t>, node: Node<'t>) -> Option<(Held<'t>, Held<'
         return None;
     }
     Some((above, node.hold()?))
-}
-
-/// How many bytes both begin with.
-#[inline]
-pub(super) fn common_bytes(a: &[u8], b: &[u8]) -> usize {
-    let (mut at, end) = (0, a.len().min(b.len()));
-    while let (Some(left), Some(right)) = (a[at..].first_chunk::<8>(), b[at..].first_chunk::<8>()) {
-        let differ = u64::from_le_bytes(*left) ^ u64::from_le_bytes(*right);
-        if differ != 0 {
-            return at + differ.trailing_zeros() as usize / 8;
-        }
-        at += 8;
-    }
-    while at < end && a[at] == b[at] {
-        at += 1;
-    }
-    at
 }

@@ -41,7 +41,9 @@
 #![expect(unsafe_code, reason = "an island: follows addresses of nodes and records in an arena")]
 
 mod array;
+mod child;
 mod insert;
+mod layout;
 mod node;
 mod record;
 mod walk;
@@ -54,7 +56,8 @@ use crate::base::budget::Budget;
 use crate::base::stream::LargeRef;
 use crate::base::sync::{Arc, Mutex};
 use crate::memtable::arena::{Arena, Totals};
-use node::{Child, Node, Slot, Target};
+use child::{Child, Slot};
+use node::{Node, Target};
 
 /// The tree; see the head of the file.
 pub struct Tree {

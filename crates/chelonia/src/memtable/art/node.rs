@@ -1,21 +1,10 @@
-//! The inner nodes of the index, and the tagged addresses that lead to them.
-//!
-//! ```text
-//! header (24)      lock and obsolete mark 2 | unused 1 | count 1 | prefix length 4 | prefix 8
-//!                  | terminal 8
-//! node of 4        header | keys 8 (the low four bytes)  | 4 slots                      =   64
-//! node of 16       header | keys 16                      | 16 slots           (+ 24)    =  192
-//! node of 48       header | a byte per key: slot + 1     | 48 slots           (+ 40)    =  704
-//! node of 256      header | 256 slots                                         (+ 40)    = 2112
-//! ```
+//! The inner nodes of the index: how they are read and changed. How they lie in memory is in
+//! `layout`, the addresses that lead to them are in `child`.
 //!
 //! A node stands for all keys that begin with one byte string, its path. `prefix` is the part of
 //! the path below its parent's slot: up to 8 bytes stand in the node, longer ones are an address
 //! of key bytes in some record. `terminal` holds the entry whose key is the path itself; the slot
 //! of a byte holds an entry (if one key only goes that way) or a node.
-//!
-//! Slots and the terminal are *children*: addresses with the kind in the low three bits, so that
-//! a reader knows where to look before the node's first cache line has come.
 //!
 //! Invariants:
 //! 1. Prefix and kind never change. A node whose prefix or size does not fit any more is replaced
@@ -31,16 +20,16 @@
 
 #![expect(unsafe_code, reason = "an island: nodes laid out in arena memory")]
 
+use super::child::{Child, Kind, Slot, Tagged};
+use super::layout::{
+    Header, N4, N16, N48, N256, PREFIX_INLINE_BYTES, Prefix, greatest, least, set_byte,
+};
 use super::record::{Entry, Record};
-use crate::base::sync::{AtomicPtr, AtomicU8, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicU8, Mutex, MutexGuard, Ordering};
 use crate::kernels::node16::position16;
-use crate::kernels::prefetch::prefetch_read;
 use crate::memtable::arena::Arena;
 use std::marker::PhantomData;
-use std::ptr::{NonNull, null_mut};
-
-/// Prefixes up to this long stand in the node.
-const PREFIX_INLINE_BYTES: usize = 8;
+use std::ptr::NonNull;
 
 /// The place of a child in the order of its node: 0 is the terminal, `1 + b` the slot of byte `b`.
 pub(super) type Position = u16;
@@ -60,27 +49,6 @@ fn byte_at(position: Position) -> Option<u8> {
     u8::try_from(position.checked_sub(1)?).ok()
 }
 
-/// A slot or terminal: null, or an address with a kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Child(*mut u8);
-
-const KIND_MASK: usize = 7;
-const ENTRY: usize = 0;
-
-/// The kinds of nodes, as the tags of their addresses.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(usize)]
-pub(super) enum Kind {
-    /// Up to 4 children.
-    N4 = 1,
-    /// Up to 16.
-    N16 = 2,
-    /// Up to 48.
-    N48 = 3,
-    /// Any number.
-    N256 = 4,
-}
-
 /// What a child leads to.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'t> {
@@ -93,19 +61,6 @@ pub(super) enum Target<'t> {
 }
 
 impl Child {
-    /// No child.
-    pub(super) const NONE: Child = Child(null_mut());
-
-    /// The child that is this entry.
-    pub(super) fn entry(entry: Entry<'_>) -> Self {
-        Self(entry.raw().as_ptr().cast())
-    }
-
-    /// True if there is none.
-    pub(super) fn is_none(self) -> bool {
-        self.0.is_null()
-    }
-
     /// Where it leads.
     ///
     /// # Safety
@@ -113,110 +68,14 @@ impl Child {
     /// acquire order, or made on this thread.
     #[inline]
     pub(super) unsafe fn target<'t>(self) -> Target<'t> {
-        let kind = match self.0.addr() & KIND_MASK {
-            ENTRY => {
-                return NonNull::new(self.0.cast::<Record>()).map_or(Target::Nothing, |record| {
-                    // SAFETY: the caller's word; children without a tag are records.
-                    Target::Entry(unsafe { Entry::from_raw(record) })
-                });
-            }
-            1 => Kind::N4,
-            2 => Kind::N16,
-            3 => Kind::N48,
-            _ => Kind::N256,
-        };
-        let at = self.0.map_addr(|address| address & !KIND_MASK);
-        // SAFETY: a tag is put on addresses of nodes only, which are not null.
-        let at = unsafe { NonNull::new_unchecked(at.cast::<Header>()) };
-        Target::Node(Node { at, kind, tree: PhantomData })
-    }
-
-    /// Asks for the first line of a node; entries are left alone.
-    #[inline]
-    fn prefetch_node(self) {
-        if self.0.addr() & KIND_MASK != ENTRY {
-            prefetch_read(self.0.cast_const());
+        match self.tagged() {
+            Tagged::Nothing => Target::Nothing,
+            // SAFETY: the caller's word; children without a tag are records.
+            Tagged::Entry(at) => Target::Entry(unsafe { Entry::from_raw(at.cast::<Record>()) }),
+            Tagged::Node(at, kind) => Target::Node(Node { at: at.cast(), kind, tree: PhantomData }),
         }
     }
 }
-
-/// A slot or terminal, shared.
-#[repr(transparent)]
-pub(super) struct Slot(AtomicPtr<u8>);
-
-impl Slot {
-    /// A slot that holds `child`.
-    pub(super) fn new(child: Child) -> Self {
-        Self(AtomicPtr::new(child.0))
-    }
-
-    /// What it holds; see [`Child::target`].
-    #[inline]
-    pub(super) fn load(&self) -> Child {
-        Child(self.0.load(Ordering::Acquire))
-    }
-
-    /// Publishes `child`. Slots of published nodes change under the node's lock only.
-    #[inline]
-    pub(super) fn store(&self, child: Child) {
-        self.0.store(child.0, Ordering::Release);
-    }
-}
-
-/// The part of a path below the parent's slot: inline if it is short.
-#[derive(Clone, Copy)]
-#[repr(C)]
-union Prefix {
-    inline: [u8; PREFIX_INLINE_BYTES],
-    outside: *const u8,
-}
-
-#[repr(C)]
-struct Header {
-    /// True inside: obsolete.
-    lock: Mutex<bool>,
-    _unused: u8,
-    /// Keys in use; nodes of 256 do not count.
-    count: AtomicU8,
-    prefix_bytes: u32,
-    prefix: Prefix,
-    terminal: Slot,
-}
-
-#[repr(C)]
-struct N4 {
-    header: Header,
-    keys: AtomicU64,
-    slots: [Slot; 4],
-}
-
-#[repr(C)]
-struct N16 {
-    header: Header,
-    keys: [AtomicU64; 2],
-    slots: [Slot; 16],
-    _padding: [u64; 3],
-}
-
-#[repr(C)]
-struct N48 {
-    header: Header,
-    index: [AtomicU64; 32],
-    slots: [Slot; 48],
-    _padding: [u64; 5],
-}
-
-#[repr(C)]
-struct N256 {
-    header: Header,
-    slots: [Slot; 256],
-    _padding: [u64; 5],
-}
-
-const _: () = assert!(size_of::<Header>() == 24);
-const _: () = assert!(size_of::<N4>() == 64 && size_of::<N16>() == 192);
-const _: () = assert!(size_of::<N48>() == 704 && size_of::<N256>() == 2112);
-const _: () = assert!(align_of::<N256>() == crate::memtable::arena::ALIGNMENT);
 
 /// A node of a tree, borrowed from it.
 #[derive(Clone, Copy)]
@@ -279,7 +138,7 @@ impl<'t> Node<'t> {
 
     /// The child that leads here.
     pub(super) fn child(self) -> Child {
-        Child(self.at.as_ptr().cast::<u8>().map_addr(|address| address | self.kind as usize))
+        Child::node(self.at.cast(), self.kind)
     }
 
     /// The kind.
@@ -509,80 +368,4 @@ impl<'t> Held<'t> {
     pub(super) fn retire(mut self) {
         *self.obsolete = true;
     }
-}
-
-impl Kind {
-    /// The next kind that holds more.
-    pub(super) fn larger(self) -> Kind {
-        match self {
-            Kind::N4 => Kind::N16,
-            Kind::N16 => Kind::N48,
-            Kind::N48 | Kind::N256 => Kind::N256,
-        }
-    }
-}
-
-impl N4 {
-    /// The keys, of which the first `count` count.
-    #[inline]
-    fn keys(&self, count: usize) -> ([u8; 8], usize) {
-        (self.keys.load(Ordering::Relaxed).to_le_bytes(), count.min(4))
-    }
-}
-
-impl N16 {
-    /// The keys, of which the first `count` count.
-    #[inline]
-    fn keys(&self, count: usize) -> ([u8; 16], usize) {
-        let [low, high] = self.keys.each_ref().map(|word| word.load(Ordering::Relaxed));
-        let keys = u128::from(low) | (u128::from(high) << 64);
-        (keys.to_le_bytes(), count.min(16))
-    }
-}
-
-impl N48 {
-    /// The least key in use that is not less than `from`.
-    #[inline]
-    fn key_from(&self, from: u8) -> Option<u8> {
-        let mut at = usize::from(from) / 8;
-        let mut word = self.index[at].load(Ordering::Acquire) & (u64::MAX << (from % 8 * 8));
-        while word == 0 {
-            at += 1;
-            word = self.index.get(at)?.load(Ordering::Acquire);
-        }
-        u8::try_from(at * 8 + word.trailing_zeros() as usize / 8).ok()
-    }
-
-    /// The greatest key in use that is not greater than `upto`.
-    #[inline]
-    fn key_upto(&self, upto: u8) -> Option<u8> {
-        let mut at = usize::from(upto) / 8;
-        let mut word = self.index[at].load(Ordering::Acquire) & (u64::MAX >> (56 - upto % 8 * 8));
-        while word == 0 {
-            at = at.checked_sub(1)?;
-            word = self.index[at].load(Ordering::Acquire);
-        }
-        u8::try_from(at * 8 + (63 - word.leading_zeros() as usize) / 8).ok()
-    }
-}
-
-/// Where the least of `keys` stands that is not less than `from`.
-#[inline]
-fn least(keys: &[u8], from: u8) -> Option<usize> {
-    let places = keys.iter().enumerate().filter(|(_, key)| **key >= from);
-    places.min_by_key(|(_, key)| **key).map(|(at, _)| at)
-}
-
-/// Where the greatest of `keys` stands that is not greater than `upto`.
-#[inline]
-fn greatest(keys: &[u8], upto: u8) -> Option<usize> {
-    let places = keys.iter().enumerate().filter(|(_, key)| **key <= upto);
-    places.max_by_key(|(_, key)| **key).map(|(at, _)| at)
-}
-
-/// Publishes one byte of a word that only the caller changes, and whose byte is still zero.
-fn set_byte(word: &AtomicU64, at: usize, byte: u8) {
-    let old = word.load(Ordering::Relaxed);
-    debug_assert!(old.to_le_bytes()[at] == 0, "keys are appended, not changed");
-    word.store(old | (u64::from(byte) << (at * 8)), Ordering::Release);
 }

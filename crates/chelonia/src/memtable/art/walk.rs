@@ -22,13 +22,15 @@
 
 #![expect(unsafe_code, reason = "an island: keeps addresses of nodes and records")]
 
-use super::node::{Child, Node, POSITION_MAX, Position, Target, position_of};
+use super::Tree;
+use super::child::Child;
+use super::node::{Node, POSITION_MAX, Position, Target, position_of};
 use super::record::{Entry, Found, Record, Version, VersionRef};
-use super::{Tree, insert::common_bytes};
 use crate::base::ids::SeqNo;
 use crate::base::keys::Direction;
 use crate::base::stream::Update;
 use crate::base::sync::Arc;
+use crate::kernels::prefix::common_prefix;
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -226,7 +228,7 @@ impl Walk {
 /// On which side of the bound a node's keys are, as far as its prefix tells: `rest` is the bound
 /// from the prefix on. Equal: the prefix does not tell.
 fn side_of_prefix(prefix: &[u8], rest: &[u8]) -> Ordering {
-    let common = common_bytes(prefix, rest);
+    let common = common_prefix(prefix, rest);
     match (prefix.get(common), rest.get(common)) {
         (None, _) => Ordering::Equal,
         // The bound is shorter than every key below.

@@ -64,6 +64,17 @@ impl Waiting {
     }
 }
 
+/// An entry that asks for room.
+#[derive(Clone, Copy)]
+struct Trial {
+    /// The prefix that all keys share with it.
+    prefix_len: usize,
+    /// What all entries take with that prefix, heads and slots not counted.
+    entry_bytes: usize,
+    key_len: usize,
+    payload_len: usize,
+}
+
 /// Entries of one span.
 pub struct BlockBuilder {
     bytes: Vec<u8>,
@@ -149,7 +160,8 @@ impl BlockBuilder {
             entry_bytes = self.sizes_with(prefix_len);
         }
         entry_bytes += entry_size(prefix_len, key.len(), payload.len());
-        if !self.has_room(prefix_len, entry_bytes, key.len(), payload.len()) {
+        let (key_len, payload_len) = (key.len(), payload.len());
+        if !self.has_room(Trial { prefix_len, entry_bytes, key_len, payload_len }) {
             return Ok(Added::Full);
         }
         let too_large = || Error::internal("an entry of a run is beyond every limit");
@@ -173,43 +185,27 @@ impl BlockBuilder {
         sizes.sum()
     }
 
-    /// True if the span should take one more entry and then has this prefix and size.
+    /// True if the span should take the entry on trial: it is one block with it, or should grow.
     #[inline]
-    fn has_room(
-        &self,
-        prefix_len: usize,
-        entry_bytes: usize,
-        key_len: usize,
-        payload_len: usize,
-    ) -> bool {
-        let count = self.entries.len() + 1;
-        let (blocks, _) = span_for(count, prefix_len, entry_bytes);
-        if blocks == 1 {
-            return true;
-        }
-        self.should_grow(prefix_len, entry_bytes, key_len, payload_len)
+    fn has_room(&self, trial: Trial) -> bool {
+        let (blocks, _) = span_for(self.entries.len() + 1, trial.prefix_len, trial.entry_bytes);
+        blocks == 1 || self.should_grow(trial)
     }
 
     /// The choice between growing a span and closing it before the new entry.
-    fn should_grow(
-        &self,
-        prefix_len: usize,
-        entry_bytes: usize,
-        key_len: usize,
-        payload_len: usize,
-    ) -> bool {
+    fn should_grow(&self, trial: Trial) -> bool {
         let count = self.entries.len() + 1;
         if count <= self.entries_min.max(1) {
             return true;
         }
-        let (blocks, grown) = span_for(count, prefix_len, entry_bytes);
+        let (blocks, grown) = span_for(count, trial.prefix_len, trial.entry_bytes);
         let (now, used) = span_for(self.entries.len(), self.prefix_len, self.entry_bytes);
         if blocks <= now {
             return count <= ENTRIES_MAX;
         }
         let room = now * BLOCK_PAYLOAD_BYTES;
-        let own_prefix = key_len.min(PREFIX_LEN_MAX);
-        let own_size = entry_size(own_prefix, key_len, payload_len);
+        let own_prefix = trial.key_len.min(PREFIX_LEN_MAX);
+        let own_size = entry_size(own_prefix, trial.key_len, trial.payload_len);
         let (alone, alone_used) = span_for(1, own_prefix, own_size);
         let wasteful = (room - used) * WASTE_DIVISOR > room;
         // A key unlike the others shortens the prefix: then growing may cost more than closing.

@@ -12,6 +12,10 @@
 //! 1. What [`DataFile::read_blocks`] returns was written to this place in this use of the place.
 //! 2. A write of blocks never reaches the superblocks. That it stays within an extent of the writer
 //!    is the writer's duty.
+//! 3. After a failed sync none succeeds any more: the system tells the failure once, to one of
+//!    those who sync, and what it covers may be another's (rule R8).
+//! 4. Once [`DataFile::close`] has returned the file is not changed any more, whoever is still at
+//!    work: from then on another process may have it.
 //!
 //! Thread-safety: everything may be called from any thread; writes to the same block must be
 //! ordered by the caller, who owns the extent.
@@ -22,9 +26,10 @@ pub mod superblock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::sync::{Arc, AtomicU64, Ordering};
+use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock, RwLockReadGuard};
 use crate::storage::block::{DATA_FILE, seal_all, verify_all};
 use crate::storage::io::{File, ReadRequest};
+use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
 /// Blocks are counted by the number of their kind (`BlockKind`), 0 for what has none.
@@ -61,7 +66,25 @@ pub struct DataFile {
     file: Arc<dyn File>,
     salt: u64,
     read_only: bool,
+    /// Held shared over every change of the file, alone by the close. True inside: closed.
+    closed: RwLock<bool>,
+    /// Held over every sync. True inside: one failed.
+    sync_failed: Mutex<bool>,
     counters: Counters,
+}
+
+/// The right to change the file, which is not closed while somebody has it.
+pub struct Writing<'a> {
+    file: &'a Arc<dyn File>,
+    _open: RwLockReadGuard<'a, bool>,
+}
+
+impl Deref for Writing<'_> {
+    type Target = dyn File;
+
+    fn deref(&self) -> &(dyn File + 'static) {
+        &**self.file
+    }
 }
 
 /// Consecutive blocks to read.
@@ -79,7 +102,14 @@ impl DataFile {
     /// The blocks of `file`.
     #[must_use]
     pub fn new(file: Arc<dyn File>, salt: u64, read_only: bool) -> Self {
-        Self { file, salt, read_only, counters: Counters::default() }
+        Self {
+            file,
+            salt,
+            read_only,
+            closed: RwLock::new(false),
+            sync_failed: Mutex::new(false),
+            counters: Counters::default(),
+        }
     }
 
     /// The salt of the database.
@@ -88,7 +118,7 @@ impl DataFile {
         self.salt
     }
 
-    /// The file itself, for growing and shrinking.
+    /// The file itself, for looking at it.
     #[must_use]
     pub fn file(&self) -> &dyn File {
         &*self.file
@@ -100,6 +130,22 @@ impl DataFile {
             return Err(Error::new(ErrorKind::ReadOnly, "the database is open read-only"));
         }
         Ok(())
+    }
+
+    /// The file, to be changed: `ReadOnly` if it must not be, `Stopped` if it is closed. To be
+    /// asked for once by a thread at a time, and for the time of a call.
+    pub fn writing(&self) -> Result<Writing<'_>> {
+        self.check_writable()?;
+        let open = self.closed.read();
+        if *open {
+            return Err(Error::new(ErrorKind::Stopped, "the database was closed; reopen it"));
+        }
+        Ok(Writing { file: &self.file, _open: open })
+    }
+
+    /// Waits for changes under way, and refuses all later ones. Reads go on.
+    pub fn close(&self) {
+        *self.closed.write() = true;
     }
 
     /// Fills `buffer` (whole blocks) from block `first` on and verifies every block.
@@ -140,13 +186,13 @@ impl DataFile {
         generation: Generation,
         blocks: &mut [u8],
     ) -> Result<()> {
-        self.check_writable()?;
+        let file = self.writing()?;
         let offset = byte_range(first, blocks.len())?;
         if first.0 < FIRST_BLOCK {
             return Err(Error::internal("a write would reach the superblocks"));
         }
         seal_all(blocks, self.salt, generation, first);
-        self.file.write_at(blocks, offset)?;
+        file.write_at(blocks, offset)?;
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         count_kinds(&self.counters.blocks_written, blocks);
         Ok(())
@@ -154,9 +200,26 @@ impl DataFile {
 
     /// Makes everything written durable, and the size of the file.
     pub fn sync(&self) -> Result<()> {
-        self.file.sync()?;
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        self.make_durable(|_| Ok(()))
+    }
+
+    /// Fails if no sync can succeed any more.
+    pub fn check_syncs(&self) -> Result<()> {
+        check_syncs(*self.sync_failed.lock())
+    }
+
+    /// Syncs, then does `rest`, which writes and syncs what refers to what was synced. If any of it
+    /// fails, so does every later call.
+    pub fn make_durable(&self, rest: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
+        let mut failed = self.sync_failed.lock();
+        check_syncs(*failed)?;
+        let file = self.writing()?;
+        let done = file.sync().and_then(|()| {
+            self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            rest(&*file)
+        });
+        *failed = done.is_err();
+        done
     }
 
     /// What was done so far.
@@ -173,6 +236,14 @@ impl DataFile {
             syncs: self.counters.syncs.load(Ordering::Relaxed),
         }
     }
+}
+
+fn check_syncs(failed: bool) -> Result<()> {
+    if failed {
+        let text = "an earlier sync of the data file failed: reopen the database";
+        return Err(Error::new(ErrorKind::Stopped, text));
+    }
+    Ok(())
 }
 
 /// Where `bytes` bytes of whole blocks from `first` on begin in the file.

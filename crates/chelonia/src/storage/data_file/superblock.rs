@@ -73,6 +73,9 @@ pub const OPENS_MAX: u32 = (1 << 24) - 1;
 /// The most blocks of a file: its length in bytes is a number of 64 bits.
 const FILE_BLOCKS_MAX: u64 = u64::MAX / BLOCK_BYTES_U64;
 
+/// What only grows, from 0, never comes here: counting on from it does not overflow.
+const COUNTER_MAX: u64 = u64::MAX / 2;
+
 const MAGIC: [u8; 8] = *b"CHELONIA";
 
 const CHECKSUM_AT: usize = 0;
@@ -250,7 +253,11 @@ impl Superblock {
         if decoder.take(BLOCK_BYTES - CONTENT_END)?.iter().any(|byte| *byte != 0) {
             return Err(decoder.damaged("bytes that should be zero are not"));
         }
-        if opens > OPENS_MAX || !(FIRST_BLOCK..=FILE_BLOCKS_MAX).contains(&file_blocks) {
+        let counters = [generation, lsn.0, durable.0, seqno.0];
+        if opens > OPENS_MAX
+            || !(FIRST_BLOCK..=FILE_BLOCKS_MAX).contains(&file_blocks)
+            || counters.iter().any(|counter| *counter > COUNTER_MAX)
+        {
             return Err(decoder.damaged("a number is beyond its limit"));
         }
         let catalog = (blocks > 0).then_some(location);

@@ -11,7 +11,8 @@
 //! Thread-safety: everything may be called from any thread.
 
 use super::buffer::AlignedBuffer;
-use super::direct_file::{Descriptors, DirectFile};
+use super::buffered_file::BufferedFile;
+use super::direct_file::DirectFile;
 use super::ring::Rings;
 use super::{Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OpenMode, check_name};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -179,7 +180,7 @@ impl Directory for DirectDirectory {
         };
         let writable = mode != OpenMode::Read;
         Ok(Arc::new(DirectFile {
-            descriptors: Arc::new(Descriptors::new(name, buffered, writable)),
+            buffered: Arc::new(BufferedFile::new(name, buffered, writable)),
             direct,
             mapped_log: self.mapped_log,
             rings: Arc::clone(&self.rings),

@@ -24,93 +24,19 @@
 //! same time leave either's bytes.
 
 use super::buffer::{AlignedBuffer, is_aligned};
+use super::buffered_file::{BufferedFile, pwrite_once};
 use super::ring::{RING_ENTRIES, Rings};
 use super::{File, ReadRequest, Region, mapped};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::Arc;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, ftruncate};
-use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The most bytes copied at a time for a caller whose buffer is not aligned.
 const COPY_BYTES_MAX: usize = 1 << 20;
-
-/// A file through the page cache: what files and windows of files share.
-#[derive(Debug)]
-pub struct Descriptors {
-    name: String,
-    buffered: OwnedFd,
-    writable: bool,
-}
-
-impl Descriptors {
-    /// The file `name` behind `buffered`.
-    pub fn new(name: &str, buffered: OwnedFd, writable: bool) -> Self {
-        Self { name: name.to_owned(), buffered, writable }
-    }
-
-    /// The file's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The descriptor through the page cache.
-    pub fn buffered(&self) -> BorrowedFd<'_> {
-        self.buffered.as_fd()
-    }
-
-    /// The size in bytes.
-    pub fn size(&self) -> Result<u64> {
-        let stat = fstat(&self.buffered).map_err(|error| self.error("ask for the size", error))?;
-        Ok(u64::try_from(stat.st_size).unwrap_or(0))
-    }
-
-    /// Writes all of `bytes` through the page cache.
-    pub fn write_buffered(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = self.place(offset, done)?;
-            done += self.written(pwrite_once(self.buffered(), &bytes[done..], at), at)?;
-        }
-        Ok(())
-    }
-
-    fn error(&self, what: &str, error: Errno) -> Error {
-        Error::io(what, &self.name, error.into())
-    }
-
-    /// The offset `done` bytes after `offset`.
-    fn place(&self, offset: u64, done: usize) -> Result<u64> {
-        offset
-            .checked_add(done as u64)
-            .ok_or_else(|| Error::internal("an offset is beyond what files have"))
-    }
-
-    /// The outcome of one write at `at`: a number of bytes that is not zero.
-    fn written(&self, outcome: rustix::io::Result<usize>, at: u64) -> Result<usize> {
-        match outcome {
-            Ok(0) => {
-                let error = io::ErrorKind::WriteZero.into();
-                Err(Error::io("write", &self.name, error).at(&self.name, at))
-            }
-            Ok(bytes) => Ok(bytes),
-            Err(error) => Err(self.error("write", error).at(&self.name, at)),
-        }
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        if self.writable {
-            return Ok(());
-        }
-        Err(Error::io("write", &self.name, io::ErrorKind::PermissionDenied.into()))
-    }
-}
-
-fn pwrite_once(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> rustix::io::Result<usize> {
-    retry_on_intr(|| pwrite(file, bytes, offset))
-}
 
 fn pread_once(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
     retry_on_intr(|| pread(file, &mut *buffer, offset))
@@ -120,7 +46,7 @@ fn pread_once(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> rustix::i
 #[derive(Debug)]
 pub struct DirectFile {
     /// The descriptor through the page cache.
-    pub descriptors: Arc<Descriptors>,
+    pub buffered: Arc<BufferedFile>,
     /// The descriptor around it, of the same file, if there is one.
     pub direct: Option<OwnedFd>,
     /// Whether windows of the file may be mapped.
@@ -133,7 +59,7 @@ impl DirectFile {
     /// Reads some bytes, at least one unless the file ends.
     fn read_some(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
         let Some(direct) = &self.direct else {
-            return pread_once(self.descriptors.buffered(), buffer, offset);
+            return pread_once(self.buffered.descriptor(), buffer, offset);
         };
         if is_aligned(buffer, offset) {
             return pread_once(direct.as_fd(), buffer, offset);
@@ -150,7 +76,7 @@ impl DirectFile {
     /// Writes some bytes, at least one.
     fn write_some(&self, bytes: &[u8], offset: u64) -> rustix::io::Result<usize> {
         let Some(direct) = &self.direct else {
-            return pwrite_once(self.descriptors.buffered(), bytes, offset);
+            return pwrite_once(self.buffered.descriptor(), bytes, offset);
         };
         if is_aligned(bytes, offset) {
             return pwrite_once(direct.as_fd(), bytes, offset);
@@ -158,7 +84,7 @@ impl DirectFile {
         let within = usize::try_from(offset % BLOCK_BYTES_U64).map_err(|_| Errno::OVERFLOW)?;
         if within != 0 || bytes.len() < BLOCK_BYTES {
             let part = bytes.len().min(BLOCK_BYTES - within);
-            return pwrite_once(self.descriptors.buffered(), &bytes[..part], offset);
+            return pwrite_once(self.buffered.descriptor(), &bytes[..part], offset);
         }
         let blocks = bytes.len() / BLOCK_BYTES * BLOCK_BYTES;
         let copy = AlignedBuffer::copy_from(&bytes[..blocks.min(COPY_BYTES_MAX)]);
@@ -167,8 +93,8 @@ impl DirectFile {
 
     /// The reason for which a read at `offset` got nothing.
     fn ends_before(&self, offset: u64) -> Error {
-        let name = self.descriptors.name();
-        match self.descriptors.size() {
+        let name = self.buffered.name();
+        match self.buffered.size() {
             Ok(size) if size <= offset => {
                 Error::corrupt("the file ends too early").at(name, offset)
             }
@@ -183,7 +109,7 @@ impl DirectFile {
     /// Zeros after the end, for a file system that cannot allocate. What lies before the end is
     /// left alone: these file systems promise nothing for it anyway.
     fn allocate_by_writing(&self, offset: u64, end: u64) -> Result<()> {
-        let mut at = self.descriptors.size()?.max(offset);
+        let mut at = self.buffered.size()?.max(offset);
         let zeros = AlignedBuffer::new(COPY_BYTES_MAX);
         while at < end {
             let bytes = usize::try_from(end - at).unwrap_or(usize::MAX).min(zeros.len());
@@ -196,18 +122,18 @@ impl DirectFile {
 
 impl File for DirectFile {
     fn name(&self) -> &str {
-        self.descriptors.name()
+        self.buffered.name()
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < buffer.len() {
-            let at = self.descriptors.place(offset, done)?;
+            let at = self.buffered.place(offset, done)?;
             match self.read_some(&mut buffer[done..], at) {
                 Ok(0) => return Err(self.ends_before(at)),
                 Ok(bytes) => done += bytes,
                 Err(error) => {
-                    return Err(self.descriptors.error("read", error).at(self.name(), at));
+                    return Err(self.buffered.error("read", error).at(self.name(), at));
                 }
             }
         }
@@ -219,14 +145,15 @@ impl File for DirectFile {
         for requests in requests.chunks_mut(RING_ENTRIES) {
             filled.fill(0);
             if requests.len() > 1 {
-                let file = self.direct.as_ref().unwrap_or(&self.descriptors.buffered).as_fd();
+                let file =
+                    self.direct.as_ref().map_or_else(|| self.buffered.descriptor(), AsFd::as_fd);
                 self.rings.read(file, requests, &mut filled, |request| {
                     self.direct.is_none() || is_aligned(request.buffer, request.offset)
                 });
             }
             for (request, filled) in requests.iter_mut().zip(filled) {
                 let filled = filled.min(request.buffer.len());
-                let at = self.descriptors.place(request.offset, filled)?;
+                let at = self.buffered.place(request.offset, filled)?;
                 self.read_at(&mut request.buffer[filled..], at)?;
             }
         }
@@ -234,68 +161,68 @@ impl File for DirectFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.descriptors.check_writable()?;
+        self.buffered.check_writable()?;
         let mut done = 0;
         while done < bytes.len() {
-            let at = self.descriptors.place(offset, done)?;
-            done += self.descriptors.written(self.write_some(&bytes[done..], at), at)?;
+            let at = self.buffered.place(offset, done)?;
+            done += self.buffered.written(self.write_some(&bytes[done..], at), at)?;
         }
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
-        retry_on_intr(|| fdatasync(self.descriptors.buffered()))
-            .map_err(|error| self.descriptors.error("sync", error))
+        retry_on_intr(|| fdatasync(self.buffered.descriptor()))
+            .map_err(|error| self.buffered.error("sync", error))
     }
 
     fn size(&self) -> Result<u64> {
-        self.descriptors.size()
+        self.buffered.size()
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        self.descriptors.check_writable()?;
-        retry_on_intr(|| ftruncate(self.descriptors.buffered(), size))
-            .map_err(|error| self.descriptors.error("set the size", error))
+        self.buffered.check_writable()?;
+        retry_on_intr(|| ftruncate(self.buffered.descriptor(), size))
+            .map_err(|error| self.buffered.error("set the size", error))
     }
 
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.descriptors.check_writable()?;
+        self.buffered.check_writable()?;
         let Some(end) = offset.checked_add(bytes) else {
             return Err(Error::internal("an offset is beyond what files have"));
         };
         if bytes == 0 {
             return Ok(());
         }
-        let file = self.descriptors.buffered();
+        let file = self.buffered.descriptor();
         match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, bytes)) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.allocate_by_writing(offset, end),
-            Err(error) => Err(self.descriptors.error("allocate", error).at(self.name(), offset)),
+            Err(error) => Err(self.buffered.error("allocate", error).at(self.name(), offset)),
         }
     }
 
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.descriptors.check_writable()?;
+        self.buffered.check_writable()?;
         if bytes == 0 {
             return Ok(());
         }
-        let file = self.descriptors.buffered();
+        let file = self.buffered.descriptor();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| fallocate(file, flags, offset, bytes)) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(error) => Err(self.descriptors.error("free", error).at(self.name(), offset)),
+            Err(error) => Err(self.buffered.error("free", error).at(self.name(), offset)),
         }
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        let stat = fstat(self.descriptors.buffered())
-            .map_err(|error| self.descriptors.error("ask for the size", error))?;
+        let stat = fstat(self.buffered.descriptor())
+            .map_err(|error| self.buffered.error("ask for the size", error))?;
         // The unit of this field is 512 bytes, whatever the block size of the file system.
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
     }
 
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
-        self.descriptors.check_writable()?;
-        mapped::map(&self.descriptors, offset, bytes, self.mapped_log)
+        self.buffered.check_writable()?;
+        mapped::map(&self.buffered, offset, bytes, self.mapped_log)
     }
 }

@@ -27,7 +27,7 @@
 #![expect(unsafe_code, reason = "an island: memory mapped from files")]
 
 use super::Region;
-use super::direct_file::Descriptors;
+use super::buffered_file::BufferedFile;
 use crate::base::error::{Error, Result};
 use crate::base::sync::Arc;
 use rustix::io::{Errno, retry_on_intr};
@@ -38,7 +38,7 @@ use std::ptr::NonNull;
 /// Maps `bytes` bytes at `offset` of a file that may be written; `mapped` says whether its file
 /// system is one where that is safe. Otherwise the window is written by system calls.
 pub fn map(
-    file: &Arc<Descriptors>,
+    file: &Arc<BufferedFile>,
     offset: u64,
     bytes: usize,
     mapped: bool,
@@ -75,7 +75,7 @@ unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
     /// Maps and touches the window; `None` if the kernel could not serve it.
-    fn new(file: &Descriptors, offset: u64, bytes: usize) -> rustix::io::Result<Option<Self>> {
+    fn new(file: &BufferedFile, offset: u64, bytes: usize) -> rustix::io::Result<Option<Self>> {
         let page = rustix::param::page_size();
         let skip = usize::try_from(offset % page as u64).map_err(|_| Errno::OVERFLOW)?;
         let mapping_bytes = bytes.checked_add(skip).ok_or(Errno::OVERFLOW)?;
@@ -86,7 +86,7 @@ impl MappedRegion {
                 mapping_bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
-                file.buffered(),
+                file.descriptor(),
                 offset - skip as u64,
             )
         }?;
@@ -134,7 +134,7 @@ impl Drop for MappedRegion {
 /// A window that is written by system calls, where mapping is not safe.
 #[derive(Debug)]
 struct WrittenRegion {
-    file: Arc<Descriptors>,
+    file: Arc<BufferedFile>,
     offset: u64,
     size: usize,
 }

@@ -22,6 +22,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub mod buffer;
+mod buffered_file;
 #[cfg(any(test, feature = "internals"))]
 pub mod crash;
 pub mod direct;

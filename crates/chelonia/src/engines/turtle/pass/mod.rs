@@ -296,6 +296,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         self.events.read_bytes.fetch_add(counted.bytes_read, Ordering::Relaxed);
         self.output.arrived(counted.large);
     }
+
     /// Takes what comes in for `pivot`, and what waits for it, into its child.
     fn descend(
         &self,

@@ -130,6 +130,7 @@ impl<'u> Pass<'_, 'u> {
         }
         buffer
     }
+
     /// Makes the tasks of a flush into leaves.
     pub(super) fn cut_flush<'n>(
         &self,

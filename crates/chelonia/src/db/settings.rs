@@ -1,0 +1,110 @@
+//! What an open is asked for: what a builder collects, and `open` reads.
+
+use crate::base::clock::Clock;
+use crate::base::error::{Error, Result};
+use crate::base::limits::MEMORY_BYTES_DEFAULT;
+use crate::base::sync::Arc;
+use crate::base::workers::Workers;
+use crate::db::options::Durability;
+use crate::storage::io::Directory;
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryProgress {
+    /// Bytes of log records replayed so far.
+    pub log_bytes_done: u64,
+    /// Bytes of log records to replay.
+    pub log_bytes_total: u64,
+    /// Records replayed so far.
+    pub records: u64,
+}
+
+type ProgressFn = dyn Fn(RecoveryProgress) + Send + Sync;
+
+/// How a database is opened; the builder says what each means.
+pub struct Settings {
+    pub memory: u64,
+    pub durability: Durability,
+    pub read_only: bool,
+    pub create: bool,
+    pub threads: Option<usize>,
+    pub on_recovery: Option<Box<ProgressFn>>,
+    pub internals: Internals,
+}
+
+/// What only the project's own tests and tools set.
+pub struct Internals {
+    /// Where files live, if not at the path.
+    pub directory: Option<Arc<dyn Directory>>,
+    /// Background work is done by the committing thread.
+    pub stepped: bool,
+    /// Time.
+    pub clock: Clock,
+    /// The salt of a new database.
+    pub salt: Option<u64>,
+    /// The bytes of all memtables together.
+    pub write_share: Option<u64>,
+    /// The size of all log segments.
+    pub log_segment_bytes: Option<u64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            memory: MEMORY_BYTES_DEFAULT,
+            durability: Durability::default(),
+            read_only: false,
+            create: true,
+            threads: None,
+            on_recovery: None,
+            internals: Internals {
+                directory: None,
+                stepped: false,
+                clock: Clock::real(),
+                salt: None,
+                write_share: None,
+                log_segment_bytes: None,
+            },
+        }
+    }
+}
+
+impl Settings {
+    /// The threads that merges may use.
+    pub fn workers(&self) -> Workers {
+        match self.threads {
+            _ if self.internals.stepped => Workers::inline(),
+            Some(threads) => Workers::new(threads),
+            None => default_workers(),
+        }
+    }
+
+    /// A salt for a new database.
+    pub fn salt(&self) -> Result<u64> {
+        match self.internals.salt {
+            Some(salt) => Ok(salt),
+            None => random_salt(),
+        }
+    }
+}
+
+/// How many threads a merge may use by default: as many as there are processors, at most four.
+fn default_workers() -> Workers {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Workers::new(processors.clamp(1, 4))
+}
+
+/// 64 bits that nobody can guess.
+fn random_salt() -> Result<u64> {
+    let mut bytes = [0_u8; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::io("get random numbers", "", error.into())),
+        }
+    }
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,77 @@
+//! How foreground and background tell each other that there is work.
+//!
+//! Thread-safety: anything may be called from any thread; one thread waits for drains, one for
+//! ticks.
+
+use crate::base::sync::{AtomicBool, Condvar, Mutex, Ordering};
+use std::time::Duration;
+
+/// What the background waits for: see the head of the file.
+#[derive(Default)]
+pub struct Signals {
+    state: Mutex<Wanted>,
+    drain_wanted: Condvar,
+    log_wanted: Condvar,
+    /// The log thread was woken for a segment and has not looked yet.
+    log_woken: AtomicBool,
+}
+
+#[derive(Default)]
+struct Wanted {
+    drain: bool,
+    log: bool,
+    stop: bool,
+}
+
+impl Signals {
+    /// A memtable was finalized.
+    pub fn wake_drain(&self) {
+        self.state.lock().drain = true;
+        self.drain_wanted.notify_all();
+    }
+
+    /// The log wants its next segment prepared.
+    pub fn wake_log(&self) {
+        if !self.log_woken.swap(true, Ordering::Relaxed) {
+            self.state.lock().log = true;
+            self.log_wanted.notify_all();
+        }
+    }
+
+    /// All threads end.
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.drain_wanted.notify_all();
+        self.log_wanted.notify_all();
+    }
+
+    /// Waits until a drain is wanted; false if the thread should end.
+    pub fn wait_for_drain(&self, at_most: Option<Duration>) -> bool {
+        let mut state = self.state.lock();
+        while !state.drain && !state.stop {
+            match at_most {
+                None => self.drain_wanted.wait(&mut state),
+                Some(duration) => {
+                    if self.drain_wanted.wait_for(&mut state, duration).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        state.drain = false;
+        !state.stop
+    }
+
+    /// Waits one interval, or until the log wants a segment; false if the thread should end.
+    pub fn wait_for_tick(&self, interval: Duration) -> bool {
+        let mut state = self.state.lock();
+        while !state.stop && !state.log {
+            if self.log_wanted.wait_for(&mut state, interval).timed_out() {
+                break;
+            }
+        }
+        state.log = false;
+        self.log_woken.store(false, Ordering::Relaxed);
+        !state.stop
+    }
+}

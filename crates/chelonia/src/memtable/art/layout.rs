@@ -1,0 +1,140 @@
+//! The inner nodes of the index as they lie in memory.
+//!
+//! ```text
+//! header (24)      lock and obsolete mark 2 | unused 1 | count 1 | prefix length 4 | prefix 8
+//!                  | terminal 8
+//! node of 4        header | keys 8 (the low four bytes)  | 4 slots                      =   64
+//! node of 16       header | keys 16                      | 16 slots           (+ 24)    =  192
+//! node of 48       header | a byte per key: slot + 1     | 48 slots           (+ 40)    =  704
+//! node of 256      header | 256 slots                                         (+ 40)    = 2112
+//! ```
+//!
+//! Keys of nodes of 4 and 16 stand in the order in which they came. A prefix up to 8 bytes stands
+//! in the node; a longer one is an address of key bytes in some record. Zeros are no keys and null
+//! slots in every kind.
+
+use super::child::Slot;
+use crate::base::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
+
+/// Prefixes up to this long stand in the node.
+pub(super) const PREFIX_INLINE_BYTES: usize = 8;
+
+/// The part of a path below the parent's slot: inline if it is short.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) union Prefix {
+    pub(super) inline: [u8; PREFIX_INLINE_BYTES],
+    pub(super) outside: *const u8,
+}
+
+#[repr(C)]
+pub(super) struct Header {
+    /// True inside: obsolete.
+    pub(super) lock: Mutex<bool>,
+    pub(super) _unused: u8,
+    /// Keys in use; nodes of 256 do not count.
+    pub(super) count: AtomicU8,
+    pub(super) prefix_bytes: u32,
+    pub(super) prefix: Prefix,
+    pub(super) terminal: Slot,
+}
+
+#[repr(C)]
+pub(super) struct N4 {
+    pub(super) header: Header,
+    pub(super) keys: AtomicU64,
+    pub(super) slots: [Slot; 4],
+}
+
+#[repr(C)]
+pub(super) struct N16 {
+    pub(super) header: Header,
+    pub(super) keys: [AtomicU64; 2],
+    pub(super) slots: [Slot; 16],
+    _padding: [u64; 3],
+}
+
+#[repr(C)]
+pub(super) struct N48 {
+    pub(super) header: Header,
+    pub(super) index: [AtomicU64; 32],
+    pub(super) slots: [Slot; 48],
+    _padding: [u64; 5],
+}
+
+#[repr(C)]
+pub(super) struct N256 {
+    pub(super) header: Header,
+    pub(super) slots: [Slot; 256],
+    _padding: [u64; 5],
+}
+
+const _: () = assert!(size_of::<Header>() == 24);
+const _: () = assert!(size_of::<N4>() == 64 && size_of::<N16>() == 192);
+const _: () = assert!(size_of::<N48>() == 704 && size_of::<N256>() == 2112);
+const _: () = assert!(align_of::<N256>() == crate::memtable::arena::ALIGNMENT);
+
+impl N4 {
+    /// The keys, of which the first `count` count.
+    #[inline]
+    pub(super) fn keys(&self, count: usize) -> ([u8; 8], usize) {
+        (self.keys.load(Ordering::Relaxed).to_le_bytes(), count.min(4))
+    }
+}
+
+impl N16 {
+    /// The keys, of which the first `count` count.
+    #[inline]
+    pub(super) fn keys(&self, count: usize) -> ([u8; 16], usize) {
+        let [low, high] = self.keys.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let keys = u128::from(low) | (u128::from(high) << 64);
+        (keys.to_le_bytes(), count.min(16))
+    }
+}
+
+impl N48 {
+    /// The least key in use that is not less than `from`.
+    #[inline]
+    pub(super) fn key_from(&self, from: u8) -> Option<u8> {
+        let mut at = usize::from(from) / 8;
+        let mut word = self.index[at].load(Ordering::Acquire) & (u64::MAX << (from % 8 * 8));
+        while word == 0 {
+            at += 1;
+            word = self.index.get(at)?.load(Ordering::Acquire);
+        }
+        u8::try_from(at * 8 + word.trailing_zeros() as usize / 8).ok()
+    }
+
+    /// The greatest key in use that is not greater than `upto`.
+    #[inline]
+    pub(super) fn key_upto(&self, upto: u8) -> Option<u8> {
+        let mut at = usize::from(upto) / 8;
+        let mut word = self.index[at].load(Ordering::Acquire) & (u64::MAX >> (56 - upto % 8 * 8));
+        while word == 0 {
+            at = at.checked_sub(1)?;
+            word = self.index[at].load(Ordering::Acquire);
+        }
+        u8::try_from(at * 8 + (63 - word.leading_zeros() as usize) / 8).ok()
+    }
+}
+
+/// Where the least of `keys` stands that is not less than `from`.
+#[inline]
+pub(super) fn least(keys: &[u8], from: u8) -> Option<usize> {
+    let places = keys.iter().enumerate().filter(|(_, key)| **key >= from);
+    places.min_by_key(|(_, key)| **key).map(|(at, _)| at)
+}
+
+/// Where the greatest of `keys` stands that is not greater than `upto`.
+#[inline]
+pub(super) fn greatest(keys: &[u8], upto: u8) -> Option<usize> {
+    let places = keys.iter().enumerate().filter(|(_, key)| **key <= upto);
+    places.max_by_key(|(_, key)| **key).map(|(at, _)| at)
+}
+
+/// Publishes one byte of a word that only the caller changes, and whose byte is still zero.
+pub(super) fn set_byte(word: &AtomicU64, at: usize, byte: u8) {
+    let old = word.load(Ordering::Relaxed);
+    debug_assert!(old.to_le_bytes()[at] == 0, "keys are appended, not changed");
+    word.store(old | (u64::from(byte) << (at * 8)), Ordering::Release);
+}
