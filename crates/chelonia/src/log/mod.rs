@@ -139,6 +139,11 @@ impl Drop for Lead<'_> {
 }
 
 impl Log {
+    /// Fails if there are files of a log that holds anything: [`Log::create`] would remove them.
+    pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
+        segments::check_none_in_use(dir)
+    }
+
     /// Makes the log of a new database, whose first record will be at or after `start`. Files of a
     /// log that are there already (left by a creation that did not finish) are removed.
     pub fn create(

@@ -141,6 +141,49 @@ fn paths_that_hold_no_database_are_told() {
 }
 
 #[test]
+fn a_log_without_its_data_file_is_not_written_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("only", "in the log").unwrap();
+    drop((keyspace, database));
+    let data = path.join("data");
+    let whole = std::fs::read(&data).unwrap();
+    let segments = || -> Vec<(String, Vec<u8>)> {
+        let names = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.retain(|name| name.starts_with("log-"));
+        names.sort();
+        names
+            .into_iter()
+            .map(|name| (name.clone(), std::fs::read(path.join(name)).unwrap()))
+            .collect()
+    };
+    let before = segments();
+    for is_empty in [false, true] {
+        std::fs::remove_file(&data).unwrap();
+        if is_empty {
+            std::fs::write(&data, "").unwrap();
+        }
+        let error = Database::open(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.file(), Some("log-0000"), "{error}");
+        assert!(segments() == before, "the log was touched");
+        std::fs::write(&data, &whole).unwrap();
+    }
+    let keyspace = open(&path).keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.get("only").unwrap().unwrap(), b"in the log");
+
+    let foreign = directory.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("log-0000"), "somebody's diary").unwrap();
+    assert_eq!(kind(Database::open(&foreign)), ErrorKind::Corrupt);
+    assert_eq!(std::fs::read(foreign.join("log-0000")).unwrap(), b"somebody's diary");
+    assert!(!foreign.join("data").exists());
+}
+
+#[test]
 fn a_second_open_fails_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
