@@ -53,6 +53,7 @@ const FIRST_KEYSPACE: u32 = 1;
 
 /// How far a recovery has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct RecoveryProgress {
     /// Bytes of log records replayed so far.
     pub log_bytes_done: u64,
