@@ -144,6 +144,11 @@ impl Log {
         segments::check_none_in_use(dir)
     }
 
+    /// The bytes of the log's files in `dir`, for a reader that has no log of its own.
+    pub fn file_bytes(dir: &dyn Directory) -> Result<u64> {
+        segments::bytes_in(dir)
+    }
+
     /// Makes the log of a new database, whose first record will be at or after `start`. Files of a
     /// log that are there already (left by a creation that did not finish) are removed.
     pub fn create(

@@ -77,6 +77,12 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
     Ok(())
 }
 
+/// The bytes of all files of the log in `dir`.
+pub fn bytes_in(dir: &dyn Directory) -> Result<u64> {
+    let names = dir.list()?.into_iter().filter(|name| slot_of(name).is_some());
+    names.map(|name| dir.open(&name, OpenMode::Read, Access::Buffered)?.size()).sum()
+}
+
 /// A file of the log with the blocks it holds (for a free one: held).
 #[derive(Clone, Debug)]
 pub struct Segment {

@@ -227,6 +227,9 @@ fn readers_see_what_is_only_in_the_log_and_write_nothing() {
     assert_eq!(keyspace.iter().count(), 500);
     assert_eq!(keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap().len(), 40_000);
     assert!(reader.verify().unwrap().is_clean());
+    let log_bytes = reader.stats().disk.log_file_bytes;
+    let logs = names.iter().filter(|name| name.starts_with("log-"));
+    assert_eq!(log_bytes, logs.map(|name| bytes(name).len() as u64).sum::<u64>());
     reader.close().unwrap();
     let after: Vec<_> = names.iter().map(|name| bytes(name)).collect();
     assert!(before == after, "a reader wrote");
