@@ -184,6 +184,47 @@ fn a_log_without_its_data_file_is_not_written_over() {
 }
 
 #[test]
+fn an_error_ends_an_iterator() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = open(&directory.path().join("database"));
+    let other = open(&directory.path().join("other"));
+    let make = |database: &Database, name: &str| {
+        let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
+        keyspace.insert("a", "b").unwrap();
+        keyspace
+    };
+    // A dropped keyspace answers that, but for what was begun before.
+    let dropped = make(&database, "dropped");
+    let begun = dropped.iter();
+    let snapshot = database.snapshot();
+    database.drop_keyspace("dropped").unwrap();
+    assert_eq!(begun.map(Result::unwrap).count(), 1);
+    assert_eq!(snapshot.iter(&dropped).map(Result::unwrap).count(), 1);
+    let failed = |mut iter: chelonia::Iter, from_back: bool| {
+        let first = if from_back { iter.next_back() } else { iter.next() };
+        assert!(iter.next().is_none() && iter.next_back().is_none(), "it ends");
+        kind(first.unwrap())
+    };
+    for from_back in [false, true] {
+        assert_eq!(failed(dropped.iter(), from_back), ErrorKind::NotFound);
+        assert_eq!(failed(dropped.prefix("a"), from_back), ErrorKind::NotFound);
+        assert_eq!(failed(dropped.range("a"..).unwrap(), from_back), ErrorKind::NotFound);
+    }
+    assert_eq!(kind(dropped.first_key_value()), ErrorKind::NotFound);
+    // A keyspace of another database, for a snapshot.
+    let foreign = make(&other, "foreign");
+    assert_eq!(failed(snapshot.iter(&foreign), false), ErrorKind::InvalidArgument);
+    // A close in the middle.
+    let keyspace = make(&database, "kept");
+    keyspace.insert("b", "c").unwrap();
+    let mut begun = keyspace.iter();
+    begun.next().unwrap().unwrap();
+    database.close().unwrap();
+    assert_eq!(failed(begun, false), ErrorKind::Stopped);
+    assert_eq!(keyspace.iter().filter_map(Result::ok).count(), 0);
+}
+
+#[test]
 fn a_second_open_fails_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
