@@ -130,6 +130,31 @@ fn exit_codes_tell_what_happened() {
 }
 
 #[test]
+fn errors_say_what_is_wrong_once() {
+    let place = Place::new();
+    let told = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let at = |path: &Path, text: &str| format!("chelonia: {}: {text}\n", path.display());
+    let database = place.database();
+    for command in ["count", "checkpoint", "stats", "verify"] {
+        let none = told(&place.run(command, &[]));
+        assert_eq!(none, at(&database, "there is no database at this path"), "{command}");
+    }
+    std::fs::create_dir(&database).unwrap();
+    let empty = told(&place.run("count", &[]));
+    assert!(empty.starts_with(at(&database, "there is no database at this path").trim_end()));
+    std::fs::remove_dir(&database).unwrap();
+    let deep = place.file("none").join("db");
+    let output = program().args(["put", name(&deep), "k", "v"]).output().unwrap();
+    let parent = format!("cannot create {}: its parent directory is not there", deep.display());
+    assert_eq!(told(&output), at(&deep, &parent));
+    place.print("put", &["key", "value"]);
+    for (command, key) in [("get", "key"), ("delete", "key")] {
+        let none = told(&place.run(command, &[key, "-k", "none"]));
+        assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
+    }
+}
+
+#[test]
 fn ranges_are_scanned_and_counted_both_ways() {
     let place = Place::new();
     let lines: String = (0..100).map(|n| format!("key-{n:02}\tvalue {n}\n")).collect();

@@ -107,13 +107,15 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Opens the database, and recovers it if it was not closed.
+    /// Opens the database, and recovers it if it was not closed. The path is a directory of its
+    /// own; a new one is made within a directory that exists.
     ///
     /// # Errors
-    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made;
-    /// `InvalidArgument` if the path holds something else or the memory budget is under the
-    /// minimum; `Unsupported` if the files are of a newer format; `Corrupt` if durable data is
-    /// damaged; `PermissionDenied`, `NoSpace` and `Io` as the system says.
+    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made,
+    /// or the directory above is not there; `InvalidArgument` if the path is a file, or its file
+    /// `data` somebody else's, or the memory budget is under the minimum; `Unsupported` if the
+    /// files are of a newer format; `Corrupt` if durable data is damaged; `PermissionDenied`,
+    /// `NoSpace` and `Io` as the system says.
     pub fn open(mut self) -> Result<Database> {
         let directory = match self.internals.directory.take() {
             Some(directory) => directory,

@@ -116,7 +116,7 @@ impl Database {
     /// Returns when every commit so far survives a power cut.
     ///
     /// # Errors
-    /// `Io` if the device failed, which stops all writes; `Stopped` after that.
+    /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
     pub fn sync(&self) -> Result<()> {
         self.handle.sync()
     }
