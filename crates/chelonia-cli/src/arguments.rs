@@ -60,6 +60,9 @@ pub enum Command {
     /// The process that the tour kills
     #[command(hide = true)]
     TourWriter(TourWriter),
+    /// The process that removes the tour's directory
+    #[command(hide = true)]
+    TourKeeper,
 }
 
 /// Which database.
