@@ -224,6 +224,15 @@ fn bad_lines_are_told_or_skipped() {
     assert!(succeeded(&skipped).contains("1 bad skipped"));
     assert_eq!(place.print("count", &[]), "2499\n");
     fails(&place.run("import", &[name(&place.file("none.tsv"))]), 3, "none.tsv");
+    for bad in ["not json", "[1, 2]", "7"] {
+        let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
+        fails(&told, 2, "line 1: the line is not one JSON object");
+    }
+    let told =
+        place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
+    assert!(succeeded(&told).contains("1 bad skipped"));
+    let error = String::from_utf8(told.stderr).unwrap();
+    assert!(error.contains("line 2: a quoted field does not end; it took the 2 lines"), "{error}");
 }
 
 #[test]
