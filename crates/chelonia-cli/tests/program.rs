@@ -224,6 +224,8 @@ fn bad_lines_are_told_or_skipped() {
     assert!(succeeded(&skipped).contains("1 bad skipped"));
     assert_eq!(place.print("count", &[]), "2499\n");
     fails(&place.run("import", &[name(&place.file("none.tsv"))]), 3, "none.tsv");
+    fails(&place.run("import", &[name(place.directory.path()), "-k", "none"]), 3, "directory");
+    assert!(!place.print("keyspaces", &[]).contains("none"), "nothing was made for it");
     for bad in ["not json", "[1, 2]", "7"] {
         let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
         fails(&told, 2, "line 1: the line is not one JSON object");
