@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Keys and values are text: printable characters stand for themselves, a backslash is written `\\\\`,
-any other byte `\\xNN`. With --hex they are hexadecimal, two digits a byte.
+any other byte `\\xNN`, also within the strings of JSON. With --hex they are hexadecimal, two digits
+a byte.
 
 Exit codes:
   0  done
@@ -60,6 +61,9 @@ pub enum Command {
     /// The process that the tour kills
     #[command(hide = true)]
     TourWriter(TourWriter),
+    /// The process that removes the tour's directory
+    #[command(hide = true)]
+    TourKeeper,
 }
 
 /// Which database.

@@ -66,7 +66,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::No(message) | Failure::Usage(message) => f.write_str(message),
-            Failure::Store(what, error) if what.is_empty() => fmt::Display::fmt(error, f),
+            Failure::Store(what, error) if what.is_empty() || error.file() == Some(what) => {
+                fmt::Display::fmt(error, f)
+            }
             Failure::Store(what, error) => write!(f, "{what}: {error}"),
             Failure::Io(what, error) => write!(f, "{what}: {error}"),
             Failure::Quiet => Ok(()),

@@ -114,7 +114,11 @@ impl<R: BufRead> Reader<R> {
             while self.format == Format::Csv && place == Place::Quoted {
                 let known = self.buffer.len();
                 if !self.read_line()? {
-                    let entry = Err("a quoted field does not end".to_owned());
+                    let lost = self.line - line;
+                    let text = format!(
+                        "a quoted field does not end; it took the {lost} lines behind it along"
+                    );
+                    let entry = Err(text);
                     return Ok(Some(Record { line, entry }));
                 }
                 place = place.after(&self.buffer[known..]);
@@ -242,7 +246,10 @@ fn csv_field(record: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
 }
 
 fn parse_jsonl(line: &[u8]) -> Fields {
-    let parsed: Value = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let parsed: Value = match serde_json::from_slice(line) {
+        Ok(parsed @ Value::Object(_)) => parsed,
+        _ => return Err("the line is not one JSON object".to_owned()),
+    };
     let field = |name: &str| match parsed.get(name) {
         Some(Value::String(text)) => Ok(text.clone().into_bytes()),
         Some(_) => Err(format!("`{name}` is not a string")),

@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -130,6 +131,31 @@ fn exit_codes_tell_what_happened() {
 }
 
 #[test]
+fn errors_say_what_is_wrong_once() {
+    let place = Place::new();
+    let told = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let at = |path: &Path, text: &str| format!("chelonia: {}: {text}\n", path.display());
+    let database = place.database();
+    for command in ["count", "checkpoint", "stats", "verify"] {
+        let none = told(&place.run(command, &[]));
+        assert_eq!(none, at(&database, "there is no database at this path"), "{command}");
+    }
+    std::fs::create_dir(&database).unwrap();
+    let empty = told(&place.run("count", &[]));
+    assert!(empty.starts_with(at(&database, "there is no database at this path").trim_end()));
+    std::fs::remove_dir(&database).unwrap();
+    let deep = place.file("none").join("db");
+    let output = program().args(["put", name(&deep), "k", "v"]).output().unwrap();
+    let parent = format!("cannot create {}: its parent directory is not there", deep.display());
+    assert_eq!(told(&output), at(&deep, &parent));
+    place.print("put", &["key", "value"]);
+    for (command, key) in [("get", "key"), ("delete", "key")] {
+        let none = told(&place.run(command, &[key, "-k", "none"]));
+        assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
+    }
+}
+
+#[test]
 fn ranges_are_scanned_and_counted_both_ways() {
     let place = Place::new();
     let lines: String = (0..100).map(|n| format!("key-{n:02}\tvalue {n}\n")).collect();
@@ -198,6 +224,17 @@ fn bad_lines_are_told_or_skipped() {
     assert!(succeeded(&skipped).contains("1 bad skipped"));
     assert_eq!(place.print("count", &[]), "2499\n");
     fails(&place.run("import", &[name(&place.file("none.tsv"))]), 3, "none.tsv");
+    fails(&place.run("import", &[name(place.directory.path()), "-k", "none"]), 3, "directory");
+    assert!(!place.print("keyspaces", &[]).contains("none"), "nothing was made for it");
+    for bad in ["not json", "[1, 2]", "7"] {
+        let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
+        fails(&told, 2, "line 1: the line is not one JSON object");
+    }
+    let told =
+        place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
+    assert!(succeeded(&told).contains("1 bad skipped"));
+    let error = String::from_utf8(told.stderr).unwrap();
+    assert!(error.contains("line 2: a quoted field does not end; it took the 2 lines"), "{error}");
 }
 
 #[test]
@@ -325,4 +362,64 @@ fn the_tour_runs_on_a_small_folder() {
     let empty = place.file("empty");
     std::fs::create_dir(&empty).unwrap();
     fails(&program().args(["tour", name(&empty)]).output().unwrap(), 2, "no files");
+}
+
+#[test]
+fn the_tour_takes_what_it_is_given() {
+    let place = Place::new();
+    let tour = |path: &Path| {
+        program()
+            .args(["tour", name(path), "--updates", "500", "--acknowledgements", "20"])
+            .output()
+            .unwrap()
+    };
+    fails(&tour(&place.file("none")), 3, "No such file");
+    let source = place.file("source");
+    std::fs::create_dir_all(source.join("closed")).unwrap();
+    std::fs::write(source.join("file"), "content").unwrap();
+    // One file, by its name or through a link to its folder.
+    let link = place.file("link");
+    std::os::unix::fs::symlink(&source, &link).unwrap();
+    for path in [&source, &source.join("file"), &link] {
+        let told = succeeded(&tour(path));
+        assert!(told.contains("Storing 1 files"), "{told}");
+        // What to try next can be called as it stands.
+        assert!(told.contains(&format!("{} put mine", env!("CARGO_BIN_EXE_chelonia"))), "{told}");
+    }
+    // What cannot be read is counted; whoever may read everything finds nothing to count.
+    let closed = std::fs::Permissions::from_mode(0o000);
+    std::fs::set_permissions(source.join("closed"), closed).unwrap();
+    let is_closed = std::fs::read_dir(source.join("closed")).is_err();
+    let told = succeeded(&tour(&source));
+    assert_eq!(told.contains("could not be read: 1"), is_closed, "{told}");
+    std::fs::set_permissions(source.join("closed"), std::fs::Permissions::from_mode(0o700))
+        .unwrap();
+}
+
+#[test]
+fn a_tour_that_is_killed_leaves_nothing_behind() {
+    let place = Place::new();
+    let (source, temporary) = (place.file("source"), place.file("temporary"));
+    std::fs::create_dir(&source).unwrap();
+    std::fs::create_dir(&temporary).unwrap();
+    std::fs::write(source.join("file"), "content").unwrap();
+    // At once, and while the writer writes.
+    for step in ["Storing", "Killing"] {
+        let mut tour = program()
+            .args(["tour", name(&source), "--updates", "500", "--acknowledgements", "90000000"])
+            .env("TMPDIR", &temporary)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(tour.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().starts_with(step)), "{step}");
+        assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 1, "{step}");
+        tour.kill().unwrap();
+        // It ends when the last process of the tour does.
+        let mut told = String::new();
+        tour.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        tour.wait().unwrap();
+        assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0, "{step}: {told}");
+    }
 }

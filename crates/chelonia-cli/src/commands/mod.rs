@@ -11,7 +11,7 @@ pub mod transfer;
 use crate::arguments::{Bounds, Place, Target};
 use crate::failure::{Context, Failure, Result};
 use crate::text::Form;
-use chelonia::{Database, Iter, Keyspace, KeyspaceOptions, limits};
+use chelonia::{Database, Error, ErrorKind, Iter, Keyspace, KeyspaceOptions, limits};
 use std::ops::Bound;
 
 /// What a command does to a database.
@@ -39,16 +39,12 @@ pub fn open(place: &Place, purpose: Purpose) -> Result<Database> {
 fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspace)> {
     let database = open(&target.place, purpose)?;
     let name = &target.keyspace;
+    let place = target.place.path.display().to_string();
     if purpose == Purpose::Write && !database.keyspaces().contains(name) {
-        let error = chelonia::Error::new(
-            chelonia::ErrorKind::NotFound,
-            format!("there is no keyspace `{name}`"),
-        );
-        return Err(Failure::Store(target.place.path.display().to_string(), error));
+        let text = format!("there is no keyspace {name:?}");
+        return Err(Failure::Store(place, Error::new(ErrorKind::NotFound, text)));
     }
-    let keyspace = database
-        .keyspace(name, KeyspaceOptions::default())
-        .context(format!("keyspace `{name}`"))?;
+    let keyspace = database.keyspace(name, KeyspaceOptions::default()).context(place)?;
     Ok((database, keyspace))
 }
 

@@ -10,7 +10,7 @@ use crate::formats::{Format, Reader};
 use crate::output::{bytes, grouped, output};
 use chelonia::limits::BATCH_BYTES_MAX;
 use chelonia::{Batch, Database, Keyspace};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -40,10 +40,10 @@ struct Progress {
 pub fn import(arguments: &Import) -> Result<()> {
     let form = arguments.spelling.form();
     let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
-    let input = open_input(&arguments.file)?;
+    let (input, bar) = open_input(&arguments.file)?;
     let (database, keyspace) = open_keyspace(&arguments.target, Purpose::Create)?;
     let mut reader = Reader::new(input, format, form, arguments.header);
-    let mut importer = Importer::new(&database, &keyspace);
+    let mut importer = Importer::new(&database, &keyspace, bar);
     let result = importer.take_all(&mut reader, arguments);
     importer.bar.finish_and_clear();
     let Progress { stored, stored_bytes, skipped } = importer.done;
@@ -64,13 +64,26 @@ pub fn import(arguments: &Import) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn open_input(file: &Path) -> Result<Box<dyn BufRead>> {
+/// The input, and a bar that knows how far it is, if the input has an end that is known.
+fn open_input(file: &Path) -> Result<(Box<dyn BufRead>, ProgressBar)> {
     if file == Path::new("-") {
-        return Ok(Box::new(io::stdin().lock()));
+        return Ok((Box::new(io::stdin().lock()), ProgressBar::new_spinner()));
     }
-    let opened =
-        File::open(file).map_err(|error| Failure::io(file.display().to_string(), error))?;
-    Ok(Box::new(BufReader::with_capacity(1 << 20, opened)))
+    let failed = |error| Failure::io(file.display().to_string(), error);
+    let opened = File::open(file).map_err(failed)?;
+    let metadata = opened.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    let bar = if metadata.is_file() {
+        let template = "{bar:40} {percent:>3}% {bytes}/{total_bytes} {eta} {msg}";
+        let style = ProgressStyle::with_template(template);
+        ProgressBar::new(metadata.len())
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    } else {
+        ProgressBar::new_spinner()
+    };
+    Ok((Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(opened))), bar))
 }
 
 struct Importer<'a> {
@@ -83,8 +96,8 @@ struct Importer<'a> {
 }
 
 impl<'a> Importer<'a> {
-    fn new(database: &'a Database, keyspace: &'a Keyspace) -> Self {
-        let (batch, bar) = (database.batch(), ProgressBar::new_spinner());
+    fn new(database: &'a Database, keyspace: &'a Keyspace, bar: ProgressBar) -> Self {
+        let batch = database.batch();
         Self { database, keyspace, batch, batch_bytes: 0, done: Progress::default(), bar }
     }
 

@@ -62,24 +62,34 @@ struct Found {
     files: Vec<(PathBuf, Vec<u8>)>,
     bytes: u64,
     is_capped: bool,
+    /// Folders that could not be read.
+    closed: u64,
 }
 
 fn find(source: &Path, limits: Limits) -> Result<Found> {
-    let mut found = Found { files: Vec::new(), bytes: 0, is_capped: false };
+    let failed = |error| Failure::io(source.display().to_string(), error);
+    if std::fs::metadata(source).map_err(failed)?.is_dir() {
+        std::fs::read_dir(source).map_err(failed)?;
+    }
+    let mut found = Found { files: Vec::new(), bytes: 0, is_capped: false, closed: 0 };
     // A stack of what is still to be visited, the next one last.
     let mut waiting = vec![source.to_path_buf()];
     while let Some(path) = waiting.pop() {
-        let metadata = std::fs::symlink_metadata(&path);
+        // A link is followed only if it is what the user named.
+        let is_source = path == source;
+        let metadata = if is_source { path.metadata() } else { std::fs::symlink_metadata(&path) };
         let Ok(metadata) = metadata else { continue };
         if metadata.is_dir() {
             let is_skipped = path.file_name().is_some_and(|name| {
-                SKIPPED_FOLDERS.iter().any(|skipped| name == *skipped) && path != source
+                SKIPPED_FOLDERS.iter().any(|skipped| name == *skipped) && !is_source
             });
             if is_skipped {
                 continue;
             }
-            let entries = std::fs::read_dir(&path)
-                .map_err(|error| Failure::io(path.display().to_string(), error))?;
+            let Ok(entries) = std::fs::read_dir(&path) else {
+                found.closed += 1;
+                continue;
+            };
             let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
             paths.sort_unstable_by(|a, b| b.cmp(a));
             waiting.extend(paths);
@@ -126,15 +136,16 @@ pub fn store(
     let mut stored =
         Files { database, files, hashes, model: Model::default(), hash_model: Model::default() };
     let bar = report.bar(count as u64);
-    let mut written = Compared::default();
+    let (mut written, mut passed_over) = (Compared::default(), found.closed);
     let watch = Stopwatch::start();
     for (path, key) in &found.files {
         bar.inc(1);
         // A file may go or be closed to us; what is stored is what counts.
-        let Ok(content) = std::fs::read(path) else { continue };
-        if content.len() > VALUE_BYTES_MAX {
+        let content = std::fs::read(path).ok();
+        let Some(content) = content.filter(|content| content.len() <= VALUE_BYTES_MAX) else {
+            passed_over += 1;
             continue;
-        }
+        };
         let hash = Digest::of(&content).key();
         let mut batch = stored.database.batch();
         batch.insert(&stored.files, key, &content).insert(&stored.hashes, &hash, key);
@@ -145,9 +156,17 @@ pub fn store(
         written.bytes += (hash.len() + key.len()) as u64;
     }
     bar.finish_and_clear();
+    if written.count == 0 {
+        let text = format!("none of the files below {} can be read", source.display());
+        return Err(Failure::usage(text));
+    }
     let mut row = Row::new("files stored, a batch each", written.count, written.bytes, watch);
     row.write_amplification = Some(stored.database.stats().write_amplification);
     report.add(row)?;
+    if passed_over > 0 {
+        let passed_over = grouped(passed_over);
+        report.say(format!("  passed over, as they could not be read: {passed_over}"))?;
+    }
     Ok(stored)
 }
 

@@ -11,6 +11,7 @@
 //! Each record is one batch over two keyspaces, so that half a batch would show. Which record the
 //! kill meets depends on the machine; what must hold does not.
 
+use super::home::Home;
 use super::open;
 use super::report::{Report, Row, Stopwatch};
 use crate::arguments::TourWriter;
@@ -58,14 +59,14 @@ struct Writer {
 }
 
 impl Writer {
-    fn start(path: &Path, memory: u64) -> Result<(Self, BufReader<ChildStdout>)> {
+    fn start(home: &Home, path: &Path, memory: u64) -> Result<(Self, BufReader<ChildStdout>)> {
         let failed = |error| Failure::io("starting the writer", error);
         let program = std::env::current_exe().map_err(failed)?;
         let mut child = Command::new(program)
             .arg("tour-writer")
             .arg(path)
             .args(["--memory", &memory.to_string()])
-            .stdin(Stdio::null())
+            .stdin(home.claim()?)
             .stdout(Stdio::piped())
             .spawn()
             .map_err(failed)?;
@@ -113,10 +114,11 @@ fn read_numbers(pipe: &mut impl BufRead, mut last: u64, enough: u64) -> Result<u
 }
 
 /// Kills a writer after `enough` acknowledgements and looks for every one of them.
-pub fn kill_and_recover(path: &Path, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
+pub fn kill_and_recover(home: &Home, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
+    let path = &home.path().join("killed");
     report.say("Killing a writer in mid-write")?;
     let watch = Stopwatch::start();
-    let (mut writer, mut pipe) = Writer::start(path, memory)?;
+    let (mut writer, mut pipe) = Writer::start(home, path, memory)?;
     let told = read_numbers(&mut pipe, 0, enough)?;
     if told < enough {
         return Err(Failure::no(format!("the writer ended by itself after {told} writes")));

@@ -9,10 +9,11 @@
 //! | the table at the end | `report.rs` |
 //!
 //! Whatever is read is compared with what was written; the first difference ends the tour with exit
-//! code 1. The databases are in a temporary directory unless `--db` names one.
+//! code 1. The databases are in a temporary directory (`home.rs`) unless `--db` names one.
 
 mod dial;
 mod files;
+pub mod home;
 pub mod kill;
 mod model;
 mod report;
@@ -21,9 +22,9 @@ mod snapshot;
 use crate::arguments::Tour;
 use crate::failure::{Context, Failure, Result};
 use chelonia::Database;
+use home::Home;
 use report::{Report, Row, Stopwatch};
 use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
 /// How much of the input is stored.
 #[derive(Clone, Copy, Debug)]
@@ -32,37 +33,6 @@ pub struct Limits {
     pub files: usize,
     /// Bytes of them.
     pub bytes: u64,
-}
-
-/// Where the databases of the tour are.
-enum Home {
-    Temporary(TempDir),
-    Kept(PathBuf),
-}
-
-impl Home {
-    fn new(arguments: &Tour) -> Result<Self> {
-        let Some(path) = &arguments.db else {
-            let made = tempfile::Builder::new().prefix("chelonia-tour-").tempdir();
-            return made
-                .map(Home::Temporary)
-                .map_err(|error| Failure::io("a temporary directory", error));
-        };
-        let failed = |error| Failure::io(path.display().to_string(), error);
-        std::fs::create_dir_all(path).map_err(failed)?;
-        if std::fs::read_dir(path).map_err(failed)?.next().is_some() {
-            let message = format!("{} is not empty: name a new directory", path.display());
-            return Err(Failure::usage(message));
-        }
-        Ok(Home::Kept(path.clone()))
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Home::Temporary(directory) => directory.path(),
-            Home::Kept(path) => path,
-        }
-    }
 }
 
 /// Opens a database of the tour, or makes it.
@@ -96,30 +66,28 @@ pub fn tour(arguments: &Tour) -> Result<()> {
     snapshot::change_under_snapshot(&mut stored, &mut report)?;
     snapshot::reopen(stored, &main, memory, &mut report)?;
     dial::turn(root, memory, arguments.updates, &mut report)?;
-    kill::kill_and_recover(&root.join("killed"), memory, arguments.acknowledgements, &mut report)?;
-    report.finish(&next_steps(&home))?;
-
-    if let Home::Temporary(directory) = home {
-        directory.close().map_err(|error| Failure::io("removing the tour's directory", error))?;
-    }
-    Ok(())
+    kill::kill_and_recover(&home, memory, arguments.acknowledgements, &mut report)?;
+    report.finish(&next_steps(&home))
 }
 
 /// What to try after the tour.
 fn next_steps(home: &Home) -> Vec<String> {
     let mut lines = vec![String::new(), "What to try next:".to_owned()];
+    // As it was called, so that the lines work as they stand.
+    let program = std::env::args_os().next().map(PathBuf::from);
+    let program = program.map_or_else(|| "chelonia".to_owned(), |path| path.display().to_string());
     let commands = match home {
         Home::Temporary(_) => [
-            "chelonia tour --db toured          # the same, and keep the databases".to_owned(),
-            "chelonia put mine hello world && chelonia get mine hello".to_owned(),
-            "chelonia tour --memory 64MB        # the same in less memory".to_owned(),
+            format!("{program} tour --db toured     # the same, and keep the databases"),
+            format!("{program} tour --memory 64MB   # the same in less memory"),
+            format!("{program} put mine hello world && {program} get mine hello"),
         ],
-        Home::Kept(path) => {
+        Home::Named(path) => {
             let path = path.join("files").display().to_string();
             [
-                format!("chelonia stats {path}"),
-                format!("chelonia scan {path} --keyspace hashes --limit 10"),
-                format!("chelonia dump {path} | less"),
+                format!("{program} stats {path}"),
+                format!("{program} scan {path} --keyspace hashes --limit 10"),
+                format!("{program} dump {path} | less"),
             ]
         }
     };

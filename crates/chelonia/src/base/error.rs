@@ -86,7 +86,8 @@ impl Error {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// A system error while doing `what` to `file`; the kind follows from the system's.
+    /// A system error while doing `what` ("write", "open") to `file`, or to nothing with a name;
+    /// the kind follows from the system's.
     #[must_use]
     pub fn io(what: &str, file: &str, source: io::Error) -> Self {
         let kind = match source.kind() {
@@ -97,8 +98,8 @@ impl Error {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Io,
         };
-        let place = Some(Place { file: file.to_owned(), offset: None });
-        let message = what.to_owned();
+        let place = (!file.is_empty()).then(|| Place { file: file.to_owned(), offset: None });
+        let message = format!("cannot {what}");
         Self { inner: Arc::new(Inner { kind, message, place, source: Some(source) }) }
     }
 
@@ -179,6 +180,9 @@ mod tests {
     fn the_kind_follows_from_the_system_and_the_text_names_the_place() {
         let full = Error::io("write", "data", io::Error::from_raw_os_error(28));
         assert_eq!(full.kind(), ErrorKind::NoSpace);
+        assert!(full.to_string().starts_with("cannot write (file data): "), "{full}");
+        let nameless = Error::io("start a thread", "", io::Error::from_raw_os_error(11));
+        assert!(nameless.to_string().starts_with("cannot start a thread: "), "{nameless}");
         let full = full.at("data", 8192);
         assert_eq!((full.file(), full.offset()), (Some("data"), Some(8192)));
         assert!(full.to_string().contains("offset 8192"));

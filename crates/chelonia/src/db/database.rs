@@ -28,13 +28,15 @@ pub struct Database {
 }
 
 impl DatabaseBuilder {
-    /// Opens the database, and recovers it if it was not closed.
+    /// Opens the database, and recovers it if it was not closed. The path is a directory of its
+    /// own; a new one is made within a directory that exists.
     ///
     /// # Errors
-    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made;
-    /// `InvalidArgument` if the path holds something else or the memory budget is under the
-    /// minimum; `Unsupported` if the files are of a newer format; `Corrupt` if durable data is
-    /// damaged; `PermissionDenied`, `NoSpace` and `Io` as the system says.
+    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made,
+    /// or the directory above is not there; `InvalidArgument` if the path is a file, or its file
+    /// `data` somebody else's, or the memory budget is under the minimum; `Unsupported` if the
+    /// files are of a newer format; `Corrupt` if durable data is damaged; `PermissionDenied`,
+    /// `NoSpace` and `Io` as the system says.
     pub fn open(mut self) -> Result<Database> {
         let directory = match self.settings.internals.directory.take() {
             Some(directory) => directory,
@@ -145,7 +147,7 @@ impl Database {
     /// Returns when every commit so far survives a power cut.
     ///
     /// # Errors
-    /// `Io` if the device failed, which stops all writes; `Stopped` after that.
+    /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
     pub fn sync(&self) -> Result<()> {
         self.handle.sync()
     }

@@ -5,7 +5,8 @@
 //! next call finds its place again behind the last key it gave. So an iterator that nobody advances
 //! holds no memory of memtables.
 //!
-//! After an error the iterator gives that error on every further call.
+//! An error is told once and ends the iterator, from both ends: who collects, counts or passes over
+//! errors must come to an end too.
 
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
@@ -20,7 +21,11 @@ use std::ops::Bound;
 
 type Cursor = Merge<Box<dyn SortedStream + Send>>;
 
-/// The entries of a range; see [`crate::Keyspace::range`].
+/// The entries of a range, from either end; see [`crate::Keyspace::range`].
+///
+/// Owned and `Send`. It shows one moment, however long it is held and whatever is written
+/// meanwhile. An entry is `Err` if it could not be read (as [`crate::Keyspace::get`]); that ends
+/// the iterator. To go on behind a damaged place, ask for the range behind it.
 pub struct Iter {
     // Before the handle: a pin is let go while the database is still open.
     state: Arc<Mutex<State>>,
@@ -34,13 +39,9 @@ struct State {
     range: KeyRange,
     front: Option<Cursor>,
     back: Option<Cursor>,
-    end: Option<End>,
-}
-
-/// Why nothing more comes.
-enum End {
-    Done,
-    Failed(Error),
+    /// What is told by the next call, and ends the iterator.
+    failure: Option<Error>,
+    is_done: bool,
 }
 
 impl Standing for Mutex<State> {
@@ -58,8 +59,8 @@ impl Iter {
         keyspace: KeyspaceId,
         range: KeyRange,
     ) -> Self {
-        let end = range.is_empty().then_some(End::Done);
-        let state = State { keyspace, range, front: None, back: None, end };
+        let is_done = range.is_empty();
+        let state = State { keyspace, range, front: None, back: None, failure: None, is_done };
         let state = Arc::new(Mutex::new(state));
         let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
         pin.register(standing);
@@ -69,25 +70,27 @@ impl Iter {
     /// An iterator that only tells an error.
     pub(crate) fn failed(handle: Arc<Handle>, pin: Arc<Pin>, error: Error) -> Self {
         let iter = Self::new(handle, pin, KeyspaceId::default(), KeyRange::all());
-        iter.state.lock().end = Some(End::Failed(error));
+        iter.state.lock().failure = Some(error);
         iter
     }
 
     fn step(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
         let mut state = self.state.lock();
-        match &state.end {
-            Some(End::Done) => return None,
-            Some(End::Failed(error)) => return Some(Err(error.clone())),
-            None => {}
+        if let Some(error) = state.failure.take() {
+            state.finish();
+            return Some(Err(error));
+        }
+        if state.is_done {
+            return None;
         }
         match self.advance(&mut state, direction) {
             Ok(Some(entry)) => Some(Ok(entry)),
             Ok(None) => {
-                state.finish(End::Done);
+                state.finish();
                 None
             }
             Err(error) => {
-                state.finish(End::Failed(error.clone()));
+                state.finish();
                 Some(Err(error))
             }
         }
@@ -149,8 +152,8 @@ fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
 
 impl State {
     /// Nothing more comes; what the cursors hold is let go.
-    fn finish(&mut self, end: End) {
-        self.end = Some(end);
+    fn finish(&mut self) {
+        self.is_done = true;
         self.front = None;
         self.back = None;
     }

@@ -124,7 +124,7 @@ impl Keyspace {
     }
 
     /// The entries whose keys are within `range`, as of this moment, in key order; from the other
-    /// end with [`Iterator::rev`] or `next_back`.
+    /// end with [`Iterator::rev`] or `next_back`. What `get` would fail with comes as an entry.
     ///
     /// # Errors
     /// `InvalidArgument` if the range ends before it begins.
@@ -132,13 +132,13 @@ impl Keyspace {
         Ok(self.iter_over(checked_range(&range)?))
     }
 
-    /// The entries whose keys begin with `prefix`, as of this moment.
+    /// The entries whose keys begin with `prefix`, as of this moment. As [`Keyspace::range`].
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(KeyRange::prefix(prefix.as_ref()))
     }
 
-    /// All entries, as of this moment.
+    /// All entries, as of this moment. As [`Keyspace::range`].
     #[must_use]
     pub fn iter(&self) -> Iter {
         self.iter_over(KeyRange::all())
@@ -190,8 +190,11 @@ impl Keyspace {
     }
 
     fn iter_over(&self, range: KeyRange) -> Iter {
-        let pin = self.handle.pin_one(&self.core);
-        Iter::new(Arc::clone(&self.handle), pin, self.core.id, range)
+        let (handle, pin) = (Arc::clone(&self.handle), self.handle.pin_one(&self.core));
+        match self.check_read() {
+            Ok(()) => Iter::new(handle, pin, self.core.id, range),
+            Err(error) => Iter::failed(handle, pin, error),
+        }
     }
 }
 

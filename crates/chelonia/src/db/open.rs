@@ -15,7 +15,8 @@
 //! A crash in any step changes nothing that the next attempt needs.
 //!
 //! A creation that was cut off leaves a data file without a catalog: that is no database yet, and
-//! is made anew.
+//! is made anew. But not if there is a log with anything in it, which no such creation leaves: then
+//! it is the data file that was lost, and what the log holds is all there is.
 
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -63,8 +64,12 @@ pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<H
         Ok(opened) if opened.superblock.catalog.is_some() => {
             open_existing(settings, directory, opened)?
         }
-        Ok(opened) if may_create(settings) => begin(settings, directory, opened.storage)?,
+        Ok(opened) if may_create(settings) => {
+            Log::check_none_in_use(&**directory)?;
+            begin(settings, directory, opened.storage)?
+        }
         Err(error) if error.kind() == ErrorKind::NotFound && may_create(settings) => {
+            Log::check_none_in_use(&**directory)?;
             let opened = Storage::create(&**directory, &budget, settings.salt()?)?;
             begin(settings, directory, opened.storage)?
         }

@@ -10,6 +10,7 @@ use crate::storage::io::Directory;
 
 /// How far a recovery has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct RecoveryProgress {
     /// Bytes of log records replayed so far.
     pub log_bytes_done: u64,

@@ -89,13 +89,14 @@ impl Snapshot {
         Ok(self.iter_over(keyspace, checked_range(&range)?))
     }
 
-    /// The entries of `keyspace` whose keys begin with `prefix`.
+    /// The entries of `keyspace` whose keys begin with `prefix`. What [`Snapshot::get`] would fail
+    /// with comes as an entry.
     #[must_use]
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(keyspace, KeyRange::prefix(prefix.as_ref()))
     }
 
-    /// All entries of `keyspace`.
+    /// All entries of `keyspace`. What [`Snapshot::get`] would fail with comes as an entry.
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
         self.iter_over(keyspace, KeyRange::all())

@@ -6,6 +6,7 @@ use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::engine::EngineStats;
+use crate::log::Log;
 
 /// What [`crate::Database::stats`] tells.
 #[derive(Clone, Debug)]
@@ -207,13 +208,17 @@ impl Core {
 
     fn disk_stats(&self, keyspaces: &[Arc<KeyspaceCore>]) -> DiskStats {
         let data = self.storage.stats();
-        let log = self.log.get().map(|log| log.stats());
+        let log_file_bytes = match self.log.get() {
+            Some(log) => log.stats().file_bytes,
+            // A reader; a figure is no reason to fail.
+            None => Log::file_bytes(&*self.directory).unwrap_or(0),
+        };
         DiskStats {
             data_file_bytes: data.space.file_blocks * BLOCK_BYTES_U64,
             data_used_bytes: data.space.used_blocks * BLOCK_BYTES_U64,
             data_allocated_bytes: data.allocated_bytes,
             held_for_older_bytes: keyspaces.iter().map(|one| one.lifetimes.lost_bytes()).sum(),
-            log_file_bytes: log.map_or(0, |log| log.file_bytes),
+            log_file_bytes,
         }
     }
 

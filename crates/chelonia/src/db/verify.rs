@@ -6,6 +6,7 @@ use crate::engine;
 
 /// What [`crate::Database::verify`] read and found.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// Blocks read and checked.
     pub blocks: u64,

@@ -46,6 +46,7 @@ pub const FILTER_BLOCKS_MAX: u32 = 1 << 22;
 
 /// Which sort of filter a keyspace builds. The numbers are on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[non_exhaustive]
 #[repr(u8)]
 pub enum FilterKind {
     /// A blocked Bloom filter: one cache line per probe; the faster one.

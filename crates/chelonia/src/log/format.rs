@@ -88,6 +88,12 @@ const BLOCK_NUMBER_MAX: u64 = 1 << 50;
 const MAGIC: [u8; 8] = *b"CHELOLOG";
 const FORMAT: u32 = 1;
 
+/// True if the block has a copy of a segment header, as far as a glance tells: it may be torn.
+pub fn looks_like_header(block: &[u8]) -> bool {
+    let has_magic = |copy: usize| block.get(copy + 8..copy + 16).is_some_and(|is| is == MAGIC);
+    has_magic(0) || has_magic(SEGMENT_COPY_OFFSET)
+}
+
 /// What a checksum is for, mixed into its seed.
 const KIND_BLOCK: u64 = 0x626c_6f63;
 const KIND_SEGMENT: u64 = 0x7365_676d;

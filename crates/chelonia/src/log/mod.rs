@@ -139,6 +139,16 @@ impl Drop for Lead<'_> {
 }
 
 impl Log {
+    /// Fails if there are files of a log that holds anything: [`Log::create`] would remove them.
+    pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
+        segments::check_none_in_use(dir)
+    }
+
+    /// The bytes of the log's files in `dir`, for a reader that has no log of its own.
+    pub fn file_bytes(dir: &dyn Directory) -> Result<u64> {
+        segments::bytes_in(dir)
+    }
+
     /// Makes the log of a new database, whose first record will be at or after `start`. Files of a
     /// log that are there already (left by a creation that did not finish) are removed.
     pub fn create(

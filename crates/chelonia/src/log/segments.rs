@@ -27,9 +27,11 @@
 use crate::base::budget::{Budget, Charge, Use};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
-use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
-use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
+use crate::log::format::{
+    LogPosition, SegmentHeader, block_of, block_start, index, looks_like_header,
+};
 use crate::storage::io::{Access, Directory, File, OpenMode, Region};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -46,6 +48,39 @@ pub fn slot_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("log-")?;
     let slot = digits.parse().ok()?;
     (slot_name(slot) == name).then_some(slot)
+}
+
+/// Fails if `dir` holds a file by the name of a segment that a creation of the database which did
+/// not finish cannot have left: that leaves at most a header, and nothing behind it. Anything more
+/// is the log of a database that lost its data file, or somebody else's file.
+pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
+    let mut chunk = vec![0; ZEROS.len()];
+    for name in dir.list()?.into_iter().filter(|name| slot_of(name).is_some()) {
+        let file = dir.open(&name, OpenMode::Read, Access::Buffered)?;
+        let (size, mut offset) = (file.size()?, 0);
+        while offset < size {
+            let length = index((size - offset).min(ZEROS.len() as u64));
+            let bytes = &mut chunk[..length];
+            file.read_at(bytes, offset)?;
+            if offset == 0 && looks_like_header(bytes) {
+                let header = BLOCK_BYTES.min(length);
+                bytes[..header].fill(0);
+            }
+            if let Some(place) = bytes.iter().position(|byte| *byte != 0) {
+                let text = "the data file is missing or empty, but there is a log: \
+                            bring the data file back, or move the log away";
+                return Err(Error::corrupt(text).at(&name, offset + place as u64));
+            }
+            offset += length as u64;
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of all files of the log in `dir`.
+pub fn bytes_in(dir: &dyn Directory) -> Result<u64> {
+    let names = dir.list()?.into_iter().filter(|name| slot_of(name).is_some());
+    names.map(|name| dir.open(&name, OpenMode::Read, Access::Buffered)?.size()).sum()
 }
 
 /// A file of the log with the blocks it holds (for a free one: held).

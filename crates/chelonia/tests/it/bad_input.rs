@@ -141,6 +141,90 @@ fn paths_that_hold_no_database_are_told() {
 }
 
 #[test]
+fn a_log_without_its_data_file_is_not_written_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("only", "in the log").unwrap();
+    drop((keyspace, database));
+    let data = path.join("data");
+    let whole = std::fs::read(&data).unwrap();
+    let segments = || -> Vec<(String, Vec<u8>)> {
+        let names = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.retain(|name| name.starts_with("log-"));
+        names.sort();
+        names
+            .into_iter()
+            .map(|name| (name.clone(), std::fs::read(path.join(name)).unwrap()))
+            .collect()
+    };
+    let before = segments();
+    for is_empty in [false, true] {
+        std::fs::remove_file(&data).unwrap();
+        if is_empty {
+            std::fs::write(&data, "").unwrap();
+        }
+        let error = Database::open(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.file(), Some("log-0000"), "{error}");
+        assert!(segments() == before, "the log was touched");
+        std::fs::write(&data, &whole).unwrap();
+    }
+    let keyspace = open(&path).keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.get("only").unwrap().unwrap(), b"in the log");
+
+    let foreign = directory.path().join("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("log-0000"), "somebody's diary").unwrap();
+    assert_eq!(kind(Database::open(&foreign)), ErrorKind::Corrupt);
+    assert_eq!(std::fs::read(foreign.join("log-0000")).unwrap(), b"somebody's diary");
+    assert!(!foreign.join("data").exists());
+}
+
+#[test]
+fn an_error_ends_an_iterator() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = open(&directory.path().join("database"));
+    let other = open(&directory.path().join("other"));
+    let make = |database: &Database, name: &str| {
+        let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
+        keyspace.insert("a", "b").unwrap();
+        keyspace
+    };
+    // A dropped keyspace answers that, but for what was begun before.
+    let dropped = make(&database, "dropped");
+    let begun = dropped.iter();
+    let snapshot = database.snapshot();
+    database.drop_keyspace("dropped").unwrap();
+    assert_eq!(begun.map(Result::unwrap).count(), 1);
+    assert_eq!(snapshot.iter(&dropped).map(Result::unwrap).count(), 1);
+    let failed = |mut iter: chelonia::Iter, from_back: bool| {
+        let first = if from_back { iter.next_back() } else { iter.next() };
+        assert!(iter.next().is_none() && iter.next_back().is_none(), "it ends");
+        kind(first.unwrap())
+    };
+    for from_back in [false, true] {
+        assert_eq!(failed(dropped.iter(), from_back), ErrorKind::NotFound);
+        assert_eq!(failed(dropped.prefix("a"), from_back), ErrorKind::NotFound);
+        assert_eq!(failed(dropped.range("a"..).unwrap(), from_back), ErrorKind::NotFound);
+    }
+    assert_eq!(kind(dropped.first_key_value()), ErrorKind::NotFound);
+    // A keyspace of another database, for a snapshot.
+    let foreign = make(&other, "foreign");
+    assert_eq!(failed(snapshot.iter(&foreign), false), ErrorKind::InvalidArgument);
+    // A close in the middle.
+    let keyspace = make(&database, "kept");
+    keyspace.insert("b", "c").unwrap();
+    let mut begun = keyspace.iter();
+    begun.next().unwrap().unwrap();
+    database.close().unwrap();
+    assert_eq!(failed(begun, false), ErrorKind::Stopped);
+    assert_eq!(keyspace.iter().filter_map(Result::ok).count(), 0);
+}
+
+#[test]
 fn a_second_open_fails_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
@@ -184,6 +268,9 @@ fn readers_see_what_is_only_in_the_log_and_write_nothing() {
     assert_eq!(keyspace.iter().count(), 500);
     assert_eq!(keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap().len(), 40_000);
     assert!(reader.verify().unwrap().is_clean());
+    let log_bytes = reader.stats().disk.log_file_bytes;
+    let logs = names.iter().filter(|name| name.starts_with("log-"));
+    assert_eq!(log_bytes, logs.map(|name| bytes(name).len() as u64).sum::<u64>());
     reader.close().unwrap();
     let after: Vec<_> = names.iter().map(|name| bytes(name)).collect();
     assert!(before == after, "a reader wrote");

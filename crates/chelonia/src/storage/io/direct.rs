@@ -14,7 +14,9 @@ use super::buffer::AlignedBuffer;
 use super::buffered_file::BufferedFile;
 use super::direct_file::DirectFile;
 use super::ring::Rings;
-use super::{Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OpenMode, check_name};
+use super::{
+    Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OPEN_ELSEWHERE, OpenMode, check_name,
+};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
@@ -63,14 +65,23 @@ impl DirectDirectory {
     pub fn open(path: &Path, create: bool) -> Result<Self> {
         let shown = path.display().to_string();
         if create {
-            make_directory(path)
-                .map_err(|error| Error::io("create the directory", &shown, error))?;
+            make_directory(path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    let text = format!("cannot create {shown}: its parent directory is not there");
+                    Error::new(ErrorKind::NotFound, text)
+                }
+                _ => Error::io("create the directory", &shown, error),
+            })?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let descriptor = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
             Ok(descriptor) => descriptor,
             Err(Errno::NOTDIR) => {
                 return Err(Error::invalid(format!("{shown} is not a directory")));
+            }
+            Err(Errno::NOENT) => {
+                let text = "there is no database at this path";
+                return Err(Error::new(ErrorKind::NotFound, text));
             }
             Err(error) => return Err(Error::io("open the directory", &shown, error.into())),
         };
@@ -210,13 +221,19 @@ impl Directory for DirectDirectory {
             flags |= OFlags::CREATE;
         }
         let failed = |error| Error::io("lock", LOCK_FILE, error);
-        let file = self.open_descriptor(LOCK_FILE, flags).map_err(|error| failed(error.into()))?;
+        let file = self.open_descriptor(LOCK_FILE, flags).map_err(|error| match error {
+            Errno::NOENT => {
+                let text = "there is no database at this path: it has no file `lock`";
+                Error::new(ErrorKind::NotFound, text)
+            }
+            _ => failed(error.into()),
+        })?;
         let file = std::fs::File::from(file);
         let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
         match outcome {
             Ok(()) => Ok(Box::new(FileLock { _file: file })),
             Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::AlreadyOpen, "the database is open elsewhere"))
+                Err(Error::new(ErrorKind::AlreadyOpen, OPEN_ELSEWHERE))
             }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }

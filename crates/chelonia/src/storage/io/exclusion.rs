@@ -3,7 +3,7 @@
 //! It excludes as the lock of a real directory does, without waiting, and is released when its
 //! guard is dropped. Thread-safety: any thread may take it or drop a guard.
 
-use super::LockGuard;
+use super::{LockGuard, OPEN_ELSEWHERE};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ impl LockTable {
     pub fn take(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
         let mut held = self.held.lock();
         if held.exclusive || (exclusive && held.shared > 0) {
-            return Err(Error::new(ErrorKind::AlreadyOpen, "the database is open elsewhere"));
+            return Err(Error::new(ErrorKind::AlreadyOpen, OPEN_ELSEWHERE));
         }
         if exclusive {
             held.exclusive = true;

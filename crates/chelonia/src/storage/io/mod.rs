@@ -41,6 +41,9 @@ pub use buffer::AlignedBuffer;
 /// The name of the lock file. It is not listed, and not opened as a file.
 pub const LOCK_FILE: &str = "lock";
 
+/// What is told when the lock is held.
+const OPEN_ELSEWHERE: &str = "the database is open elsewhere, in this process or another";
+
 /// Fails unless `name` is one that [`Directory::open`] takes: plain, and not the lock's.
 fn check_name(name: &str) -> Result<()> {
     let plain = !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
