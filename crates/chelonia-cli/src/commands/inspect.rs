@@ -152,7 +152,7 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
 }
 
 fn of_keyspace(stats: &KeyspaceStats) -> Section {
-    let tree = &stats.tree;
+    let tree = &stats.engine_stats;
     let mut section = vec![
         ("name", Figure::Word(stats.name.clone())),
         ("engine", Figure::Word(stats.engine.to_owned())),

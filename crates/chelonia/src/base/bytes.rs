@@ -2,6 +2,7 @@
 //!
 //! Both are views into one shared allocation, so that a scan makes one allocation per record.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -43,6 +44,18 @@ macro_rules! owned_bytes {
             }
         }
 
+        impl Borrow<[u8]> for $name {
+            fn borrow(&self) -> &[u8] {
+                self.as_slice()
+            }
+        }
+
+        impl From<&[u8]> for $name {
+            fn from(bytes: &[u8]) -> Self {
+                Self::copy_from(bytes)
+            }
+        }
+
         impl From<Vec<u8>> for $name {
             fn from(bytes: Vec<u8>) -> Self {
                 let end = length(bytes.len());
@@ -65,6 +78,24 @@ macro_rules! owned_bytes {
         impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for $name {
             fn eq(&self, other: &T) -> bool {
                 self.as_slice() == other.as_ref()
+            }
+        }
+
+        impl PartialEq<$name> for [u8] {
+            fn eq(&self, other: &$name) -> bool {
+                self == other.as_slice()
+            }
+        }
+
+        impl<const N: usize> PartialEq<$name> for [u8; N] {
+            fn eq(&self, other: &$name) -> bool {
+                self == other.as_slice()
+            }
+        }
+
+        impl PartialEq<$name> for Vec<u8> {
+            fn eq(&self, other: &$name) -> bool {
+                self == other.as_slice()
             }
         }
 

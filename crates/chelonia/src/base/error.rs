@@ -70,26 +70,26 @@ impl Error {
 
     /// The call is wrong: [`ErrorKind::InvalidArgument`].
     #[must_use]
-    pub fn invalid(message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
     /// Stored bytes are damaged: [`ErrorKind::Corrupt`]. Add the place with [`Error::at`].
     #[must_use]
-    pub fn corrupt(message: impl Into<String>) -> Self {
+    pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
     /// The store contradicts itself: [`ErrorKind::Internal`].
     #[must_use]
-    pub fn internal(message: impl Into<String>) -> Self {
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
     /// A system error while doing `what` ("write", "open") to `file`, or to nothing with a name;
     /// the kind follows from the system's.
     #[must_use]
-    pub fn io(what: &str, file: &str, source: io::Error) -> Self {
+    pub(crate) fn io(what: &str, file: &str, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -105,7 +105,7 @@ impl Error {
 
     /// The same error with the file and offset to blame, unless it names a place already.
     #[must_use]
-    pub fn at(self, file: &str, offset: u64) -> Self {
+    pub(crate) fn at(self, file: &str, offset: u64) -> Self {
         if self.inner.place.as_ref().is_some_and(|place| place.offset.is_some()) {
             return self;
         }

@@ -99,7 +99,7 @@ impl Iter {
     /// The next entry from this end.
     fn advance(&self, state: &mut State, direction: Direction) -> Result<Option<(Key, Value)>> {
         self.handle.health.check_read()?;
-        let State { keyspace, range, front, back, .. } = state;
+        let State { keyspace, range, front, back, failure, .. } = state;
         let slot = match direction {
             Direction::Ascending => front,
             Direction::Descending => back,
@@ -130,7 +130,8 @@ impl Iter {
                     Direction::Descending => &mut range.upper,
                 };
                 exclude(bound, &key);
-                cursor.advance()?;
+                // What cannot be read next is told by the next call: this entry is whole.
+                *failure = cursor.advance().err();
                 return Ok(Some((key, value)));
             }
             cursor.advance()?;

@@ -78,7 +78,7 @@ impl KeyspaceOptions {
     }
 
     /// The most children of a tree node (4 to 64, 64 by default): small for tests of deep trees.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn pivots_max(mut self, pivots: u32) -> Self {
         self.pivots_max = Some(pivots);
         self

@@ -146,7 +146,7 @@ pub struct KeyspaceStats {
     /// Versions of it that are held.
     pub versions_held: usize,
     /// The engine's own figures.
-    pub tree: EngineStats,
+    pub engine_stats: EngineStats,
 }
 
 impl Core {
@@ -252,7 +252,7 @@ impl Core {
             memtable_bytes: active + frozen,
             checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
             versions_held: keyspace.lifetimes.held(),
-            tree: keyspace.engine.stats(),
+            engine_stats: keyspace.engine.stats(),
         }
     }
 }

@@ -36,7 +36,7 @@ impl EngineKind {
     }
 
     /// The engine of a number.
-    pub fn from_number(number: u8) -> Result<Self> {
+    pub(crate) fn from_number(number: u8) -> Result<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,

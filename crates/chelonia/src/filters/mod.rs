@@ -66,7 +66,7 @@ impl FilterKind {
 
     /// The kind of this number.
     #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(FilterKind::Bloom),
             2 => Some(FilterKind::Quotient),

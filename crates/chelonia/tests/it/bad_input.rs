@@ -338,7 +338,7 @@ fn a_damaged_block_is_named_and_the_rest_stays_readable() {
 
     let database = open(&path);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let mut damaged = 0;
+    let (mut damaged, mut first_damaged) = (0, 0);
     for number in 0..20_000_u64 {
         match keyspace.get(number.to_be_bytes()) {
             Ok(value) => assert_eq!(value.unwrap(), [b'v'; 120]),
@@ -346,11 +346,29 @@ fn a_damaged_block_is_named_and_the_rest_stays_readable() {
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 assert_eq!(error.file(), Some("data"));
                 assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+                if damaged == 0 {
+                    first_damaged = number;
+                }
                 damaged += 1;
             }
         }
     }
     assert!((1..100).contains(&damaged), "{damaged} keys are damaged");
+    // Scans from either end give all that stands before the damage, tell it once, and end.
+    for forward in [true, false] {
+        let mut iter = keyspace.iter();
+        let mut next = || if forward { iter.next() } else { iter.next_back() };
+        let mut given = 0;
+        let error = loop {
+            match next().unwrap() {
+                Ok(_) => given += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+        assert_eq!(given, if forward { first_damaged } else { 20_000 - first_damaged - damaged });
+        assert!(next().is_none());
+    }
     let report = database.verify().unwrap();
     assert!(!report.is_clean());
     assert_eq!(report.findings[0].offset(), Some(place as u64 / 4096 * 4096));

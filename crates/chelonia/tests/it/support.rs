@@ -70,7 +70,7 @@ impl Store {
 
     fn count_events(&mut self) {
         for keyspace in self.database().stats().keyspaces {
-            for (event, count) in keyspace.tree.events {
+            for (event, count) in keyspace.engine_stats.events {
                 *self.events.entry(event).or_insert(0) += count;
             }
         }

@@ -25,7 +25,7 @@ use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::{Entered, Steps};
 use crate::run::read::stream::blocks_of;
-use crate::run::read::window::{Window, fill_together};
+use crate::run::read::window::{Fill, Window, fill_together};
 use crate::storage::block::BlockKind;
 use std::ops::Range;
 
@@ -106,7 +106,12 @@ impl RunCursor {
             };
             let blocks = cursor.fill_from(first);
             storage = Some(cursor.run.storage());
-            fills.push((&mut cursor.window, &*cursor.run, blocks));
+            fills.push(Fill {
+                window: &mut cursor.window,
+                run: &cursor.run,
+                blocks,
+                needed: first..first + 1,
+            });
         }
         if let Some(storage) = storage {
             fill_together(storage, &mut fills)?;
@@ -174,7 +179,7 @@ impl RunCursor {
         let first = self.open.start;
         if !self.window.held().contains(&first) {
             let blocks = self.fill_from(first);
-            self.window.fill(&self.run, blocks)?;
+            self.window.fill(&self.run, blocks, first..first + 1)?;
         }
         let span = span_of(self.window.block(first), BlockKind::Data)?;
         if span > self.open.end - first {
@@ -183,7 +188,7 @@ impl RunCursor {
         let end = first + span;
         if end > self.window.held().end {
             let wanted = self.fill_from(first).end.max(end);
-            self.window.fill(&self.run, first..wanted)?;
+            self.window.fill(&self.run, first..wanted, first..end)?;
         }
         Ok(first..end)
     }
@@ -194,7 +199,7 @@ impl RunCursor {
         let last = end - 1;
         if !self.window.held().contains(&last) {
             let blocks = self.fill_from(last);
-            self.window.fill(&self.run, blocks)?;
+            self.window.fill(&self.run, blocks, last..end)?;
         }
         let part = part_of(self.window.block(last), BlockKind::Data)?;
         if part > last - self.open.start {
@@ -203,7 +208,7 @@ impl RunCursor {
         let first = last - part;
         if first < self.window.held().start {
             let wanted = self.fill_from(last).start.min(first);
-            self.window.fill(&self.run, wanted..end)?;
+            self.window.fill(&self.run, wanted..end, first..end)?;
         }
         if span_of(self.window.block(first), BlockKind::Data)? != end - first {
             return Err(Error::corrupt("a span does not end where its last block is"));

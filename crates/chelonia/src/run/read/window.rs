@@ -12,7 +12,8 @@
 //!
 //! So a fill is at most one read, and those of several windows can be read together
 //! ([`fill_together`]). What a large fill reads is not left in the cache, so that a long scan does
-//! not wash it out.
+//! not wash it out. If a read fails, each window is filled with what its cursor needs at once and
+//! nothing ahead: a scan gives everything that stands before a damaged block.
 
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES;
@@ -91,9 +92,10 @@ impl Window {
         self.held = 0..0;
     }
 
-    /// Makes the window `blocks` of `run`, and the next one larger.
-    pub fn fill(&mut self, run: &Run, blocks: Range<u32>) -> Result<()> {
-        fill_together(run.storage(), &mut [(self, run, blocks)])
+    /// Makes the window `blocks` of `run`, of which `needed` is needed at once, and the next one
+    /// larger.
+    pub fn fill(&mut self, run: &Run, blocks: Range<u32>, needed: Range<u32>) -> Result<()> {
+        fill_together(run.storage(), &mut [Fill { window: self, run, blocks, needed }])
     }
 
     /// Makes room for `blocks` and copies what the cache has from either end. What is missing lies
@@ -151,25 +153,43 @@ impl Window {
     }
 }
 
-/// Fills several windows, each with blocks of its run; what is missing is read together.
-pub(super) fn fill_together(
-    storage: &Storage,
-    fills: &mut [(&mut Window, &Run, Range<u32>)],
-) -> Result<()> {
+/// What a window is to be filled with.
+pub(super) struct Fill<'a> {
+    pub window: &'a mut Window,
+    pub run: &'a Run,
+    /// The blocks that it should hold.
+    pub blocks: Range<u32>,
+    /// Those of them that its cursor cannot do without.
+    pub needed: Range<u32>,
+}
+
+/// Fills several windows; what is missing is read together.
+pub(super) fn fill_together(storage: &Storage, fills: &mut [Fill<'_>]) -> Result<()> {
+    let outcome = try_fill(storage, fills);
+    if outcome.is_ok() || fills.iter().all(|fill| fill.blocks == fill.needed) {
+        return outcome;
+    }
+    for fill in fills.iter_mut() {
+        fill.blocks = fill.needed.clone();
+    }
+    try_fill(storage, fills)
+}
+
+fn try_fill(storage: &Storage, fills: &mut [Fill<'_>]) -> Result<()> {
     let missing: Vec<_> =
-        fills.iter_mut().map(|(window, run, blocks)| window.begin(run, blocks)).collect();
+        fills.iter_mut().map(|fill| fill.window.begin(fill.run, &fill.blocks)).collect();
     let mut reads: Vec<_> = fills
         .iter_mut()
         .zip(&missing)
         .filter(|(_, missing)| !missing.is_empty())
-        .map(|((window, run, blocks), missing)| window.read(run, blocks, missing))
+        .map(|(fill, missing)| fill.window.read(fill.run, &fill.blocks, missing))
         .collect();
     if !reads.is_empty() {
         storage.read_many(&mut reads)?;
     }
     drop(reads);
-    for ((window, run, blocks), missing) in fills.iter_mut().zip(missing) {
-        window.end(run, blocks, missing);
+    for (fill, missing) in fills.iter_mut().zip(missing) {
+        fill.window.end(fill.run, &fill.blocks, missing);
     }
     Ok(())
 }
