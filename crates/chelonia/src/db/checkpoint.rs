@@ -73,7 +73,7 @@ impl Core {
                 root: latest.root.clone(),
                 absorbed: latest.absorbed,
             });
-            versions.insert(keyspace.id, latest.version.clone());
+            versions.insert(keyspace.id, latest.version.as_root());
         }
         self.sync_large_values()?;
         log.sync_through(mark.durable)?;

@@ -20,7 +20,7 @@ use crate::db::background::Signals;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::lifetimes::HeldVersion;
+use crate::db::lifetimes::RootVersion;
 use crate::db::options::Durability;
 use crate::db::pacing::{Debt, Pacer};
 use crate::db::snapshots::{Pin, Snapshots};
@@ -73,7 +73,7 @@ pub struct CommitState {
 /// What the checkpoint lock guards.
 pub struct CheckpointState {
     /// The versions that the durable root refers to.
-    pub durable: BTreeMap<KeyspaceId, HeldVersion>,
+    pub durable: BTreeMap<KeyspaceId, RootVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
 }

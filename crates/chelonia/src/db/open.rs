@@ -187,7 +187,7 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         let keyspace = open_keyspace(core, entry)?;
         let version = keyspace.current_view().version.clone();
         version.version().extents(&mut |owned| core.storage.mark_used(owned.extent))?;
-        durable.insert(keyspace.id, version);
+        durable.insert(keyspace.id, version.as_root());
         core.keyspaces.write().insert(name, keyspace);
     }
     core.checkpoint.lock().durable = durable;
