@@ -75,8 +75,7 @@ impl Core {
             });
             versions.insert(keyspace.id, latest.version.as_root());
         }
-        self.sync_large_values()?;
-        log.sync_through(mark.durable)?;
+        log.sync_through_after(mark.durable, || self.sync_large_values())?;
         self.storage.checkpoint(&catalog, mark)?;
         state.durable = versions;
         log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });

@@ -321,7 +321,7 @@ impl Core {
     /// Step 6.
     fn sync_through(&self, lsn: Lsn) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
-        let synced = self.sync_large_values().and_then(|()| log.sync_through(lsn));
+        let synced = log.sync_through_after(lsn, || self.sync_large_values());
         synced.map_err(|error| self.health.stop(error))
     }
 

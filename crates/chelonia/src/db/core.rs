@@ -55,8 +55,7 @@ pub struct Core {
     pub pacer: Pacer,
     pub signals: Signals,
     pub counters: Counters,
-    /// Orders syncs of large values before syncs of the log that refers to them.
-    pub large_sync: Mutex<()>,
+    /// Large values were written that no sync of the data file covers.
     pub large_unsynced: AtomicBool,
     /// Released last: another process may open from then on.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
@@ -152,14 +151,13 @@ impl Core {
         self.check_write()?;
         let Some(log) = self.log.get() else { return Ok(()) };
         let target = log.written();
-        let synced = self.sync_large_values().and_then(|()| log.sync_through(target));
+        let synced = log.sync_through_after(target, || self.sync_large_values());
         synced.map_err(|error| self.health.stop(error))
     }
 
-    /// Makes large values durable before the log that refers to them. Whoever comes while another
-    /// syncs waits for it: its own record may refer to what that sync covers.
+    /// Makes large values durable before the log that refers to them. Called by whoever leads a
+    /// sync of the log, one at a time; after a failure never again.
     pub fn sync_large_values(&self) -> Result<()> {
-        let _order = self.large_sync.lock();
         if self.large_unsynced.swap(false, Ordering::SeqCst) {
             self.storage.sync()?;
         }

@@ -152,7 +152,6 @@ fn new_core(
         clock,
         signals: Signals::default(),
         counters: Counters::default(),
-        large_sync: Mutex::new(()),
         large_unsynced: AtomicBool::new(false),
         lock: Mutex::new(None),
     })
