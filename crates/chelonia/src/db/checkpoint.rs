@@ -20,7 +20,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::{CheckpointState, Core};
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::log::{LogPosition, LogTail};
+use crate::log::{Log, LogPosition, LogTail};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
@@ -66,6 +66,15 @@ impl Core {
         for keyspace in &keyspaces {
             let latest = keyspace.latest.lock();
             catalog.keyspaces.push(CatalogEntry {
+        let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
+        let result = self.make_root(log, state);
+        if result.is_err() {
+            self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn make_root(&self, log: &Log, state: &mut CheckpointState) -> Result<()> {
                 id: keyspace.id,
                 name: keyspace.name.clone(),
                 engine: keyspace.stored.engine.number(),

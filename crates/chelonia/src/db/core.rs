@@ -108,6 +108,8 @@ impl Core {
 
     /// All keyspaces, in the order of their names.
     pub fn all_keyspaces(&self) -> Vec<Arc<KeyspaceCore>> {
+    /// Bytes of updates absorbed since the last checkpoint began.
+    pub undurable_bytes: AtomicU64,
         self.keyspaces.read().values().cloned().collect()
     }
 

@@ -54,6 +54,9 @@ impl Core {
             }
             Err(error) => {
                 self.pacer.wake();
+                // Also a memtable without bytes is a reason for a checkpoint.
+                let bytes = buffer.update_bytes().max(1);
+                self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
                 return Err(self.health.stop_unless_harmless(error));
             }
         }
@@ -128,10 +131,12 @@ impl Core {
 
     /// Does all background work that waits, on this thread.
     pub fn drain_everything_frozen(&self) -> Result<()> {
-        let mut drained = false;
-        while self.drain_oldest()? {
-            drained = true;
+        let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed);
+        while !self.signals.stopping() && self.drain_oldest()? {
+            if undurable() >= self.governor.write_share() {
+                self.checkpoint_now()?;
+            }
         }
-        if drained { self.checkpoint_now() } else { Ok(()) }
+        if undurable() > 0 { self.checkpoint_now() } else { Ok(()) }
     }
 }
