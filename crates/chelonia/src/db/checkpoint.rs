@@ -18,7 +18,7 @@ use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
-use crate::db::core::{CheckpointState, Core};
+use crate::db::core::{Change, CheckpointState, Core};
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::log::{Log, LogPosition, LogTail};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
@@ -55,6 +55,14 @@ impl Core {
         self.checkpoint_locked(&mut state).map_err(|error| self.health.stop_unless_harmless(error))
     }
 
+    /// A checkpoint that changes the set of keyspaces. `NoSpace` changes nothing.
+    pub fn checkpoint_change(&self, state: &mut CheckpointState, change: Change) -> Result<()> {
+        state.change = change;
+        let made = self.checkpoint_locked(state);
+        state.change = Change::Nothing;
+        made.map_err(|error| self.health.stop_unless_harmless(error))
+    }
+
     /// Steps 1 to 5, under the checkpoint lock.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
@@ -68,6 +76,11 @@ impl Core {
             catalog.keyspaces.push(CatalogEntry {
         let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
         let result = self.make_root(log, state);
+        match &state.change {
+            Change::Nothing => {}
+            Change::Create(keyspace) => keyspaces.push(Arc::clone(keyspace)),
+            Change::Drop(id) => keyspaces.retain(|keyspace| keyspace.id != *id),
+        }
         if result.is_err() {
             self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
         }

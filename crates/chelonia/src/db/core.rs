@@ -75,6 +75,21 @@ pub struct CheckpointState {
     pub durable: BTreeMap<KeyspaceId, RootVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
+    /// What the checkpoint that runs changes.
+    pub change: Change,
+}
+
+/// A change of the set of keyspaces. Everyone sees it only when it is durable: nobody writes to
+/// what a crash would forget, and a full device changes nothing.
+#[derive(Default)]
+pub enum Change {
+    /// None.
+    #[default]
+    Nothing,
+    /// A keyspace that is not among the others yet.
+    Create(Arc<KeyspaceCore>),
+    /// A keyspace that still is.
+    Drop(KeyspaceId),
 }
 
 /// Totals since open.

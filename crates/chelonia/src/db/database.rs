@@ -6,6 +6,7 @@ use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
 use crate::base::sync::{Arc, Ordering};
 use crate::db::batch::Batch;
 use crate::db::builder::DatabaseBuilder;
+use crate::db::core::Change;
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::keyspace::Keyspace;
@@ -81,25 +82,19 @@ impl Database {
         core.check_write()?;
         let _change = core.keyspaces_change.lock();
         let mut state = core.checkpoint.lock();
-        let removed = {
-            // No commit is between its place in the log and its memtable's keyspace here.
-            let _commit = core.commit.lock();
-            let removed = core.keyspaces.write().remove(name);
-            if let Some(keyspace) = &removed {
-                keyspace.dropped.store(true, Ordering::Release);
-            }
-            removed
-        };
-        let Some(keyspace) = removed else {
+        let Some(keyspace) = core.keyspaces.read().get(name).cloned() else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
         };
-        core.refresh_backlog();
-        core.checkpoint_locked(&mut state).map_err(|error| core.health.stop(error))?;
-        drop(state);
-        for buffer in &keyspace.current_view().buffers {
-            core.visibility.wait_until_visible(buffer.last());
+        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
+        {
+            // No commit is between its place in the log and its memtable's keyspace here.
+            let _commit = core.commit.lock();
+            core.keyspaces.write().remove(name);
+            keyspace.dropped.store(true, Ordering::Release);
         }
-        keyspace.release_all_extents()
+        drop(state);
+        core.refresh_backlog();
+        core.bury(&keyspace)
     }
 
     /// An empty batch.
@@ -203,11 +198,7 @@ impl Database {
         let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
         state.next_keyspace += 1;
         core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
-        if let Err(error) = core.checkpoint_locked(&mut state) {
-            core.keyspaces.write().remove(name);
-            keyspace.dropped.store(true, Ordering::Release);
-            return Err(core.health.stop_unless_harmless(error));
-        }
+        core.checkpoint_change(&mut state, Change::Create(Arc::clone(&keyspace)))?;
         Ok(keyspace)
     }
 }

@@ -19,7 +19,7 @@ use crate::db::core::Core;
 use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
 use crate::db::view::Buffer;
 use crate::engine::{OwnedExtent, Version, Work};
-use crate::memtable::SortedBatch;
+use crate::memtable::{Memtable, SortedBatch};
 
 impl Core {
     /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
@@ -39,6 +39,9 @@ impl Core {
     /// Drains the oldest finalized memtable of `keyspace`; false if there is none.
     pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
         let mut partial = keyspace.drain.lock();
+        if partial.buried {
+            return Ok(false);
+        }
         let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last());
         let start = self.clock.now();
@@ -129,7 +132,34 @@ impl Core {
         Ok((absorbed.version, absorbed.lost))
     }
 
-    /// Does all background work that waits, on this thread.
+    /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
+    /// pins still see stays, but moves to the disk: a pin never holds memory.
+    pub fn bury(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+        for buffer in &keyspace.current_view().buffers {
+            self.visibility.wait_until_visible(buffer.last());
+        }
+        if self.snapshots.count() > 0 {
+            {
+                let _commit = self.commit.lock();
+                self.rotate(keyspace);
+            }
+            // On a full device the pins have to hold memory after all.
+            let full = |error: &Error| error.kind() == ErrorKind::NoSpace;
+            while self
+                .drain_keyspace(keyspace)
+                .or_else(|e| if full(&e) { Ok(false) } else { Err(e) })?
+            {}
+        }
+        let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
+        keyspace.release_all(empty)?;
+        self.refresh_backlog();
+        self.pacer.wake();
+        Ok(())
+    }
+
+    /// Does all background work that waits, on this thread. Writers may finalize memtables as fast
+    /// as they are drained: checkpoints are made on the way, for without them neither log nor
+    /// extents come free, and a close does not wait for an end that may never come.
     pub fn drain_everything_frozen(&self) -> Result<()> {
         let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed);
         while !self.signals.stopping() && self.drain_oldest()? {

@@ -24,7 +24,7 @@ use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::{Signals, Threads};
 use crate::db::builder::DatabaseBuilder;
-use crate::db::core::{CheckpointState, CommitState, Core, Counters};
+use crate::db::core::{Change, CheckpointState, CommitState, Core, Counters};
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
@@ -145,7 +145,11 @@ fn new_core(
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
         keyspaces_change: Mutex::new(()),
-        checkpoint: Mutex::new(CheckpointState { durable: BTreeMap::new(), next_keyspace }),
+        checkpoint: Mutex::new(CheckpointState {
+            durable: BTreeMap::new(),
+            next_keyspace,
+            change: Change::Nothing,
+        }),
         health: Health::default(),
         governor: Governor::new(budget, builder.internals.write_share),
         pacer: Pacer::new(clock.clone()),
