@@ -66,21 +66,8 @@ impl Core {
     /// Steps 1 to 5, under the checkpoint lock.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
-        let mut keyspaces = self.all_keyspaces();
-        keyspaces.sort_by_key(|keyspace| keyspace.id);
-        let mark = self.log_mark(&keyspaces);
-        let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };
-        let mut versions = BTreeMap::new();
-        for keyspace in &keyspaces {
-            let latest = keyspace.latest.lock();
-            catalog.keyspaces.push(CatalogEntry {
         let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
         let result = self.make_root(log, state);
-        match &state.change {
-            Change::Nothing => {}
-            Change::Create(keyspace) => keyspaces.push(Arc::clone(keyspace)),
-            Change::Drop(id) => keyspaces.retain(|keyspace| keyspace.id != *id),
-        }
         if result.is_err() {
             self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
         }
@@ -88,6 +75,19 @@ impl Core {
     }
 
     fn make_root(&self, log: &Log, state: &mut CheckpointState) -> Result<()> {
+        let mut keyspaces = self.all_keyspaces();
+        match &state.change {
+            Change::Nothing => {}
+            Change::Create(keyspace) => keyspaces.push(Arc::clone(keyspace)),
+            Change::Drop(id) => keyspaces.retain(|keyspace| keyspace.id != *id),
+        }
+        keyspaces.sort_by_key(|keyspace| keyspace.id);
+        let mark = self.log_mark(&keyspaces);
+        let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };
+        let mut versions = BTreeMap::new();
+        for keyspace in &keyspaces {
+            let latest = keyspace.latest.lock();
+            catalog.keyspaces.push(CatalogEntry {
                 id: keyspace.id,
                 name: keyspace.name.clone(),
                 engine: keyspace.stored.engine.number(),

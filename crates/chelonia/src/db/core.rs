@@ -108,6 +108,8 @@ pub struct Counters {
     pub frozen_bytes: AtomicU64,
     /// Bytes finalized and not yet absorbed, with what engines owe: what writers are paced by.
     pub backlog_bytes: AtomicU64,
+    /// Bytes of updates absorbed since the last checkpoint began.
+    pub undurable_bytes: AtomicU64,
     /// The last drain found no space: writers are told instead of waiting for it.
     pub out_of_space: AtomicBool,
 }
@@ -123,8 +125,6 @@ impl Core {
 
     /// All keyspaces, in the order of their names.
     pub fn all_keyspaces(&self) -> Vec<Arc<KeyspaceCore>> {
-    /// Bytes of updates absorbed since the last checkpoint began.
-    pub undurable_bytes: AtomicU64,
         self.keyspaces.read().values().cloned().collect()
     }
 
@@ -145,7 +145,7 @@ impl Core {
     #[inline]
     pub fn debt(&self) -> Debt {
         Debt {
-            room_bytes: self.governor.write_share().saturating_sub(self.governor.memtable_bytes()),
+            room_bytes: self.governor.room_bytes(),
             backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
         }
     }

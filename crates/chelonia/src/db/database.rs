@@ -162,7 +162,8 @@ impl Database {
     /// answer `Stopped` from then on. Dropping all handles does the same, but cannot tell an error.
     ///
     /// # Errors
-    /// `Io` if the last sync failed: what was acknowledged at level `Sync` is safe nevertheless.
+    /// `Io` if the last sync failed, `Stopped` if an earlier failure had stopped writes: what was
+    /// acknowledged at level `Sync` is safe nevertheless.
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }
@@ -197,8 +198,8 @@ impl Database {
         let absorbed = core.visibility.visible();
         let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
         state.next_keyspace += 1;
-        core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
         core.checkpoint_change(&mut state, Change::Create(Arc::clone(&keyspace)))?;
+        core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
         Ok(keyspace)
     }
 }

@@ -54,12 +54,12 @@ impl Core {
                 let took = self.clock.now().saturating_sub(start);
                 self.pacer.drained(buffer.memtable.bytes(), took);
                 self.counters.drains.fetch_add(1, Ordering::Relaxed);
-            }
-            Err(error) => {
-                self.pacer.wake();
                 // Also a memtable without bytes is a reason for a checkpoint.
                 let bytes = buffer.update_bytes().max(1);
                 self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(error) => {
+                self.pacer.wake();
                 return Err(self.health.stop_unless_harmless(error));
             }
         }

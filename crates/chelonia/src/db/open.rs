@@ -407,9 +407,10 @@ impl<'a> Replayer<'a> {
 impl Core {
     /// Syncs, and marks in the superblock how far the log is durable: an intact end.
     pub fn shut_down(&self) -> Result<()> {
-        if self.read_only || self.health.check_write().is_err() {
+        if self.read_only {
             return Ok(());
         }
+        self.health.check_write()?;
         self.sync()?;
         self.commit.lock().tail = None;
         let Some(log) = self.log.get() else { return Ok(()) };
