@@ -15,7 +15,7 @@
 //! A crash in any step changes nothing that the next attempt needs.
 //!
 //! A creation that was cut off leaves a data file without a catalog: that is no database yet, and
-//! is made anew.
+//! is made anew. The log comes after the data file; one without the other is what damage leaves.
 
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -39,6 +39,7 @@ use crate::db::visibility::Visibility;
 use crate::engines::{self, EngineContext, EngineOptions};
 use crate::log::{Log, LogMode, LogOptions, LogPosition, Replay};
 use crate::memtable::Memtable;
+use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::Directory;
@@ -75,6 +76,10 @@ pub fn open(builder: &DatabaseBuilder, directory: &Arc<dyn Directory>) -> Result
         }
         Ok(opened) if may_create(builder) => begin(builder, directory, opened.storage)?,
         Err(error) if error.kind() == ErrorKind::NotFound && may_create(builder) => {
+            if Log::is_in(&**directory)? {
+                let text = "there are log segments, but their data file is gone or empty";
+                return Err(Error::corrupt(text).at(DATA_FILE, 0));
+            }
             let opened = Storage::create(&**directory, &budget, builder.salt()?)?;
             begin(builder, directory, opened.storage)?
         }

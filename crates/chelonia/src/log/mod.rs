@@ -156,6 +156,11 @@ impl Log {
         Self::begin(dir, options, inherited, start)
     }
 
+    /// True if there are files of a log.
+    pub fn is_in(dir: &dyn Directory) -> Result<bool> {
+        Ok(dir.list()?.iter().any(|name| segments::slot_of(name).is_some()))
+    }
+
     /// A log that goes on behind `from` in a segment of its own, durable when this returns.
     fn begin(
         dir: Arc<dyn Directory>,
