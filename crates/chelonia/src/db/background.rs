@@ -140,7 +140,7 @@ impl Core {
     pub fn maintain_all(&self) -> Result<()> {
         for keyspace in self.all_keyspaces() {
             let partial = keyspace.drain.lock();
-            if !partial.versions.is_empty() {
+            if partial.buried || !partial.versions.is_empty() {
                 // A drain stopped half way; its part of the memtable is not published yet.
                 continue;
             }

@@ -18,9 +18,9 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
-use crate::db::core::{CheckpointState, Core};
+use crate::db::core::{Change, CheckpointState, Core};
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::log::{LogPosition, LogTail};
+use crate::log::{Log, LogPosition, LogTail};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
@@ -55,10 +55,32 @@ impl Core {
         self.checkpoint_locked(&mut state).map_err(|error| self.health.stop_unless_harmless(error))
     }
 
+    /// A checkpoint that changes the set of keyspaces. `NoSpace` changes nothing.
+    pub fn checkpoint_change(&self, state: &mut CheckpointState, change: Change) -> Result<()> {
+        state.change = change;
+        let made = self.checkpoint_locked(state);
+        state.change = Change::Nothing;
+        made.map_err(|error| self.health.stop_unless_harmless(error))
+    }
+
     /// Steps 1 to 5, under the checkpoint lock. After `NoSpace` the durable root is as before.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
+        let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
+        let result = self.make_root(log, state);
+        if result.is_err() {
+            self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn make_root(&self, log: &Log, state: &mut CheckpointState) -> Result<()> {
         let mut keyspaces = self.all_keyspaces();
+        match &state.change {
+            Change::Nothing => {}
+            Change::Create(keyspace) => keyspaces.push(Arc::clone(keyspace)),
+            Change::Drop(id) => keyspaces.retain(|keyspace| keyspace.id != *id),
+        }
         keyspaces.sort_by_key(|keyspace| keyspace.id);
         let mark = self.log_mark(&keyspaces);
         let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };
@@ -73,10 +95,9 @@ impl Core {
                 root: latest.root.clone(),
                 absorbed: latest.absorbed,
             });
-            versions.insert(keyspace.id, latest.version.clone());
+            versions.insert(keyspace.id, latest.version.as_root());
         }
-        self.sync_large_values()?;
-        log.sync_through(mark.durable)?;
+        log.sync_through_after(mark.durable, || self.sync_large_values())?;
         self.storage.checkpoint(&catalog, mark)?;
         state.durable = versions;
         log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });

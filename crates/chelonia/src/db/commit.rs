@@ -16,10 +16,12 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
-use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
+use crate::base::limits::{BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
 use crate::base::stream::{LargeRef, Update};
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::{CommitState, Core};
+use crate::db::governor::Admission;
+use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::Durability;
 use crate::db::record;
@@ -103,7 +105,7 @@ impl Core {
                 "a batch of {bytes} bytes is over the limit of {BATCH_BYTES_MAX} (BATCH_BYTES_MAX)"
             )));
         }
-        self.admit(bytes as u64)?;
+        let admission = self.admit(bytes as u64)?;
         let large = self.write_large_values(writes)?;
         let end = RECORD.with_borrow_mut(|payload| {
             encode(payload, keyspaces, writes, &large);
@@ -113,6 +115,7 @@ impl Core {
             }
             end
         })?;
+        drop(admission);
         if level == Durability::Sync {
             self.sync_through(end)?;
         }
@@ -179,7 +182,8 @@ impl Core {
             self.rotate_if_full(keyspace);
         }
         let CommitState { tail, next_seqno, next_ticket } = &mut *commit;
-        let Some(tail) = tail else { return Err(Error::internal("a writer without a log")) };
+        // Only a close takes the tail away.
+        let Some(tail) = tail else { return Err(Health::closed()) };
         self.visibility.wait_for_room(*next_ticket);
         let start = tail.position();
         let end =
@@ -242,23 +246,21 @@ impl Core {
     }
 
     /// Step 1: waits as the debt asks; fails if the device is full and nothing can be absorbed.
-    fn admit(&self, bytes: u64) -> Result<()> {
+    fn admit(&self, bytes: u64) -> Result<Admission<'_>> {
         let debt = self.debt();
-        if debt.room_bytes < bytes + self.headroom() {
-            self.wait_for_memory(bytes)?;
-        } else if debt.backlog_bytes > 0 {
-            self.pacer.admit(bytes, debt);
+        match self.governor.admit(bytes, bytes + HEADROOM_BYTES) {
+            Some(admission) => {
+                if debt.backlog_bytes > 0 {
+                    self.pacer.admit(bytes, debt);
+                }
+                Ok(admission)
+            }
+            None => self.wait_for_memory(bytes),
         }
-        Ok(())
-    }
-
-    /// What a commit may take beyond its own bytes: a slab for the memtable.
-    fn headroom(&self) -> u64 {
-        crate::base::limits::SLAB_BYTES as u64
     }
 
     /// There is no room: makes sure that something drains, and waits for it.
-    fn wait_for_memory(&self, bytes: u64) -> Result<()> {
+    fn wait_for_memory(&self, bytes: u64) -> Result<Admission<'_>> {
         {
             let _commit = self.commit.lock();
             let frozen = self.all_keyspaces().iter().any(|one| one.memtable_bytes().1 > 0);
@@ -267,23 +269,19 @@ impl Core {
             }
         }
         if self.stepped {
-            return self.drain_everything_frozen();
+            self.drain_everything_frozen()?;
+            return Ok(self.governor.admit_forced(bytes));
         }
         let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
+        let mut admitted = None;
         self.pacer.wait_until(|| {
-            self.debt().room_bytes
-                >= (bytes + self.headroom()).min(self.governor.memtable_bytes_max())
-                || self.health.check_write().is_err()
-                || refused()
+            let room_bytes = (bytes + HEADROOM_BYTES).min(self.governor.memtable_bytes_max());
+            admitted = self.governor.admit(bytes, room_bytes);
+            admitted.is_some() || self.health.check_write().is_err() || refused()
         });
         self.health.check_write()?;
-        if refused() {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                "the device is full, so memory cannot be drained to it; make room",
-            ));
-        }
-        Ok(())
+        let full = "the device is full, so memory cannot be drained to it; make room";
+        admitted.ok_or_else(|| Error::new(ErrorKind::NoSpace, full))
     }
 
     /// Finalizes the largest active memtable. Called under the commit lock.
@@ -321,7 +319,7 @@ impl Core {
     /// Step 6.
     fn sync_through(&self, lsn: Lsn) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
-        let synced = self.sync_large_values().and_then(|()| log.sync_through(lsn));
+        let synced = log.sync_through_after(lsn, || self.sync_large_values());
         synced.map_err(|error| self.health.stop(error))
     }
 
@@ -344,6 +342,9 @@ impl Core {
     }
 }
 
+/// What a commit may take beyond its own bytes: a slab for the memtable.
+const HEADROOM_BYTES: u64 = SLAB_BYTES as u64;
+
 /// The most finalized memtables of a keyspace.
 const FROZEN_MAX: usize = 2;
 
@@ -351,9 +352,9 @@ const FROZEN_MAX: usize = 2;
 /// finalized, however small it is: recovery has no more to replay than that and what is in drains.
 const LOG_SHARES_MAX: u64 = 2;
 
-/// The bytes that a write puts into the log.
+/// The bytes that a write counts: in the log, and in the memtable beyond those.
 fn write_bytes(write: &Write<'_>) -> usize {
-    record::entry_bytes(write.key, write.value.map(<[u8]>::len))
+    record::entry_bytes(write.key, write.value.map(<[u8]>::len)) + BATCH_ENTRY_BYTES
 }
 
 fn encode(

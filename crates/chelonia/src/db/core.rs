@@ -20,7 +20,7 @@ use crate::base::workers::Workers;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::lifetimes::HeldVersion;
+use crate::db::lifetimes::RootVersion;
 use crate::db::options::Durability;
 use crate::db::pacing::{Debt, Pacer};
 use crate::db::signals::Signals;
@@ -56,8 +56,7 @@ pub struct Core {
     pub pacer: Pacer,
     pub signals: Signals,
     pub counters: Counters,
-    /// Orders syncs of large values before syncs of the log that refers to them.
-    pub large_sync: Mutex<()>,
+    /// Large values were written that no sync of the data file covers.
     pub large_unsynced: AtomicBool,
     /// Released last: another process may open from then on.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
@@ -74,9 +73,24 @@ pub struct CommitState {
 /// What the checkpoint lock guards.
 pub struct CheckpointState {
     /// The versions that the durable root refers to.
-    pub durable: BTreeMap<KeyspaceId, HeldVersion>,
+    pub durable: BTreeMap<KeyspaceId, RootVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
+    /// What the checkpoint that runs changes.
+    pub change: Change,
+}
+
+/// A change of the set of keyspaces. Everyone sees it only when it is durable: nobody writes to
+/// what a crash would forget, and a full device changes nothing.
+#[derive(Default)]
+pub enum Change {
+    /// None.
+    #[default]
+    Nothing,
+    /// A keyspace that is not among the others yet.
+    Create(Arc<KeyspaceCore>),
+    /// A keyspace that still is.
+    Drop(KeyspaceId),
 }
 
 /// Totals since open.
@@ -95,6 +109,8 @@ pub struct Counters {
     pub frozen_bytes: AtomicU64,
     /// Bytes finalized and not yet absorbed, with what engines owe: what writers are paced by.
     pub backlog_bytes: AtomicU64,
+    /// Bytes of updates absorbed since the last checkpoint began.
+    pub undurable_bytes: AtomicU64,
     /// The last drain found no space: writers are told instead of waiting for it.
     pub out_of_space: AtomicBool,
 }
@@ -130,7 +146,7 @@ impl Core {
     #[inline]
     pub fn debt(&self) -> Debt {
         Debt {
-            room_bytes: self.governor.write_share().saturating_sub(self.governor.memtable_bytes()),
+            room_bytes: self.governor.room_bytes(),
             backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
         }
     }
@@ -153,15 +169,13 @@ impl Core {
         self.check_write()?;
         let Some(log) = self.log.get() else { return Ok(()) };
         let target = log.written();
-        let synced = self.sync_large_values().and_then(|()| log.sync_through(target));
+        let synced = log.sync_through_after(target, || self.sync_large_values());
         synced.map_err(|error| self.health.stop(error))
     }
 
-    /// Makes large values durable before the log that refers to them. Whoever comes while another
-    /// syncs waits for it: its own record may refer to what that sync covers. If that sync fails,
-    /// so do all who waited: the values stay marked, and the storage syncs nothing any more.
+    /// Makes large values durable before the log that refers to them. Called by whoever leads a
+    /// sync of the log, one at a time; after a failure never again.
     pub fn sync_large_values(&self) -> Result<()> {
-        let _order = self.large_sync.lock();
         if self.large_unsynced.swap(false, Ordering::SeqCst) {
             let synced = self.storage.sync();
             return synced.inspect_err(|_| self.large_unsynced.store(true, Ordering::SeqCst));

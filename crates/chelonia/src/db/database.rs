@@ -6,6 +6,7 @@ use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
 use crate::base::sync::{Arc, Ordering};
 use crate::db::batch::Batch;
 use crate::db::builder::DatabaseBuilder;
+use crate::db::core::Change;
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::keyspace::Keyspace;
@@ -104,33 +105,19 @@ impl Database {
         core.check_write()?;
         let _change = core.keyspaces_change.lock();
         let mut state = core.checkpoint.lock();
-        let removed = {
-            // No commit is between its place in the log and its memtable's keyspace here.
-            let _commit = core.commit.lock();
-            let removed = core.keyspaces.write().remove(name);
-            if let Some(keyspace) = &removed {
-                keyspace.dropped.store(true, Ordering::Release);
-            }
-            removed
-        };
-        let Some(keyspace) = removed else {
+        let Some(keyspace) = core.keyspaces.read().get(name).cloned() else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
         };
-        core.refresh_backlog();
-        if let Err(error) = core.checkpoint_locked(&mut state) {
-            if error.kind() == ErrorKind::NoSpace {
-                // Nothing became durable: it is there as before.
-                core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
-                keyspace.dropped.store(false, Ordering::Release);
-                core.refresh_backlog();
-            }
-            return Err(core.health.stop_unless_harmless(error));
+        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
+        {
+            // No commit is between its place in the log and its memtable's keyspace here.
+            let _commit = core.commit.lock();
+            core.keyspaces.write().remove(name);
+            keyspace.dropped.store(true, Ordering::Release);
         }
         drop(state);
-        for buffer in &keyspace.current_view().buffers {
-            core.visibility.wait_until_visible(buffer.last());
-        }
-        keyspace.release_all_extents()
+        core.refresh_backlog();
+        core.bury(&keyspace)
     }
 
     /// An empty batch.
@@ -198,7 +185,8 @@ impl Database {
     /// answer `Stopped` from then on. Dropping all handles does the same, but cannot tell an error.
     ///
     /// # Errors
-    /// `Io` if the last sync failed: what was acknowledged at level `Sync` is safe nevertheless.
+    /// `Io` if the last sync failed, `Stopped` if an earlier failure had stopped writes: what was
+    /// acknowledged at level `Sync` is safe nevertheless.
     pub fn close(self) -> Result<()> {
         self.handle.close()
     }
@@ -233,12 +221,8 @@ impl Database {
         let absorbed = core.visibility.visible();
         let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
         state.next_keyspace += 1;
+        core.checkpoint_change(&mut state, Change::Create(Arc::clone(&keyspace)))?;
         core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
-        if let Err(error) = core.checkpoint_locked(&mut state) {
-            core.keyspaces.write().remove(name);
-            keyspace.dropped.store(true, Ordering::Release);
-            return Err(core.health.stop_unless_harmless(error));
-        }
         Ok(keyspace)
     }
 }

@@ -19,7 +19,7 @@ use crate::db::core::Core;
 use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
 use crate::db::view::Buffer;
 use crate::engine::{OwnedExtent, Version, Work};
-use crate::memtable::SortedBatch;
+use crate::memtable::{Memtable, SortedBatch};
 
 impl Core {
     /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
@@ -41,6 +41,9 @@ impl Core {
         let mut partial = keyspace.drain.lock();
         // It may have taken long to get here, and the next absorb may take longer.
         self.health.check_write()?;
+        if partial.buried {
+            return Ok(false);
+        }
         let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last());
         let start = self.clock.now();
@@ -53,6 +56,9 @@ impl Core {
                 let took = self.clock.now().saturating_sub(start);
                 self.pacer.drained(buffer.memtable.bytes(), took);
                 self.counters.drains.fetch_add(1, Ordering::Relaxed);
+                // Also a memtable without bytes is a reason for a checkpoint.
+                let bytes = buffer.update_bytes().max(1);
+                self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
             Err(error) => {
                 self.pacer.wake();
@@ -129,12 +135,41 @@ impl Core {
         Ok((absorbed.version, absorbed.lost))
     }
 
-    /// Does all background work that waits, on this thread.
-    pub fn drain_everything_frozen(&self) -> Result<()> {
-        let mut drained = false;
-        while self.drain_oldest()? {
-            drained = true;
+    /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
+    /// pins still see stays, but moves to the disk: a pin never holds memory.
+    pub fn bury(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+        for buffer in &keyspace.current_view().buffers {
+            self.visibility.wait_until_visible(buffer.last());
         }
-        if drained { self.checkpoint_now() } else { Ok(()) }
+        if self.snapshots.count() > 0 {
+            {
+                let _commit = self.commit.lock();
+                self.rotate(keyspace);
+            }
+            // On a full device the pins have to hold memory after all.
+            let full = |error: &Error| error.kind() == ErrorKind::NoSpace;
+            while self
+                .drain_keyspace(keyspace)
+                .or_else(|e| if full(&e) { Ok(false) } else { Err(e) })?
+            {}
+        }
+        let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
+        keyspace.release_all(empty)?;
+        self.refresh_backlog();
+        self.pacer.wake();
+        Ok(())
+    }
+
+    /// Does all background work that waits, on this thread. Writers may finalize memtables as fast
+    /// as they are drained: checkpoints are made on the way, for without them neither log nor
+    /// extents come free, and a close does not wait for an end that may never come.
+    pub fn drain_everything_frozen(&self) -> Result<()> {
+        let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed);
+        while !self.signals.is_stopping() && self.drain_oldest()? {
+            if undurable() >= self.governor.write_share() {
+                self.checkpoint_now()?;
+            }
+        }
+        if undurable() > 0 { self.checkpoint_now() } else { Ok(()) }
     }
 }

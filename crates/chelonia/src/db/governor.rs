@@ -22,12 +22,35 @@ pub struct Governor {
     budget: Arc<Budget>,
     /// Set by tests that want tiny memtables; else 0.
     write_share_override: AtomicU64,
+    /// Bytes of large commits that were admitted and are not in their memtables yet.
+    admitted: AtomicU64,
+}
+
+/// Commits of fewer bytes are not counted while they are on their way: there are never so many at
+/// a time that it would matter.
+const ADMITTED_BYTES_MIN: u64 = 64 << 10;
+
+/// Room in memtables for one commit, until dropped: several that come at once do not count on the
+/// same.
+#[must_use]
+pub struct Admission<'a> {
+    governor: &'a Governor,
+    bytes: u64,
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.governor.admitted.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Governor {
     /// Divides `budget`.
     pub fn new(budget: Arc<Budget>, write_share: Option<u64>) -> Self {
-        Self { budget, write_share_override: AtomicU64::new(write_share.unwrap_or(0)) }
+        let write_share_override = AtomicU64::new(write_share.unwrap_or(0));
+        Self { budget, write_share_override, admitted: AtomicU64::new(0) }
     }
 
     /// Fails with the minimum named if `bytes` is too little.
@@ -51,6 +74,35 @@ impl Governor {
     /// The bytes that all memtables hold now.
     pub fn memtable_bytes(&self) -> u64 {
         self.budget.used_by(Use::Memtable)
+    }
+
+    /// The bytes that memtables may still take.
+    pub fn room_bytes(&self) -> u64 {
+        self.room_beside(self.admitted.load(Ordering::Relaxed))
+    }
+
+    fn room_beside(&self, admitted: u64) -> u64 {
+        self.write_share().saturating_sub(self.memtable_bytes() + admitted)
+    }
+
+    /// Room for a commit of `bytes`, if there are `room_bytes`.
+    pub fn admit(&self, bytes: u64, room_bytes: u64) -> Option<Admission<'_>> {
+        if bytes < ADMITTED_BYTES_MIN {
+            return (self.room_bytes() >= room_bytes).then(|| self.admission(0));
+        }
+        let before = self.admitted.fetch_add(bytes, Ordering::Relaxed);
+        let admission = self.admission(bytes);
+        (self.room_beside(before) >= room_bytes).then_some(admission)
+    }
+
+    /// Room for a commit of `bytes`, whether there is any or not.
+    pub fn admit_forced(&self, bytes: u64) -> Admission<'_> {
+        self.admitted.fetch_add(bytes, Ordering::Relaxed);
+        self.admission(bytes)
+    }
+
+    fn admission(&self, bytes: u64) -> Admission<'_> {
+        Admission { governor: self, bytes }
     }
 
     /// The memory one memtable may take.

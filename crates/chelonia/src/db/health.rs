@@ -71,9 +71,14 @@ impl Health {
         self.cause.lock().clone()
     }
 
+    /// The error of a database that was closed.
+    pub fn closed() -> Error {
+        Error::new(ErrorKind::Stopped, "the database was closed; reopen it")
+    }
+
     fn refusal(&self) -> Error {
         if self.is_closed() {
-            return Error::new(ErrorKind::Stopped, "the database was closed; reopen it");
+            return Self::closed();
         }
         let cause = self.cause().map_or_else(String::new, |cause| format!(": {cause}"));
         Error::new(

@@ -18,7 +18,7 @@ use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, View};
 use crate::engine::{Engine, OwnedExtent};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// A keyspace, shared by its handles and the background.
 pub struct KeyspaceCore {
@@ -46,6 +46,8 @@ pub struct KeyspaceCore {
 pub struct Partial {
     /// The versions made so far, with the seqno each contains the memtable up to.
     pub versions: Vec<(SeqNo, HeldVersion)>,
+    /// The keyspace was dropped and everything it had is lost: there is nothing to drain.
+    pub buried: bool,
 }
 
 /// The newest whole state of the engine.
@@ -141,25 +143,34 @@ impl KeyspaceCore {
     }
 
     /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
-    /// everything it has is free once no view shows it.
-    pub fn release_all_extents(&self) -> Result<()> {
-        let _drain = self.drain.lock();
-        // Each once: large values of a memtable that was half absorbed when the device was full are
-        // in both.
-        let mut extents = BTreeSet::new();
+    /// everything it has is free once no view shows it. Its own view is empty from then on.
+    pub fn release_all(&self, empty: Arc<Buffer>) -> Result<()> {
+        let mut drain = self.drain.lock();
+        // By place: a drain that stopped half way leaves large values that both the memtable and
+        // the engine refer to.
+        let mut extents = BTreeMap::new();
         self.engine.version().extents(&mut |owned| {
-            extents.insert(owned);
+            extents.insert(owned.extent.start, owned);
             Ok(())
         })?;
         for buffer in &self.current_view().buffers {
             let drained = buffer.memtable.drain(&[]);
-            extents.extend(drained.superseded.iter().map(OwnedExtent::from));
+            let mut add = |large: OwnedExtent| {
+                extents.insert(large.extent.start, large);
+            };
+            drained.superseded.iter().for_each(|large| add(large.into()));
             for batch in &drained.batches {
                 let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
-                extents.extend(large.map(|large| OwnedExtent::from(&large)));
+                large.for_each(|large| add((&large).into()));
             }
         }
-        self.lifetimes.lose(extents);
+        self.lifetimes.lose(extents.into_values());
+        drain.buried = true;
+        drain.versions.clear();
+        let _order = self.change.lock();
+        let mut next = View::clone(&self.current_view());
+        next.buffers = vec![empty];
+        self.view.replace(Arc::new(next));
         Ok(())
     }
 

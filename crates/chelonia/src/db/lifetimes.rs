@@ -18,7 +18,10 @@
 //! generation when its successor was published: after that no view on it can show a newer one.
 //!
 //! Rule R7 follows: the durable root's version is held until the next root is durable, so space is
-//! reused only after the checkpoint that frees it.
+//! reused only after the checkpoint that frees it. The durable root is more than a view, though:
+//! the log behind it is replayed over it, and so names large values of any age, those included that
+//! were written and overwritten by updates that several drains have absorbed since. So no large
+//! value that was lost after a root is free while it is the durable one ([`RootVersion`]).
 
 use crate::base::ids::Generation;
 use crate::base::sync::{Arc, Mutex};
@@ -38,6 +41,9 @@ struct State {
     next: u64,
     /// Held versions by number.
     held: BTreeMap<u64, Horizon>,
+    /// Versions of durable roots, and how often each is one: during a checkpoint the old root and
+    /// the new one.
+    roots: BTreeMap<u64, usize>,
     /// Extents lost, with the number of the version that lost them.
     lost: Vec<(OwnedExtent, u64)>,
 }
@@ -109,9 +115,26 @@ impl Lifetimes {
     fn release(&self, number: u64) {
         let mut state = self.state.lock();
         state.held.remove(&number);
-        let State { held, lost, .. } = &mut *state;
+        self.free_unneeded(&mut state);
+    }
+
+    fn release_root(&self, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(count) = state.roots.get_mut(&number) {
+            *count -= 1;
+            if *count == 0 {
+                state.roots.remove(&number);
+            }
+        }
+        self.free_unneeded(&mut state);
+    }
+
+    fn free_unneeded(&self, state: &mut State) {
+        let State { held, lost, roots, .. } = state;
+        let oldest_root = roots.keys().next().copied().unwrap_or(u64::MAX);
         lost.retain(|(extent, lost_by)| {
-            let needed = held.range(..lost_by).any(|(_, horizon)| horizon.sees(extent));
+            let needed = (extent.large_value && oldest_root < *lost_by)
+                || held.range(..lost_by).any(|(_, horizon)| horizon.sees(extent));
             if !needed {
                 self.storage.free_unreachable(extent.extent);
             }
@@ -138,11 +161,68 @@ impl HeldVersion {
     pub fn version(&self) -> &Arc<dyn Version> {
         self.inner.version.as_ref().expect("only the drop takes it")
     }
+
+    /// The version as what a durable root refers to, or is about to.
+    #[must_use]
+    pub fn as_root(&self) -> RootVersion {
+        let inner = &self.inner;
+        *inner.lifetimes.state.lock().roots.entry(inner.number).or_insert(0) += 1;
+        RootVersion { version: self.clone() }
+    }
+}
+
+/// A version that a durable root refers to: with the log that is replayed over it.
+pub struct RootVersion {
+    version: HeldVersion,
+}
+
+impl Drop for RootVersion {
+    fn drop(&mut self) {
+        let inner = &self.version.inner;
+        inner.lifetimes.release_root(inner.number);
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         self.version = None;
         self.lifetimes.release(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::{self, EngineContext, EngineKind, EngineOptions};
+    use crate::filters::FilterKind;
+
+    #[test]
+    fn a_large_value_in_the_log_behind_the_durable_root_stays() {
+        let (storage, _directory) = Storage::testing(48 << 20);
+        let options = EngineOptions {
+            filter: FilterKind::Bloom,
+            bits_per_key: 10,
+            leaf_bytes: 4 << 10,
+            pivots_max: 4,
+            checkpoint_distance: 4 << 10,
+        };
+        let context = EngineContext { storage: Arc::clone(&storage), options };
+        let engine = engines::open(EngineKind::Turtle, &context, None).unwrap();
+        let lifetimes = Lifetimes::new(Arc::clone(&storage));
+        let used = || storage.stats().space.used_blocks;
+        let root = lifetimes.hold(engine.version(), Vec::new()).as_root();
+        let second = lifetimes.hold(engine.version(), Vec::new());
+        lifetimes.published();
+        // Written and overwritten after the first drain behind the root, absorbed by the second.
+        let before = used();
+        let large = storage.write_large(&[7; 50_000]).unwrap();
+        let third = lifetimes.hold(engine.version(), vec![OwnedExtent::from(&large)]);
+        lifetimes.published();
+        drop(second);
+        assert!(used() > before, "the log still names the value, and replay begins at the root");
+        let next_root = third.as_root();
+        drop(root);
+        assert_eq!(used(), before);
+        drop((next_root, third));
     }
 }

@@ -24,7 +24,7 @@ use crate::base::ids::SeqNo;
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::Threads;
-use crate::db::core::{CheckpointState, CommitState, Core, Counters};
+use crate::db::core::{Change, CheckpointState, CommitState, Core, Counters};
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
@@ -143,14 +143,17 @@ fn new_core(
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
         keyspaces_change: Mutex::new(()),
-        checkpoint: Mutex::new(CheckpointState { durable: BTreeMap::new(), next_keyspace }),
+        checkpoint: Mutex::new(CheckpointState {
+            durable: BTreeMap::new(),
+            next_keyspace,
+            change: Change::Nothing,
+        }),
         health: Health::default(),
         governor: Governor::new(budget, settings.internals.write_share),
         pacer: Pacer::new(clock.clone()),
         clock,
         signals: Signals::default(),
         counters: Counters::default(),
-        large_sync: Mutex::new(()),
         large_unsynced: AtomicBool::new(false),
         lock: Mutex::new(None),
     })
@@ -185,7 +188,7 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         let keyspace = open_keyspace(core, entry)?;
         let version = keyspace.current_view().version.clone();
         version.version().extents(&mut |owned| core.storage.mark_used(owned.extent))?;
-        durable.insert(keyspace.id, version);
+        durable.insert(keyspace.id, version.as_root());
         core.keyspaces.write().insert(name, keyspace);
     }
     core.checkpoint.lock().durable = durable;
@@ -402,9 +405,10 @@ impl<'a> Replayer<'a> {
 impl Core {
     /// Syncs, and marks in the superblock how far the log is durable: an intact end.
     pub fn shut_down(&self) -> Result<()> {
-        if self.read_only || self.health.check_write().is_err() {
+        if self.read_only {
             return Ok(());
         }
+        self.health.check_write()?;
         self.sync()?;
         self.commit.lock().tail = None;
         let Some(log) = self.log.get() else { return Ok(()) };

@@ -45,6 +45,11 @@ impl Signals {
         self.log_wanted.notify_all();
     }
 
+    /// True once all threads are to end.
+    pub fn is_stopping(&self) -> bool {
+        self.state.lock().stop
+    }
+
     /// Waits until a drain is wanted; false if the thread should end.
     pub fn wait_for_drain(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();

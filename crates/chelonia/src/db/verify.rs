@@ -1,7 +1,11 @@
 //! Verification: everything that is stored is read and checked.
 
 use crate::base::error::{Error, Result};
+use crate::base::ids::SeqNo;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{SortedStream, Update};
 use crate::db::core::Core;
+use crate::db::view::View;
 use crate::engine;
 
 /// What [`crate::Database::verify`] read and found.
@@ -49,11 +53,30 @@ impl Core {
             Err(error) => report.findings.push(error),
         }
         for keyspace in self.all_keyspaces() {
-            let view = keyspace.current_view();
+            let pin = self.pin_one(&keyspace);
+            let Some(view) = pin.view(keyspace.id) else { continue };
             if let Err(error) = view.version.version().verify(&mut report) {
                 report.findings.push(error);
             }
+            self.verify_large_values(&view, pin.seqno(), &mut report)?;
         }
         Ok(report)
+    }
+
+    /// The large values that only memtables and the log refer to.
+    fn verify_large_values(&self, view: &View, at: SeqNo, report: &mut VerifyReport) -> Result<()> {
+        for buffer in &view.buffers {
+            let mut cursor = buffer.memtable.cursor(KeyRange::all(), Direction::Ascending, at);
+            while cursor.key().is_some() {
+                if let Update::PutLarge(large) = cursor.update() {
+                    match self.storage.verify_large(&large) {
+                        Ok(blocks) => report.blocks += blocks,
+                        Err(error) => report.findings.push(error),
+                    }
+                }
+                cursor.advance()?;
+            }
+        }
+        Ok(())
     }
 }

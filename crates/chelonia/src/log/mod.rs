@@ -2,8 +2,8 @@
 //!
 //! One [`LogTail`] appends, under the caller's lock; any thread makes it durable through [`Log`].
 //! Appending copies into mapped memory: it survives the death of the process at once (level
-//! `Process`) and a power cut once [`Log::sync_through`] returned (level `Sync`). Layouts of bytes
-//! are in `log/format.rs`, files in `log/segments.rs`, recovery in `log/recover.rs`.
+//! `Process`) and a power cut once [`Log::sync_through_after`] returned (level `Sync`). Layouts of
+//! bytes are in `log/format.rs`, files in `log/segments.rs`, recovery in `log/recover.rs`.
 //!
 //! ```text
 //!       trim position                synced                    written
@@ -220,8 +220,23 @@ impl Log {
         Lsn(self.synced.load(Ordering::Acquire))
     }
 
-    /// Returns once everything before `lsn`, which has been written, survives a power cut.
+    /// [`Log::sync_through_after`] for records that refer to nothing.
+    #[cfg(test)]
     pub fn sync_through(&self, lsn: Lsn) -> Result<()> {
+        self.sync_through_after(lsn, || Ok(()))
+    }
+
+    /// Returns once everything before `lsn`, which has been written, survives a power cut. Records
+    /// may refer to what lies outside the log: `referred` makes that durable, for every record that
+    /// is written when it is called. Only the thread that leads a sync calls it, and the log counts
+    /// as synced no further than it was written before that: a record that comes later may reach
+    /// the device now, but nobody says that it had to. A failure stops the log, for whoever waits
+    /// has to be told too.
+    pub fn sync_through_after(
+        &self,
+        lsn: Lsn,
+        referred: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         if self.synced() >= lsn {
             return Ok(());
         }
@@ -244,12 +259,13 @@ impl Log {
             group.led = true;
         }
         let _lead = Lead { log: self };
-        self.sync_written()
+        self.sync_written(referred)
     }
 
     /// Syncs everything written so far; called by the one leader.
-    fn sync_written(&self) -> Result<()> {
+    fn sync_written(&self, referred: impl FnOnce() -> Result<()>) -> Result<()> {
         let target = self.written();
+        referred().map_err(|error| self.poison(error))?;
         for file in self.segments.unsynced(self.synced(), target) {
             file.sync().map_err(|error| self.poison(error))?;
         }

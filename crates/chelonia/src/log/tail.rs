@@ -79,7 +79,7 @@ impl LogTail {
 
     /// Appends a record; `hash` is [`Log::payload_hash`] of `payload`, computed by the caller
     /// before it took its lock. Returns where the record ends; it survives the process now, and a
-    /// power cut after [`Log::sync_through`] of that place.
+    /// power cut after [`Log::sync_through_after`] of that place.
     ///
     /// `NoSpace` means that nothing was written and the call may be repeated later. After any other
     /// error of the device every further call fails with `Stopped`.

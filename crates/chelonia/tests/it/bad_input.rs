@@ -440,3 +440,21 @@ fn a_keyspace_that_cannot_be_dropped_on_a_full_device_stays() {
     database.drop_keyspace("k").unwrap();
     assert_eq!(kind(keyspace.get("after")), ErrorKind::NotFound);
 }
+
+#[test]
+fn a_log_whose_data_file_is_gone_is_not_taken_for_a_new_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("in the log", "only").unwrap();
+    drop((keyspace, database));
+    let (data, aside) = (path.join("data"), path.join("aside"));
+    std::fs::rename(&data, &aside).unwrap();
+    assert_eq!(kind(Database::open(&path)), ErrorKind::Corrupt);
+    std::fs::write(&data, "").unwrap();
+    assert_eq!(kind(Database::open(&path)), ErrorKind::Corrupt);
+    std::fs::rename(&aside, &data).unwrap();
+    let keyspace = open(&path).keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.get("in the log").unwrap().unwrap(), b"only");
+}

@@ -65,7 +65,7 @@ fn record(seed: u64, verbs: usize) -> Run {
     };
     for _ in 0..verbs {
         let began = directory.boundary();
-        let committed = match rng.below(20) {
+        let committed = match rng.below(21) {
             0 => {
                 database.checkpoint().unwrap();
                 None
@@ -78,9 +78,17 @@ fn record(seed: u64, verbs: usize) -> Run {
                 tick(&database).unwrap();
                 continue;
             }
+            3 => {
+                // Counts as a commit: everything of the keyspace goes, and it does not come back.
+                let name = KEYSPACES[usize::try_from(rng.below(2)).unwrap()];
+                database.drop_keyspace(name).unwrap();
+                model.get_mut(name).unwrap().clear();
+                Some(Durability::Sync)
+            }
             _ => Some(commit_something(&database, &mut model, &mut rng)),
         };
         let ended = directory.boundary();
+        prepare(&database).unwrap();
         if committed.is_some() {
             run.states.push(model.clone());
             run.commits.push((began, ended));

@@ -41,9 +41,53 @@ fn check_prefix(keyspace: &chelonia::Keyspace) -> u64 {
     next
 }
 
+/// Few keys are written over and over, every third time with a large value, so that large values
+/// come and go within a drain.
+const OVERWRITTEN: &str = "overwritten";
+const OVERWRITTEN_KEYS: u64 = 20;
+
+fn overwriting_value(number: u64) -> Vec<u8> {
+    let length = if number.is_multiple_of(3) { 40_000 + number % 9_000 } else { number % 3_000 };
+    let mut value = vec![number.to_le_bytes()[0]; usize::try_from(length).unwrap()];
+    value.splice(..0, number.to_be_bytes());
+    value
+}
+
+/// The number after the last one written, after checking that the state is the one it left.
+fn check_overwritten(keyspace: &chelonia::Keyspace) -> u64 {
+    let mut found = std::collections::BTreeMap::new();
+    for entry in keyspace.iter() {
+        let (key, value) = entry.unwrap();
+        let number = u64::from_be_bytes(value[..8].try_into().unwrap());
+        assert_eq!(value, overwriting_value(number), "a value that nobody wrote");
+        found.insert(u64::from_be_bytes(key[..].try_into().unwrap()), number);
+    }
+    let Some(last) = found.values().max().copied() else { return 0 };
+    let expected = (last.saturating_sub(OVERWRITTEN_KEYS - 1)..=last)
+        .map(|number| (number % OVERWRITTEN_KEYS, number))
+        .collect();
+    assert_eq!(found, expected, "the state is not one that there was");
+    last + 1
+}
+
 #[test]
 fn child_that_writes_until_it_is_killed() {
     let Ok(path) = std::env::var(CHILD) else { return };
+    if std::env::var(OVERWRITTEN).is_ok() {
+        let (_database, keyspaces) = open(Path::new(&path)).unwrap();
+        return std::thread::scope(|scope| {
+            for (thread, keyspace) in keyspaces.iter().enumerate() {
+                scope.spawn(move || {
+                    for number in check_overwritten(keyspace).. {
+                        let key = (number % OVERWRITTEN_KEYS).to_be_bytes();
+                        keyspace.insert(key, overwriting_value(number)).unwrap();
+                        let line = format!("acknowledged {thread} {number}\n");
+                        std::io::stdout().write_all(line.as_bytes()).unwrap();
+                    }
+                });
+            }
+        });
+    }
     let (_database, keyspaces) = open(Path::new(&path)).unwrap();
     std::thread::scope(|scope| {
         for (thread, keyspace) in keyspaces.iter().enumerate() {
@@ -69,7 +113,7 @@ fn what_was_acknowledged_survives_sigkill() {
     for round in 0..12 {
         // Some children are killed while they still open.
         let enough = if round % 4 == 3 { 0 } else { 1 + rng.below(6_000) };
-        let acknowledged = write_and_kill(&path, enough);
+        let acknowledged = write_and_kill(&path, enough, false);
         let (database, keyspaces) = open(&path).unwrap();
         records = 0;
         for (keyspace, acknowledged) in keyspaces.iter().zip(acknowledged) {
@@ -85,12 +129,27 @@ fn what_was_acknowledged_survives_sigkill() {
     assert!(records > 5_000, "only {records} records were written in all");
 }
 
+#[test]
+fn large_values_that_the_log_names_are_there_after_sigkill() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    for _ in 0..6 {
+        let acknowledged = write_and_kill(&path, 1_500, true);
+        let (_database, keyspaces) = open(&path).unwrap();
+        for (keyspace, acknowledged) in keyspaces.iter().zip(acknowledged) {
+            let next = check_overwritten(keyspace);
+            assert!(next >= acknowledged, "{acknowledged} acknowledged, {next} found");
+        }
+    }
+}
+
 /// Runs the child until it acknowledged `enough` commits, kills it, and returns for each thread the
 /// number after the last one acknowledged.
-fn write_and_kill(path: &Path, enough: u64) -> Vec<u64> {
+fn write_and_kill(path: &Path, enough: u64, overwriting: bool) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kill::child_that_writes_until_it_is_killed", "--nocapture"])
         .env(CHILD, path)
+        .envs(overwriting.then_some((OVERWRITTEN, "1")))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

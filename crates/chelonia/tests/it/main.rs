@@ -10,6 +10,7 @@ mod bad_input;
 mod concurrency;
 mod crash;
 mod faults;
+mod keyspaces;
 mod kill;
 mod log_space;
 mod memory;

@@ -116,3 +116,35 @@ fn a_middle_budget_holds() {
 fn a_large_budget_holds() {
     within_budget(512);
 }
+
+/// Batches of many small entries take several times their bytes in a memtable, and many threads
+/// come with one at the same time.
+#[test]
+fn many_full_batches_at_once_stay_within_the_write_share() {
+    let directory = tempfile::tempdir().unwrap();
+    let budget = 32 << 20;
+    let database = Database::builder(directory.path().join("d")).memory(budget).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let most = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let (database, keyspace, most) = (&database, &keyspace, &most);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for _ in 0..3 {
+                    let mut batch = database.batch();
+                    let entry_bytes = 6 + 4 + 1 + chelonia::limits::BATCH_ENTRY_BYTES;
+                    for _ in 0..chelonia::limits::BATCH_BYTES_MAX / entry_bytes {
+                        let key = rng.next_u64().to_le_bytes();
+                        batch.insert(keyspace, &key[..4], "");
+                    }
+                    batch.commit().unwrap();
+                    let used = database.stats().memory.memtable_bytes;
+                    most.fetch_max(used, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let most = most.into_inner();
+    assert!(most <= budget / 16 * 9 + (2 << 20), "memtables took {most} bytes");
+}

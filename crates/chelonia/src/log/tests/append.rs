@@ -3,7 +3,7 @@
 use super::sim::{Call, SimDirectory};
 use super::*;
 use crate::base::budget::Use;
-use crate::base::error::ErrorKind;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::sync::{AtomicU64, Condvar, Mutex, Ordering};
 use crate::log::format::RECORD_BYTES_MAX;
 use crate::storage::io::memory::MemoryDirectory;
@@ -322,4 +322,21 @@ fn commits_syncs_preparing_and_trimming_run_side_by_side() {
     drop((tail, log));
     let (records, _) = recover(&dir, &options, from, durable, LogMode::ReadWrite).unwrap();
     assert_eq!(records, written[trimmed..]);
+}
+
+#[test]
+fn a_record_that_comes_during_a_sync_is_not_called_durable() {
+    let memory: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+    let (mut tail, log) = create(&memory, &small());
+    let first = append(&mut tail, &log, b"first").unwrap();
+    let referred = || {
+        // What this record refers to is not among what is being made durable now.
+        append(&mut tail, &log, b"second").map(|_| ())
+    };
+    log.sync_through_after(first.lsn, referred).unwrap();
+    assert_eq!(log.synced(), first.lsn);
+    let failed = log.sync_through_after(log.written(), || Err(Error::internal("no device")));
+    assert!(failed.is_err());
+    assert_eq!(log.sync_through(log.written()).unwrap_err().kind(), ErrorKind::Stopped);
+    assert_eq!(log.synced(), first.lsn);
 }

@@ -1,0 +1,99 @@
+//! Keyspaces that come and go: nobody sees one that a crash would forget, a full device changes
+//! nothing, and what is dropped holds no memory.
+
+use crate::support::tiny_options;
+use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
+use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions};
+use std::sync::Arc;
+
+fn open(directory: Arc<dyn chelonia::internals::Directory>) -> Database {
+    Database::builder("memory")
+        .memory(48 << 20)
+        .internals(|internals| internals.directory = Some(directory))
+        .open()
+        .unwrap()
+}
+
+#[test]
+fn a_new_keyspace_is_seen_by_others_only_when_it_is_durable() {
+    let memory = MemoryDirectory::new();
+    let database = open(Arc::new(memory.clone()));
+    const COUNT: usize = 100;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..COUNT {
+                database.keyspace(&format!("{number:03}"), tiny_options()).unwrap();
+            }
+        });
+        let mut seen = 0;
+        while seen < COUNT {
+            let names = database.keyspaces();
+            if names.len() == seen {
+                std::thread::yield_now();
+                continue;
+            }
+            seen = names.len();
+            let newest = database.keyspace(&names[seen - 1], KeyspaceOptions::new()).unwrap();
+            newest.insert_with("key", "acknowledged", Durability::Sync).unwrap();
+            // The power goes.
+            let files = memory.to_files();
+            let after = open(Arc::new(MemoryDirectory::from_files(files)));
+            assert!(after.keyspaces().len() >= seen, "{:?} was seen and is gone", names.last());
+            let newest = after.keyspace(&names[seen - 1], KeyspaceOptions::new()).unwrap();
+            assert_eq!(newest.get("key").unwrap().unwrap(), b"acknowledged");
+        }
+    });
+}
+
+#[test]
+fn a_full_device_neither_creates_nor_drops_and_stops_nothing() {
+    let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    let database = open(Arc::new(faulty));
+    let keyspace = database.keyspace("stays", tiny_options()).unwrap();
+    keyspace.insert("key", "value").unwrap();
+    plan.fail(Fault::sticky(Call::Write, 0).with(Failure::NoSpace));
+    let created = database.keyspace("new", tiny_options()).unwrap_err();
+    assert_eq!(created.kind(), ErrorKind::NoSpace);
+    let refused = database.drop_keyspace("stays").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert_eq!(database.keyspaces(), ["stays"]);
+    assert_eq!(keyspace.get("key").unwrap().unwrap(), b"value");
+    plan.heal();
+    keyspace.insert("key", "again").unwrap();
+    database.drop_keyspace("stays").unwrap();
+    assert_eq!(keyspace.get("key").unwrap_err().kind(), ErrorKind::NotFound);
+    database.checkpoint().unwrap();
+    drop(keyspace);
+    assert_eq!(chelonia::internals::unreachable_blocks(&database).unwrap(), 0);
+}
+
+#[test]
+fn what_was_dropped_holds_no_memory_whoever_holds_it() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let mut held = Vec::new();
+    for number in 0..12_u64 {
+        let name = format!("{number}");
+        let keyspace = database.keyspace(&name, KeyspaceOptions::new()).unwrap();
+        for key in 0..3_000_u64 {
+            keyspace.insert(key.to_be_bytes(), vec![1; 1_000]).unwrap();
+        }
+        keyspace.insert("large", vec![2; 50_000]).unwrap();
+        let snapshot = number.is_multiple_of(2).then(|| database.snapshot());
+        keyspace.insert("large", vec![3; 60_000]).unwrap();
+        database.drop_keyspace(&name).unwrap();
+        held.push((keyspace, snapshot));
+    }
+    let used = database.stats().memory.memtable_bytes;
+    assert!(used < 4 << 20, "{used} bytes of memtables that nobody can write to");
+    for (keyspace, snapshot) in &held {
+        assert_eq!(keyspace.get("large").unwrap_err().kind(), ErrorKind::NotFound);
+        if let Some(snapshot) = snapshot {
+            assert_eq!(snapshot.get(keyspace, "large").unwrap().unwrap(), [2; 50_000]);
+            assert_eq!(snapshot.iter(keyspace).count(), 3_001);
+        }
+    }
+    drop(held);
+    database.checkpoint().unwrap();
+    assert_eq!(chelonia::internals::unreachable_blocks(&database).unwrap(), 0);
+}
