@@ -11,8 +11,9 @@
 //!
 //! What can fail, and what it leaves: in 1 and 2 nothing was changed (large values are given back);
 //! in 3 a full device leaves nothing changed, any other failure stops all writes, and whether the
-//! commit survives is known after the reopen; 4 and 5 cannot fail; a failure in 6 stops all writes,
-//! the commit is visible and its durability is known after the reopen.
+//! commit survives is known after the reopen; 4 and 5 fail only by a panic, which
+//! stops all writes; a failure in 6 stops all writes, the commit is visible and its durability is
+//! known after the reopen.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
@@ -87,6 +88,19 @@ impl<'guard> Views<'guard> {
     }
 }
 
+/// A commit between its place in the order and its completion. Dropped only by a panic: the writes
+/// behind it could never be seen, so the database stops instead of waiting for it.
+struct Unfinished<'a> {
+    core: &'a Core,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.core.health.stop(Error::internal("a commit was broken off by a panic"));
+        self.core.visibility.abandon();
+    }
+}
+
 impl Core {
     /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `level`.
     pub fn commit(
@@ -146,6 +160,7 @@ impl Core {
                 return Err(error);
             }
         };
+        let unfinished = Unfinished { core: self };
         let mut seqno = placed.first;
         let mut user_bytes = 0;
         let mut large = large.iter();
@@ -159,7 +174,8 @@ impl Core {
             user_bytes += write.key.len() + write.value.map_or(0, <[u8]>::len);
             seqno = seqno.next();
         }
-        self.visibility.complete(placed.ticket, placed.last);
+        std::mem::forget(unfinished);
+        self.visibility.complete(placed.ticket, placed.last)?;
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         self.counters.entries.fetch_add(writes.len() as u64, Ordering::Relaxed);
         self.counters.user_bytes.fetch_add(user_bytes as u64, Ordering::Relaxed);
@@ -184,7 +200,7 @@ impl Core {
         let CommitState { tail, next_seqno, next_ticket } = &mut *commit;
         // Only a close takes the tail away.
         let Some(tail) = tail else { return Err(Health::closed()) };
-        self.visibility.wait_for_room(*next_ticket);
+        self.visibility.wait_for_room(*next_ticket)?;
         let start = tail.position();
         let end =
             tail.append(payload, hash).map_err(|error| self.health.stop_unless_harmless(error))?;
@@ -345,7 +361,8 @@ impl Core {
 /// What a commit may take beyond its own bytes: a slab for the memtable.
 const HEADROOM_BYTES: u64 = SLAB_BYTES as u64;
 
-/// The most finalized memtables of a keyspace.
+/// A keyspace with so many finalized memtables finalizes no further one because it is full. What frees
+/// memory or makes a checkpoint may finalize more.
 const FROZEN_MAX: usize = 2;
 
 /// A memtable whose first record lies further back in the log than so many write shares is

@@ -45,7 +45,7 @@ impl Core {
             return Ok(false);
         }
         let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
-        self.visibility.wait_until_visible(buffer.last());
+        self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
         let drained = self.absorb(keyspace, &buffer, &mut partial);
         self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl Core {
     /// pins still see stays, but moves to the disk: a pin never holds memory.
     pub fn bury(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         for buffer in &keyspace.current_view().buffers {
-            self.visibility.wait_until_visible(buffer.last());
+            self.visibility.wait_until_visible(buffer.last())?;
         }
         if self.snapshots.count() > 0 {
             {

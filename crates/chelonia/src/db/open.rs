@@ -359,7 +359,7 @@ impl<'a> Replayer<'a> {
                 touched.push(id);
             }
         }
-        self.core.visibility.complete(self.ticket, last);
+        self.core.visibility.complete(self.ticket, last)?;
         self.ticket += 1;
         self.core.commit.lock().next_seqno = last.next();
         self.progress.records += 1;

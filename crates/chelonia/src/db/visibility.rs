@@ -11,13 +11,17 @@
 //!                                ^ head      (visible = last seqno of the ticket before head)
 //! ```
 //!
+//! A commit that is broken off by a panic keeps its ticket for good, and nothing behind it would ever
+//! become visible. Then everybody who waits is told so ([`Visibility::abandon`]).
+//!
 //! Invariants:
 //! 1. `visible` never goes back, and is the end of a commit, never its middle.
 //! 2. At most [`TICKETS_MAX`] tickets are out at a time; slot `t % TICKETS_MAX` belongs to ticket
 //!    `t` from when `head` passes `t - TICKETS_MAX` until it passes `t`.
 
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::sync::{AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
 
 /// The most commits between the commit lock and their acknowledgement. More threads than this wait.
 pub const TICKETS_MAX: u64 = 1024;
@@ -35,6 +39,8 @@ pub struct Visibility {
     /// The first ticket that is not yet visible.
     head: AtomicU64,
     slots: Box<[Slot]>,
+    /// A ticket will never be completed.
+    abandoned: AtomicBool,
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
@@ -57,6 +63,7 @@ impl Visibility {
             visible: AtomicU64::new(visible.0),
             head: AtomicU64::new(0),
             slots: (0..TICKETS_MAX).map(slot).collect(),
+            abandoned: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
@@ -76,14 +83,14 @@ impl Visibility {
         ticket < self.head.load(Ordering::SeqCst) + TICKETS_MAX
     }
 
-    /// Waits until ticket `ticket` may be handed out.
-    pub fn wait_for_room(&self, ticket: u64) {
-        self.wait(|| self.has_room(ticket));
+    /// Waits until ticket `ticket` may be handed out. `Stopped` if that will never be.
+    pub fn wait_for_room(&self, ticket: u64) -> Result<()> {
+        self.wait(|| self.has_room(ticket))
     }
 
     /// The commit that holds `ticket` and ends with `end` is in its memtables. Returns when it is
-    /// visible.
-    pub fn complete(&self, ticket: u64, end: SeqNo) {
+    /// visible, or `Stopped` if it never will be.
+    pub fn complete(&self, ticket: u64, end: SeqNo) -> Result<()> {
         let slot = self.slot(ticket);
         slot.end.store(end.0, Ordering::Relaxed);
         // Sequentially consistent, as all of `head` is, against a neighbour doing the same: either
@@ -91,12 +98,19 @@ impl Visibility {
         // none is left behind.
         slot.done.swap(ticket + 1, Ordering::SeqCst);
         self.advance();
-        self.wait_until_visible(end);
+        self.wait_until_visible(end)
     }
 
-    /// Waits until `seqno` is visible.
-    pub fn wait_until_visible(&self, seqno: SeqNo) {
-        self.wait(|| self.visible() >= seqno);
+    /// Waits until `seqno` is visible. `Stopped` if it never will be.
+    pub fn wait_until_visible(&self, seqno: SeqNo) -> Result<()> {
+        self.wait(|| self.visible() >= seqno)
+    }
+
+    /// A ticket that was handed out will never be completed: nobody waits any more.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+        let _order = self.sleep.lock();
+        self.wake.notify_all();
     }
 
     fn slot(&self, ticket: u64) -> &Slot {
@@ -130,20 +144,30 @@ impl Visibility {
         }
     }
 
-    fn wait(&self, ready: impl Fn() -> bool) {
+    fn wait(&self, ready: impl Fn() -> bool) -> Result<()> {
         for round in 0..SPINS_MAX + YIELDS_MAX {
             if ready() {
-                return;
+                return Ok(());
             }
             if round < SPINS_MAX { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut order = self.sleep.lock();
-        while !ready() {
-            self.wake.wait(&mut order);
+        let mut abandoned = false;
+        while !ready() && !abandoned {
+            // Looked at under the lock that `abandon` takes before it wakes.
+            abandoned = self.abandoned.load(Ordering::SeqCst);
+            if !abandoned {
+                self.wake.wait(&mut order);
+            }
         }
         drop(order);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if abandoned {
+            let text = "a commit was broken off by a panic; reopen the database";
+            return Err(Error::new(ErrorKind::Stopped, text));
+        }
+        Ok(())
     }
 }
 
@@ -155,12 +179,12 @@ mod tests {
     fn visibility_is_the_completed_prefix() {
         let visibility = Visibility::new(SeqNo(10));
         std::thread::scope(|scope| {
-            let later = scope.spawn(|| visibility.complete(1, SeqNo(15)));
+            let later = scope.spawn(|| visibility.complete(1, SeqNo(15)).unwrap());
             while visibility.slot(1).done.load(Ordering::Acquire) != 2 {
                 std::thread::yield_now();
             }
             assert_eq!(visibility.visible(), SeqNo(10));
-            visibility.complete(0, SeqNo(12));
+            visibility.complete(0, SeqNo(12)).unwrap();
             later.join().unwrap();
         });
         assert_eq!(visibility.visible(), SeqNo(15));
@@ -177,13 +201,13 @@ mod tests {
                     for _ in 0..5_000 {
                         let (ticket, end) = {
                             let mut next = order.lock();
-                            visibility.wait_for_room(next.0);
+                            visibility.wait_for_room(next.0).unwrap();
                             let ticket = next.0;
                             next.0 += 1;
                             next.1 += 1 + thread;
                             (ticket, SeqNo(next.1))
                         };
-                        visibility.complete(ticket, end);
+                        visibility.complete(ticket, end).unwrap();
                         assert!(visibility.visible() >= end);
                     }
                 });
@@ -191,5 +215,18 @@ mod tests {
         });
         assert_eq!(visibility.visible().0, order.lock().1);
         assert_eq!(visibility.head.load(Ordering::Relaxed), 20_000);
+    }
+
+    #[test]
+    fn nobody_waits_for_a_commit_that_was_broken_off() {
+        let visibility = Visibility::new(SeqNo::ZERO);
+        std::thread::scope(|scope| {
+            let later = scope.spawn(|| visibility.complete(1, SeqNo(2)));
+            let room = scope.spawn(|| visibility.wait_for_room(TICKETS_MAX));
+            visibility.abandon();
+            assert_eq!(later.join().unwrap().unwrap_err().kind(), ErrorKind::Stopped);
+            assert_eq!(room.join().unwrap().unwrap_err().kind(), ErrorKind::Stopped);
+        });
+        assert_eq!(visibility.visible(), SeqNo::ZERO);
     }
 }

@@ -323,7 +323,7 @@ impl Region for SimRegion {
         self.bytes
     }
 
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         assert!(offset + bytes.len() <= self.bytes, "a write reaches past the end of its region");
         let mut world = self.file.world.lock();
         world.call(Call::Store)?;

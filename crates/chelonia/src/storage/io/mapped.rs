@@ -70,7 +70,7 @@ struct MappedRegion {
 
 // SAFETY: the mapping is plain memory, owned by the region and not tied to a thread.
 unsafe impl Send for MappedRegion {}
-// SAFETY: through `&MappedRegion` memory is only copied in, and callers order overlapping copies.
+// SAFETY: nothing is done to the memory through `&MappedRegion`.
 unsafe impl Sync for MappedRegion {}
 
 impl MappedRegion {
@@ -108,12 +108,12 @@ impl Region for MappedRegion {
         self.size
     }
 
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         check_range(self.size, offset, bytes)?;
         let window = self.mapping.as_ptr().cast::<u8>();
         // SAFETY: skip + size bytes are mapped for writing while `self` lives, and the range lies
         // within the window by the check above. Nobody makes references into the mapping, so
-        // `bytes` does not overlap it; overlapping copies are ordered by the caller.
+        // `bytes` does not overlap it; `&mut self` makes this the only copy.
         unsafe {
             let place = window.add(self.skip + offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
@@ -144,7 +144,7 @@ impl Region for WrittenRegion {
         self.size
     }
 
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         check_range(self.size, offset, bytes)?;
         self.file.write_buffered(bytes, self.offset + offset as u64)
     }

@@ -206,7 +206,7 @@ impl Region for MemoryRegion {
         self.size
     }
 
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         let mut content = self.content.write();
         let window = content.get_mut(self.start..self.start + self.size);
         let end = offset.saturating_add(bytes.len());

@@ -167,7 +167,6 @@ pub trait Region: Send + Sync + Debug {
     /// The window's size in bytes.
     fn size(&self) -> usize;
 
-    /// Copies `bytes` to `offset` of the window. Calls on overlapping ranges must be ordered by the
-    /// caller.
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()>;
+    /// Copies `bytes` to `offset` of the window.
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()>;
 }

@@ -319,7 +319,7 @@ impl Region for CrashRegion {
         self.size
     }
 
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         if offset.checked_add(bytes.len()).is_none_or(|end| end > self.size) {
             return Err(Error::internal("a write reaches past the end of its region"));
         }

@@ -92,7 +92,7 @@ fn sizes_lag_behind_content() {
 #[test]
 fn a_sector_keeps_the_state_after_one_of_its_writes() {
     let (directory, file) = with_a_durable_file();
-    let region = file.map(0, 2 * SECTOR).unwrap();
+    let mut region = file.map(0, 2 * SECTOR).unwrap();
     region.write(0, &[2; 10]).unwrap();
     region.write(10, &[3; 10]).unwrap();
     for image in all_images(&directory) {
@@ -171,7 +171,7 @@ fn after_the_fuse_nothing_works_and_nothing_changes() {
     directory.fail_after(directory.boundary() + 2);
     file.write_at(&[2], 0).unwrap();
     assert!(!directory.power_is_gone());
-    let region = file.map(0, SECTOR).unwrap();
+    let mut region = file.map(0, SECTOR).unwrap();
     region.write(1, &[2]).unwrap();
     assert!(directory.power_is_gone());
     let outcomes = [

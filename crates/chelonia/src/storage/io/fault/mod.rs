@@ -18,6 +18,7 @@ pub use plan::{Call, Failure, Fault, FaultPlan};
 use super::{Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region};
 use crate::base::error::Result;
 use crate::base::sync::Arc;
+use std::cell::RefCell;
 
 /// A directory whose calls may fail.
 #[derive(Clone, Debug)]
@@ -211,9 +212,11 @@ impl Region for FaultRegion {
         self.inner.size()
     }
 
-    fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
-        let half = || self.inner.write(offset, &bytes[..bytes.len() / 2]);
-        let all = || self.inner.write(offset, bytes);
+    fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        // Only one of the two is called.
+        let inner = RefCell::new(&mut self.inner);
+        let half = || inner.borrow_mut().write(offset, &bytes[..bytes.len() / 2]);
+        let all = || inner.borrow_mut().write(offset, bytes);
         attempt(&self.plan, Call::RegionWrite, "write", &self.name, half, all)
     }
 }
