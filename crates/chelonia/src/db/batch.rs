@@ -12,7 +12,8 @@ use crate::db::options::Durability;
 /// a key in the batch win over earlier ones.
 ///
 /// A batch holds its keys and values in memory of its own, which the database's budget does not
-/// count, and may be at most [`crate::limits::BATCH_BYTES_MAX`] bytes (values of at least
+/// count, and may be at most [`crate::limits::BATCH_BYTES_MAX`] bytes, each entry counting
+/// [`crate::limits::BATCH_ENTRY_BYTES`] more than it has (values of at least
 /// [`crate::limits::LARGE_VALUE_BYTES_MIN`] bytes count little, as they are stored apart). A wrong
 /// entry is told by [`Batch::commit`], which then changes nothing.
 #[must_use = "a batch does nothing until it is committed"]

@@ -98,7 +98,13 @@ impl Core {
             versions.insert(keyspace.id, latest.version.as_root());
         }
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
-        self.storage.checkpoint(&catalog, mark)?;
+        if let Err(error) = self.storage.checkpoint(&catalog, mark) {
+            if error.kind() != ErrorKind::NoSpace {
+                // One copy of the superblock may name them: what still runs must not reuse them.
+                state.doubtful.extend(versions.into_values());
+            }
+            return Err(error);
+        }
         state.durable = versions;
         log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);

@@ -74,6 +74,8 @@ pub struct CommitState {
 pub struct CheckpointState {
     /// The versions that the durable root refers to.
     pub durable: BTreeMap<KeyspaceId, RootVersion>,
+    /// The versions of a root that may be durable or not: its checkpoint failed.
+    pub doubtful: Vec<RootVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
     /// What the checkpoint that runs changes.

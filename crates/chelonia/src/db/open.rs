@@ -145,6 +145,7 @@ fn new_core(
         keyspaces_change: Mutex::new(()),
         checkpoint: Mutex::new(CheckpointState {
             durable: BTreeMap::new(),
+            doubtful: Vec::new(),
             next_keyspace,
             change: Change::Nothing,
         }),

@@ -9,6 +9,7 @@
 mod bad_input;
 mod concurrency;
 mod crash;
+mod crash_threads;
 mod faults;
 mod keyspaces;
 mod kill;
