@@ -361,8 +361,8 @@ impl Core {
 /// What a commit may take beyond its own bytes: a slab for the memtable.
 const HEADROOM_BYTES: u64 = SLAB_BYTES as u64;
 
-/// A keyspace with so many finalized memtables finalizes no further one because it is full. What frees
-/// memory or makes a checkpoint may finalize more.
+/// A keyspace with so many finalized memtables finalizes no further one because it is full. What
+/// frees memory or makes a checkpoint may finalize more.
 const FROZEN_MAX: usize = 2;
 
 /// A memtable whose first record lies further back in the log than so many write shares is

@@ -11,8 +11,8 @@
 //!                                ^ head      (visible = last seqno of the ticket before head)
 //! ```
 //!
-//! A commit that is broken off by a panic keeps its ticket for good, and nothing behind it would ever
-//! become visible. Then everybody who waits is told so ([`Visibility::abandon`]).
+//! A commit that is broken off by a panic keeps its ticket for good, and nothing behind it would
+//! ever become visible. Then everybody who waits is told so ([`Visibility::abandon`]).
 //!
 //! Invariants:
 //! 1. `visible` never goes back, and is the end of a commit, never its middle.

@@ -9,25 +9,29 @@
 //! A lane is a place to allocate from. Threads that insert at the same time have lanes of their
 //! own, so that they rarely meet; the nodes of the index share one, which keeps them dense; what is
 //! large has one, so that it does not strand the rest of a slab of small things. All lanes begin in
-//! the memtable's first slab, which is taken at the first allocation, and each goes on to a slab
-//! of its own when that one is full: a tiny memtable holds one slab.
+//! a *seed* of one block, which is made at the first allocation; from there all go on to the
+//! memtable's first slab, and each to a slab of its own when that one is full. So a thousand
+//! keyspaces with a few entries each take a thousand blocks, not slabs.
 //!
 //! Invariants:
 //! 1. Nothing is freed before the arena is dropped. An address once handed out stays valid, and
 //!    nobody else is given it.
 //! 2. `used` of a slab only grows; bytes `[before, before + n)` belong to whoever added `n` to it,
 //!    if they end within the slab. What does not fit is not taken back: the slab is full then.
-//! 3. A lane's `current` is null or points to a slab in `slabs`; it changes under `slabs`' lock.
+//! 3. A lane's `current` is null or points to the seed or a slab in `chunks`; it changes under
+//!    `chunks`' lock.
 //!
-//! Thread-safety: everything may be called from any thread. The lock is taken once per slab; the
+//! In what follows a *chunk* is the seed or a slab.
+//!
+//! Thread-safety: everything may be called from any thread. The lock is taken once per chunk; the
 //! budget may ask the cache for a slab while it is held.
 //!
 //! It does not run destructors, and it does not clear memory: a slab holds what its last user left.
 
 #![expect(unsafe_code, reason = "an island: hands out parts of slabs")]
 
-use crate::base::budget::{Budget, OwnedSlab, Use};
-use crate::base::limits::{INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
+use crate::base::budget::{Budget, Charge, OwnedSlab, Use};
+use crate::base::limits::{BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
 use crate::base::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -48,21 +52,59 @@ const SMALL_BYTES_MAX: usize = 16 << 10;
 /// The most bytes that can be asked for at once: the largest entry with its headers.
 pub const ALLOCATION_BYTES_MAX: usize = INLINE_ENTRY_BYTES_MAX + 128;
 
-const _: () = assert!(2 * ALLOCATION_BYTES_MAX + size_of::<SlabHead>() <= SLAB_BYTES);
-const _: () = assert!(size_of::<SlabHead>().is_multiple_of(ALIGNMENT));
+const _: () = assert!(2 * ALLOCATION_BYTES_MAX + size_of::<ChunkHead>() <= SLAB_BYTES);
+const _: () = assert!(size_of::<ChunkHead>().is_multiple_of(ALIGNMENT));
 
-/// The first bytes of a slab, on a cache line of their own.
+/// The first bytes of a chunk, on a cache line of their own.
 #[repr(C, align(64))]
-struct SlabHead {
-    /// Bytes handed out, this head included. Beyond the slab's size: full.
+struct ChunkHead {
+    /// Bytes handed out, this head included. Beyond the chunk's size: full.
     used: AtomicUsize,
+    /// The chunk's size in bytes.
+    size: usize,
+}
+
+/// The memory of a seed.
+#[repr(C, align(64))]
+struct SeedBytes([u8; BLOCK_BYTES]);
+
+/// What a memtable holds before it has a slab.
+struct Seed {
+    bytes: NonNull<SeedBytes>,
+    _charge: Charge,
+}
+
+// SAFETY: a seed owns plain memory, which is not tied to a thread.
+unsafe impl Send for Seed {}
+
+impl Seed {
+    fn new(budget: &Arc<Budget>) -> Self {
+        let bytes = NonNull::from(Box::leak(Box::new(SeedBytes([0; BLOCK_BYTES]))));
+        Self { bytes, _charge: budget.charge(Use::Memtable, BLOCK_BYTES as u64) }
+    }
+}
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        // SAFETY: made from a box in `new`, and made one again once, here, when no lane points to
+        // it any more: the arena that has the lanes is being dropped.
+        drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
+    }
+}
+
+/// The memory that an arena holds.
+#[derive(Default)]
+struct Chunks {
+    seed: Option<Seed>,
+    /// In the order they were taken.
+    slabs: Vec<OwnedSlab>,
 }
 
 /// On two cache lines of its own: processors fetch them in pairs.
 #[repr(align(128))]
 struct Lane {
-    /// The slab to allocate from; null before the first allocation of the arena.
-    current: AtomicPtr<SlabHead>,
+    /// The chunk to allocate from; null before the first allocation of the arena.
+    current: AtomicPtr<ChunkHead>,
     /// What the threads of this lane inserted.
     counts: Counts,
 }
@@ -86,9 +128,9 @@ pub struct Totals {
 pub struct Arena {
     budget: Arc<Budget>,
     lanes: [Lane; LANES],
-    /// All slabs, in the order they were taken. Guards the change of a lane's slab.
-    slabs: Mutex<Vec<OwnedSlab>>,
-    slab_bytes: AtomicU64,
+    /// Guards the change of a lane's chunk.
+    chunks: Mutex<Chunks>,
+    chunk_bytes: AtomicU64,
 }
 
 impl Arena {
@@ -101,8 +143,8 @@ impl Arena {
         Self {
             budget,
             lanes: std::array::from_fn(lane),
-            slabs: Mutex::new(Vec::new()),
-            slab_bytes: AtomicU64::new(0),
+            chunks: Mutex::default(),
+            chunk_bytes: AtomicU64::new(0),
         }
     }
 
@@ -111,9 +153,9 @@ impl Arena {
         &self.budget
     }
 
-    /// Bytes of slabs held.
-    pub fn slab_bytes(&self) -> u64 {
-        self.slab_bytes.load(Ordering::Relaxed)
+    /// Bytes of memory held.
+    pub fn held_bytes(&self) -> u64 {
+        self.chunk_bytes.load(Ordering::Relaxed)
     }
 
     /// Counts an insert of this thread.
@@ -142,7 +184,7 @@ impl Arena {
     }
 
     /// As [`Arena::entry`], for a node of the index. Nodes whose sizes are multiples of a cache
-    /// line begin at one, save those in the memtable's first slab.
+    /// line begin at one, save those in the seed and in the first slab.
     #[inline]
     pub fn node(&self, bytes: usize) -> NonNull<u8> {
         self.allocate(&self.lanes[NODE_LANE], bytes)
@@ -156,45 +198,54 @@ impl Arena {
             .unwrap_or_else(|| self.allocate_beyond(lane, bytes))
     }
 
-    /// Allocates from a lane whose slab is full or missing.
+    /// Allocates from a lane whose chunk is full or missing.
     #[cold]
     fn allocate_beyond(&self, lane: &Lane, bytes: usize) -> NonNull<u8> {
-        let mut slabs = self.slabs.lock();
-        // Another thread may have brought a slab while this one waited.
+        let mut chunks = self.chunks.lock();
+        // Another thread may have brought a chunk while this one waited.
         if let Some(place) = bump(lane.current.load(Ordering::Acquire), bytes) {
             return place;
         }
-        let slab = self.budget.take_slab_forced(Use::Memtable);
-        let head = slab.as_ptr().cast::<SlabHead>();
-        // SAFETY: the slab is ours alone, block-aligned, and larger than a head.
-        unsafe { head.write(SlabHead { used: AtomicUsize::new(size_of::<SlabHead>()) }) };
+        let is_shared = chunks.slabs.is_empty();
+        let fits_seed = size_of::<ChunkHead>() + bytes <= BLOCK_BYTES;
+        let (head, size) = if chunks.seed.is_none() && is_shared && fits_seed {
+            let seed = chunks.seed.insert(Seed::new(&self.budget));
+            (seed.bytes.as_ptr().cast::<ChunkHead>(), BLOCK_BYTES)
+        } else {
+            let slab = self.budget.take_slab_forced(Use::Memtable);
+            let head = slab.as_ptr().cast::<ChunkHead>();
+            chunks.slabs.push(slab);
+            (head, SLAB_BYTES)
+        };
+        // SAFETY: the chunk is ours alone, aligned for a head, and larger than one.
+        unsafe { head.write(ChunkHead { used: AtomicUsize::new(size_of::<ChunkHead>()), size }) };
         let place = bump(head, bytes);
-        if slabs.is_empty() {
+        if is_shared {
             self.lanes.iter().for_each(|lane| lane.current.store(head, Ordering::Release));
         } else {
             lane.current.store(head, Ordering::Release);
         }
-        slabs.push(slab);
-        self.slab_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
-        place.expect("a fresh slab holds the largest entry")
+        self.chunk_bytes.fetch_add(size as u64, Ordering::Relaxed);
+        place.expect("a fresh chunk holds what it was brought for")
     }
 }
 
-/// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the slab at `head`, if there is one and it has
+/// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the chunk at `head`, if there is one and it has
 /// that much left.
 #[inline]
-fn bump(head: *mut SlabHead, bytes: usize) -> Option<NonNull<u8>> {
+fn bump(head: *mut ChunkHead, bytes: usize) -> Option<NonNull<u8>> {
     if head.is_null() {
         return None;
     }
     // SAFETY: a head that is not null was written before its address was stored (with release
-    // order), and its slab lives as long as the arena.
-    let before = unsafe { (*head).used.fetch_add(bytes, Ordering::Relaxed) };
-    if before + bytes > SLAB_BYTES {
+    // order), and its chunk lives as long as the arena.
+    let (before, size) =
+        unsafe { ((*head).used.fetch_add(bytes, Ordering::Relaxed), (*head).size) };
+    if before + bytes > size {
         return None;
     }
-    // SAFETY: `before + bytes` lies within the slab that `head` begins, and `head` was made from
-    // the pointer to the whole slab.
+    // SAFETY: `before + bytes` lies within the chunk that `head` begins, and `head` was made from
+    // the pointer to the whole chunk.
     Some(unsafe { NonNull::new_unchecked(head.cast::<u8>().add(before)) })
 }
 
@@ -218,18 +269,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tiny_arena_holds_one_slab_and_lanes_part_when_it_is_full() {
+    fn a_tiny_arena_holds_a_block_and_lanes_part_when_a_slab_is_full() {
         let budget = Budget::new(64 << 20);
         let arena = Arena::new(Arc::clone(&budget));
-        assert_eq!((arena.slab_bytes(), budget.used()), (0, 0));
-        let (_, _, _) = (arena.entry(100), arena.node(64), arena.entry(20_000));
-        assert_eq!(arena.slab_bytes(), SLAB_BYTES as u64);
+        assert_eq!((arena.held_bytes(), budget.used()), (0, 0));
+        let (_, _) = (arena.entry(100), arena.node(64));
+        let seed = BLOCK_BYTES as u64;
+        assert_eq!((arena.held_bytes(), budget.used()), (seed, seed));
+        arena.entry(20_000);
+        assert_eq!(arena.held_bytes(), seed + SLAB_BYTES as u64);
         for _ in 0..SLAB_BYTES / 1000 {
             arena.entry(1000);
         }
-        assert_eq!(arena.slab_bytes(), 2 * SLAB_BYTES as u64);
+        assert_eq!(arena.held_bytes(), seed + 2 * SLAB_BYTES as u64);
         let node = arena.node(64);
-        assert_eq!(arena.slab_bytes(), 3 * SLAB_BYTES as u64);
+        assert_eq!(arena.held_bytes(), seed + 3 * SLAB_BYTES as u64);
         assert!(node.addr().get().is_multiple_of(64), "nodes begin at cache lines");
         drop(arena);
         assert_eq!(budget.used(), 0);

@@ -11,7 +11,7 @@
 //! Life of a memtable: it is made empty and holds no memory. Any number of threads insert and read
 //! at the same time. Db finalizes it: from then on it is only read. Then it is drained: the newest
 //! version of each key, in key order, once for each interval between the seqnos at which snapshots
-//! must still see it. It is dropped as a whole; its slabs go back to the budget at once.
+//! must still see it. It is dropped as a whole; its memory goes back to the budget at once.
 //!
 //! Invariants:
 //! 1. A version whose insert has returned is found by every later reader whose seqno is not
@@ -74,7 +74,7 @@ pub struct Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable. It takes its first slab with the first insert.
+    /// An empty memtable. It takes its first memory with the first insert.
     #[must_use]
     pub fn new(budget: Arc<Budget>) -> Arc<Self> {
         Arc::new(Self { tree: Arc::new(Tree::new(budget)) })
@@ -116,7 +116,7 @@ impl Memtable {
     /// Bytes of memory held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.tree.slab_bytes()
+        self.tree.held_bytes()
     }
 
     /// Key and inline value bytes of all inserts so far, overwritten ones included.

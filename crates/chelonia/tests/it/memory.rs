@@ -148,3 +148,21 @@ fn many_full_batches_at_once_stay_within_the_write_share() {
     let most = most.into_inner();
     assert!(most <= budget / 16 * 9 + (2 << 20), "memtables took {most} bytes");
 }
+
+#[test]
+fn a_batch_over_a_thousand_keyspaces_takes_a_block_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = chelonia::Database::builder(&path).memory(32 << 20).open().unwrap();
+    let keyspaces: Vec<_> = (0..1_000)
+        .map(|number| database.keyspace(&number.to_string(), KeyspaceOptions::new()).unwrap())
+        .collect();
+    let mut batch = database.batch();
+    for keyspace in &keyspaces {
+        batch.insert(keyspace, "key", "value");
+    }
+    batch.commit().unwrap();
+    let memtables = database.stats().memory.memtable_bytes;
+    assert!(memtables <= 5 << 20, "{memtables} bytes of memtables");
+    assert!(keyspaces.iter().all(|one| one.get("key").unwrap().unwrap() == *b"value"));
+}

@@ -104,9 +104,9 @@ impl Tree {
         }
     }
 
-    /// Bytes of slabs held.
-    pub fn slab_bytes(&self) -> u64 {
-        self.arena.slab_bytes()
+    /// Bytes of memory held.
+    pub fn held_bytes(&self) -> u64 {
+        self.arena.held_bytes()
     }
 
     /// What was inserted.
