@@ -1,0 +1,58 @@
+//! `import` and `export`: formats, bad input, files.
+
+use super::support::{Place, fails, name, succeeded};
+
+#[test]
+fn exports_are_imported_unchanged() {
+    let place = Place::new();
+    let entries: String = (0..=255_u8)
+        .map(|byte| format!("{byte:02x}00\t{byte:02x}2c2209205c0a0d{byte:02x}\n"))
+        .collect();
+    succeeded(&place.run_with("import", &["--hex"], format!("\t\n{entries}").as_bytes()));
+    let whole = place.print("scan", &["--hex"]);
+    assert_eq!(whole.lines().count(), 257);
+    for format in ["tsv", "csv", "jsonl"] {
+        for options in [&[][..], &["--hex"], &["--header"]] {
+            let file = place.file(&format!("{}.{format}", options.join("")));
+            let keyspace = format!("{format}{}", options.join(""));
+            let told = place.print("export", &[&[name(&file)], options].concat());
+            assert_eq!(told, "257 entries written\n");
+            place.print("import", &[&[name(&file), "--keyspace", &keyspace], options].concat());
+            assert_eq!(place.print("scan", &["--hex", "-k", &keyspace]), whole, "{keyspace}");
+        }
+    }
+    // Through a pipe, the format named.
+    let piped = place.run("export", &["--format", "jsonl", "--prefix", "a\\0"]).stdout;
+    let arguments = ["-", "--format", "jsonl", "-k", "piped", "--json"];
+    let told = succeeded(&place.run_with("import", &arguments, &piped));
+    assert!(told.contains("\"stored\":1"), "{told}");
+}
+
+#[test]
+fn bad_lines_are_told_or_skipped() {
+    let place = Place::new();
+    let mut input: Vec<u8> = Vec::new();
+    for number in 1..=2_500 {
+        let line =
+            if number == 2_100 { "no tab\n".to_owned() } else { format!("{number:05}\tv\n") };
+        input.extend_from_slice(line.as_bytes());
+    }
+    fails(&place.run_with("import", &[], &input), 2, "line 2100");
+    assert_eq!(place.print("count", &[]), "2000\n", "whole batches before the line stay");
+    let skipped = place.run_with("import", &["--skip-bad"], &input);
+    assert!(String::from_utf8_lossy(&skipped.stderr).contains("line 2100"));
+    assert!(succeeded(&skipped).contains("1 bad skipped"));
+    assert_eq!(place.print("count", &[]), "2499\n");
+    fails(&place.run("import", &[name(&place.file("none.tsv"))]), 3, "none.tsv");
+    fails(&place.run("import", &[name(place.directory.path()), "-k", "none"]), 3, "directory");
+    assert!(!place.print("keyspaces", &[]).contains("none"), "nothing was made for it");
+    for bad in ["not json", "[1, 2]", "7"] {
+        let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
+        fails(&told, 2, "line 1: the line is not one JSON object");
+    }
+    let told =
+        place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
+    assert!(succeeded(&told).contains("1 bad skipped"));
+    let error = String::from_utf8(told.stderr).unwrap();
+    assert!(error.contains("line 2: a quoted field does not end; it took the 2 lines"), "{error}");
+}
