@@ -11,8 +11,11 @@ use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Keys and values are text: printable characters stand for themselves, a backslash is written `\\\\`,
-any other byte `\\xNN`, also within the strings of JSON. With --hex they are hexadecimal, two digits
-a byte.
+any other byte `\\xNN`. With --hex they are hexadecimal, two digits a byte.
+
+JSON (--json and jsonl) says itself which it is: `key` and `value` are the text as it is, with the
+escapes of JSON only; `key_hex` and `value_hex` are hexadecimal, for what is not UTF-8, and for all
+with --hex. Import takes either, whatever the options say.
 
 Exit codes:
   0  done

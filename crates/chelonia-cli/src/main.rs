@@ -8,6 +8,7 @@ mod arguments;
 mod commands;
 mod failure;
 mod formats;
+mod json;
 mod output;
 mod text;
 mod tour;

@@ -29,6 +29,46 @@ fn exports_are_imported_unchanged() {
 }
 
 #[test]
+fn json_of_other_programs_is_taken_as_it_is() {
+    let place = Place::new();
+    let foreign = [
+        r#"{"key":"C:\\dir","value":"\\\\n"}"#,
+        r#"{"value":"caf\u00e9","id":1,"key":"x41"}"#,
+        r#"{"key_hex":"00fF","value":"\\x41"}"#,
+    ];
+    let path = place.file("foreign.jsonl");
+    std::fs::write(&path, format!("\u{feff}{}\r\n", foreign.join("\r\n"))).unwrap();
+    assert_eq!(place.print("import", &[name(&path)]), "3 entries (23 B) stored\n");
+    assert_eq!(place.run("get", &["C:\\\\dir", "--raw"]).stdout, b"\\\\n");
+    assert_eq!(place.run("get", &["x41", "--raw"]).stdout, "caf\u{e9}".as_bytes());
+    assert_eq!(place.run("get", &["00ff", "--hex"]).stdout, b"5c783431\n");
+    let whole = "{\"key_hex\":\"00ff\",\"value\":\"\\\\x41\"}\n\
+                 {\"key\":\"C:\\\\dir\",\"value\":\"\\\\\\\\n\"}\n\
+                 {\"key\":\"x41\",\"value\":\"caf\u{e9}\"}\n";
+    assert_eq!(place.print("scan", &["--json"]), whole);
+    assert_eq!(place.print("export", &["--format", "jsonl"]), whole);
+    assert_eq!(
+        place.print("get", &["\\x00\\xff", "--json"]),
+        whole.split_inclusive('\n').next().unwrap()
+    );
+    let hex = place.print("get", &["00ff", "--hex", "--json"]);
+    assert_eq!(hex, "{\"key_hex\":\"00ff\",\"value_hex\":\"5c783431\"}\n");
+    // The record says what it is, not the option.
+    let plain = b"{\"key\":\"00ff\",\"value\":\"text\"}";
+    let options = ["--format", "jsonl", "--hex", "-k", "plain"];
+    succeeded(&place.run_with("import", &options, plain));
+    assert_eq!(place.print("get", &["00ff", "-k", "plain"]), "text\n");
+
+    for (line, told) in [
+        (r#"{"value":"v"}"#, "line 1: there is neither `key` nor `key_hex`"),
+        (r#"{"key":"k","value":"v","value_hex":""}"#, "line 1: there are both `value` and"),
+        (r#"{"key_hex":"0","value":"v"}"#, "line 1: `key_hex`: hexadecimal needs two digits"),
+    ] {
+        fails(&place.run_with("import", &["--format", "jsonl"], line.as_bytes()), 2, told);
+    }
+}
+
+#[test]
 fn bad_lines_are_told_or_skipped() {
     let place = Place::new();
     let mut input: Vec<u8> = Vec::new();
