@@ -47,7 +47,7 @@ pub enum Command {
     Count(Count),
     /// Store the entries of a file
     Import(Import),
-    /// Write the entries of a range to a file
+    /// Write the entries of a range to a file, which has its name when it is whole
     Export(Export),
     /// Print sizes, memory and counters
     Stats(Inspect),
@@ -261,6 +261,9 @@ pub struct Export {
     /// How keys and values are written.
     #[command(flatten)]
     pub spelling: Spelling,
+    /// Print a JSON object about what was written to the file
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `stats`, `verify` and `keyspaces`

@@ -4,14 +4,15 @@
 //! | --- | --- |
 //! | tsv | `key`, tab, `value`, line break |
 //! | csv | `key,value` and a line break; quoted as RFC 4180 says where need be |
-//! | jsonl | `{"key": "...", "value": "..."}` and a line break; `json.rs` says how bytes stand there |
+//! | jsonl | `{"key": "...", "value": "..."}` and a line break |
 //!
-//! What stands in a field of tsv and csv is the text form (or hexadecimal) of `text.rs`, so that any
-//! bytes survive in every format. Empty lines are passed over, and so is a byte order mark at the
-//! start of the input: no format writes it there. A quoted field of csv may hold line breaks; they
-//! are part of it.
+//! What stands in a field of tsv and csv is the text form (or hexadecimal) of `text.rs`, and
+//! `json.rs` says what stands in jsonl, so that any bytes survive in every format. Empty lines are
+//! passed over, and so is a byte order mark at the start of the input: no format writes it there. A
+//! quoted field of csv may hold line breaks; they are part of it.
 
 use crate::json;
+use crate::output::counted;
 use crate::text::Form;
 use clap::ValueEnum;
 use std::io::{self, BufRead, Read, Write};
@@ -127,9 +128,8 @@ impl<R: BufRead> Reader<R> {
                 let known = self.buffer.len();
                 if !self.read_line()? {
                     let lost = self.line - line;
-                    let text = format!(
-                        "a quoted field does not end; it took the {lost} lines behind it along"
-                    );
+                    let lost = counted(lost, "line", "lines");
+                    let text = format!("a quoted field does not end; it took {lost} along");
                     let entry = Err(text);
                     return Ok(Some(Record { line, entry }));
                 }
@@ -227,7 +227,10 @@ fn parse_csv(record: &[u8]) -> Fields {
     }
     match <[Vec<u8>; 2]>::try_from(fields) {
         Ok([key, value]) => Ok((key, value)),
-        Err(fields) => Err(format!("{} fields instead of key and value", fields.len())),
+        Err(fields) if fields.len() == 1 => {
+            Err("there is no comma between key and value".to_owned())
+        }
+        Err(_) => Err("there are more fields than key and value".to_owned()),
     }
 }
 

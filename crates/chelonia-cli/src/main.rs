@@ -6,6 +6,7 @@
 
 mod arguments;
 mod commands;
+mod destination;
 mod failure;
 mod formats;
 mod json;

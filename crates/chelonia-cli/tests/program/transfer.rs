@@ -94,5 +94,68 @@ fn bad_lines_are_told_or_skipped() {
         place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
     assert!(succeeded(&told).contains("1 bad skipped"));
     let error = String::from_utf8(told.stderr).unwrap();
-    assert!(error.contains("line 2: a quoted field does not end; it took the 2 lines"), "{error}");
+    assert!(
+        error.contains("line 2: a quoted field does not end; it took 2 lines along"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_export_has_its_name_when_it_is_whole() {
+    const BLOCK: usize = 4096;
+    let place = Place::new();
+    let folder = place.file("exports");
+    std::fs::create_dir(&folder).unwrap();
+    let target = folder.join("out.tsv");
+    let export = |extra: &[&str]| place.run("export", &[&[name(&target)], extra].concat());
+    let is_as_it_was = || {
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "old\n");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is beside it");
+    };
+    std::fs::write(&target, "old\n").unwrap();
+    // No database, no such keyspace, a wrong range.
+    fails(&export(&[]), 3, "no database");
+    let lines: String = (0..5_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
+    succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    place.print("checkpoint", &[]);
+    fails(&export(&["-k", "none"]), 3, "none");
+    fails(&export(&["--from", "b", "--to", "a"]), 2, "");
+    is_as_it_was();
+
+    // What is stored is damaged: the open does not see it, the export meets it.
+    let data = place.database().join("data");
+    let whole = std::fs::read(&data).unwrap();
+    let is_met = (2..whole.len() / BLOCK).any(|block| {
+        let mut damaged = whole.clone();
+        damaged[block * BLOCK + 100] ^= 0x10;
+        std::fs::write(&data, damaged).unwrap();
+        let output = export(&[]);
+        let is_met =
+            output.status.code() == Some(3) && place.run("keyspaces", &[]).status.success();
+        if is_met {
+            is_as_it_was();
+            return true;
+        }
+        std::fs::write(&target, "old\n").unwrap();
+        false
+    });
+    assert!(is_met, "an export meets damage");
+    std::fs::write(&data, &whole).unwrap();
+    assert_eq!(succeeded(&export(&["--json"])), "{\"written\":5000}\n");
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), lines);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    fails(&place.run("export", &[name(&folder)]), 3, "directory");
+    fails(&place.run("export", &[name(&folder.join("none/out"))]), 3, "none/out");
+}
+
+#[test]
+fn one_entry_is_no_entries() {
+    let place = Place::new();
+    assert_eq!(succeeded(&place.run_with("import", &[], b"a\tb\n")), "1 entry (2 B) stored\n");
+    let file = place.file("out.tsv");
+    assert_eq!(place.print("export", &[name(&file)]), "1 entry written\n");
+    let told = place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("it took 1 line along"));
+    let told = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
+    fails(&told, 2, "line 1: there is no tab between key and value; stored before it: 0 entries");
 }
