@@ -4,10 +4,11 @@
 //! command. Options are grouped in small structs that the commands share.
 
 use crate::formats::Format;
-use crate::text::{Form, parse_size};
+use crate::text::{Form, parse_seconds, parse_size};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Keys and values are text: printable characters stand for themselves, a backslash is written `\\\\`,
@@ -53,7 +54,7 @@ pub enum Command {
     Stats(Inspect),
     /// Read everything and check it; exit code 1 if anything is damaged
     Verify(Inspect),
-    /// Print the structure on disk, for people
+    /// Print the structure on disk
     Dump(Dump),
     /// Move what is in the log into the data file
     Checkpoint(Checkpoint),
@@ -78,6 +79,18 @@ pub struct Place {
     /// The memory budget, such as 256MB (units are powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// What to do while it is open elsewhere.
+    #[command(flatten)]
+    pub patience: Patience,
+}
+
+/// What to do while the database is open elsewhere.
+#[derive(Args, Debug)]
+pub struct Patience {
+    /// Wait at most this long for a database that is open elsewhere
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(default_value = "0", hide_default_value = true)]
+    pub wait: Duration,
 }
 
 /// Which keyspace of which database.
@@ -283,6 +296,15 @@ pub struct Dump {
     /// The directory of the database
     #[arg(value_name = "DB")]
     pub path: PathBuf,
+    /// What to do while it is open elsewhere.
+    #[command(flatten)]
+    pub patience: Patience,
+    /// Print a JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Keys in JSON are hexadecimal, also those that are text
+    #[arg(long, requires = "json")]
+    pub hex: bool,
 }
 
 /// `checkpoint`
@@ -325,9 +347,11 @@ pub struct Tour {
 /// `tour-writer`
 #[derive(Args, Debug)]
 pub struct TourWriter {
-    /// Where.
-    #[command(flatten)]
-    pub place: Place,
+    /// The directory of the database
+    pub path: PathBuf,
+    /// The memory budget
+    #[arg(long, value_parser = parse_size)]
+    pub memory: Option<u64>,
 }
 
 #[cfg(test)]

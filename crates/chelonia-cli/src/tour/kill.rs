@@ -37,8 +37,8 @@ fn value_of(number: u64) -> Vec<u8> {
 
 /// `tour-writer`: stores numbered records and prints each number once it is acknowledged.
 pub fn write_until_killed(arguments: &TourWriter) -> Result<()> {
-    let place = &arguments.place;
-    let database = open(&place.path, place.memory.unwrap_or(limits::MEMORY_BYTES_DEFAULT))?;
+    let memory = arguments.memory.unwrap_or(limits::MEMORY_BYTES_DEFAULT);
+    let database = open(&arguments.path, memory)?;
     let records = database.keyspace(KEYSPACES[0], KeyspaceOptions::default())?;
     let mirror = database.keyspace(KEYSPACES[1], KeyspaceOptions::default())?;
     let mut out = std::io::stdout().lock();
