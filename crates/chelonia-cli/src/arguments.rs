@@ -24,6 +24,18 @@ Exit codes:
   2  the command line or the input is wrong
   3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O";
 
+/// The files of a tour.
+pub const FILES_MAX: usize = 20_000;
+
+/// The bytes of the files of a tour; the default of clap is a text.
+pub const BYTES_MAX: u64 = 1 << 30;
+
+/// The updates of a tour.
+pub const UPDATES: u64 = 1_000_000;
+
+/// The acknowledgements of a tour.
+pub const ACKNOWLEDGEMENTS: u64 = 20_000;
+
 /// Load, look into, verify and tour a Chelonia database.
 #[derive(Parser, Debug)]
 #[command(name = "chelonia", version, after_help = AFTER_HELP, max_term_width = 100)]
@@ -38,7 +50,7 @@ pub struct Arguments {
 pub enum Command {
     /// Store a value under a key; makes the database and the keyspace if need be
     Put(Put),
-    /// Print the value of a key
+    /// Print the value of a key; exit code 1 if it is not there
     Get(Get),
     /// Delete keys; a key that is not there is no error
     Delete(Delete),
@@ -328,16 +340,16 @@ pub struct Tour {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
     pub memory: u64,
     /// Store at most this many files
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = FILES_MAX)]
     pub files_max: usize,
     /// Store at most this many bytes of files
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
     pub bytes_max: u64,
     /// How many updates the stream has that is written at two checkpoint distances
-    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = UPDATES)]
     pub updates: u64,
     /// How many writes are acknowledged before the writer is killed
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = ACKNOWLEDGEMENTS)]
     pub acknowledgements: u64,
     /// Print a JSON object at the end instead of lines and a table
     #[arg(long)]
@@ -362,5 +374,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_texts_of_defaults_are_the_numbers() {
+        let Command::Tour(tour) = Arguments::parse_from(["chelonia", "tour"]).command else {
+            panic!("another command");
+        };
+        assert_eq!(tour.bytes_max, BYTES_MAX);
+        assert_eq!(tour.memory, chelonia::limits::MEMORY_BYTES_DEFAULT);
     }
 }
