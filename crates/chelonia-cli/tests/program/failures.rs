@@ -25,7 +25,38 @@ fn exit_codes_tell_what_happened() {
     fails(&place.run("put", &[&"k".repeat((64 << 10) + 1), "v"]), 2, "");
     place.print("delete", &["key", "never-there"]);
     fails(&place.run("get", &["key"]), 1, "not there");
-    assert!(succeeded(&program().arg("--help").output().unwrap()).contains("Exit codes"));
+}
+
+#[test]
+fn exit_codes_are_documented() {
+    let help = succeeded(&program().arg("--help").output().unwrap());
+    let (_, codes) = help.split_once("Exit codes:\n").unwrap();
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+    let readme = readme.unwrap();
+    let codes: Vec<&str> = codes.lines().map(str::trim).collect();
+    assert_eq!(codes.len(), 4);
+    for (number, line) in codes.into_iter().enumerate() {
+        let (code, meaning) = line.split_once("  ").unwrap();
+        assert_eq!(code, number.to_string());
+        assert!(readme.contains(&format!("| {code} | {meaning} |")), "{line}");
+    }
+}
+
+#[test]
+fn files_and_pipes_that_fail_have_a_code() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    let scan = |output| program().arg("scan").arg(place.database()).stdout(output).output();
+    let mut shown = scan(full()).unwrap();
+    // Where standard output is lost, standard error tells.
+    shown.stdout.clear();
+    fails(&shown, 3, "standard output: No space left");
+    fails(&place.run("export", &["/dev/full"]), 3, "/dev/full: No space left");
+    let source = place.file("source");
+    std::fs::write(&source, "content").unwrap();
+    let tour = program().args(["tour", name(&source)]).env("TMPDIR", place.file("none")).output();
+    fails(&tour.unwrap(), 3, "temporary directory");
 }
 
 #[test]
