@@ -11,12 +11,14 @@
 //!    leaves its unfinished file beside it.
 //! 2. A file that is replaced keeps its permissions, and must be one that may be written to. Links
 //!    to it are followed.
-//! 3. What is no file, such as a named pipe or a device, is written to as it is.
+//! 3. What is no file, such as a named pipe or a device, is written to as it is; so is what stands
+//!    for an open file, as `/dev/stdout` does.
 
 use crate::output::{Output, output};
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -25,6 +27,9 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// How the names of unfinished files begin.
 const UNFINISHED: &str = ".chelonia-export-";
+
+/// Where links to open files are.
+const FOLDERS_OF_DEVICES: [&str; 2] = ["/dev", "/proc"];
 
 /// The permissions of a new file, before the mask of the process.
 const MODE_NEW: u32 = 0o666;
@@ -35,7 +40,7 @@ pub enum Destination {
     Pipe(Output),
     /// A file that is not finished, and the name that it will have.
     Beside(BufWriter<NamedTempFile>, PathBuf),
-    /// What is no file.
+    /// What is no file, or one that is open already.
     Device(BufWriter<File>),
 }
 
@@ -55,9 +60,13 @@ impl Destination {
         if metadata.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
+        if is_standard_output(&metadata) {
+            return Ok(Destination::Pipe(output()));
+        }
         // This changes nothing, and fails if it may not be written to.
         let existing = OpenOptions::new().write(true).open(path)?;
-        if !metadata.is_file() {
+        let stands_for_another = FOLDERS_OF_DEVICES.iter().any(|folder| path.starts_with(folder));
+        if !metadata.is_file() || stands_for_another {
             return Ok(Destination::Device(BufWriter::with_capacity(BUFFER_BYTES, existing)));
         }
         let path = path.canonicalize()?;
@@ -103,6 +112,13 @@ impl Write for Destination {
             Destination::Device(out) => out.flush(),
         }
     }
+}
+
+/// True for what standard output goes to: others may write there too, so it must stay.
+fn is_standard_output(metadata: &Metadata) -> bool {
+    let out = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    let out = out.and_then(|out| out.metadata());
+    out.is_ok_and(|out| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino()))
 }
 
 /// A new file in the folder of `path`.
@@ -169,7 +185,8 @@ mod tests {
 
     #[test]
     fn what_is_no_file_is_written_to() {
-        let mut destination = Destination::open(Path::new("/dev/null")).unwrap();
+        // Not /dev/null, which may be standard output.
+        let mut destination = Destination::open(Path::new("/dev/zero")).unwrap();
         assert!(matches!(destination, Destination::Device(_)));
         destination.write_all(b"gone").unwrap();
         destination.finish().unwrap();

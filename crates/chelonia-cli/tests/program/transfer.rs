@@ -1,6 +1,8 @@
 //! `import` and `export`: formats, bad input, files.
 
-use super::support::{Place, fails, name, succeeded};
+use super::support::{Place, fails, name, program, succeeded};
+use std::io::Write;
+use std::path::Path;
 
 #[test]
 fn exports_are_imported_unchanged() {
@@ -158,4 +160,22 @@ fn one_entry_is_no_entries() {
     assert!(String::from_utf8_lossy(&told.stderr).contains("it took 1 line along"));
     let told = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
     fails(&told, 2, "line 1: there is no tab between key and value; stored before it: 0 entries");
+}
+
+#[test]
+fn an_export_to_standard_output_leaves_it_where_it_is() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let shown = place.file("shown");
+    let mut out = std::fs::File::create(&shown).unwrap();
+    out.write_all(b"before\n").unwrap();
+    for target in [Path::new("-"), Path::new("/dev/stdout"), &shown] {
+        let mut export = program();
+        export.arg("export").arg(place.database()).arg(target);
+        export.stdout(out.try_clone().unwrap());
+        assert!(export.status().unwrap().success(), "{}", target.display());
+    }
+    out.write_all(b"after\n").unwrap();
+    let expected = format!("before\n{}after\n", "key\tvalue\n".repeat(3));
+    assert_eq!(std::fs::read_to_string(&shown).unwrap(), expected);
 }
