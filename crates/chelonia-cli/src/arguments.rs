@@ -4,21 +4,37 @@
 //! command. Options are grouped in small structs that the commands share.
 
 use crate::formats::Format;
-use crate::text::{Form, parse_size};
+use crate::text::{Form, parse_seconds, parse_size};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Keys and values are text: printable characters stand for themselves, a backslash is written `\\\\`,
-any other byte `\\xNN`, also within the strings of JSON. With --hex they are hexadecimal, two digits
-a byte.
+any other byte `\\xNN`. With --hex they are hexadecimal, two digits a byte.
+
+JSON (--json and jsonl) says itself which it is: `key` and `value` are the text as it is, with the
+escapes of JSON only; `key_hex` and `value_hex` are hexadecimal, for what is not UTF-8, and for all
+with --hex. Import takes either, whatever the options say.
 
 Exit codes:
   0  done
   1  the key is not there; verify found damage; the tour found a mismatch
   2  the command line or the input is wrong
   3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O";
+
+/// The files of a tour.
+pub const FILES_MAX: usize = 20_000;
+
+/// The bytes of the files of a tour; the default of clap is a text.
+pub const BYTES_MAX: u64 = 1 << 30;
+
+/// The updates of a tour.
+pub const UPDATES: u64 = 1_000_000;
+
+/// The acknowledgements of a tour.
+pub const ACKNOWLEDGEMENTS: u64 = 20_000;
 
 /// Load, look into, verify and tour a Chelonia database.
 #[derive(Parser, Debug)]
@@ -34,7 +50,7 @@ pub struct Arguments {
 pub enum Command {
     /// Store a value under a key; makes the database and the keyspace if need be
     Put(Put),
-    /// Print the value of a key
+    /// Print the value of a key; exit code 1 if it is not there
     Get(Get),
     /// Delete keys; a key that is not there is no error
     Delete(Delete),
@@ -44,13 +60,13 @@ pub enum Command {
     Count(Count),
     /// Store the entries of a file
     Import(Import),
-    /// Write the entries of a range to a file
+    /// Write the entries of a range to a file, which has its name when it is whole
     Export(Export),
     /// Print sizes, memory and counters
     Stats(Inspect),
     /// Read everything and check it; exit code 1 if anything is damaged
     Verify(Inspect),
-    /// Print the structure on disk, for people
+    /// Print the structure on disk
     Dump(Dump),
     /// Move what is in the log into the data file
     Checkpoint(Checkpoint),
@@ -75,6 +91,18 @@ pub struct Place {
     /// The memory budget, such as 256MB (units are powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// What to do while it is open elsewhere.
+    #[command(flatten)]
+    pub patience: Patience,
+}
+
+/// What to do while the database is open elsewhere.
+#[derive(Args, Debug)]
+pub struct Patience {
+    /// Wait at most this long for a database that is open elsewhere
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    #[arg(default_value = "0", hide_default_value = true)]
+    pub wait: Duration,
 }
 
 /// Which keyspace of which database.
@@ -258,6 +286,9 @@ pub struct Export {
     /// How keys and values are written.
     #[command(flatten)]
     pub spelling: Spelling,
+    /// Print a JSON object about what was written to the file
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `stats`, `verify` and `keyspaces`
@@ -277,6 +308,15 @@ pub struct Dump {
     /// The directory of the database
     #[arg(value_name = "DB")]
     pub path: PathBuf,
+    /// What to do while it is open elsewhere.
+    #[command(flatten)]
+    pub patience: Patience,
+    /// Print a JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Keys in JSON are hexadecimal, also those that are text
+    #[arg(long, requires = "json")]
+    pub hex: bool,
 }
 
 /// `checkpoint`
@@ -300,16 +340,16 @@ pub struct Tour {
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
     pub memory: u64,
     /// Store at most this many files
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = FILES_MAX)]
     pub files_max: usize,
     /// Store at most this many bytes of files
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
     pub bytes_max: u64,
     /// How many updates the stream has that is written at two checkpoint distances
-    #[arg(long, value_name = "COUNT", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = UPDATES)]
     pub updates: u64,
     /// How many writes are acknowledged before the writer is killed
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
+    #[arg(long, value_name = "COUNT", default_value_t = ACKNOWLEDGEMENTS)]
     pub acknowledgements: u64,
     /// Print a JSON object at the end instead of lines and a table
     #[arg(long)]
@@ -319,9 +359,11 @@ pub struct Tour {
 /// `tour-writer`
 #[derive(Args, Debug)]
 pub struct TourWriter {
-    /// Where.
-    #[command(flatten)]
-    pub place: Place,
+    /// The directory of the database
+    pub path: PathBuf,
+    /// The memory budget
+    #[arg(long, value_parser = parse_size)]
+    pub memory: Option<u64>,
 }
 
 #[cfg(test)]
@@ -332,5 +374,14 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_texts_of_defaults_are_the_numbers() {
+        let Command::Tour(tour) = Arguments::parse_from(["chelonia", "tour"]).command else {
+            panic!("another command");
+        };
+        assert_eq!(tour.bytes_max, BYTES_MAX);
+        assert_eq!(tour.memory, chelonia::limits::MEMORY_BYTES_DEFAULT);
     }
 }

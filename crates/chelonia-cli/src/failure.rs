@@ -1,5 +1,6 @@
 //! Why a command ended without doing what it was asked, and the exit code for it.
 
+use crate::output::complain;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
@@ -55,8 +56,7 @@ impl Failure {
     /// Tells the user, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !matches!(self, Failure::Quiet) {
-            // Where standard error is closed there is nobody to tell.
-            let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("chelonia: {self}\n"));
+            complain(&self.to_string());
         }
         ExitCode::from(self.code())
     }

@@ -6,13 +6,15 @@
 //! | csv | `key,value` and a line break; quoted as RFC 4180 says where need be |
 //! | jsonl | `{"key": "...", "value": "..."}` and a line break |
 //!
-//! What stands in a field is the text form (or hexadecimal) of `text.rs`, so that any bytes survive
-//! in every format. Empty lines are passed over. A quoted field of csv may hold line breaks; they
-//! are part of it.
+//! What stands in a field of tsv and csv is the text form (or hexadecimal) of `text.rs`, and
+//! `json.rs` says what stands in jsonl, so that any bytes survive in every format. Empty lines are
+//! passed over, and so is a byte order mark at the start of the input: no format writes it there. A
+//! quoted field of csv may hold line breaks; they are part of it.
 
+use crate::json;
+use crate::output::counted;
 use crate::text::Form;
 use clap::ValueEnum;
-use serde_json::{Value, json};
 use std::io::{self, BufRead, Read, Write};
 use std::path::Path;
 
@@ -27,9 +29,15 @@ pub enum Format {
     Jsonl,
 }
 
+/// Bytes of a record that one byte of an entry is at most: `\x00`, and what JSON makes of it.
+const FACTOR_MAX: usize = json::TEXT_FACTOR_MAX;
+
 /// The longest record that is read, in bytes: the longest key and value, every byte escaped.
 const RECORD_BYTES_MAX: usize =
-    4 * (chelonia::limits::KEY_BYTES_MAX + chelonia::limits::VALUE_BYTES_MAX) + 1024;
+    FACTOR_MAX * (chelonia::limits::KEY_BYTES_MAX + chelonia::limits::VALUE_BYTES_MAX) + 1024;
+
+/// What some programs write before text: U+FEFF in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Format {
     /// The format that the name of `file` tells, else tsv.
@@ -58,12 +66,14 @@ impl Format {
         key: &[u8],
         value: &[u8],
     ) -> io::Result<()> {
-        let (key, value) = (form.write(key), form.write(value));
-        match self {
-            Format::Tsv => writeln!(out, "{key}\t{value}"),
-            Format::Csv => writeln!(out, "{},{}", quoted(&key), quoted(&value)),
-            Format::Jsonl => writeln!(out, "{}", json!({ "key": key, "value": value })),
+        if self == Format::Jsonl {
+            return json::write_entry(out, form, key, value);
         }
+        let (key, value) = (form.write(key), form.write(value));
+        if self == Format::Csv {
+            return writeln!(out, "{},{}", quoted(&key), quoted(&value));
+        }
+        writeln!(out, "{key}\t{value}")
     }
 }
 
@@ -110,14 +120,16 @@ impl<R: BufRead> Reader<R> {
             if !self.read_line()? {
                 return Ok(None);
             }
+            if line == 1 && self.buffer.starts_with(BYTE_ORDER_MARK) {
+                self.buffer.drain(..BYTE_ORDER_MARK.len());
+            }
             let mut place = Place::Begin.after(&self.buffer);
             while self.format == Format::Csv && place == Place::Quoted {
                 let known = self.buffer.len();
                 if !self.read_line()? {
                     let lost = self.line - line;
-                    let text = format!(
-                        "a quoted field does not end; it took the {lost} lines behind it along"
-                    );
+                    let lost = counted(lost, "line", "lines");
+                    let text = format!("a quoted field does not end; it took {lost} along");
                     let entry = Err(text);
                     return Ok(Some(Record { line, entry }));
                 }
@@ -128,16 +140,10 @@ impl<R: BufRead> Reader<R> {
                 continue;
             }
             let entry = match self.format {
-                Format::Tsv => parse_tsv(content),
-                Format::Csv => parse_csv(content),
-                Format::Jsonl => parse_jsonl(content),
+                Format::Tsv => parse_tsv(content).and_then(|fields| decoded(self.form, &fields)),
+                Format::Csv => parse_csv(content).and_then(|fields| decoded(self.form, &fields)),
+                Format::Jsonl => json::read_entry(content),
             };
-            let entry = entry.and_then(|(key, value)| {
-                let key = self.form.read(&key).map_err(|error| format!("the key: {error}"))?;
-                let value =
-                    self.form.read(&value).map_err(|error| format!("the value: {error}"))?;
-                Ok((key, value))
-            });
             return Ok(Some(Record { line, entry }));
         }
     }
@@ -189,6 +195,13 @@ fn without_break(line: &[u8]) -> &[u8] {
 
 type Fields = Result<(Vec<u8>, Vec<u8>), String>;
 
+/// The bytes that two fields stand for.
+fn decoded(form: Form, (key, value): &(Vec<u8>, Vec<u8>)) -> Fields {
+    let key = form.read(key).map_err(|error| format!("the key: {error}"))?;
+    let value = form.read(value).map_err(|error| format!("the value: {error}"))?;
+    Ok((key, value))
+}
+
 fn parse_tsv(line: &[u8]) -> Fields {
     let mut fields = line.split(|byte| *byte == b'\t');
     match (fields.next(), fields.next(), fields.next()) {
@@ -214,7 +227,10 @@ fn parse_csv(record: &[u8]) -> Fields {
     }
     match <[Vec<u8>; 2]>::try_from(fields) {
         Ok([key, value]) => Ok((key, value)),
-        Err(fields) => Err(format!("{} fields instead of key and value", fields.len())),
+        Err(fields) if fields.len() == 1 => {
+            Err("there is no comma between key and value".to_owned())
+        }
+        Err(_) => Err("there are more fields than key and value".to_owned()),
     }
 }
 
@@ -245,22 +261,11 @@ fn csv_field(record: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
     }
 }
 
-fn parse_jsonl(line: &[u8]) -> Fields {
-    let parsed: Value = match serde_json::from_slice(line) {
-        Ok(parsed @ Value::Object(_)) => parsed,
-        _ => return Err("the line is not one JSON object".to_owned()),
-    };
-    let field = |name: &str| match parsed.get(name) {
-        Some(Value::String(text)) => Ok(text.clone().into_bytes()),
-        Some(_) => Err(format!("`{name}` is not a string")),
-        None => Err(format!("there is no `{name}`")),
-    };
-    Ok((field("key")?, field("value")?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn read_all(format: Format, form: Form, input: &[u8]) -> Vec<Record> {
         let mut reader = Reader::new(input, format, form, false);
@@ -269,7 +274,9 @@ mod tests {
 
     fn entries() -> Vec<(Vec<u8>, Vec<u8>)> {
         let all: Vec<u8> = (0..=255).collect();
-        let samples: [&[u8]; 9] = [
+        let samples: [&[u8]; 10] = [
+            // The first of the input: it must not be taken for a mark that is no part of it.
+            BYTE_ORDER_MARK,
             b"",
             b" ",
             b"key",
@@ -299,6 +306,73 @@ mod tests {
                 assert_eq!(back.unwrap(), entries(), "{format:?} {form:?}");
             }
         }
+    }
+
+    /// Bytes of which some are UTF-8 and some are not, with what the formats treat apart.
+    fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
+        let pieces = prop_oneof![
+            any::<u8>().prop_map(|byte| vec![byte]),
+            any::<char>().prop_map(|character| character.to_string().into_bytes()),
+            prop::sample::select(&b"\\\"', \t\r\n\0x{}"[..]).prop_map(|byte| vec![byte]),
+        ];
+        prop_oneof![vec(any::<u8>(), 0..40), vec(pieces, 0..12).prop_map(|all| all.concat())]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_written_is_read_again(
+            entries in vec((any_bytes(), any_bytes()), 1..8),
+            marked: bool,
+            header: bool,
+        ) {
+            for format in [Format::Tsv, Format::Csv, Format::Jsonl] {
+                for form in [Form::Text, Form::Hex] {
+                    let mut file = if marked { BYTE_ORDER_MARK.to_vec() } else { Vec::new() };
+                    if header {
+                        format.write_heading(&mut file).unwrap();
+                    }
+                    for (key, value) in &entries {
+                        let start = file.len();
+                        format.write(&mut file, form, key, value).unwrap();
+                        let room = FACTOR_MAX * (key.len() + value.len()) + 64;
+                        prop_assert!(file.len() - start <= room, "{format:?} {form:?}");
+                    }
+                    let mut reader = Reader::new(&file[..], format, form, header);
+                    for entry in &entries {
+                        let record = reader.next().unwrap().unwrap();
+                        prop_assert_eq!(record.entry.as_ref(), Ok(entry), "{:?}", format);
+                    }
+                    prop_assert_eq!(reader.next().unwrap(), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_byte_takes_more_room_than_a_record_has() {
+        for format in [Format::Tsv, Format::Csv, Format::Jsonl] {
+            for byte in 0..=u8::MAX {
+                let (value, mut line) = ([byte; 100], Vec::new());
+                format.write(&mut line, Form::Text, b"", &value).unwrap();
+                assert!(line.len() <= FACTOR_MAX * value.len() + 64, "{format:?} {byte}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_byte_order_mark_at_the_start_is_passed_over() {
+        let cases: [(Format, &[u8]); 3] = [
+            (Format::Tsv, b"\xef\xbb\xbfa\tb\n"),
+            (Format::Csv, b"\xef\xbb\xbf\"a\",b\r\n"),
+            (Format::Jsonl, b"\xef\xbb\xbf{\"key\":\"a\",\"value\":\"b\"}"),
+        ];
+        for (format, input) in cases {
+            let records = read_all(format, Form::Text, input);
+            assert_eq!(records[0].entry, Ok((b"a".to_vec(), b"b".to_vec())), "{format:?}");
+        }
+        let records = read_all(Format::Tsv, Form::Text, b"a\tb\n\xef\xbb\xbfc\td\n");
+        assert_eq!(records[1].entry, Ok((b"\xef\xbb\xbfc".to_vec(), b"d".to_vec())));
+        assert!(read_all(Format::Tsv, Form::Text, BYTE_ORDER_MARK).is_empty());
     }
 
     const JSON_LINES: &[u8] = br#"{"key":"a","value":"b"}

@@ -6,8 +6,10 @@
 
 mod arguments;
 mod commands;
+mod destination;
 mod failure;
 mod formats;
+mod json;
 mod output;
 mod text;
 mod tour;

@@ -10,6 +10,12 @@ pub fn output() -> Output {
     BufWriter::with_capacity(1 << 16, io::stdout().lock())
 }
 
+/// Tells the user something beside the data, as a line on standard error.
+pub fn complain(text: &str) {
+    // Where standard error is closed there is nobody to tell.
+    let _ = io::stderr().write_fmt(format_args!("chelonia: {text}\n"));
+}
+
 /// A number with its thousands apart: `12,345`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -21,6 +27,11 @@ pub fn grouped(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A number of things: `1 entry`, `12,345 entries`.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
 /// A number of bytes with the unit that keeps it short: `12.3 MiB`.
@@ -108,6 +119,8 @@ mod tests {
     #[test]
     fn numbers_are_short_and_grouped() {
         assert_eq!([grouped(0), grouped(999), grouped(1000)], ["0", "999", "1,000"]);
+        let files = |number| counted(number, "file", "files");
+        assert_eq!([files(0), files(1), files(1000)], ["0 files", "1 file", "1,000 files"]);
         assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
         assert_eq!([bytes(0), bytes(1023), bytes(1024)], ["0 B", "1023 B", "1.0 KiB"]);
         assert_eq!([bytes((1 << 20) - 1), bytes(1 << 40)], ["1.0 MiB", "1.0 TiB"]);

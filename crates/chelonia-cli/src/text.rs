@@ -1,6 +1,6 @@
-//! Bytes as people write them: text with escapes, hexadecimal, sizes with units.
+//! What people write, read: bytes as text with escapes or hexadecimal, sizes with units, times.
 //!
-//! Both forms are exact: every sequence of bytes has one spelling that comes back to it.
+//! Both forms of bytes are exact: every sequence of bytes has one spelling that comes back to it.
 //!
 //! | form | spelling |
 //! | --- | --- |
@@ -12,6 +12,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 /// How bytes are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,20 +137,48 @@ fn byte_of(high: u8, low: u8) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Reads a size: a number, and a unit of powers of 1024 (`K`, `KB`, `KiB`, `M`, ..., `G`, `T`).
+/// Reads a size: a number, whole or decimal, and a unit of powers of 1024 (`K`, `KB`, `KiB`, `M`,
+/// ..., `G`, `T`). What is less than a byte is cut off.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| "a size is a number and a unit: 256MB")?;
+    let end = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
+    let (number, unit) = text.split_at(end);
     let shift = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
         "k" | "kb" | "kib" => 10,
         "m" | "mb" | "mib" => 20,
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
+        _ if number.is_empty() => return Err(NO_SIZE.to_owned()),
         _ => return Err("the unit of a size is one of B, KB, MB, GB, TB".to_owned()),
     };
-    number.checked_mul(1 << shift).ok_or_else(|| "the size is too large".to_owned())
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    if shift == 0 && number.contains('.') {
+        return Err("a number of bytes has no fraction: add a unit, as in 1.5GB".to_owned());
+    }
+    if [whole, part].iter().any(|digits| digits.is_empty() || digits.contains('.')) {
+        return Err(NO_SIZE.to_owned());
+    }
+    let too_large = || "the size is too large".to_owned();
+    let whole: u64 = whole.parse().map_err(|_| too_large())?;
+    let whole = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
+    // More digits are much less than a byte.
+    let digits = &part[..part.len().min(FRACTION_DIGITS_MAX)];
+    let numerator: u128 = digits.parse().map_err(|_| NO_SIZE.to_owned())?;
+    let scale = digits.bytes().fold(1_u128, |scale, _| scale * 10);
+    let part = u64::try_from((numerator << shift) / scale).map_err(|_| too_large())?;
+    whole.checked_add(part).ok_or_else(too_large)
+}
+
+const NO_SIZE: &str = "a size is a number and a unit: 256MB, 1.5GB";
+
+/// Digits after the point that are looked at.
+const FRACTION_DIGITS_MAX: usize = 18;
+
+/// Reads a time in seconds, whole or decimal.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok();
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "a time is a number of seconds: 10 or 0.5".to_owned())
 }
 
 #[cfg(test)]
@@ -203,8 +232,26 @@ mod tests {
         assert_eq!(parse_size("256MB").unwrap(), 256 << 20);
         assert_eq!(parse_size("1 GiB").unwrap(), 1 << 30);
         assert_eq!(parse_size("17").unwrap(), 17);
-        for bad in ["", "MB", "1XB", "-1", "99999999999TB", "1.5GB"] {
+        assert_eq!(parse_size("1.5GB").unwrap(), 3 << 29);
+        assert_eq!(parse_size("0.25 kib").unwrap(), 256);
+        assert_eq!(parse_size("1.0001K").unwrap(), 1024);
+        assert_eq!(parse_size(&format!("1.{}T", "9".repeat(99))).unwrap(), (2 << 40) - 1);
+        assert_eq!(parse_size(&u64::MAX.to_string()).unwrap(), u64::MAX);
+        let bad =
+            ["", "MB", "1XB", "-1", "99999999999TB", "1.5", "1.5B", ".5GB", "1.GB", ".", "1.2.3K"];
+        for bad in bad {
             assert!(parse_size(bad).is_err(), "{bad}");
+        }
+        assert!(parse_size("99999999999999999999").unwrap_err().contains("too large"));
+        assert!(parse_size("MB").unwrap_err().contains("a number and a unit"));
+    }
+
+    #[test]
+    fn times_are_seconds() {
+        assert_eq!(parse_seconds("10").unwrap(), Duration::from_secs(10));
+        assert_eq!(parse_seconds("0.5").unwrap(), Duration::from_millis(500));
+        for bad in ["", "-1", "1s", "inf", "NaN", "1e99"] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,8 +1,11 @@
-//! `dump`: the structure on disk as text. The one command that looks inside.
+//! `dump`: the structure on disk as text, or as JSON. The one command that looks inside.
 
+use super::outline::Outline;
+use super::patience::until_free;
 use crate::arguments::Dump;
 use crate::failure::{Context, Failure, Result};
 use crate::output::{Output, output};
+use crate::text::Form;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -10,6 +13,12 @@ use std::io::{self, Write};
 struct Adapter {
     out: Output,
     error: Option<io::Error>,
+}
+
+impl Adapter {
+    fn finish(self) -> io::Result<Output> {
+        self.error.map_or(Ok(self.out), Err)
+    }
 }
 
 impl fmt::Write for Adapter {
@@ -23,12 +32,19 @@ impl fmt::Write for Adapter {
 
 /// `dump`
 pub fn dump(arguments: &Dump) -> Result<()> {
-    let mut adapter = Adapter { out: output(), error: None };
-    let dumped = chelonia::internals::dump(&arguments.path, &mut adapter);
-    if let Some(error) = adapter.error {
-        return Err(Failure::from(error));
-    }
+    let (path, wait) = (&arguments.path, arguments.patience.wait);
+    // Nothing is written before the database is open, so what is tried again is not told twice.
+    let into =
+        |out: &mut dyn fmt::Write| until_free(path, wait, || chelonia::internals::dump(path, out));
+    let (dumped, written) = if arguments.json {
+        let form = if arguments.hex { Form::Hex } else { Form::Text };
+        let mut outline = Outline::new(output(), form);
+        (into(&mut outline), outline.finish())
+    } else {
+        let mut adapter = Adapter { out: output(), error: None };
+        (into(&mut adapter), adapter.finish())
+    };
     // What could be read before a failure is worth seeing.
-    adapter.out.flush()?;
-    dumped.context(arguments.path.display().to_string())
+    written.and_then(|mut out| out.flush()).map_err(Failure::from)?;
+    dumped.context(path.display().to_string())
 }

@@ -4,6 +4,7 @@ use super::{Purpose, open};
 use crate::arguments::{Checkpoint, Inspect};
 use crate::failure::{Failure, Result};
 use crate::output::{Align, Table, bytes, grouped, output};
+use crate::text::Form;
 use chelonia::{KeyspaceStats, Stats};
 use serde_json::{Map, Value, json};
 use std::io::Write;
@@ -13,6 +14,7 @@ use std::io::Write;
 enum Figure {
     Bytes(u64),
     Count(u64),
+    Perhaps(Option<u64>),
     Nanos(u64),
     Ratio(f64),
     Flag(bool),
@@ -24,6 +26,7 @@ impl Figure {
         match self {
             Figure::Bytes(number) => bytes(*number),
             Figure::Count(number) => grouped(*number),
+            Figure::Perhaps(number) => number.map_or_else(|| "none".to_owned(), grouped),
             Figure::Nanos(number) => format!("{:.3} s", *number as f64 / 1e9),
             Figure::Ratio(number) => format!("{number:.2}"),
             Figure::Flag(true) => "yes".to_owned(),
@@ -35,6 +38,7 @@ impl Figure {
     fn json(&self) -> Value {
         match self {
             Figure::Bytes(number) | Figure::Count(number) | Figure::Nanos(number) => json!(number),
+            Figure::Perhaps(number) => json!(number),
             Figure::Ratio(number) => json!(number),
             Figure::Flag(flag) => json!(flag),
             Figure::Word(word) => json!(word),
@@ -65,7 +69,8 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
         table(section).write(&mut out, "  ")?;
     }
     for keyspace in &stats.keyspaces {
-        writeln!(out, "keyspace {}", keyspace.name)?;
+        // Such a name is any text, and this is a terminal.
+        writeln!(out, "keyspace {}", Form::Text.write(keyspace.name.as_bytes()))?;
         table(&of_keyspace(keyspace)[1..]).write(&mut out, "  ")?;
     }
     Ok(out.flush()?)
@@ -78,6 +83,8 @@ fn object(section: &[(&'static str, Figure)]) -> Value {
 fn table(section: &[(&'static str, Figure)]) -> Table {
     let mut table = Table::new(&[Align::Left, Align::Right]);
     for (name, figure) in section {
+        // The text of a time says its unit itself.
+        let name = name.strip_suffix("_nanos").unwrap_or(name);
         table.row([name.replace('_', " "), figure.text()]);
     }
     table
@@ -146,6 +153,7 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
                 ("checkpoints", Figure::Count(background.checkpoints)),
                 ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
                 ("pins", Figure::Count(background.pins as u64)),
+                ("oldest_pinned_seqno", Figure::Perhaps(background.oldest_pinned_seqno)),
             ],
         ),
     ]
@@ -227,8 +235,41 @@ pub fn keyspaces(arguments: &Inspect) -> Result<()> {
         if arguments.json {
             writeln!(out, "{}", json!({ "keyspace": name }))?;
         } else {
-            writeln!(out, "{}", crate::text::Form::Text.write(name.as_bytes()))?;
+            writeln!(out, "{}", Form::Text.write(name.as_bytes()))?;
         }
     }
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chelonia::{Database, KeyspaceOptions};
+
+    #[test]
+    fn every_public_figure_is_printed() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = Database::open(directory.path().join("db")).unwrap();
+        for name in ["a", "b"] {
+            let keyspace = database.keyspace(name, KeyspaceOptions::default()).unwrap();
+            keyspace.insert("key", "value").unwrap();
+        }
+        let _pin = database.snapshot();
+        let stats = database.stats();
+        // The structs may grow, and what they grow by shows here first: `name: value`, for groups
+        // of figures too.
+        let named = format!("{stats:?}").matches(": ").count();
+        let groups = ["memory", "io", "disk", "commits", "background", "keyspaces"].len()
+            + ["engine_stats", "events"].len() * stats.keyspaces.len();
+        let events: usize = stats.keyspaces.iter().map(|one| one.engine_stats.events.len()).sum();
+        let printed = sections(&stats).iter().map(|(_, section)| section.len()).sum::<usize>()
+            + stats.keyspaces.iter().map(|one| of_keyspace(one).len()).sum::<usize>();
+        assert_eq!(printed, named - groups + events);
+        let oldest = stats.background.oldest_pinned_seqno;
+        assert!(oldest.is_some());
+        let sections = sections(&stats);
+        let (_, background) = sections.iter().find(|(name, _)| *name == "background").unwrap();
+        assert_eq!(object(background)["oldest_pinned_seqno"], json!(oldest));
+        database.close().unwrap();
+    }
 }

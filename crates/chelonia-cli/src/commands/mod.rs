@@ -6,6 +6,8 @@
 pub mod dump;
 pub mod entries;
 pub mod inspect;
+mod outline;
+mod patience;
 pub mod transfer;
 
 use crate::arguments::{Bounds, Place, Target};
@@ -25,13 +27,16 @@ pub enum Purpose {
     Create,
 }
 
-/// Opens the database.
+/// Opens the database, when it is free.
 pub fn open(place: &Place, purpose: Purpose) -> Result<Database> {
-    Database::builder(&place.path)
-        .memory(place.memory.unwrap_or(limits::MEMORY_BYTES_DEFAULT))
-        .read_only(purpose == Purpose::Read)
-        .create(purpose == Purpose::Create)
-        .open()
+    let attempt = || {
+        Database::builder(&place.path)
+            .memory(place.memory.unwrap_or(limits::MEMORY_BYTES_DEFAULT))
+            .read_only(purpose == Purpose::Read)
+            .create(purpose == Purpose::Create)
+            .open()
+    };
+    patience::until_free(&place.path, place.patience.wait, attempt)
         .context(place.path.display().to_string())
 }
 

@@ -5,15 +5,16 @@
 
 use super::{Purpose, entries, open_keyspace};
 use crate::arguments::{Export, Import};
+use crate::destination::Destination;
 use crate::failure::{Failure, Result};
 use crate::formats::{Format, Reader};
-use crate::output::{bytes, grouped, output};
+use crate::output::{bytes, complain, counted, output};
 use chelonia::limits::BATCH_BYTES_MAX;
 use chelonia::{Batch, Database, Keyspace};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 
 /// Entries of a batch.
@@ -36,6 +37,10 @@ struct Progress {
     skipped: u64,
 }
 
+fn entry_count(count: u64) -> String {
+    counted(count, "entry", "entries")
+}
+
 /// `import`
 pub fn import(arguments: &Import) -> Result<()> {
     let form = arguments.spelling.form();
@@ -56,8 +61,7 @@ pub fn import(arguments: &Import) -> Result<()> {
         let report = json!({ "stored": stored, "bytes": stored_bytes, "skipped": skipped });
         writeln!(out, "{report}")?;
     } else {
-        let (count, size) = (grouped(stored), bytes(stored_bytes));
-        write!(out, "{count} entries ({size}) stored")?;
+        write!(out, "{} ({}) stored", entry_count(stored), bytes(stored_bytes))?;
         let skipped = if skipped == 0 { String::new() } else { format!(", {skipped} bad skipped") };
         writeln!(out, "{skipped}")?;
     }
@@ -141,7 +145,7 @@ impl<'a> Importer<'a> {
         batch.commit()?;
         self.done.stored += count;
         self.done.stored_bytes += std::mem::take(&mut self.batch_bytes) as u64;
-        self.bar.set_message(format!("{} entries stored", grouped(self.done.stored)));
+        self.bar.set_message(format!("{} stored", entry_count(self.done.stored)));
         self.bar.tick();
         Ok(())
     }
@@ -150,14 +154,14 @@ impl<'a> Importer<'a> {
         self.done.skipped += 1;
         if self.done.skipped <= TOLD_MAX {
             self.bar.suspend(|| {
-                let _ = writeln!(io::stderr(), "chelonia: line {line}: {reason}");
+                complain(&format!("line {line}: {reason}"));
             });
         }
     }
 
     fn stopped(&self, name: &str, reason: &str) -> Failure {
-        let stored = grouped(self.done.stored);
-        Failure::usage(format!("{name}: {reason}; {stored} entries before it were stored"))
+        let stored = entry_count(self.done.stored);
+        Failure::usage(format!("{name}: {reason}; stored before it: {stored}"))
     }
 }
 
@@ -179,37 +183,36 @@ pub fn export(arguments: &Export) -> Result<()> {
     let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
     let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
     let found = entries(&keyspace, &arguments.bounds, form)?;
-    let is_pipe = arguments.file == Path::new("-");
     let name = arguments.file.display().to_string();
+    let mut out = Destination::open(&arguments.file).map_err(|error| Failure::io(&name, error))?;
+    let is_pipe = out.is_pipe();
     let failed = |error: io::Error| {
-        if is_pipe { Failure::from(error) } else { Failure::io(name.clone(), error) }
-    };
-    let mut out: Box<dyn Write> = if is_pipe {
-        Box::new(output())
-    } else {
-        let file = File::create(&arguments.file).map_err(failed)?;
-        Box::new(BufWriter::with_capacity(1 << 20, file))
+        if is_pipe { Failure::from(error) } else { Failure::io(&name, error) }
     };
     if arguments.header {
         format.write_heading(&mut out).map_err(failed)?;
     }
-    let bar = ProgressBar::new_spinner();
+    let bar = if is_pipe { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
     let mut count = 0_u64;
     for entry in found {
         let (key, value) = entry?;
         format.write(&mut out, form, &key, &value).map_err(failed)?;
         count += 1;
-        if count.is_multiple_of(PROGRESS_STEP) && !is_pipe {
-            bar.set_message(format!("{} entries written", grouped(count)));
+        if count.is_multiple_of(PROGRESS_STEP) {
+            bar.set_message(format!("{} written", entry_count(count)));
             bar.tick();
         }
     }
     bar.finish_and_clear();
-    out.flush().map_err(failed)?;
-    if !is_pipe {
-        let mut out = output();
-        writeln!(out, "{} entries written", grouped(count))?;
-        out.flush()?;
+    out.finish().map_err(failed)?;
+    if is_pipe {
+        return Ok(());
     }
-    Ok(())
+    let mut out = output();
+    if arguments.json {
+        writeln!(out, "{}", json!({ "written": count }))?;
+    } else {
+        writeln!(out, "{} written", entry_count(count))?;
+    }
+    Ok(out.flush()?)
 }

@@ -7,7 +7,7 @@ use super::model::{Compared, Digest, Model};
 use super::report::{Report, Row, Stopwatch};
 use super::{Limits, open};
 use crate::failure::{Context, Failure, Result};
-use crate::output::{bytes, grouped};
+use crate::output::{bytes, counted, grouped};
 use chelonia::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use chelonia::{Database, Keyspace, KeyspaceOptions};
 use std::collections::BTreeSet;
@@ -124,12 +124,12 @@ pub fn store(
     let found = find(source, limits)?;
     let count = found.files.len();
     report.say(format!(
-        "Storing {}{} files ({}) below {}; at most {} files and {}",
+        "Storing {}{} ({}) below {}; at most {} and {}",
         if found.is_capped { "the first " } else { "" },
-        grouped(count as u64),
+        counted(count as u64, "file", "files"),
         bytes(found.bytes),
         source.display(),
-        grouped(limits.files as u64),
+        counted(limits.files as u64, "file", "files"),
         bytes(limits.bytes),
     ))?;
     let (database, files, hashes) = open_files(path, memory)?;

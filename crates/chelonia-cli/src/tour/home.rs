@@ -87,7 +87,7 @@ impl Kept {
         }
         if path.pop() != Some(PATH_END) {
             // It has said on standard error what was wrong.
-            return Err(Failure::no("there is no temporary directory for the tour"));
+            return Err(failed(io::Error::other("it could not be made")));
         }
         Ok(Self { path: PathBuf::from(OsString::from_vec(path)), keeper, pipe })
     }

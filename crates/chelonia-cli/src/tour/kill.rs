@@ -37,8 +37,8 @@ fn value_of(number: u64) -> Vec<u8> {
 
 /// `tour-writer`: stores numbered records and prints each number once it is acknowledged.
 pub fn write_until_killed(arguments: &TourWriter) -> Result<()> {
-    let place = &arguments.place;
-    let database = open(&place.path, place.memory.unwrap_or(limits::MEMORY_BYTES_DEFAULT))?;
+    let memory = arguments.memory.unwrap_or(limits::MEMORY_BYTES_DEFAULT);
+    let database = open(&arguments.path, memory)?;
     let records = database.keyspace(KEYSPACES[0], KeyspaceOptions::default())?;
     let mirror = database.keyspace(KEYSPACES[1], KeyspaceOptions::default())?;
     let mut out = std::io::stdout().lock();
@@ -121,7 +121,7 @@ pub fn kill_and_recover(home: &Home, memory: u64, enough: u64, report: &mut Repo
     let (mut writer, mut pipe) = Writer::start(home, path, memory)?;
     let told = read_numbers(&mut pipe, 0, enough)?;
     if told < enough {
-        return Err(Failure::no(format!("the writer ended by itself after {told} writes")));
+        return Err(Failure::no(format!("the writer ended by itself after write {told}")));
     }
     writer.kill()?;
     let told = read_numbers(&mut pipe, told, u64::MAX)?;
@@ -147,11 +147,11 @@ pub fn kill_and_recover(home: &Home, memory: u64, enough: u64, report: &mut Repo
     let counts = [count_records(&database, 0)?, count_records(&database, 1)?];
     if counts[0] != counts[1] {
         let message =
-            format!("MISMATCH: half a batch: {} records, {} mirrored", counts[0], counts[1]);
+            format!("MISMATCH: half a batch: records {}, mirrored {}", counts[0], counts[1]);
         return Err(Failure::no(message));
     }
     if counts[0] < told {
-        let message = format!("MISMATCH: {told} writes were acknowledged, {} are there", counts[0]);
+        let message = format!("MISMATCH: writes acknowledged: {told}, found: {}", counts[0]);
         return Err(Failure::no(message));
     }
     let unacknowledged = counts[0] - told;

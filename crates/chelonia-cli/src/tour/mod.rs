@@ -6,7 +6,7 @@
 //! | change them under a snapshot, checkpoint, reopen, verify | `snapshot.rs` |
 //! | one update stream at two checkpoint distances | `dial.rs` |
 //! | a writer process is killed in mid-write; recovery | `kill.rs` |
-//! | the table at the end | `report.rs` |
+//! | the table at the end, and what to try next | `report.rs`, `next.rs` |
 //!
 //! Whatever is read is compared with what was written; the first difference ends the tour with exit
 //! code 1. The databases are in a temporary directory (`home.rs`) unless `--db` names one.
@@ -16,6 +16,7 @@ mod files;
 pub mod home;
 pub mod kill;
 mod model;
+mod next;
 mod report;
 mod snapshot;
 
@@ -24,7 +25,7 @@ use crate::failure::{Context, Failure, Result};
 use chelonia::Database;
 use home::Home;
 use report::{Report, Row, Stopwatch};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// How much of the input is stored.
 #[derive(Clone, Copy, Debug)]
@@ -67,30 +68,5 @@ pub fn tour(arguments: &Tour) -> Result<()> {
     snapshot::reopen(stored, &main, memory, &mut report)?;
     dial::turn(root, memory, arguments.updates, &mut report)?;
     kill::kill_and_recover(&home, memory, arguments.acknowledgements, &mut report)?;
-    report.finish(&next_steps(&home))
-}
-
-/// What to try after the tour.
-fn next_steps(home: &Home) -> Vec<String> {
-    let mut lines = vec![String::new(), "What to try next:".to_owned()];
-    // As it was called, so that the lines work as they stand.
-    let program = std::env::args_os().next().map(PathBuf::from);
-    let program = program.map_or_else(|| "chelonia".to_owned(), |path| path.display().to_string());
-    let commands = match home {
-        Home::Temporary(_) => [
-            format!("{program} tour --db toured     # the same, and keep the databases"),
-            format!("{program} tour --memory 64MB   # the same in less memory"),
-            format!("{program} put mine hello world && {program} get mine hello"),
-        ],
-        Home::Named(path) => {
-            let path = path.join("files").display().to_string();
-            [
-                format!("{program} stats {path}"),
-                format!("{program} scan {path} --keyspace hashes --limit 10"),
-                format!("{program} dump {path} | less"),
-            ]
-        }
-    };
-    lines.extend(commands.iter().map(|command| format!("  {command}")));
-    lines
+    report.finish(&next::steps(&home, arguments))
 }

@@ -1,0 +1,86 @@
+//! Single entries and ranges: `put`, `get`, `delete`, `scan`, `count`, and pipes.
+
+use super::support::{Place, program, succeeded};
+use std::io::Read;
+use std::process::Stdio;
+
+#[test]
+fn values_come_back_in_every_spelling() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    assert_eq!(place.print("get", &["key"]), "value\n");
+    assert_eq!(place.print("get", &["6b6579", "--hex"]), "76616c7565\n");
+    assert_eq!(place.print("get", &["key", "--raw"]), "value");
+    assert_eq!(place.print("get", &["key", "--json"]), "{\"key\":\"key\",\"value\":\"value\"}\n");
+
+    place.print("put", &["\\x00\\xff", "tab\\t", "--text"]);
+    assert_eq!(place.print("get", &["00ff", "--hex"]), "74616209\n");
+    let all: Vec<u8> = (0..=255).collect();
+    succeeded(&place.run_with("put", &["piped"], &all));
+    assert_eq!(place.run("get", &["piped", "--raw"]).stdout, all);
+    place.print("put", &["number", "-5"]);
+    assert_eq!(place.print("get", &["number"]), "-5\n");
+    place.print("put", &["--", "-key", "--value"]);
+    assert_eq!(place.print("get", &["--", "-key"]), "--value\n");
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let place = Place::new();
+    place.print("put", &["key", "1"]);
+    place.print("put", &["key", "2", "--keyspace", "other"]);
+    assert_eq!(place.print("get", &["key"]), "1\n");
+    assert_eq!(place.print("get", &["key", "-k", "other"]), "2\n");
+    assert_eq!(place.print("keyspaces", &[]), "default\nother\n");
+    assert!(place.print("keyspaces", &["--json"]).contains("{\"keyspace\":\"other\"}\n"));
+    place.print("delete", &["key"]);
+    assert_eq!(place.print("get", &["key", "-k", "other"]), "2\n");
+}
+
+#[test]
+fn ranges_are_scanned_and_counted_both_ways() {
+    let place = Place::new();
+    let lines: String = (0..100).map(|n| format!("key-{n:02}\tvalue {n}\n")).collect();
+    let told = succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    assert!(told.starts_with("100 entries"), "{told}");
+    assert_eq!(place.print("scan", &[]), lines);
+    let reverse: String = lines.lines().rev().map(|line| format!("{line}\n")).collect();
+    assert_eq!(place.print("scan", &["--reverse"]), reverse);
+    assert_eq!(place.print("scan", &["--from", "key-98"]).lines().count(), 2);
+    assert_eq!(
+        place.print("scan", &["--to", "key-03", "--reverse", "--limit", "1"]),
+        "key-02\tvalue 2\n"
+    );
+    assert_eq!(place.print("scan", &["--prefix", "key-1", "--limit", "3"]).lines().count(), 3);
+    assert_eq!(place.print("scan", &["--limit", "0"]), "");
+    assert_eq!(place.print("scan", &["--prefix", "x"]), "");
+    let json = place.print("scan", &["--from", "key-99", "--json"]);
+    assert_eq!(json, "{\"key\":\"key-99\",\"value\":\"value 99\"}\n");
+    assert_eq!(place.print("count", &[]), "100\n");
+    assert_eq!(place.print("count", &["--prefix", "key-5"]), "10\n");
+    assert_eq!(
+        place.print("count", &["--from", "key-10", "--to", "key-15", "--json"]),
+        "{\"count\":5}\n"
+    );
+}
+
+#[test]
+fn the_reader_of_a_pipe_may_go() {
+    let place = Place::new();
+    let lines: String = (0..50_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
+    succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    for command in ["scan", "export"] {
+        let mut child = program()
+            .arg(command)
+            .arg(place.database())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 10];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{command}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{command}");
+    }
+}

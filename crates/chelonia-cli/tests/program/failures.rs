@@ -1,0 +1,85 @@
+//! Exit codes and error texts.
+
+use super::support::{Place, fails, name, program, succeeded};
+use std::path::Path;
+use std::process::Output;
+
+#[test]
+fn exit_codes_tell_what_happened() {
+    let place = Place::new();
+    fails(&place.run("get", &["key"]), 3, "db");
+    fails(&place.run("delete", &["key"]), 3, "db");
+    fails(&place.run("checkpoint", &[]), 3, "db");
+    assert!(!place.database().exists(), "reading makes no database");
+    place.print("put", &["key", "value"]);
+    fails(&place.run("get", &["other"]), 1, "not there");
+    fails(&place.run("get", &["key", "--keyspace", "none"]), 3, "none");
+    fails(&place.run("delete", &["key", "--keyspace", "none"]), 3, "none");
+    fails(&place.run("get", &["\\q"]), 2, "no escape");
+    fails(&place.run("get", &["0g", "--hex"]), 2, "hexadecimal");
+    fails(&place.run("get", &[]), 2, "Usage");
+    fails(&place.run("get", &["key", "--memory", "1XB"]), 2, "unit");
+    fails(&place.run("get", &["key", "--memory", "1KB"]), 2, "");
+    fails(&place.run("scan", &["--prefix", "a", "--from", "b"]), 2, "--prefix");
+    fails(&place.run("scan", &["--from", "b", "--to", "a"]), 2, "");
+    fails(&place.run("put", &[&"k".repeat((64 << 10) + 1), "v"]), 2, "");
+    place.print("delete", &["key", "never-there"]);
+    fails(&place.run("get", &["key"]), 1, "not there");
+}
+
+#[test]
+fn exit_codes_are_documented() {
+    let help = succeeded(&program().arg("--help").output().unwrap());
+    let (_, codes) = help.split_once("Exit codes:\n").unwrap();
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+    let readme = readme.unwrap();
+    let codes: Vec<&str> = codes.lines().map(str::trim).collect();
+    assert_eq!(codes.len(), 4);
+    for (number, line) in codes.into_iter().enumerate() {
+        let (code, meaning) = line.split_once("  ").unwrap();
+        assert_eq!(code, number.to_string());
+        assert!(readme.contains(&format!("| {code} | {meaning} |")), "{line}");
+    }
+}
+
+#[test]
+fn files_and_pipes_that_fail_have_a_code() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    let scan = |output| program().arg("scan").arg(place.database()).stdout(output).output();
+    let mut shown = scan(full()).unwrap();
+    // Where standard output is lost, standard error tells.
+    shown.stdout.clear();
+    fails(&shown, 3, "standard output: No space left");
+    fails(&place.run("export", &["/dev/full"]), 3, "/dev/full: No space left");
+    let source = place.file("source");
+    std::fs::write(&source, "content").unwrap();
+    let tour = program().args(["tour", name(&source)]).env("TMPDIR", place.file("none")).output();
+    fails(&tour.unwrap(), 3, "temporary directory");
+}
+
+#[test]
+fn errors_say_what_is_wrong_once() {
+    let place = Place::new();
+    let told = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let at = |path: &Path, text: &str| format!("chelonia: {}: {text}\n", path.display());
+    let database = place.database();
+    for command in ["count", "checkpoint", "stats", "verify"] {
+        let none = told(&place.run(command, &[]));
+        assert_eq!(none, at(&database, "there is no database at this path"), "{command}");
+    }
+    std::fs::create_dir(&database).unwrap();
+    let empty = told(&place.run("count", &[]));
+    assert!(empty.starts_with(at(&database, "there is no database at this path").trim_end()));
+    std::fs::remove_dir(&database).unwrap();
+    let deep = place.file("none").join("db");
+    let output = program().args(["put", name(&deep), "k", "v"]).output().unwrap();
+    let parent = format!("cannot create {}: its parent directory is not there", deep.display());
+    assert_eq!(told(&output), at(&deep, &parent));
+    place.print("put", &["key", "value"]);
+    for (command, key) in [("get", "key"), ("delete", "key")] {
+        let none = told(&place.run(command, &[key, "-k", "none"]));
+        assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
+    }
+}

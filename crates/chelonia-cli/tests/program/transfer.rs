@@ -1,0 +1,181 @@
+//! `import` and `export`: formats, bad input, files.
+
+use super::support::{Place, fails, name, program, succeeded};
+use std::io::Write;
+use std::path::Path;
+
+#[test]
+fn exports_are_imported_unchanged() {
+    let place = Place::new();
+    let entries: String = (0..=255_u8)
+        .map(|byte| format!("{byte:02x}00\t{byte:02x}2c2209205c0a0d{byte:02x}\n"))
+        .collect();
+    succeeded(&place.run_with("import", &["--hex"], format!("\t\n{entries}").as_bytes()));
+    let whole = place.print("scan", &["--hex"]);
+    assert_eq!(whole.lines().count(), 257);
+    for format in ["tsv", "csv", "jsonl"] {
+        for options in [&[][..], &["--hex"], &["--header"]] {
+            let file = place.file(&format!("{}.{format}", options.join("")));
+            let keyspace = format!("{format}{}", options.join(""));
+            let told = place.print("export", &[&[name(&file)], options].concat());
+            assert_eq!(told, "257 entries written\n");
+            place.print("import", &[&[name(&file), "--keyspace", &keyspace], options].concat());
+            assert_eq!(place.print("scan", &["--hex", "-k", &keyspace]), whole, "{keyspace}");
+        }
+    }
+    // Through a pipe, the format named.
+    let piped = place.run("export", &["--format", "jsonl", "--prefix", "a\\0"]).stdout;
+    let arguments = ["-", "--format", "jsonl", "-k", "piped", "--json"];
+    let told = succeeded(&place.run_with("import", &arguments, &piped));
+    assert!(told.contains("\"stored\":1"), "{told}");
+}
+
+#[test]
+fn json_of_other_programs_is_taken_as_it_is() {
+    let place = Place::new();
+    let foreign = [
+        r#"{"key":"C:\\dir","value":"\\\\n"}"#,
+        r#"{"value":"caf\u00e9","id":1,"key":"x41"}"#,
+        r#"{"key_hex":"00fF","value":"\\x41"}"#,
+    ];
+    let path = place.file("foreign.jsonl");
+    std::fs::write(&path, format!("\u{feff}{}\r\n", foreign.join("\r\n"))).unwrap();
+    assert_eq!(place.print("import", &[name(&path)]), "3 entries (23 B) stored\n");
+    assert_eq!(place.run("get", &["C:\\\\dir", "--raw"]).stdout, b"\\\\n");
+    assert_eq!(place.run("get", &["x41", "--raw"]).stdout, "caf\u{e9}".as_bytes());
+    assert_eq!(place.run("get", &["00ff", "--hex"]).stdout, b"5c783431\n");
+    let whole = "{\"key_hex\":\"00ff\",\"value\":\"\\\\x41\"}\n\
+                 {\"key\":\"C:\\\\dir\",\"value\":\"\\\\\\\\n\"}\n\
+                 {\"key\":\"x41\",\"value\":\"caf\u{e9}\"}\n";
+    assert_eq!(place.print("scan", &["--json"]), whole);
+    assert_eq!(place.print("export", &["--format", "jsonl"]), whole);
+    assert_eq!(
+        place.print("get", &["\\x00\\xff", "--json"]),
+        whole.split_inclusive('\n').next().unwrap()
+    );
+    let hex = place.print("get", &["00ff", "--hex", "--json"]);
+    assert_eq!(hex, "{\"key_hex\":\"00ff\",\"value_hex\":\"5c783431\"}\n");
+    // The record says what it is, not the option.
+    let plain = b"{\"key\":\"00ff\",\"value\":\"text\"}";
+    let options = ["--format", "jsonl", "--hex", "-k", "plain"];
+    succeeded(&place.run_with("import", &options, plain));
+    assert_eq!(place.print("get", &["00ff", "-k", "plain"]), "text\n");
+
+    for (line, told) in [
+        (r#"{"value":"v"}"#, "line 1: there is neither `key` nor `key_hex`"),
+        (r#"{"key":"k","value":"v","value_hex":""}"#, "line 1: there are both `value` and"),
+        (r#"{"key_hex":"0","value":"v"}"#, "line 1: `key_hex`: hexadecimal needs two digits"),
+    ] {
+        fails(&place.run_with("import", &["--format", "jsonl"], line.as_bytes()), 2, told);
+    }
+}
+
+#[test]
+fn bad_lines_are_told_or_skipped() {
+    let place = Place::new();
+    let mut input: Vec<u8> = Vec::new();
+    for number in 1..=2_500 {
+        let line =
+            if number == 2_100 { "no tab\n".to_owned() } else { format!("{number:05}\tv\n") };
+        input.extend_from_slice(line.as_bytes());
+    }
+    fails(&place.run_with("import", &[], &input), 2, "line 2100");
+    assert_eq!(place.print("count", &[]), "2000\n", "whole batches before the line stay");
+    let skipped = place.run_with("import", &["--skip-bad"], &input);
+    assert!(String::from_utf8_lossy(&skipped.stderr).contains("line 2100"));
+    assert!(succeeded(&skipped).contains("1 bad skipped"));
+    assert_eq!(place.print("count", &[]), "2499\n");
+    fails(&place.run("import", &[name(&place.file("none.tsv"))]), 3, "none.tsv");
+    fails(&place.run("import", &[name(place.directory.path()), "-k", "none"]), 3, "directory");
+    assert!(!place.print("keyspaces", &[]).contains("none"), "nothing was made for it");
+    for bad in ["not json", "[1, 2]", "7"] {
+        let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
+        fails(&told, 2, "line 1: the line is not one JSON object");
+    }
+    let told =
+        place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
+    assert!(succeeded(&told).contains("1 bad skipped"));
+    let error = String::from_utf8(told.stderr).unwrap();
+    assert!(
+        error.contains("line 2: a quoted field does not end; it took 2 lines along"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_export_has_its_name_when_it_is_whole() {
+    const BLOCK: usize = 4096;
+    let place = Place::new();
+    let folder = place.file("exports");
+    std::fs::create_dir(&folder).unwrap();
+    let target = folder.join("out.tsv");
+    let export = |extra: &[&str]| place.run("export", &[&[name(&target)], extra].concat());
+    let is_as_it_was = || {
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "old\n");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is beside it");
+    };
+    std::fs::write(&target, "old\n").unwrap();
+    // No database, no such keyspace, a wrong range.
+    fails(&export(&[]), 3, "no database");
+    let lines: String = (0..5_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
+    succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    place.print("checkpoint", &[]);
+    fails(&export(&["-k", "none"]), 3, "none");
+    fails(&export(&["--from", "b", "--to", "a"]), 2, "");
+    is_as_it_was();
+
+    // What is stored is damaged: the open does not see it, the export meets it.
+    let data = place.database().join("data");
+    let whole = std::fs::read(&data).unwrap();
+    let is_met = (2..whole.len() / BLOCK).any(|block| {
+        let mut damaged = whole.clone();
+        damaged[block * BLOCK + 100] ^= 0x10;
+        std::fs::write(&data, damaged).unwrap();
+        let output = export(&[]);
+        let is_met =
+            output.status.code() == Some(3) && place.run("keyspaces", &[]).status.success();
+        if is_met {
+            is_as_it_was();
+            return true;
+        }
+        std::fs::write(&target, "old\n").unwrap();
+        false
+    });
+    assert!(is_met, "an export meets damage");
+    std::fs::write(&data, &whole).unwrap();
+    assert_eq!(succeeded(&export(&["--json"])), "{\"written\":5000}\n");
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), lines);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    fails(&place.run("export", &[name(&folder)]), 3, "directory");
+    fails(&place.run("export", &[name(&folder.join("none/out"))]), 3, "none/out");
+}
+
+#[test]
+fn one_entry_is_no_entries() {
+    let place = Place::new();
+    assert_eq!(succeeded(&place.run_with("import", &[], b"a\tb\n")), "1 entry (2 B) stored\n");
+    let file = place.file("out.tsv");
+    assert_eq!(place.print("export", &[name(&file)]), "1 entry written\n");
+    let told = place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("it took 1 line along"));
+    let told = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
+    fails(&told, 2, "line 1: there is no tab between key and value; stored before it: 0 entries");
+}
+
+#[test]
+fn an_export_to_standard_output_leaves_it_where_it_is() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let shown = place.file("shown");
+    let mut out = std::fs::File::create(&shown).unwrap();
+    out.write_all(b"before\n").unwrap();
+    for target in [Path::new("-"), Path::new("/dev/stdout"), &shown] {
+        let mut export = program();
+        export.arg("export").arg(place.database()).arg(target);
+        export.stdout(out.try_clone().unwrap());
+        assert!(export.status().unwrap().success(), "{}", target.display());
+    }
+    out.write_all(b"after\n").unwrap();
+    let expected = format!("before\n{}after\n", "key\tvalue\n".repeat(3));
+    assert_eq!(std::fs::read_to_string(&shown).unwrap(), expected);
+}

@@ -1,0 +1,146 @@
+//! The database as a whole: figures, structure, damage, who has it open.
+
+use super::support::{Place, fails, name, program, succeeded};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+#[test]
+fn the_database_as_a_whole_is_told() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    place.print("checkpoint", &[]);
+    let verified = place.print("verify", &[]);
+    assert!(verified.contains("entries") && verified.contains("findings"), "{verified}");
+    assert!(place.print("verify", &["--json"]).contains("\"clean\":true"));
+    let stats = place.print("stats", &[]);
+    assert!(stats.contains("write amplification") && stats.contains("keyspace default"), "{stats}");
+    let json: serde_json::Value = serde_json::from_str(&place.print("stats", &["--json"])).unwrap();
+    assert_eq!(json["keyspaces"][0]["name"], "default");
+    assert!(json["background"]["oldest_pinned_seqno"].is_null());
+    assert!(stats.contains("oldest pinned seqno  none"), "{stats}");
+    assert!(place.print("dump", &[]).contains("superblock"));
+    fails(&program().args(["dump", name(&place.file("none"))]).output().unwrap(), 3, "none");
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    const BLOCK: usize = 4096;
+    let place = Place::new();
+    let lines: String = (0..5_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
+    succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    place.print("checkpoint", &[]);
+    place.print("verify", &[]);
+    let data = place.database().join("data");
+    let whole = std::fs::read(&data).unwrap();
+    let mut found = 0;
+    let used = |block: &usize| whole[block * BLOCK..].iter().take(BLOCK).any(|byte| *byte != 0);
+    // Beyond the two superblocks; one damaged block at a time.
+    for block in (2..whole.len() / BLOCK).filter(used).step_by(7) {
+        let mut damaged = whole.clone();
+        damaged[block * BLOCK + 100] ^= 0x10;
+        std::fs::write(&data, damaged).unwrap();
+        let output = place.run("verify", &["--json"]);
+        let offset = block * BLOCK;
+        match output.status.code() {
+            // Nothing refers to the block any more.
+            Some(0) => continue,
+            Some(1) => {
+                let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                assert_eq!(report["clean"], false);
+                assert_eq!(report["findings"][0]["file"], "data");
+                assert_eq!(report["findings"][0]["offset"], offset);
+                fails(&output, 1, "damaged");
+            }
+            // The open itself reads it.
+            _ => fails(&output, 3, &format!("offset {offset}")),
+        }
+        found += 1;
+    }
+    assert!(found > 0, "damage in what is stored is found");
+    std::fs::write(&data, &whole).unwrap();
+    place.print("verify", &[]);
+}
+
+#[test]
+fn one_process_writes_at_a_time() {
+    let place = Place::new();
+    let mut writer =
+        program().arg("tour-writer").arg(place.database()).stdout(Stdio::piped()).spawn().unwrap();
+    // It has the database open once it tells its first write; then it waits for the pipe.
+    let mut first = [0; 2];
+    writer.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"1\n");
+    fails(&place.run("put", &["key", "value"]), 3, "open");
+    fails(&place.run("get", &["key"]), 3, "open");
+    // The time runs out: told once, and the exit code is the same.
+    for command in [&["put", "key", "value"][..], &["get", "key"], &["dump"], &["import", "-"]] {
+        let output = place.run(command[0], &[&command[1..], &["--wait", "0.15"]].concat());
+        fails(&output, 3, "open elsewhere: waiting for it, at most 0.15 s\n");
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(told.lines().count(), 2, "{told}");
+    }
+    // This one waits until it is told that it may: first it says that it waits.
+    let mut waiting = program()
+        .arg("put")
+        .arg(place.database())
+        .args(["key", "value", "--wait", "100000"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = BufReader::new(waiting.stderr.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert!(line.ends_with("is open elsewhere: waiting for it, at most 100000 s\n"), "{line}");
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    assert!(waiting.wait().unwrap().success());
+    let mut rest = String::new();
+    told.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+    assert_eq!(place.print("get", &["key"]), "value\n");
+    // Waiting is for what is open, not for what is not there.
+    let none = program().args(["count", name(&place.file("none")), "--wait", "100000"]).output();
+    fails(&none.unwrap(), 3, "no database");
+    fails(&place.run("count", &["--wait=-1"]), 2, "seconds");
+}
+
+#[test]
+fn a_dump_is_json_line_by_line() {
+    let place = Place::new();
+    let lines: String =
+        (0..60_000).map(|n| format!("k\\xff{n:08}\t{}\n", "v".repeat(90))).collect();
+    succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    place.print("checkpoint", &[]);
+    place.print("put", &["key", "value", "-k", "other \"one\"\n"]);
+    let dump = |extra: &[&str]| -> Vec<serde_json::Value> {
+        let text = place.print("dump", &[&["--json"], extra].concat());
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let dumped = dump(&[]);
+    let of = |kind: &str| -> Vec<&serde_json::Value> {
+        dumped.iter().filter(|line| line["kind"] == kind).collect()
+    };
+    assert_eq!(of("text").len(), 0, "every line is understood: {:?}", of("text"));
+    // The superblock takes many lines of the text, and a heading.
+    let text = place.print("dump", &[]);
+    let plain = text.lines().skip_while(|line| *line != "}").count();
+    assert_eq!(dumped.len(), plain);
+    assert!(of("superblock")[0]["log"]["seqno"].as_u64().unwrap() >= 60_000);
+    assert!(of("catalog")[0]["extent"]["first_block"].is_u64());
+    let names: Vec<_> = of("keyspace").iter().map(|line| line["name"].clone()).collect();
+    assert_eq!(names, ["default", "other \"one\"\n"]);
+    assert_eq!(of("keyspace")[0]["options"]["engine"], "turtle");
+    let stored: u64 =
+        of("leaf").iter().chain(&of("segment")).map(|run| run["entries"].as_u64().unwrap()).sum();
+    assert_eq!(stored, 60_000);
+    // The first pivot of a tree is the empty key, the others are what the entries are.
+    let (first, others): (Vec<_>, Vec<_>) = of("pivot").into_iter().partition(|it| it["key"] == "");
+    assert!(!first.is_empty() && !others.is_empty());
+    for pivot in others {
+        assert!(pivot["key_hex"].as_str().unwrap().starts_with("6bff"), "{pivot}");
+    }
+    let hex = dump(&["--hex"]);
+    assert!(hex.iter().all(|line| line.get("key").is_none()));
+    fails(&place.run("dump", &["--hex"]), 2, "--json");
+}
