@@ -293,3 +293,25 @@ fn an_image_is_a_directory_to_cut_the_power_of_again() {
     let same = journal.image(journal.boundaries(), Survivors::Subset(7));
     assert!(same == image, "a seed draws the same subset again");
 }
+
+#[test]
+fn the_death_of_the_process_leaves_everything_pending_and_the_lock_free() {
+    let (directory, file) = with_a_durable_file();
+    let _lock = directory.lock(true, true).unwrap();
+    file.write_at(&[2; SECTOR], 0).unwrap();
+    let next = directory.after_process_death();
+    // The dead do not write.
+    file.write_at(&[3; SECTOR], 0).unwrap();
+    directory.remove("a").unwrap();
+    let _next_lock = next.lock(true, true).unwrap();
+    let found = next.open("a", OpenMode::Write, Access::Direct).unwrap();
+    let mut sector = [0; SECTOR];
+    found.read_at(&mut sector, 0).unwrap();
+    assert_eq!(sector, [2; SECTOR]);
+    // What it wrote is as little durable as before, until somebody syncs it.
+    assert_eq!(all_images(&next).len(), 2);
+    assert_eq!(next.journal().image(1, Survivors::None)["a"], vec![1; 4 * SECTOR]);
+    found.sync().unwrap();
+    assert_eq!(next.journal().image(2, Survivors::None)["a"][..SECTOR], [2; SECTOR]);
+    assert_eq!(next.boundary(), 2);
+}
