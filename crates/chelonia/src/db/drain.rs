@@ -30,15 +30,19 @@ impl Core {
         };
         let keyspaces = self.all_keyspaces();
         let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
-        match next {
-            Some((_, keyspace)) => self.drain_keyspace(&keyspace),
-            None => Ok(false),
-        }
+        let Some((_, keyspace)) = next else { return Ok(false) };
+        // One that was dropped since is not listed again; others may still have something.
+        Ok(self.drain_keyspace(&keyspace)? || keyspace.check_exists().is_err())
     }
 
-    /// Drains the oldest finalized memtable of `keyspace`; false if there is none.
+    /// Drains the oldest finalized memtable of `keyspace`; false if there is none, or nobody wants
+    /// it any more.
     pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
         let mut partial = keyspace.drain.lock();
+        if keyspace.check_exists().is_err() {
+            // What it has is being given back, or was: an absorb would give it back once more.
+            return Ok(false);
+        }
         let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last());
         let start = self.clock.now();

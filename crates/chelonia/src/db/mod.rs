@@ -33,6 +33,8 @@ mod record;
 mod snapshot;
 mod snapshots;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod view;
 mod visibility;
