@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 pub type Files = BTreeMap<String, Vec<u8>>;
 
+/// Sectors of a block.
+const BLOCK_SECTORS: usize = 8;
+
 /// How much is tried.
 #[derive(Clone, Copy)]
 pub struct Effort {
@@ -109,10 +112,16 @@ impl<'a> Cutter<'a> {
     /// All subsets of what was pending if they are few, else the telling ones and some at random.
     fn survivors(&mut self, boundary: usize) -> Vec<Survivors> {
         let pending = self.run.journal.pending(boundary);
+        // Both copies of the superblock, if they should ever be in flight at the same time.
+        let copies = pending.saturating_sub(2 * BLOCK_SECTORS);
+        let mut all = vec![Survivors::TornFrom(copies)];
         if pending <= self.effort.all_subsets_of {
-            return (0..1 << pending).map(Survivors::Mask).collect();
+            all.extend((0..1 << pending).map(Survivors::Mask));
+            return all;
         }
-        let mut all = vec![Survivors::None, Survivors::All];
+        all.extend([Survivors::None, Survivors::All]);
+        // The record of a commit, without the large values that it refers to.
+        all.push(Survivors::Suffix(pending - 2));
         let mut one = || usize::try_from(self.rng.below(pending as u64)).unwrap();
         for _ in 0..self.effort.subsets {
             all.extend([

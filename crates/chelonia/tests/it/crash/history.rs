@@ -7,7 +7,8 @@
 //! After a crash the database is in one of these states, whole:
 //!
 //! - after a power cut not older than the last change that was made durable before it (by a `Sync`
-//!   commit, `sync` or `checkpoint`, by making or dropping a keyspace, by a reopen) and returned;
+//!   commit, `sync` or `checkpoint`, by making or dropping a keyspace, by a close or an open that
+//!   returned);
 //! - after the death of the process not older than the last change that returned;
 //! - never newer than the last change that began.
 //!
@@ -406,8 +407,14 @@ impl History {
         self.held = None;
         let database = self.database.take().unwrap();
         match verb {
-            Verb::Close => database.close().unwrap(),
-            Verb::LetGo => drop(database),
+            Verb::Close => {
+                database.close().unwrap();
+                self.all_is_durable();
+            }
+            Verb::LetGo => {
+                drop(database);
+                self.all_is_durable();
+            }
             _ => self.directory = self.directory.after_process_death(),
         }
         self.open();

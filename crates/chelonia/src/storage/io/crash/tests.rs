@@ -54,7 +54,14 @@ fn unsynced_sectors_survive_one_by_one() {
     assert_eq!(journal.image(1, Survivors::AllBut(1)), images[0b1101]);
     assert_eq!(journal.image(1, Survivors::Only(2)), images[0b0100]);
     assert_eq!(journal.image(1, Survivors::Prefix(3)), images[0b0111]);
+    assert_eq!(journal.image(1, Survivors::Suffix(3)), images[0b1000]);
     assert_eq!(journal.image_process_death(1), images[15]);
+    let torn = &journal.image(1, Survivors::TornFrom(1))["a"];
+    assert_eq!(torn[..SECTOR], images[15]["a"][..SECTOR]);
+    for (index, sector) in torn.chunks(SECTOR).enumerate().skip(1) {
+        assert_eq!(sector[..64], images[15]["a"][index * SECTOR..][..64], "sector {index}");
+        assert_eq!(sector[64..], [1; SECTOR - 64], "sector {index}");
+    }
     assert_eq!(journal.image(0, Survivors::All)["a"], vec![1; 4 * SECTOR]);
 }
 
