@@ -18,7 +18,7 @@ use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
-use crate::db::core::{CheckpointState, Core};
+use crate::db::core::{CheckpointState, Core, DurableVersion};
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::log::{LogPosition, LogTail};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
@@ -73,7 +73,8 @@ impl Core {
                 root: latest.root.clone(),
                 absorbed: latest.absorbed,
             });
-            versions.insert(keyspace.id, latest.version.clone());
+            let (_version, absorbed) = (latest.version.clone(), latest.absorbed);
+            versions.insert(keyspace.id, DurableVersion { _version, absorbed });
         }
         self.sync_large_values()?;
         log.sync_through(mark.durable)?;

@@ -178,7 +178,7 @@ impl Core {
             keyspace.check_exists()?;
             self.rotate_if_full(keyspace);
         }
-        let CommitState { tail, next_seqno, next_ticket } = &mut *commit;
+        let CommitState { tail, next_seqno, next_ticket, .. } = &mut *commit;
         let Some(tail) = tail else { return Err(Error::internal("a writer without a log")) };
         self.visibility.wait_for_room(*next_ticket);
         let start = tail.position();

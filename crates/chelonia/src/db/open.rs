@@ -24,7 +24,7 @@ use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::{Signals, Threads};
 use crate::db::builder::DatabaseBuilder;
-use crate::db::core::{CheckpointState, CommitState, Core, Counters};
+use crate::db::core::{CheckpointState, CommitState, Core, Counters, DurableVersion};
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
@@ -140,7 +140,12 @@ fn new_core(
         durability: builder.durability,
         workers: builder.workers(),
         stepped: builder.internals.stepped,
-        commit: Mutex::new(CommitState { tail: None, next_seqno: visible.next(), next_ticket: 0 }),
+        commit: Mutex::new(CommitState {
+            tail: None,
+            opened_end: LogPosition::START.lsn,
+            next_seqno: visible.next(),
+            next_ticket: 0,
+        }),
         snapshots: Snapshots::new(Arc::clone(&visibility)),
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
@@ -187,7 +192,8 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         let keyspace = open_keyspace(core, entry)?;
         let version = keyspace.current_view().version.clone();
         version.version().extents(&mut |owned| core.storage.mark_used(owned.extent))?;
-        durable.insert(keyspace.id, version);
+        let absorbed = keyspace.latest.lock().absorbed;
+        durable.insert(keyspace.id, DurableVersion { _version: version, absorbed });
         core.keyspaces.write().insert(name, keyspace);
     }
     core.checkpoint.lock().durable = durable;
@@ -302,6 +308,7 @@ fn replay_log(
     let mut commit = core.commit.lock();
     commit.next_seqno = replayer.seqno.next();
     commit.next_ticket = replayer.ticket;
+    commit.opened_end = recovered.end.lsn;
     if let Some((tail, log)) = recovered.writer {
         commit.tail = Some(tail);
         let _ = core.log.set(log);

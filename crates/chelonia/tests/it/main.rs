@@ -16,3 +16,4 @@ mod memory;
 mod model;
 mod support;
 mod tidy;
+mod verify;
