@@ -64,7 +64,7 @@ pub enum Command {
     Export(Export),
     /// Print sizes, memory and counters
     Stats(Inspect),
-    /// Read everything and check it; exit code 1 if anything is damaged
+    /// Read all data and the log and check them; exit code 1 if anything is damaged
     Verify(Inspect),
     /// Print the structure on disk
     Dump(Dump),

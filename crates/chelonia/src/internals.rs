@@ -33,7 +33,8 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn std::fmt::Write) -> Result<()>
     database.handle.dump(out)
 }
 
-/// Does what the background does for the log at an interval, on a database that is stepped.
+/// Does what the background does for the log in two intervals without a commit between them, on a
+/// database that is stepped.
 ///
 /// # Errors
 /// As [`Database::sync`].

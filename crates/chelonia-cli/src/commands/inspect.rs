@@ -5,7 +5,7 @@ use crate::arguments::{Checkpoint, Inspect};
 use crate::failure::{Failure, Result};
 use crate::output::{Align, Table, bytes, grouped, output};
 use crate::text::Form;
-use chelonia::{KeyspaceStats, Stats};
+use chelonia::{ErrorKind, KeyspaceStats, Stats, VerifyReport};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 
@@ -184,8 +184,16 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
 
 /// `verify`
 pub fn verify(arguments: &Inspect) -> Result<()> {
-    let database = open(&arguments.place, Purpose::Read)?;
-    let report = database.verify()?;
+    let report = match open(&arguments.place, Purpose::Read) {
+        Ok(database) => database.verify()?,
+        // Damage to what every open needs: the report is of this one finding.
+        Err(Failure::Store(_, error)) if error.kind() == ErrorKind::Corrupt => {
+            let mut report = VerifyReport::default();
+            report.findings.push(error);
+            report
+        }
+        Err(failure) => return Err(failure),
+    };
     let mut out = output();
     if arguments.json {
         let findings = report.findings.iter().map(|finding| {
@@ -200,6 +208,7 @@ pub fn verify(arguments: &Inspect) -> Result<()> {
             "clean": report.is_clean(),
             "blocks": report.blocks,
             "entries": report.entries,
+            "log_bytes": report.log_bytes,
             "findings": findings.collect::<Vec<Value>>(),
         });
         writeln!(out, "{object}")?;
@@ -207,6 +216,7 @@ pub fn verify(arguments: &Inspect) -> Result<()> {
         let mut table = Table::new(&[Align::Left, Align::Right]);
         table.row(["blocks read".to_owned(), grouped(report.blocks)]);
         table.row(["entries".to_owned(), grouped(report.entries)]);
+        table.row(["log read".to_owned(), bytes(report.log_bytes)]);
         table.row(["findings".to_owned(), grouped(report.findings.len() as u64)]);
         table.write(&mut out, "")?;
         for finding in &report.findings {

@@ -140,8 +140,9 @@ impl Core {
     pub fn maintain_all(&self) -> Result<()> {
         for keyspace in self.all_keyspaces() {
             let partial = keyspace.drain.lock();
-            if partial.buried || !partial.versions.is_empty() {
-                // A drain stopped half way; its part of the memtable is not published yet.
+            if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
+                // A drain stopped half way, and its part of the memtable is not published yet; or
+                // the keyspace was dropped, and what it has is given back.
                 continue;
             }
             let work = Work { workers: &self.workers, progress: &|_| {} };

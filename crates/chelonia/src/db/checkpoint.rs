@@ -18,7 +18,7 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
-use crate::db::core::{Change, CheckpointState, Core};
+use crate::db::core::{Change, CheckpointState, Core, DurableVersion};
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::log::{Log, LogPosition, LogTail};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
@@ -95,7 +95,8 @@ impl Core {
                 root: latest.root.clone(),
                 absorbed: latest.absorbed,
             });
-            versions.insert(keyspace.id, latest.version.as_root());
+            let (_version, absorbed) = (latest.version.as_root(), latest.absorbed);
+            versions.insert(keyspace.id, DurableVersion { _version, absorbed });
         }
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {

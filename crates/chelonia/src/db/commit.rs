@@ -197,7 +197,7 @@ impl Core {
             keyspace.check_exists()?;
             self.rotate_if_full(keyspace);
         }
-        let CommitState { tail, next_seqno, next_ticket } = &mut *commit;
+        let CommitState { tail, next_seqno, next_ticket, .. } = &mut *commit;
         // Only a close takes the tail away.
         let Some(tail) = tail else { return Err(Health::closed()) };
         self.visibility.wait_for_room(*next_ticket)?;

@@ -14,7 +14,7 @@
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{KeyspaceId, SeqNo};
+use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::db::governor::Governor;
@@ -66,16 +66,18 @@ pub struct Core {
 pub struct CommitState {
     /// `None` when read-only or closed.
     pub tail: Option<LogTail>,
+    /// Where the log ended when it was opened: its end for ever when read-only.
+    pub opened_end: Lsn,
     pub next_seqno: SeqNo,
     pub next_ticket: u64,
 }
 
 /// What the checkpoint lock guards.
 pub struct CheckpointState {
-    /// The versions that the durable root refers to.
-    pub durable: BTreeMap<KeyspaceId, RootVersion>,
-    /// The versions of a root that may be durable or not: its checkpoint failed.
-    pub doubtful: Vec<RootVersion>,
+    /// What the durable root refers to.
+    pub durable: BTreeMap<KeyspaceId, DurableVersion>,
+    /// What a root refers to that may be durable or not: its checkpoint failed.
+    pub doubtful: Vec<DurableVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
     /// What the checkpoint that runs changes.
@@ -93,6 +95,14 @@ pub enum Change {
     Create(Arc<KeyspaceCore>),
     /// A keyspace that still is.
     Drop(KeyspaceId),
+}
+
+/// A keyspace in the durable root.
+pub struct DurableVersion {
+    /// The version, held: what it refers to is not used again.
+    pub _version: RootVersion,
+    /// Replay skips what the keyspace has up to this seqno.
+    pub absorbed: SeqNo,
 }
 
 /// Totals since open.

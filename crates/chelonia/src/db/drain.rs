@@ -30,13 +30,13 @@ impl Core {
         };
         let keyspaces = self.all_keyspaces();
         let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
-        match next {
-            Some((_, keyspace)) => self.drain_keyspace(&keyspace),
-            None => Ok(false),
-        }
+        let Some((_, keyspace)) = next else { return Ok(false) };
+        // One that was dropped since is not listed again; others may still have something.
+        Ok(self.drain_keyspace(&keyspace)? || keyspace.check_exists().is_err())
     }
 
-    /// Drains the oldest finalized memtable of `keyspace`; false if there is none.
+    /// Drains the oldest finalized memtable of `keyspace`; false if there is none, or nobody wants
+    /// it any more.
     pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
         let mut partial = keyspace.drain.lock();
         // It may have taken long to get here, and the next absorb may take longer.

@@ -35,6 +35,8 @@ mod signals;
 mod snapshot;
 mod snapshots;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod view;
 mod visibility;

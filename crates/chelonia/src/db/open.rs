@@ -24,7 +24,7 @@ use crate::base::ids::SeqNo;
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::Threads;
-use crate::db::core::{Change, CheckpointState, CommitState, Core, Counters};
+use crate::db::core::{Change, CheckpointState, CommitState, Core, Counters, DurableVersion};
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
@@ -138,7 +138,12 @@ fn new_core(
         durability: settings.durability,
         workers: settings.workers(),
         stepped: settings.internals.stepped,
-        commit: Mutex::new(CommitState { tail: None, next_seqno: visible.next(), next_ticket: 0 }),
+        commit: Mutex::new(CommitState {
+            tail: None,
+            opened_end: LogPosition::START.lsn,
+            next_seqno: visible.next(),
+            next_ticket: 0,
+        }),
         snapshots: Snapshots::new(Arc::clone(&visibility)),
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
@@ -189,7 +194,8 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         let keyspace = open_keyspace(core, entry)?;
         let version = keyspace.current_view().version.clone();
         version.version().extents(&mut |owned| core.storage.mark_used(owned.extent))?;
-        durable.insert(keyspace.id, version.as_root());
+        let absorbed = keyspace.latest.lock().absorbed;
+        durable.insert(keyspace.id, DurableVersion { _version: version.as_root(), absorbed });
         core.keyspaces.write().insert(name, keyspace);
     }
     core.checkpoint.lock().durable = durable;
@@ -304,6 +310,7 @@ fn replay_log(
     let mut commit = core.commit.lock();
     commit.next_seqno = replayer.seqno.next();
     commit.next_ticket = replayer.ticket;
+    commit.opened_end = recovered.end.lsn;
     if let Some((tail, log)) = recovered.writer {
         commit.tail = Some(tail);
         let _ = core.log.set(log);

@@ -1,21 +1,33 @@
-//! Verification: everything that is stored is read and checked.
+//! Verification: everything that is stored is read and checked, while reads and writes go on.
+//!
+//! The data file is read through the newest version of every keyspace, which stays as it is while
+//! it is held. The log is read from where the durable root says that a recovery begins, up to where
+//! it was written at the same moment ([`Log::verify`]); its segments are held too. The large values
+//! that it refers to are not: a checkpoint may make them needless and free them. So one that cannot
+//! be read is looked at again under the root that is durable then.
 
-use crate::base::error::{Error, Result};
-use crate::base::ids::SeqNo;
-use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{SortedStream, Update};
-use crate::db::core::Core;
-use crate::db::view::View;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::stream::Update;
+use crate::db::core::{CheckpointState, Core};
+use crate::db::record::Entries;
 use crate::engine;
+use crate::log::{Log, LogPosition};
+use crate::storage::data_file::superblock::LogMark;
+use std::collections::BTreeMap;
 
 /// What [`crate::Database::verify`] read and found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// Blocks read and checked.
+    /// Blocks of the data file read and checked.
     pub blocks: u64,
-    /// Entries seen, newer and older versions of a key and tombstones counted each.
+    /// Entries seen in the data file, newer and older versions of a key and tombstones counted
+    /// each.
     pub entries: u64,
+    /// Bytes of the log read and checked: all that a recovery would have read at the moment when
+    /// the verification came to it.
+    pub log_bytes: u64,
     /// What is wrong, each with file and offset where there is one.
     pub findings: Vec<Error>,
 }
@@ -42,9 +54,29 @@ impl engine::VerifyReport for VerifyReport {
     }
 }
 
+/// What of the log a recovery would need if it began now.
+struct Needed {
+    mark: LogMark,
+    absorbed: BTreeMap<KeyspaceId, SeqNo>,
+}
+
+impl Needed {
+    /// True if replay would not skip a write of `keyspace` with this number.
+    fn wants(&self, keyspace: KeyspaceId, seqno: SeqNo) -> bool {
+        self.absorbed.get(&keyspace).is_some_and(|upto| seqno > *upto)
+    }
+}
+
+/// A large value that could not be read.
+struct Suspect {
+    keyspace: KeyspaceId,
+    seqno: SeqNo,
+    error: Error,
+}
+
 impl Core {
-    /// Reads the superblock's copies, the catalog, and everything that the newest version of every
-    /// keyspace refers to, while reads and writes go on.
+    /// Reads the superblock's copies, the catalog, everything that the newest version of every
+    /// keyspace refers to, and the log that is not in those versions yet.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.health.check_read()?;
         let mut report = VerifyReport::default();
@@ -58,25 +90,74 @@ impl Core {
             if let Err(error) = view.version.version().verify(&mut report) {
                 report.findings.push(error);
             }
-            self.verify_large_values(&view, pin.seqno(), &mut report)?;
         }
+        self.verify_log(&mut report)?;
         Ok(report)
     }
 
-    /// The large values that only memtables and the log refer to.
-    fn verify_large_values(&self, view: &View, at: SeqNo, report: &mut VerifyReport) -> Result<()> {
-        for buffer in &view.buffers {
-            let mut cursor = buffer.memtable.cursor(KeyRange::all(), Direction::Ascending, at);
-            while cursor.key().is_some() {
-                if let Update::PutLarge(large) = cursor.update() {
-                    match self.storage.verify_large(&large) {
-                        Ok(blocks) => report.blocks += blocks,
-                        Err(error) => report.findings.push(error),
-                    }
+    fn verify_log(&self, report: &mut VerifyReport) -> Result<()> {
+        let _hold = self.log.get().map(|log| log.hold());
+        let (needed, (upto, last)) = {
+            // Not while a checkpoint is made: the two belong together.
+            let state = self.checkpoint.lock();
+            (self.needed_log(&state), self.log_end()?)
+        };
+        let (mut suspects, mut large_blocks, mut seqno) = (Vec::new(), 0, needed.mark.seqno);
+        let mut check = |payload: &[u8], whole: bool| {
+            let mut entries = Entries::new(payload)?;
+            while let Some(entry) = entries.next_entry()? {
+                seqno = seqno.next();
+                let Update::PutLarge(large) = entry.update else { continue };
+                let keyspace = entry.keyspace;
+                // Behind damage the numbers are not known, nor what of it was absorbed.
+                if !whole || !needed.wants(keyspace, seqno) {
+                    continue;
                 }
-                cursor.advance()?;
+                match self.storage.verify_large(&large) {
+                    Ok(blocks) => large_blocks += blocks,
+                    Err(error) => suspects.push(Suspect { keyspace, seqno, error }),
+                }
             }
+            Ok(())
+        };
+        let (directory, salt) = (&*self.directory, self.storage.salt());
+        let begin = LogPosition { lsn: needed.mark.lsn, chain: needed.mark.chain };
+        let verified = match Log::verify(directory, salt, begin, upto, &mut check) {
+            Ok(verified) => verified,
+            Err(error) => {
+                report.findings.push(error);
+                return Ok(());
+            }
+        };
+        report.log_bytes += verified.bytes;
+        report.blocks += large_blocks;
+        if verified.damage.is_empty() && seqno != last {
+            let text = "the log does not hold as many writes as were committed";
+            report.findings.push(Error::corrupt(text));
+        }
+        report.findings.extend(verified.damage);
+        if !suspects.is_empty() {
+            let needed = self.needed_log(&self.checkpoint.lock());
+            suspects.retain(|suspect| needed.wants(suspect.keyspace, suspect.seqno));
+            report.findings.extend(suspects.into_iter().map(|suspect| suspect.error));
         }
         Ok(())
+    }
+
+    /// How far the log is written, and the number of the last write in it.
+    fn log_end(&self) -> Result<(Lsn, SeqNo)> {
+        let commit = self.commit.lock();
+        let upto = match (&commit.tail, self.log.get()) {
+            (Some(_), Some(log)) => log.written(),
+            _ if self.read_only => commit.opened_end,
+            _ => return Err(Error::new(ErrorKind::Stopped, "the database is being closed")),
+        };
+        Ok((upto, SeqNo(commit.next_seqno.0 - 1)))
+    }
+
+    /// What the root that is durable now needs of the log.
+    fn needed_log(&self, state: &CheckpointState) -> Needed {
+        let absorbed = state.durable.iter().map(|(id, durable)| (*id, durable.absorbed)).collect();
+        Needed { mark: self.storage.superblock().log, absorbed }
     }
 }

@@ -290,6 +290,17 @@ impl SegmentHeader {
         Ok(best)
     }
 
+    /// The offset of a copy in `block` that is not this header, if one is not: a segment that was
+    /// written to has two that are.
+    pub fn damaged_copy(&self, block: &[u8], salt: u64) -> Option<u64> {
+        [0, SEGMENT_COPY_OFFSET].map(|offset| offset as u64).into_iter().find(|offset| {
+            let start = index(*offset);
+            let copy = block.get(start..start + SEGMENT_HEADER_BYTES).unwrap_or_default();
+            let seed = identity([salt, KIND_SEGMENT, *offset]);
+            !matches!(Self::decode_copy(copy, seed), Ok(Some(header)) if header == *self)
+        })
+    }
+
     fn decode_copy(copy: &[u8], seed: u64) -> Result<Option<Self>> {
         let mut decoder = Decoder::new(copy, "a log segment header");
         let sum = decoder.u64()?;

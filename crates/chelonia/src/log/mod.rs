@@ -3,7 +3,8 @@
 //! One [`LogTail`] appends, under the caller's lock; any thread makes it durable through [`Log`].
 //! Appending copies into mapped memory: it survives the death of the process at once (level
 //! `Process`) and a power cut once [`Log::sync_through_after`] returned (level `Sync`). Layouts of
-//! bytes are in `log/format.rs`, files in `log/segments.rs`, recovery in `log/recover.rs`.
+//! bytes are in `log/format.rs`, files in `log/segments.rs`, recovery in `log/recover.rs`,
+//! verification in `log/verify.rs`.
 //!
 //! ```text
 //!       trim position                synced                    written
@@ -32,6 +33,7 @@ mod segments;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 pub use format::LogPosition;
 pub use recover::{LogMode, Replay};

@@ -5,6 +5,8 @@
 //!   Reader::next        from a position to the record there, or to the reason why there is none
 //!   Reader::evidence    what the blocks behind a position say about it
 //! ```
+//! `log/recover.rs` replays with it, `log/verify.rs` checks with it.
+//!
 //! Nothing that is read is believed before it was checked: a block by its header (salt and number),
 //! a record by its check, which binds its place, its predecessor, its length and its payload. An
 //! error of the device is an error, never the end of the log.
@@ -16,7 +18,7 @@
 //! are verified.
 
 use crate::base::checksum::checksum;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::Arc;
@@ -73,7 +75,13 @@ impl Inventory {
         let (mut files, mut stray_slots) = (Vec::new(), Vec::new());
         for name in dir.list()? {
             let Some(slot) = slot_of(&name) else { continue };
-            let file = dir.open(&name, mode, Access::Direct)?;
+            let file = match dir.open(&name, mode, Access::Direct) {
+                // Who only reads may do so while the log is written: a free file just went.
+                Err(error) if mode == OpenMode::Read && error.kind() == ErrorKind::NotFound => {
+                    continue;
+                }
+                opened => opened?,
+            };
             let blocks = (file.size()? / BLOCK_BYTES_U64).saturating_sub(1);
             if blocks == 0 {
                 stray_slots.push(slot);
@@ -134,6 +142,17 @@ impl Inventory {
         (number < header.end_block()).then_some((*at, (within + 1) * BLOCK_BYTES_U64))
     }
 
+    /// The file that holds the block of `from`, and whether there is a file in which the log can go
+    /// on there at all.
+    pub fn begin(&self, from: LogPosition) -> (Option<usize>, bool) {
+        let number = block_of(from.lsn);
+        let begins_in = self.find(number).map(|(at, _)| at);
+        let known = begins_in.is_some()
+            || self.continuation(from).is_some()
+            || (offset_of(from.lsn) == 0 && self.ending_at(number).is_some());
+        (begins_in, known)
+    }
+
     /// The file in which whoever arrives at `position` goes on, if it is not the same or the next.
     pub fn continuation(&self, position: LogPosition) -> Option<(usize, SegmentHeader)> {
         let at = *self.by_continued.get(&position)?;
@@ -153,7 +172,11 @@ impl Inventory {
 
     /// The error that the log is damaged at `lsn`.
     pub fn damage(&self, lsn: Lsn, reason: &str) -> Error {
-        let error = Error::corrupt(reason);
+        self.locate(Error::corrupt(reason), lsn)
+    }
+
+    /// The error with the place of `lsn`, unless it names one already.
+    pub fn locate(&self, error: Error, lsn: Lsn) -> Error {
         let number = block_of(lsn);
         if let Some((at, offset)) = self.find(number) {
             return error.at(self.files[at].file.name(), offset + offset_of(lsn) as u64);
@@ -176,8 +199,13 @@ pub enum Step<'a> {
     },
     /// The rest of the block is empty; the log goes on here.
     Skip(LogPosition),
-    /// Nothing that can be believed, for this reason.
-    End(&'static str),
+    /// Nothing that can be believed.
+    End {
+        /// For this reason.
+        why: &'static str,
+        /// Where it shows: at the position, or at a block behind it that the record runs into.
+        place: Lsn,
+    },
 }
 
 /// What the blocks behind a position say.
@@ -224,23 +252,25 @@ impl<'a> Reader<'a> {
     pub fn next(&mut self, position: LogPosition) -> Result<Step<'_>> {
         let (number, offset) = (block_of(position.lsn), offset_of(position.lsn));
         let start = if offset == 0 { BLOCK_HEADER_BYTES } else { offset };
+        let end = |why| Ok(Step::End { why, place: position.lsn });
         let Some(header) = self.enter(number)? else {
-            return Ok(Step::End("the block there is not of this log"));
+            let (why, place) = ("the block there is not of this log", block_start(number));
+            return Ok(Step::End { why, place });
         };
         let first_start = usize::from(header.first_start);
         if first_start == 0 || start < first_start {
-            return Ok(Step::End("no record starts there"));
+            return end("no record starts there");
         }
         if start == first_start && header.chain != position.chain {
-            return Ok(Step::End("the records before it are not those it was written behind"));
+            return end("the records before it are not those it was written behind");
         }
         let Some(room) = self.loaded(number).get(start..) else {
-            return Ok(Step::End("no record starts there"));
+            return end("no record starts there");
         };
         let (check, length, head_bytes) = match Head::decode(&room[..RECORD_HEAD_BYTES_MAX]) {
             Head::Record { check, length, head_bytes } => (check, length, head_bytes),
-            Head::Damaged => return Ok(Step::End("a record does not begin as one")),
-            Head::Empty => return self.skip(number, position.chain),
+            Head::Damaged => return end("a record does not begin as one"),
+            Head::Empty => return self.skip(number, position),
         };
         let body = start + head_bytes;
         let bytes = index(u64::from(length));
@@ -248,8 +278,8 @@ impl<'a> Reader<'a> {
             place(number, body + bytes)
         } else {
             match self.gather(number, body, bytes, check)? {
-                Some(end) => end,
-                None => return Ok(Step::End("a record is not complete")),
+                Ok(end) => end,
+                Err(place) => return Ok(Step::End { why: "a record is not complete", place }),
             }
         };
         let payload = if body + bytes <= BLOCK_BYTES {
@@ -258,37 +288,39 @@ impl<'a> Reader<'a> {
             &self.payload[..]
         };
         if record_check(position, length, checksum(payload, self.payload_seed)) != check {
-            return Ok(Step::End("a record is not what was written there"));
+            return end("a record is not what was written there");
         }
         Ok(Step::Record { payload, end: LogPosition { lsn: end_lsn, chain: check } })
     }
 
     /// Goes on behind a block that was closed early: only if the next one says that it was opened
     /// behind the same record.
-    fn skip(&mut self, number: u64, chain: u32) -> Result<Step<'_>> {
-        let next = number + 1;
+    fn skip(&mut self, number: u64, position: LogPosition) -> Result<Step<'_>> {
+        let (next, chain) = (number + 1, position.chain);
+        let end = Step::End { why: "nothing was written there yet", place: position.lsn };
         if self.inventory.is_fresh_start(next) {
-            return Ok(Step::End("nothing was written there yet"));
+            return Ok(end);
         }
         let header = self.enter(next)?;
         let follows = header.is_some_and(|header| {
             header.first_start == first_start_after(0) && header.chain == chain
         });
         if !follows {
-            return Ok(Step::End("nothing was written there yet"));
+            return Ok(end);
         }
         Ok(Step::Skip(LogPosition { lsn: block_start(next), chain }))
     }
 
     /// Collects a payload of `bytes` bytes that begins at `offset` of block `number`, in
-    /// `self.payload`. Gives its end, or `None` if one of its blocks is not the right one.
+    /// `self.payload`. Gives its end, or the beginning of the first block that is not the right
+    /// one.
     fn gather(
         &mut self,
         number: u64,
         offset: usize,
         bytes: usize,
         check: u32,
-    ) -> Result<Option<Lsn>> {
+    ) -> Result<std::result::Result<Lsn, Lsn>> {
         let mut payload = std::mem::take(&mut self.payload);
         payload.clear();
         payload.extend_from_slice(&self.loaded(number)[offset..]);
@@ -303,13 +335,22 @@ impl<'a> Reader<'a> {
             });
             if !follows {
                 self.payload = payload;
-                return Ok(None);
+                return Ok(Err(block_start(last)));
             }
             end = BLOCK_BYTES.min(BLOCK_HEADER_BYTES + rest);
             payload.extend_from_slice(&self.loaded(last)[BLOCK_HEADER_BYTES..end]);
         }
         self.payload = payload;
-        Ok(Some(place(last, end)))
+        Ok(Ok(place(last, end)))
+    }
+
+    /// Where the first record starts in block `number`, if the block is of this log and one does.
+    pub fn first_start_in(&mut self, number: u64) -> Result<Option<LogPosition>> {
+        let header = self.enter(number)?.filter(|header| header.first_start != 0);
+        Ok(header.map(|header| {
+            let lsn = place(number, usize::from(header.first_start));
+            LogPosition { lsn, chain: header.chain }
+        }))
     }
 
     /// Loads block `number` and gives its header, or `None` if there is no such block.

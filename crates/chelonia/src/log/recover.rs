@@ -32,6 +32,9 @@ use crate::log::segments::Inherited;
 use crate::log::{Log, LogOptions, LogTail};
 use crate::storage::io::{Directory, OpenMode};
 
+/// What is wrong when no segment holds the trim position.
+pub(in crate::log) const NO_BEGINNING: &str = "the log's segment at its trim position is missing";
+
 /// What the receiver of a record says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replay {
@@ -94,12 +97,9 @@ impl Log {
         }
         let inventory = Inventory::scan(&**dir, options.salt, open_mode)?;
         let number = block_of(from.lsn);
-        let begins_in = inventory.find(number).map(|(at, _)| at);
-        let known = begins_in.is_some()
-            || inventory.continuation(from).is_some()
-            || (offset_of(from.lsn) == 0 && inventory.ending_at(number).is_some());
+        let (begins_in, known) = inventory.begin(from);
         if !known {
-            return Err(Error::corrupt("the log's segment at its trim position is missing"));
+            return Err(Error::corrupt(NO_BEGINNING));
         }
         let mut reader = Reader::new(&inventory, options.salt);
         reader.visited.extend(begins_in);
@@ -145,7 +145,7 @@ fn walk(
                 walk.end = end;
             }
             Step::Skip(next) => walk.end = next,
-            Step::End(why) => {
+            Step::End { why, .. } => {
                 walk.why = why;
                 return Ok(walk);
             }

@@ -21,6 +21,7 @@
 //! 3. Only prepared and open segments are mapped (and retired ones, until the next `prepare_next`
 //!    or sync unmaps them away from the commit path); they are charged to the budget.
 //! 4. `live` holds the full segments that were not trimmed, then the open one, in stream order.
+//!    While somebody reads the log back (`hold`), trimming waits.
 //!
 //! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
 
@@ -170,6 +171,25 @@ struct State {
     /// The size of the next segment to prepare.
     next_bytes: u64,
     prepared_total: u64,
+    /// How many readers want `live` to stay.
+    holds: usize,
+    /// What was trimmed since there are any.
+    trim_held: Lsn,
+}
+
+impl State {
+    fn trim(&mut self, lsn: Lsn) {
+        if self.holds > 0 {
+            self.trim_held = self.trim_held.max(lsn);
+            return;
+        }
+        while self.live.len() > 1
+            && self.live.front().is_some_and(|oldest| oldest.end_block() <= block_of(lsn))
+        {
+            let oldest = self.live.pop_front();
+            self.free.extend(oldest);
+        }
+    }
 }
 
 /// What recovery found, for [`Segments::new`].
@@ -296,13 +316,20 @@ impl Segments {
     /// that the steady run from checkpoint to checkpoint makes no new files; there are never more
     /// files than the log needed at one time, and `release_idle` removes them.
     pub fn trim(&self, lsn: Lsn) {
+        self.state.lock().trim(lsn);
+    }
+
+    /// From now on nothing is freed, until as many calls of [`Segments::release_hold`].
+    pub fn hold(&self) {
+        self.state.lock().holds += 1;
+    }
+
+    /// Lets go; the last one frees what was trimmed meanwhile.
+    pub fn release_hold(&self) {
         let mut state = self.state.lock();
-        while state.live.len() > 1
-            && state.live.front().is_some_and(|oldest| oldest.end_block() <= block_of(lsn))
-        {
-            let oldest = state.live.pop_front();
-            state.free.extend(oldest);
-        }
+        state.holds = state.holds.saturating_sub(1);
+        let held = state.trim_held;
+        state.trim(held);
     }
 
     /// Adds a file that is not needed any more.

@@ -1,291 +1,248 @@
-//! Power cuts at every write, sync, growth, creation and removal of a run, with subsets of what was
-//! not synced surviving; and cuts inside the recovery after that.
+//! Power cuts and deaths of the process at every write, sync, growth, creation and removal of a
+//! history, with subsets of what was not synced surviving; and power cuts inside the recovery after
+//! that.
 //!
-//! After every cut: the database opens; its content is that of a prefix of the commits, not shorter
-//! than what was acknowledged at a level that survives; `verify` finds nothing; no space is lost;
-//! it can be written again, and opens once more with the same content.
+//! After every cut: the database opens; it is in a state that the rule in `crash/history.rs`
+//! allows; `verify` finds nothing; it can be written again, keyspaces made and dropped; no space is
+//! lost; it opens once more with the same content.
 
-use crate::support::{Model, fresh_seed, hex_seed, tiny_options_of};
-use chelonia::internals::{
-    CrashDirectory, Directory, Journal, MemoryDirectory, Rng, Survivors, tick,
-};
-use chelonia::{Database, Durability, Result};
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+mod cuts;
+mod history;
+
+use crate::support::{fresh_seed, hex_seed};
+use chelonia::Durability::{Memory, Process, Sync};
+use chelonia::internals::{CrashDirectory, MemoryDirectory, Rng, Survivors};
+use cuts::{Counts, Cutter, Effort};
+use history::{History, Run, SHARE_MIN, State, Verb, open, read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-const KEYSPACES: [&str; 2] = ["left", "right"];
+/// What random histories draw from; what comes more often stands here more often.
+const DRAWN: [Verb; 34] = [
+    Verb::Insert(Process),
+    Verb::Insert(Process),
+    Verb::Insert(Process),
+    Verb::Insert(Process),
+    Verb::Insert(Process),
+    Verb::Insert(Process),
+    Verb::Insert(Process),
+    Verb::Insert(Memory),
+    Verb::Insert(Sync),
+    Verb::Remove(Process),
+    Verb::Remove(Process),
+    Verb::Remove(Memory),
+    Verb::Remove(Sync),
+    Verb::Batch(Process),
+    Verb::Batch(Process),
+    Verb::Batch(Process),
+    Verb::Batch(Memory),
+    Verb::Batch(Sync),
+    Verb::Large(Process),
+    Verb::Large(Memory),
+    Verb::Large(Sync),
+    Verb::Make,
+    Verb::Make,
+    Verb::Drop,
+    Verb::Remake,
+    Verb::Dial,
+    Verb::Checkpoint,
+    Verb::Sync,
+    Verb::Tick,
+    Verb::Hold,
+    Verb::Close,
+    Verb::LetGo,
+    Verb::Die,
+    Verb::Die,
+];
 
-type Files = BTreeMap<String, Vec<u8>>;
+/// What every history of a few verbs is made of. (At level `Memory` a commit does what it does at
+/// `Process`; to make again is to drop and to make.)
+const EVERY: [Verb; 15] = [
+    Verb::Insert(Process),
+    Verb::Insert(Sync),
+    Verb::Remove(Process),
+    Verb::Batch(Process),
+    Verb::Large(Process),
+    Verb::Large(Sync),
+    Verb::Make,
+    Verb::Drop,
+    Verb::Dial,
+    Verb::Checkpoint,
+    Verb::Sync,
+    Verb::Tick,
+    Verb::Close,
+    Verb::LetGo,
+    Verb::Die,
+];
 
-/// A run: the state after each commit, and what was promised at which boundary.
-struct Run {
-    journal: Journal,
-    /// `states[i]` is the content after `i` commits.
-    states: Vec<Model>,
-    /// For each commit, the boundary when it began and the one when it was acknowledged.
-    commits: Vec<(usize, usize)>,
-    /// From this boundary on, so many commits survive a power cut.
-    durable: Vec<(usize, usize)>,
-}
-
-fn open(directory: Arc<dyn Directory>) -> Result<Database> {
-    Database::builder("crash")
-        .memory(64 << 20)
-        .internals(|internals| {
-            internals.directory = Some(directory);
-            internals.stepped = true;
-            internals.salt = Some(7);
-            internals.log_segment_bytes = Some(16 << 10);
-        })
-        .open()
-}
-
-/// Makes the keyspaces if need be.
-fn prepare(database: &Database) -> Result<()> {
-    for name in KEYSPACES {
-        database.keyspace(name, tiny_options_of(name))?.set_checkpoint_distance(1_500)?;
-    }
-    Ok(())
-}
-
-/// Runs `verbs` random verbs on a crash-recording directory.
-fn record(seed: u64, verbs: usize) -> Run {
-    let directory = CrashDirectory::new();
-    let database = open(Arc::new(directory.clone())).unwrap();
-    prepare(&database).unwrap();
-    let mut rng = Rng::new(seed);
-    let mut model: Model =
-        KEYSPACES.iter().map(|name| ((*name).to_owned(), BTreeMap::new())).collect();
-    let mut run = Run {
-        journal: directory.journal(),
-        states: vec![model.clone()],
-        commits: Vec::new(),
-        durable: vec![(directory.boundary(), 0)],
-    };
-    for _ in 0..verbs {
-        let began = directory.boundary();
-        let committed = match rng.below(21) {
-            0 => {
-                database.checkpoint().unwrap();
-                None
-            }
-            1 => {
-                database.sync().unwrap();
-                None
-            }
-            2 => {
-                tick(&database).unwrap();
-                continue;
-            }
-            3 => {
-                // Counts as a commit: everything of the keyspace goes, and it does not come back.
-                let name = KEYSPACES[usize::try_from(rng.below(2)).unwrap()];
-                database.drop_keyspace(name).unwrap();
-                model.get_mut(name).unwrap().clear();
-                Some(Durability::Sync)
-            }
-            _ => Some(commit_something(&database, &mut model, &mut rng)),
-        };
-        let ended = directory.boundary();
-        prepare(&database).unwrap();
-        if committed.is_some() {
-            run.states.push(model.clone());
-            run.commits.push((began, ended));
-        }
-        if committed != Some(Durability::Process) && committed != Some(Durability::Memory) {
-            run.durable.push((ended, run.commits.len()));
-        }
-    }
-    run.journal = directory.journal();
-    drop(database);
-    run
-}
-
-fn commit_something(database: &Database, model: &mut Model, rng: &mut Rng) -> Durability {
-    let level = match rng.below(6) {
-        0 => Durability::Sync,
-        1 => Durability::Memory,
-        _ => Durability::Process,
-    };
-    let mut batch = database.batch();
-    let entries = if rng.one_in(3) { 1 + rng.below(12) } else { 1 };
-    for _ in 0..entries {
-        let name = KEYSPACES[usize::try_from(rng.below(2)).unwrap()];
-        let keyspace = database.keyspace(name, tiny_options_of(name)).unwrap();
-        let key = rng.below(60).to_string().into_bytes();
-        if rng.one_in(4) {
-            batch.remove(&keyspace, &key);
-            model.get_mut(name).unwrap().remove(&key);
-        } else {
-            let length = match rng.below(40) {
-                0 => 33_000 + rng.below(20_000),
-                1 => rng.below(9_000),
-                _ => rng.below(300),
-            };
-            let mut value = vec![0; usize::try_from(length).unwrap()];
-            rng.fill(&mut value);
-            batch.insert(&keyspace, &key, &value);
-            model.get_mut(name).unwrap().insert(key, value);
-        }
-    }
-    batch.commit_with(level).unwrap();
-    level
-}
-
-fn content(database: &Database) -> Result<Model> {
-    let mut model = Model::new();
-    for name in KEYSPACES {
-        let mut space = BTreeMap::new();
-        if database.keyspaces().iter().any(|existing| existing == name) {
-            for entry in database.keyspace(name, tiny_options_of(name))?.iter() {
-                let (key, value) = entry?;
-                space.insert(key.to_vec(), value.to_vec());
-            }
-        }
-        model.insert(name.to_owned(), space);
-    }
-    Ok(model)
-}
-
-impl Run {
-    /// How many commits must at least have survived a cut at `boundary`, and how many may have.
-    fn bounds(&self, boundary: usize, process_death: bool) -> (usize, usize) {
-        let begun = self.commits.iter().filter(|(began, _)| *began < boundary).count();
-        let acknowledged = self.commits.iter().filter(|(_, ended)| *ended <= boundary).count();
-        let durable = self.durable.iter().filter(|(since, _)| *since <= boundary);
-        let durable = durable.map(|(_, commits)| *commits).max().unwrap_or(0);
-        (if process_death { acknowledged } else { durable }, begun)
-    }
-
-    /// Opens the image and checks everything; returns how many commits survived.
-    fn check(&self, files: &Files, (least, most): (usize, usize), what: &str) -> usize {
-        let directory = MemoryDirectory::from_files(files.clone());
-        let database = match open(Arc::new(directory.clone())) {
-            Ok(database) => database,
-            Err(error) => panic!("{what}: it does not open: {error}"),
-        };
-        let found = content(&database).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let survived = (least..=most).rev().find(|commits| self.states[*commits] == found);
-        let Some(survived) = survived else {
-            let any = self.states.iter().position(|state| *state == found);
-            panic!("{what}: not a prefix of {least} to {most} commits (it is {any:?})");
-        };
-        let report = database.verify().unwrap();
-        assert!(report.is_clean(), "{what}: {:?}", report.findings);
-        prepare(&database).unwrap();
-        let left = database.keyspace("left", tiny_options_of("left")).unwrap();
-        left.insert("after", "the crash").unwrap();
-        drop(left);
-        database.checkpoint().unwrap();
-        assert_eq!(chelonia::internals::unreachable_blocks(&database).unwrap(), 0, "{what}");
-        database.close().unwrap();
-        let again = open(Arc::new(directory)).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let mut expected = self.states[survived].clone();
-        expected.get_mut("left").unwrap().insert(b"after".to_vec(), b"the crash".to_vec());
-        assert!(content(&again).unwrap() == expected, "{what}: different after a second open");
-        survived
-    }
-
-    /// The images of a power cut at `boundary`: all subsets of what was pending if they are few,
-    /// else the telling ones and some at random.
-    fn survivors(&self, boundary: usize, rng: &mut Rng, random: usize) -> Vec<Survivors> {
-        let pending = self.journal.pending(boundary);
-        if pending <= 4 {
-            return (0..1 << pending).map(Survivors::Mask).collect();
-        }
-        let mut all = vec![Survivors::None, Survivors::All];
-        for _ in 0..random {
-            let one = usize::try_from(rng.below(pending as u64)).unwrap();
-            all.push(match rng.below(4) {
-                0 => Survivors::AllBut(one),
-                1 => Survivors::Only(one),
-                2 => Survivors::Prefix(one),
-                _ => Survivors::Subset(rng.next_u64()),
-            });
-        }
-        all
-    }
-}
-
-/// Cuts inside the recovery of `files`.
-fn cut_recovery(run: &Run, files: &Files, bounds: (usize, usize), rng: &mut Rng, what: &str) {
-    let directory = CrashDirectory::from_files(files);
-    let Ok(database) = open(Arc::new(directory.clone())) else { panic!("{what}") };
-    let survived = run.states.iter().rposition(|state| *state == content(&database).unwrap());
-    let recovered = directory.boundary();
-    drop(database);
-    let journal = directory.journal();
-    for _ in 0..6 {
-        let boundary = usize::try_from(rng.below(recovered as u64 + 1)).unwrap();
-        let survivors = match rng.below(3) {
-            0 => Survivors::None,
-            1 => Survivors::All,
-            _ => Survivors::Subset(rng.next_u64()),
-        };
-        let image = journal.image(boundary, survivors);
-        let what = format!("{what}, then cut in recovery at {boundary} with {survivors:?}");
-        run.check(&image, bounds, &what);
-    }
-    let image = journal.image(recovered, Survivors::None);
-    let exactly = survived.map_or(bounds, |commits| (commits, commits));
-    run.check(&image, exactly, &format!("{what}, then cut after recovery"));
-}
-
-/// Checks a run with cuts at every `stride`-th boundary; returns how many different images that
-/// were.
-fn cut_everywhere(seed: u64, verbs: usize, stride: usize, random: usize) -> usize {
+/// Cuts a random history of `verbs` verbs at every `stride`-th boundary. In every third one
+/// recovery has to drain.
+fn cut_random(seed: u64, verbs: usize, stride: usize, effort: Effort) -> Counts {
     let _seed = hex_seed(seed);
-    let run = record(seed, verbs);
-    let mut rng = Rng::new(seed ^ 0x5eed);
-    let mut seen = BTreeSet::new();
-    let first = run.durable[0].0;
+    let write_share = seed.is_multiple_of(3).then_some(SHARE_MIN);
+    let mut history = History::begin(CrashDirectory::new(), write_share, (State::new(), 0), seed);
+    let mut rng = Rng::new(seed ^ 0xd1ce);
+    for _ in 0..2 {
+        history.apply(Verb::Make);
+    }
+    for _ in 0..verbs {
+        let verb = DRAWN[usize::try_from(rng.below(DRAWN.len() as u64)).unwrap()];
+        history.apply(verb);
+    }
+    let run = history.end();
     let offset = usize::try_from(rng.below(stride as u64)).unwrap();
-    for boundary in (0..=run.journal.boundaries()).skip(offset).step_by(stride) {
-        let bounds = run.bounds(boundary, false);
-        for survivors in run.survivors(boundary, &mut rng, random) {
-            let files = run.journal.image(boundary, survivors);
-            if !seen.insert(fingerprint(&files)) {
-                continue;
-            }
-            let effect = run.journal.describe(boundary);
-            let what = format!("seed {seed:#x}: cut at {boundary} ({effect}) with {survivors:?}");
-            let bounds = if boundary < first { (0, 0) } else { bounds };
-            run.check(&files, bounds, &what);
-            if rng.one_in(40) {
-                cut_recovery(&run, &files, bounds, &mut rng, &what);
-            }
-        }
-        let files = run.journal.image_process_death(boundary);
-        if seen.insert(fingerprint(&files)) {
-            let what = format!("seed {seed:#x}: process death at {boundary}");
-            run.check(&files, run.bounds(boundary, true), &what);
+    let boundaries = (0..=run.journal.boundaries()).skip(offset).step_by(stride);
+    Cutter::new(&run, effort, seed, format!("seed {seed:#x}")).cut_at(boundaries)
+}
+
+/// Where histories of a few verbs begin.
+struct Start {
+    files: cuts::Files,
+    state: State,
+    next_made: u32,
+}
+
+/// Two keyspaces with trees of a few levels, a dropped one, large values, and a log to replay.
+fn start() -> Start {
+    let mut history = History::begin(CrashDirectory::new(), None, (State::new(), 0), 0x57a7);
+    let before = [Verb::Make, Verb::Make, Verb::Make, Verb::Large(Process), Verb::Drop];
+    let after = [Verb::Large(Process), Verb::Insert(Process), Verb::Batch(Process)];
+    let filling = std::iter::repeat_n(Verb::Batch(Process), 20);
+    for verb in before.into_iter().chain(filling).chain([Verb::Checkpoint]).chain(after) {
+        assert!(history.apply(verb), "{verb:?}");
+    }
+    let (files, state, next_made) = history.files();
+    Start { files, state, next_made }
+}
+
+/// Does `verbs` from `start` and cuts while the last of them runs: what is before was cut in a
+/// shorter history.
+fn cut_last(start: &Start, verbs: &[Verb], effort: Effort) -> Counts {
+    let directory = CrashDirectory::from_files(&start.files);
+    let state = (start.state.clone(), start.next_made);
+    let mut history = History::begin(directory, None, state, 0x3e7b);
+    let mut began = 0;
+    for verb in verbs {
+        began = history.boundary();
+        if !history.apply(*verb) {
+            return Counts::default();
         }
     }
-    seen.len()
+    cut_from(&history.end(), began, effort, format!("{verbs:?}"))
 }
 
-fn fingerprint(files: &Files) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    files.hash(&mut hasher);
-    hasher.finish()
+/// Does `first`, cuts the power in it, goes on with what is left, does `second`, and cuts while
+/// that runs: what the first life wrote for nothing is never taken for what the second one wrote.
+fn cut_twice(start: &Start, first: Verb, second: Verb, effort: Effort) -> Counts {
+    let directory = CrashDirectory::from_files(&start.files);
+    let (state, next_made) = (start.state.clone(), start.next_made);
+    let mut history = History::begin(directory, None, (state, next_made), 0x3e7b);
+    let began = history.boundary();
+    history.apply(first);
+    let run = history.end();
+    let ended = run.journal.boundaries();
+    let mut rng = Rng::new(0x11fe);
+    let middle = began + usize::try_from(rng.below((ended - began) as u64 + 1)).unwrap();
+    let mut counts = Counts::default();
+    for boundary in [ended, middle] {
+        // Large values without the record of their commit; and anything.
+        let pending = run.journal.pending(boundary);
+        let subset = Survivors::Subset(rng.next_u64());
+        for survivors in [Survivors::Prefix(pending.saturating_sub(2)), subset] {
+            let files = run.journal.image(boundary, survivors);
+            let left = open(Arc::new(MemoryDirectory::from_files(files.clone())), None).unwrap();
+            let state = (read(&left).unwrap().0, next_made + 2);
+            drop(left);
+            let directory = CrashDirectory::from_files(&files);
+            let mut history = History::begin(directory, None, state, 0x3e7c);
+            let began = history.boundary();
+            if history.apply(second) {
+                let name = format!("{first:?} cut at {boundary} with {survivors:?}, {second:?}");
+                counts.add(cut_from(&history.end(), began, effort, name));
+            }
+        }
+    }
+    counts
+}
+
+/// Cuts at every boundary behind `began`, and at the last one.
+fn cut_from(run: &Run, began: usize, effort: Effort, name: String) -> Counts {
+    let ended = run.journal.boundaries();
+    Cutter::new(run, effort, 0, name).cut_at((began + 1).min(ended)..=ended)
+}
+
+/// Cuts every history of up to `depth` verbs that begins with `verbs`.
+fn cut_every(start: &Start, verbs: &mut Vec<Verb>, depth: usize, effort: Effort) -> Counts {
+    let mut counts = cut_last(start, verbs, effort);
+    if verbs.len() < depth {
+        for verb in EVERY {
+            verbs.push(verb);
+            counts.add(cut_every(start, verbs, depth, effort));
+            verbs.pop();
+        }
+    }
+    counts
 }
 
 #[test]
-fn cuts_everywhere_in_short_runs() {
-    let images: usize = (0..12).map(|seed| cut_everywhere(0xdead_0000 + seed, 16, 1, 6)).sum();
-    println!("{images} images");
-    assert!(images > 1_000, "{images} images only");
+fn cuts_everywhere_in_short_histories() {
+    let effort = Effort { all_subsets_of: 4, subsets: 2, recovery_one_in: 40 };
+    let mut counts = Counts::default();
+    (0..24).for_each(|seed| counts.add(cut_random(0xdead_0000 + seed, 20, 1, effort)));
+    println!("{counts:?}");
+    assert!(counts.total() > 6_000 && counts.drained > 500, "{counts:?} only");
 }
 
 #[test]
-fn cuts_all_over_long_runs() {
-    let images: usize = (0..3).map(|seed| cut_everywhere(0xbeef_0000 + seed, 250, 23, 3)).sum();
-    println!("{images} images");
+fn cuts_all_over_long_histories() {
+    let effort = Effort { all_subsets_of: 2, subsets: 1, recovery_one_in: 40 };
+    let mut counts = Counts::default();
+    (0..3).for_each(|seed| counts.add(cut_random(0xbeef_0000 + seed, 300, 29, effort)));
+    println!("{counts:?}");
 }
 
 #[test]
-fn cuts_in_a_run_that_nobody_made_before() {
-    let images = cut_everywhere(fresh_seed(), 80, 5, 3);
-    println!("{images} images");
+fn cuts_in_a_history_that_nobody_made_before() {
+    let effort = Effort { all_subsets_of: 4, subsets: 1, recovery_one_in: 40 };
+    println!("{:?}", cut_random(fresh_seed(), 80, 5, effort));
+}
+
+/// Does `work` for every verb, on two threads.
+fn for_every_verb(work: impl Fn(Verb) -> Counts + std::marker::Sync) -> Counts {
+    let next = AtomicUsize::new(0);
+    let some = || {
+        let mut counts = Counts::default();
+        while let Some(verb) = EVERY.get(next.fetch_add(1, Ordering::Relaxed)) {
+            counts.add(work(*verb));
+        }
+        counts
+    };
+    let mut counts = Counts::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(some)).collect();
+        threads.into_iter().for_each(|thread| counts.add(thread.join().unwrap()));
+    });
+    println!("{counts:?}");
+    counts
+}
+
+#[test]
+fn cuts_in_every_history_of_three_verbs() {
+    let effort = Effort { all_subsets_of: 3, subsets: 1, recovery_one_in: 60 };
+    let start = start();
+    cut_last(&start, &[], effort);
+    let counts = for_every_verb(|verb| cut_every(&start, &mut vec![verb], 3, effort));
+    assert!(counts.total() > 40_000, "{counts:?} only");
+}
+
+#[test]
+fn cuts_in_a_second_life() {
+    let effort = Effort { all_subsets_of: 3, subsets: 1, recovery_one_in: 60 };
+    let start = start();
+    let counts = for_every_verb(|first| {
+        let mut counts = Counts::default();
+        EVERY.iter().for_each(|second| counts.add(cut_twice(&start, first, *second, effort)));
+        counts
+    });
+    assert!(counts.total() > 5_000, "{counts:?} only");
 }

@@ -18,3 +18,4 @@ mod memory;
 mod model;
 mod support;
 mod tidy;
+mod verify;

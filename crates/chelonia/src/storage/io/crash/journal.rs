@@ -82,9 +82,17 @@ pub enum Survivors {
     Only(usize),
     /// The first so many atoms.
     Prefix(usize),
+    /// All atoms but the first so many: the last moments without what was before.
+    Suffix(usize),
     /// Atom `i` if bit `i` is set; those from 64 on are lost.
     Mask(u64),
+    /// All atoms, but of each sector from this one on only the first [`TORN_BYTES`]: behind them is
+    /// what the sector held before.
+    TornFrom(usize),
 }
+
+/// What [`Survivors::TornFrom`] leaves of a sector.
+const TORN_BYTES: usize = 64;
 
 /// One pending change: a part of an effect. The order of the fields is the order of applying.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -270,16 +278,19 @@ impl Fates {
         self.index += 1;
         let kept = match self.survivors {
             Survivors::None => false,
-            Survivors::All => true,
+            Survivors::All | Survivors::TornFrom(_) => true,
             Survivors::AllBut(lost) => index != lost,
             Survivors::Only(kept) => index == kept,
             Survivors::Prefix(count) => index < count,
+            Survivors::Suffix(count) => index >= count,
             Survivors::Mask(mask) => index < 64 && mask & (1 << index) != 0,
             Survivors::Subset(_) => self.rng.below(16) < self.kept_of_16,
         };
         let drawn = matches!(self.survivors, Survivors::Subset(_));
+        let torn = matches!(self.survivors, Survivors::TornFrom(first) if index >= first);
         match (kept, part, effect) {
             (false, ..) => Fate::Lost,
+            (true, Part::Sector(_), _) if torn => Fate::Torn(TORN_BYTES),
             (true, Part::Sector(_), Effect::Write { mapped: true, .. })
                 if drawn && self.rng.one_in(4) =>
             {

@@ -47,7 +47,7 @@ struct Shared {
 }
 
 /// What programs see, and how it came about; guarded by the directory's mutex.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
     base: Base,
     names: BTreeMap<Arc<str>, FileNumber>,
@@ -115,7 +115,19 @@ impl CrashDirectory {
             effects: Vec::new(),
             fuse: None,
         };
+        Self::with_state(state)
+    }
+
+    fn with_state(state: State) -> Self {
         Self { shared: Arc::new(Shared { state: Mutex::new(state), lock: LockTable::default() }) }
+    }
+
+    /// The directory as the next process finds it when the one that uses this directory dies now:
+    /// unlocked, with every change so far, those that are not durable still pending. What the old
+    /// process does from now on happens to this directory only.
+    #[must_use]
+    pub fn after_process_death(&self) -> Self {
+        Self::with_state(self.shared.state.lock().clone())
     }
 
     /// How many effects happened so far: the number of the present boundary.

@@ -54,7 +54,14 @@ fn unsynced_sectors_survive_one_by_one() {
     assert_eq!(journal.image(1, Survivors::AllBut(1)), images[0b1101]);
     assert_eq!(journal.image(1, Survivors::Only(2)), images[0b0100]);
     assert_eq!(journal.image(1, Survivors::Prefix(3)), images[0b0111]);
+    assert_eq!(journal.image(1, Survivors::Suffix(3)), images[0b1000]);
     assert_eq!(journal.image_process_death(1), images[15]);
+    let torn = &journal.image(1, Survivors::TornFrom(1))["a"];
+    assert_eq!(torn[..SECTOR], images[15]["a"][..SECTOR]);
+    for (index, sector) in torn.chunks(SECTOR).enumerate().skip(1) {
+        assert_eq!(sector[..64], images[15]["a"][index * SECTOR..][..64], "sector {index}");
+        assert_eq!(sector[64..], [1; SECTOR - 64], "sector {index}");
+    }
     assert_eq!(journal.image(0, Survivors::All)["a"], vec![1; 4 * SECTOR]);
 }
 
@@ -292,4 +299,26 @@ fn an_image_is_a_directory_to_cut_the_power_of_again() {
     assert!(files_of(&second) == image);
     let same = journal.image(journal.boundaries(), Survivors::Subset(7));
     assert!(same == image, "a seed draws the same subset again");
+}
+
+#[test]
+fn the_death_of_the_process_leaves_everything_pending_and_the_lock_free() {
+    let (directory, file) = with_a_durable_file();
+    let _lock = directory.lock(true, true).unwrap();
+    file.write_at(&[2; SECTOR], 0).unwrap();
+    let next = directory.after_process_death();
+    // The dead do not write.
+    file.write_at(&[3; SECTOR], 0).unwrap();
+    directory.remove("a").unwrap();
+    let _next_lock = next.lock(true, true).unwrap();
+    let found = next.open("a", OpenMode::Write, Access::Direct).unwrap();
+    let mut sector = [0; SECTOR];
+    found.read_at(&mut sector, 0).unwrap();
+    assert_eq!(sector, [2; SECTOR]);
+    // What it wrote is as little durable as before, until somebody syncs it.
+    assert_eq!(all_images(&next).len(), 2);
+    assert_eq!(next.journal().image(1, Survivors::None)["a"], vec![1; 4 * SECTOR]);
+    found.sync().unwrap();
+    assert_eq!(next.journal().image(2, Survivors::None)["a"][..SECTOR], [2; SECTOR]);
+    assert_eq!(next.boundary(), 2);
 }
