@@ -57,8 +57,18 @@ impl Core {
 
     /// Steps 1 to 5, under the checkpoint lock.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
+        self.checkpoint_with(state, None)
+    }
+
+    /// The same, with a keyspace that nobody can see yet.
+    pub fn checkpoint_with(
+        &self,
+        state: &mut CheckpointState,
+        new: Option<&Arc<KeyspaceCore>>,
+    ) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let mut keyspaces = self.all_keyspaces();
+        keyspaces.extend(new.cloned());
         keyspaces.sort_by_key(|keyspace| keyspace.id);
         let mark = self.log_mark(&keyspaces);
         let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };

@@ -71,11 +71,12 @@ impl Database {
         self.handle.keyspaces.read().keys().cloned().collect()
     }
 
-    /// Drops the keyspace called `name` with everything in it. Durable on return. Handles of it
-    /// answer `NotFound` from then on; snapshots made before go on reading it.
+    /// Drops the keyspace called `name` with everything in it. Durable on return; a crash before
+    /// that leaves it whole or not at all. Handles of it answer `NotFound` from then on; snapshots
+    /// made before go on reading it.
     ///
     /// # Errors
-    /// `NotFound` if there is none; else as a commit.
+    /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let core = &self.handle;
         core.check_write()?;
@@ -93,8 +94,14 @@ impl Database {
         let Some(keyspace) = removed else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
         };
+        let dropped = core.checkpoint_locked(&mut state);
+        if dropped.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+            // Nothing was changed: it is still there.
+            keyspace.dropped.store(false, Ordering::Release);
+            core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
+        }
         core.refresh_backlog();
-        core.checkpoint_locked(&mut state).map_err(|error| core.health.stop(error))?;
+        dropped.map_err(|error| core.health.stop_unless_harmless(error))?;
         drop(state);
         for buffer in &keyspace.current_view().buffers {
             core.visibility.wait_until_visible(buffer.last());
@@ -131,7 +138,11 @@ impl Database {
     }
 
     /// Reads everything that is stored and checks every checksum and every invariant, while reads
-    /// and writes go on. Damage is in the report, not an error.
+    /// and writes go on: the data file, and the log as far as a recovery that began now would read
+    /// it. Damage is in the report, not an error.
+    ///
+    /// Log segments that a checkpoint makes needless meanwhile are used again only when the
+    /// verification is done: the log grows by what is written until then.
     ///
     /// # Errors
     /// `Stopped` after a close.
@@ -202,12 +213,10 @@ impl Database {
         let absorbed = core.visibility.visible();
         let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
         state.next_keyspace += 1;
+        // Nobody sees it before it is durable: a commit to it would be lost with it.
+        core.checkpoint_with(&mut state, Some(&keyspace))
+            .map_err(|error| core.health.stop_unless_harmless(error))?;
         core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
-        if let Err(error) = core.checkpoint_locked(&mut state) {
-            core.keyspaces.write().remove(name);
-            keyspace.dropped.store(true, Ordering::Release);
-            return Err(core.health.stop_unless_harmless(error));
-        }
         Ok(keyspace)
     }
 }

@@ -142,19 +142,25 @@ impl KeyspaceCore {
     /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
     /// everything it has is free once no view shows it.
     pub fn release_all_extents(&self) -> Result<()> {
-        let _drain = self.drain.lock();
+        let mut partial = self.drain.lock();
+        // What a drain that stopped half way absorbed is in the engine's newest version; the rest
+        // of that memtable is what the same cuts leave.
+        let absorbed = std::mem::take(&mut partial.versions);
+        let mut cuts: Vec<SeqNo> = absorbed.iter().map(|(upto, _)| *upto).collect();
         let mut extents = Vec::new();
         self.engine.version().extents(&mut |owned| {
             extents.push(owned);
             Ok(())
         })?;
-        for buffer in &self.current_view().buffers {
-            let drained = buffer.memtable.drain(&[]);
+        for buffer in self.current_view().buffers.iter().rev() {
+            let drained = buffer.memtable.drain(&cuts);
             extents.extend(drained.superseded.iter().map(OwnedExtent::from));
-            for batch in &drained.batches {
+            for batch in drained.batches.iter().skip(cuts.len()) {
                 let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
                 extents.extend(large.map(|large| OwnedExtent::from(&large)));
             }
+            // Only the oldest was begun.
+            cuts.clear();
         }
         self.lifetimes.lose(extents);
         Ok(())
