@@ -95,11 +95,12 @@ impl Database {
         self.handle.keyspaces.read().keys().cloned().collect()
     }
 
-    /// Drops the keyspace called `name` with everything in it. Durable on return. Handles of it
-    /// answer `NotFound` from then on; snapshots made before go on reading it.
+    /// Drops the keyspace called `name` with everything in it. Durable on return; a crash before
+    /// that leaves it whole or not at all. Handles of it answer `NotFound` from then on; snapshots
+    /// made before go on reading it.
     ///
     /// # Errors
-    /// `NotFound` if there is none; else as a commit.
+    /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let core = &self.handle;
         core.check_write()?;
@@ -149,7 +150,11 @@ impl Database {
     }
 
     /// Reads everything that is stored and checks every checksum and every invariant, while reads
-    /// and writes go on. Damage is in the report, not an error.
+    /// and writes go on: the data file, and the log as far as a recovery that began now would read
+    /// it. Damage is in the report, not an error.
+    ///
+    /// Log segments that a checkpoint makes needless meanwhile are used again only when the
+    /// verification is done: the log grows by what is written until then.
     ///
     /// # Errors
     /// `Stopped` after a close.

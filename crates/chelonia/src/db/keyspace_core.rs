@@ -18,7 +18,6 @@ use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, View};
 use crate::engine::{Engine, OwnedExtent};
-use std::collections::BTreeMap;
 
 /// A keyspace, shared by its handles and the background.
 pub struct KeyspaceCore {
@@ -145,28 +144,28 @@ impl KeyspaceCore {
     /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
     /// everything it has is free once no view shows it. Its own view is empty from then on.
     pub fn release_all(&self, empty: Arc<Buffer>) -> Result<()> {
-        let mut drain = self.drain.lock();
-        // By place: a drain that stopped half way leaves large values that both the memtable and
-        // the engine refer to.
-        let mut extents = BTreeMap::new();
+        let mut partial = self.drain.lock();
+        // What a drain that stopped half way absorbed is in the engine's newest version; the rest
+        // of that memtable is what the same cuts leave.
+        let absorbed = std::mem::take(&mut partial.versions);
+        let mut cuts: Vec<SeqNo> = absorbed.iter().map(|(upto, _)| *upto).collect();
+        let mut extents = Vec::new();
         self.engine.version().extents(&mut |owned| {
-            extents.insert(owned.extent.start, owned);
+            extents.push(owned);
             Ok(())
         })?;
-        for buffer in &self.current_view().buffers {
-            let drained = buffer.memtable.drain(&[]);
-            let mut add = |large: OwnedExtent| {
-                extents.insert(large.extent.start, large);
-            };
-            drained.superseded.iter().for_each(|large| add(large.into()));
-            for batch in &drained.batches {
+        for buffer in self.current_view().buffers.iter().rev() {
+            let drained = buffer.memtable.drain(&cuts);
+            extents.extend(drained.superseded.iter().map(OwnedExtent::from));
+            for batch in drained.batches.iter().skip(cuts.len()) {
                 let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
-                large.for_each(|large| add((&large).into()));
+                extents.extend(large.map(|large| OwnedExtent::from(&large)));
             }
+            // Only the oldest was begun.
+            cuts.clear();
         }
-        self.lifetimes.lose(extents.into_values());
-        drain.buried = true;
-        drain.versions.clear();
+        self.lifetimes.lose(extents);
+        partial.buried = true;
         let _order = self.change.lock();
         let mut next = View::clone(&self.current_view());
         next.buffers = vec![empty];

@@ -1,11 +1,13 @@
 //! Orders of events that threads meet by chance only, made on purpose.
 
+use crate::base::error::{ErrorKind, Result};
+use crate::base::sync::{Arc, Mutex};
 use crate::db::{Database, KeyspaceOptions};
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
-use std::sync::Arc;
+use crate::storage::io::{Access, Directory, File, IoFacts, LockGuard, OpenMode, Region};
 
-fn open(directory: &MemoryDirectory) -> Database {
-    let directory = Arc::new(directory.clone());
+fn open(directory: Arc<dyn Directory>) -> Database {
     let builder = Database::builder("memory").memory(64 << 20);
     let builder = builder.internals(|internals| {
         internals.directory = Some(directory);
@@ -14,10 +16,113 @@ fn open(directory: &MemoryDirectory) -> Database {
     builder.open().unwrap()
 }
 
+/// Finalizes the memtable of a keyspace.
+fn rotate(database: &Database, keyspace: &crate::db::Keyspace) {
+    let _commit = database.handle.commit.lock();
+    database.handle.rotate(&keyspace.core);
+}
+
+/// Called before each sync of the data file.
+type Watcher = Arc<Mutex<Option<Box<dyn FnMut() + Send>>>>;
+
+/// A directory in memory that somebody watches.
+struct Watched {
+    inner: MemoryDirectory,
+    watcher: Watcher,
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Directory for Watched {
+    fn open(&self, name: &str, mode: OpenMode, access: Access) -> Result<Arc<dyn File>> {
+        let inner = self.inner.open(name, mode, access)?;
+        Ok(Arc::new(WatchedFile { inner, watcher: Arc::clone(&self.watcher) }))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.inner.remove(name)
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        self.inner.list()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>> {
+        self.inner.lock(exclusive, create)
+    }
+
+    fn facts(&self) -> IoFacts {
+        self.inner.facts()
+    }
+}
+
+struct WatchedFile {
+    inner: Arc<dyn File>,
+    watcher: Watcher,
+}
+
+impl std::fmt::Debug for WatchedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl File for WatchedFile {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        if let (Some(watch), "data") = (&mut *self.watcher.lock(), self.inner.name()) {
+            watch();
+        }
+        self.inner.sync()
+    }
+
+    fn size(&self) -> Result<u64> {
+        self.inner.size()
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.inner.set_size(size)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.inner.allocate(offset, bytes)
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.inner.punch_hole(offset, bytes)
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.inner.allocated_bytes()
+    }
+
+    fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
+        self.inner.map(offset, bytes)
+    }
+}
+
 #[test]
 fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
-    let directory = MemoryDirectory::new();
-    let database = open(&directory);
+    let database = open(Arc::new(MemoryDirectory::new()));
     let (core, options) = (&database.handle, KeyspaceOptions::new());
     let keyspace = database.keyspace("dropped", options.clone()).unwrap();
     for round in 0..2 {
@@ -29,10 +134,7 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
         }
     }
     // The background has listed the keyspaces, with this finalized memtable, and is about to drain.
-    {
-        let _commit = core.commit.lock();
-        core.rotate(&keyspace.core);
-    }
+    rotate(&database, &keyspace);
     database.drop_keyspace("dropped").unwrap();
     let used = core.storage.stats().space.used_blocks;
     assert!(!core.drain_keyspace(&keyspace.core).unwrap());
@@ -48,4 +150,84 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
     assert_eq!(core.unreachable_blocks().unwrap(), 0);
     assert!(other.iter().all(|entry| *entry.unwrap().1 == [3; 40_000]));
     assert!(database.verify().unwrap().is_clean());
+}
+
+#[test]
+fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
+    let mut half_absorbed = 0;
+    for after in 0..12 {
+        let plan = FaultPlan::new();
+        let memory = Arc::new(MemoryDirectory::new());
+        let database = open(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
+        let core = &database.handle;
+        let keyspace = database.keyspace("dropped", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("large", vec![1; 40_000]).unwrap();
+        // The memtable is absorbed in two parts: up to the snapshot, and the rest.
+        let snapshot = database.snapshot();
+        keyspace.insert("large", vec![2; 40_000]).unwrap();
+        for number in 0..3_000_u32 {
+            keyspace.insert(number.to_be_bytes(), [3; 100]).unwrap();
+        }
+        rotate(&database, &keyspace);
+        plan.fail(Fault {
+            failure: Failure::NoSpace,
+            sticky: true,
+            ..Fault::once(Call::Allocate, after)
+        });
+        if core.drain_keyspace(&keyspace.core).is_ok() {
+            break;
+        }
+        plan.heal();
+        half_absorbed += usize::from(!keyspace.core.drain.lock().versions.is_empty());
+        drop(snapshot);
+        database.drop_keyspace("dropped").unwrap();
+        drop(keyspace);
+        database.checkpoint().unwrap();
+        assert_eq!(core.unreachable_blocks().unwrap(), 0);
+    }
+    assert!(half_absorbed > 0, "no drain stopped between its parts");
+}
+
+#[test]
+fn nobody_sees_a_keyspace_before_it_is_durable() {
+    let watcher = Watcher::default();
+    let directory = Watched { inner: MemoryDirectory::new(), watcher: Arc::clone(&watcher) };
+    let database = open(Arc::new(directory));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (watched, sink) = (database.clone(), Arc::clone(&seen));
+    *watcher.lock() = Some(Box::new(move || sink.lock().push(watched.keyspaces())));
+    let keyspace = database.keyspace("new", KeyspaceOptions::new()).unwrap();
+    *watcher.lock() = None;
+    // Whoever saw it could write to it, and be told that this is durable.
+    let seen = std::mem::take(&mut *seen.lock());
+    assert!(seen.len() > 1 && seen.iter().all(Vec::is_empty), "{seen:?}");
+    assert_eq!(database.keyspaces(), ["new"]);
+    keyspace.insert("key", "value").unwrap();
+    assert!(database.drop_keyspace("new").is_ok());
+}
+
+#[test]
+fn a_keyspace_stays_if_there_is_no_space_to_drop_it() {
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::new());
+    let database = open(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
+    let keyspace = database.keyspace("full", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", "value").unwrap();
+    // Fill the free space of the file, so that the next catalog needs more of it.
+    let storage = &database.handle.storage;
+    let mut taken = Vec::new();
+    plan.fail(Fault { failure: Failure::NoSpace, sticky: true, ..Fault::once(Call::Allocate, 0) });
+    while let Ok(allocation) = storage.allocate(1) {
+        taken.push(allocation.extent);
+    }
+    let error = database.drop_keyspace("full").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_eq!(database.keyspaces(), ["full"]);
+    assert_eq!(*keyspace.get("key").unwrap().unwrap(), *b"value");
+    keyspace.insert("still", "writable").unwrap();
+    plan.heal();
+    taken.into_iter().for_each(|extent| storage.free(extent).unwrap());
+    database.drop_keyspace("full").unwrap();
+    assert_eq!(keyspace.get("key").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
 }

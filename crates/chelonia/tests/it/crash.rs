@@ -75,11 +75,11 @@ const EVERY: [Verb; 15] = [
     Verb::Die,
 ];
 
-/// Cuts a random history of `verbs` verbs at every `stride`-th boundary. In every third one
+/// Cuts a random history of `verbs` verbs at every `stride`-th boundary. In every other one
 /// recovery has to drain.
 fn cut_random(seed: u64, verbs: usize, stride: usize, effort: Effort) -> Counts {
     let _seed = hex_seed(seed);
-    let write_share = seed.is_multiple_of(3).then_some(SHARE_MIN);
+    let write_share = seed.is_multiple_of(2).then_some(SHARE_MIN);
     let mut history = History::begin(CrashDirectory::new(), write_share, (State::new(), 0), seed);
     let mut rng = Rng::new(seed ^ 0xd1ce);
     for _ in 0..2 {

@@ -5,6 +5,7 @@ mod boundaries;
 mod crash;
 mod damage;
 mod sim;
+mod verify;
 
 use super::recover::Recovered;
 use super::{Log, LogMode, LogOptions, LogPosition, LogTail, Replay};

@@ -54,7 +54,7 @@ pub fn options_of(made: u32) -> KeyspaceOptions {
 }
 
 /// A write share so small that recovery has to drain what it replays.
-pub const SHARE_MIN: u64 = 1 << 20;
+pub const SHARE_MIN: u64 = 16 << 10;
 
 /// Opens a stepped database of a tiny geometry.
 pub fn open(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {

@@ -1,0 +1,102 @@
+//! Reading a log back while it is in use.
+
+use super::*;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::log::verify::LogVerified;
+use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::io::{Access, OpenMode};
+
+const SEGMENT: u64 = 16 << 10;
+
+/// A log of several segments, and what was appended to it.
+fn long_log(memory: &MemoryDirectory) -> (LogTail, Arc<Log>, usize) {
+    let dir: Arc<dyn Directory> = Arc::new(memory.clone());
+    let (mut tail, log) = create(&dir, &options(SEGMENT, SEGMENT));
+    let records = 60;
+    for number in 0..records {
+        append(&mut tail, &log, &payload(number, 900)).unwrap();
+    }
+    (tail, log, usize::try_from(records).unwrap())
+}
+
+/// How many records are read, behind which of them everything was good, and what was found.
+fn verify(memory: &MemoryDirectory, upto: Lsn) -> (usize, usize, LogVerified) {
+    let (mut records, mut whole_records) = (0, 0);
+    let mut check = |_: &[u8], whole: bool| {
+        records += 1;
+        whole_records += usize::from(whole);
+        Ok(())
+    };
+    let verified = Log::verify(memory, SALT, LogPosition::START, upto, &mut check).unwrap();
+    (records, whole_records, verified)
+}
+
+fn flip(memory: &MemoryDirectory, name: &str, place: u64) {
+    let file = memory.open(name, OpenMode::Write, Access::Buffered).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, place).unwrap();
+    file.write_at(&[byte[0] ^ 1], place).unwrap();
+}
+
+#[test]
+fn all_damage_is_told_and_the_rest_is_read() {
+    let memory = MemoryDirectory::new();
+    let (_tail, log, records) = long_log(&memory);
+    let (read, whole, verified) = verify(&memory, log.written());
+    assert_eq!((read, whole, verified.damage.len()), (records, records, 0));
+    assert_eq!(verified.bytes, log.stats().stream_bytes);
+    let places = [("log-0001", BLOCK_BYTES_U64 + 700), ("log-0003", 2 * BLOCK_BYTES_U64 + 3)];
+    places.iter().for_each(|(name, place)| flip(&memory, name, *place));
+    let (read, whole, verified) = verify(&memory, log.written());
+    assert!(read + 14 > records && read < records, "{read} of {records}");
+    // Three segments of three blocks come before the second place, one before the first.
+    assert!((10..25).contains(&whole), "{whole} of {records} before the damage");
+    assert_eq!(verified.damage.len(), 2, "{:?}", verified.damage);
+    for ((name, place), error) in places.iter().zip(&verified.damage) {
+        assert_eq!(error.file(), Some(*name), "{error}");
+        let block = place / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
+        assert!((block..=*place).contains(&error.offset().unwrap()), "{error}");
+    }
+    // What is behind the end is nobody's business.
+    let content = memory.to_files()["log-0000"].len() as u64;
+    let before = Lsn(content - 2 * BLOCK_BYTES_U64);
+    assert!(verify(&memory, before).2.damage.is_empty());
+}
+
+#[test]
+fn what_is_held_is_recycled_afterwards() {
+    let memory = MemoryDirectory::new();
+    let (mut tail, log, records) = long_log(&memory);
+    let upto = log.written();
+    let live = log.stats().segments_live;
+    let (one, two) = (log.hold(), log.hold());
+    log.trim(tail.position());
+    log.release_idle();
+    for number in 0..60 {
+        append(&mut tail, &log, &payload(number, 900)).unwrap();
+        log.prepare_next().unwrap();
+    }
+    let (read, _, verified) = verify(&memory, upto);
+    assert_eq!((read, verified.damage.len()), (records, 0));
+    drop(one);
+    assert!(log.stats().segments_live > live, "one of the two still reads");
+    drop(two);
+    assert!(log.stats().segments_live < live + 8, "the others were trimmed");
+    let waiting = log.stats().segments_waiting;
+    assert!(waiting >= live - 1, "{waiting} of {live} can be used again");
+    // Now they are: whoever begins there finds that it is gone.
+    for number in 0..60 {
+        append(&mut tail, &log, &payload(number, 900)).unwrap();
+    }
+    assert!(!verify(&memory, upto).2.damage.is_empty());
+}
+
+#[test]
+fn a_log_that_begins_nowhere_is_told() {
+    let memory = MemoryDirectory::new();
+    let (_tail, log, records) = long_log(&memory);
+    memory.remove("log-0000").unwrap();
+    let (read, whole, verified) = verify(&memory, log.written());
+    assert_eq!((whole, verified.damage.len()), (0, 1), "{:?}", verified.damage);
+    assert!(read > records / 2, "{read} of {records}: the rest is read");
+}
