@@ -6,7 +6,7 @@
 //!
 //! | hierarchy | the group is | the limit is in |
 //! | --- | --- | --- |
-//! | version 2 | beside the own one: a group with processes may have no limited groups below it | `memory.max` |
+//! | version 2 | beside the own one: no group with processes may have limits below | `memory.max` |
 //! | version 1 | below the own one | `memory.limit_in_bytes` |
 //!
 //! Where that is not allowed the run goes on and its results say `memory not limited`.
@@ -14,7 +14,8 @@
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// What a store may need beyond its caches, as it was measured: code, stacks, allocator, dirty pages.
+/// What a store may need beyond its caches, as it was measured: code, stacks, allocator, dirty
+/// pages.
 const ALLOWANCE_BYTES: u64 = 100_000_000;
 
 /// How the memory of the process is limited; undone when dropped.

@@ -1,11 +1,12 @@
-//! The program `chelonia-bench`: the same work done by Chelonia and by its peers, in the same run, on
-//! the same machine.
+//! The program `chelonia-bench`: the same work done by Chelonia and by its peers, in the same run,
+//! on the same machine.
 //!
 //! `workload/mod.rs` is what is done, `driver/mod.rs` does it and measures, `stores/mod.rs` is what
 //! it is done to. Tables go to standard output, everything else to standard error; the exit codes
 //! are those of `failure.rs` and stand in the help.
 
 mod cgroup;
+mod compare;
 mod driver;
 mod failure;
 mod options;
@@ -40,12 +41,15 @@ struct Arguments {
 enum Command {
     /// Measure one store, phase by phase, on a database of its own
     Run(run::Run),
+    /// Measure several stores, one after the other, and set them beside each other
+    Compare(compare::Compare),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Compare(arguments) => compare::compare(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

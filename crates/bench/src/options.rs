@@ -10,6 +10,7 @@ use crate::workload::phases::Phase;
 use crate::workload::values::VALUE_BYTES_MIN;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ const KEY_BYTES_MAX: usize = 480;
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// The work, and what it may use. The same for every store.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, PartialEq, Debug)]
 pub struct Options {
     /// Records that are loaded; with `--keys file:PATH` the lines of the file are the default
     #[arg(long, value_name = "N", value_parser = parse_count)]
@@ -34,7 +35,8 @@ pub struct Options {
     /// Operations of phase `e`: scans and a few updates
     #[arg(long, value_name = "N", default_value = "200k", value_parser = parse_count)]
     pub scan_ops: u64,
-    /// Operations before the timed ones of phases a, b, c, f and d [default: a fifth of the records]
+    /// Operations before the timed ones of phases a, b, c, f and d [default: a fifth of the
+    /// records]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub warmup: Option<u64>,
     /// What to run, in this order; `load` comes first
@@ -66,7 +68,8 @@ pub struct Options {
     /// per line)
     #[arg(long, value_name = "KIND", default_value = "random", value_parser = KeyKind::parse)]
     pub keys: KeyKind,
-    /// What a write has survived when its call returns: nothing, the end of the process, a power cut
+    /// What a write has survived when its call returns: nothing, the end of the process, a power
+    /// cut
     #[arg(long, value_name = "LEVEL", value_enum, default_value = "process")]
     pub durability: Durability,
     /// The most seconds for the timed part of a phase; a load that needs more ends the run
@@ -122,7 +125,7 @@ impl Options {
         let distances = self.checkpoint_distance.len();
         if distances > 1 && distances != self.phases.len() {
             return refuse(format!(
-                "--checkpoint-distance: one size, or one for each of the {} phases; not {distances}",
+                "--checkpoint-distance: one size, or one for each of the {} phases",
                 self.phases.len()
             ));
         }
@@ -130,6 +133,43 @@ impl Options {
             return refuse("--cap, --rate: at least 1".to_owned());
         }
         Ok(())
+    }
+
+    /// The same options as they are written on a command line.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        let list = |values: Vec<String>| OsString::from(values.join(","));
+        let phases = self.phases.iter().map(|phase| phase.name().to_owned()).collect();
+        add("--ops", self.ops.to_string().into());
+        add("--scan-ops", self.scan_ops.to_string().into());
+        add("--phases", list(phases));
+        add("--threads", self.threads.to_string().into());
+        add("--memory", self.memory.to_string().into());
+        add("--key-size", self.key_size.to_string().into());
+        add("--value-size", self.value_size.to_string().into());
+        add("--keys", self.keys.argument());
+        add("--durability", self.durability.name().into());
+        add("--settle-cap", self.settle_cap.to_string().into());
+        add("--seed", self.seed.to_string().into());
+        add("--dir", self.dir.clone().into());
+        if !self.checkpoint_distance.is_empty() {
+            let distances = self.checkpoint_distance.iter().map(u64::to_string).collect();
+            add("--checkpoint-distance", list(distances));
+        }
+        for (name, value) in [
+            ("--records", self.records),
+            ("--warmup", self.warmup),
+            ("--cap", self.cap),
+            ("--rate", self.rate),
+        ] {
+            if let Some(value) = value {
+                add(name, value.to_string().into());
+            }
+        }
+        let switches = [("--keep", self.keep), ("--detail", self.detail)];
+        arguments.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| name.into()));
+        arguments
     }
 
     /// The checkpoint distance of the phase with this place in the list, if one is set.
@@ -235,6 +275,20 @@ impl KeyKind {
             },
             Some(("file", path)) if !path.is_empty() => Ok(KeyKind::File(PathBuf::from(path))),
             _ => Err(allowed.to_owned()),
+        }
+    }
+}
+
+impl KeyKind {
+    /// As it is written on a command line: a path may be any bytes.
+    fn argument(&self) -> OsString {
+        match self {
+            KeyKind::File(path) => {
+                let mut argument = OsString::from("file:");
+                argument.push(path);
+                argument
+            }
+            other => other.to_string().into(),
         }
     }
 }
@@ -424,6 +478,21 @@ mod tests {
         let range = SizeRange::parse("10..12").unwrap();
         let lengths: Vec<usize> = [0, u64::MAX / 2, u64::MAX].map(|bits| range.of(bits)).into();
         assert_eq!(lengths, [10, 11, 12]);
+    }
+
+    #[test]
+    fn options_come_back_from_their_arguments() {
+        let lines: [&[&str]; 3] = [
+            &["x"],
+            &["x", "--records", "7M", "--phases", "load,a", "--checkpoint-distance", "1MB,2MiB"],
+            &["x", "--keys", "mixed:7", "--key-size", "9..12", "--cap", "5", "--rate", "1k"],
+        ];
+        for line in lines {
+            let mut options = Line::try_parse_from(line).unwrap().options;
+            options.keep = true;
+            let arguments = [vec!["x".into()], options.arguments()].concat();
+            assert_eq!(Line::try_parse_from(arguments).unwrap().options, options);
+        }
     }
 
     #[test]

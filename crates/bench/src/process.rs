@@ -5,7 +5,7 @@
 //! | `cpu_user`, `cpu_sys` | `stat` | of all threads, in steps of 10 ms |
 //! | `read_bytes` | `io` | what reads caused to be fetched from the device |
 //! | `write_bytes` | `io` | direct writes, and pages of files when they were first dirtied |
-//! | `cancelled_bytes` | `io` | of those, pages that were dropped (file deleted) before they were written |
+//! | `cancelled_bytes` | `io` | of those, pages that were dropped with their file before |
 //! | `rss_bytes`, `rss_peak_bytes` | `status` | resident, mapped files included |
 
 use crate::failure::{Failure, Result};
@@ -78,8 +78,8 @@ impl Memory {
     }
 }
 
-/// The peak of resident memory starts again from now; false if the kernel does not allow it, and the
-/// peak goes on counting from the start of the process.
+/// The peak of resident memory starts again from now; false if the kernel does not allow it, and
+/// the peak goes on counting from the start of the process.
 pub fn reset_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }

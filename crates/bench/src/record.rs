@@ -1,17 +1,17 @@
 //! The result of one phase: a JSON object on a line of its own.
 //!
 //! ```text
-//!   engine, version, phase                  strings; a phase with its settle is called `a+settle`
-//!   ops, seconds, kops, kops_worst_second   in `m` an operation is a record that was read
-//!   cpu_user, cpu_sys                       seconds of the process, the driver's included
-//!   read_bytes, write_bytes                 the kernel's accounting of the process, log included
-//!   log_bytes                               what the store itself counts of its log; null if nothing
-//!   write_amplification                     write_bytes / bytes of keys and values written; null if none
-//!   rss_bytes, rss_peak_bytes               at the end of the phase, and the most within it
-//!   disk_bytes, live_bytes                  files of the database; records x (key + value)
-//!   latency_us                              kind of operation -> p50, p99, p999, max
-//!   settings                                what was asked, and under `store` what the store was told
-//!   detail                                  only if asked: every second, distributions, cancelled writes
+//!   engine, version, phase                 strings; a phase and its settle are called `a+settle`
+//!   ops, seconds, kops, kops_worst_second  in `m` an operation is a record that was read
+//!   cpu_user, cpu_sys                      seconds of the process, the driver's included
+//!   read_bytes, write_bytes                the kernel's accounting of the process, log included
+//!   log_bytes                              what the store itself counts of its log, or null
+//!   write_amplification                    write_bytes / bytes of keys and values, or null
+//!   rss_bytes, rss_peak_bytes              at the end of the phase, and the most within it
+//!   disk_bytes, live_bytes                 files of the database; records x (key + value)
+//!   latency_us                             kind of operation -> p50, p99, p999, max
+//!   settings                               what was asked; under `store` what the store was told
+//!   detail                                 if asked: seconds, distributions, cancelled writes
 //! ```
 //!
 //! A phase too short for a whole second has its own rate as its worst second.
@@ -180,6 +180,14 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         file.write_all(text.as_bytes())
     };
     open().map_err(|error| Failure::failed(what(), error))
+}
+
+/// Writes a file of results anew, by way of another one beside it: a stop loses nothing.
+pub fn replace(path: &Path, records: &[Record], beside: &Path) -> Result<()> {
+    let told = |error| Failure::failed(format!("write results to {}", path.display()), error);
+    std::fs::write(beside, "").map_err(told)?;
+    append(beside, records)?;
+    std::fs::rename(beside, path).map_err(told)
 }
 
 /// Reads a file of results. A last line without its end was cut by a stop, and is not read.

@@ -1,6 +1,7 @@
 //! Tables: aligned on a terminal, or as Markdown.
 
-/// Rows of cells under a heading. The first column holds words, and the last may; all others numbers.
+/// Rows of cells under a heading. The first column holds words, and the last may; all others
+/// numbers.
 #[derive(Clone, Debug)]
 pub struct Table {
     ends_with_words: bool,

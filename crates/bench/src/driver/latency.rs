@@ -99,8 +99,8 @@ impl Latencies {
         self.kinds.iter().map(|(kind, histogram)| (*kind, of(histogram))).collect()
     }
 
-    /// The distribution of each kind: pairs of microseconds and the share of operations that took at
-    /// most so long, finer towards the end.
+    /// The distribution of each kind: pairs of microseconds and the share of operations that took
+    /// at most so long, finer towards the end.
     pub fn distributions(&self) -> BTreeMap<Kind, Vec<(f64, f64)>> {
         let of = |histogram: &Histogram<u64>| {
             let steps = histogram.iter_quantiles(STEPS_PER_HALF);

@@ -15,6 +15,9 @@ pub mod team;
 pub mod versions;
 pub mod worker;
 
+#[cfg(test)]
+mod tests;
+
 use crate::cgroup;
 use crate::failure::{Failure, Result};
 use crate::options::Options;

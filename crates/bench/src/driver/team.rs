@@ -1,12 +1,12 @@
 //! The threads of a phase, and the one that watches them.
 //!
 //! ```text
-//!   workers:  open a session -> (fill the queue) -> barrier -> operations ... -> commit -> unpark watcher
-//!   watcher:                                        barrier -> each second: count, memory; cap? -> all ended
+//!   workers:  open a session -> (fill the queue) -> barrier -> operations ... -> commit -> ended
+//!   watcher:                                        barrier -> count, look at memory and the cap
 //! ```
 //!
-//! The time of a phase goes from the barrier to the end of the last worker. A worker that fails, and
-//! the cap, stop all.
+//! The time of a phase goes from the barrier to the end of the last worker. A worker that fails,
+//! and the cap, stop all.
 
 use crate::driver::clock;
 use crate::driver::worker::{Place, Shared, Tally, Worker};

@@ -9,8 +9,8 @@
 //! 1. Updates of one record come one after the other: `begin` waits while another is in flight. So
 //!    the order of versions is the order of commits, and a read can be held to it.
 //! 2. A read that saw state `a` before it began and state `b` after it ended may give any version
-//!    from `a`'s to `b`'s, and the one after `b`'s if `b` is in flight. All else is a lost, stale or
-//!    invented value.
+//!    from `a`'s to `b`'s, and the one after `b`'s if `b` is in flight. All else is a lost, stale
+//!    or invented value.
 //! 3. Versions start again after [`VERSION_MAX`]. Only a read that took longer than
 //!    [`EXACT_READ_MAX`] could meet so many updates of one record; it may give any version.
 //!

@@ -1,8 +1,8 @@
 //! One thread at work: it does the operations of a stream through a session, measures each, and
 //! checks everything that it reads.
 //!
-//! What is timed of an operation is the calls of the store, copies of what was read included; making
-//! keys and values and checking them is not.
+//! What is timed of an operation is the calls of the store, copies of what was read included;
+//! making keys and values and checking them is not.
 
 use crate::driver::clock;
 use crate::driver::latency::{Kind, Latencies};
@@ -351,8 +351,9 @@ impl<'a> Worker<'a> {
         Ok(Timed::now(Kind::Scan, start))
     }
 
-    /// Fails unless the entries are those of records, in key order, from `record` on, as many as were
-    /// asked for or up to the last there is. Where the next record has the next key, none is left out.
+    /// Fails unless the entries are those of records, in key order, from `record` on, as many as
+    /// were asked for or up to the last there is. Where the next record has the next key, none is
+    /// left out.
     fn check_scan(
         &mut self,
         record: u64,
@@ -427,8 +428,8 @@ impl<'a> Worker<'a> {
         Ok(timed)
     }
 
-    /// As a consumer does that notes its place now and then: it starts at the place that it noted and
-    /// comes by the entries that it has deleted since, up to [`QUEUE_NOTE`] of them.
+    /// As a consumer does that notes its place now and then: it starts at the place that it noted
+    /// and comes by the entries that it has deleted since, up to [`QUEUE_NOTE`] of them.
     fn queue_scan(&mut self) -> Result<Timed> {
         let Queue { head, tail } = self.committed_queue;
         self.write_queue_key(head / QUEUE_NOTE * QUEUE_NOTE);

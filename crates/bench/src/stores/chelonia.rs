@@ -1,9 +1,9 @@
 //! Our own store, through the public interface alone; one name for each engine.
 //!
 //! Writes are commits at the level that was asked. A settle makes a checkpoint, after which nothing
-//! waits in memtables. The log is mapped into memory: the kernel counts a page of it as written when
-//! it is first dirtied after it went to the device, so the bytes that the store itself counts are
-//! given beside what the kernel counts for the process.
+//! waits in memtables. The log is mapped into memory: the kernel counts a page of it as written
+//! when it is first dirtied after it went to the device, so the bytes that the store itself counts
+//! are given beside what the kernel counts for the process.
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};

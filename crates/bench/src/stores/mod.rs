@@ -9,8 +9,8 @@
 //! A store with a log says `commit_every` = 1: each call of [`Session::insert`] and
 //! [`Session::remove`] is a commit of its own, as durable as [`StoreOptions::durability`] says when
 //! it returns, and visible to all. A store without one says 1,000: writes may wait in the session
-//! until [`Session::commit`], which the driver calls after so many of them and at the end of a phase;
-//! until then nobody, not even the session, need see them.
+//! until [`Session::commit`], which the driver calls after so many of them and at the end of a
+//! phase; until then nobody, not even the session, need see them.
 //!
 //! # Adding a store
 //!
@@ -121,7 +121,8 @@ pub trait Session {
     /// Puts the value of `key` into `value`, which is empty; false if there is none.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Adds the first `count` entries from key `from` on, in key order, to `entries`, which is empty.
+    /// Adds the first `count` entries from key `from` on, in key order, to `entries`, which is
+    /// empty.
     fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()>;
 
     /// Adds the values of `keys` in the order asked to `answers`, which is empty. A store that has

@@ -14,9 +14,10 @@
 //! | `q` | a queue for each thread: insert at the tail, scan the head, delete the head | its own |
 //! | `m` | gets of 64 records at a time | uniform |
 //!
-//! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three is
-//! an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted entries
-//! before the head: a consumer that notes its place only now and then must pass what it deleted.
+//! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three
+//! is an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted
+//! entries before the head: a consumer that notes its place only now and then must pass what it
+//! deleted.
 
 /// A phase.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

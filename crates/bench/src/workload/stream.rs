@@ -1,8 +1,8 @@
 //! The operations of one thread in one phase.
 //!
-//! A stream is a function of phase, seed and thread alone: it does not know how fast the store is or
-//! what it answered. Where an operation depends on what was done (the latest record, the head of a
-//! queue), the stream says which in relative terms and the driver finds it.
+//! A stream is a function of phase, seed and thread alone: it does not know how fast the store is
+//! or what it answered. Where an operation depends on what was done (the latest record, the head of
+//! a queue), the stream says which in relative terms and the driver finds it.
 
 use crate::workload::phases::Phase;
 use crate::workload::random::{Random, mix};

@@ -1,10 +1,10 @@
 //! Zipfian ranks: few ranks get most of the draws.
 //!
-//! Rank `i` (from 0) of `n` is drawn with probability `1 / (i + 1)^theta / zeta(n)`, where `zeta(n)`
-//! is the sum of all those weights. Drawn as in Gray et al., "Quickly generating billion-record
-//! synthetic databases" (SIGMOD 1994), which YCSB uses too: exact for the first two ranks, for the
-//! others within some percent. Ranks become records through a permutation (scrambled), so that hot
-//! records are neighbours neither in key order nor in order of insertion.
+//! Rank `i` (from 0) of `n` is drawn with probability `1 / (i + 1)^theta / zeta(n)`, where
+//! `zeta(n)` is the sum of all those weights. Drawn as in Gray et al., "Quickly generating
+//! billion-record synthetic databases" (SIGMOD 1994), which YCSB uses too: exact for the first two
+//! ranks, for the others within some percent. Ranks become records through a permutation
+//! (scrambled), so that hot records are neighbours neither in key order nor in order of insertion.
 
 use crate::workload::random::{Permutation, Random};
 
