@@ -39,7 +39,7 @@ pub struct Options {
     /// records]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub warmup: Option<u64>,
-    /// What to run, in this order; `load` comes first
+    /// What to run, in this order; `load` comes first, others may come again
     #[arg(
         long,
         value_name = "a,b,...",
@@ -78,7 +78,8 @@ pub struct Options {
     /// The most seconds for background work to end after a phase that writes
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = parse_count)]
     pub settle_cap: u64,
-    /// Operations a second, all threads together; latencies then count from the intended start
+    /// Operations a second after the load, all threads together; latencies then count from the
+    /// intended start
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub rate: Option<u64>,
     /// Another seed gives other operations

@@ -23,7 +23,7 @@ use crate::failure::{Failure, Result};
 use crate::options::Options;
 use crate::process::{self, Memory, Usage};
 use crate::record::{Record, SETTLED};
-use crate::stores::{Facts, Kind, Settled, Store, StoreOptions};
+use crate::stores::{Counters, Facts, Kind, Settled, Store, StoreOptions};
 use crate::workload::keys::Keys;
 use crate::workload::phases::Phase;
 use crate::workload::random::mix;
@@ -31,6 +31,7 @@ use crate::workload::stream::Workload;
 use crate::workload::values::Values;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,6 +47,10 @@ const INSERTS_SHARE: u64 = 10;
 
 /// More of them for each thread, so that small runs have room for chance.
 const INSERTS_SLACK: u64 = 1000;
+
+/// Details that a settle does not change.
+const OF_PHASE_ALONE: [&str; 3] =
+    ["kops_by_second", "rss_bytes_by_second", "latency_us_distribution"];
 
 /// A run.
 struct Run<'a> {
@@ -64,7 +69,7 @@ struct Run<'a> {
 #[derive(Clone, Copy)]
 struct Moment {
     usage: Usage,
-    log_bytes: Option<u64>,
+    counters: Counters,
 }
 
 /// Runs all phases on a new database of `kind`; `report` gets each result as soon as there is one.
@@ -77,10 +82,9 @@ pub fn run(
     options.check()?;
     kind.check_built()?;
     let shared = plan(options)?;
+    let _lock = lock(&options.dir)?;
     let path = make_directory(&options.dir, kind.name)?;
-    let driver_bytes = shared.versions.memory_bytes() + shared.keys.memory_bytes();
-    let driver_bytes = u64::try_from(driver_bytes).unwrap_or(u64::MAX);
-    let limit = cgroup::enter(kind.uses_page_cache, options.memory, driver_bytes);
+    let limit = cgroup::enter(kind.uses_page_cache, options.memory, shared.memory_bytes());
     let result = open(options, kind, shared, &path, limit.describe(), is_quiet)
         .and_then(|run| run.all(report));
     drop(limit);
@@ -131,6 +135,22 @@ fn plan(options: &Options) -> Result<Shared> {
         last_key,
         keys,
     })
+}
+
+/// Keeps other runs out of `base` until it is dropped: they would disturb this one, and one of the
+/// same store would remove its database.
+fn lock(base: &Path) -> Result<File> {
+    let told = |error| Failure::failed(format!("use the directory {}", base.display()), error);
+    std::fs::create_dir_all(base).map_err(told)?;
+    let lock = File::open(base).map_err(told)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::Error(error)) => Err(told(error)),
+        Err(TryLockError::WouldBlock) => Err(Failure::usage(format!(
+            "another run works in {}: wait for its end, or give another --dir",
+            base.display()
+        ))),
+    }
 }
 
 /// An empty directory for the database: what an earlier run left there goes.
@@ -243,11 +263,12 @@ impl Run<'_> {
         let peak_is_of_phase = process::reset_peak();
         let start = self.moment()?;
         let outcome = self.team(&job)?;
-        let mut record = self.record(phase.name(), start, &outcome)?;
+        let name = self.name_of(index);
+        let mut record = self.record(&name, start, &outcome)?;
         record.settings["peak_is_of_phase"] = json!(peak_is_of_phase);
         report(record.clone())?;
         if phase.writes() {
-            report(self.settle(phase, start, &outcome, &record)?)?;
+            report(self.settle(&name, start, &outcome, &record)?)?;
         }
         Ok(outcome.capped)
     }
@@ -255,30 +276,43 @@ impl Run<'_> {
     /// Waits for what `phase` left behind, and reports both together.
     fn settle(
         &self,
-        phase: Phase,
+        phase: &str,
         start: Moment,
         outcome: &Outcome,
         alone: &Record,
     ) -> Result<Record> {
-        let bar = self.bar(0, &format!("{}{SETTLED}", phase.name()));
+        let name = format!("{phase}{SETTLED}");
+        let bar = self.bar(0, &name);
         let began = clock::now();
         let settled = self.store.settle(Duration::from_secs(self.options.settle_cap))?;
         let time = clock::since(began);
         bar.finish_and_clear();
-        let name = format!("{}{SETTLED}", phase.name());
         let mut record = self.record(&name, start, outcome)?;
         let seconds = outcome.time + time;
         record.seconds = seconds.as_secs_f64();
         record.kops = team::kops(outcome.tally.operations, seconds);
         record.kops_worst_second = alone.kops_worst_second;
-        record.detail = None;
+        if let Some(detail) = record.detail.as_mut().and_then(Value::as_object_mut) {
+            // These are in the record of the phase alone.
+            detail.retain(|name, _| !OF_PHASE_ALONE.contains(&name.as_str()));
+        }
         record.settings["settled"] = json!(settled == Settled::Done);
         record.settings["settle_seconds"] = json!(time.as_secs_f64());
         Ok(record)
     }
 
+    /// The name in results of the phase with this place in the list: one that runs again is `a#2`.
+    fn name_of(&self, index: usize) -> String {
+        let phases = &self.options.phases;
+        let phase = phases[index];
+        match phases[..index].iter().filter(|earlier| **earlier == phase).count() {
+            0 => phase.name().to_owned(),
+            before => format!("{}#{}", phase.name(), before + 1),
+        }
+    }
+
     fn moment(&self) -> Result<Moment> {
-        Ok(Moment { usage: Usage::now()?, log_bytes: self.store.counters()?.log_bytes })
+        Ok(Moment { usage: Usage::now()?, counters: self.store.counters()? })
     }
 
     fn team(&self, job: &Job) -> Result<Outcome> {
@@ -322,7 +356,7 @@ impl Run<'_> {
             cpu_sys: used.cpu_sys,
             read_bytes: used.read_bytes,
             write_bytes: used.write_bytes,
-            log_bytes: now.log_bytes.zip(start.log_bytes).map(|(now, before)| now - before),
+            log_bytes: difference(now.counters.log_bytes, start.counters.log_bytes),
             write_amplification: ratio(used.write_bytes, tally.user_bytes),
             rss_bytes: memory.rss_bytes,
             rss_peak_bytes: memory.rss_peak_bytes,
@@ -331,7 +365,7 @@ impl Run<'_> {
             latency_us: tally.latencies.percentiles(),
             settings: self.settings(outcome),
             detail: match self.options.detail {
-                true => Some(self.detail(outcome, used)?),
+                true => Some(detail(outcome, used, start.counters, now.counters)),
                 false => None,
             },
         })
@@ -351,27 +385,34 @@ impl Run<'_> {
         settings["memory_limit"] = json!(self.memory_limit);
         settings["capped"] = json!(outcome.capped);
         settings["user_bytes"] = json!(outcome.tally.user_bytes);
-        settings["driver_bytes"] = json!(self.shared.versions.memory_bytes());
+        settings["driver_bytes"] = json!(self.shared.memory_bytes());
         settings["machine"] = json!(process::machine());
         settings["started_unix_seconds"] = json!(self.started);
         settings
     }
+}
 
-    fn detail(&self, outcome: &Outcome, used: Usage) -> Result<Value> {
-        let kops: Vec<f64> = outcome.seconds.iter().map(|second| second.kops).collect();
-        let rss: Vec<u64> = outcome.seconds.iter().map(|second| second.rss_bytes).collect();
-        let mut distributions = Map::new();
-        for (kind, steps) in outcome.tally.latencies.distributions() {
-            distributions.insert(kind.name().to_owned(), json!(steps));
-        }
-        Ok(json!({
-            "kops_by_second": kops,
-            "rss_bytes_by_second": rss,
-            "latency_us_distribution": distributions,
-            "cancelled_write_bytes": used.cancelled_bytes,
-            "log_disk_bytes": self.store.counters()?.log_disk_bytes,
-        }))
+/// What is only reported if asked.
+fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Value {
+    let kops: Vec<f64> = outcome.seconds.iter().map(|second| second.kops).collect();
+    let rss: Vec<u64> = outcome.seconds.iter().map(|second| second.rss_bytes).collect();
+    let mut distributions = Map::new();
+    for (kind, steps) in outcome.tally.latencies.distributions() {
+        distributions.insert(kind.name().to_owned(), json!(steps));
     }
+    json!({
+        "kops_by_second": kops,
+        "rss_bytes_by_second": rss,
+        "latency_us_distribution": distributions,
+        "cancelled_write_bytes": used.cancelled_bytes,
+        "data_bytes_written_by_store": difference(now.data_bytes, before.data_bytes),
+        "log_disk_bytes": now.log_disk_bytes,
+    })
+}
+
+/// How far a counter went.
+fn difference(now: Option<u64>, before: Option<u64>) -> Option<u64> {
+    Some(now?.saturating_sub(before?))
 }
 
 /// Says in which phase it failed.

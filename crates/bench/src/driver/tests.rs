@@ -275,6 +275,17 @@ fn every_fault_fails_the_phase_that_meets_it() {
 }
 
 #[test]
+fn a_phase_may_run_again_and_a_directory_is_for_one_run() {
+    let records = run_model("sound", &["--phases", "load,d,d,d"]).unwrap();
+    let phases: Vec<&str> = records.iter().map(|record| record.phase.as_str()).collect();
+    assert_eq!(phases[2..], ["d", "d+settle", "d#2", "d#2+settle", "d#3", "d#3+settle"]);
+    let directory = tempfile::tempdir().unwrap();
+    let _held = lock(directory.path()).unwrap();
+    let told = lock(directory.path()).unwrap_err().to_string();
+    assert!(told.contains("another run"), "{told}");
+}
+
+#[test]
 fn the_cap_ends_a_load_and_what_would_follow() {
     // Two threads need three seconds at least.
     let records = run_model("slow", &["--cap", "1", "--phases", "load,c"]).unwrap();

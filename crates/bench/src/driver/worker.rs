@@ -47,6 +47,12 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// The memory that all this takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let bytes = self.versions.memory_bytes() + self.keys.memory_bytes();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
     /// The threads.
     pub fn threads(&self) -> u64 {
         u64::try_from(self.inserted.len()).unwrap_or(u64::MAX)

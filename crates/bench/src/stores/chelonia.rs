@@ -11,11 +11,14 @@ use crate::options::Durability;
 use crate::stores::{
     Answers, Counters, Entries, Facts, Kind, Session, Settled, Store, StoreOptions,
 };
-use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions};
+use chelonia::{Database, EngineKind, FilterKind, Keyspace, KeyspaceOptions};
 use std::time::Duration;
 
 /// How often a settle looks whether memtables are gone.
 const SETTLE_STEP: Duration = Duration::from_millis(10);
+
+/// The default of the library.
+const FILTER_BITS: u32 = 12;
 
 /// A database with one keyspace.
 struct Chelonia {
@@ -47,7 +50,10 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         .durability(durability)
         .open()
         .map_err(|error| Failure::failed("open", error))?;
-    let mut keyspace_options = KeyspaceOptions::new().engine(engine);
+    let mut keyspace_options = KeyspaceOptions::new()
+        .engine(engine)
+        .filter(FilterKind::Bloom)
+        .filter_bits_per_key(FILTER_BITS);
     if let Some(bytes) = options.checkpoint_distance {
         keyspace_options = keyspace_options.checkpoint_distance(bytes);
     }
@@ -60,7 +66,7 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         ("log", if io.mapped_log { "mapped" } else { "written" }.to_owned()),
         ("data", if io.direct { "O_DIRECT" } else { "buffered" }.to_owned()),
         ("file_system", io.file_system),
-        ("filter", "Bloom, 12 bits per key".to_owned()),
+        ("filter", format!("Bloom, {FILTER_BITS} bits per key")),
     ];
     Ok(Box::new(Chelonia { database, keyspace, settings }))
 }
@@ -109,6 +115,7 @@ impl Store for Chelonia {
         let stats = self.database.stats();
         Ok(Counters {
             log_bytes: Some(stats.io.log_bytes_written),
+            data_bytes: Some(stats.io.data_bytes_written),
             log_disk_bytes: Some(stats.disk.log_file_bytes),
         })
     }

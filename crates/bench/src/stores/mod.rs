@@ -64,6 +64,8 @@ pub struct Facts {
 pub struct Counters {
     /// Bytes written to its log.
     pub log_bytes: Option<u64>,
+    /// Bytes written elsewhere.
+    pub data_bytes: Option<u64>,
     /// Bytes of its log on disk now.
     pub log_disk_bytes: Option<u64>,
 }
