@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Beyond this a thread sleeps until shortly before the time that it waits for; then it spins, for
-/// a sleep may end late by about this much.
+/// Beyond this a thread sleeps until shortly before the time that it waits for, as a sleep may end
+/// late by about this much; then it asks again and again, and lets others go first.
 const SPIN: Duration = Duration::from_micros(100);
 
 /// Now.
@@ -39,7 +39,7 @@ pub fn wait_until(time: Instant) {
         if left > SPIN * 2 {
             sleep(left.saturating_sub(SPIN));
         } else {
-            std::hint::spin_loop();
+            std::thread::yield_now();
         }
     }
 }

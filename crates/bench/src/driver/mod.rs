@@ -116,8 +116,10 @@ fn plan(options: &Options) -> Result<Shared> {
     let slack = INSERTS_SLACK * options.threads;
     let capacity = records + inserting * (operations / INSERTS_SHARE + slack) + options.threads;
     let keys = keys.with_capacity(capacity);
-    let states = usize::try_from(capacity)
-        .map_err(|_| Failure::usage("--records: too many for this machine"))?;
+    let small = |number: u64| {
+        usize::try_from(number).map_err(|_| Failure::usage("--records: too many for this machine"))
+    };
+    let (states, threads) = (small(capacity)?, small(options.threads)?);
     let mut last_key = Vec::new();
     let mut key = Vec::new();
     for record in 0..records {
@@ -128,7 +130,7 @@ fn plan(options: &Options) -> Result<Shared> {
     }
     Ok(Shared {
         values: Values::new(options.value_size),
-        versions: Versions::new(states),
+        versions: Versions::new(states, threads),
         records,
         capacity,
         inserted: (0..options.threads).map(|_| AtomicU64::new(0)).collect(),

@@ -9,6 +9,7 @@
 //! and the cap, stop all.
 
 use crate::driver::clock;
+use crate::driver::versions::Counter;
 use crate::driver::worker::{Place, Shared, Tally, Worker};
 use crate::failure::Result;
 use crate::process::Memory;
@@ -66,11 +67,6 @@ pub struct Outcome {
     /// The cap ended it.
     pub capped: bool,
 }
-
-/// A counter on a cache line of its own.
-#[repr(align(128))]
-#[derive(Debug, Default)]
-struct Counter(AtomicU64);
 
 /// How threads are told and seen.
 struct Control {

@@ -32,6 +32,8 @@ enum Fault {
     Skips,
     /// Scans end one entry too early.
     EndsEarly,
+    /// Scans see what was loaded and none of the updates, but for their first entry.
+    ScansOld,
     /// Scans go down.
     GoesDown,
     /// Removes do nothing.
@@ -43,7 +45,7 @@ enum Fault {
 /// The least time of a call of the slow one.
 const SLOW_MICROS: f64 = 2000.0;
 
-const FAULTS: [(&str, Fault); 13] = [
+const FAULTS: [(&str, Fault); 14] = [
     ("sound", Fault::None),
     ("slow", Fault::Slow),
     ("batches", Fault::Batches),
@@ -54,6 +56,7 @@ const FAULTS: [(&str, Fault); 13] = [
     ("invents", Fault::Invents),
     ("skips", Fault::Skips),
     ("ends-early", Fault::EndsEarly),
+    ("scans-old", Fault::ScansOld),
     ("goes-down", Fault::GoesDown),
     ("keeps-removed", Fault::KeepsRemoved),
     ("mixes-answers", Fault::MixesAnswers),
@@ -61,6 +64,8 @@ const FAULTS: [(&str, Fault); 13] = [
 
 struct Model {
     map: Mutex<Map>,
+    /// What was first inserted.
+    loaded: Mutex<Map>,
     fault: Fault,
     writes: AtomicU64,
     was_settled: AtomicBool,
@@ -70,6 +75,7 @@ fn open_model(options: &StoreOptions) -> Result<Box<dyn Store>> {
     let (_, fault) = FAULTS.into_iter().find(|(name, _)| *name == options.engine).unwrap();
     Ok(Box::new(Model {
         map: Mutex::default(),
+        loaded: Mutex::default(),
         fault,
         writes: AtomicU64::new(0),
         was_settled: AtomicBool::new(false),
@@ -137,6 +143,9 @@ impl Session for ModelSession<'_> {
             Fault::LosesUpdate => is_there && number % 10 == 7,
             _ => false,
         };
+        if !is_there && self.model.fault == Fault::ScansOld {
+            self.model.loaded.lock().unwrap().insert(key.to_vec(), value.to_vec());
+        }
         if !is_lost {
             self.write(key, Some(value));
         }
@@ -173,6 +182,7 @@ impl Session for ModelSession<'_> {
 
     fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()> {
         let map = self.model.map.lock().unwrap();
+        let loaded = self.model.loaded.lock().unwrap();
         let found: Vec<_> = map.range(from.to_vec()..).take(count + 1).collect();
         let mut chosen: Vec<usize> = (0..found.len().min(count)).collect();
         match self.model.fault {
@@ -183,7 +193,9 @@ impl Session for ModelSession<'_> {
         }
         chosen.retain(|index| *index < found.len());
         for index in chosen {
-            entries.push(found[index].0, found[index].1);
+            let (key, value) = found[index];
+            let is_old = self.model.fault == Fault::ScansOld && index > 0;
+            entries.push(key, if is_old { &loaded[key] } else { value });
         }
         Ok(())
     }
@@ -263,6 +275,7 @@ fn every_fault_fails_the_phase_that_meets_it() {
         ("keeps-removed", "load,q", "not the next"),
         ("ends-early", "load,q", "too early"),
         ("skips", "load,q", "not the next"),
+        ("scans-old", "load,a,e", "is an old one"),
         ("mixes-answers", "load,m", "another record"),
     ] {
         let failure = run_model(name, &["--phases", phases]).unwrap_err();

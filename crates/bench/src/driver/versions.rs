@@ -14,10 +14,15 @@
 //! 3. Versions start again after [`VERSION_MAX`]. Only a read that took longer than
 //!    [`EXACT_READ_MAX`] could meet so many updates of one record; it may give any version.
 //!
-//! Two bytes a record, touched before the run. Threads share it freely.
+//! 4. A scan meets records that nobody named before it began, so their states then are not known.
+//!    Where no update at all was in flight from its start to its end ([`Versions::quiet`]), each
+//!    must be at its newest version.
+//!
+//! Two bytes a record, touched before the run. Threads share it freely; each counts its updates on
+//! a cache line of its own.
 
 use crate::workload::values::{VERSION_MAX, Version};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
 const IN_FLIGHT: u16 = 1 << 15;
@@ -30,7 +35,14 @@ const EXACT_READ_MAX: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub struct Versions {
     states: Vec<AtomicU16>,
+    /// For each thread, twice the updates that it finished, and one more if one is in flight.
+    updates: Vec<Counter>,
 }
+
+/// A counter on a cache line of its own.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+pub struct Counter(pub AtomicU64);
 
 /// What is known of a record at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,9 +69,12 @@ impl State {
 }
 
 impl Versions {
-    /// All records at version 0.
-    pub fn new(records: usize) -> Self {
-        Self { states: (0..records).map(|_| AtomicU16::new(0)).collect() }
+    /// All records at version 0, updated by so many threads.
+    pub fn new(records: usize, threads: usize) -> Self {
+        Self {
+            states: (0..records).map(|_| AtomicU16::new(0)).collect(),
+            updates: (0..threads).map(|_| Counter::default()).collect(),
+        }
     }
 
     /// The memory it takes.
@@ -72,8 +87,25 @@ impl Versions {
         State(self.of(record).load(Ordering::Acquire))
     }
 
-    /// Begins an update of `record`, once no other is in flight; gives the version it makes.
-    pub fn begin(&self, record: u64) -> Version {
+    /// A number that is the same at two moments if no update was in flight between them; `None` if
+    /// one is now. Whoever compares versions with it reads their states before the second moment.
+    pub fn quiet(&self) -> Option<u64> {
+        let mut sum = 0;
+        for counter in &self.updates {
+            let updates = counter.0.load(Ordering::Acquire);
+            if !updates.is_multiple_of(2) {
+                return None;
+            }
+            sum += updates;
+        }
+        Some(sum)
+    }
+
+    /// Begins an update of `record` by `thread`, once no other is in flight; gives the version it
+    /// makes.
+    pub fn begin(&self, record: u64, thread: u64) -> Version {
+        // Before the store can show anything of it.
+        self.count(thread);
         let state = self.of(record);
         let mut spins = 0_u32;
         loop {
@@ -95,9 +127,16 @@ impl Versions {
         }
     }
 
-    /// The update of `record` to `version` is committed.
-    pub fn finish(&self, record: u64, version: Version) {
+    /// The update of `record` to `version` by `thread` is committed.
+    pub fn finish(&self, record: u64, version: Version, thread: u64) {
         self.of(record).store(version, Ordering::Release);
+        self.count(thread);
+    }
+
+    /// Only `thread` itself counts.
+    fn count(&self, thread: u64) {
+        let counter = &self.updates[usize::try_from(thread).unwrap_or(usize::MAX)].0;
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     fn of(&self, record: u64) -> &AtomicU16 {
@@ -114,15 +153,18 @@ mod tests {
 
     #[test]
     fn a_read_gives_the_newest_or_what_is_in_flight() {
-        let versions = Versions::new(2);
+        let versions = Versions::new(2, 1);
+        assert_eq!(versions.quiet(), Some(0));
         let idle = versions.state(1);
         assert!(idle.permits(idle, SHORT, 0));
         assert!(!idle.permits(idle, SHORT, 1) && !idle.permits(idle, SHORT, VERSION_MAX));
-        assert_eq!(versions.begin(1), 1);
+        assert_eq!(versions.begin(1, 0), 1);
+        assert_eq!(versions.quiet(), None);
         let writing = versions.state(1);
         assert!(idle.permits(writing, SHORT, 0) && idle.permits(writing, SHORT, 1));
         assert!(!idle.permits(writing, SHORT, 2));
-        versions.finish(1, 1);
+        versions.finish(1, 1, 0);
+        assert_eq!(versions.quiet(), Some(2));
         let written = versions.state(1);
         assert!(writing.permits(written, SHORT, 0) && writing.permits(written, SHORT, 1));
         assert!(!written.permits(written, SHORT, 0), "an old value");
@@ -132,11 +174,11 @@ mod tests {
 
     #[test]
     fn versions_start_again() {
-        let versions = Versions::new(1);
+        let versions = Versions::new(1, 4);
         for expected in (1..=VERSION_MAX).chain([0]) {
-            let version = versions.begin(0);
+            let version = versions.begin(0, 0);
             assert_eq!(version, expected);
-            versions.finish(0, version);
+            versions.finish(0, version, 0);
         }
         let (last, first) = (State(VERSION_MAX), versions.state(0));
         assert!(last.permits(first, SHORT, 0) && last.permits(first, SHORT, VERSION_MAX));
@@ -147,13 +189,14 @@ mod tests {
 
     #[test]
     fn updates_of_a_record_come_one_after_the_other() {
-        let versions = Versions::new(1);
+        let versions = Versions::new(1, 4);
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
+            for thread in 0..4 {
+                let versions = &versions;
+                scope.spawn(move || {
                     for _ in 0..1000 {
-                        let version = versions.begin(0);
-                        versions.finish(0, version);
+                        let version = versions.begin(0, thread);
+                        versions.finish(0, version, thread);
                     }
                 });
             }

@@ -256,11 +256,11 @@ impl<'a> Worker<'a> {
 
     fn update(&mut self, record: u64) -> Result<Timed> {
         self.shared.keys.write(record, &mut self.key);
-        let version = self.shared.versions.begin(record);
+        let version = self.shared.versions.begin(record, self.place.thread);
         self.shared.values.write(record, version, &mut self.value);
         let timed = self.put(Kind::Update);
         // Also after an error: nobody is to wait for ever.
-        self.shared.versions.finish(record, version);
+        self.shared.versions.finish(record, version, self.place.thread);
         timed
     }
 
@@ -303,9 +303,9 @@ impl<'a> Worker<'a> {
 
     fn read_modify_write(&mut self, record: u64) -> Result<Timed> {
         self.shared.keys.write(record, &mut self.key);
-        let version = self.shared.versions.begin(record);
+        let version = self.shared.versions.begin(record, self.place.thread);
         let timed = self.modify(record, version);
-        self.shared.versions.finish(record, version);
+        self.shared.versions.finish(record, version, self.place.thread);
         timed
     }
 
@@ -341,11 +341,13 @@ impl<'a> Worker<'a> {
 
     fn scan(&mut self, record: u64, length: u64) -> Result<Timed> {
         self.shared.keys.write(record, &mut self.key);
+        let quiet = self.shared.versions.quiet();
         let before = self.shared.versions.state(record);
         let timed = self.scan_from_key(length)?;
         let after = self.shared.versions.state(record);
         let time = timed.end.saturating_duration_since(timed.start);
         self.check_scan(record, length, |seen| before.permits(after, time, seen))?;
+        self.check_newest(quiet)?;
         Ok(timed)
     }
 
@@ -395,6 +397,26 @@ impl<'a> Worker<'a> {
             return Err(Failure::wrong(format!("scan from {record}: it ended too early")));
         }
         self.entries = entries;
+        Ok(())
+    }
+
+    /// Fails if an entry of the scan is an old one: one of them, as each costs a look at a random
+    /// place in memory. Nothing is known if an update was in flight since `quiet` was asked.
+    fn check_newest(&self, quiet: Option<u64>) -> Result<()> {
+        let count = self.entries.len().max(1);
+        let chosen = usize::try_from(self.tally.operations).unwrap_or(0) % count;
+        let entry = self.entries.iter().nth(chosen);
+        let Some((record, seen)) = entry.and_then(|(_, value)| self.shared.values.read(value))
+        else {
+            return Ok(());
+        };
+        let newest = self.shared.versions.state(record).version();
+        if quiet.is_none() || quiet != self.shared.versions.quiet() {
+            return Ok(());
+        }
+        if self.is_exact() && seen != newest {
+            return Err(Failure::wrong(format!("scan: record {record} is an old one")));
+        }
         Ok(())
     }
 
