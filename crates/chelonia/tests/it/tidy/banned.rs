@@ -12,13 +12,16 @@ use super::{Finding, Tree};
 enum Scope {
     /// The library, its tests excepted.
     Library,
-    /// The library and the program, their tests excepted.
+    /// The library and the programs, their tests excepted.
     Production,
-    /// The program alone.
+    /// The programs alone.
     Program,
     /// Every Rust file.
     Everywhere,
 }
+
+/// The programs: they speak the public API.
+const PROGRAMS: [&str; 2] = ["crates/chelonia-cli/src/", "crates/bench/src/"];
 
 struct Rule {
     words: &'static [&'static str],
@@ -137,7 +140,7 @@ fn occurrences(source: &Source, word: &str) -> Vec<usize> {
 
 fn applies(rule: &Rule, source: &Source) -> bool {
     let library = source.library_path();
-    let program = source.path.strip_prefix("crates/chelonia-cli/src/");
+    let program = PROGRAMS.iter().find_map(|program| source.path.strip_prefix(program));
     let path = match rule.scope {
         Scope::Everywhere => return true,
         Scope::Library => library,
@@ -203,6 +206,7 @@ mod tests {
             0
         );
         assert_eq!(count("crates/chelonia-cli/src/main.rs", "fn f() { println!(); }"), 0);
+        assert_eq!(count("crates/bench/src/main.rs", "use chelonia::internals::run;"), 1);
     }
 
     #[test]

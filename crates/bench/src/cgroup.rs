@@ -1,0 +1,192 @@
+//! A memory cgroup around the process, for stores that read through the page cache: only the kernel
+//! can hold what it caches for them to the memory that all stores may use.
+//!
+//! The group is made where the process already is, so that it never leaves the limits that others
+//! set, and it is removed at the end:
+//!
+//! | hierarchy | the group is | the limit is in |
+//! | --- | --- | --- |
+//! | version 2 | beside the own one: no group with processes may have limits below | `memory.max` |
+//! | version 1 | below the own one | `memory.limit_in_bytes` |
+//!
+//! Where that is not allowed the run goes on and its results say `memory not limited`.
+
+use std::path::{Path, PathBuf};
+use std::process;
+
+/// What a store may need beyond its caches, as it was measured: code, stacks, allocator, dirty
+/// pages.
+const ALLOWANCE_BYTES: u64 = 100_000_000;
+
+/// How the memory of the process is limited; undone when dropped.
+#[derive(Debug)]
+pub enum Limit {
+    /// The store bounds itself.
+    NotNeeded,
+    /// By a group.
+    Group(Group),
+    /// Not at all: why.
+    Failed(String),
+}
+
+/// A group that was made for this process.
+#[derive(Debug)]
+pub struct Group {
+    path: PathBuf,
+    /// Where the process was before.
+    origin: PathBuf,
+    bytes: u64,
+}
+
+/// A group with a limit file of this name.
+struct Place {
+    parent: PathBuf,
+    origin: PathBuf,
+    limit_file: &'static str,
+}
+
+/// Limits the process to `memory` and what it needs beside its store, if that `is_needed`.
+pub fn enter(is_needed: bool, memory: u64, driver_bytes: u64) -> Limit {
+    if !is_needed {
+        return Limit::NotNeeded;
+    }
+    let bytes = memory.saturating_add(driver_bytes).saturating_add(ALLOWANCE_BYTES);
+    let made = find().and_then(|place| Group::make(&place, bytes));
+    made.map_or_else(Limit::Failed, Limit::Group)
+}
+
+impl Limit {
+    /// In words, for results.
+    pub fn describe(&self) -> String {
+        match self {
+            Limit::NotNeeded => "by the store".to_owned(),
+            Limit::Group(group) => format!("memory cgroup of {} bytes", group.bytes),
+            Limit::Failed(why) => format!("memory not limited ({why})"),
+        }
+    }
+}
+
+impl Group {
+    fn make(place: &Place, bytes: u64) -> Result<Self, String> {
+        let path = place.parent.join(name(process::id()));
+        std::fs::create_dir(&path).map_err(|error| format!("no cgroup: {error}"))?;
+        let group = Self { path, origin: place.origin.clone(), bytes };
+        let set = |file: &str, text: String| {
+            let path = group.path.join(file);
+            std::fs::write(path, text).map_err(|error| format!("cgroup, {file}: {error}"))
+        };
+        set(place.limit_file, bytes.to_string())?;
+        set("cgroup.procs", process::id().to_string())?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What cannot be undone is left to whoever looks: an empty group limits nobody.
+        let _ = std::fs::write(self.origin.join("cgroup.procs"), process::id().to_string());
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+fn name(process: u32) -> String {
+    format!("chelonia-bench-{process}")
+}
+
+/// Removes the group of a process that did not end by itself.
+pub fn remove_of(process: u32) {
+    if let Ok(place) = find() {
+        let _ = std::fs::remove_dir(place.parent.join(name(process)));
+    }
+}
+
+/// Where a group of this process can be.
+fn find() -> Result<Place, String> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    place(&read("/proc/self/cgroup"), &read("/proc/self/mounts"))
+        .ok_or_else(|| "there is no memory cgroup".to_owned())
+}
+
+/// From the texts of the kernel: `/proc/self/cgroup` has lines `id:controllers:path`, the mounts
+/// `device folder type options ...`.
+fn place(groups: &str, mounts: &str) -> Option<Place> {
+    let mounted = |kind: &str, option: &str| {
+        let mut mounts = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        mounts.find_map(|fields| match fields[..] {
+            [_, folder, of, options, ..] if of == kind => {
+                let has = option.is_empty() || options.split(',').any(|one| one == option);
+                has.then(|| PathBuf::from(folder))
+            }
+            _ => None,
+        })
+    };
+    let group = |controller: &str| {
+        let mut lines = groups.lines().map(|line| line.splitn(3, ':').collect::<Vec<_>>());
+        lines.find_map(|fields| match fields[..] {
+            [_, controllers, path] if controllers.split(',').any(|one| one == controller) => {
+                Some(path.trim_start_matches('/').to_owned())
+            }
+            _ => None,
+        })
+    };
+    let below =
+        |folder: &Path, path: &str| if path.is_empty() { folder.into() } else { folder.join(path) };
+    if let (Some(folder), Some(path)) = (mounted("cgroup", "memory"), group("memory")) {
+        let origin = below(&folder, &path);
+        return Some(Place { parent: origin.clone(), origin, limit_file: "memory.limit_in_bytes" });
+    }
+    let (folder, path) = (mounted("cgroup2", "")?, group("")?);
+    let origin = below(&folder, &path);
+    let parent = if path.is_empty() { origin.clone() } else { origin.parent()?.to_path_buf() };
+    Some(Place { parent, origin, limit_file: "memory.max" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_hierarchies_are_found() {
+        let found = place(
+            "4:memory:/jobs/7\n0::/\n",
+            "cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0\n\
+             cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n",
+        )
+        .unwrap();
+        assert_eq!(found.parent, Path::new("/sys/fs/cgroup/memory/jobs/7"));
+        assert_eq!(found.limit_file, "memory.limit_in_bytes");
+        let found = place("0::/user/scope\n", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").unwrap();
+        assert_eq!(found.parent, Path::new("/sys/fs/cgroup/user"));
+        assert_eq!(found.origin, Path::new("/sys/fs/cgroup/user/scope"));
+        assert_eq!(found.limit_file, "memory.max");
+        let root = place("0::/\n", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").unwrap();
+        assert_eq!(root.parent, root.origin);
+        assert!(place("", "").is_none());
+    }
+
+    #[test]
+    fn a_group_is_made_limited_entered_and_left() {
+        // A plain folder in the place of the kernel's: the files that are written are seen.
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place {
+            parent: directory.path().to_path_buf(),
+            origin: directory.path().to_path_buf(),
+            limit_file: "memory.max",
+        };
+        let group = Group::make(&place, 950).unwrap();
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        assert_eq!(read(group.path.join("memory.max")), "950");
+        assert_eq!(read(group.path.join("cgroup.procs")), process::id().to_string());
+        drop(group);
+        assert_eq!(read(directory.path().join("cgroup.procs")), process::id().to_string());
+        let missing = Place { parent: directory.path().join("none"), ..place };
+        assert!(Group::make(&missing, 950).is_err());
+    }
+
+    #[test]
+    fn results_say_how_memory_is_limited() {
+        assert_eq!(enter(false, 1, 1).describe(), "by the store");
+        let failed = Limit::Failed("no root".to_owned());
+        assert_eq!(failed.describe(), "memory not limited (no root)");
+    }
+}

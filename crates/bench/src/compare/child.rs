@@ -1,0 +1,97 @@
+//! One run in a process of its own, so that no store's memory, threads or crash is another's.
+
+use crate::cgroup;
+use crate::failure::{Failure, Result};
+use crate::options::Options;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+/// The signal that the kernel sends to a process that is out of memory.
+const SIGKILL: i32 = 9;
+
+/// The exit code of a run that read a wrong value.
+const CODE_WRONG: i32 = 1;
+
+/// How a run ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// All phases, or as far as the cap let it.
+    Done,
+    /// It read a wrong value.
+    Wrong,
+    /// It could not go on: how.
+    Failed(String),
+}
+
+impl Ended {
+    /// In words, for results.
+    pub fn describe(&self) -> &str {
+        match self {
+            Ended::Done => "done",
+            Ended::Wrong => "read a wrong value",
+            Ended::Failed(how) => how,
+        }
+    }
+
+    fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(0), _) => Ended::Done,
+            (Some(CODE_WRONG), _) => Ended::Wrong,
+            (Some(code), _) => Ended::Failed(format!("failed with exit code {code}")),
+            (None, Some(SIGKILL)) => Ended::Failed("killed, probably for its memory".to_owned()),
+            (None, signal) => Ended::Failed(format!("died by signal {}", signal.unwrap_or(0))),
+        }
+    }
+}
+
+/// Runs `engine`; results go to the file `part`, progress and errors to our standard error.
+pub fn run(engine: &str, options: &Options, part: &Path) -> Result<Ended> {
+    remove(part)?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::failed("find this program to run it again", error))?;
+    let mut child = Command::new(program)
+        .arg("run")
+        .args(["--engine", engine])
+        .args(options.arguments())
+        .arg("--json")
+        .arg(part)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|error| Failure::failed("run this program again", error))?;
+    let process = child.id();
+    let status = child.wait().map_err(|error| Failure::failed("wait for a run", error))?;
+    let ended = Ended::of(status);
+    if ended != Ended::Done {
+        // It may not have come to removing it itself.
+        cgroup::remove_of(process);
+    }
+    Ok(ended)
+}
+
+/// Removes a file, if it is there.
+pub fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::failed(format!("remove {}", path.display()), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_has_words() {
+        // The raw status of a process: its exit code in the second byte, its signal in the first.
+        let of = |status: i32| Ended::of(ExitStatus::from_raw(status));
+        assert_eq!(of(0), Ended::Done);
+        assert_eq!(of(1 << 8), Ended::Wrong);
+        assert_eq!(of(3 << 8).describe(), "failed with exit code 3");
+        assert!(of(9).describe().contains("memory"));
+        assert_eq!(of(11).describe(), "died by signal 11");
+    }
+}

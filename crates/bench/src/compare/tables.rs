@@ -1,0 +1,381 @@
+//! The tables of a comparison, for a terminal and for a page.
+//!
+//! A cell is the median over the repeats, with the least and the greatest if there are several. A
+//! dash stands where there is nothing: a phase after a load that the cap ended, or after the end of
+//! a store.
+
+use crate::compare::summary::{self, Spread};
+use crate::driver::latency::Kind;
+use crate::record::{Record, SETTLED};
+use crate::table::{Table, megabytes, short};
+use crate::workload::phases::Phase;
+use serde_json::Value;
+use std::fmt::Write;
+
+/// What stands where there is nothing.
+const NOTHING: &str = "\u{2013}";
+
+const SECONDS_PER_DAY: u64 = 86_400;
+
+/// Facts in words, then tables with titles.
+pub struct Report {
+    facts: Vec<String>,
+    tables: Vec<(String, Table)>,
+}
+
+impl Report {
+    /// Of the stores `engines`, each divided by `baseline`.
+    pub fn new(records: &[Record], engines: &[String], baseline: &str) -> Self {
+        let view = View { records, engines, phases: phases(records) };
+        let tables = vec![
+            ("Throughput, thousands of operations a second".to_owned(), view.throughput()),
+            (format!("Times as fast as {baseline}"), view.ratios(baseline)),
+            ("Worst second, thousands of operations a second".to_owned(), view.worst_seconds()),
+            ("Load and its settle".to_owned(), view.load()),
+            ("Microseconds of processors for an operation".to_owned(), view.processors()),
+            ("Bytes read for an operation".to_owned(), view.reads()),
+            ("Resident memory at most, MB".to_owned(), view.memory()),
+            ("Latency in microseconds, p50 / p99 / p99.9 / max".to_owned(), view.latencies()),
+        ];
+        Self { facts: facts(records, engines), tables }
+    }
+
+    /// For a terminal.
+    pub fn text(&self) -> String {
+        let mut text = self.facts.join("\n");
+        for (title, table) in &self.tables {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n\n{title}\n{}", table.text().trim_end());
+        }
+        text + "\n"
+    }
+
+    /// For a page.
+    pub fn markdown(&self) -> String {
+        let mut text: String = self.facts.iter().map(|fact| format!("- {fact}\n")).collect();
+        for (title, table) in &self.tables {
+            let _ = write!(text, "\n### {title}\n\n{}", table.markdown());
+        }
+        text
+    }
+}
+
+/// What was measured, on what, with which settings.
+fn facts(records: &[Record], engines: &[String]) -> Vec<String> {
+    let Some(first) = records.first() else { return vec!["No results.".to_owned()] };
+    let setting = |name: &str| match &first.settings[name] {
+        Value::String(text) => text.clone(),
+        Value::Null => "none".to_owned(),
+        other => other.to_string(),
+    };
+    let started = first.settings["started_unix_seconds"].as_u64().unwrap_or(0);
+    let repeats = records.iter().map(summary::repeat_of).max().unwrap_or(1);
+    let mut facts = vec![
+        format!("{}; {}; {repeats} repeats", date(started), setting("machine")),
+        format!(
+            "{} records, keys {} of {} bytes, values of {} bytes, {} operations a phase ({} with \
+             scans), {} before zipfian phases, {} threads, memory {} bytes, durability {}",
+            setting("records"),
+            setting("keys"),
+            setting("key_size"),
+            setting("value_size"),
+            setting("ops"),
+            setting("scan_ops"),
+            setting("warmup"),
+            setting("threads"),
+            setting("memory_bytes"),
+            setting("durability"),
+        ),
+    ];
+    facts.extend(engines.iter().map(|engine| about(records, engine)));
+    facts
+}
+
+/// A store, its settings, and how its runs ended if not well.
+fn about(records: &[Record], engine: &str) -> String {
+    let own = || records.iter().filter(|record| record.engine == engine);
+    let Some(record) = own().next() else { return format!("{engine}: no results") };
+    let settings = record.settings["store"].as_object().into_iter().flatten();
+    let settings: Vec<String> = settings
+        .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
+        .collect();
+    let mut text = format!("{engine} {}: {}", record.version, settings.join(", "));
+    let limit = record.settings["memory_limit"].as_str().unwrap_or_default();
+    if limit != "by the store" {
+        let _ = write!(text, "; {limit}");
+    }
+    if let Some(count @ 2..) = record.settings["commit_every"].as_u64() {
+        let _ = write!(text, "; no log, one commit for {count} writes of a thread");
+    }
+    if let Some(load) = own().find(|record| is_capped_load(record)) {
+        let _ = write!(text, "; the cap ended its load after {} records", load.ops);
+    }
+    let ended = own().filter_map(|record| record.settings["ended"].as_str());
+    if let Some(ended) = ended.into_iter().find(|ended| *ended != "done") {
+        let _ = write!(text, "; {ended}");
+    }
+    let unsettled = own().find(|record| record.settings["settled"] == Value::Bool(false));
+    if let Some(record) = unsettled {
+        let _ = write!(text, "; not settled after its time: {}", record.phase);
+    }
+    text
+}
+
+fn is_capped_load(record: &Record) -> bool {
+    record.phase == Phase::Load.name() && record.settings["capped"] == Value::Bool(true)
+}
+
+/// The names of all phases that any store has, in the order in which they ran.
+fn phases(records: &[Record]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let longest = |engine: &str| summary_length(records, engine);
+    let widest = records.iter().max_by_key(|record| longest(&record.engine));
+    let order = widest.map(|record| record.engine.clone()).unwrap_or_default();
+    let (first, rest): (Vec<&Record>, Vec<&Record>) =
+        records.iter().partition(|record| record.engine == order);
+    for record in first.into_iter().chain(rest) {
+        if !names.contains(&record.phase) {
+            names.push(record.phase.clone());
+        }
+    }
+    names
+}
+
+fn summary_length(records: &[Record], engine: &str) -> usize {
+    records.iter().filter(|record| record.engine == engine).count()
+}
+
+/// The results and what the rows and columns are.
+struct View<'a> {
+    records: &'a [Record],
+    engines: &'a [String],
+    phases: Vec<String>,
+}
+
+impl View<'_> {
+    /// A row for each store, a column for each of `phases`.
+    fn table(&self, phases: &[&str], cell: impl Fn(&str, &str) -> String) -> Table {
+        let mut table = Table::new(["store"].iter().chain(phases).copied());
+        for engine in self.engines {
+            let cells = phases.iter().map(|phase| cell(engine, phase));
+            table.row(std::iter::once(engine.clone()).chain(cells));
+        }
+        table
+    }
+
+    /// The phases alone; of the load also with its settle, which is what we quote.
+    fn speeds(&self) -> Vec<&str> {
+        let quoted = format!("{}{SETTLED}", Phase::Load.name());
+        let names = self.phases.iter().map(String::as_str);
+        names.filter(|name| *name == quoted || !name.ends_with(SETTLED)).collect()
+    }
+
+    fn figures(&self, phases: &[&str], of: impl Fn(&Record) -> Option<f64>) -> Table {
+        self.table(phases, |engine, phase| cell(summary::figure(self.records, engine, phase, &of)))
+    }
+
+    fn throughput(&self) -> Table {
+        self.table(&self.speeds(), |engine, phase| {
+            let speed = summary::figure(self.records, engine, phase, |record| Some(record.kops));
+            let mut own = summary::of_phase(self.records, engine, phase);
+            match own.find(|record| is_capped_load(record)) {
+                Some(record) => format!("{} (N' = {})", cell(speed), record.ops),
+                None => cell(speed),
+            }
+        })
+    }
+
+    fn ratios(&self, baseline: &str) -> Table {
+        self.table(&self.speeds(), |engine, phase| {
+            cell(summary::ratio(self.records, engine, baseline, phase))
+        })
+    }
+
+    fn worst_seconds(&self) -> Table {
+        let phases: Vec<&str> =
+            self.speeds().into_iter().filter(|name| !name.ends_with(SETTLED)).collect();
+        self.figures(&phases, |record| Some(record.kops_worst_second))
+    }
+
+    fn processors(&self) -> Table {
+        self.figures(&self.speeds(), |record| Some(record.cpu_us_per_op()))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn reads(&self) -> Table {
+        self.figures(&self.speeds(), |record| {
+            Some(record.read_bytes as f64 / record.ops.max(1) as f64)
+        })
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    fn memory(&self) -> Table {
+        self.figures(&self.speeds(), |record| Some(record.rss_peak_bytes as f64 / 1e6))
+    }
+
+    fn load(&self) -> Table {
+        let mut table = Table::new([
+            "store",
+            "settle seconds",
+            "written MB",
+            "write amplification",
+            "of it log",
+            "read MB",
+            "disk / live",
+        ]);
+        let phase = format!("{}{SETTLED}", Phase::Load.name());
+        for engine in self.engines {
+            let figure = |of: &dyn Fn(&Record) -> Option<f64>| {
+                cell(summary::figure(self.records, engine, &phase, of))
+            };
+            let own = || summary::of_phase(self.records, engine, &phase).next();
+            let bytes = |of: fn(&Record) -> u64| {
+                own().map_or(NOTHING.to_owned(), |record| megabytes(of(record)))
+            };
+            table.row([
+                engine.clone(),
+                figure(&|record| record.settings["settle_seconds"].as_f64()),
+                bytes(|record| record.write_bytes),
+                figure(&|record| record.write_amplification),
+                figure(&log_amplification),
+                bytes(|record| record.read_bytes),
+                figure(&|record| Some(record.space_amplification())),
+            ]);
+        }
+        table
+    }
+
+    /// A row for each store, phase and kind of operation: there are too many for columns.
+    fn latencies(&self) -> Table {
+        let mut table = Table::new(["store", "phase", "operation", "p50", "p99", "p99.9", "max"]);
+        for phase in self.phases.iter().filter(|name| !name.ends_with(SETTLED)) {
+            for kind in Kind::ALL {
+                for engine in self.engines {
+                    let figure = |of: fn(&crate::driver::latency::Percentiles) -> f64| {
+                        summary::figure(self.records, engine, phase, |record| {
+                            record.latency_us.get(&kind).map(of)
+                        })
+                    };
+                    let Some(p50) = figure(|times| times.p50) else { continue };
+                    table.row([
+                        engine.clone(),
+                        phase.clone(),
+                        kind.name().to_owned(),
+                        short(p50.median),
+                        median(figure(|times| times.p99)),
+                        median(figure(|times| times.p999)),
+                        median(figure(|times| times.max)),
+                    ]);
+                }
+            }
+        }
+        table
+    }
+}
+
+/// Bytes of the log for each byte of keys and values.
+#[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+fn log_amplification(record: &Record) -> Option<f64> {
+    let user = record.settings["user_bytes"].as_u64().filter(|bytes| *bytes > 0)?;
+    Some(record.log_bytes? as f64 / user as f64)
+}
+
+fn median(spread: Option<Spread>) -> String {
+    spread.map_or(NOTHING.to_owned(), |spread| short(spread.median))
+}
+
+fn cell(spread: Option<Spread>) -> String {
+    match spread {
+        None => NOTHING.to_owned(),
+        Some(spread) if spread.min < spread.max => {
+            format!("{} ({}-{})", short(spread.median), short(spread.min), short(spread.max))
+        }
+        Some(spread) => short(spread.median),
+    }
+}
+
+/// The day of a time, in UTC: `2026-11-20`.
+fn date(unix_seconds: u64) -> String {
+    let mut days = unix_seconds / SECONDS_PER_DAY;
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let february = 28 + u64::from(is_leap(year));
+    let mut month = 1;
+    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", days + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::sample;
+    use serde_json::json;
+
+    fn records() -> Vec<Record> {
+        let mut records = Vec::new();
+        for (repeat, factor) in [(1, 1.0), (2, 1.5)] {
+            for (engine, phase, kops) in [
+                ("ours", "load", 800.0),
+                ("ours", "load+settle", 700.0),
+                ("ours", "c", 90.0),
+                ("other", "load", 100.0),
+                ("other", "load+settle", 70.0),
+            ] {
+                let mut record = sample(engine, phase, kops * factor);
+                record.settings = json!({
+                    "repeat": repeat,
+                    "capped": engine == "other",
+                    "user_bytes": 100_000,
+                    "ended": "done",
+                    "commit_every": if engine == "other" { 1000 } else { 1 },
+                });
+                records.push(record);
+            }
+        }
+        records
+    }
+
+    #[test]
+    fn tables_hold_medians_ratios_and_dashes() {
+        let engines = ["ours".to_owned(), "other".to_owned()];
+        let text = Report::new(&records(), &engines, "other").text();
+        let line = |start: &str, number: usize| {
+            let mut lines = text.lines().filter(|line| line.starts_with(start));
+            lines.nth(number).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("store", 0), "store load load+settle c");
+        assert_eq!(line("ours ", 1), "ours 1000 (800-1200) 875 (700-1050) 112 (90.0-135)");
+        let capped = "other 125 (100-150) (N' = 1000) 87.5 (70.0-105) \u{2013}";
+        assert_eq!(line("other ", 1), capped);
+        assert_eq!(line("ours ", 2), "ours 8.00 10.0 \u{2013}");
+        assert_eq!(line("other ", 2), "other 1.00 1.00 \u{2013}");
+        assert!(text.contains("one commit for 1000 writes"), "{text}");
+        assert!(text.contains("the cap ended its load after 1000 records"), "{text}");
+        let markdown = Report::new(&records(), &engines, "other").markdown();
+        assert!(markdown.contains("| store | load | load+settle | c |\n| --- | ---: |"));
+    }
+
+    #[test]
+    fn nothing_gives_no_tables_of_nothing() {
+        let text = Report::new(&[], &["ours".to_owned()], "ours").text();
+        assert!(text.starts_with("No results."), "{text}");
+    }
+
+    #[test]
+    fn dates_are_of_the_calendar() {
+        let dates = [0, 951_782_400, 951_868_800, 1_735_689_599, 1_795_132_800].map(date);
+        assert_eq!(dates, ["1970-01-01", "2000-02-29", "2000-03-01", "2024-12-31", "2026-11-20"]);
+    }
+}

@@ -1,0 +1,69 @@
+//! The program `chelonia-bench`: the same work done by Chelonia and by its peers, in the same run,
+//! on the same machine.
+//!
+//! `workload/mod.rs` is what is done, `driver/mod.rs` does it and measures, `stores/mod.rs` is what
+//! it is done to. Tables go to standard output, everything else to standard error; the exit codes
+//! are those of `failure.rs` and stand in the help.
+
+mod cgroup;
+mod compare;
+mod driver;
+mod failure;
+mod options;
+mod process;
+mod record;
+mod run;
+mod stores;
+mod table;
+mod workload;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  done
+  1  a store gave a wrong value, or none where there is one
+  2  the command line or the input is wrong, or the store is not in this build
+  3  a store or a file could not do it";
+
+/// Measure Chelonia and its peers by the same work.
+#[derive(Parser, Debug)]
+#[command(name = "chelonia-bench", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Measure one store, phase by phase, on a database of its own
+    Run(run::Run),
+    /// Measure several stores, one after the other, and set them beside each other
+    Compare(compare::Compare),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match &arguments.command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Compare(arguments) => compare::compare(arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,167 @@
+//! Our own store, through the public interface alone; one name for each engine.
+//!
+//! Writes are commits at the level that was asked. A settle makes a checkpoint, after which nothing
+//! waits in memtables. The log is mapped into memory: the kernel counts a page of it as written
+//! when it is first dirtied after it went to the device, so the bytes that the store itself counts
+//! are given beside what the kernel counts for the process.
+
+use crate::driver::clock;
+use crate::failure::{Failure, Result};
+use crate::options::Durability;
+use crate::stores::{
+    Answers, Counters, Entries, Facts, Kind, Session, Settled, Store, StoreOptions,
+};
+use chelonia::{Database, EngineKind, FilterKind, Keyspace, KeyspaceOptions};
+use std::time::Duration;
+
+/// How often a settle looks whether memtables are gone.
+const SETTLE_STEP: Duration = Duration::from_millis(10);
+
+/// The default of the library.
+const FILTER_BITS: u32 = 12;
+
+/// A database with one keyspace.
+struct Chelonia {
+    database: Database,
+    keyspace: Keyspace,
+    settings: Vec<(&'static str, String)>,
+}
+
+/// All engines.
+pub fn kinds() -> impl Iterator<Item = Kind> {
+    EngineKind::ALL.into_iter().map(|kind| Kind {
+        name: kind.name(),
+        open: Some(open),
+        package: None,
+        uses_page_cache: false,
+    })
+}
+
+fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
+    let engine = EngineKind::from_name(&options.engine)
+        .ok_or_else(|| Failure::usage(format!("{} is no engine of ours", options.engine)))?;
+    let durability = match options.durability {
+        Durability::Memory => chelonia::Durability::Memory,
+        Durability::Process => chelonia::Durability::Process,
+        Durability::Sync => chelonia::Durability::Sync,
+    };
+    let database = Database::builder(&options.path)
+        .memory(options.memory)
+        .durability(durability)
+        .open()
+        .map_err(|error| Failure::failed("open", error))?;
+    let mut keyspace_options = KeyspaceOptions::new()
+        .engine(engine)
+        .filter(FilterKind::Bloom)
+        .filter_bits_per_key(FILTER_BITS);
+    if let Some(bytes) = options.checkpoint_distance {
+        keyspace_options = keyspace_options.checkpoint_distance(bytes);
+    }
+    let keyspace = database
+        .keyspace("bench", keyspace_options)
+        .map_err(|error| Failure::failed("make the keyspace", error))?;
+    let io = database.stats().io;
+    let settings = vec![
+        ("memory", format!("{} bytes", options.memory)),
+        ("log", if io.mapped_log { "mapped" } else { "written" }.to_owned()),
+        ("data", if io.direct { "O_DIRECT" } else { "buffered" }.to_owned()),
+        ("file_system", io.file_system),
+        ("filter", format!("Bloom, {FILTER_BITS} bits per key")),
+    ];
+    Ok(Box::new(Chelonia { database, keyspace, settings }))
+}
+
+impl Chelonia {
+    /// True if every commit so far is in the data file.
+    fn is_settled(&self) -> bool {
+        let stats = self.database.stats();
+        let memtables: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.memtable_bytes).sum();
+        stats.background.backlog_bytes == 0 && memtables == 0
+    }
+}
+
+impl Store for Chelonia {
+    fn facts(&self) -> Facts {
+        let mut settings = self.settings.clone();
+        let distance = self.keyspace.checkpoint_distance();
+        settings.push(("checkpoint_distance", format!("{distance} bytes")));
+        Facts { version: env!("CARGO_PKG_VERSION").to_owned(), settings, commit_every: 1 }
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(ChelonianSession { keyspace: &self.keyspace }))
+    }
+
+    fn settle(&self, limit: Duration) -> Result<Settled> {
+        let start = clock::now();
+        self.database.checkpoint().map_err(|error| Failure::failed("checkpoint", error))?;
+        while !self.is_settled() {
+            if clock::since(start) > limit {
+                return Ok(Settled::TimeOver);
+            }
+            clock::sleep(SETTLE_STEP);
+        }
+        Ok(Settled::Done)
+    }
+
+    fn set_checkpoint_distance(&self, bytes: u64) -> Result<bool> {
+        self.keyspace
+            .set_checkpoint_distance(bytes)
+            .map_err(|error| Failure::failed("set the checkpoint distance", error))?;
+        Ok(true)
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        let stats = self.database.stats();
+        Ok(Counters {
+            log_bytes: Some(stats.io.log_bytes_written),
+            data_bytes: Some(stats.io.data_bytes_written),
+            log_disk_bytes: Some(stats.disk.log_file_bytes),
+        })
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.database.close().map_err(|error| Failure::failed("close", error))
+    }
+}
+
+/// Keyspaces are used from any thread as they are.
+struct ChelonianSession<'a> {
+    keyspace: &'a Keyspace,
+}
+
+impl Session for ChelonianSession<'_> {
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.keyspace.insert(key, value).map_err(|error| Failure::failed("insert", error))
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<()> {
+        self.keyspace.remove(key).map_err(|error| Failure::failed("remove", error))
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let found = self.keyspace.get(key).map_err(|error| Failure::failed("get", error))?;
+        if let Some(found) = &found {
+            value.extend_from_slice(found);
+        }
+        Ok(found.is_some())
+    }
+
+    fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()> {
+        let range = self.keyspace.range(from..).map_err(|error| Failure::failed("scan", error))?;
+        for entry in range.take(count) {
+            let (key, value) = entry.map_err(|error| Failure::failed("scan", error))?;
+            entries.push(&key, &value);
+        }
+        Ok(())
+    }
+
+    fn multi_get(&mut self, keys: &[Vec<u8>], answers: &mut Answers) -> Result<()> {
+        let found =
+            self.keyspace.multi_get(keys).map_err(|error| Failure::failed("multi_get", error))?;
+        for value in found {
+            answers.push(value);
+        }
+        Ok(())
+    }
+}

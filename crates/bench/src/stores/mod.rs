@@ -1,0 +1,324 @@
+//! The seam: what the driver asks of a store, and the list of all stores.
+//!
+//! A [`Store`] is an open database with one ordered map. Each thread of the driver works through a
+//! [`Session`] of its own. Every value that is read is copied into a buffer of the caller, so that
+//! all stores do the same for a read whatever their own interface lends.
+//!
+//! # Writes and commits
+//!
+//! A store with a log says `commit_every` = 1: each call of [`Session::insert`] and
+//! [`Session::remove`] is a commit of its own, as durable as [`StoreOptions::durability`] says when
+//! it returns, and visible to all. A store without one says 1,000: writes may wait in the session
+//! until [`Session::commit`], which the driver calls after so many of them and at the end of a
+//! phase; until then nobody, not even the session, need see them.
+//!
+//! # Adding a store
+//!
+//! 1. A file beside this one with a type for each of the two traits, under 200 lines, tuned as the
+//!    guide of that store recommends, and a function `open` for its row in [`PEERS`].
+//! 2. A feature in the manifest with its dependency, and a row in the table of dependencies.
+//! 3. [`Facts::settings`] names everything that was set.
+
+mod chelonia;
+
+use crate::failure::{Failure, Result};
+use crate::options::Durability;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a database is made. It is always a new one.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// An empty directory.
+    pub path: PathBuf,
+    /// The name of the store: one adapter may have several engines.
+    pub engine: String,
+    /// All the memory that it may use, in bytes.
+    pub memory: u64,
+    /// The bytes of updates between two checkpoints, for stores with such a dial.
+    pub checkpoint_distance: Option<u64>,
+    /// What a write has survived when its call returns.
+    pub durability: Durability,
+    /// Threads that will work at the same time.
+    #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
+    pub threads: u64,
+    /// About the bytes of all keys and values.
+    #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
+    pub live_bytes: u64,
+}
+
+/// What a store says of itself.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Its version.
+    pub version: String,
+    /// Everything that was set: name and value.
+    pub settings: Vec<(&'static str, String)>,
+    /// Writes per commit: 1, or more for a store that has no log.
+    pub commit_every: u32,
+}
+
+/// What a store counts itself, since it was opened. `None` if it does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Bytes written to its log.
+    pub log_bytes: Option<u64>,
+    /// Bytes written elsewhere.
+    pub data_bytes: Option<u64>,
+    /// Bytes of its log on disk now.
+    pub log_disk_bytes: Option<u64>,
+}
+
+/// How a settle ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Settled {
+    /// Nothing is left to do in the background.
+    Done,
+    /// Something still was when the time was over.
+    TimeOver,
+}
+
+/// An open database.
+pub trait Store: Sync {
+    /// What it says of itself.
+    fn facts(&self) -> Facts;
+
+    /// A session for the calling thread.
+    fn session(&self) -> Result<Box<dyn Session + '_>>;
+
+    /// Returns when all writes so far are where they stay: memtables written out, no background
+    /// work due, and for stores with checkpoints, a checkpoint durable. No session is open.
+    fn settle(&self, limit: Duration) -> Result<Settled>;
+
+    /// Turns the dial between writes and reads; false if it has none.
+    fn set_checkpoint_distance(&self, bytes: u64) -> Result<bool> {
+        let _ = bytes;
+        Ok(false)
+    }
+
+    /// What it counts itself.
+    fn counters(&self) -> Result<Counters> {
+        Ok(Counters::default())
+    }
+
+    /// Closes it.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// One thread's way into a store.
+pub trait Session {
+    /// Sets `key` to `value`.
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Removes `key`.
+    fn remove(&mut self, key: &[u8]) -> Result<()>;
+
+    /// Makes the writes since the last commit visible and as durable as was asked. Only called if
+    /// [`Facts::commit_every`] is more than 1.
+    fn commit(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts the value of `key` into `value`, which is empty; false if there is none.
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Adds the first `count` entries from key `from` on, in key order, to `entries`, which is
+    /// empty.
+    fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()>;
+
+    /// Adds the values of `keys` in the order asked to `answers`, which is empty. A store that has
+    /// no such call gets them one by one.
+    fn multi_get(&mut self, keys: &[Vec<u8>], answers: &mut Answers) -> Result<()> {
+        let mut value = Vec::new();
+        for key in keys {
+            value.clear();
+            let found = self.get(key, &mut value)?;
+            answers.push(found.then_some(&value));
+        }
+        Ok(())
+    }
+}
+
+/// Entries that were read, copied one after the other into one buffer.
+#[derive(Clone, Debug, Default)]
+pub struct Entries {
+    bytes: Vec<u8>,
+    /// Where each key ends, and each value.
+    ends: Vec<(usize, usize)>,
+}
+
+impl Entries {
+    /// Forgets all entries.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ends.push((key_end, self.bytes.len()));
+    }
+
+    /// Keys and values in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut start = 0;
+        self.ends.iter().map(move |(key_end, end)| {
+            let entry = (&self.bytes[start..*key_end], &self.bytes[*key_end..*end]);
+            start = *end;
+            entry
+        })
+    }
+}
+
+/// Values that were asked for together, copied one after the other into one buffer.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    bytes: Vec<u8>,
+    values: Vec<Option<Range<usize>>>,
+}
+
+impl Answers {
+    /// Forgets all answers.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.values.clear();
+    }
+
+    /// Adds one: a value, or that there is none.
+    pub fn push(&mut self, value: Option<impl AsRef<[u8]>>) {
+        let start = self.bytes.len();
+        self.values.push(value.map(|value| {
+            self.bytes.extend_from_slice(value.as_ref());
+            start..self.bytes.len()
+        }));
+    }
+
+    /// The answers in the order in which they were added.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Option<&[u8]>> {
+        self.values.iter().map(|range| range.clone().map(|range| &self.bytes[range]))
+    }
+}
+
+/// Opens a store.
+pub type Open = fn(&StoreOptions) -> Result<Box<dyn Store>>;
+
+/// A store that this program knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The name in options and results.
+    pub name: &'static str,
+    /// Its way in; `None` if it is not in this build.
+    pub open: Option<Open>,
+    /// What must be installed to build it; nothing if cargo brings everything.
+    pub package: Option<&'static str>,
+    /// It reads through the page cache, so that only a memory cgroup can bound its memory.
+    pub uses_page_cache: bool,
+}
+
+/// The stores of others, each behind the feature of its name.
+const PEERS: [Kind; 6] = [
+    Kind { name: "rocksdb", open: None, package: Some("librocksdb-dev"), uses_page_cache: false },
+    Kind {
+        name: "wiredtiger",
+        open: None,
+        package: Some("libwiredtiger-dev"),
+        uses_page_cache: false,
+    },
+    Kind { name: "lmdb", open: None, package: None, uses_page_cache: true },
+    Kind { name: "fjall", open: None, package: None, uses_page_cache: true },
+    Kind { name: "redb", open: None, package: None, uses_page_cache: true },
+    Kind { name: "bf-tree", open: None, package: None, uses_page_cache: false },
+];
+
+/// All stores: every engine of ours, then those of others.
+pub fn all() -> Vec<Kind> {
+    chelonia::kinds().chain(PEERS).collect()
+}
+
+/// The store of a name.
+pub fn find(name: &str) -> Option<Kind> {
+    all().into_iter().find(|kind| kind.name == name)
+}
+
+/// All names.
+pub fn names() -> Vec<&'static str> {
+    all().into_iter().map(|kind| kind.name).collect()
+}
+
+impl Kind {
+    /// Opens it, if this build can.
+    pub fn open(&self, options: &StoreOptions) -> Result<Box<dyn Store>> {
+        self.check_built()?;
+        match self.open {
+            Some(open) => open(options),
+            None => Err(Failure::usage(format!("{} is not in this build", self.name))),
+        }
+    }
+
+    /// Fails with what to do if it is not in this build.
+    pub fn check_built(&self) -> Result<()> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let needs = self.package.map_or(String::new(), |package| {
+            format!(", after installing the system package {package}")
+        });
+        Err(Failure::usage(format!(
+            "{} is not in this build: build with `--features {}`{needs}",
+            self.name, self.name
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_answers_come_back() {
+        let mut entries = Entries::default();
+        entries.push(b"a", b"1");
+        entries.push(b"", b"");
+        entries.push(b"bc", b"23");
+        let all: Vec<_> = entries.iter().collect();
+        assert_eq!(all, [(&b"a"[..], &b"1"[..]), (b"", b""), (b"bc", b"23")]);
+        let mut answers = Answers::default();
+        answers.push(Some(b"one"));
+        answers.push(None::<&[u8]>);
+        answers.push(Some(b""));
+        let all: Vec<_> = answers.iter().collect();
+        assert_eq!(all, [Some(&b"one"[..]), None, Some(b"")]);
+    }
+
+    #[test]
+    fn names_are_unique_and_ours_come_first() {
+        let names = names();
+        let mut unique = names.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), names.len());
+        assert_eq!(names[0], "turtle");
+        assert!(all().iter().take_while(|kind| kind.open.is_some()).count() >= 1);
+    }
+
+    #[test]
+    fn a_store_that_was_not_built_says_what_it_needs() {
+        let absent = Kind {
+            name: "other",
+            open: None,
+            package: Some("libother-dev"),
+            uses_page_cache: false,
+        };
+        let message = absent.check_built().unwrap_err().to_string();
+        assert!(message.contains("--features other") && message.contains("libother-dev"));
+    }
+}

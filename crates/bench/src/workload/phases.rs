@@ -1,0 +1,96 @@
+//! The phases: their names, and what each is made of.
+//!
+//! | phase | operations | records |
+//! | --- | --- | --- |
+//! | `load` | inserts of all records | each once, split over the threads |
+//! | `a` | 50% updates, 50% gets | zipfian, scrambled |
+//! | `b` | 5% updates, 95% gets | zipfian, scrambled |
+//! | `c` | gets | zipfian, scrambled |
+//! | `f` | 50% read-modify-write, 50% gets | zipfian, scrambled |
+//! | `d` | 5% inserts, 95% gets | the latest are the most likely |
+//! | `cu` | gets | uniform |
+//! | `cm` | gets of keys that are not there | uniform |
+//! | `e` | 95% scans of 1 to 100 records, 5% updates | uniform |
+//! | `q` | a queue for each thread: insert at the tail, scan the head, delete the head | its own |
+//! | `m` | gets of 64 records at a time | uniform |
+//!
+//! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three
+//! is an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted
+//! entries before the head: a consumer that notes its place only now and then must pass what it
+//! deleted. The queues are filled before the operations that are timed, and emptied after them.
+
+/// A phase.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// Inserts of all records.
+    Load,
+    /// Half updates, half gets.
+    A,
+    /// Few updates, many gets.
+    B,
+    /// Gets.
+    C,
+    /// Half read-modify-write, half gets.
+    F,
+    /// Few inserts, many gets of the latest.
+    D,
+    /// Uniform gets.
+    Cu,
+    /// Gets of absent keys.
+    Cm,
+    /// Scans and few updates.
+    E,
+    /// Queues.
+    Q,
+    /// Many gets in one call.
+    M,
+}
+
+impl Phase {
+    /// All phases, in the order in which they run by default.
+    pub const ALL: [Phase; 11] = [
+        Phase::Load,
+        Phase::A,
+        Phase::B,
+        Phase::C,
+        Phase::F,
+        Phase::D,
+        Phase::Cu,
+        Phase::Cm,
+        Phase::E,
+        Phase::Q,
+        Phase::M,
+    ];
+
+    /// The name in options and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Load => "load",
+            Phase::A => "a",
+            Phase::B => "b",
+            Phase::C => "c",
+            Phase::F => "f",
+            Phase::D => "d",
+            Phase::Cu => "cu",
+            Phase::Cm => "cm",
+            Phase::E => "e",
+            Phase::Q => "q",
+            Phase::M => "m",
+        }
+    }
+
+    /// The phase of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.name() == name)
+    }
+
+    /// True if a settle follows.
+    pub fn writes(self) -> bool {
+        !matches!(self, Phase::C | Phase::Cu | Phase::Cm | Phase::M)
+    }
+
+    /// True if operations that are not timed come first: the caches must fill.
+    pub fn warms_up(self) -> bool {
+        matches!(self, Phase::A | Phase::B | Phase::C | Phase::F | Phase::D)
+    }
+}

@@ -1,0 +1,159 @@
+//! The program as its users meet it, and the smoke run of every phase of every engine of ours:
+//! small, checking results and never speed.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const PHASES: [&str; 18] = [
+    "load",
+    "load+settle",
+    "a",
+    "a+settle",
+    "b",
+    "b+settle",
+    "c",
+    "f",
+    "f+settle",
+    "d",
+    "d+settle",
+    "cu",
+    "cm",
+    "e",
+    "e+settle",
+    "q",
+    "q+settle",
+    "m",
+];
+
+fn program(directory: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_chelonia-bench"))
+        .args(arguments)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn succeeds(directory: &Path, arguments: &[&str]) -> String {
+    let output = program(directory, arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn fails(arguments: &[&str], code: i32, told: &str) {
+    let directory = TempDir::new().unwrap();
+    let output = program(directory.path(), arguments);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    assert!(error.contains(told), "{error}");
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_phase_of_every_own_engine_reads_what_was_written() {
+    for engine in chelonia::EngineKind::ALL {
+        let directory = TempDir::new().unwrap();
+        let work = ["--records", "20k", "--ops", "6k", "--scan-ops", "300", "--memory", "32MiB"];
+        let run = ["run", "--engine", engine.name(), "--json", "results"];
+        let table = succeeds(directory.path(), &[&run[..], &work].concat());
+        assert!(table.contains("load+settle"), "{table}");
+        let results = lines(&directory.path().join("results"));
+        let phases: Vec<&str> =
+            results.iter().map(|result| result["phase"].as_str().unwrap()).collect();
+        assert_eq!(phases, PHASES);
+        for result in &results {
+            assert_eq!(result["engine"], engine.name());
+            assert!(result["ops"].as_u64().unwrap() >= 300, "{result}");
+            assert!(result["disk_bytes"].as_u64().unwrap() > 20_000 * 128, "{result}");
+            assert!(result["latency_us"].as_object().unwrap().len() <= 3, "{result}");
+        }
+        let load = &results[1];
+        assert_eq!((&load["ops"], &load["settings"]["settled"]), (&20_000.into(), &true.into()));
+        assert!(load["log_bytes"].as_u64().unwrap() > 20_000 * 128);
+        assert!(load["live_bytes"] == 20_000 * 128);
+        let left = std::fs::read_dir(directory.path().join("chelonia-bench-data")).unwrap();
+        assert_eq!(left.count(), 0);
+    }
+}
+
+#[test]
+fn distances_turn_between_phases_and_other_keys_and_sizes_do() {
+    let directory = TempDir::new().unwrap();
+    std::fs::write(
+        directory.path().join("words"),
+        (0..3000)
+            .fold(String::new(), |text, number| text + &format!("word {}\n", number * 7919 % 3000)),
+    )
+    .unwrap();
+    let run = ["run", "--engine", "turtle", "--memory", "32MiB", "--ops", "2k", "--quiet"];
+    let few = ["--scan-ops", "100", "--json", "results", "--detail"];
+    for keys in ["file:words", "timestamps", "mixed:10"] {
+        let work = ["--keys", keys, "--value-size", "16..400", "--threads", "3"];
+        let records: &[&str] = if keys.starts_with("file") { &[] } else { &["--records", "3k"] };
+        succeeds(directory.path(), &[&run[..], &few, &work, records].concat());
+    }
+    let distances = ["--checkpoint-distance", "4MiB,1MiB", "--phases", "load,a", "--records", "3k"];
+    succeeds(directory.path(), &[&run[..], &few, &distances].concat());
+    let results = lines(&directory.path().join("results"));
+    assert_eq!(results.len(), 3 * PHASES.len() + 4);
+    let distance = |result: &Value| result["settings"]["store"]["checkpoint_distance"].clone();
+    let last = &results[results.len() - 4..];
+    assert_eq!(
+        (distance(&last[0]), distance(&last[2])),
+        ("4194304 bytes".into(), "1048576 bytes".into())
+    );
+    assert!(last.iter().step_by(2).all(|result| result["detail"].is_object()));
+}
+
+#[test]
+fn a_comparison_goes_on_where_it_was_stopped() {
+    let directory = TempDir::new().unwrap();
+    let work = ["--records", "2k", "--ops", "1k", "--phases", "load,c", "--memory", "32MiB"];
+    let compare = |more: &[&str]| {
+        let line = ["compare", "--engines", "turtle", "--repeats", "2", "--json", "results"];
+        program(directory.path(), &[&line[..], &work, more].concat())
+    };
+    let first = compare(&["--markdown", "tables.md"]);
+    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
+    let path = directory.path().join("results");
+    let results = lines(&path);
+    let repeats: Vec<&Value> = results.iter().map(|line| &line["settings"]["repeat"]).collect();
+    assert_eq!(repeats, [1, 1, 1, 2, 2, 2]);
+    let tables = std::fs::read_to_string(directory.path().join("tables.md")).unwrap();
+    assert!(tables.contains("### Times as fast as turtle"), "{tables}");
+    // What is there is not overwritten, nor mixed with other work.
+    let again = compare(&[]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--resume"));
+    let other = compare(&["--resume", "--seed", "9"]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("other options (seed)"));
+    // Stopped in the second run: its repeat is done again, the first is not.
+    let text = std::fs::read_to_string(&path).unwrap();
+    let first: String = text.split_inclusive('\n').take(3).collect();
+    std::fs::write(&path, format!("{first}{}", &text[first.len()..first.len() + 40])).unwrap();
+    assert_eq!(compare(&["--resume"]).status.code(), Some(0));
+    let resumed = lines(&path);
+    assert_eq!((resumed.len(), &resumed[..3]), (6, &results[..3]));
+    assert_ne!(resumed[3]["seconds"], results[3]["seconds"]);
+}
+
+#[test]
+fn what_is_wrong_is_told_with_what_is_allowed() {
+    fails(&["run", "--engine", "zebra"], 2, "allowed are turtle");
+    fails(&["run", "--engine", "turtle", "--phases", "a"], 2, "`load` comes first");
+    fails(&["run", "--engine", "turtle", "--memory", "1MB", "--records", "10"], 3, "minimum");
+    fails(&["compare", "--engines", "turtle", "--baseline", "redb"], 2, "one of the stores");
+    fails(&["compare", "--engines", "turtle,turtle"], 2, "twice");
+    let line = ["run", "--engine", "turtle", "--keys", "file:none"];
+    fails(&line, 3, "read keys from none");
+}
