@@ -34,8 +34,8 @@ impl DatabaseBuilder {
     ///
     /// # Errors
     /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made,
-    /// or the directory above is not there; `InvalidArgument` if the path is a file, or its file
-    /// `data` somebody else's, or the memory budget is under the minimum; `Unsupported` if the
+    /// or the directory above is not there; `InvalidArgument` if the path is a file, or holds
+    /// somebody else's files, or the memory budget is under the minimum; `Unsupported` if the
     /// files are of a newer format; `Corrupt` if durable data is damaged; `PermissionDenied`,
     /// `NoSpace` and `Io` as the system says.
     pub fn open(mut self) -> Result<Database> {

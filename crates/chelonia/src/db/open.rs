@@ -41,6 +41,7 @@ use crate::db::visibility::Visibility;
 use crate::engines::{self, EngineContext, EngineOptions};
 use crate::log::{Log, LogMode, LogOptions, LogPosition, Replay};
 use crate::memtable::Memtable;
+use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::Directory;
@@ -58,6 +59,9 @@ const PROGRESS_EVERY: u64 = 4096;
 /// Opens the database in `directory` as `settings` say.
 pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<Handle>> {
     Governor::check(settings.memory)?;
+    if may_create(settings) {
+        check_not_foreign(&**directory)?;
+    }
     let lock = directory.lock(!settings.read_only, !settings.read_only)?;
     let budget = Budget::new(settings.memory);
     let core = match Storage::open(&**directory, &budget, settings.read_only) {
@@ -88,6 +92,18 @@ pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<H
 
 fn may_create(settings: &Settings) -> bool {
     settings.create && !settings.read_only
+}
+
+/// Fails if the directory has files of somebody else's and none of ours: a database is not made
+/// among them. Nothing was written yet.
+fn check_not_foreign(directory: &dyn Directory) -> Result<()> {
+    let names = directory.list()?;
+    if names.is_empty() || names.iter().any(|name| name == DATA_FILE || Log::has_file(name)) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "the directory holds other files and no database; name a directory of its own",
+    ))
 }
 
 /// Makes a new database of a data file that no checkpoint was made in.

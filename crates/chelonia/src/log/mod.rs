@@ -141,6 +141,11 @@ impl Drop for Lead<'_> {
 }
 
 impl Log {
+    /// True if a file of this name is one of a log's.
+    pub fn has_file(name: &str) -> bool {
+        segments::slot_of(name).is_some()
+    }
+
     /// Fails if there are files of a log that holds anything: [`Log::create`] would remove them.
     pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
         segments::check_none_in_use(dir)

@@ -138,6 +138,14 @@ fn paths_that_hold_no_database_are_told() {
     let error = Database::open(&foreign).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Corrupt), "{error:?}");
     assert_eq!(std::fs::read(foreign.join("data")).unwrap(), vec![b'x'; 100_000], "it was touched");
+    // A database is not made among somebody else's files.
+    let home = directory.path().join("home");
+    std::fs::create_dir(&home).unwrap();
+    std::fs::write(home.join("notes.txt"), "mine").unwrap();
+    assert_eq!(kind(Database::open(&home)), ErrorKind::InvalidArgument);
+    assert_eq!(std::fs::read_dir(&home).unwrap().count(), 1, "something was left there");
+    std::fs::remove_file(home.join("notes.txt")).unwrap();
+    Database::open(&home).unwrap();
 }
 
 #[test]

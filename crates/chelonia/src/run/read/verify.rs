@@ -15,6 +15,8 @@ use crate::run::large_list;
 use crate::run::read::lookup::Run;
 use crate::run::reference::BlockSpan;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
+use crate::storage::io::AlignedBuffer;
+use std::ops::Range;
 
 /// Where a verification tells what it saw.
 pub trait RunReport {
@@ -39,12 +41,73 @@ struct Seen {
     user_bytes: u64,
 }
 
+/// How much is read at a time, in blocks: 256 KiB.
+const AHEAD_BLOCKS: u32 = 64;
+
+/// Reads a run front to back from the device, in large pieces.
+struct Ahead<'a> {
+    run: &'a Run,
+    bytes: AlignedBuffer,
+    held: Range<u32>,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(run: &'a Run) -> Self {
+        let blocks = run.reference().extent.blocks.min(AHEAD_BLOCKS);
+        Self { run, bytes: AlignedBuffer::new(blocks as usize * BLOCK_BYTES), held: 0..0 }
+    }
+
+    /// Blocks of the run; a finding if they are damaged.
+    fn read(&mut self, first: u32, blocks: u32, report: &mut dyn RunReport) -> Option<Vec<u8>> {
+        let bytes = match self.held_or_read(first, blocks) {
+            Some(place) => self.bytes[place].to_vec(),
+            // One of them or one behind them is damaged: these alone.
+            None => {
+                let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
+                if let Err(error) = self.load(first, &mut bytes) {
+                    report.finding(error);
+                    return None;
+                }
+                bytes
+            }
+        };
+        report.blocks(blocks.into());
+        Some(bytes)
+    }
+
+    /// Where in the buffer the blocks are, if they could be brought there.
+    fn held_or_read(&mut self, first: u32, blocks: u32) -> Option<Range<usize>> {
+        let end = first.checked_add(blocks)?;
+        if first < self.held.start || end > self.held.end {
+            let most = u32::try_from(self.bytes.len() / BLOCK_BYTES).unwrap_or(0);
+            let until = self.run.reference().extent.blocks.min(first.saturating_add(most));
+            if end > until {
+                return None;
+            }
+            self.held = 0..0;
+            let mut bytes = std::mem::replace(&mut self.bytes, AlignedBuffer::new(0));
+            let loaded = self.load(first, &mut bytes[..(until - first) as usize * BLOCK_BYTES]);
+            self.bytes = bytes;
+            loaded.ok()?;
+            self.held = first..until;
+        }
+        let start = (first - self.held.start) as usize * BLOCK_BYTES;
+        Some(start..start + blocks as usize * BLOCK_BYTES)
+    }
+
+    fn load(&self, first: u32, bytes: &mut [u8]) -> Result<()> {
+        let generation = self.run.reference().generation;
+        self.run.storage().read_blocks(self.run.block_no(first), generation, bytes)
+    }
+}
+
 impl Run {
     /// Reads the whole run and checks it: block checksums and kinds, the order of keys, prefixes
     /// and heads, counts, the index against the data, every key in the filter, the list of large
     /// values.
     pub fn verify(&self, report: &mut dyn RunReport) -> Result<()> {
-        let whole = self.verify_data(report);
+        let mut ahead = Ahead::new(self);
+        let whole = self.verify_data(&mut ahead, report);
         let Some(seen) = whole else { return Ok(()) };
         report.entries(seen.entries);
         let reference = self.reference();
@@ -52,8 +115,8 @@ impl Run {
         if counted != (reference.entries, reference.tombstones, reference.user_bytes) {
             report.finding(self.wrong(0, "a run does not hold what its reference counts"));
         }
-        self.verify_index(&seen, report);
-        self.verify_filter(&seen, report);
+        self.verify_index(&mut ahead, &seen, report);
+        self.verify_filter(&mut ahead, &seen, report);
         self.verify_large(&seen, report);
         Ok(())
     }
@@ -63,37 +126,22 @@ impl Run {
         Error::corrupt(what).at(DATA_FILE, offset)
     }
 
-    /// Reads blocks from the device; a finding if they are damaged.
-    fn read_checked(&self, first: u32, blocks: u32, report: &mut dyn RunReport) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
-        let generation = self.reference().generation;
-        match self.storage().read_blocks(self.block_no(first), generation, &mut bytes) {
-            Ok(()) => {
-                report.blocks(blocks.into());
-                Some(bytes)
-            }
-            Err(error) => {
-                report.finding(error);
-                None
-            }
-        }
-    }
-
     /// A span from the device, joined.
     fn read_joined(
         &self,
+        ahead: &mut Ahead<'_>,
         first: u32,
         kind: BlockKind,
         end: u32,
         report: &mut dyn RunReport,
     ) -> Option<Vec<u8>> {
-        let mut bytes = self.read_checked(first, 1, report)?;
+        let mut bytes = ahead.read(first, 1, report)?;
         let joined = span_of(&bytes, kind).and_then(|span| {
             if span > end - first {
                 return Err(Error::corrupt("a span reaches past the part of the run it is in"));
             }
             if span > 1 {
-                let Some(more) = self.read_checked(first + 1, span - 1, report) else {
+                let Some(more) = ahead.read(first + 1, span - 1, report) else {
                     return Ok(None);
                 };
                 bytes.extend_from_slice(&more);
@@ -109,13 +157,13 @@ impl Run {
     }
 
     /// Walks all spans; `None` if a damaged one makes the rest untellable.
-    fn verify_data(&self, report: &mut dyn RunReport) -> Option<Seen> {
+    fn verify_data(&self, ahead: &mut Ahead<'_>, report: &mut dyn RunReport) -> Option<Seen> {
         let end = self.reference().data_blocks;
         let mut seen = Seen::default();
         let mut next = 0;
         let mut damaged = false;
         while next < end {
-            let Some(bytes) = self.read_joined(next, BlockKind::Data, end, report) else {
+            let Some(bytes) = self.read_joined(ahead, next, BlockKind::Data, end, report) else {
                 damaged = true;
                 // The next head that can be read is where the walk goes on.
                 next += 1;
@@ -170,7 +218,7 @@ impl Run {
 
     /// The lowest level must name exactly the data spans, each with a key that divides it from
     /// those before; upper levels must name exactly the spans of the level below.
-    fn verify_index(&self, seen: &Seen, report: &mut dyn RunReport) {
+    fn verify_index(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
         let reference = self.reference();
         let mut below: Vec<(Vec<u8>, BlockSpan)> = Vec::new();
         let mut level_spans: Vec<BlockSpan> = Vec::new();
@@ -180,7 +228,9 @@ impl Run {
         let mut expected: Vec<BlockSpan> = seen.spans.clone();
         let mut level = 1;
         while next < end {
-            let Some(bytes) = self.read_joined(next, BlockKind::Index, end, report) else { return };
+            let Some(bytes) = self.read_joined(ahead, next, BlockKind::Index, end, report) else {
+                return;
+            };
             let span =
                 BlockSpan { first: next, blocks: span_of(&bytes, BlockKind::Index).unwrap_or(1) };
             let children = self.index_children(&bytes, span, level).map_err(self.blame(next));
@@ -255,12 +305,12 @@ impl Run {
         Ok(children)
     }
 
-    fn verify_filter(&self, seen: &Seen, report: &mut dyn RunReport) {
+    fn verify_filter(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
         let reference = self.reference();
         let (start, count) = (reference.filter_start(), reference.filter.blocks());
         let mut blocks = Vec::new();
         for block in 0..count {
-            let Some(bytes) = self.read_checked(start + block, 1, report) else { return };
+            let Some(bytes) = ahead.read(start + block, 1, report) else { return };
             if let Err(error) = expect_kind(&bytes, BlockKind::Filter, self.block_no(start + block))
             {
                 return report.finding(error);

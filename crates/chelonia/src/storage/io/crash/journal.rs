@@ -86,7 +86,7 @@ pub enum Survivors {
     Suffix(usize),
     /// Atom `i` if bit `i` is set; those from 64 on are lost.
     Mask(u64),
-    /// All atoms, but of each sector from this one on only the first [`TORN_BYTES`]: behind them is
+    /// All atoms, but of each sector from this one on only the first 64 bytes: behind them is
     /// what the sector held before.
     TornFrom(usize),
 }
