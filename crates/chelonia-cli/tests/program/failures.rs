@@ -1,8 +1,11 @@
 //! Exit codes and error texts.
 
 use super::support::{Place, fails, name, program, succeeded};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 #[test]
 fn exit_codes_tell_what_happened() {
@@ -82,4 +85,33 @@ fn errors_say_what_is_wrong_once() {
         let none = told(&place.run(command, &[key, "-k", "none"]));
         assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
     }
+}
+
+#[test]
+fn who_may_not_read_is_told_so() {
+    const NOBODY: u32 = 65_534;
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let is_root = place.directory.path().metadata().unwrap().uid() == 0;
+    let mut other = if is_root {
+        // Root may read everything: somebody else must ask, with a program that he may start.
+        let copy = place.file("chelonia");
+        std::fs::copy(env!("CARGO_BIN_EXE_chelonia"), &copy).unwrap();
+        open_to_all(place.directory.path());
+        open_to_all(&copy);
+        let mut other = Command::new(copy);
+        other.uid(NOBODY).gid(NOBODY).current_dir("/");
+        other
+    } else {
+        std::fs::set_permissions(place.database(), Permissions::from_mode(0)).unwrap();
+        program()
+    };
+    let output = other.arg("get").arg(place.database()).arg("key").output().unwrap();
+    fails(&output, 3, "ermission denied");
+    std::fs::set_permissions(place.database(), Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(place.print("get", &["key"]).trim_end(), "value");
+}
+
+fn open_to_all(path: &Path) {
+    std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
 }

@@ -166,3 +166,31 @@ fn a_batch_over_a_thousand_keyspaces_takes_a_block_each() {
     assert!(memtables <= 5 << 20, "{memtables} bytes of memtables");
     assert!(keyspaces.iter().all(|one| one.get("key").unwrap().unwrap() == *b"value"));
 }
+
+#[test]
+fn one_key_overwritten_for_ever_grows_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = chelonia::Database::builder(&path).memory(32 << 20).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", [0; 100]).unwrap();
+    // What the snapshot sees must be kept, and only that.
+    let snapshot = database.snapshot();
+    let (mut memtables, mut log, mut data) = (0, 0, 0);
+    for number in 0..1_000_000_u64 {
+        let mut value = [0; 100];
+        value[..8].copy_from_slice(&number.to_le_bytes());
+        keyspace.insert("key", value).unwrap();
+        if number % 1_000 == 0 {
+            let stats = database.stats();
+            memtables = memtables.max(stats.memory.memtable_bytes);
+            log = log.max(stats.disk.log_file_bytes);
+            data = data.max(stats.disk.data_allocated_bytes);
+        }
+    }
+    assert_eq!(keyspace.get("key").unwrap().unwrap()[..8], 999_999_u64.to_le_bytes());
+    assert_eq!(snapshot.get(&keyspace, "key").unwrap().unwrap(), [0; 100]);
+    assert!(memtables <= 16 << 20, "{memtables} bytes of memtables");
+    assert!(log <= 64 << 20, "{log} bytes of log");
+    assert!(data <= 4 << 20, "{data} bytes of data");
+}
