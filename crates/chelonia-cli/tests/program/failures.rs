@@ -103,7 +103,7 @@ fn who_may_not_read_is_told_so() {
         other.uid(NOBODY).gid(NOBODY).current_dir("/");
         other
     } else {
-        std::fs::set_permissions(place.database(), Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(place.database(), Permissions::from_mode(0o000)).unwrap();
         program()
     };
     let output = other.arg("get").arg(place.database()).arg("key").output().unwrap();

@@ -383,8 +383,7 @@ fn a_damaged_block_is_named_and_the_rest_stays_readable() {
     keyspace.insert("still", "writable").unwrap();
 }
 
-#[test]
-fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
+fn on_a_device_that_can_fail() -> (Database, FaultPlan) {
     let plan = FaultPlan::new();
     let memory = Arc::new(MemoryDirectory::new());
     let directory = Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap());
@@ -393,6 +392,12 @@ fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
         .internals(|internals| internals.directory = Some(directory))
         .open()
         .unwrap();
+    (database, plan)
+}
+
+#[test]
+fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
+    let (database, plan) = on_a_device_that_can_fail();
     let options = KeyspaceOptions::new().checkpoint_distance(200_000);
     let keyspace = database.keyspace("k", options).unwrap();
     plan.set_capacity(Some(plan.taken_bytes() + (6 << 20)));
@@ -422,14 +427,7 @@ fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
 
 #[test]
 fn a_keyspace_that_cannot_be_dropped_on_a_full_device_stays() {
-    let plan = FaultPlan::new();
-    let memory = Arc::new(MemoryDirectory::new());
-    let directory = Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap());
-    let database = Database::builder("memory")
-        .memory(MEMORY_BYTES_MIN)
-        .internals(|internals| internals.directory = Some(directory))
-        .open()
-        .unwrap();
+    let (database, plan) = on_a_device_that_can_fail();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.insert("before", "1").unwrap();
     // Names enough that the catalog needs more than what is left of the file when it is trimmed.
