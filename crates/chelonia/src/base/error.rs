@@ -23,6 +23,9 @@ pub enum ErrorKind {
     AlreadyOpen,
     /// The device is full: make room. Reads go on, and writes resume without a reopen.
     NoSpace,
+    /// The process or the system has too many files open: close some, or raise the limit. Reads go
+    /// on, and writes resume without a reopen.
+    TooManyFiles,
     /// Stored bytes are not what was written: restore from a backup, or salvage. The error names
     /// file and offset; what is not damaged stays readable.
     Corrupt,
@@ -91,6 +94,7 @@ impl Error {
     #[must_use]
     pub(crate) fn io(what: &str, file: &str, source: io::Error) -> Self {
         let kind = match source.kind() {
+            _ if is_out_of_files(&source) => ErrorKind::TooManyFiles,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 ErrorKind::PermissionDenied
@@ -116,6 +120,12 @@ impl Error {
         Self { inner: Arc::new(inner) }
     }
 
+    /// True if nothing was changed, and the same call may succeed once somebody makes room.
+    #[must_use]
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self.inner.kind, ErrorKind::NoSpace | ErrorKind::TooManyFiles)
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -133,6 +143,14 @@ impl Error {
     pub fn offset(&self) -> Option<u64> {
         self.inner.place.as_ref().and_then(|place| place.offset)
     }
+}
+
+/// ENFILE and EMFILE, the same numbers on every Unix: the standard library has no name for them.
+const TOO_MANY_FILES: [i32; 2] = [23, 24];
+
+/// True if the system refused to open one more file.
+fn is_out_of_files(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|number| TOO_MANY_FILES.contains(&number))
 }
 
 /// `io::Error` cannot be cloned; kind, code and text can.
@@ -181,6 +199,11 @@ mod tests {
         let full = Error::io("write", "data", io::Error::from_raw_os_error(28));
         assert_eq!(full.kind(), ErrorKind::NoSpace);
         assert!(full.to_string().starts_with("cannot write (file data): "), "{full}");
+        for number in TOO_MANY_FILES {
+            let refused = Error::io("create", "log-0001", io::Error::from_raw_os_error(number));
+            assert_eq!(refused.kind(), ErrorKind::TooManyFiles);
+            assert!(refused.is_passing());
+        }
         let nameless = Error::io("start a thread", "", io::Error::from_raw_os_error(11));
         assert!(nameless.to_string().starts_with("cannot start a thread: "), "{nameless}");
         let full = full.at("data", 8192);

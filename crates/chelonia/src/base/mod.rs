@@ -13,6 +13,7 @@ pub mod error;
 pub mod ids;
 pub mod keys;
 pub mod limits;
+pub mod residents;
 pub mod rng;
 pub mod stream;
 pub mod sync;

@@ -10,7 +10,7 @@
 //! ends them.
 
 use crate::base::epoch;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::sync::Arc;
 use crate::db::core::Core;
@@ -58,7 +58,7 @@ fn drain_loop(core: &Core) {
         retry = None;
         match stopping(core, || drain_once(core)) {
             Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::NoSpace => retry = Some(RETRY_INTERVAL),
+            Err(error) if error.is_passing() => retry = Some(RETRY_INTERVAL),
             // Writes were stopped, and writers are told why; reads go on without this thread.
             Err(_) => core.pacer.wake(),
         }
@@ -87,7 +87,7 @@ fn log_loop(core: &Core) {
         if core.health.check_write().is_err() {
             continue;
         }
-        // Failures stop writes inside; a full device is met again by whoever writes next.
+        // Failures stop writes inside; want of room is met again by whoever writes next.
         let _ = stopping(core, || {
             let ticked = core.log_tick(&mut progress);
             epoch::collect();

@@ -31,8 +31,10 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Opens for reading only: nothing is written, any number of processes may do so at the same
-    /// time, none of them while a writer has the database open.
+    /// Opens for reading only: nothing of the database is changed, any number of processes may do
+    /// so at the same time, none of them while a writer has it open. What a crash left in the log
+    /// is seen; if that does not fit into memory, a temporary file without a name takes it, in the
+    /// database's directory or, where that may not be written, in `/var/tmp`.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.settings.read_only = read_only;
         self

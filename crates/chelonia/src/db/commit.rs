@@ -154,7 +154,7 @@ impl Core {
             Err(error) => {
                 // Only a refusal that left the log as it was gives the extents back: after any
                 // other failure the record may be in the log.
-                if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NotFound) {
+                if error.is_passing() || error.kind() == ErrorKind::NotFound {
                     large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
                 }
                 return Err(error);

@@ -176,7 +176,7 @@ impl Database {
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         Governor::check(bytes)?;
         self.handle.storage.budget().set_limit(bytes);
-        self.handle.storage.trim_cache();
+        self.handle.storage.trim_memory();
         for keyspace in self.handle.all_keyspaces() {
             let asked = keyspace.distance.load(Ordering::Relaxed);
             let acted_on = self.handle.governor.checkpoint_distance(asked);

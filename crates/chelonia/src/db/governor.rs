@@ -71,6 +71,11 @@ impl Governor {
         }
     }
 
+    /// The budget whose write share is at least `bytes`.
+    pub fn budget_for_write_share(bytes: u64) -> u64 {
+        (bytes / 9).saturating_add(1).saturating_mul(16).max(MEMORY_BYTES_MIN)
+    }
+
     /// The bytes that all memtables hold now.
     pub fn memtable_bytes(&self) -> u64 {
         self.budget.used_by(Use::Memtable)

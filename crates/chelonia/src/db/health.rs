@@ -52,13 +52,13 @@ impl Health {
         error
     }
 
-    /// Stops writes unless the error leaves everything as it was: a full device is told before
-    /// anything is written, and a wrong call changes nothing.
+    /// Stops writes unless the error leaves everything as it was: that there is no room is told
+    /// before anything is written, and a wrong call changes nothing.
     pub fn stop_unless_harmless(&self, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::NoSpace | ErrorKind::InvalidArgument => error,
-            _ => self.stop(error),
+        if error.is_passing() || error.kind() == ErrorKind::InvalidArgument {
+            return error;
         }
+        self.stop(error)
     }
 
     /// The database is closed.

@@ -9,7 +9,9 @@
 //!    nobody named; nothing was allocated up to here.
 //! 4. Replay the log into memtables, with the seqnos the records had; what a keyspace has absorbed
 //!    is skipped. Memtables that fill up are drained as always, so that recovery needs no more
-//!    memory than the budget. Nothing is made durable that would shorten the log.
+//!    memory than the budget; read-only, to a scratch file. Nothing is made durable that would
+//!    shorten the log. If the device is full memtables may fill their whole share, which is what
+//!    they had before: what had been drained when the device became full is given back by a crash.
 //! 5. Go on behind the log in a new segment ([`crate::log::Log::recover`]), and accept writes.
 //!
 //! A crash in any step changes nothing that the next attempt needs.
@@ -21,6 +23,7 @@
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::Threads;
@@ -44,7 +47,7 @@ use crate::memtable::Memtable;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
-use crate::storage::io::Directory;
+use crate::storage::io::{Directory, File};
 use crate::storage::{Opened, Storage};
 use std::collections::BTreeMap;
 
@@ -52,6 +55,9 @@ use std::collections::BTreeMap;
 const LOG_SEGMENT_BYTES_FIRST: u64 = 16 << 10;
 /// The number of the first keyspace.
 const FIRST_KEYSPACE: u32 = 1;
+
+/// What a new log segment may take of the device beside its own bytes.
+const LOG_HEADROOM_BYTES: u64 = 64 << 10;
 
 /// How many records are replayed between two reports of progress.
 const PROGRESS_EVERY: u64 = 4096;
@@ -81,7 +87,7 @@ pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<H
         _ => return Err(Error::new(ErrorKind::NotFound, "there is no database at this path")),
     };
     *core.lock.lock() = Some(lock);
-    core.storage.trim_cache();
+    core.storage.trim_memory();
     let threads = if core.read_only || core.stepped {
         Threads::default()
     } else {
@@ -310,7 +316,11 @@ fn replay_log(
     mark: LogMark,
     surveyed: &Surveyed,
 ) -> Result<()> {
+    let mode = if core.read_only { LogMode::ReadOnly } else { LogMode::ReadWrite };
     let mut replayer = Replayer::new(settings, core, mark.seqno, surveyed.payload_bytes);
+    if mode == LogMode::ReadWrite && surveyed.payload_bytes > 0 {
+        replayer.reserve = reserve_for_log(core, &**directory, options.segment_bytes_first);
+    }
     let mut replay = |start: LogPosition, payload: &[u8], _: LogPosition| {
         if start.lsn >= surveyed.end.lsn {
             return Ok(Replay::Cut);
@@ -318,7 +328,6 @@ fn replay_log(
         replayer.record(start, payload)?;
         Ok(Replay::Continue)
     };
-    let mode = if core.read_only { LogMode::ReadOnly } else { LogMode::ReadWrite };
     let recovered =
         Log::recover(directory, options, replay_start(mark), mark.durable, mode, &mut replay)?;
     replayer.report();
@@ -332,8 +341,29 @@ fn replay_log(
         let _ = core.log.set(log);
     }
     drop(commit);
-    // What was drained on the way need not be replayed again.
-    if drained { core.checkpoint_now() } else { Ok(()) }
+    // What was drained on the way need not be replayed again, unless it went to a scratch file.
+    if drained && !core.read_only { core.checkpoint_now() } else { Ok(()) }
+}
+
+/// Keeps room on the device for the segment in which the log will go on, so that draining does not
+/// take the last of it: a file without a name, to be dropped before the segment is made. A full
+/// device gets free space of the data file back for it, which a crash left there. `None` if there
+/// is not enough, or such files cannot be made: then the segment shows whether there is room.
+fn reserve_for_log(core: &Core, directory: &dyn Directory, bytes: u64) -> Option<Arc<dyn File>> {
+    let wanted = bytes + LOG_HEADROOM_BYTES;
+    let reserve = || {
+        let scratch = directory.scratch()?;
+        scratch.allocate(0, wanted).map(|()| scratch)
+    };
+    match reserve() {
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            let space = core.storage.stats().space;
+            let solid = (space.free_blocks - space.hole_blocks) * BLOCK_BYTES_U64;
+            core.storage.give_back(solid.saturating_sub(wanted)).ok()?;
+            reserve().ok()
+        }
+        reserved => reserved.ok(),
+    }
 }
 
 /// Puts records back into memtables.
@@ -344,6 +374,10 @@ struct Replayer<'a> {
     /// The last seqno so far.
     seqno: SeqNo,
     ticket: u64,
+    /// Until the last record is replayed: room on the device for the segment that follows.
+    reserve: Option<Arc<dyn File>>,
+    /// Memtables are drained once they hold so many bytes.
+    drain_at: u64,
     progress: RecoveryProgress,
     on_progress: Option<&'a (dyn Fn(RecoveryProgress) + Send + Sync)>,
 }
@@ -357,6 +391,8 @@ impl<'a> Replayer<'a> {
             core,
             seqno,
             ticket: 0,
+            reserve: None,
+            drain_at: core.governor.write_share() / 2,
             progress: RecoveryProgress { log_bytes_total: total, ..RecoveryProgress::default() },
             on_progress: settings.on_recovery.as_deref(),
         }
@@ -391,32 +427,67 @@ impl<'a> Replayer<'a> {
         if self.progress.records.is_multiple_of(PROGRESS_EVERY) {
             self.report();
         }
-        self.make_room()
+        self.make_room()?;
+        if self.progress.log_bytes_done >= self.progress.log_bytes_total {
+            self.reserve = None;
+        }
+        Ok(())
     }
 
     /// Keeps memtables within the write share.
-    fn make_room(&self) -> Result<()> {
-        let core = self.core;
-        if core.governor.memtable_bytes() < core.governor.write_share() / 2 {
+    fn make_room(&mut self) -> Result<()> {
+        let governor = &self.core.governor;
+        let held = governor.memtable_bytes();
+        if held < self.drain_at {
             return Ok(());
         }
-        if core.read_only {
-            let (held, limit) = (core.governor.memtable_bytes(), core.governor.write_share());
-            if held <= limit {
-                return Ok(());
+        let share = governor.write_share();
+        match self.drain() {
+            Ok(()) => self.drain_at = share / 2,
+            // It is tried again, but not for every record.
+            Err(error) if held <= share && self.is_for_want_of_space(&error) => {
+                self.drain_at = held + share / 16;
             }
-            return Err(Error::invalid(format!(
-                "the log is too long to be read within the memory budget; open it with at least \
-                 {} bytes, or once for writing",
-                self.progress.log_bytes_total.saturating_mul(4)
-            )));
+            Err(error) if self.is_for_want_of_space(&error) => {
+                return Err(self.too_long(held, &error));
+            }
+            Err(error) => return Err(error),
         }
-        {
+        Ok(())
+    }
+
+    fn drain(&self) -> Result<()> {
+        let core = self.core;
+        if core.read_only && core.storage.is_read_only() {
+            core.storage.continue_in(core.directory.scratch()?)?;
+        }
+        if !core.all_keyspaces().iter().any(|keyspace| keyspace.memtable_bytes().1 > 0) {
             let _commit = core.commit.lock();
             core.rotate_largest();
         }
         while core.drain_oldest()? {}
         Ok(())
+    }
+
+    /// True if there is nowhere to drain to; what is there is as it was.
+    fn is_for_want_of_space(&self, error: &Error) -> bool {
+        error.kind() == ErrorKind::NoSpace
+            || (self.core.read_only && self.core.storage.is_read_only())
+    }
+
+    /// The error of a log that neither fits into memory nor can be drained.
+    fn too_long(&self, held: u64, error: &Error) -> Error {
+        let RecoveryProgress { log_bytes_done, log_bytes_total, .. } = self.progress;
+        let all =
+            u128::from(held) * u128::from(log_bytes_total) / u128::from(log_bytes_done.max(1));
+        let budget = Governor::budget_for_write_share(u64::try_from(all).unwrap_or(u64::MAX));
+        Error::new(
+            error.kind(),
+            format!(
+                "the log does not fit into the memory budget and cannot be drained ({error}); \
+                 make room there, or open the database with about {budget} bytes of memory"
+            ),
+        )
     }
 
     fn report(&self) {

@@ -68,6 +68,10 @@ impl Directory for Watched {
         self.inner.lock(exclusive, create)
     }
 
+    fn scratch(&self) -> Result<Arc<dyn File>> {
+        self.inner.scratch()
+    }
+
     fn facts(&self) -> IoFacts {
         self.inner.facts()
     }

@@ -47,7 +47,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, OnceLock, Ordering};
 use crate::storage::io::Directory;
 use format::{block_start, payload_seed};
-use segments::{Inherited, MappedSegment, SegmentSizes, Segments, is_passing};
+use segments::{Inherited, MappedSegment, SegmentSizes, Segments};
 
 /// How a log is kept.
 #[derive(Clone)]
@@ -353,7 +353,7 @@ impl Log {
 
     #[cold]
     fn poison_unless_passing(&self, error: Error) -> Error {
-        if is_passing(&error) { error } else { self.poison(error) }
+        if error.is_passing() { error } else { self.poison(error) }
     }
 
     // For the tail.

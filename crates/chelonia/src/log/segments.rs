@@ -26,7 +26,7 @@
 //! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
 
 use crate::base::budget::{Budget, Charge, Use};
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
@@ -490,11 +490,6 @@ fn write_zeros(file: &dyn File, start: u64, end: u64) -> Result<()> {
         at += count as u64;
     }
     Ok(())
-}
-
-/// True if a failure to prepare leaves the log as it was, to be tried again later.
-pub fn is_passing(error: &Error) -> bool {
-    error.kind() == ErrorKind::NoSpace
 }
 
 #[cfg(test)]

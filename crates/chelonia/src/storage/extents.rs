@@ -119,6 +119,12 @@ impl FreeExtents {
         true
     }
 
+    /// Marks everything used.
+    pub fn take_all(&mut self) {
+        *self =
+            Self { by_start: BTreeMap::new(), by_class: BTreeSet::new(), free_blocks: 0, ..*self };
+    }
+
     /// Marks a used part of the file free; false, and nothing done, if any of it is free already,
     /// a superblock, or outside the file.
     #[must_use]

@@ -41,6 +41,7 @@ use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::residents::Residents;
 use crate::base::sync::{Arc, Mutex};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
@@ -48,7 +49,7 @@ use crossbeam_epoch::Guard;
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{BlockRead, DataFile, DataFileStats};
-use io::{Access, Directory, IoFacts, OpenMode};
+use io::{Access, Directory, File, IoFacts, OpenMode};
 use space::Space;
 pub use space::{Allocation, SpaceStats};
 
@@ -58,6 +59,7 @@ pub struct Storage {
     file: Arc<DataFile>,
     budget: Arc<Budget>,
     cache: Arc<Cache>,
+    residents: Arc<Residents>,
     facts: IoFacts,
     // Guarded by their mutexes.
     space: Mutex<Space>,
@@ -147,6 +149,7 @@ impl Storage {
         }
         let storage = Arc::new(Self {
             cache: Cache::new(Arc::clone(&data), budget),
+            residents: Residents::new(budget),
             file: data,
             budget: Arc::clone(budget),
             facts: dir.facts(),
@@ -168,11 +171,31 @@ impl Storage {
         &self.budget
     }
 
+    /// The clock of what engines keep in memory besides cached blocks.
+    #[must_use]
+    pub fn residents(&self) -> &Arc<Residents> {
+        &self.residents
+    }
+
     /// The hash of a key, for filters.
     #[inline]
     #[must_use]
     pub fn key_hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::new(key, self.file.salt())
+    }
+
+    /// True if nothing can be written, not even to a scratch file.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.file.check_writable().is_err()
+    }
+
+    /// Lets a storage that is open read-only go on: from now on it can be written like any other,
+    /// but what is written goes to `scratch`, an empty file, and the data file stays as it is.
+    /// Nothing of it can be made durable. After the walk of the roots.
+    pub fn continue_in(&self, scratch: Arc<dyn File>) -> Result<()> {
+        let end = self.space.lock().seal();
+        self.file.continue_in(scratch, end)
     }
 
     /// An extent of `blocks` blocks (at least one) that nobody owns. `NoSpace` changes nothing.
@@ -281,9 +304,11 @@ impl Storage {
         self.cache.load_many(requests, priority, guard)
     }
 
-    /// Gives slabs of the cache back while the budget is over its limit; true if it is within it
-    /// now, else call again later.
-    pub fn trim_cache(&self) -> bool {
+    /// Gives memory back after the budget became smaller: residents down to their share, slabs of
+    /// the cache while the budget is over its limit. True if it is within it now, else call again
+    /// later.
+    pub fn trim_memory(&self) -> bool {
+        self.residents.trim();
         self.cache.trim()
     }
 

@@ -15,13 +15,14 @@
 //!    `opens << 40 | counter`; the superblock with this count of opens is durable before.
 //! 2. The file is never cut below `length_min`, which both superblocks may name.
 //! 3. Holes and fresh ranges lie in free space.
+//! 4. What was sealed is never handed out.
 //!
 //! Space is freed by db only when no durable root and no version can reach it (R7), so whatever is
 //! free here may be overwritten, punched and cut off at once.
 //! Thread-safety: guarded by its owner.
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::{Extent, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::storage::block::DATA_FILE;
 use crate::storage::extents::{FreeExtents, RangeSet, range_of};
@@ -77,6 +78,8 @@ pub struct Space {
     /// Ranges freed and not looked at by `give_back` yet.
     fresh: RangeSet,
     length_min: u64,
+    /// Blocks below this one are not ours to use.
+    sealed_end: u64,
     opens: u32,
     allocations: u64,
 }
@@ -89,7 +92,15 @@ impl Space {
         let free = FreeExtents::new(file_blocks);
         let mut holes = RangeSet::default();
         holes.insert(free.tail().unwrap_or(0..0));
-        Self { free, holes, fresh: RangeSet::default(), length_min, opens, allocations: 0 }
+        Self {
+            free,
+            holes,
+            fresh: RangeSet::default(),
+            length_min,
+            sealed_end: 0,
+            opens,
+            allocations: 0,
+        }
     }
 
     /// Marks an extent used that a durable root refers to. An extent that overlaps another or
@@ -110,6 +121,16 @@ impl Space {
         }
         self.holes.remove(&range);
         Ok(())
+    }
+
+    /// From now on only what is beyond the file as it is now is handed out and taken back. Returns
+    /// where that begins.
+    pub fn seal(&mut self) -> BlockNo {
+        self.sealed_end = self.free.file_blocks();
+        self.free.take_all();
+        self.holes = RangeSet::default();
+        self.fresh = RangeSet::default();
+        BlockNo(self.sealed_end)
     }
 
     /// Hands out `blocks` blocks that nobody owns. `NoSpace` changes nothing.
@@ -185,6 +206,9 @@ impl Space {
     /// Takes an extent back. Freeing what is free already is a bug, told as such.
     pub fn free(&mut self, extent: Extent) -> Result<()> {
         let range = range_of(extent);
+        if range.end <= self.sealed_end {
+            return Ok(());
+        }
         if !self.free.give(range.clone()) {
             return Err(Error::internal(format!("extent {extent:?} is freed and not in use")));
         }

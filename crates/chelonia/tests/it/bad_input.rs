@@ -1,6 +1,6 @@
 //! Bad input gets a clear error, and nothing is lost.
 
-use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
+use chelonia::internals::{FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 use chelonia::{Database, ErrorKind, KeyspaceOptions};
 use std::os::unix::fs::PermissionsExt;
@@ -423,44 +423,4 @@ fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
     database.checkpoint().unwrap();
     assert_eq!(keyspace.iter().count() as u64, written + 5_000);
     assert!(database.verify().unwrap().is_clean());
-}
-
-#[test]
-fn a_keyspace_that_cannot_be_dropped_on_a_full_device_stays() {
-    let (database, plan) = on_a_device_that_can_fail();
-    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    keyspace.insert("before", "1").unwrap();
-    // Names enough that the catalog needs more than what is left of the file when it is trimmed.
-    for number in 0..250 {
-        let name = format!("{number:0255}");
-        database.keyspace(&name, KeyspaceOptions::new()).unwrap();
-    }
-    plan.fail(Fault::sticky(Call::Allocate, 0).on("data").with(Failure::NoSpace));
-    assert_eq!(kind(database.drop_keyspace("k")), ErrorKind::NoSpace);
-    keyspace.insert("after", "2").unwrap();
-    assert_eq!(database.keyspaces().len(), 251);
-    assert_eq!(keyspace.get("before").unwrap().unwrap(), *b"1");
-    plan.heal();
-    database.checkpoint().unwrap();
-    assert_eq!(keyspace.get("after").unwrap().unwrap(), *b"2");
-    database.drop_keyspace("k").unwrap();
-    assert_eq!(kind(keyspace.get("after")), ErrorKind::NotFound);
-}
-
-#[test]
-fn a_log_whose_data_file_is_gone_is_not_taken_for_a_new_database() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("database");
-    let database = open(&path);
-    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    keyspace.insert("in the log", "only").unwrap();
-    drop((keyspace, database));
-    let (data, aside) = (path.join("data"), path.join("aside"));
-    std::fs::rename(&data, &aside).unwrap();
-    assert_eq!(kind(Database::open(&path)), ErrorKind::Corrupt);
-    std::fs::write(&data, "").unwrap();
-    assert_eq!(kind(Database::open(&path)), ErrorKind::Corrupt);
-    std::fs::rename(&aside, &data).unwrap();
-    let keyspace = open(&path).keyspace("k", KeyspaceOptions::new()).unwrap();
-    assert_eq!(keyspace.get("in the log").unwrap().unwrap(), b"only");
 }

@@ -152,3 +152,26 @@ fn every_kind_of_call_may_fail_in_recovery() {
     println!("{cases} failures");
     assert!(cases > 20);
 }
+
+#[test]
+fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
+    let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
+    let database = open(&memory, &plan).unwrap();
+    let (written, error) = write(&database, 0, 20);
+    assert!(error.is_none(), "{error:?}");
+    plan.fail(Fault::sticky(Call::Open, 0).with(Failure::TooManyFiles));
+    let (refused_at, error) = write(&database, written, 100_000);
+    let error = error.unwrap();
+    assert_eq!(error.kind(), ErrorKind::TooManyFiles, "{error}");
+    assert!(error.file().unwrap().starts_with("log-"), "{error}");
+    let keyspace = database.keyspace("k", tiny_options()).unwrap();
+    for number in 0..refused_at {
+        assert!(keyspace.get(number.to_be_bytes()).unwrap().is_some(), "{number} is gone");
+    }
+    assert!(keyspace.get(refused_at.to_be_bytes()).unwrap().is_none());
+    plan.heal();
+    let (acknowledged, error) = write(&database, refused_at, 200);
+    assert!(error.is_none(), "{error:?}");
+    drop(keyspace);
+    check(&memory, Some(database), acknowledged, "too many files");
+}

@@ -15,13 +15,12 @@
 //!
 //! Invariants:
 //! 1. A slot's node never changes: what is loaded again is the same.
-//! 2. `resident_bytes` is the sum of the footprints of the slots that hold a node.
-//! 3. After a load, nodes are dropped until that is within the share (a sixteenth of the budget),
-//!    or every node was looked at since the clock last passed.
+//! 2. A slot that holds a node is counted with its footprint by the clock that all trees of the
+//!    database share ([`Residents`]), which says how much may be in memory.
 //!
 //! The root of an empty tree is nowhere on disk; its slot makes it anew.
 //!
-//! Lock order: the clock's mutex and the table of runs are taken last and never together.
+//! Lock order: the clock's lock and the table of runs are taken last and never together.
 
 use super::codec::{self, NodeRef, Opener};
 use super::events::{Event, Events};
@@ -31,15 +30,13 @@ use crate::base::epoch::EpochSlot;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent};
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::residents::{Resident, Residents};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
 use crate::run::{Run, RunRef};
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
 use crossbeam_epoch::Guard;
-use std::collections::{BTreeMap, VecDeque};
-
-/// The part of the budget that nodes and the handles of their runs may take.
-const BUDGET_PARTS: u64 = 16;
+use std::collections::BTreeMap;
 
 /// The place of a node: on disk always, in memory sometimes.
 pub(super) struct NodeSlot {
@@ -51,8 +48,8 @@ pub(super) struct NodeSlot {
     used: AtomicBool,
     /// The footprint of the node while it is resident.
     bytes: AtomicU64,
-    /// The sum over all slots.
-    resident_bytes: Arc<AtomicU64>,
+    clock: Arc<Residents>,
+    events: Arc<Events>,
 }
 
 impl NodeSlot {
@@ -65,21 +62,27 @@ impl NodeSlot {
     pub fn height(&self) -> u8 {
         self.height
     }
+}
 
-    fn evict(&self, guard: &Guard) -> bool {
-        let dropped = self.node.clear(guard);
-        if dropped {
-            let bytes = self.bytes.swap(0, Ordering::Relaxed);
-            self.resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
+impl Resident for NodeSlot {
+    fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    fn evict(&self, guard: &Guard) -> u64 {
+        // Taken before the slot is cleared: from then on another thread may load the node again and
+        // put the bytes of that in.
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        if self.node.clear(guard) {
+            self.events.add(Event::NodesEvicted, 1);
         }
-        dropped
+        bytes
     }
 }
 
 impl Drop for NodeSlot {
     fn drop(&mut self) {
-        let bytes = *self.bytes.get_mut();
-        self.resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.clock.forget(*self.bytes.get_mut());
     }
 }
 
@@ -89,16 +92,6 @@ pub(super) struct Residence {
     events: Arc<Events>,
     /// Open runs by first block, so that a run that is met twice is open once.
     runs: Mutex<RunTable>,
-    clock: Mutex<Clock>,
-    resident_bytes: Arc<AtomicU64>,
-}
-
-#[derive(Default)]
-struct Clock {
-    /// Slots that hold a node, in the order the clock passes them.
-    slots: VecDeque<Weak<NodeSlot>>,
-    /// When they are this many, those that no longer exist are taken out.
-    prune_at: usize,
 }
 
 #[derive(Default)]
@@ -111,23 +104,12 @@ struct RunTable {
 impl Residence {
     /// Nothing is in memory.
     pub fn new(storage: Arc<Storage>, events: Arc<Events>) -> Self {
-        Self {
-            storage,
-            events,
-            runs: Mutex::default(),
-            clock: Mutex::default(),
-            resident_bytes: Arc::default(),
-        }
+        Self { storage, events, runs: Mutex::default() }
     }
 
     /// Where nodes and runs are.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
-    }
-
-    /// Bytes of resident nodes and the handles of their runs.
-    pub fn resident_bytes(&self) -> u64 {
-        self.resident_bytes.load(Ordering::Relaxed)
     }
 
     /// A slot for the node at `reference`, absent.
@@ -138,7 +120,8 @@ impl Residence {
             node: EpochSlot::empty(),
             used: AtomicBool::new(true),
             bytes: AtomicU64::new(0),
-            resident_bytes: Arc::clone(&self.resident_bytes),
+            clock: Arc::clone(self.storage.residents()),
+            events: Arc::clone(&self.events),
         })
     }
 
@@ -191,51 +174,17 @@ impl Residence {
             .map_err(|error| error.at(DATA_FILE, reference.extent.offset()))
     }
 
-    /// Makes `node` resident in `slot`, unless another thread was faster, and drops others if there
-    /// are too many.
+    /// Makes `node` resident in `slot`, unless another thread was faster.
     fn keep<'g>(&self, slot: &'g Arc<NodeSlot>, mut node: Node, guard: &'g Guard) -> &'g Arc<Node> {
         let footprint = node.footprint_bytes();
         node.charge = Some(self.storage.budget().charge(Use::Metadata, node.heap_bytes()));
         let (kept, mine) = slot.node.put(Arc::new(node), guard);
         if mine {
             slot.bytes.store(footprint, Ordering::Relaxed);
-            self.resident_bytes.fetch_add(footprint, Ordering::Relaxed);
-            let mut clock = self.clock.lock();
-            clock.slots.push_back(Arc::downgrade(slot));
-            if clock.slots.len() > clock.prune_at {
-                clock.slots.retain(|slot| slot.strong_count() > 0);
-                clock.prune_at = 2 * clock.slots.len() + 64;
-            }
-            drop(clock);
-            self.shrink(self.storage.budget().limit() / BUDGET_PARTS, slot, guard);
+            let resident: Weak<NodeSlot> = Arc::downgrade(slot);
+            self.storage.residents().admit(resident, footprint, guard);
         }
         kept
-    }
-
-    /// Drops nodes until their footprint is within `limit`; never that of `spared`.
-    fn shrink(&self, limit: u64, spared: &Arc<NodeSlot>, guard: &Guard) {
-        if self.resident_bytes() <= limit {
-            return;
-        }
-        // Slots are dropped after the lock: their parents may be the last to hold runs and slots.
-        let mut passed = Vec::new();
-        let mut clock = self.clock.lock();
-        for _ in 0..clock.slots.len() {
-            if self.resident_bytes() <= limit {
-                break;
-            }
-            let Some(weak) = clock.slots.pop_front() else { break };
-            let Some(slot) = weak.upgrade() else { continue };
-            let spare = Arc::ptr_eq(&slot, spared) || slot.used.swap(false, Ordering::Relaxed);
-            if spare {
-                clock.slots.push_back(weak);
-            } else if slot.evict(guard) {
-                self.events.add(Event::NodesEvicted, 1);
-            }
-            passed.push(slot);
-        }
-        drop(clock);
-        drop(passed);
     }
 }
 

@@ -241,6 +241,10 @@ impl Directory for SimDirectory {
         Err(Error::internal("the log takes no locks of directories"))
     }
 
+    fn scratch(&self) -> Result<Arc<dyn File>> {
+        Err(Error::internal("the log needs no scratch files"))
+    }
+
     fn facts(&self) -> IoFacts {
         IoFacts { direct: false, mapped_log: !self.world.lock().unmapped, name: "sim" }
     }

@@ -200,7 +200,7 @@ fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     }
     drop(blocks);
     drop(guard);
-    eventually(|| storage.trim_cache());
+    eventually(|| storage.trim_memory());
     assert_eq!(storage.budget().used_by(Use::Cache), 0);
     drop(forced);
 }
@@ -211,7 +211,7 @@ fn a_lower_limit_shrinks_the_cache() {
     let extent = write(&storage, 400);
     (0..400).for_each(|index| check(&extent, index));
     storage.budget().set_limit(2 * SLAB + (64 << 10));
-    eventually(|| storage.trim_cache());
+    eventually(|| storage.trim_memory());
     assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
     (0..400).for_each(|index| check(&extent, index));
     assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);

@@ -14,7 +14,9 @@
 //!    is the writer's duty.
 //! 3. After a failed sync none succeeds any more: the system tells the failure once, to one of
 //!    those who sync, and what it covers may be another's (rule R8).
-//! 4. Once [`DataFile::close`] has returned the file is not changed any more, whoever is still at
+//! 4. What is open read-only is not changed. Once [`DataFile::continue_in`] was called it goes on
+//!    in a scratch file, which is written like the file itself would be.
+//! 5. Once [`DataFile::close`] has returned the file is not changed any more, whoever is still at
 //!    work: from then on another process may have it.
 //!
 //! Thread-safety: everything may be called from any thread; writes to the same block must be
@@ -26,8 +28,9 @@ pub mod superblock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock, RwLockReadGuard};
+use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard};
 use crate::storage::block::{DATA_FILE, seal_all, verify_all};
+use crate::storage::io::continued::ContinuedFile;
 use crate::storage::io::{File, ReadRequest};
 use std::ops::Deref;
 use superblock::FIRST_BLOCK;
@@ -66,6 +69,8 @@ pub struct DataFile {
     file: Arc<dyn File>,
     salt: u64,
     read_only: bool,
+    /// The file with what continues it.
+    continued: OnceLock<Arc<dyn File>>,
     /// Held shared over every change of the file, alone by the close. True inside: closed.
     closed: RwLock<bool>,
     /// Held over every sync. True inside: one failed.
@@ -106,6 +111,7 @@ impl DataFile {
             file,
             salt,
             read_only,
+            continued: OnceLock::new(),
             closed: RwLock::new(false),
             sync_failed: Mutex::new(false),
             counters: Counters::default(),
@@ -118,6 +124,23 @@ impl DataFile {
         self.salt
     }
 
+    /// Lets a file that is open read-only go on in `scratch`, which is empty, from block `end` on.
+    pub fn continue_in(&self, scratch: Arc<dyn File>, end: BlockNo) -> Result<()> {
+        if !self.read_only {
+            return Err(Error::internal("a file that is written needs no scratch file"));
+        }
+        let end = end.0.saturating_mul(BLOCK_BYTES_U64);
+        let continued = ContinuedFile::new(Arc::clone(&self.file), end, scratch);
+        self.continued
+            .set(Arc::new(continued))
+            .map_err(|_| Error::internal("the data file has a scratch file already"))
+    }
+
+    /// What blocks are read from and written to.
+    fn whole(&self) -> &Arc<dyn File> {
+        self.continued.get().unwrap_or(&self.file)
+    }
+
     /// The file itself, for looking at it.
     #[must_use]
     pub fn file(&self) -> &dyn File {
@@ -126,7 +149,7 @@ impl DataFile {
 
     /// Fails with `ReadOnly` if the file must not be written.
     pub fn check_writable(&self) -> Result<()> {
-        if self.read_only {
+        if self.read_only && self.continued.get().is_none() {
             return Err(Error::new(ErrorKind::ReadOnly, "the database is open read-only"));
         }
         Ok(())
@@ -140,7 +163,7 @@ impl DataFile {
         if *open {
             return Err(Error::new(ErrorKind::Stopped, "the database was closed; reopen it"));
         }
-        Ok(Writing { file: &self.file, _open: open })
+        Ok(Writing { file: self.whole(), _open: open })
     }
 
     /// Waits for changes under way, and refuses all later ones. Reads go on.
@@ -156,7 +179,7 @@ impl DataFile {
         buffer: &mut [u8],
     ) -> Result<()> {
         let offset = byte_range(first, buffer.len())?;
-        self.file.read_at(buffer, offset)?;
+        self.whole().read_at(buffer, offset)?;
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         count_kinds(&self.counters.blocks_read, buffer);
         verify_all(buffer, self.salt, generation, first)
@@ -169,7 +192,7 @@ impl DataFile {
             let offset = byte_range(read.first, read.buffer.len())?;
             requests.push(ReadRequest { offset, buffer: &mut *read.buffer });
         }
-        self.file.read_many(&mut requests)?;
+        self.whole().read_many(&mut requests)?;
         drop(requests);
         self.counters.reads.fetch_add(reads.len() as u64, Ordering::Relaxed);
         for read in reads.iter() {

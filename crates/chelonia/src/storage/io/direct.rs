@@ -15,7 +15,8 @@ use super::buffered_file::BufferedFile;
 use super::direct_file::DirectFile;
 use super::ring::Rings;
 use super::{
-    Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OPEN_ELSEWHERE, OpenMode, check_name,
+    Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OPEN_ELSEWHERE, OpenMode, SCRATCH_FILE,
+    check_name,
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES;
@@ -166,6 +167,17 @@ fn takes_direct(directory: &OwnedFd) -> bool {
     retry_on_intr(|| pread(&file, &mut block[..], 0)) == Ok(BLOCK_BYTES)
 }
 
+/// Where temporary files are that may be large.
+const SCRATCH_DIRECTORY: &str = "/var/tmp";
+
+/// A file without a name: in `directory`, or where that cannot be, among the temporary files.
+fn open_scratch(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    retry_on_intr(|| openat(directory, ".", flags, FILE_MODE)).or_else(|refused| {
+        retry_on_intr(|| rustix::fs::open(SCRATCH_DIRECTORY, flags, FILE_MODE)).map_err(|_| refused)
+    })
+}
+
 impl Directory for DirectDirectory {
     fn open(&self, name: &str, mode: OpenMode, access: Access) -> Result<Arc<dyn File>> {
         check_name(name)?;
@@ -237,6 +249,17 @@ impl Directory for DirectDirectory {
             }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }
+    }
+
+    fn scratch(&self) -> Result<Arc<dyn File>> {
+        let descriptor = open_scratch(&self.descriptor)
+            .map_err(|error| Error::io("create", SCRATCH_FILE, error.into()))?;
+        Ok(Arc::new(DirectFile {
+            buffered: Arc::new(BufferedFile::new(SCRATCH_FILE, descriptor, true)),
+            direct: None,
+            mapped_log: false,
+            rings: Arc::clone(&self.rings),
+        }))
     }
 
     fn facts(&self) -> IoFacts {

@@ -4,7 +4,9 @@
 //! again. Locks exclude as the real ones do.
 
 use super::exclusion::LockTable;
-use super::{Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, check_name};
+use super::{
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, SCRATCH_FILE, check_name,
+};
 use crate::base::error::{Error, Result};
 use crate::base::sync::{Arc, Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -86,9 +88,19 @@ impl Directory for MemoryDirectory {
         self.shared.lock.take(exclusive)
     }
 
+    fn scratch(&self) -> Result<Arc<dyn File>> {
+        Ok(scratch())
+    }
+
     fn facts(&self) -> IoFacts {
         IoFacts { direct: false, mapped_log: true, name: "memory" }
     }
+}
+
+/// An empty file in no directory.
+pub(super) fn scratch() -> Arc<dyn File> {
+    let content = Content::default();
+    Arc::new(MemoryFile { name: SCRATCH_FILE.to_owned(), content, writable: true })
 }
 
 #[derive(Debug)]

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 pub mod buffer;
 mod buffered_file;
+pub mod continued;
 #[cfg(any(test, feature = "internals"))]
 pub mod crash;
 pub mod direct;
@@ -112,9 +113,17 @@ pub trait Directory: Send + Sync + Debug {
     /// the process. `create` makes the lock file if there is none.
     fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>>;
 
+    /// An empty file without a name, to be written and read: gone when it is closed, or with the
+    /// process. It takes space of this directory's device, or, where the directory must not be
+    /// written, of the one for temporary files. Nothing of the directory changes.
+    fn scratch(&self) -> Result<Arc<dyn File>>;
+
     /// What the file system offers.
     fn facts(&self) -> IoFacts;
 }
+
+/// What errors call a file of [`Directory::scratch`].
+const SCRATCH_FILE: &str = "(scratch file)";
 
 /// Holds the lock of a directory while it lives.
 pub trait LockGuard: Send + Sync + Debug {}

@@ -132,6 +132,22 @@ fn random_writes_reads_and_sizes_are_those_of_a_byte_vector() {
 }
 
 #[test]
+fn scratch_files_have_no_name_and_share_nothing() {
+    over_all(|dir| {
+        let before = dir.list().unwrap();
+        let (one, other) = (dir.scratch().unwrap(), dir.scratch().unwrap());
+        one.allocate(0, 3 * BLOCK_BYTES_U64).unwrap();
+        let bytes = random_bytes(9, 2 * BLOCK_BYTES);
+        one.write_at(&bytes, BLOCK_BYTES_U64).unwrap();
+        other.write_at(&[1; 10], 5).unwrap();
+        assert_eq!(read(&*one, BLOCK_BYTES_U64, 2 * BLOCK_BYTES), bytes[..]);
+        assert_eq!(read(&*one, 0, BLOCK_BYTES), [0; BLOCK_BYTES]);
+        assert_eq!(read(&*other, 0, 15), [[0; 5], [1; 5], [1; 5]].concat());
+        assert_eq!(dir.list().unwrap(), before);
+    });
+}
+
+#[test]
 fn reads_past_the_end_name_the_place() {
     over_all(|directory| {
         for access in ACCESSES {

@@ -11,7 +11,7 @@ use crate::base::error::ErrorKind;
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::Engine;
-use crate::engines::turtle::TurtleOptions;
+use crate::engines::turtle::{Turtle, TurtleOptions};
 use crate::storage::io::fault::{Call, Fault};
 
 fn key_of(number: u64) -> Vec<u8> {
@@ -202,8 +202,46 @@ fn nodes_are_dropped_from_memory_and_come_back() {
     check_scans(&version, &model);
     world.check_reads(&version, &model, &mut rng, 200);
     assert!(world.event("nodes_evicted") > 0 && world.event("nodes_loaded") > 100);
-    let resident = world.tree.shared.residence.resident_bytes();
-    assert!(resident <= (1 << 20) / 16 + 16_384, "{resident}");
+    let resident = world.storage.residents();
+    assert!(resident.bytes() <= resident.share() + 16_384, "{}", resident.bytes());
+}
+
+#[test]
+fn many_trees_share_the_memory_of_one() {
+    let mut rng = Rng::new(12);
+    let mut world = World::with_memory(tiny(), 1, 4 << 20);
+    for _ in 0..10 {
+        world.absorb(uniform(&mut rng, 600));
+    }
+    let root = world.tree.root().unwrap();
+    let open = || Turtle::open(&world.storage, tiny(), Some(&root)).unwrap();
+    let trees: Vec<_> = (0..20).map(|_| open()).collect();
+    let residents = world.storage.residents();
+    for tree in &trees {
+        check_scans(&tree.version(), &world.model);
+        let bytes = residents.bytes();
+        assert!(bytes <= residents.share() + 16_384, "{bytes}");
+    }
+    // One alone would have more than its part of that, and what the idle ones had is its to take.
+    let loads = |tree: &Turtle| {
+        let events = tree.stats().events;
+        events.iter().find(|(name, _)| *name == "nodes_loaded").map_or(0, |(_, count)| *count)
+    };
+    let busy = &trees[0];
+    check_scans(&busy.version(), &world.model);
+    let before = loads(busy);
+    check_scans(&busy.version(), &world.model);
+    assert!(residents.bytes() > residents.share() / trees.len() as u64);
+    assert!(loads(busy) < before + before / 4, "{} after {before}", loads(busy));
+    let evicted = |tree: &Turtle| {
+        tree.stats().events.iter().any(|(name, count)| *name == "nodes_evicted" && *count > 0)
+    };
+    assert!(trees.iter().any(evicted));
+    drop(trees);
+    let held = residents.bytes();
+    drop(world.tree);
+    crate::base::epoch::collect();
+    assert!(residents.bytes() < held, "{held}");
 }
 
 #[test]

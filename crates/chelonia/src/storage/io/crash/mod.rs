@@ -22,7 +22,9 @@ mod tests;
 pub use journal::{Journal, Survivors};
 
 use super::exclusion::LockTable;
-use super::{Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, check_name};
+use super::{
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, SCRATCH_FILE, check_name,
+};
 use crate::base::error::{Error, Result};
 use crate::base::limits::SECTOR_BYTES;
 use crate::base::sync::{Arc, Mutex, MutexGuard};
@@ -208,6 +210,12 @@ impl Directory for CrashDirectory {
     fn lock(&self, exclusive: bool, _create: bool) -> Result<Box<dyn LockGuard>> {
         drop(self.powered("lock", super::LOCK_FILE)?);
         self.shared.lock.take(exclusive)
+    }
+
+    /// In memory, and nothing of it is left by a power cut.
+    fn scratch(&self) -> Result<Arc<dyn File>> {
+        drop(self.powered("create", SCRATCH_FILE)?);
+        Ok(super::memory::scratch())
     }
 
     fn facts(&self) -> IoFacts {

@@ -15,7 +15,9 @@ mod tests;
 
 pub use plan::{Call, Failure, Fault, FaultPlan};
 
-use super::{Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region};
+use super::{
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region, SCRATCH_FILE,
+};
 use crate::base::error::Result;
 use crate::base::sync::Arc;
 use std::cell::RefCell;
@@ -51,7 +53,7 @@ fn attempt<T>(
 ) -> Result<T> {
     let Some(failure) = plan.decide(kind, file) else { return call() };
     match failure {
-        Failure::Io | Failure::NoSpace | Failure::IoForgetting => {}
+        Failure::Io | Failure::NoSpace | Failure::TooManyFiles | Failure::IoForgetting => {}
         Failure::IoHalfDone => half()?,
         Failure::IoAllDone => drop(call()?),
     }
@@ -70,7 +72,8 @@ impl Directory for FaultDirectory {
             if mode == OpenMode::CreateNew {
                 self.plan.space().create(name);
             }
-            Ok(Arc::new(FaultFile { inner, plan: self.plan.clone() }) as Arc<dyn File>)
+            let plan = self.plan.clone();
+            Ok(Arc::new(FaultFile { inner, plan, is_scratch: false }) as Arc<dyn File>)
         })
     }
 
@@ -97,6 +100,16 @@ impl Directory for FaultDirectory {
         })
     }
 
+    fn scratch(&self) -> Result<Arc<dyn File>> {
+        attempt(&self.plan, Call::Open, "create", SCRATCH_FILE, whole, || {
+            let inner = self.inner.scratch()?;
+            // All of them count as one file.
+            self.plan.space().make(SCRATCH_FILE);
+            let plan = self.plan.clone();
+            Ok(Arc::new(FaultFile { inner, plan, is_scratch: true }) as Arc<dyn File>)
+        })
+    }
+
     fn facts(&self) -> IoFacts {
         self.inner.facts()
     }
@@ -106,6 +119,15 @@ impl Directory for FaultDirectory {
 struct FaultFile {
     inner: Arc<dyn File>,
     plan: FaultPlan,
+    is_scratch: bool,
+}
+
+impl Drop for FaultFile {
+    fn drop(&mut self) {
+        if self.is_scratch {
+            self.plan.space().give_back(self.inner.name(), 0, u64::MAX);
+        }
+    }
 }
 
 impl FaultFile {

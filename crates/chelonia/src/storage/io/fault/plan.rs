@@ -71,6 +71,8 @@ pub enum Failure {
     Io,
     /// ENOSPC, and nothing was done.
     NoSpace,
+    /// EMFILE, and nothing was done.
+    TooManyFiles,
     /// EIO, after the first half of a write was done; of other calls nothing.
     IoHalfDone,
     /// EIO, although the call was done.
@@ -85,6 +87,7 @@ impl Failure {
     pub(super) fn error(self, what: &str, file: &str) -> Error {
         let number = match self {
             Failure::NoSpace => Errno::NOSPC,
+            Failure::TooManyFiles => Errno::MFILE,
             Failure::Io | Failure::IoHalfDone | Failure::IoAllDone | Failure::IoForgetting => {
                 Errno::IO
             }

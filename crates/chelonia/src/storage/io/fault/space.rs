@@ -31,6 +31,11 @@ impl Space {
         self.files.insert(name.to_owned(), BTreeSet::new());
     }
 
+    /// Makes a file known, if it is not.
+    pub fn make(&mut self, name: &str) {
+        self.files.entry(name.to_owned()).or_default();
+    }
+
     /// Forgets a file.
     pub fn remove(&mut self, name: &str) {
         let blocks = self.files.remove(name).unwrap_or_default();

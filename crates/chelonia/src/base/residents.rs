@@ -1,0 +1,199 @@
+//! What engines keep in memory although they could read it again: the nodes of all trees, under one
+//! clock.
+//!
+//! ```text
+//!             admit                    clock (its turn came twice, not looked at)
+//!   absent ------------> resident ----------------------------------------------> absent
+//!                            | its owner drops it: forget
+//!                            '--------------------------------------------------> absent
+//! ```
+//!
+//! There is one clock for a database, so that a thousand keyspaces together take no more than one
+//! would, and those that are read keep theirs while those that are idle lose it.
+//!
+//! Invariants:
+//! 1. [`Residents::bytes`] is the sum of what was admitted and neither evicted nor forgotten.
+//! 2. After an admission residents are evicted until that is within the share (a sixteenth of the
+//!    budget), or everyone was looked at since the clock last passed. Who was just admitted stays.
+//!
+//! The clock's lock is taken last and never held while a resident is dropped. Thread-safety:
+//! everything may be called from any thread.
+
+use crate::base::budget::Budget;
+use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use crossbeam_epoch::Guard;
+use std::collections::VecDeque;
+
+/// The part of the budget that residents may take.
+const BUDGET_PARTS: u64 = 16;
+
+/// Something in memory that can be read again.
+pub trait Resident: Send + Sync {
+    /// True if it was looked at since this was last asked.
+    fn take_used(&self) -> bool;
+
+    /// Drops it from memory, once every epoch guard of the time is gone. Gives the bytes it was
+    /// admitted with; 0 if it was not in memory.
+    fn evict(&self, guard: &Guard) -> u64;
+}
+
+/// All residents of one database.
+pub struct Residents {
+    budget: Arc<Budget>,
+    bytes: AtomicU64,
+    clock: Mutex<Clock>,
+}
+
+#[derive(Default)]
+struct Clock {
+    /// In the order the clock passes them. Some may be absent again, or gone.
+    hands: VecDeque<Weak<dyn Resident>>,
+    /// When there are this many, those that are gone are taken out.
+    prune_at: usize,
+}
+
+impl Residents {
+    /// Nothing is resident.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
+        Arc::new(Self {
+            budget: Arc::clone(budget),
+            bytes: AtomicU64::new(0),
+            clock: Mutex::default(),
+        })
+    }
+
+    /// Bytes of all residents.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// The bytes they may take.
+    pub fn share(&self) -> u64 {
+        self.budget.limit() / BUDGET_PARTS
+    }
+
+    /// Counts `resident`, which just came into memory with `bytes` bytes, and evicts others if they
+    /// are too many.
+    pub fn admit(&self, resident: Weak<dyn Resident>, bytes: u64, guard: &Guard) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut clock = self.clock.lock();
+        if clock.hands.len() >= clock.prune_at {
+            clock.hands.retain(|resident| resident.strong_count() > 0);
+            clock.prune_at = 2 * clock.hands.len() + 64;
+        }
+        clock.hands.push_back(Weak::clone(&resident));
+        drop(clock);
+        self.shrink(Some(&resident), guard);
+    }
+
+    /// Counts off `bytes` of a resident that its owner dropped.
+    pub fn forget(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Evicts until the residents are within their share: after the budget became smaller.
+    pub fn trim(&self) {
+        self.shrink(None, &crossbeam_epoch::pin());
+    }
+
+    fn shrink(&self, spared: Option<&Weak<dyn Resident>>, guard: &Guard) {
+        let share = self.share();
+        if self.bytes() <= share {
+            return;
+        }
+        // What was upgraded is dropped after the lock: it may be the last to hold others.
+        let mut passed = Vec::new();
+        let mut clock = self.clock.lock();
+        // Two rounds: the first may only take the marks of use away.
+        for _ in 0..2 * clock.hands.len() {
+            if self.bytes() <= share {
+                break;
+            }
+            let Some(weak) = clock.hands.pop_front() else { break };
+            let Some(resident) = weak.upgrade() else { continue };
+            if spared.is_some_and(|spared| weak.ptr_eq(spared)) || resident.take_used() {
+                clock.hands.push_back(weak);
+            } else {
+                self.forget(resident.evict(guard));
+            }
+            passed.push(resident);
+        }
+        drop(clock);
+        drop(passed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::sync::AtomicBool;
+
+    const MIB: u64 = 1 << 20;
+
+    struct Page {
+        used: AtomicBool,
+        bytes: AtomicU64,
+    }
+
+    impl Resident for Page {
+        fn take_used(&self) -> bool {
+            self.used.swap(false, Ordering::Relaxed)
+        }
+
+        fn evict(&self, _guard: &Guard) -> u64 {
+            self.bytes.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    fn admit(residents: &Residents, bytes: u64) -> Arc<Page> {
+        let page = Arc::new(Page { used: AtomicBool::new(false), bytes: AtomicU64::new(bytes) });
+        let weak: Weak<dyn Resident> = Arc::downgrade(&page) as _;
+        residents.admit(weak, bytes, &crossbeam_epoch::pin());
+        page
+    }
+
+    fn is_resident(page: &Page) -> bool {
+        page.bytes.load(Ordering::Relaxed) > 0
+    }
+
+    #[test]
+    fn those_who_are_used_stay_and_the_others_go() {
+        let residents = Residents::new(&Budget::new(16 * 8 * MIB));
+        let busy: Vec<_> = (0..4).map(|_| admit(&residents, MIB)).collect();
+        let idle: Vec<_> = (0..4).map(|_| admit(&residents, MIB)).collect();
+        for _ in 0..20 {
+            busy.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
+            let newest = admit(&residents, MIB);
+            assert!(is_resident(&newest));
+            assert!(residents.bytes() <= residents.share());
+            residents.forget(newest.bytes.swap(0, Ordering::Relaxed));
+        }
+        assert!(busy.iter().all(|page| is_resident(page)));
+        assert!(!is_resident(&idle[0]));
+    }
+
+    #[test]
+    fn a_smaller_budget_evicts_down_to_its_share_even_if_all_are_used() {
+        let budget = Budget::new(16 * 8 * MIB);
+        let residents = Residents::new(&budget);
+        let pages: Vec<_> = (0..8).map(|_| admit(&residents, MIB)).collect();
+        pages.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
+        budget.set_limit(16 * 2 * MIB);
+        residents.trim();
+        assert_eq!(residents.bytes(), 2 * MIB);
+        assert_eq!(pages.iter().filter(|page| is_resident(page)).count(), 2);
+    }
+
+    #[test]
+    fn the_last_one_stays_however_large_and_the_gone_leave_no_trace() {
+        let residents = Residents::new(&Budget::new(16 * MIB));
+        for _ in 0..10_000 {
+            let page = admit(&residents, 2 * MIB);
+            assert!(is_resident(&page));
+            assert_eq!(residents.bytes(), 2 * MIB);
+            residents.forget(page.bytes.swap(0, Ordering::Relaxed));
+        }
+        assert!(residents.clock.lock().hands.len() < 200);
+    }
+}

@@ -1,0 +1,202 @@
+//! Recovery beyond the crash images: logs that do not fit into memory, devices without room, what
+//! is told meanwhile, and how much there is to do.
+
+use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
+use chelonia::limits::MEMORY_BYTES_MIN;
+use chelonia::{
+    Database, DatabaseBuilder, Durability, ErrorKind, KeyspaceOptions, RecoveryProgress,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+const VALUE: [u8; 1000] = [5; 1000];
+
+/// Entries that take more than half of the write share of the smallest budget, several times.
+const MANY: u64 = 60_000;
+
+fn builder(directory: Arc<dyn chelonia::internals::Directory>) -> DatabaseBuilder {
+    Database::builder("memory").memory(MEMORY_BYTES_MIN).internals(|internals| {
+        internals.directory = Some(directory);
+    })
+}
+
+/// The files of a database that died with `count` entries in its log and nothing absorbed.
+fn died_with(count: u64) -> Files {
+    let memory = MemoryDirectory::new();
+    // With so much memory nothing is drained.
+    let database = builder(Arc::new(memory.clone())).memory(1 << 30).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..count {
+        keyspace.insert(number.to_be_bytes(), VALUE).unwrap();
+    }
+    keyspace.insert("large", vec![6; 100_000]).unwrap();
+    keyspace.remove(7_u64.to_be_bytes()).unwrap();
+    memory.to_files()
+}
+
+fn check(database: &Database, count: u64) {
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let mut next = 0_u64;
+    for entry in keyspace.iter() {
+        let (key, value) = entry.unwrap();
+        if *key == *b"large" {
+            continue;
+        }
+        assert_eq!(*key, next.to_be_bytes());
+        assert_eq!(*value, VALUE);
+        next += if next == 6 { 2 } else { 1 };
+    }
+    assert_eq!(next, count);
+    assert_eq!(keyspace.iter().rev().count() as u64, count);
+    assert_eq!(*keyspace.get("large").unwrap().unwrap(), [6; 100_000]);
+    for number in (0..count).step_by(97) {
+        assert_eq!(*keyspace.get(number.to_be_bytes()).unwrap().unwrap(), VALUE);
+    }
+}
+
+#[test]
+fn a_reader_takes_a_log_that_does_not_fit_into_memory_and_changes_nothing() {
+    let files = died_with(MANY);
+    let memory = MemoryDirectory::from_files(files.clone());
+    let open = || builder(Arc::new(memory.clone())).read_only(true).open().unwrap();
+    let (one, other) = (open(), open());
+    for reader in [&one, &other] {
+        check(reader, MANY);
+        assert!(reader.stats().memory.memtable_bytes < MEMORY_BYTES_MIN / 16 * 9);
+        assert!(reader.stats().background.drains > 0, "it did fit");
+        let report = reader.verify().unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings);
+        let keyspace = reader.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.insert("k", "v").unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(reader.checkpoint().unwrap_err().kind(), ErrorKind::ReadOnly);
+    }
+    one.close().unwrap();
+    drop(other);
+    assert!(memory.to_files() == files);
+    check(&builder(Arc::new(memory)).open().unwrap(), MANY);
+}
+
+#[test]
+fn a_reader_without_room_for_a_scratch_file_says_how_much_memory_it_needs() {
+    let files = died_with(MANY);
+    let open = |memory_bytes: u64| {
+        let plan = FaultPlan::new();
+        let memory = Arc::new(MemoryDirectory::from_files(files.clone()));
+        let directory = FaultDirectory::new(memory, plan.clone()).unwrap();
+        plan.fail(Fault::sticky(Call::Open, 0).on("(scratch").with(Failure::NoSpace));
+        builder(Arc::new(directory)).read_only(true).memory(memory_bytes).open()
+    };
+    let error = open(MEMORY_BYTES_MIN).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let text = error.to_string();
+    let needed = text.rsplit("about ").next().unwrap().split(' ').next().unwrap();
+    let needed: u64 = needed.parse().unwrap_or_else(|_| panic!("{text}"));
+    assert!(needed > MANY * 1_000 && needed < MANY * 4_000, "{text}");
+    check(&open(needed).unwrap(), MANY);
+}
+
+#[test]
+fn a_database_that_filled_its_device_opens_on_it() {
+    let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    let database = builder(Arc::new(faulty)).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    // Room for some drains and their checkpoints, and then for none.
+    plan.set_capacity(Some(40 << 20));
+    let mut count = 0_u64;
+    let error = loop {
+        match keyspace.insert(count.to_be_bytes(), VALUE) {
+            Ok(()) => count += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    let files = memory.to_files();
+    let whole = |database: &Database| {
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.iter().count() as u64, count);
+        assert_eq!(*keyspace.get((count - 1).to_be_bytes()).unwrap().unwrap(), VALUE);
+    };
+    let plan = FaultPlan::new();
+    let memory = MemoryDirectory::from_files(files);
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    let directory: Arc<FaultDirectory> = Arc::new(faulty);
+    plan.set_capacity(Some(plan.taken_bytes()));
+    let reader = builder(Arc::clone(&directory) as _).read_only(true).open().unwrap();
+    whole(&reader);
+    drop(reader);
+    let again = builder(Arc::clone(&directory) as _).open().unwrap();
+    whole(&again);
+    plan.set_capacity(None);
+    again.checkpoint().unwrap();
+    again.keyspace("k", KeyspaceOptions::new()).unwrap().insert("more", "room").unwrap();
+    again.close().unwrap();
+    let again = builder(directory).open().unwrap();
+    assert_eq!(
+        again.keyspace("k", KeyspaceOptions::new()).unwrap().iter().count() as u64,
+        count + 1
+    );
+}
+
+#[test]
+fn recovery_tells_how_far_it_is() {
+    let memory = MemoryDirectory::from_files(died_with(20_000));
+    let told: Arc<Mutex<Vec<RecoveryProgress>>> = Arc::default();
+    let report = Arc::clone(&told);
+    let database = builder(Arc::new(memory))
+        .on_recovery(move |progress| report.lock().unwrap().push(progress))
+        .open()
+        .unwrap();
+    check(&database, 20_000);
+    let told = told.lock().unwrap();
+    assert!(told.len() >= 4, "{}", told.len());
+    for pair in told.windows(2) {
+        assert!(pair[0].records < pair[1].records || pair[1] == *told.last().unwrap());
+        assert!(pair[0].log_bytes_done <= pair[1].log_bytes_done);
+        assert_eq!(pair[0].log_bytes_total, pair[1].log_bytes_total);
+    }
+    let last = told.last().unwrap();
+    assert_eq!(last.records, 20_002);
+    assert_eq!(last.log_bytes_done, last.log_bytes_total);
+    assert!(last.log_bytes_total > 20_000 * 1_008);
+}
+
+#[test]
+fn only_what_came_after_the_last_checkpoint_is_replayed() {
+    let memory = MemoryDirectory::new();
+    let database = builder(Arc::new(memory.clone())).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let mut written = 0_u64;
+    let mut write = |count: u64| {
+        for number in written..written + count {
+            keyspace.insert(number.to_be_bytes(), VALUE).unwrap();
+        }
+        written += count;
+    };
+    let replayed = || {
+        let told: Arc<Mutex<RecoveryProgress>> = Arc::default();
+        let report = Arc::clone(&told);
+        let after = builder(Arc::new(MemoryDirectory::from_files(memory.to_files())))
+            .on_recovery(move |progress| *report.lock().unwrap() = progress)
+            .open()
+            .unwrap();
+        drop(after);
+        let told = *told.lock().unwrap();
+        told.records
+    };
+    for round in 1..=5 {
+        write(4_000);
+        database.checkpoint().unwrap();
+        assert_eq!(replayed(), 0);
+        write(100 * round);
+        assert_eq!(replayed(), 100 * round);
+    }
+    // Without asking for one: what a crash finds is bounded by memory, not by what was written.
+    write(4 * MANY);
+    let bound = 2 * MEMORY_BYTES_MIN / VALUE.len() as u64;
+    let found = replayed();
+    assert!(found < bound, "{found} of {written} records, and at most {bound} were expected");
+    keyspace.insert_with("last", "one", Durability::Sync).unwrap();
+}
