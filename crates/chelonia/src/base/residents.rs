@@ -75,16 +75,16 @@ impl Residents {
 
     /// Counts `resident`, which just came into memory with `bytes` bytes, and evicts others if they
     /// are too many.
-    pub fn admit(&self, resident: Weak<dyn Resident>, bytes: u64, guard: &Guard) {
+    pub fn admit(&self, resident: &Weak<dyn Resident>, bytes: u64, guard: &Guard) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut clock = self.clock.lock();
         if clock.hands.len() >= clock.prune_at {
             clock.hands.retain(|resident| resident.strong_count() > 0);
             clock.prune_at = 2 * clock.hands.len() + 64;
         }
-        clock.hands.push_back(Weak::clone(&resident));
+        clock.hands.push_back(Weak::clone(resident));
         drop(clock);
-        self.shrink(Some(&resident), guard);
+        self.shrink(Some(resident), guard);
     }
 
     /// Counts off `bytes` of a resident that its owner dropped.
@@ -149,7 +149,7 @@ mod tests {
     fn admit(residents: &Residents, bytes: u64) -> Arc<Page> {
         let page = Arc::new(Page { used: AtomicBool::new(false), bytes: AtomicU64::new(bytes) });
         let weak: Weak<dyn Resident> = Arc::downgrade(&page) as _;
-        residents.admit(weak, bytes, &crossbeam_epoch::pin());
+        residents.admit(&weak, bytes, &crossbeam_epoch::pin());
         page
     }
 

@@ -181,8 +181,8 @@ impl Residence {
         let (kept, mine) = slot.node.put(Arc::new(node), guard);
         if mine {
             slot.bytes.store(footprint, Ordering::Relaxed);
-            let resident: Weak<NodeSlot> = Arc::downgrade(slot);
-            self.storage.residents().admit(resident, footprint, guard);
+            let resident: Weak<dyn Resident> = Arc::downgrade(slot) as _;
+            self.storage.residents().admit(&resident, footprint, guard);
         }
         kept
     }
