@@ -76,6 +76,9 @@ pub use engine::EngineStats;
 pub use engines::EngineKind;
 pub use filters::FilterKind;
 
+/// The version of this library.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The examples of the README are tests too.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -85,7 +85,7 @@ impl Store for Chelonia {
         let mut settings = self.settings.clone();
         let distance = self.keyspace.checkpoint_distance();
         settings.push(("checkpoint_distance", format!("{distance} bytes")));
-        Facts { version: env!("CARGO_PKG_VERSION").to_owned(), settings, commit_every: 1 }
+        Facts { version: chelonia::VERSION.to_owned(), settings, commit_every: 1 }
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {

@@ -191,7 +191,12 @@ impl StoredOptions {
 
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "keyspace options");
-        if decoder.varint()? != LAYOUT {
+        let layout = decoder.varint()?;
+        if layout > LAYOUT {
+            let text = format!("the options of a keyspace are of a newer layout, {layout}");
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        if layout != LAYOUT {
             return Err(decoder.damaged("they are of no known layout"));
         }
         let engine = decoder.varint()?;
@@ -225,5 +230,28 @@ impl StoredOptions {
             pivots_max,
             checkpoint_distance,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_come_back_and_those_of_a_newer_layout_ask_for_an_upgrade() {
+        let stored = StoredOptions {
+            engine: EngineKind::Turtle,
+            filter: FilterKind::Quotient,
+            filter_bits_per_key: 12,
+            leaf_bytes: None,
+            pivots_max: 7,
+            checkpoint_distance: Some(9_000),
+        };
+        let mut bytes = stored.encode();
+        assert_eq!(StoredOptions::decode(&bytes).unwrap(), stored);
+        for (layout, kind) in [(LAYOUT + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)] {
+            bytes[0] = u8::try_from(layout).unwrap();
+            assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);
+        }
     }
 }

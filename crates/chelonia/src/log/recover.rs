@@ -32,8 +32,13 @@ use crate::log::segments::Inherited;
 use crate::log::{Log, LogOptions, LogTail};
 use crate::storage::io::{Directory, OpenMode};
 
-/// What is wrong when no segment holds the trim position.
-pub(in crate::log) const NO_BEGINNING: &str = "the log's segment at its trim position is missing";
+/// The damage of a log without the segment that replay begins in.
+pub(in crate::log) fn no_beginning(from: LogPosition) -> Error {
+    Error::corrupt(format!(
+        "no file log-NNNN holds byte {} of the log, where recovery begins: bring the missing one back",
+        from.lsn.0
+    ))
+}
 
 /// What the receiver of a record says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +104,7 @@ impl Log {
         let number = block_of(from.lsn);
         let (begins_in, known) = inventory.begin(from);
         if !known {
-            return Err(Error::corrupt(NO_BEGINNING));
+            return Err(no_beginning(from));
         }
         let mut reader = Reader::new(&inventory, options.salt);
         reader.visited.extend(begins_in);

@@ -23,7 +23,7 @@ use crate::base::limits::BLOCK_BYTES;
 use crate::log::Log;
 use crate::log::format::{LogPosition, block_of, block_start};
 use crate::log::reader::{Inventory, Reader, Step};
-use crate::log::recover::NO_BEGINNING;
+use crate::log::recover::no_beginning;
 use crate::storage::io::{Directory, OpenMode};
 
 /// While it lives, no segment that was not free before is recycled or removed.
@@ -77,7 +77,7 @@ impl Log {
         let begin = if known {
             Some(from)
         } else {
-            verifier.found.damage.push(Error::corrupt(NO_BEGINNING));
+            verifier.found.damage.push(no_beginning(from));
             verifier.resume_behind(block_of(from.lsn))
         };
         if let Some(begin) = begin {
