@@ -154,6 +154,7 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
                 ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
                 ("pins", Figure::Count(background.pins as u64)),
                 ("oldest_pinned_seqno", Figure::Perhaps(background.oldest_pinned_seqno)),
+                ("tombstones_passed", Figure::Count(stats.scans.tombstones_passed)),
             ],
         ),
     ]

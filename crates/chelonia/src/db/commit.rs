@@ -166,6 +166,9 @@ impl Core {
         let mut large = large.iter();
         for write in writes {
             let update = write.update(&mut large);
+            if !update.is_delete() {
+                keyspaces[write.keyspace].gaps.cut(write.key);
+            }
             let active = placed.views.active(write.keyspace);
             active.memtable.insert(write.key, update, seqno, &*self.snapshots);
             if let Some(large) = update.large() {

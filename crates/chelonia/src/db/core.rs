@@ -11,10 +11,13 @@
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a drain |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
+//! | the table of `KeyspaceCore::gaps` | a few comparisons |
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::db::governor::Governor;
@@ -112,6 +115,8 @@ pub struct Counters {
     pub entries: AtomicU64,
     /// Key and value bytes that users wrote.
     pub user_bytes: AtomicU64,
+    /// Tombstones that iterators passed over.
+    pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,
     pub drains: AtomicU64,
     pub checkpoints: AtomicU64,
@@ -125,6 +130,28 @@ pub struct Counters {
     pub undurable_bytes: AtomicU64,
     /// The last drain found no space: writers are told instead of waiting for it.
     pub out_of_space: AtomicBool,
+}
+
+/// Counts tombstones that a scan passes over; adds them up when dropped.
+pub struct Passed<'a> {
+    counters: &'a Counters,
+    /// How many so far.
+    pub count: u64,
+}
+
+impl<'a> Passed<'a> {
+    /// None.
+    pub fn new(counters: &'a Counters) -> Self {
+        Self { counters, count: 0 }
+    }
+}
+
+impl Drop for Passed<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.counters.tombstones_passed.fetch_add(self.count, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Core {
@@ -152,6 +179,39 @@ impl Core {
     /// Pins this moment over one keyspace.
     pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
         self.snapshots.pin(|| BTreeMap::from([(keyspace.id, keyspace.current_view())]))
+    }
+
+    /// Remembers that nothing is alive in `range`, as far as that is so: see [`crate::db::gaps`].
+    /// Called without locks: it waits for commits that are on their way.
+    pub fn learn_gap(&self, keyspace: &KeyspaceCore, range: &KeyRange) {
+        let Some(watch) = keyspace.gaps.watch(range) else { return };
+        match self.read_gap(keyspace, range) {
+            Ok((alive, since)) => keyspace.gaps.confirm(watch, alive.as_deref(), since),
+            // It is told to whoever reads there for its own sake.
+            Err(_) => keyspace.gaps.give_up(watch),
+        }
+    }
+
+    /// The first key of `range` that is alive, and the seqno of the moment when it is.
+    fn read_gap(
+        &self,
+        keyspace: &KeyspaceCore,
+        range: &KeyRange,
+    ) -> Result<(Option<Vec<u8>>, SeqNo)> {
+        let given = SeqNo(self.commit.lock().next_seqno.0.saturating_sub(1));
+        self.visibility.wait_until_visible(given)?;
+        let pin = self.pin_one(keyspace);
+        let Some(view) = pin.view(keyspace.id) else { return Ok((None, pin.seqno())) };
+        let mut cursor = view.cursor(range, Direction::Ascending, pin.seqno())?;
+        let mut passed = Passed::new(&self.counters);
+        while let Some(key) = cursor.key().filter(|key| range.contains(key)) {
+            if !cursor.update().is_delete() {
+                return Ok((Some(key.to_vec()), pin.seqno()));
+            }
+            passed.count += 1;
+            cursor.advance()?;
+        }
+        Ok((None, pin.seqno()))
     }
 
     /// What writers are paced by.

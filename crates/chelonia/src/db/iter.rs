@@ -5,16 +5,21 @@
 //! next call finds its place again behind the last key it gave. So an iterator that nobody advances
 //! holds no memory of memtables.
 //!
+//! Where many hidden entries lie in a row the gap is learned (`crate::db::gaps`), and jumped over
+//! from then on.
+//!
 //! An error is told once and ends the iterator, from both ends: who collects, counts or passes over
 //! errors must come to an end too.
 
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
-use crate::base::ids::KeyspaceId;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::{Arc, Mutex, Weak};
+use crate::db::core::Passed;
+use crate::db::gaps::HIDDEN_MIN;
 use crate::db::handle::Handle;
+use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::snapshots::{Pin, Standing};
 use crate::merge::Merge;
 use std::ops::Bound;
@@ -30,17 +35,19 @@ pub struct Iter {
     // Before the handle: a pin is let go while the database is still open.
     state: Arc<Mutex<State>>,
     pin: Arc<Pin>,
+    keyspace: Arc<KeyspaceCore>,
     handle: Arc<Handle>,
 }
 
 struct State {
-    keyspace: KeyspaceId,
     /// What is still to come: bounds move inwards with every entry given.
     range: KeyRange,
     front: Option<Cursor>,
     back: Option<Cursor>,
     /// What is told by the next call, and ends the iterator.
     failure: Option<Error>,
+    /// What the last call found empty, to be learned.
+    gap: Option<KeyRange>,
     is_done: bool,
 }
 
@@ -56,26 +63,42 @@ impl Iter {
     pub(crate) fn new(
         handle: Arc<Handle>,
         pin: Arc<Pin>,
-        keyspace: KeyspaceId,
+        keyspace: &Arc<KeyspaceCore>,
         range: KeyRange,
     ) -> Self {
         let is_done = range.is_empty();
-        let state = State { keyspace, range, front: None, back: None, failure: None, is_done };
+        let state = State { range, front: None, back: None, failure: None, gap: None, is_done };
         let state = Arc::new(Mutex::new(state));
         let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
         pin.register(standing);
-        Self { state, pin, handle }
+        Self { state, pin, keyspace: Arc::clone(keyspace), handle }
     }
 
     /// An iterator that only tells an error.
-    pub(crate) fn failed(handle: Arc<Handle>, pin: Arc<Pin>, error: Error) -> Self {
-        let iter = Self::new(handle, pin, KeyspaceId::default(), KeyRange::all());
+    pub(crate) fn failed(
+        handle: Arc<Handle>,
+        pin: Arc<Pin>,
+        keyspace: &Arc<KeyspaceCore>,
+        error: Error,
+    ) -> Self {
+        let iter = Self::new(handle, pin, keyspace, KeyRange::all());
         iter.state.lock().failure = Some(error);
         iter
     }
 
     fn step(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
-        let mut state = self.state.lock();
+        let (entry, gap) = {
+            let mut state = self.state.lock();
+            (self.step_within(&mut state, direction), state.gap.take())
+        };
+        // Not under the lock of the state, which whoever publishes a drain waits for.
+        if let Some(gap) = gap {
+            self.handle.learn_gap(&self.keyspace, &gap);
+        }
+        entry
+    }
+
+    fn step_within(&self, state: &mut State, direction: Direction) -> Option<Result<(Key, Value)>> {
         if let Some(error) = state.failure.take() {
             state.finish();
             return Some(Err(error));
@@ -83,39 +106,38 @@ impl Iter {
         if state.is_done {
             return None;
         }
-        match self.advance(&mut state, direction) {
-            Ok(Some(entry)) => Some(Ok(entry)),
-            Ok(None) => {
-                state.finish();
-                None
-            }
-            Err(error) => {
-                state.finish();
-                Some(Err(error))
-            }
+        let entry = self.advance(state, direction).transpose();
+        if !matches!(entry, Some(Ok(_))) {
+            state.finish();
         }
+        entry
     }
 
     /// The next entry from this end.
     fn advance(&self, state: &mut State, direction: Direction) -> Result<Option<(Key, Value)>> {
         self.handle.health.check_read()?;
-        let State { keyspace, range, front, back, failure, .. } = state;
+        let State { range, front, back, failure, gap, .. } = state;
         let slot = match direction {
             Direction::Ascending => front,
             Direction::Descending => back,
         };
-        let cursor = match slot {
-            Some(cursor) => cursor,
-            None => {
-                let Some(view) = self.pin.view(*keyspace) else { return Ok(None) };
-                slot.insert(view.cursor(range, direction, self.pin.seqno())?)
-            }
-        };
-        while let Some(key) = cursor.key() {
-            if !range.contains(key) {
-                // The other end has been here.
+        let mut passed = Passed::new(&self.handle.counters);
+        let mut hidden = 0;
+        loop {
+            let cursor = match slot {
+                Some(cursor) => cursor,
+                None => match self.open(range, direction)? {
+                    Some(cursor) => slot.insert(cursor),
+                    None => return Ok(None),
+                },
+            };
+            let Some(key) = cursor.key().filter(|key| range.contains(key)) else {
+                // The end, or the other end has been here.
+                if hidden >= HIDDEN_MIN {
+                    *gap = Some(range.clone());
+                }
                 return Ok(None);
-            }
+            };
             let entry = match cursor.update() {
                 Update::Delete => None,
                 Update::Put(value) => Some(pair(key, value)),
@@ -125,6 +147,9 @@ impl Iter {
                 }
             };
             if let Some((key, value)) = entry {
+                if hidden >= HIDDEN_MIN {
+                    *gap = Some(split(range, direction, &key).0);
+                }
                 let bound = match direction {
                     Direction::Ascending => &mut range.lower,
                     Direction::Descending => &mut range.upper,
@@ -134,9 +159,45 @@ impl Iter {
                 *failure = cursor.advance().err();
                 return Ok(Some((key, value)));
             }
+            hidden += 1;
+            passed.count += 1;
+            if hidden == HIDDEN_MIN {
+                let (before, mut rest) = split(range, direction, key);
+                if self.keyspace.gaps.jump(&mut rest, direction, self.pin.seqno()) {
+                    (*gap, *range, hidden) = (Some(before), rest, 0);
+                    *slot = None;
+                    continue;
+                }
+            }
             cursor.advance()?;
         }
-        Ok(None)
+    }
+
+    /// A cursor over what is left of `range`, which begins behind known gaps; `None` if nothing is
+    /// left.
+    fn open(&self, range: &mut KeyRange, direction: Direction) -> Result<Option<Cursor>> {
+        let at = self.pin.seqno();
+        while !range.is_empty() && self.keyspace.gaps.jump(range, direction, at) {}
+        match self.pin.view(self.keyspace.id) {
+            Some(view) if !range.is_empty() => view.cursor(range, direction, at).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// What of `range` comes before `key` in this direction, and what comes from `key` on.
+fn split(range: &KeyRange, direction: Direction, key: &[u8]) -> (KeyRange, KeyRange) {
+    let KeyRange { lower, upper } = range.clone();
+    let key = key.to_vec();
+    match direction {
+        Direction::Ascending => (
+            KeyRange { lower, upper: Bound::Excluded(key.clone()) },
+            KeyRange { lower: Bound::Included(key), upper },
+        ),
+        Direction::Descending => (
+            KeyRange { lower: Bound::Excluded(key.clone()), upper },
+            KeyRange { lower, upper: Bound::Included(key) },
+        ),
     }
 }
 

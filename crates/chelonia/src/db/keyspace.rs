@@ -192,8 +192,8 @@ impl Keyspace {
     fn iter_over(&self, range: KeyRange) -> Iter {
         let (handle, pin) = (Arc::clone(&self.handle), self.handle.pin_one(&self.core));
         match self.check_read() {
-            Ok(()) => Iter::new(handle, pin, self.core.id, range),
-            Err(error) => Iter::failed(handle, pin, error),
+            Ok(()) => Iter::new(handle, pin, &self.core, range),
+            Err(error) => Iter::failed(handle, pin, &self.core, error),
         }
     }
 }

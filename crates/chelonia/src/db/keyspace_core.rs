@@ -14,6 +14,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::db::gaps::Gaps;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, View};
@@ -32,6 +33,8 @@ pub struct KeyspaceCore {
     /// The checkpoint distance that was asked for; 0 for the budget's.
     pub distance: AtomicU64,
     pub dropped: AtomicBool,
+    /// Where nothing is alive.
+    pub gaps: Gaps,
     /// Orders changes of the view.
     change: Mutex<()>,
     /// Held while the engine absorbs or maintains.
@@ -82,6 +85,7 @@ impl KeyspaceCore {
             lifetimes,
             view: EpochCell::new(Arc::new(view)),
             dropped: AtomicBool::new(false),
+            gaps: Gaps::default(),
             change: Mutex::new(()),
             drain: Mutex::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),

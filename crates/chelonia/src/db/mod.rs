@@ -17,6 +17,7 @@ mod commit;
 mod core;
 mod database;
 mod drain;
+mod gaps;
 mod governor;
 mod handle;
 mod health;
@@ -50,6 +51,6 @@ pub use options::{Durability, KeyspaceOptions};
 pub use settings::{Internals, RecoveryProgress};
 pub use snapshot::Snapshot;
 pub use stats::{
-    BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, Stats,
+    BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, ScanStats, Stats,
 };
 pub use verify::VerifyReport;

@@ -103,10 +103,11 @@ impl Snapshot {
     }
 
     fn iter_over(&self, keyspace: &Keyspace, range: KeyRange) -> Iter {
+        let (handle, pin) = (Arc::clone(&self.handle), Arc::clone(&self.pin));
         if let Err(error) = self.check_own(keyspace) {
-            return Iter::failed(Arc::clone(&self.handle), Arc::clone(&self.pin), error);
+            return Iter::failed(handle, pin, &keyspace.core, error);
         }
-        Iter::new(Arc::clone(&self.handle), Arc::clone(&self.pin), keyspace.core.id, range)
+        Iter::new(handle, pin, &keyspace.core, range)
     }
 
     fn view(&self, keyspace: &Keyspace) -> Result<Option<Arc<View>>> {

@@ -20,6 +20,8 @@ pub struct Stats {
     pub disk: DiskStats,
     /// Commits and what they waited for.
     pub commits: CommitStats,
+    /// Iterators.
+    pub scans: ScanStats,
     /// Drains, checkpoints, snapshots.
     pub background: BackgroundStats,
     /// Bytes written to the data file and the log for each key and value byte of users; 0 before
@@ -115,6 +117,14 @@ pub struct CommitStats {
     pub delay_nanos: u64,
 }
 
+/// Iterators.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ScanStats {
+    /// Tombstones that iterators passed over. Where many lie in a row they do so once.
+    pub tombstones_passed: u64,
+}
+
 /// Background work.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
@@ -163,6 +173,9 @@ impl Core {
         Stats {
             memory: self.memory_stats(),
             disk: self.disk_stats(&keyspaces),
+            scans: ScanStats {
+                tombstones_passed: self.counters.tombstones_passed.load(Ordering::Relaxed),
+            },
             background: self.background_stats(),
             write_amplification,
             last_seqno: self.visibility.visible().0,

@@ -35,7 +35,8 @@ use crate::storage::io::{Directory, OpenMode};
 /// The damage of a log without the segment that replay begins in.
 pub(in crate::log) fn no_beginning(from: LogPosition) -> Error {
     Error::corrupt(format!(
-        "no file log-NNNN holds byte {} of the log, where recovery begins: bring the missing one back",
+        "no file log-NNNN holds byte {} of the log, where recovery begins: bring the missing one \
+         back",
         from.lsn.0
     ))
 }

@@ -2,7 +2,7 @@
 //!
 //! Data and index of a run both consist of sorted blocks. A sorted block fills a *span* of one or
 //! more consecutive blocks; nearly always it is one, and it is several when an entry is larger than
-//! a block or when closing a block early would waste too much of it ([`super::build::sorted`]). The
+//! a block or when closing a block early would waste too much of it (`run/build/sorted.rs`). The
 //! first block of a span is its head; the others carry the header of `DataMore` and then bytes that
 //! continue the head's:
 //!

@@ -16,6 +16,7 @@ mod kill;
 mod log_space;
 mod memory;
 mod model;
+mod queue;
 mod recovery;
 mod support;
 mod tidy;
