@@ -189,6 +189,8 @@ fn open<'a>(
         durability: options.durability,
         threads: options.threads,
         live_bytes: live_bytes(&shared, shared.records),
+        key_bytes_max: shared.keys.bytes_max(),
+        value_bytes_max: options.value_size.max,
     };
     let store = kind.open(&store_options).map_err(|failure| name_store(kind, failure))?;
     let facts = store.facts();
