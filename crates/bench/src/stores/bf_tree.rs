@@ -8,8 +8,12 @@
 use crate::failure::{Failure, Result};
 use crate::options::Durability;
 use crate::stores::{Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of};
+use crate::workload::values::VALUE_BYTES_MIN;
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use std::time::Duration;
+
+/// No record is smaller: values have as many bytes. The largest pages need such a bound.
+const RECORD_BYTES_MIN: usize = VALUE_BYTES_MIN;
 
 /// Pages of leaves; the smallest that holds the records is taken.
 const LEAF_BYTES: [usize; 4] = [4096, 8192, 16_384, 32_768];
@@ -42,6 +46,7 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
             .storage_backend(StorageBackend::StdDirect)
             .leaf_page_size(leaf_bytes)
             .cb_max_key_len(options.key_bytes_max)
+            .cb_min_record_size(RECORD_BYTES_MIN)
             .cb_max_record_size(record_bytes_max);
         config
     };
@@ -69,7 +74,7 @@ impl Store for Tree {
             ("log", "off: not comparable in durability".to_owned()),
             ("circular_buffer", format!("{} bytes, a power of two", self.buffer_bytes)),
             ("leaf_page", format!("{} bytes", self.leaf_bytes)),
-            ("record_max", format!("{} bytes", self.record_bytes_max)),
+            ("records", format!("{RECORD_BYTES_MIN} to {} bytes", self.record_bytes_max)),
             ("key_max", format!("{} bytes", self.key_bytes_max)),
             ("data", "O_DIRECT (StdDirect)".to_owned()),
             ("settle", "nothing: pages are written when they leave the buffer".to_owned()),
