@@ -159,6 +159,11 @@ fn one(arguments: &Compare, engine: &str, repeat: u64) -> Result<(Ended, Vec<Rec
     let part = part_of(&arguments.json);
     let ended = child::run(engine, &arguments.options, &part)?;
     let mut records = if part.exists() { record::read(&part)? } else { Vec::new() };
+    if records.is_empty() {
+        // Told in the tables, and not done again.
+        let options = &arguments.options;
+        records.push(Record::none(engine, options.describe(options.records.unwrap_or(0))));
+    }
     for record in &mut records {
         record.settings["repeat"] = json!(repeat);
         record.settings["ended"] = json!(ended.describe());
