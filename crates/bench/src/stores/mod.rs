@@ -291,6 +291,15 @@ fn bytes_of(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| Failure::usage("--memory: too much for this machine"))
 }
 
+/// The bytes of the files in `folder` whose names are such; `None` if it can't be read.
+#[cfg(any(feature = "rocksdb", feature = "wiredtiger"))]
+fn files_bytes(folder: &std::path::Path, is_such: impl Fn(&[u8]) -> bool) -> Option<u64> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let such = entries.filter(|entry| is_such(entry.file_name().as_encoded_bytes()));
+    // One that was just removed has none.
+    Some(such.map(|entry| entry.metadata().map_or(0, |metadata| metadata.len())).sum())
+}
+
 /// All stores: every engine of ours, then those of others.
 pub fn all() -> Vec<Kind> {
     chelonia::kinds().chain(PEERS).collect()

@@ -21,6 +21,9 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// The table as it was after some commit.
+type View = ReadOnlyTable<&'static [u8], &'static [u8]>;
+
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bench");
 
 /// Writes of a session in one transaction.
@@ -125,12 +128,12 @@ impl Store for Redb {
 struct RedbSession<'a> {
     store: &'a Redb,
     waiting: Waiting,
-    view: Option<(u64, ReadOnlyTable<&'static [u8], &'static [u8]>)>,
+    view: Option<(u64, View)>,
 }
 
 impl RedbSession<'_> {
     /// The table as it is after the last commit.
-    fn table(&mut self) -> Result<&ReadOnlyTable<&'static [u8], &'static [u8]>> {
+    fn table(&mut self) -> Result<&View> {
         let commits = self.store.commits.load(Ordering::Acquire);
         let table = match self.view.take() {
             Some((of, table)) if of == commits => table,

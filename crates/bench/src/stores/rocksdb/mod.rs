@@ -10,7 +10,7 @@ use crate::driver::clock;
 use crate::failure::{Failure, Result};
 use crate::options::Durability;
 use crate::stores::{
-    Answers, Counters, Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of,
+    Answers, Counters, Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of, files_bytes,
 };
 use ffi::{Db, Tuning};
 use std::ffi::CStr;
@@ -91,17 +91,6 @@ impl RocksDb {
         // A property that a version has not says nothing.
         WORK.iter().all(|name| self.db.number(name).unwrap_or(0) == 0)
     }
-
-    /// The bytes of the files of the log.
-    fn log_disk_bytes(&self) -> Option<u64> {
-        let logs = std::fs::read_dir(&self.path).ok()?.filter_map(|entry| {
-            let entry = entry.ok()?;
-            let is_log = entry.path().extension().is_some_and(|extension| extension == "log");
-            // One that was just removed has none.
-            is_log.then(|| entry.metadata().map_or(0, |metadata| metadata.len()))
-        });
-        Some(logs.sum())
-    }
 }
 
 impl Store for RocksDb {
@@ -150,7 +139,7 @@ impl Store for RocksDb {
         Ok(Counters {
             log_bytes: log_bytes(&statistics),
             data_bytes: None,
-            log_disk_bytes: self.log_disk_bytes(),
+            log_disk_bytes: files_bytes(&self.path, |name| name.ends_with(b".log")),
         })
     }
 

@@ -13,7 +13,7 @@ mod ffi;
 
 use crate::failure::{Failure, Result};
 use crate::options::Durability;
-use crate::stores::{Counters, Entries, Facts, Session, Settled, Store, StoreOptions};
+use crate::stores::{Counters, Entries, Facts, Session, Settled, Store, StoreOptions, files_bytes};
 use ffi::{Connection, Cursor};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -71,19 +71,6 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     Ok(Box::new(WiredTiger { connection, path: options.path.clone(), settings }))
 }
 
-impl WiredTiger {
-    /// The bytes of the files of the log.
-    fn log_disk_bytes(&self) -> Option<u64> {
-        let logs = std::fs::read_dir(&self.path).ok()?.filter_map(|entry| {
-            let entry = entry.ok()?;
-            let is_log = entry.file_name().as_encoded_bytes().starts_with(b"WiredTigerLog");
-            // One that was just removed has none.
-            is_log.then(|| entry.metadata().map_or(0, |metadata| metadata.len()))
-        });
-        Some(logs.sum())
-    }
-}
-
 impl Store for WiredTiger {
     fn facts(&self) -> Facts {
         Facts { version: ffi::version(), settings: self.settings.clone(), commit_every: 1 }
@@ -103,7 +90,7 @@ impl Store for WiredTiger {
         Ok(Counters {
             log_bytes: Some(self.connection.log_bytes()?),
             data_bytes: None,
-            log_disk_bytes: self.log_disk_bytes(),
+            log_disk_bytes: files_bytes(&self.path, |name| name.starts_with(b"WiredTigerLog")),
         })
     }
 
