@@ -62,7 +62,7 @@ impl Report {
 
 /// What was measured, on what, with which settings.
 fn facts(records: &[Record], engines: &[String]) -> Vec<String> {
-    // One that did nothing knows less of the machine.
+    // One that did nothing may know less of what was asked.
     let first = records.iter().find(|record| record.phase != NONE).or(records.first());
     let Some(first) = first else { return vec!["No results.".to_owned()] };
     let setting = |name: &str| match &first.settings[name] {
@@ -136,7 +136,8 @@ fn is_capped_load(record: &Record) -> bool {
     record.phase == Phase::Load.name() && record.settings["capped"] == Value::Bool(true)
 }
 
-/// The names of all phases that any store has, in the order in which they ran.
+/// The names of all phases that any store has, in the order in which they ran. One that has none
+/// failed in its load.
 fn phases(records: &[Record]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let longest = |engine: &str| summary_length(records, engine);
@@ -145,8 +146,9 @@ fn phases(records: &[Record]) -> Vec<String> {
     let (first, rest): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| record.engine == order);
     for record in first.into_iter().chain(rest) {
-        if record.phase != NONE && !names.contains(&record.phase) {
-            names.push(record.phase.clone());
+        let name = if record.phase == NONE { Phase::Load.name() } else { &record.phase };
+        if !names.iter().any(|other| other == name) {
+            names.push(name.to_owned());
         }
     }
     names
@@ -409,6 +411,8 @@ mod tests {
         assert_eq!(lines("third")[0], format!("third: not a phase was done; {killed}"));
         assert_eq!(lines("third")[1], format!("third {killed} \u{2013} \u{2013}"));
         assert_eq!(lines("third")[2], "third \u{2013} \u{2013} \u{2013}");
+        let alone = Report::new(&records[records.len() - 1..], &engines[2..], "third").text();
+        assert!(alone.contains(&format!("third  {killed}")), "{alone}");
     }
 
     #[test]
