@@ -4,12 +4,14 @@
 //! The group is made where the process already is, so that it never leaves the limits that others
 //! set, and it is removed at the end:
 //!
-//! | hierarchy | the group is | the limit is in |
-//! | --- | --- | --- |
-//! | version 2 | beside the own one: no group with processes may have limits below | `memory.max` |
-//! | version 1 | below the own one | `memory.limit_in_bytes` |
+//! | hierarchy | the group is | the limit is in | kills are counted in |
+//! | --- | --- | --- | --- |
+//! | version 2 | beside the own one | `memory.max` | `memory.events` |
+//! | version 1 | below the own one | `memory.limit_in_bytes` | `memory.oom_control` |
 //!
-//! Where that is not allowed the run goes on and its results say `memory not limited`.
+//! In version 2 no group with processes may have limits below it, hence the place beside it.
+//! Where that is not allowed the run goes on and its results say `memory not limited`. A process
+//! that was killed leaves its group behind: whoever started it looks there why, and removes it.
 
 use std::path::{Path, PathBuf};
 use std::process;
@@ -38,11 +40,13 @@ pub struct Group {
     bytes: u64,
 }
 
-/// A group with a limit file of this name.
+/// Where a group can be made, and what its files are called.
 struct Place {
     parent: PathBuf,
     origin: PathBuf,
     limit_file: &'static str,
+    /// It has a line `oom_kill` with the number of processes that were killed.
+    events_file: &'static str,
 }
 
 /// Limits the process to `memory` and what it needs beside its store, if that `is_needed`.
@@ -93,11 +97,41 @@ fn name(process: u32) -> String {
     format!("chelonia-bench-{process}")
 }
 
-/// Removes the group of a process that did not end by itself.
-pub fn remove_of(process: u32) {
-    if let Ok(place) = find() {
-        let _ = std::fs::remove_dir(place.parent.join(name(process)));
-    }
+/// How a process ended that this one had started and that was killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Killed {
+    /// It had no group of its own.
+    Unknown,
+    /// Not by the kernel for its memory.
+    Otherwise,
+    /// By the kernel: it needed more than these bytes.
+    ForMemory(u64),
+}
+
+/// Why `process` was killed, by its group, which is removed.
+pub fn bury(process: u32) -> Killed {
+    find().map_or(Killed::Unknown, |place| bury_in(&place, process))
+}
+
+fn bury_in(place: &Place, process: u32) -> Killed {
+    let path = place.parent.join(name(process));
+    let read = |file: &str| std::fs::read_to_string(path.join(file)).ok();
+    let killed = match (read(place.events_file), read(place.limit_file)) {
+        (Some(events), Some(limit)) if oom_kills(&events) > 0 => {
+            limit.trim().parse().map_or(Killed::Unknown, Killed::ForMemory)
+        }
+        (Some(_), Some(_)) => Killed::Otherwise,
+        _ => Killed::Unknown,
+    };
+    let _ = std::fs::remove_dir(path);
+    killed
+}
+
+/// The number behind `oom_kill`.
+fn oom_kills(events: &str) -> u64 {
+    let mut lines = events.lines().filter_map(|line| line.split_once(' '));
+    let found = lines.find(|(name, _)| *name == "oom_kill");
+    found.and_then(|(_, count)| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Where a group of this process can be.
@@ -133,12 +167,17 @@ fn place(groups: &str, mounts: &str) -> Option<Place> {
         |folder: &Path, path: &str| if path.is_empty() { folder.into() } else { folder.join(path) };
     if let (Some(folder), Some(path)) = (mounted("cgroup", "memory"), group("memory")) {
         let origin = below(&folder, &path);
-        return Some(Place { parent: origin.clone(), origin, limit_file: "memory.limit_in_bytes" });
+        return Some(Place {
+            parent: origin.clone(),
+            origin,
+            limit_file: "memory.limit_in_bytes",
+            events_file: "memory.oom_control",
+        });
     }
     let (folder, path) = (mounted("cgroup2", "")?, group("")?);
     let origin = below(&folder, &path);
     let parent = if path.is_empty() { origin.clone() } else { origin.parent()?.to_path_buf() };
-    Some(Place { parent, origin, limit_file: "memory.max" })
+    Some(Place { parent, origin, limit_file: "memory.max", events_file: "memory.events" })
 }
 
 #[cfg(test)]
@@ -164,15 +203,20 @@ mod tests {
         assert!(place("", "").is_none());
     }
 
+    /// A plain folder in the place of the kernel's: the files that are written are seen.
+    fn pretended(folder: &Path) -> Place {
+        Place {
+            parent: folder.to_path_buf(),
+            origin: folder.to_path_buf(),
+            limit_file: "memory.max",
+            events_file: "memory.events",
+        }
+    }
+
     #[test]
     fn a_group_is_made_limited_entered_and_left() {
-        // A plain folder in the place of the kernel's: the files that are written are seen.
         let directory = tempfile::tempdir().unwrap();
-        let place = Place {
-            parent: directory.path().to_path_buf(),
-            origin: directory.path().to_path_buf(),
-            limit_file: "memory.max",
-        };
+        let place = pretended(directory.path());
         let group = Group::make(&place, 950).unwrap();
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
         assert_eq!(read(group.path.join("memory.max")), "950");
@@ -188,5 +232,38 @@ mod tests {
         assert_eq!(enter(false, 1, 1).describe(), "by the store");
         let failed = Limit::Failed("no root".to_owned());
         assert_eq!(failed.describe(), "memory not limited (no root)");
+    }
+
+    #[test]
+    fn a_process_that_may_have_a_group_is_in_it_and_leaves_it() {
+        let own = || std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let name = name(process::id());
+        // Far more than the tests beside this one need.
+        let limit = enter(true, 16 << 30, 0);
+        match &limit {
+            Limit::Group(_) => assert!(own().contains(&name), "{}", own()),
+            Limit::Failed(_) => assert!(limit.describe().starts_with("memory not limited (")),
+            Limit::NotNeeded => panic!("it was asked for"),
+        }
+        drop(limit);
+        assert!(!own().contains(&name), "{}", own());
+    }
+
+    #[test]
+    fn the_group_of_the_dead_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = pretended(directory.path());
+        assert_eq!(bury_in(&place, 7), Killed::Unknown);
+        let group = directory.path().join(name(7));
+        std::fs::create_dir(&group).unwrap();
+        std::fs::write(group.join("memory.max"), "950\n").unwrap();
+        for (events, killed) in [
+            ("low 0\noom 1\noom_kill 1\n", Killed::ForMemory(950)),
+            ("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", Killed::Otherwise),
+            ("", Killed::Otherwise),
+        ] {
+            std::fs::write(group.join("memory.events"), events).unwrap();
+            assert_eq!(bury_in(&place, 7), killed, "{events}");
+        }
     }
 }

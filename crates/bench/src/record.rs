@@ -14,7 +14,9 @@
 //!   detail                                 if asked: seconds, distributions, cancelled writes
 //! ```
 //!
-//! A phase too short for a whole second has its own rate as its worst second.
+//! A phase too short for a whole second has its own rate as its worst second. In a comparison a run
+//! that ended before its first phase did has one result too: the phase `none`, figures of zero, and
+//! in the settings how it `ended`.
 
 use crate::driver::latency::{Kind, Percentiles};
 use crate::failure::{Failure, Result};
@@ -27,8 +29,11 @@ use std::path::Path;
 /// What stands behind the name of a phase whose settle is included.
 pub const SETTLED: &str = "+settle";
 
+/// The phase of a run that ended none.
+pub const NONE: &str = "none";
+
 /// The result of one phase.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Record {
     /// The store.
     pub engine: String,
@@ -73,6 +78,12 @@ pub struct Record {
 }
 
 impl Record {
+    /// Of a run that ended before its first phase did.
+    pub fn none(engine: &str, settings: Value) -> Self {
+        let (engine, phase) = (engine.to_owned(), NONE.to_owned());
+        Self { engine, phase, settings, ..Self::default() }
+    }
+
     /// As JSON.
     pub fn to_json(&self) -> Value {
         let mut latencies = Map::new();
@@ -244,6 +255,8 @@ pub mod tests {
         record.write_amplification = None;
         record.detail = Some(json!({"seconds": [1, 2]}));
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
+        let none = Record::none("turtle", json!({"ended": "failed"}));
+        assert_eq!(Record::from_json(&none.to_json()).unwrap(), none);
         let object = sample("turtle", "load", 2.0).to_json();
         let names: Vec<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected =

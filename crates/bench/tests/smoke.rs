@@ -86,6 +86,69 @@ fn every_phase_of_every_own_engine_reads_what_was_written() {
     }
 }
 
+/// The stores of others that this build has, and whether they read through the page cache.
+fn peers() -> Vec<(&'static str, bool)> {
+    let peers = [
+        (cfg!(feature = "rocksdb"), "rocksdb", false),
+        (cfg!(feature = "wiredtiger"), "wiredtiger", false),
+        (cfg!(feature = "lmdb"), "lmdb", true),
+        (cfg!(feature = "fjall"), "fjall", true),
+        (cfg!(feature = "redb"), "redb", true),
+        (cfg!(feature = "bf-tree"), "bf-tree", false),
+    ];
+    let built = peers.into_iter().filter(|(is_built, ..)| *is_built);
+    built.map(|(_, name, uses_page_cache)| (name, uses_page_cache)).collect()
+}
+
+#[test]
+fn every_phase_of_every_peer_of_this_build_reads_what_was_written() {
+    for (engine, uses_page_cache) in peers() {
+        let directory = TempDir::new().unwrap();
+        let work = ["--records", "20k", "--ops", "6k", "--scan-ops", "300", "--memory", "64MB"];
+        let run = ["run", "--engine", engine, "--json", "results"];
+        let table = succeeds(directory.path(), &[&run[..], &work].concat());
+        assert!(table.contains("load+settle"), "{table}");
+        let results = lines(&directory.path().join("results"));
+        let phases: Vec<&str> =
+            results.iter().map(|result| result["phase"].as_str().unwrap()).collect();
+        assert_eq!(phases, PHASES, "{engine}");
+        let settings = &results[1]["settings"];
+        assert_eq!((&results[1]["ops"], &settings["settled"]), (&20_000.into(), &true.into()));
+        assert!(settings["store"]["log"].is_string(), "{settings}");
+        let limit = settings["memory_limit"].as_str().unwrap();
+        let is_told = match uses_page_cache {
+            true => limit.starts_with("memory cgroup") || limit.starts_with("memory not limited"),
+            false => limit == "by the store",
+        };
+        assert!(is_told, "{engine}: {limit}");
+    }
+}
+
+#[test]
+#[cfg(feature = "redb")]
+fn a_store_that_is_killed_for_its_memory_says_so() {
+    let directory = TempDir::new().unwrap();
+    // A thousand writes wait in the session: half a gigabyte, where 100 MB are allowed.
+    let line = ["compare", "--engines", "redb", "--records", "1k", "--value-size", "500000"];
+    let few = ["--phases", "load", "--threads", "1", "--memory", "1MB", "--json", "results"];
+    let ended = program(directory.path(), &[&line[..], &few].concat());
+    let (out, error) =
+        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    if ended.status.code() == Some(0) {
+        // Only root may make groups.
+        assert!(out.contains("memory not limited"), "{out}{error}");
+        return;
+    }
+    assert_eq!(ended.status.code(), Some(3), "{out}{error}");
+    let told = "redb: not a phase was done; killed for memory beyond";
+    assert!(out.contains(told) && out.starts_with("20"), "{out}{error}");
+    let data = directory.path().join("chelonia-bench-data");
+    assert_eq!(std::fs::read_dir(data).unwrap().count(), 0, "its database is removed");
+    let again = program(directory.path(), &[&line[..], &few, &["--resume"]].concat());
+    assert_eq!(again.status.code(), Some(0), "it is not done again");
+    assert!(String::from_utf8_lossy(&again.stdout).contains("killed for memory beyond"));
+}
+
 #[test]
 fn distances_turn_between_phases_and_other_keys_and_sizes_do() {
     let directory = TempDir::new().unwrap();
@@ -153,6 +216,8 @@ fn what_is_wrong_is_told_with_what_is_allowed() {
     fails(&["run", "--engine", "turtle", "--phases", "a"], 2, "`load` comes first");
     fails(&["run", "--engine", "turtle", "--memory", "1MB", "--records", "10"], 3, "minimum");
     fails(&["compare", "--engines", "turtle", "--baseline", "redb"], 2, "one of the stores");
+    #[cfg(not(feature = "rocksdb"))]
+    fails(&["run", "--engine", "rocksdb"], 2, "installing the system package librocksdb-dev");
     fails(&["compare", "--engines", "turtle,turtle"], 2, "twice");
     let line = ["run", "--engine", "turtle", "--keys", "file:none"];
     fails(&line, 3, "read keys from none");

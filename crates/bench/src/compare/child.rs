@@ -1,6 +1,7 @@
 //! One run in a process of its own, so that no store's memory, threads or crash is another's.
 
-use crate::cgroup;
+use crate::cgroup::{self, Killed};
+use crate::driver;
 use crate::failure::{Failure, Result};
 use crate::options::Options;
 use std::os::unix::process::ExitStatusExt;
@@ -34,14 +35,19 @@ impl Ended {
         }
     }
 
-    fn of(status: ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(0), _) => Ended::Done,
-            (Some(CODE_WRONG), _) => Ended::Wrong,
-            (Some(code), _) => Ended::Failed(format!("failed with exit code {code}")),
-            (None, Some(SIGKILL)) => Ended::Failed("killed, probably for its memory".to_owned()),
-            (None, signal) => Ended::Failed(format!("died by signal {}", signal.unwrap_or(0))),
-        }
+    /// What `status` says; `killed` is what is known of one that was killed.
+    fn of(status: ExitStatus, killed: Killed) -> Self {
+        Ended::Failed(match (status.code(), status.signal()) {
+            (Some(0), _) => return Ended::Done,
+            (Some(CODE_WRONG), _) => return Ended::Wrong,
+            (Some(code), _) => format!("failed with exit code {code}"),
+            (None, Some(SIGKILL)) => match killed {
+                Killed::ForMemory(bytes) => format!("killed for memory beyond {bytes} bytes"),
+                Killed::Unknown => "killed, probably for its memory".to_owned(),
+                Killed::Otherwise => "killed, not for its memory".to_owned(),
+            },
+            (None, signal) => format!("died by signal {}", signal.unwrap_or(0)),
+        })
     }
 }
 
@@ -62,10 +68,10 @@ pub fn run(engine: &str, options: &Options, part: &Path) -> Result<Ended> {
         .map_err(|error| Failure::failed("run this program again", error))?;
     let process = child.id();
     let status = child.wait().map_err(|error| Failure::failed("wait for a run", error))?;
-    let ended = Ended::of(status);
+    let ended = Ended::of(status, cgroup::bury(process));
     if ended != Ended::Done {
-        // It may not have come to removing it itself.
-        cgroup::remove_of(process);
+        // It may not have come to removing its database itself, and the others need the space.
+        driver::clean_up(options, engine)?;
     }
     Ok(ended)
 }
@@ -87,11 +93,15 @@ mod tests {
     #[test]
     fn every_end_has_words() {
         // The raw status of a process: its exit code in the second byte, its signal in the first.
-        let of = |status: i32| Ended::of(ExitStatus::from_raw(status));
+        let of = |status: i32| Ended::of(ExitStatus::from_raw(status), Killed::Unknown);
         assert_eq!(of(0), Ended::Done);
         assert_eq!(of(1 << 8), Ended::Wrong);
         assert_eq!(of(3 << 8).describe(), "failed with exit code 3");
-        assert!(of(9).describe().contains("memory"));
+        assert_eq!(of(9).describe(), "killed, probably for its memory");
+        let killed = |killed| Ended::of(ExitStatus::from_raw(9), killed);
+        let told = killed(Killed::ForMemory(950));
+        assert_eq!(told.describe(), "killed for memory beyond 950 bytes");
+        assert_eq!(killed(Killed::Otherwise).describe(), "killed, not for its memory");
         assert_eq!(of(11).describe(), "died by signal 11");
     }
 }

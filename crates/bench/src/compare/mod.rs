@@ -14,13 +14,15 @@ mod child;
 mod summary;
 mod tables;
 
+use crate::driver::clock;
 use crate::failure::{Failure, Result};
 use crate::options::{Options, parse_count, parse_engine};
+use crate::process;
 use crate::record::{self, Record};
 use crate::stores;
 use child::Ended;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -159,6 +161,10 @@ fn one(arguments: &Compare, engine: &str, repeat: u64) -> Result<(Ended, Vec<Rec
     let part = part_of(&arguments.json);
     let ended = child::run(engine, &arguments.options, &part)?;
     let mut records = if part.exists() { record::read(&part)? } else { Vec::new() };
+    if records.is_empty() {
+        // Told in the tables, and not done again.
+        records.push(Record::none(engine, settings_of_none(&arguments.options)));
+    }
     for record in &mut records {
         record.settings["repeat"] = json!(repeat);
         record.settings["ended"] = json!(ended.describe());
@@ -166,6 +172,14 @@ fn one(arguments: &Compare, engine: &str, repeat: u64) -> Result<(Ended, Vec<Rec
     record::append(&arguments.json, &records)?;
     child::remove(&part)?;
     Ok((ended, records))
+}
+
+/// What is known of a run that left no result: what was asked, where and when.
+fn settings_of_none(options: &Options) -> Value {
+    let mut settings = options.describe(options.records.unwrap_or(0));
+    settings["machine"] = json!(process::machine());
+    settings["started_unix_seconds"] = json!(clock::unix_seconds());
+    settings
 }
 
 /// Where a child writes.

@@ -6,7 +6,7 @@
 
 use crate::compare::summary::{self, Spread};
 use crate::driver::latency::Kind;
-use crate::record::{Record, SETTLED};
+use crate::record::{NONE, Record, SETTLED};
 use crate::table::{Table, megabytes, short};
 use crate::workload::phases::Phase;
 use serde_json::Value;
@@ -62,7 +62,9 @@ impl Report {
 
 /// What was measured, on what, with which settings.
 fn facts(records: &[Record], engines: &[String]) -> Vec<String> {
-    let Some(first) = records.first() else { return vec!["No results.".to_owned()] };
+    // One that did nothing may know less of what was asked.
+    let first = records.iter().find(|record| record.phase != NONE).or(records.first());
+    let Some(first) = first else { return vec!["No results.".to_owned()] };
     let setting = |name: &str| match &first.settings[name] {
         Value::String(text) => text.clone(),
         Value::Null => "none".to_owned(),
@@ -100,7 +102,10 @@ fn about(records: &[Record], engine: &str) -> String {
         .map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()))
         .collect();
     let mut text = format!("{engine} {}: {}", record.version, settings.join(", "));
-    let limit = record.settings["memory_limit"].as_str().unwrap_or_default();
+    if record.phase == NONE {
+        text = format!("{engine}: not a phase was done");
+    }
+    let limit = record.settings["memory_limit"].as_str().unwrap_or("by the store");
     if limit != "by the store" {
         let _ = write!(text, "; {limit}");
     }
@@ -110,8 +115,7 @@ fn about(records: &[Record], engine: &str) -> String {
     if let Some(load) = own().find(|record| is_capped_load(record)) {
         let _ = write!(text, "; the cap ended its load after {} records", load.ops);
     }
-    let ended = own().filter_map(|record| record.settings["ended"].as_str());
-    if let Some(ended) = ended.into_iter().find(|ended| *ended != "done") {
+    if let Some(ended) = bad_end(records, engine) {
         let _ = write!(text, "; {ended}");
     }
     let unsettled = own().find(|record| record.settings["settled"] == Value::Bool(false));
@@ -121,11 +125,19 @@ fn about(records: &[Record], engine: &str) -> String {
     text
 }
 
+/// How a run of `engine` ended, if one did not end well.
+fn bad_end<'a>(records: &'a [Record], engine: &str) -> Option<&'a str> {
+    let own = records.iter().filter(|record| record.engine == engine);
+    let mut ends = own.filter_map(|record| record.settings["ended"].as_str());
+    ends.find(|ended| *ended != "done")
+}
+
 fn is_capped_load(record: &Record) -> bool {
     record.phase == Phase::Load.name() && record.settings["capped"] == Value::Bool(true)
 }
 
-/// The names of all phases that any store has, in the order in which they ran.
+/// The names of all phases that any store has, in the order in which they ran. One that has none
+/// failed in its load.
 fn phases(records: &[Record]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let longest = |engine: &str| summary_length(records, engine);
@@ -134,8 +146,9 @@ fn phases(records: &[Record]) -> Vec<String> {
     let (first, rest): (Vec<&Record>, Vec<&Record>) =
         records.iter().partition(|record| record.engine == order);
     for record in first.into_iter().chain(rest) {
-        if !names.contains(&record.phase) {
-            names.push(record.phase.clone());
+        let name = if record.phase == NONE { Phase::Load.name() } else { &record.phase };
+        if !names.iter().any(|other| other == name) {
+            names.push(name.to_owned());
         }
     }
     names
@@ -174,15 +187,26 @@ impl View<'_> {
         self.table(phases, |engine, phase| cell(summary::figure(self.records, engine, phase, &of)))
     }
 
+    /// Where a store ended badly, the first phase that it did not do says how.
     fn throughput(&self) -> Table {
-        self.table(&self.speeds(), |engine, phase| {
+        let phases = self.speeds();
+        self.table(&phases, |engine, phase| {
             let speed = summary::figure(self.records, engine, phase, |record| Some(record.kops));
             let mut own = summary::of_phase(self.records, engine, phase);
-            match own.find(|record| is_capped_load(record)) {
-                Some(record) => format!("{} (N' = {})", cell(speed), record.ops),
-                None => cell(speed),
+            match (own.find(|record| is_capped_load(record)), bad_end(self.records, engine)) {
+                (Some(record), _) => format!("{} (N' = {})", cell(speed), record.ops),
+                (None, Some(ended)) if self.first_missing(&phases, engine) == Some(phase) => {
+                    ended.to_owned()
+                }
+                _ => cell(speed),
             }
         })
+    }
+
+    /// The first of `phases` that `engine` has no result of.
+    fn first_missing<'a>(&self, phases: &[&'a str], engine: &str) -> Option<&'a str> {
+        let is_there = |phase| summary::of_phase(self.records, engine, phase).next().is_some();
+        phases.iter().copied().find(|phase| !is_there(phase))
     }
 
     fn ratios(&self, baseline: &str) -> Table {
@@ -365,6 +389,30 @@ mod tests {
         assert!(text.contains("the cap ended its load after 1000 records"), "{text}");
         let markdown = Report::new(&records(), &engines, "other").markdown();
         assert!(markdown.contains("| store | load | load+settle | c |\n| --- | ---: |"));
+    }
+
+    #[test]
+    fn a_store_that_was_killed_says_so_where_it_stopped() {
+        let mut records = records();
+        let killed = "killed for memory beyond 950 bytes";
+        for record in records.iter_mut().filter(|record| record.engine == "other") {
+            record.settings["ended"] = killed.into();
+            record.settings["capped"] = false.into();
+        }
+        records.push(Record::none("third", json!({"ended": killed, "repeat": 1})));
+        let engines = ["ours", "other", "third"].map(str::to_owned);
+        let text = Report::new(&records, &engines, "ours").text();
+        let lines = |start: &str| -> Vec<String> {
+            let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+            text.lines().filter(|line| line.starts_with(start)).map(words).collect()
+        };
+        assert_eq!(lines("store")[0], "store load load+settle c");
+        assert!(lines("other")[1].ends_with(&format!(" 87.5 (70.0-105) {killed}")), "{text}");
+        assert_eq!(lines("third")[0], format!("third: not a phase was done; {killed}"));
+        assert_eq!(lines("third")[1], format!("third {killed} \u{2013} \u{2013}"));
+        assert_eq!(lines("third")[2], "third \u{2013} \u{2013} \u{2013}");
+        let alone = Report::new(&records[records.len() - 1..], &engines[2..], "third").text();
+        assert!(alone.contains(&format!("third  {killed}")), "{alone}");
     }
 
     #[test]

@@ -155,9 +155,21 @@ fn lock(base: &Path) -> Result<File> {
     }
 }
 
+/// Removes the database of a run that did not come to it, unless it is to be kept.
+pub fn clean_up(options: &Options, engine: &str) -> Result<()> {
+    match options.keep {
+        true => Ok(()),
+        false => remove_directory(&directory_of(&options.dir, engine)),
+    }
+}
+
+fn directory_of(base: &Path, engine: &str) -> PathBuf {
+    base.join(format!("chelonia-bench-{engine}"))
+}
+
 /// An empty directory for the database: what an earlier run left there goes.
 fn make_directory(base: &Path, engine: &str) -> Result<PathBuf> {
-    let path = base.join(format!("chelonia-bench-{engine}"));
+    let path = directory_of(base, engine);
     remove_directory(&path)?;
     let what = || format!("make the directory {}", path.display());
     std::fs::create_dir_all(&path).map_err(|error| Failure::failed(what(), error))?;
@@ -189,6 +201,8 @@ fn open<'a>(
         durability: options.durability,
         threads: options.threads,
         live_bytes: live_bytes(&shared, shared.records),
+        key_bytes_max: shared.keys.bytes_max(),
+        value_bytes_max: options.value_size.max,
     };
     let store = kind.open(&store_options).map_err(|failure| name_store(kind, failure))?;
     let facts = store.facts();

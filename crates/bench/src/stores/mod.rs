@@ -19,7 +19,23 @@
 //! 2. A feature in the manifest with its dependency, and a row in the table of dependencies.
 //! 3. [`Facts::settings`] names everything that was set.
 
+#[cfg(feature = "bf-tree")]
+mod bf_tree;
 mod chelonia;
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "lmdb")]
+mod lmdb;
+#[cfg(feature = "redb")]
+mod redb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+#[cfg(test)]
+mod tests;
+#[cfg(any(feature = "lmdb", feature = "redb"))]
+mod waiting;
+#[cfg(feature = "wiredtiger")]
+mod wiredtiger;
 
 use crate::failure::{Failure, Result};
 use crate::options::Durability;
@@ -46,6 +62,12 @@ pub struct StoreOptions {
     /// About the bytes of all keys and values.
     #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
     pub live_bytes: u64,
+    /// The longest key that will be used, also by those that are not there.
+    #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
+    pub key_bytes_max: usize,
+    /// The longest value.
+    #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
+    pub value_bytes_max: usize,
 }
 
 /// What a store says of itself.
@@ -224,20 +246,59 @@ pub struct Kind {
     pub uses_page_cache: bool,
 }
 
+/// The way into a store, if its feature is on.
+macro_rules! built {
+    ($feature:literal, $module:ident) => {{
+        #[cfg(feature = $feature)]
+        {
+            Some($module::open as Open)
+        }
+        #[cfg(not(feature = $feature))]
+        {
+            None
+        }
+    }};
+}
+
 /// The stores of others, each behind the feature of its name.
 const PEERS: [Kind; 6] = [
-    Kind { name: "rocksdb", open: None, package: Some("librocksdb-dev"), uses_page_cache: false },
+    Kind {
+        name: "rocksdb",
+        open: built!("rocksdb", rocksdb),
+        package: Some("librocksdb-dev"),
+        uses_page_cache: false,
+    },
     Kind {
         name: "wiredtiger",
-        open: None,
+        open: built!("wiredtiger", wiredtiger),
         package: Some("libwiredtiger-dev"),
         uses_page_cache: false,
     },
-    Kind { name: "lmdb", open: None, package: None, uses_page_cache: true },
-    Kind { name: "fjall", open: None, package: None, uses_page_cache: true },
-    Kind { name: "redb", open: None, package: None, uses_page_cache: true },
-    Kind { name: "bf-tree", open: None, package: None, uses_page_cache: false },
+    Kind { name: "lmdb", open: built!("lmdb", lmdb), package: None, uses_page_cache: true },
+    Kind { name: "fjall", open: built!("fjall", fjall), package: None, uses_page_cache: true },
+    Kind { name: "redb", open: built!("redb", redb), package: None, uses_page_cache: true },
+    Kind {
+        name: "bf-tree",
+        open: built!("bf-tree", bf_tree),
+        package: None,
+        uses_page_cache: false,
+    },
 ];
+
+/// A size for a library that counts in the machine's words.
+#[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
+fn bytes_of(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).map_err(|_| Failure::usage("--memory: too much for this machine"))
+}
+
+/// The bytes of the files in `folder` whose names are such; `None` if it can't be read.
+#[cfg(any(feature = "rocksdb", feature = "wiredtiger"))]
+fn files_bytes(folder: &std::path::Path, is_such: impl Fn(&[u8]) -> bool) -> Option<u64> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let such = entries.filter(|entry| is_such(entry.file_name().as_encoded_bytes()));
+    // One that was just removed has none.
+    Some(such.map(|entry| entry.metadata().map_or(0, |metadata| metadata.len())).sum())
+}
 
 /// All stores: every engine of ours, then those of others.
 pub fn all() -> Vec<Kind> {
@@ -276,49 +337,5 @@ impl Kind {
             "{} is not in this build: build with `--features {}`{needs}",
             self.name, self.name
         )))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_and_answers_come_back() {
-        let mut entries = Entries::default();
-        entries.push(b"a", b"1");
-        entries.push(b"", b"");
-        entries.push(b"bc", b"23");
-        let all: Vec<_> = entries.iter().collect();
-        assert_eq!(all, [(&b"a"[..], &b"1"[..]), (b"", b""), (b"bc", b"23")]);
-        let mut answers = Answers::default();
-        answers.push(Some(b"one"));
-        answers.push(None::<&[u8]>);
-        answers.push(Some(b""));
-        let all: Vec<_> = answers.iter().collect();
-        assert_eq!(all, [Some(&b"one"[..]), None, Some(b"")]);
-    }
-
-    #[test]
-    fn names_are_unique_and_ours_come_first() {
-        let names = names();
-        let mut unique = names.clone();
-        unique.sort_unstable();
-        unique.dedup();
-        assert_eq!(unique.len(), names.len());
-        assert_eq!(names[0], "turtle");
-        assert!(all().iter().take_while(|kind| kind.open.is_some()).count() >= 1);
-    }
-
-    #[test]
-    fn a_store_that_was_not_built_says_what_it_needs() {
-        let absent = Kind {
-            name: "other",
-            open: None,
-            package: Some("libother-dev"),
-            uses_page_cache: false,
-        };
-        let message = absent.check_built().unwrap_err().to_string();
-        assert!(message.contains("--features other") && message.contains("libother-dev"));
     }
 }

@@ -27,6 +27,12 @@ const QUEUE_PREFIX: [u8; 8] = [0xff; 8];
 /// The length of the part that orders keys.
 pub const ORDERING_BYTES: usize = 8;
 
+/// The length of a queue's key: what stands before, the queue, the number.
+const QUEUE_KEY_BYTES: usize = QUEUE_PREFIX.len() + size_of::<u32>() + size_of::<u64>();
+
+/// What is added to a key at the most: a byte, or one and a number.
+const SUFFIX_BYTES_MAX: usize = 1 + size_of::<u64>();
+
 /// 2025-01-01 in nanoseconds since 1970.
 const FIRST_TIMESTAMP: u64 = 1_735_689_600_000_000_000;
 
@@ -80,6 +86,15 @@ impl Keys {
             Some(file) => file.bytes.len() as f64 / file.ends.len() as f64,
             None => self.sizes.mean(),
         }
+    }
+
+    /// No key is longer: of a record, of none, of a queue.
+    pub fn bytes_max(&self) -> usize {
+        let of_records = match &self.file {
+            Some(file) => (0..file.ends.len()).map(|index| file.line(index).len()).max(),
+            None => Some(self.sizes.max),
+        };
+        QUEUE_KEY_BYTES.max(of_records.unwrap_or(0) + SUFFIX_BYTES_MAX)
     }
 
     /// The memory that the keys take.

@@ -2,7 +2,9 @@
 //! checks everything that it reads.
 //!
 //! What is timed of an operation is the calls of the store, copies of what was read included;
-//! making keys and values and checking them is not.
+//! making keys and values and checking them is not. The operations of queues are in `queue.rs`.
+
+mod queue;
 
 use crate::driver::clock;
 use crate::driver::latency::{Kind, Latencies};
@@ -12,20 +14,9 @@ use crate::stores::{Answers, Entries, Session};
 use crate::workload::keys::Keys;
 use crate::workload::stream::{Operation, multi_get_records};
 use crate::workload::values::{Values, Version};
+use queue::Queue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// Entries of a queue before its phase begins.
-pub const QUEUE_BACKLOG: u64 = 1000;
-
-/// Entries that a consumer looks at.
-const QUEUE_SCAN: u64 = 10;
-
-/// How often a consumer notes where it is: once in so many entries that it deleted.
-const QUEUE_NOTE: u64 = 1000;
-
-/// The records whose values queue entries have: none of a table.
-const QUEUE_RECORDS: u64 = 1 << 63;
 
 /// What all threads of a run share.
 #[derive(Debug)]
@@ -76,14 +67,6 @@ impl Timed {
     fn now(kind: Kind, start: Instant) -> Self {
         Self { kind, start, end: clock::now(), operations: 1 }
     }
-}
-
-/// The queue of this thread: entries `head` .. `tail`, of which a session without a log may see
-/// those that were there at the last commit.
-#[derive(Clone, Copy, Debug, Default)]
-struct Queue {
-    head: u64,
-    tail: u64,
 }
 
 /// What a thread has done.
@@ -181,22 +164,6 @@ impl<'a> Worker<'a> {
         }
         self.publish();
         Ok(())
-    }
-
-    /// Fills this thread's queue, which must be empty.
-    pub fn fill_queue(&mut self) -> Result<()> {
-        for _ in 0..QUEUE_BACKLOG {
-            self.queue_push()?;
-        }
-        self.commit()
-    }
-
-    /// Empties it again.
-    pub fn drain_queue(&mut self) -> Result<()> {
-        while self.queue.head < self.queue.tail {
-            self.queue_pop()?;
-        }
-        self.commit()
     }
 
     /// True if a write is visible once its call returned.
@@ -445,61 +412,6 @@ impl<'a> Worker<'a> {
             self.check(*record, value, |seen| before.permits(after, time, seen))?;
         }
         Ok(timed)
-    }
-
-    fn queue_push(&mut self) -> Result<Timed> {
-        self.write_queue_key(self.queue.tail);
-        self.shared.values.write(self.queue_record(self.queue.tail), 0, &mut self.value);
-        let timed = self.put(Kind::Insert)?;
-        self.queue.tail += 1;
-        self.publish_if_committed();
-        Ok(timed)
-    }
-
-    /// As a consumer does that notes its place now and then: it starts at the place that it noted
-    /// and comes by the entries that it has deleted since, up to [`QUEUE_NOTE`] of them.
-    fn queue_scan(&mut self) -> Result<Timed> {
-        let Queue { head, tail } = self.committed_queue;
-        self.write_queue_key(head / QUEUE_NOTE * QUEUE_NOTE);
-        let count = QUEUE_SCAN.min(tail - head);
-        let timed = self.scan_from_key(count)?;
-        let numbers = head..head + count;
-        if self.entries.len() != index(count) {
-            return Err(Failure::wrong("queue: the scan of its head ended too early"));
-        }
-        let mut expected = Vec::new();
-        for ((key, value), number) in self.entries.iter().zip(numbers) {
-            Keys::write_queue(self.queue_number(), number, &mut expected);
-            if key != expected {
-                return Err(Failure::wrong("queue: an entry that is not the next"));
-            }
-            self.check(self.queue_record(number), value, |seen| seen == 0)?;
-        }
-        Ok(timed)
-    }
-
-    /// Deletes the head; a queue that is empty stays so.
-    fn queue_pop(&mut self) -> Result<Timed> {
-        self.write_queue_key(self.queue.head);
-        let start = clock::now();
-        self.session.remove(&self.key)?;
-        self.written(0)?;
-        let timed = Timed::now(Kind::Update, start);
-        self.queue.head = (self.queue.head + 1).min(self.queue.tail);
-        self.publish_if_committed();
-        Ok(timed)
-    }
-
-    fn write_queue_key(&mut self, number: u64) {
-        Keys::write_queue(self.queue_number(), number, &mut self.key);
-    }
-
-    fn queue_number(&self) -> u32 {
-        u32::try_from(self.place.thread).unwrap_or(u32::MAX)
-    }
-
-    fn queue_record(&self, number: u64) -> u64 {
-        QUEUE_RECORDS | self.place.thread << 40 | number
     }
 }
 
