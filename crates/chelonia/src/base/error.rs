@@ -126,6 +126,18 @@ impl Error {
         matches!(self.inner.kind, ErrorKind::NoSpace | ErrorKind::TooManyFiles)
     }
 
+    /// The same, where something may have been changed before there was no room: it does not pass.
+    #[must_use]
+    pub(crate) fn not_passing(self) -> Self {
+        if !self.is_passing() {
+            return self;
+        }
+        let Inner { message, place, source, .. } = &*self.inner;
+        let place = place.as_ref().map(|place| Place { file: place.file.clone(), ..*place });
+        let (message, source) = (message.clone(), source.as_ref().map(copy_of));
+        Self { inner: Arc::new(Inner { kind: ErrorKind::Io, message, place, source }) }
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -203,6 +215,8 @@ mod tests {
             let refused = Error::io("create", "log-0001", io::Error::from_raw_os_error(number));
             assert_eq!(refused.kind(), ErrorKind::TooManyFiles);
             assert!(refused.is_passing());
+            let (text, failed) = (refused.to_string(), refused.not_passing());
+            assert_eq!((failed.kind(), failed.to_string()), (ErrorKind::Io, text));
         }
         let nameless = Error::io("start a thread", "", io::Error::from_raw_os_error(11));
         assert!(nameless.to_string().starts_with("cannot start a thread: "), "{nameless}");

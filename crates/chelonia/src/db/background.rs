@@ -21,8 +21,12 @@ use std::time::Duration;
 /// How far the background sync lets the log run ahead of the device.
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the drain thread waits before it tries again on a full device.
+/// How long the drain thread waits before it looks again whether a full device has room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest it waits where looking does not help: each drain that fails has written much in
+/// vain, so that the wait doubles.
+const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -31,16 +35,28 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts both threads.
+    /// Starts both threads, or none.
     pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
-        let mut handles = Vec::new();
+        let mut threads = Self::default();
+        let started = threads.add("chelonia-drain", drain_loop, core);
+        let started = started.and_then(|()| threads.add("chelonia-log", log_loop, core));
+        if started.is_err() {
+            core.signals.stop();
+            threads.join();
+        }
+        started.map(|()| threads)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&Core) + Send + 'static,
+        core: &Arc<Core>,
+    ) -> std::io::Result<()> {
         let shared = Arc::clone(core);
-        let drain = move || drain_loop(&shared);
-        handles.push(std::thread::Builder::new().name("chelonia-drain".into()).spawn(drain)?);
-        let shared = Arc::clone(core);
-        let log = move || log_loop(&shared);
-        handles.push(std::thread::Builder::new().name("chelonia-log".into()).spawn(log)?);
-        Ok(Self { handles })
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        self.handles.push(builder.spawn(move || work(&shared))?);
+        Ok(())
     }
 
     /// Waits for them to end, which [`crate::db::signals::Signals::stop`] told them to.
@@ -53,15 +69,34 @@ impl Threads {
 }
 
 fn drain_loop(core: &Core) {
-    let mut retry = None;
-    while core.signals.wait_for_drain(retry) {
-        retry = None;
+    let mut full = None;
+    while core.signals.wait_for_drain(full.as_ref().map(|full: &FullDevice| full.wait)) {
+        if full.as_ref().is_some_and(|full| !core.may_have_room(full.free_blocks)) {
+            continue;
+        }
+        let before = full.take();
         match stopping(core, || drain_once(core)) {
             Ok(()) => {}
-            Err(error) if error.is_passing() => retry = Some(RETRY_INTERVAL),
+            Err(error) if error.is_passing() => full = Some(FullDevice::new(core, before)),
             // Writes were stopped, and writers are told why; reads go on without this thread.
             Err(_) => core.pacer.wake(),
         }
+    }
+}
+
+/// What the drain thread remembers of a drain that found the device full.
+struct FullDevice {
+    /// The free blocks of the data file then.
+    free_blocks: u64,
+    /// How long to wait before the next look.
+    wait: Duration,
+}
+
+impl FullDevice {
+    fn new(core: &Core, before: Option<Self>) -> Self {
+        let wait = before.map_or(RETRY_INTERVAL, |before| 2 * before.wait);
+        let free_blocks = core.storage.stats().space.free_blocks;
+        Self { free_blocks, wait: wait.min(RETRY_INTERVAL_MAX) }
     }
 }
 
@@ -103,6 +138,8 @@ pub struct LogProgress {
     seen: Lsn,
     /// How far it was written when the last witness was left.
     witnessed: Lsn,
+    /// The next segment could not be made.
+    lacks_segment: bool,
 }
 
 impl Core {
@@ -111,8 +148,12 @@ impl Core {
     /// recovery can tell rot from a torn end, and give back what an idle database does not need.
     pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
-        if log.wants_segment() {
-            log.prepare_next()?;
+        let mut prepared = Ok(());
+        if log.wants_segment() || progress.lacks_segment {
+            prepared = log.prepare_next();
+            // Without room for one it is tried again at the next tick, and what is written is
+            // synced nevertheless.
+            progress.lacks_segment = prepared.is_err();
         }
         let written = log.written();
         if written > log.synced() {
@@ -123,7 +164,7 @@ impl Core {
             log.release_idle();
         }
         progress.seen = log.written();
-        Ok(())
+        prepared
     }
 
     /// Closes the open log block, so that the next one's header says how far the log is durable.

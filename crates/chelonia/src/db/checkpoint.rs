@@ -2,10 +2,11 @@
 //!
 //! The order is rule R7 and step 4 of the life of a write:
 //!
-//! 1. Choose, for every keyspace, its latest whole version, and the log position that replay needs
-//!    from: before the first record of any memtable that is not in those versions.
-//! 2. Sync the log through everything written: a keyspace must not become durable ahead of commits
-//!    that other keyspaces only have in the log (a crash leaves a prefix, over all keyspaces).
+//! 1. Choose, for every keyspace, the log position that replay needs from (before the first record
+//!    of any memtable that is not in its latest version), then its latest whole version.
+//! 2. Sync the log through everything that was written by then: a keyspace must not become durable
+//!    ahead of commits that other keyspaces only have in the log (a crash leaves a prefix, over all
+//!    keyspaces), nor the root ahead of the log that gives seqnos their order.
 //! 3. Write the catalog to new blocks; sync the data file; write and sync the superblock's copies
 //!    ([`crate::storage::Storage::checkpoint`]).
 //! 4. Let go of the versions of the root before: their extents may be reused now.
@@ -14,11 +15,12 @@
 //! A crash before the first copy of the superblock is durable leaves the old root with its log;
 //! after it, the new one with its log. Nothing that either needs was touched.
 
-use crate::base::error::{ErrorKind, Result};
+use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::{Change, CheckpointState, Core, DurableVersion};
+use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::log::{Log, LogPosition, LogTail};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
@@ -43,7 +45,9 @@ impl Core {
         };
         for keyspace in self.all_keyspaces() {
             // Only what was finalized above: others go on writing meanwhile.
-            while oldest_is_within(&keyspace, upto) && self.drain_keyspace(&keyspace)? {}
+            while oldest_is_within(&keyspace, upto)
+                && self.making_room(|| self.drain_keyspace(&keyspace))?
+            {}
         }
         self.checkpoint_now()
     }
@@ -82,7 +86,7 @@ impl Core {
             Change::Drop(id) => keyspaces.retain(|keyspace| keyspace.id != *id),
         }
         keyspaces.sort_by_key(|keyspace| keyspace.id);
-        let mark = self.log_mark(&keyspaces);
+        let mut mark = self.log_mark(&keyspaces)?;
         let mut catalog = Catalog { next_keyspace: state.next_keyspace, keyspaces: Vec::new() };
         let mut versions = BTreeMap::new();
         for keyspace in &keyspaces {
@@ -98,9 +102,11 @@ impl Core {
             let (_version, absorbed) = (latest.version.as_root(), latest.absorbed);
             versions.insert(keyspace.id, DurableVersion { _version, absorbed });
         }
+        // Only now: what was drained since the mark is in the versions too.
+        mark.durable = log.written();
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {
-            if error.kind() != ErrorKind::NoSpace {
+            if !error.is_passing() {
                 // One copy of the superblock may name them: what still runs must not reuse them.
                 state.doubtful.extend(versions.into_values());
             }
@@ -112,7 +118,7 @@ impl Core {
         match self.storage.give_back(self.space_kept()) {
             // A hole can want space for its own bookkeeping. The checkpoint is made, and `NoSpace`
             // would say that it is not.
-            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
+            Err(error) if error.is_passing() => Ok(()),
             given => given,
         }
     }
@@ -124,13 +130,14 @@ impl Core {
         (used / SPACE_KEPT_PART).min(self.governor.write_share())
     }
 
-    /// Where replay has to begin for the latest versions, and how far the log is written.
+    /// Where replay has to begin for the latest versions, and how far the log is written. `Stopped`
+    /// once a close has taken the log's end away.
     ///
     /// Taken before the versions are: a drain that is published in between only makes the position
     /// older than need be, and replay skips what a root contains.
-    fn log_mark(&self, keyspaces: &[Arc<KeyspaceCore>]) -> LogMark {
+    fn log_mark(&self, keyspaces: &[Arc<KeyspaceCore>]) -> Result<LogMark> {
         let commit = self.commit.lock();
-        let end = commit.tail.as_ref().map_or_else(LogPosition::default, LogTail::position);
+        let end = commit.tail.as_ref().map(LogTail::position).ok_or_else(Health::closed)?;
         let mut mark = LogMark {
             lsn: end.lsn,
             chain: end.chain,
@@ -147,7 +154,7 @@ impl Core {
                 }
             }
         }
-        mark
+        Ok(mark)
     }
 }
 

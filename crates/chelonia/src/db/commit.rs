@@ -119,7 +119,8 @@ impl Core {
                 "a batch of {bytes} bytes is over the limit of {BATCH_BYTES_MAX} (BATCH_BYTES_MAX)"
             )));
         }
-        let admission = self.admit(bytes as u64)?;
+        let bytes = bytes as u64;
+        let admission = self.admit(bytes, self.growth(keyspaces, writes, bytes))?;
         let large = self.write_large_values(writes)?;
         let end = RECORD.with_borrow_mut(|payload| {
             encode(payload, keyspaces, writes, &large);
@@ -252,7 +253,8 @@ impl Core {
     /// does not keep the whole log from being recycled. Called under the commit lock.
     fn rotate_laggards(&self) {
         let Some(log) = self.log.get() else { return };
-        let (written, limit) = (log.written(), LOG_SHARES_MAX * self.governor.write_share());
+        let (written, limit) =
+            (log.written(), LOG_SHARES_MAX.saturating_mul(self.governor.write_share()));
         for keyspace in self.all_keyspaces() {
             let view = keyspace.current_view();
             let first = view.buffers[0].first();
@@ -265,52 +267,85 @@ impl Core {
     }
 
     /// Step 1: waits as the debt asks; fails if the device is full and nothing can be absorbed.
-    fn admit(&self, bytes: u64) -> Result<Admission<'_>> {
+    /// `bytes` is what the commit brings, `growth` the memory that its memtables take for it.
+    fn admit(&self, bytes: u64, growth: u64) -> Result<Admission<'_>> {
         let debt = self.debt();
-        match self.governor.admit(bytes, bytes + HEADROOM_BYTES) {
+        match self.governor.admit(growth, growth + HEADROOM_BYTES) {
             Some(admission) => {
                 if debt.backlog_bytes > 0 {
                     self.pacer.admit(bytes, debt);
                 }
                 Ok(admission)
             }
-            None => self.wait_for_memory(bytes),
+            None => self.wait_for_memory(growth),
         }
     }
 
-    /// There is no room: makes sure that something drains, and waits for it.
-    fn wait_for_memory(&self, bytes: u64) -> Result<Admission<'_>> {
-        {
-            let _commit = self.commit.lock();
-            let frozen = self.all_keyspaces().iter().any(|one| one.memtable_bytes().1 > 0);
-            if !frozen {
-                self.rotate_largest();
-            }
+    /// The memory that a commit takes: its bytes, or if it writes to several keyspaces what their
+    /// memtables will grow by, for each grows by a chunk.
+    fn growth(&self, keyspaces: &[&Arc<KeyspaceCore>], writes: &[Write<'_>], bytes: u64) -> u64 {
+        if keyspaces.len() < 2 {
+            return bytes;
         }
-        if self.stepped {
-            self.drain_everything_frozen()?;
-            return Ok(self.governor.admit_forced(bytes));
+        let mut each = vec![0; keyspaces.len()];
+        for write in writes {
+            each[write.keyspace] += write_bytes(write);
         }
-        let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
-        let mut admitted = None;
-        self.pacer.wait_until(|| {
-            let room_bytes = (bytes + HEADROOM_BYTES).min(self.governor.memtable_bytes_max());
-            admitted = self.governor.admit(bytes, room_bytes);
-            admitted.is_some() || self.health.check_write().is_err() || refused()
+        let guard = crossbeam_epoch::pin();
+        let grown = keyspaces.iter().zip(each).map(|(keyspace, bytes)| {
+            keyspace.view.load(&guard).buffers[0].memtable.growth_bytes(bytes)
         });
+        bytes.max(grown.sum())
+    }
+
+    /// There is no room: makes sure that something drains, and waits for it.
+    fn wait_for_memory(&self, growth: u64) -> Result<Admission<'_>> {
+        let half = self.governor.memtable_bytes_max();
+        let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
+        let idle = || self.counters.frozen_bytes.load(Ordering::Relaxed) == 0;
+        let mut admitted = None;
+        let mut is_over = false;
+        while !is_over {
+            if idle() {
+                let _commit = self.commit.lock();
+                self.rotate_largest(half);
+            }
+            if self.stepped {
+                self.drain_everything_frozen()?;
+                return Ok(self.governor.admit_forced(growth));
+            }
+            self.pacer.wait_until(|| {
+                admitted = self.governor.admit(growth, (growth + HEADROOM_BYTES).min(half));
+                is_over = admitted.is_some() || self.health.check_write().is_err() || refused();
+                // Drained, and still no room: there is more to finalize.
+                is_over || (idle() && self.active_bytes() > 0)
+            });
+        }
         self.health.check_write()?;
         let full = "the device is full, so memory cannot be drained to it; make room";
         admitted.ok_or_else(|| Error::new(ErrorKind::NoSpace, full))
     }
 
-    /// Finalizes the largest active memtable. Called under the commit lock.
-    pub fn rotate_largest(&self) {
-        let keyspaces = self.all_keyspaces();
-        let largest = keyspaces.iter().max_by_key(|keyspace| keyspace.memtable_bytes().0);
-        if let Some(keyspace) = largest.filter(|keyspace| keyspace.memtable_bytes().0 > 0) {
-            self.rotate(keyspace);
-            self.rotate_laggards();
+    /// The bytes of all active memtables.
+    fn active_bytes(&self) -> u64 {
+        self.all_keyspaces().iter().map(|keyspace| keyspace.memtable_bytes().0).sum()
+    }
+
+    /// Finalizes the largest active memtable, and more of them until the rest take less than
+    /// `rest_max` bytes. Called under the commit lock.
+    pub fn rotate_largest(&self, rest_max: u64) {
+        let sized = |keyspace: Arc<KeyspaceCore>| (keyspace.memtable_bytes().0, keyspace);
+        let mut active: Vec<_> = self.all_keyspaces().into_iter().map(sized).collect();
+        active.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        let mut rest: u64 = active.iter().map(|(bytes, _)| bytes).sum();
+        for (index, (bytes, keyspace)) in active.into_iter().enumerate() {
+            if bytes == 0 || (index > 0 && rest < rest_max) {
+                break;
+            }
+            self.rotate(&keyspace);
+            rest -= bytes;
         }
+        self.rotate_laggards();
     }
 
     /// Writes the large values of a commit to extents of their own, in order; all or none.
@@ -348,10 +383,8 @@ impl Core {
         let half = self.governor.memtable_bytes_max();
         if self.governor.memtable_bytes().saturating_sub(frozen) >= half {
             let _commit = self.commit.lock();
-            let keyspaces = self.all_keyspaces();
-            let active: u64 = keyspaces.iter().map(|keyspace| keyspace.memtable_bytes().0).sum();
-            if active >= half {
-                self.rotate_largest();
+            if self.active_bytes() >= half {
+                self.rotate_largest(half);
             }
         }
         if self.stepped && self.counters.frozen_bytes.load(Ordering::Relaxed) > 0 {

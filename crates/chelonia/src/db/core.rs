@@ -232,6 +232,10 @@ impl Core {
         }
         let absorbed = self.counters.draining_absorbed_bytes.load(Ordering::Relaxed);
         let backlog = frozen.saturating_sub(absorbed) + owed;
+        if frozen == 0 {
+            // Nothing waits for room.
+            self.counters.out_of_space.store(false, Ordering::Relaxed);
+        }
         self.counters.frozen_bytes.store(frozen, Ordering::Relaxed);
         self.counters.backlog_bytes.store(backlog, Ordering::Relaxed);
     }

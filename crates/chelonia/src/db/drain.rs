@@ -11,7 +11,7 @@
 //! them. A full device is such a failure: the memtable stays readable, and the drain is tried again
 //! when somebody made room.
 
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, Ordering};
@@ -20,6 +20,7 @@ use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
 use crate::db::view::Buffer;
 use crate::engine::{OwnedExtent, Version, Work};
 use crate::memtable::{Memtable, SortedBatch};
+use crate::storage::io::ScratchPlace;
 
 impl Core {
     /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
@@ -49,10 +50,9 @@ impl Core {
         let start = self.clock.now();
         let drained = self.absorb(keyspace, &buffer, &mut partial);
         self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
-        let out_of_space = matches!(&drained, Err(error) if error.kind() == ErrorKind::NoSpace);
-        self.counters.out_of_space.store(out_of_space, Ordering::Relaxed);
         match drained {
             Ok(()) => {
+                self.counters.out_of_space.store(false, Ordering::Relaxed);
                 let took = self.clock.now().saturating_sub(start);
                 self.pacer.drained(buffer.memtable.bytes(), took);
                 self.counters.drains.fetch_add(1, Ordering::Relaxed);
@@ -147,11 +147,9 @@ impl Core {
                 self.rotate(keyspace);
             }
             // On a full device the pins have to hold memory after all.
-            let full = |error: &Error| error.kind() == ErrorKind::NoSpace;
-            while self
-                .drain_keyspace(keyspace)
-                .or_else(|e| if full(&e) { Ok(false) } else { Err(e) })?
-            {}
+            let unless_full =
+                |error: Error| if error.is_passing() { Ok(false) } else { Err(error) };
+            while self.drain_keyspace(keyspace).or_else(unless_full)? {}
         }
         let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
         keyspace.release_all(empty)?;
@@ -160,12 +158,41 @@ impl Core {
         Ok(())
     }
 
+    /// Does `drain`. If the device is full and a checkpoint would free what the versions before
+    /// had, makes it and tries once more. Writers are told if that does not help either.
+    pub fn making_room(&self, drain: impl Fn() -> Result<bool>) -> Result<bool> {
+        let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed) > 0;
+        let drained = match drain() {
+            Err(error) if error.is_passing() && undurable() => match self.checkpoint_now() {
+                Ok(()) => drain(),
+                Err(failed) if failed.is_passing() => Err(error),
+                Err(failed) => Err(failed),
+            },
+            drained => drained,
+        };
+        if drained.as_ref().is_err_and(Error::is_passing) {
+            self.counters.out_of_space.store(true, Ordering::Relaxed);
+            self.pacer.wake();
+        }
+        drained
+    }
+
+    /// Whether a drain that met a full device may do better now: something came free in the data
+    /// file, which had `free_blocks` then, or the device has room for all that waits. Where that
+    /// cannot be asked, it may.
+    pub fn may_have_room(&self, free_blocks: u64) -> bool {
+        let waiting = self.counters.frozen_bytes.load(Ordering::Relaxed);
+        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, waiting);
+        self.storage.stats().space.free_blocks > free_blocks
+            || !probe().is_err_and(|error| error.is_passing())
+    }
+
     /// Does all background work that waits, on this thread. Writers may finalize memtables as fast
     /// as they are drained: checkpoints are made on the way, for without them neither log nor
     /// extents come free, and a close does not wait for an end that may never come.
     pub fn drain_everything_frozen(&self) -> Result<()> {
         let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed);
-        while !self.signals.is_stopping() && self.drain_oldest()? {
+        while !self.signals.is_stopping() && self.making_room(|| self.drain_oldest())? {
             if undurable() >= self.governor.write_share() {
                 self.checkpoint_now()?;
             }

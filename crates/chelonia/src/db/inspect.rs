@@ -32,6 +32,7 @@ impl Core {
     fn unreachable_blocks_now(&self) -> Result<u64> {
         let mut reachable = crate::storage::data_file::superblock::FIRST_BLOCK;
         reachable += self.storage.catalog_extent().map_or(0, |extent| u64::from(extent.blocks));
+        reachable += self.storage.spare_extent().map_or(0, |extent| u64::from(extent.blocks));
         for keyspace in self.all_keyspaces() {
             keyspace.engine.version().extents(&mut |owned| {
                 reachable += u64::from(owned.extent.blocks);

@@ -21,10 +21,16 @@ use crate::db::gaps::HIDDEN_MIN;
 use crate::db::handle::Handle;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::snapshots::{Pin, Standing};
+use crate::db::view::View;
 use crate::merge::Merge;
 use std::ops::Bound;
 
-type Cursor = Merge<Box<dyn SortedStream + Send>>;
+/// A cursor with the view that it stands in, which keeps what it reads.
+struct Cursor {
+    entries: Merge<Box<dyn SortedStream + Send>>,
+    // After the entries: dropped once nothing reads it.
+    _view: Arc<View>,
+}
 
 /// The entries of a range, from either end; see [`crate::Keyspace::range`].
 ///
@@ -125,9 +131,9 @@ impl Iter {
         let mut hidden = 0;
         loop {
             let cursor = match slot {
-                Some(cursor) => cursor,
+                Some(cursor) => &mut cursor.entries,
                 None => match self.open(range, direction)? {
-                    Some(cursor) => slot.insert(cursor),
+                    Some(cursor) => &mut slot.insert(cursor).entries,
                     None => return Ok(None),
                 },
             };
@@ -179,7 +185,10 @@ impl Iter {
         let at = self.pin.seqno();
         while !range.is_empty() && self.keyspace.gaps.jump(range, direction, at) {}
         match self.pin.view(self.keyspace.id) {
-            Some(view) if !range.is_empty() => view.cursor(range, direction, at).map(Some),
+            Some(view) if !range.is_empty() => {
+                let entries = view.cursor(range, direction, at)?;
+                Ok(Some(Cursor { entries, _view: view }))
+            }
             _ => Ok(None),
         }
     }

@@ -23,7 +23,6 @@
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::Threads;
@@ -47,7 +46,7 @@ use crate::memtable::Memtable;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
-use crate::storage::io::{Directory, File};
+use crate::storage::io::{Directory, File, ScratchPlace};
 use crate::storage::{Opened, Storage};
 use std::collections::BTreeMap;
 
@@ -318,8 +317,9 @@ fn replay_log(
 ) -> Result<()> {
     let mode = if core.read_only { LogMode::ReadOnly } else { LogMode::ReadWrite };
     let mut replayer = Replayer::new(settings, core, mark.seqno, surveyed.payload_bytes);
-    if mode == LogMode::ReadWrite && surveyed.payload_bytes > 0 {
+    if mode == LogMode::ReadWrite {
         replayer.reserve = reserve_for_log(core, &**directory, options.segment_bytes_first);
+        replayer.release_reserve();
     }
     let mut replay = |start: LogPosition, payload: &[u8], _: LogPosition| {
         if start.lsn >= surveyed.end.lsn {
@@ -331,6 +331,7 @@ fn replay_log(
     let recovered =
         Log::recover(directory, options, replay_start(mark), mark.durable, mode, &mut replay)?;
     replayer.report();
+    replayer.check_order()?;
     let drained = core.counters.drains.load(Ordering::Relaxed) > 0;
     let mut commit = core.commit.lock();
     commit.next_seqno = replayer.seqno.next();
@@ -341,8 +342,12 @@ fn replay_log(
         let _ = core.log.set(log);
     }
     drop(commit);
-    // What was drained on the way need not be replayed again, unless it went to a scratch file.
-    if drained && !core.read_only { core.checkpoint_now() } else { Ok(()) }
+    if !drained || core.read_only {
+        return Ok(());
+    }
+    // What was drained on the way need not be replayed again. If there is no room for that now, it
+    // is, or a later checkpoint finds some.
+    core.checkpoint_now().or_else(|error| if error.is_passing() { Ok(()) } else { Err(error) })
 }
 
 /// Keeps room on the device for the segment in which the log will go on, so that draining does not
@@ -352,14 +357,12 @@ fn replay_log(
 fn reserve_for_log(core: &Core, directory: &dyn Directory, bytes: u64) -> Option<Arc<dyn File>> {
     let wanted = bytes + LOG_HEADROOM_BYTES;
     let reserve = || {
-        let scratch = directory.scratch()?;
+        let scratch = directory.scratch(ScratchPlace::Here)?;
         scratch.allocate(0, wanted).map(|()| scratch)
     };
     match reserve() {
         Err(error) if error.kind() == ErrorKind::NoSpace => {
-            let space = core.storage.stats().space;
-            let solid = (space.free_blocks - space.hole_blocks) * BLOCK_BYTES_U64;
-            core.storage.give_back(solid.saturating_sub(wanted)).ok()?;
+            core.storage.give_all_back().ok()?;
             reserve().ok()
         }
         reserved => reserved.ok(),
@@ -428,10 +431,15 @@ impl<'a> Replayer<'a> {
             self.report();
         }
         self.make_room()?;
+        self.release_reserve();
+        Ok(())
+    }
+
+    /// Gives the room up that was kept for the log, if nothing is left to be replayed.
+    fn release_reserve(&mut self) {
         if self.progress.log_bytes_done >= self.progress.log_bytes_total {
             self.reserve = None;
         }
-        Ok(())
     }
 
     /// Keeps memtables within the write share.
@@ -459,11 +467,11 @@ impl<'a> Replayer<'a> {
     fn drain(&self) -> Result<()> {
         let core = self.core;
         if core.read_only && core.storage.is_read_only() {
-            core.storage.continue_in(core.directory.scratch()?)?;
+            core.storage.continue_in(core.directory.scratch(ScratchPlace::Anywhere)?)?;
         }
         if !core.all_keyspaces().iter().any(|keyspace| keyspace.memtable_bytes().1 > 0) {
             let _commit = core.commit.lock();
-            core.rotate_largest();
+            core.rotate_largest(u64::MAX);
         }
         while core.drain_oldest()? {}
         Ok(())
@@ -490,6 +498,14 @@ impl<'a> Replayer<'a> {
         )
     }
 
+    /// Fails if a root is ahead of the log: new writes would get seqnos that it has already.
+    fn check_order(&self) -> Result<()> {
+        if self.absorbed.values().all(|absorbed| *absorbed <= self.seqno) {
+            return Ok(());
+        }
+        Err(Error::corrupt("the log ends before what the data file holds").at(DATA_FILE, 0))
+    }
+
     fn report(&self) {
         if let Some(on_progress) = self.on_progress {
             on_progress(self.progress);
@@ -504,11 +520,12 @@ impl Core {
             return Ok(());
         }
         self.health.check_write()?;
+        // A checkpoint of another thread ends first, or finds the log without an end and fails.
+        let _order = self.checkpoint.lock();
         self.sync()?;
         self.commit.lock().tail = None;
         let Some(log) = self.log.get() else { return Ok(()) };
         log.release_idle();
-        let _order = self.checkpoint.lock();
         let before = self.storage.superblock().log;
         let mark = LogMark { durable: before.durable.max(log.synced()), ..before };
         let marked = self.storage.mark_log(mark);

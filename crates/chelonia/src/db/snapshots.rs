@@ -178,12 +178,13 @@ impl Pin {
         buffer: &Arc<Buffer>,
         versions: &[(SeqNo, HeldVersion)],
     ) {
-        {
+        // The view before is kept until nobody stands in it.
+        let _before = {
             let mut views = self.views.lock();
             let Some(view) = views.get_mut(&keyspace) else { return };
             let Some(next) = view.without(buffer, self.seqno, versions) else { return };
-            *view = Arc::new(next);
-        }
+            std::mem::replace(view, Arc::new(next))
+        };
         // Not under the lock of the views: whoever stands may be looking for its view right now.
         let standing: Vec<_> = self.standing.lock().iter().filter_map(Weak::upgrade).collect();
         for standing in standing {

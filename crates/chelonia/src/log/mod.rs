@@ -342,9 +342,11 @@ impl Log {
         Error::new(ErrorKind::Stopped, format!("the log was stopped by a failure: {cause}"))
     }
 
-    /// Stops the log because of `error`, which is handed back.
+    /// Stops the log because of `error`, which is handed back: as a failure, even if it is that
+    /// there was no room, for something may have been written.
     #[cold]
     fn poison(&self, error: Error) -> Error {
+        let error = error.not_passing();
         // Whoever sees the flag finds the cause.
         let _ = self.poison.set(error.clone());
         self.poisoned.store(true, Ordering::Release);

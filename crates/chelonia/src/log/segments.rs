@@ -26,7 +26,7 @@
 //! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
 
 use crate::base::budget::{Budget, Charge, Use};
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
@@ -249,10 +249,11 @@ impl Segments {
     pub fn prepare_next(&self) -> Result<()> {
         self.unmap_retired();
         let guard = self.preparing.lock();
+        // Whoever asked may ask again if this fails; a writer who needs the segment makes it.
+        self.wanted.store(false, Ordering::Relaxed);
         if self.state.lock().prepared.is_empty() {
             return self.prepare(&guard, None, 0);
         }
-        self.wanted.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -379,7 +380,11 @@ impl Segments {
     /// Removes a file that holds nothing. One that cannot be removed keeps its slot until the next
     /// recovery finds it; nothing depends on its being gone.
     fn remove(&self, slot: u32) {
-        if self.dir.remove(&slot_name(slot)).is_ok() {
+        let is_gone = match self.dir.remove(&slot_name(slot)) {
+            Ok(()) => true,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        if is_gone {
             self.state.lock().slots.remove(&slot);
         }
     }

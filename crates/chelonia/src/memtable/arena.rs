@@ -1,7 +1,7 @@
 //! The memory of one memtable: a bump allocator over slabs of the budget.
 //!
 //! ```text
-//!   lanes (entries 0..4, nodes, large)          slabs
+//!   lanes (entries 0..4, nodes, large)          seeds, then slabs
 //!   [current] ----------------------------> | used | allocated ... | free      |
 //!   [current] --- at first all of them ---> | used | allocated ... | free      |
 //! ```
@@ -9,19 +9,20 @@
 //! A lane is a place to allocate from. Threads that insert at the same time have lanes of their
 //! own, so that they rarely meet; the nodes of the index share one, which keeps them dense; what is
 //! large has one, so that it does not strand the rest of a slab of small things. All lanes begin in
-//! a *seed* of one block, which is made at the first allocation; from there all go on to the
-//! memtable's first slab, and each to a slab of its own when that one is full. So a thousand
-//! keyspaces with a few entries each take a thousand blocks, not slabs.
+//! a *seed* of one block, which is made at the first allocation, and go on together to seeds twice
+//! as large each, then to the memtable's first slab, and each to a slab of its own when that one is
+//! full. So a thousand keyspaces with a few entries each take a thousand blocks, not slabs, and no
+//! memtable takes more than about twice as much again by its next entry.
 //!
 //! Invariants:
 //! 1. Nothing is freed before the arena is dropped. An address once handed out stays valid, and
 //!    nobody else is given it.
 //! 2. `used` of a slab only grows; bytes `[before, before + n)` belong to whoever added `n` to it,
 //!    if they end within the slab. What does not fit is not taken back: the slab is full then.
-//! 3. A lane's `current` is null or points to the seed or a slab in `chunks`; it changes under
+//! 3. A lane's `current` is null or points to a seed or a slab in `chunks`; it changes under
 //!    `chunks`' lock.
 //!
-//! In what follows a *chunk* is the seed or a slab.
+//! In what follows a *chunk* is a seed or a slab.
 //!
 //! Thread-safety: everything may be called from any thread. The lock is taken once per chunk; the
 //! budget may ask the cache for a slab while it is held.
@@ -64,13 +65,19 @@ struct ChunkHead {
     size: usize,
 }
 
-/// The memory of a seed.
+/// The largest seed; what is larger is a slab.
+const SEED_BYTES_MAX: usize = 64 << 10;
+
+const _: () = assert!(SEED_BYTES_MAX < SLAB_BYTES && SEED_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
+
+/// The memory of a seed, block by block.
 #[repr(C, align(64))]
-struct SeedBytes([u8; BLOCK_BYTES]);
+#[derive(Clone, Copy)]
+struct SeedBlock([u8; BLOCK_BYTES]);
 
 /// What a memtable holds before it has a slab.
 struct Seed {
-    bytes: NonNull<SeedBytes>,
+    blocks: NonNull<[SeedBlock]>,
     _charge: Charge,
 }
 
@@ -78,9 +85,22 @@ struct Seed {
 unsafe impl Send for Seed {}
 
 impl Seed {
-    fn new(budget: &Arc<Budget>) -> Self {
-        let bytes = NonNull::from(Box::leak(Box::new(SeedBytes([0; BLOCK_BYTES]))));
-        Self { bytes, _charge: budget.charge(Use::Memtable, BLOCK_BYTES as u64) }
+    /// A seed of `bytes` bytes, whole blocks.
+    fn new(budget: &Arc<Budget>, bytes: usize) -> Self {
+        let blocks = vec![SeedBlock([0; BLOCK_BYTES]); bytes / BLOCK_BYTES].into_boxed_slice();
+        let blocks = NonNull::from(Box::leak(blocks));
+        Self { blocks, _charge: budget.charge(Use::Memtable, bytes as u64) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.blocks.len() * BLOCK_BYTES
+    }
+
+    /// The size of the one after `last` that `bytes` bytes fit into; `None` if that is a slab.
+    fn bytes_after(last: Option<&Seed>, bytes: usize) -> Option<usize> {
+        let next = last.map_or(BLOCK_BYTES, |last| 2 * last.bytes());
+        let next = next.max((size_of::<ChunkHead>() + bytes).next_power_of_two());
+        (next <= SEED_BYTES_MAX).then_some(next)
     }
 }
 
@@ -88,14 +108,15 @@ impl Drop for Seed {
     fn drop(&mut self) {
         // SAFETY: made from a box in `new`, and made one again once, here, when no lane points to
         // it any more: the arena that has the lanes is being dropped.
-        drop(unsafe { Box::from_raw(self.bytes.as_ptr()) });
+        drop(unsafe { Box::from_raw(self.blocks.as_ptr()) });
     }
 }
 
 /// The memory that an arena holds.
 #[derive(Default)]
 struct Chunks {
-    seed: Option<Seed>,
+    /// In the order they were made.
+    seeds: Vec<Seed>,
     /// In the order they were taken.
     slabs: Vec<OwnedSlab>,
 }
@@ -158,6 +179,25 @@ impl Arena {
         self.chunk_bytes.load(Ordering::Relaxed)
     }
 
+    /// The memory that `bytes` more bytes of entries of this thread will take beyond what is held:
+    /// about, for what their nodes need is guessed.
+    pub fn growth_bytes(&self, bytes: usize) -> u64 {
+        let current = self.lanes[entry_lane()].current.load(Ordering::Acquire);
+        // SAFETY: as in `bump`.
+        let left = (!current.is_null()).then(|| unsafe {
+            (*current).size.saturating_sub((*current).used.load(Ordering::Relaxed))
+        });
+        let need = bytes + bytes / 2;
+        if left.is_some_and(|left| left >= need) {
+            return 0;
+        }
+        // Seeds double: all of them together and one block more is the size of the next.
+        let next =
+            usize::try_from(self.held_bytes()).unwrap_or(SLAB_BYTES).saturating_add(BLOCK_BYTES);
+        let next = if next <= SEED_BYTES_MAX { next } else { SLAB_BYTES };
+        next.max(need.next_multiple_of(BLOCK_BYTES)) as u64
+    }
+
     /// Counts an insert of this thread.
     pub fn count(&self, keys: u64, entry_bytes: usize) {
         let counts = &self.lanes[entry_lane()].counts;
@@ -207,10 +247,12 @@ impl Arena {
             return place;
         }
         let is_shared = chunks.slabs.is_empty();
-        let fits_seed = size_of::<ChunkHead>() + bytes <= BLOCK_BYTES;
-        let (head, size) = if chunks.seed.is_none() && is_shared && fits_seed {
-            let seed = chunks.seed.insert(Seed::new(&self.budget));
-            (seed.bytes.as_ptr().cast::<ChunkHead>(), BLOCK_BYTES)
+        let seed_bytes = Seed::bytes_after(chunks.seeds.last(), bytes).filter(|_| is_shared);
+        let (head, size) = if let Some(seed_bytes) = seed_bytes {
+            let seed = Seed::new(&self.budget, seed_bytes);
+            let head = seed.blocks.as_ptr().cast::<ChunkHead>();
+            chunks.seeds.push(seed);
+            (head, seed_bytes)
         } else {
             let slab = self.budget.take_slab_forced(Use::Memtable);
             let head = slab.as_ptr().cast::<ChunkHead>();
@@ -274,16 +316,27 @@ mod tests {
         let arena = Arena::new(Arc::clone(&budget));
         assert_eq!((arena.held_bytes(), budget.used()), (0, 0));
         let (_, _) = (arena.entry(100), arena.node(64));
-        let seed = BLOCK_BYTES as u64;
-        assert_eq!((arena.held_bytes(), budget.used()), (seed, seed));
-        arena.entry(20_000);
-        assert_eq!(arena.held_bytes(), seed + SLAB_BYTES as u64);
+        let block = BLOCK_BYTES as u64;
+        assert_eq!((arena.held_bytes(), budget.used()), (block, block));
+        assert_eq!((arena.growth_bytes(100), arena.growth_bytes(4000)), (0, 2 * block));
+        for seeds in [3, 7, 15] {
+            while arena.held_bytes() < seeds * block {
+                arena.entry(1000);
+            }
+            assert_eq!((arena.held_bytes(), budget.used()), (seeds * block, seeds * block));
+        }
+        arena.entry(60_000);
+        let seeds = (15 + 16) * block;
+        assert_eq!(arena.held_bytes(), seeds);
+        assert_eq!(arena.growth_bytes(60_000), SLAB_BYTES as u64);
+        arena.entry(60_000);
+        assert_eq!(arena.held_bytes(), seeds + SLAB_BYTES as u64);
         for _ in 0..SLAB_BYTES / 1000 {
             arena.entry(1000);
         }
-        assert_eq!(arena.held_bytes(), seed + 2 * SLAB_BYTES as u64);
+        assert_eq!(arena.held_bytes(), seeds + 2 * SLAB_BYTES as u64);
         let node = arena.node(64);
-        assert_eq!(arena.held_bytes(), seed + 3 * SLAB_BYTES as u64);
+        assert_eq!(arena.held_bytes(), seeds + 3 * SLAB_BYTES as u64);
         assert!(node.addr().get().is_multiple_of(64), "nodes begin at cache lines");
         drop(arena);
         assert_eq!(budget.used(), 0);

@@ -119,6 +119,12 @@ impl Memtable {
         self.tree.held_bytes()
     }
 
+    /// About the memory that `bytes` more of keys and inline values will take beyond that.
+    #[must_use]
+    pub fn growth_bytes(&self, bytes: usize) -> u64 {
+        self.tree.growth_bytes(bytes)
+    }
+
     /// Key and inline value bytes of all inserts so far, overwritten ones included.
     #[must_use]
     pub fn entry_bytes(&self) -> u64 {

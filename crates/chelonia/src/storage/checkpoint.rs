@@ -2,8 +2,11 @@
 //!
 //! ```text
 //!   catalog -> fresh extent -> sync of the data file (with everything that engines wrote)
-//!           -> superblock, older copy -> sync -> other copy -> sync -> old catalog's extent free
+//!           -> superblock, older copy -> sync -> other copy -> sync -> old catalog's extent spare
 //! ```
+//!
+//! The extent of the catalog before is kept for the next one, so that a device that is full to the
+//! last block does not prevent the checkpoint that would free some (rule R10).
 //!
 //! Invariants:
 //! 1. Until the first copy of the new superblock is written, nothing of the old state is touched;
@@ -43,7 +46,11 @@ impl Storage {
         let too_long = |_| Error::internal("the catalog is too long");
         let count = u32::try_from(bytes.len().div_ceil(BLOCK_PAYLOAD_BYTES)).map_err(too_long)?;
         let length = u32::try_from(bytes.len()).map_err(too_long)?;
-        let allocation = self.allocate(count)?;
+        let mut spare = self.spare.lock();
+        let allocation = match spare.take_if(|spare| spare.blocks >= count) {
+            Some(kept) => self.space.lock().renew(kept, count)?,
+            None => self.allocate(count)?,
+        };
         let (extent, generation) = (allocation.extent, allocation.generation);
         if let Err(error) = self.write_blocks(extent.start, generation, &mut blocks) {
             self.free(extent)?;
@@ -53,9 +60,9 @@ impl Storage {
         let location = CatalogLocation { extent, generation, bytes: length };
         let next = Superblock { catalog: Some(location), log, ..*root.current() };
         self.write_superblock(&mut root, next)?;
-        if let Some(before) = before {
-            self.free(before.extent)?;
-        }
+        // One that was too short is not needed any more.
+        let short = std::mem::replace(&mut *spare, before.map(|before| before.extent));
+        short.map_or(Ok(()), |short| self.free(short))?;
         Ok(*root.current())
     }
 
@@ -93,5 +100,11 @@ impl Storage {
     #[must_use]
     pub fn catalog_extent(&self) -> Option<Extent> {
         self.root.lock().current().catalog.map(|location| location.extent)
+    }
+
+    /// The extent that is kept for the next catalog.
+    #[must_use]
+    pub fn spare_extent(&self) -> Option<Extent> {
+        *self.spare.lock()
     }
 }

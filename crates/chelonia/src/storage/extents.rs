@@ -73,6 +73,12 @@ impl FreeExtents {
         (start + length == self.file_blocks).then_some(*start..self.file_blocks)
     }
 
+    /// All free extents, in the order of their places.
+    #[must_use]
+    pub fn all(&self) -> Vec<Range<u64>> {
+        self.by_start.iter().map(|(start, length)| *start..start + length).collect()
+    }
+
     /// The end of the last extent in use.
     #[must_use]
     pub fn used_end(&self) -> u64 {

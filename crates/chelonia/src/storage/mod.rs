@@ -23,9 +23,9 @@
 //!    checkpoint without them is durable (db's duty; the catalog's extent is handled here).
 //! 2. A generation is used once: the open that it counts is durable before the first allocation.
 //!
-//! Locks, in this order: `root` (the superblock; held over its writes), the data file's sync,
-//! `space`, the data file's close, the cache's, the budget's. Thread-safety: everything may be
-//! called from any thread.
+//! Locks, in this order: `root` (the superblock; held over its writes), `spare`, the data file's
+//! sync, `space`, the data file's close, the cache's, the budget's. Thread-safety: everything may
+//! be called from any thread.
 
 pub mod block;
 pub mod cache;
@@ -65,6 +65,8 @@ pub struct Storage {
     space: Mutex<Space>,
     /// The durable superblock; held over its writes.
     root: Mutex<Superblocks>,
+    /// What the catalog before the durable one had, for the next.
+    spare: Mutex<Option<Extent>>,
 }
 
 /// What [`Storage::open`] found.
@@ -155,6 +157,7 @@ impl Storage {
             facts: dir.facts(),
             space: Mutex::new(space),
             root: Mutex::new(superblocks),
+            spare: Mutex::new(None),
         });
         Ok(Opened { storage, superblock, catalog })
     }
@@ -247,6 +250,14 @@ impl Storage {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
         space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64)
+    }
+
+    /// Gives all free space back to the file system, whether it has device blocks or not: for who
+    /// needs the room elsewhere on a full device.
+    pub fn give_all_back(&self) -> Result<()> {
+        let mut space = self.space.lock();
+        let file = self.file.writing()?;
+        space.give_all_back(&*file)
     }
 
     /// Seals `blocks` (whole blocks of an extent with this generation) and writes them from block

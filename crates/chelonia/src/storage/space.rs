@@ -153,6 +153,18 @@ impl Space {
         Ok(Allocation { extent, generation: self.newest_generation() })
     }
 
+    /// Hands an extent that was handed out before to its owner anew, with a new generation, but for
+    /// what is beyond its first `blocks` blocks, which is taken back.
+    pub fn renew(&mut self, extent: Extent, blocks: u32) -> Result<Allocation> {
+        let kept = Extent::new(extent.start.0, blocks.min(extent.blocks));
+        if kept.blocks < extent.blocks {
+            let start = extent.start.0 + u64::from(kept.blocks);
+            self.free(Extent::new(start, extent.blocks - kept.blocks))?;
+        }
+        self.allocations += 1;
+        Ok(Allocation { extent: kept, generation: self.newest_generation() })
+    }
+
     /// The generation of the last allocation; of this open, if there was none yet.
     pub fn newest_generation(&self) -> Generation {
         Generation((u64::from(self.opens) << COUNTER_BITS) | self.allocations)
@@ -243,6 +255,21 @@ impl Space {
                 let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
                 file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
                 self.holes.insert(gap);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all free space back: the end of the file, and every free extent that is worth a hole,
+    /// also those that may be holes. What was free at open may be none.
+    pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
+        self.give_back(file, 0)?;
+        for free in self.free.all() {
+            if free.end - free.start >= HOLE_BLOCKS_MIN {
+                let bytes = (free.end - free.start) * BLOCK_BYTES_U64;
+                file.punch_hole(free.start * BLOCK_BYTES_U64, bytes)?;
+                self.fresh.remove(&free);
+                self.holes.insert(free);
             }
         }
         Ok(())

@@ -8,7 +8,9 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::SECTOR_BYTES;
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, Mutex};
-use crate::storage::io::{Access, Directory, File, IoFacts, LockGuard, OpenMode, Region};
+use crate::storage::io::{
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, ScratchPlace,
+};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -241,7 +243,7 @@ impl Directory for SimDirectory {
         Err(Error::internal("the log takes no locks of directories"))
     }
 
-    fn scratch(&self) -> Result<Arc<dyn File>> {
+    fn scratch(&self, _place: ScratchPlace) -> Result<Arc<dyn File>> {
         Err(Error::internal("the log needs no scratch files"))
     }
 

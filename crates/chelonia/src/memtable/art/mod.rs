@@ -109,6 +109,11 @@ impl Tree {
         self.arena.held_bytes()
     }
 
+    /// As [`Arena::growth_bytes`].
+    pub fn growth_bytes(&self, bytes: usize) -> u64 {
+        self.arena.growth_bytes(bytes)
+    }
+
     /// What was inserted.
     pub fn totals(&self) -> Totals {
         self.arena.totals()

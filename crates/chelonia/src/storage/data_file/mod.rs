@@ -232,7 +232,8 @@ impl DataFile {
     }
 
     /// Syncs, then does `rest`, which writes and syncs what refers to what was synced. If any of it
-    /// fails, so does every later call.
+    /// fails, so does every later call. That there was no room is a failure like any other here: a
+    /// sync that tells it has lost what it was to write, and a superblock may be half changed.
     pub fn make_durable(&self, rest: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
         let mut failed = self.sync_failed.lock();
         check_syncs(*failed)?;
@@ -242,7 +243,7 @@ impl DataFile {
             rest(&*file)
         });
         *failed = done.is_err();
-        done
+        done.map_err(Error::not_passing)
     }
 
     /// What was done so far.

@@ -101,7 +101,7 @@ impl File for ContinuedFile {
 mod tests {
     use super::*;
     use crate::storage::io::memory::MemoryDirectory;
-    use crate::storage::io::{Access, Directory, OpenMode};
+    use crate::storage::io::{Access, Directory, OpenMode, ScratchPlace};
 
     #[test]
     fn the_base_is_read_and_what_is_behind_it_written() {
@@ -109,7 +109,7 @@ mod tests {
         let base = dir.open("base", OpenMode::CreateNew, Access::Direct).unwrap();
         base.write_at(&[7; 8192], 0).unwrap();
         let base = dir.open("base", OpenMode::Read, Access::Direct).unwrap();
-        let file = ContinuedFile::new(base, 8192, dir.scratch().unwrap());
+        let file = ContinuedFile::new(base, 8192, dir.scratch(ScratchPlace::Anywhere).unwrap());
         file.allocate(8192, 4096).unwrap();
         file.write_at(&[9; 4096], 8192).unwrap();
         let (mut one, mut other) = ([0; 4096], [0; 4096]);

@@ -16,7 +16,7 @@ use super::direct_file::DirectFile;
 use super::ring::Rings;
 use super::{
     Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OPEN_ELSEWHERE, OpenMode, SCRATCH_FILE,
-    check_name,
+    ScratchPlace, check_name,
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES;
@@ -170,12 +170,14 @@ fn takes_direct(directory: &OwnedFd) -> bool {
 /// Where temporary files are that may be large.
 const SCRATCH_DIRECTORY: &str = "/var/tmp";
 
-/// A file without a name: in `directory`, or where that cannot be, among the temporary files.
-fn open_scratch(directory: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+/// A file without a name.
+fn open_scratch(directory: &OwnedFd, place: ScratchPlace) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    retry_on_intr(|| openat(directory, ".", flags, FILE_MODE)).or_else(|refused| {
-        retry_on_intr(|| rustix::fs::open(SCRATCH_DIRECTORY, flags, FILE_MODE)).map_err(|_| refused)
-    })
+    let refused = match retry_on_intr(|| openat(directory, ".", flags, FILE_MODE)) {
+        Err(refused) if place == ScratchPlace::Anywhere => refused,
+        opened => return opened,
+    };
+    retry_on_intr(|| rustix::fs::open(SCRATCH_DIRECTORY, flags, FILE_MODE)).map_err(|_| refused)
 }
 
 impl Directory for DirectDirectory {
@@ -251,8 +253,8 @@ impl Directory for DirectDirectory {
         }
     }
 
-    fn scratch(&self) -> Result<Arc<dyn File>> {
-        let descriptor = open_scratch(&self.descriptor)
+    fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>> {
+        let descriptor = open_scratch(&self.descriptor, place)
             .map_err(|error| Error::io("create", SCRATCH_FILE, error.into()))?;
         Ok(Arc::new(DirectFile {
             buffered: Arc::new(BufferedFile::new(SCRATCH_FILE, descriptor, true)),

@@ -5,7 +5,8 @@
 
 use super::exclusion::LockTable;
 use super::{
-    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, SCRATCH_FILE, check_name,
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, SCRATCH_FILE, ScratchPlace,
+    check_name,
 };
 use crate::base::error::{Error, Result};
 use crate::base::sync::{Arc, Mutex, RwLock};
@@ -88,7 +89,7 @@ impl Directory for MemoryDirectory {
         self.shared.lock.take(exclusive)
     }
 
-    fn scratch(&self) -> Result<Arc<dyn File>> {
+    fn scratch(&self, _place: ScratchPlace) -> Result<Arc<dyn File>> {
         Ok(scratch())
     }
 

@@ -74,6 +74,15 @@ pub enum Access {
     Buffered,
 }
 
+/// The device that a scratch file takes its space of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScratchPlace {
+    /// The directory's.
+    Here,
+    /// The directory's, or where that cannot be, the one for temporary files.
+    Anywhere,
+}
+
 /// What an implementation found out about the file system, for `stats`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoFacts {
@@ -114,9 +123,8 @@ pub trait Directory: Send + Sync + Debug {
     fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>>;
 
     /// An empty file without a name, to be written and read: gone when it is closed, or with the
-    /// process. It takes space of this directory's device, or, where the directory must not be
-    /// written, of the one for temporary files. Nothing of the directory changes.
-    fn scratch(&self) -> Result<Arc<dyn File>>;
+    /// process. Nothing of the directory changes.
+    fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>>;
 
     /// What the file system offers.
     fn facts(&self) -> IoFacts;

@@ -135,7 +135,10 @@ fn random_writes_reads_and_sizes_are_those_of_a_byte_vector() {
 fn scratch_files_have_no_name_and_share_nothing() {
     over_all(|dir| {
         let before = dir.list().unwrap();
-        let (one, other) = (dir.scratch().unwrap(), dir.scratch().unwrap());
+        let (one, other) = (
+            dir.scratch(ScratchPlace::Anywhere).unwrap(),
+            dir.scratch(ScratchPlace::Anywhere).unwrap(),
+        );
         one.allocate(0, 3 * BLOCK_BYTES_U64).unwrap();
         let bytes = random_bytes(9, 2 * BLOCK_BYTES);
         one.write_at(&bytes, BLOCK_BYTES_U64).unwrap();

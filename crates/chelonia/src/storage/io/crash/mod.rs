@@ -23,7 +23,8 @@ pub use journal::{Journal, Survivors};
 
 use super::exclusion::LockTable;
 use super::{
-    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, SCRATCH_FILE, check_name,
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, SCRATCH_FILE, ScratchPlace,
+    check_name,
 };
 use crate::base::error::{Error, Result};
 use crate::base::limits::SECTOR_BYTES;
@@ -213,7 +214,7 @@ impl Directory for CrashDirectory {
     }
 
     /// In memory, and nothing of it is left by a power cut.
-    fn scratch(&self) -> Result<Arc<dyn File>> {
+    fn scratch(&self, _place: ScratchPlace) -> Result<Arc<dyn File>> {
         drop(self.powered("create", SCRATCH_FILE)?);
         Ok(super::memory::scratch())
     }

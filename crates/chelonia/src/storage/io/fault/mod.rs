@@ -17,6 +17,7 @@ pub use plan::{Call, Failure, Fault, FaultPlan};
 
 use super::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region, SCRATCH_FILE,
+    ScratchPlace,
 };
 use crate::base::error::Result;
 use crate::base::sync::Arc;
@@ -100,9 +101,9 @@ impl Directory for FaultDirectory {
         })
     }
 
-    fn scratch(&self) -> Result<Arc<dyn File>> {
+    fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>> {
         attempt(&self.plan, Call::Open, "create", SCRATCH_FILE, whole, || {
-            let inner = self.inner.scratch()?;
+            let inner = self.inner.scratch(place)?;
             // All of them count as one file.
             self.plan.space().make(SCRATCH_FILE);
             let plan = self.plan.clone();

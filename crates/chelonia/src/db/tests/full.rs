@@ -1,0 +1,220 @@
+//! Devices that are full, or that say so in the middle.
+
+use super::{open, open_faulty, rotate};
+use crate::base::error::ErrorKind;
+use crate::base::sync::Arc;
+use crate::db::background::LogProgress;
+use crate::db::{Database, KeyspaceOptions};
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+
+#[test]
+fn a_keyspace_is_dropped_though_there_is_no_room() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("full", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", "value").unwrap();
+    // Everything that is free in the file is somebody's, and it cannot grow.
+    let storage = &database.handle.storage;
+    let mut taken = Vec::new();
+    plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
+    while let Ok(allocation) = storage.allocate(1) {
+        taken.push(allocation.extent);
+    }
+    // The catalog that names one more does not fit where the one before was.
+    let long = "x".repeat(200);
+    let names = (0..40).map(|number| format!("{long}{number}"));
+    let refused = names.map(|name| database.keyspace(&name, KeyspaceOptions::new()).err());
+    let refused: Vec<_> = refused.flatten().collect();
+    assert!(refused.iter().all(|error| error.kind() == ErrorKind::NoSpace) && !refused.is_empty());
+    keyspace.insert("still", "writable").unwrap();
+    assert_eq!(*keyspace.get("key").unwrap().unwrap(), *b"value");
+    database.drop_keyspace("full").unwrap();
+    assert_eq!(keyspace.get("key").unwrap_err().kind(), ErrorKind::NotFound);
+    plan.heal();
+    taken.into_iter().for_each(|extent| storage.free(extent).unwrap());
+    assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+}
+
+#[test]
+fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
+    for failure in [Failure::NoSpace, Failure::TooManyFiles] {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        let core = &database.handle;
+        plan.fail(Fault::sticky(Call::Open, 0).on("log-").with(failure));
+        let log = core.log.get().unwrap();
+        while !log.wants_segment() {
+            keyspace.insert("key", [1; 100]).unwrap();
+        }
+        let mut progress = LogProgress::default();
+        for tick in 1..=10 {
+            keyspace.insert("key", [1; 10]).unwrap();
+            assert!(core.log_tick(&mut progress).unwrap_err().is_passing());
+            assert_eq!(log.synced(), log.written(), "{failure:?}");
+            assert_eq!(plan.failures(), tick, "it is tried once a tick");
+            assert!(!log.wants_segment(), "every commit would wake the thread");
+        }
+        plan.heal();
+        core.log_tick(&mut progress).unwrap();
+        assert_eq!(log.stats().segments_waiting, 1);
+    }
+}
+
+#[test]
+fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let core = &database.handle;
+    let write = |value: u8, bytes: usize| {
+        for number in 0..400_u32 {
+            keyspace.insert(number.to_be_bytes(), vec![value; bytes]).unwrap();
+        }
+        rotate(&database, &keyspace);
+    };
+    for by_hand in [false, true] {
+        write(1, 20_000);
+        core.drain_everything_frozen().unwrap();
+        write(2, 25_000);
+        assert!(core.drain_keyspace(&keyspace.core).unwrap());
+        // Before the checkpoint that follows another memtable is full, and so is the device.
+        write(3, 5_000);
+        plan.set_capacity(Some(plan.taken_bytes() + (256 << 10)));
+        if by_hand {
+            database.checkpoint().unwrap();
+        } else {
+            core.drain_everything_frozen().unwrap();
+        }
+        plan.set_capacity(None);
+        assert_eq!(*keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap(), [3; 5_000]);
+    }
+}
+
+#[test]
+fn a_checkpoint_needs_no_room() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let storage = &database.handle.storage;
+    // Everything that is free in the file is somebody's, and it cannot grow.
+    plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
+    let mut taken = Vec::new();
+    while let Ok(allocation) = storage.allocate(1) {
+        taken.push(allocation.extent);
+    }
+    for _ in 0..5 {
+        keyspace.insert("key", "value").unwrap();
+        database.handle.checkpoint_now().unwrap();
+    }
+    taken.into_iter().for_each(|extent| storage.free(extent).unwrap());
+    assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+}
+
+#[test]
+fn a_root_that_may_be_durable_is_kept_though_the_device_said_that_it_is_full() {
+    let memory = MemoryDirectory::new();
+    let (database, plan) = open_faulty(&memory);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let core = &database.handle;
+    let write = |value: u8| {
+        for number in 0..400_u32 {
+            keyspace.insert(number.to_be_bytes(), [value; 10_000])?;
+        }
+        rotate(&database, &keyspace);
+        core.drain_keyspace(&keyspace.core)
+    };
+    write(1).unwrap();
+    core.checkpoint_now().unwrap();
+    write(2).unwrap();
+    // The catalog and one copy of the superblock are written; the other copy is not.
+    plan.fail(Fault::once(Call::Write, 2).on("data").with(Failure::NoSpace));
+    assert_eq!(core.checkpoint_now().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(write(3).unwrap_err().kind(), ErrorKind::Stopped);
+    let again = open(Arc::new(MemoryDirectory::from_files(memory.to_files())));
+    let keyspace = again.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert!(keyspace.iter().all(|entry| *entry.unwrap().1 == [2; 10_000]));
+    let report = again.verify().unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings.first());
+}
+
+#[test]
+fn free_space_within_the_data_file_makes_room_for_the_log() {
+    let memory = MemoryDirectory::new();
+    let (database, plan) = open_faulty(&memory);
+    let first = database.keyspace("first", KeyspaceOptions::new()).unwrap();
+    for number in 0..400_u32 {
+        first.insert(number.to_be_bytes(), [1; 10_000]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let last = database.keyspace("last", KeyspaceOptions::new()).unwrap();
+    last.insert("key", [2; 10_000]).unwrap();
+    database.checkpoint().unwrap();
+    drop(first);
+    database.drop_keyspace("first").unwrap();
+    database.checkpoint().unwrap();
+    plan.fail(Fault::sticky(Call::Allocate, 0).on("log-").with(Failure::NoSpace));
+    while last.insert("more", [3; 1000]).is_ok() {}
+    assert!(database.handle.storage.stats().space.free_blocks > 500);
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::from_files(memory.to_files()));
+    let faulty = FaultDirectory::new(memory, plan.clone()).unwrap();
+    plan.set_capacity(Some(plan.taken_bytes()));
+    let again = open(Arc::new(faulty));
+    let last = again.keyspace("last", KeyspaceOptions::new()).unwrap();
+    assert_eq!(*last.get("more").unwrap().unwrap(), [3; 1000]);
+    last.insert("and", "more").unwrap();
+}
+
+#[test]
+fn a_full_device_is_looked_at_before_it_is_written_again() {
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::new());
+    let faulty = FaultDirectory::new(memory, plan.clone()).unwrap();
+    let builder = Database::builder("memory").memory(32 << 20);
+    let builder = builder.internals(|internals| internals.directory = Some(Arc::new(faulty)));
+    let database = builder.open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    plan.set_capacity(Some(plan.taken_bytes() + (24 << 20)));
+    let mut count = 0_u64;
+    while keyspace.insert(count.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes(), [3; 100]).is_ok()
+    {
+        count += 1;
+    }
+    // Whatever wakes it, the background only asks whether there is room.
+    let looks = || plan.calls_on(Call::Open, "(scratch");
+    let (written, asked) = (database.stats().io.data_bytes_written, looks());
+    while looks() < asked + 20 {
+        database.handle.signals.wake_drain();
+        std::thread::yield_now();
+    }
+    assert_eq!(database.stats().io.data_bytes_written, written);
+    plan.set_capacity(None);
+    keyspace.insert("there is", "room").unwrap();
+    database.checkpoint().unwrap();
+    assert_eq!(keyspace.iter().count() as u64, count + 1);
+}
+
+#[test]
+fn batches_over_many_keyspaces_find_memory_in_the_end() {
+    let memory = Arc::new(MemoryDirectory::new());
+    let builder = Database::builder("memory").memory(32 << 20);
+    let builder = builder.internals(|internals| internals.directory = Some(memory));
+    let database = builder.open().unwrap();
+    let open = |number| database.keyspace(&format!("{number}"), KeyspaceOptions::new()).unwrap();
+    let keyspaces: Vec<_> = (0..200).map(open).collect();
+    for round in 0..60_usize {
+        let mut batch = database.batch();
+        for within in 0..40 {
+            batch.insert(&keyspaces[(round * 40 + within) % 200], [1], [2; 5000]);
+        }
+        batch.commit().unwrap();
+        let used = database.stats().memory.memtable_bytes;
+        assert!(used <= (32 << 20) / 16 * 10, "{used} bytes of memtables");
+    }
+    // One batch over all of them.
+    let mut batch = database.batch();
+    for keyspace in &keyspaces {
+        batch.insert(keyspace, [2], [3; 25_000]);
+    }
+    batch.commit().unwrap();
+    let used = database.stats().memory.used_bytes;
+    assert!(used <= 32 << 20, "{used} bytes");
+}

@@ -1,0 +1,35 @@
+//! What users meet by chance only, made on purpose: orders of events between threads, and devices
+//! that have room for this but not for that.
+
+mod full;
+mod order;
+mod watched;
+
+use crate::base::sync::Arc;
+use crate::db::{Database, Keyspace};
+use crate::storage::io::Directory;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+
+/// A database whose background work is done by whoever commits, or by the test.
+fn open(directory: Arc<dyn Directory>) -> Database {
+    let builder = Database::builder("memory").memory(64 << 20);
+    let builder = builder.internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = true;
+    });
+    builder.open().unwrap()
+}
+
+/// The same on a device that can fail, which holds these files.
+fn open_faulty(memory: &MemoryDirectory) -> (Database, FaultPlan) {
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    (open(Arc::new(faulty)), plan)
+}
+
+/// Finalizes the memtable of a keyspace.
+fn rotate(database: &Database, keyspace: &Keyspace) {
+    let _commit = database.handle.commit.lock();
+    database.handle.rotate(&keyspace.core);
+}

@@ -1,0 +1,152 @@
+//! A directory that does something of a test's before chosen calls: what another thread would do
+//! just then.
+
+use crate::base::error::Result;
+use crate::base::sync::{Arc, Mutex};
+use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::io::{
+    Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, ScratchPlace,
+};
+
+/// What is watched.
+#[derive(Clone, Copy, PartialEq)]
+pub enum On {
+    /// A sync of the data file.
+    DataSync,
+    /// A read of a log segment.
+    LogRead,
+    /// A read of the data file.
+    DataRead,
+    /// The removal of a file.
+    Remove,
+}
+
+/// Done before each call that is watched, but not for calls that it makes itself.
+pub type Watcher = Arc<Mutex<Option<(On, Box<dyn FnMut() + Send>)>>>;
+
+/// A directory in memory that somebody watches.
+pub struct Watched {
+    inner: MemoryDirectory,
+    watcher: Watcher,
+}
+
+impl Watched {
+    /// The directory, and where to say what is done when.
+    pub fn new(inner: &MemoryDirectory) -> (Self, Watcher) {
+        let watcher = Watcher::default();
+        (Self { inner: inner.clone(), watcher: Arc::clone(&watcher) }, watcher)
+    }
+}
+
+impl std::fmt::Debug for Watched {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Directory for Watched {
+    fn open(&self, name: &str, mode: OpenMode, access: Access) -> Result<Arc<dyn File>> {
+        let inner = self.inner.open(name, mode, access)?;
+        Ok(Arc::new(WatchedFile { inner, watcher: Arc::clone(&self.watcher) }))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        tell(&self.watcher, On::Remove);
+        self.inner.remove(name)
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        self.inner.list()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>> {
+        self.inner.lock(exclusive, create)
+    }
+
+    fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>> {
+        self.inner.scratch(place)
+    }
+
+    fn facts(&self) -> IoFacts {
+        self.inner.facts()
+    }
+}
+
+struct WatchedFile {
+    inner: Arc<dyn File>,
+    watcher: Watcher,
+}
+
+impl std::fmt::Debug for WatchedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+fn tell(watcher: &Watcher, on: On) {
+    let Some((watched, mut action)) = watcher.lock().take() else { return };
+    if watched == on {
+        action();
+    }
+    *watcher.lock() = Some((watched, action));
+}
+
+impl WatchedFile {
+    fn tell(&self, on: On) {
+        tell(&self.watcher, on);
+    }
+}
+
+impl File for WatchedFile {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        if self.inner.name().starts_with("log-") {
+            self.tell(On::LogRead);
+        } else {
+            self.tell(On::DataRead);
+        }
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        if self.inner.name() == "data" {
+            self.tell(On::DataSync);
+        }
+        self.inner.sync()
+    }
+
+    fn size(&self) -> Result<u64> {
+        self.inner.size()
+    }
+
+    fn set_size(&self, size: u64) -> Result<()> {
+        self.inner.set_size(size)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.inner.allocate(offset, bytes)
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.inner.punch_hole(offset, bytes)
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.inner.allocated_bytes()
+    }
+
+    fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
+        self.inner.map(offset, bytes)
+    }
+}
