@@ -10,9 +10,9 @@
 //! So a comparison that was stopped loses at most one run, and `--resume` goes on with the next. A
 //! store that is killed or fails keeps the phases that it ended; the others go on.
 
-mod child;
-mod summary;
-mod tables;
+pub mod child;
+pub mod summary;
+pub mod tables;
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
@@ -183,13 +183,13 @@ fn settings_of_none(options: &Options) -> Value {
 }
 
 /// Where a child writes.
-fn part_of(path: &Path) -> PathBuf {
+pub fn part_of(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     PathBuf::from(part)
 }
 
 /// Tells the user; where standard error is closed there is nobody to tell.
-fn say(message: &str) {
+pub fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "chelonia-bench: {message}");
 }

@@ -319,7 +319,7 @@ fn cell(spread: Option<Spread>) -> String {
 }
 
 /// The day of a time, in UTC: `2026-11-20`.
-fn date(unix_seconds: u64) -> String {
+pub fn date(unix_seconds: u64) -> String {
     let mut days = unix_seconds / SECONDS_PER_DAY;
     let is_leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
