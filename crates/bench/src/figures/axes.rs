@@ -2,9 +2,10 @@
 //!
 //! Numbers on axes are written out: never as powers of ten with an exponent.
 
+use crate::compare::summary::Spread;
 use crate::figures::lettering;
 use crate::figures::scene::{Anchor, Frame, Point, Scene};
-use crate::figures::style::{AXIS, GRAY, GRID, INK, SMALL, TEXT};
+use crate::figures::style::{AXIS, GRAY, GRID, INK, Look, SMALL, TEXT};
 
 /// The room that two numbers of an axis leave between them.
 const GAP: f64 = 8.0;
@@ -60,7 +61,16 @@ impl Scale {
         Self { kind: Kind::Linear { min: 0.0, max: steps * step }, ticks }
     }
 
-    /// From 0 to just `max`: what goes on to the edge, such as a time.
+    /// Seconds from 0 to just `max`.
+    pub fn seconds(max: f64) -> Self {
+        let mut scale = Self::linear_to(max, 8.0);
+        for (_, text) in &mut scale.ticks {
+            text.push_str(" s");
+        }
+        scale
+    }
+
+    /// From 0 to just `max`, with about `count` round numbers.
     pub fn linear_to(max: f64, count: f64) -> Self {
         let scale = Self::linear(max, count);
         let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
@@ -68,26 +78,22 @@ impl Scale {
         Self { kind: Kind::Linear { min: 0.0, max }, ticks }
     }
 
-    /// Powers of ten from `min` to `max`, and 2 and 5 times them if these are few. `label` writes a
-    /// number.
+    /// From `min` to `max` with a little room, with powers of ten, and 2 and 5 times them if these
+    /// are few. `label` writes a number.
     pub fn log(min: f64, max: f64, label: impl Fn(f64) -> String) -> Self {
         let min = if min.is_finite() && min > 0.0 { min } else { 0.1 };
-        let max = if max.is_finite() && max > min { max } else { min * 10.0 };
-        let factors: &[f64] = if max / min < 30.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let max = if max.is_finite() && max > min { max } else { min * 2.0 };
+        let (min, max) = (min / 1.15, max * 1.15);
+        let factors: &[f64] = if max / min < 100.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let mut values = Vec::new();
-        let mut power = 10_f64.powf(min.log10().floor() - 1.0);
-        while power <= max * 10.0 {
+        let mut power = 10_f64.powf(min.log10().floor());
+        while power <= max {
             values.extend(factors.iter().map(|factor| power * factor));
             power *= 10.0;
         }
-        // From the last number before the least value to the first behind the greatest.
-        let below = values.iter().copied().filter(|value| *value <= min * 1.0001);
-        let least = below.reduce(f64::max).unwrap_or(min);
-        let above = values.iter().copied().filter(|value| *value >= max * 0.9999);
-        let greatest = above.reduce(f64::min).unwrap_or(max);
-        values.retain(|value| (least * 0.9999..=greatest * 1.0001).contains(value));
+        values.retain(|value| (min..=max).contains(value));
         let ticks = values.into_iter().map(|value| (value, label(value))).collect();
-        Self { kind: Kind::Log { min: least, max: greatest }, ticks }
+        Self { kind: Kind::Log { min, max }, ticks }
     }
 
     /// Logarithmic with the numbers `values` and a little room before and behind them.
@@ -199,16 +205,15 @@ impl Panel {
             let y = self.at(0.0, *value).1;
             scene.line(&[(left, y), (right, y)], GRID, 1.0);
         }
-        let mut free = f64::NEG_INFINITY;
-        for (value, text) in &self.x.ticks {
+        let each = self.each_x();
+        for (index, (value, text)) in self.x.ticks.iter().enumerate() {
             let x = self.at(*value, 0.0).0;
             scene.line(&[(x, top), (x, bottom)], GRID, 1.0);
-            // A number that has no room is left out; its line stays.
-            let half = lettering::width(text, SMALL) / 2.0;
-            if x - half >= free {
-                let place = (x, bottom + OFFSET + SMALL * 0.8);
+            if index.is_multiple_of(each) {
+                // The last may be as wide as the room beside the panel.
+                let half = lettering::width(text, SMALL) / 2.0;
+                let place = (x.min(scene.width - 3.0 - half), bottom + OFFSET + SMALL * 0.8);
                 scene.text(text, place, SMALL, GRAY, Anchor::Middle);
-                free = x + half + GAP;
             }
         }
         let mut free = f64::INFINITY;
@@ -221,6 +226,34 @@ impl Panel {
             }
         }
         scene.line(&[(left, bottom), (right, bottom)], AXIS, 1.0);
+    }
+
+    /// Draws a measured point at `x` of the page: the median, and how far the others are from it.
+    pub fn point(&self, scene: &mut Scene, x: f64, spread: Spread, look: Look) {
+        if spread.max > spread.min {
+            let ends = [spread.min, spread.max].map(|end| (x, self.at(0.0, end).1));
+            scene.line(&ends, look.color, 1.2);
+        }
+        scene.marker((x, self.at(0.0, spread.median).1), look, 4.5);
+    }
+
+    /// Every how manyth number to the right is written, so that each has room.
+    fn each_x(&self) -> usize {
+        let ends: Vec<(f64, f64)> = self
+            .x
+            .ticks
+            .iter()
+            .map(|(value, text)| {
+                let half = lettering::width(text, SMALL) / 2.0;
+                let x = self.at(*value, 0.0).0;
+                (x - half, x + half)
+            })
+            .collect();
+        let has_room = |each: &usize| {
+            let written: Vec<&(f64, f64)> = ends.iter().step_by(*each).collect();
+            written.windows(2).all(|pair| pair[0].1 + GAP <= pair[1].0)
+        };
+        (1..=ends.len()).find(has_room).unwrap_or(1)
     }
 
     /// Writes what goes to the right, below the numbers.
@@ -250,9 +283,10 @@ mod tests {
         assert_eq!(texts(&Scale::linear(830.0, 5.0)), ["0", "200", "400", "600", "800", "1,000"]);
         assert_eq!(texts(&Scale::linear(0.0, 4.0)), ["0", "0.5", "1"]);
         assert_eq!(texts(&Scale::linear_to(13.0, 4.0)), ["0", "5", "10"]);
-        assert_eq!(texts(&Scale::log(3.0, 4000.0, number)), ["1", "10", "100", "1,000", "10,000"]);
-        assert_eq!(texts(&Scale::log(3.0, 9.0, number)), ["2", "5", "10"]);
-        assert_eq!(texts(&Scale::log(1.0, 1.0, number)), ["1", "2", "5", "10"]);
+        assert_eq!(texts(&Scale::seconds(2.5)), ["0 s", "0.5 s", "1 s", "1.5 s", "2 s", "2.5 s"]);
+        assert_eq!(texts(&Scale::log(3.0, 4000.0, number)), ["10", "100", "1,000"]);
+        assert_eq!(texts(&Scale::log(3.0, 9.0, number)), ["5", "10"]);
+        assert_eq!(texts(&Scale::log(1.0, 1.0, number)), ["1", "2"]);
         assert_eq!(texts(&Scale::nines(2)), ["0", "50%", "90%", "99%"]);
         let numbers = [0.0, 0.25, 1234.5, 1_000_000.0, -1000.0, 12.5, 0.001];
         let written = ["0", "0.25", "1,234", "1,000,000", "-1,000", "12.5", "0.001"];
@@ -264,7 +298,7 @@ mod tests {
     fn values_have_their_places() {
         let near = |seen: f64, expected: f64| assert!((seen - expected).abs() < 1e-6, "{seen}");
         near(Scale::linear(10.0, 5.0).place(5.0), 0.5);
-        near(Scale::log(1.0, 100.0, number).place(10.0), 0.5);
+        near(Scale::log(1.0, 10_000.0, number).place(100.0), 0.5);
         near(Scale::log(1.0, 100.0, number).place(0.0), 0.0);
         near(Scale::nines(2).place(0.9), 0.5);
         near(Scale::nines(2).place(1.0), 1.0);

@@ -222,13 +222,36 @@ pub fn settled_load() -> String {
     format!("{}{SETTLED}", Phase::Load.name())
 }
 
+/// What a phase does, in two or three words.
+pub fn phase_words(name: &str) -> &'static str {
+    let base = name.trim_end_matches(SETTLED).split('#').next().unwrap_or_default();
+    match Phase::from_name(base) {
+        Some(Phase::Load) => "inserts",
+        Some(Phase::A) => "50% updates",
+        Some(Phase::B) => "5% updates",
+        Some(Phase::C) => "gets",
+        Some(Phase::F) => "50% rmw",
+        Some(Phase::D) => "gets of latest",
+        Some(Phase::Cu) => "uniform gets",
+        Some(Phase::Cm) => "absent keys",
+        Some(Phase::E) => "scans",
+        Some(Phase::Q) => "queues",
+        Some(Phase::M) => "64 at once",
+        None => "",
+    }
+}
+
 /// The work in words, without what several runs do differently.
 pub fn work(records: &[Record]) -> String {
     let Some(first) = records.first() else { return "No results.".to_owned() };
     let word = |name: &str| first.settings[name].as_str().unwrap_or("?").to_owned();
     let list = |name: &str, write: &dyn Fn(u64) -> String| {
         let values: Vec<String> = settings(records, name).into_iter().map(write).collect();
-        values.join(" or ")
+        match values.split_last() {
+            Some((last, [])) => last.clone(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+            None => "?".to_owned(),
+        }
     };
     let count = |value: u64| number(to_f64(value));
     let repeats = records.iter().map(repeat_of).max().unwrap_or(1);

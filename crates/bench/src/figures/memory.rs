@@ -68,7 +68,7 @@ pub fn draw(records: &[Record]) -> Drawing {
     let budget = settings(records, "memory_bytes").into_iter().max().unwrap_or(0);
     let held = all.iter().flat_map(|(_, stretches)| stretches);
     let held = held.flat_map(|stretch| &stretch.samples).map(|(_, bytes)| *bytes).max();
-    let scale = Scale::linear(megabytes(held.unwrap_or(0).max(budget)) * 1.05, 3.0);
+    let scale = Scale::linear_to(megabytes(held.unwrap_or(0).max(budget)) * 1.1, 3.0);
     let mut page = Page::new("Resident memory over time, MB", &work(records));
     for (engine, stretches) in &all {
         let frame = page.row(1, 120.0, Room { left: 52.0, above: 44.0, below: 26.0 })[0];
@@ -96,7 +96,7 @@ fn panel(
 ) {
     let samples = || stretches.iter().flat_map(|stretch| &stretch.samples);
     let end = samples().map(|(seconds, _)| *seconds).fold(0.0, f64::max);
-    let panel = Panel { frame, x: Scale::linear_to(end, 8.0), y };
+    let panel = Panel { frame, x: Scale::seconds(end), y };
     let look = store(engine);
     let peak = samples().map(|(_, bytes)| *bytes).max().unwrap_or(0);
     let title = format!("{engine}: at most {} MB", number(megabytes(peak).round()));

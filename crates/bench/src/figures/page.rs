@@ -10,6 +10,9 @@ use crate::figures::style::{GRAY, INK, LEADING, Look, MARGIN, SMALL, TEXT, TITLE
 /// The length of a sample of a line in a legend.
 const SAMPLE: f64 = 26.0;
 
+/// The width of a sample of a bar.
+const SWATCH: f64 = 14.0;
+
 /// What a legend shows of a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sample {
@@ -55,6 +58,7 @@ impl Page {
         page.lines(title, TITLE, INK);
         page.top += 2.0;
         page.lines(work, SMALL, GRAY);
+        page.top += 4.0;
         page
     }
 
@@ -69,22 +73,23 @@ impl Page {
 
     /// Shows which look is what.
     pub fn legend(&mut self, sample: Sample, entries: &[(Look, String)]) {
-        self.top += 8.0;
+        self.top += 4.0;
         let mut left = MARGIN;
         for (look, name) in entries {
-            let width = SAMPLE + 7.0 + lettering::width(name, TEXT) + 22.0;
+            let shown = if sample == Sample::Bar { SWATCH } else { SAMPLE };
+            let width = shown + 7.0 + lettering::width(name, TEXT) + 22.0;
             if left > MARGIN && left + width > WIDTH - MARGIN {
                 left = MARGIN;
                 self.top += TEXT * 1.6;
             }
             let middle = self.top + TEXT * 0.6;
-            let ends = [(left, middle), (left + SAMPLE, middle)];
+            let ends = [(left, middle), (left + shown, middle)];
             match sample {
                 Sample::Bar => {
                     let frame = Frame {
-                        left: left + SAMPLE - 14.0,
+                        left,
                         top: middle - 6.0,
-                        right: left + SAMPLE,
+                        right: left + shown,
                         bottom: middle + 6.0,
                     };
                     self.scene.rectangle(frame, look.color);
@@ -92,11 +97,11 @@ impl Page {
                 Sample::Line | Sample::Curve => {
                     self.scene.curve(&ends, *look, 2.0);
                     if sample == Sample::Curve {
-                        self.scene.marker((left + SAMPLE / 2.0, middle), *look, 4.0);
+                        self.scene.marker((left + shown / 2.0, middle), *look, 4.0);
                     }
                 }
             }
-            let place = (left + SAMPLE + 7.0, middle + TEXT * 0.36);
+            let place = (left + shown + 7.0, middle + TEXT * 0.36);
             self.scene.text(name, place, TEXT, INK, Anchor::Start);
             left += width;
         }

@@ -7,8 +7,8 @@
 use crate::compare::summary::Spread;
 use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
-    Planned, Points, cells, distance, engines, megabytes, notes, setting, settings, settled_load,
-    size, to_f64, work,
+    Planned, Points, cells, distance, engines, megabytes, notes, phase_words, setting, settings,
+    settled_load, size, to_f64, work,
 };
 use crate::figures::options::{Figure, rounded};
 use crate::figures::page::{Page, Room, Sample};
@@ -202,11 +202,12 @@ pub fn draw(results: &[Record]) -> Drawing {
     page.legend(Sample::Curve, &entries);
     let phases: Vec<Measure> = phases(results).into_iter().map(Measure::Kops).collect();
     for row in phases.chunks(COLUMNS) {
-        let frames = page.row(COLUMNS, 130.0, Room { below: 26.0, ..Room::FULL });
+        let frames = page.row(COLUMNS, 130.0, Room { below: 46.0, ..Room::FULL });
         for (measure, frame) in row.iter().zip(frames) {
             let own = drawn(&curves, measure, &|curve| of_memory(curve.memory));
             let Measure::Kops(phase) = measure else { continue };
-            panel(&mut page.scene, frame, &own, &format!("{phase}, kops/s"));
+            let title = format!("{phase} ({}), kops/s", phase_words(phase));
+            panel(&mut page.scene, frame, &own, &title);
         }
     }
     let sizes = settings(results, "records");
@@ -228,12 +229,8 @@ pub fn draw(results: &[Record]) -> Drawing {
     ] {
         let own = drawn(&curves, &measure, &|curve| of_size(curve.records));
         panel(&mut page.scene, frame, &own, title);
-        let panel = Panel { frame, x: Scale::linear(1.0, 1.0), y: Scale::linear(1.0, 1.0) };
-        panel.name_x(&mut page.scene, "checkpoint distance, MB");
     }
-    let mut said = vec!["To the right everywhere: the checkpoint distance, MB.".to_owned()];
-    said.extend(notes(results));
-    Drawing { scene: page.finish(&said), points: table(&engine, &curves) }
+    Drawing { scene: page.finish(&notes(results)), points: table(&engine, &curves) }
 }
 
 /// The curves of `measure`, each with its look.
@@ -259,20 +256,16 @@ fn panel(scene: &mut Scene, frame: Frame, curves: &[(&Curve, Look)], title: &str
     let distances: Vec<f64> = points().map(|(at, _)| megabytes(*at)).collect();
     let max = points().map(|(_, spread)| spread.max).fold(0.0, f64::max);
     let panel =
-        Panel { frame, x: Scale::log_of(&distances, number), y: Scale::linear(max * 1.05, 4.0) };
+        Panel { frame, x: Scale::log_of(&distances, number), y: Scale::linear_to(max * 1.1, 4.0) };
     panel.draw(scene);
     panel.name(scene, title);
+    panel.name_x(scene, "checkpoint distance, MB");
     for (curve, look) in curves {
         let place = |(at, spread): &(u64, Spread)| panel.at(megabytes(*at), spread.median);
         let line: Vec<Point> = curve.points.iter().map(place).collect();
         scene.curve(&line, *look, 2.0);
         for (at, spread) in &curve.points {
-            let x = panel.at(megabytes(*at), 0.0).0;
-            if spread.max > spread.min {
-                let ends = [spread.min, spread.max].map(|end| (x, panel.at(1.0, end).1));
-                scene.line(&ends, look.color, 1.2);
-            }
-            scene.marker((x, panel.at(1.0, spread.median).1), *look, 4.0);
+            panel.point(scene, panel.at(megabytes(*at), 0.0).0, *spread, *look);
         }
     }
 }

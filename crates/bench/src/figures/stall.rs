@@ -59,9 +59,7 @@ pub fn draw(records: &[Record]) -> Drawing {
         let frame = page.row(1, 100.0, Room { left: 52.0, above: 32.0, below: 24.0 })[0];
         panel(&mut page.scene, frame, load);
     }
-    let mut said = vec![
-        "To the right: seconds. Each store has scales of its own; thin line: its mean.".to_owned(),
-    ];
+    let mut said = vec!["Each store has scales of its own. Thin line: its mean.".to_owned()];
     said.extend(notes(records));
     Drawing { scene: page.finish(&said), points: table(&loads) }
 }
@@ -71,7 +69,7 @@ fn panel(scene: &mut Scene, frame: Frame, load: &Load) {
     let worst = load.by_second.iter().copied().fold(load.kops, f64::min);
     let count = u64::try_from(load.by_second.len()).map_or(1.0, to_f64);
     let end = count.max(load.seconds);
-    let panel = Panel { frame, x: Scale::linear_to(end, 8.0), y: Scale::linear(best * 1.02, 3.0) };
+    let panel = Panel { frame, x: Scale::seconds(end), y: Scale::linear_to(best * 1.1, 3.0) };
     let look = store(&load.engine);
     let title = format!(
         "{}: {} inserts in {} s, mean {}, worst second {}",

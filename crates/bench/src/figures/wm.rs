@@ -141,7 +141,7 @@ fn panel(
         points.iter().filter_map(|point| point.distance).map(megabytes).collect();
     let max = points.iter().map(|point| value(point).max).fold(0.0, f64::max);
     let panel =
-        Panel { frame, x: Scale::log_of(&distances, number), y: Scale::linear(max * 1.05, 5.0) };
+        Panel { frame, x: Scale::log_of(&distances, number), y: Scale::linear_to(max * 1.08, 5.0) };
     panel.draw(scene);
     panel.name(scene, title);
     panel.name_x(scene, "checkpoint distance or write buffer, MB");
@@ -158,17 +158,14 @@ fn panel(
         scene.line(&curve, look.color, 2.0);
         for point in own() {
             let spread = value(point);
+            let own_look = Look { hollow: point.capped, ..look };
             let Some(at) = place(point) else {
                 let y = panel.at(1.0, spread.median).1;
                 scene.broken_line(&[(frame.left, y), (frame.right, y)], look.color, 2.0);
-                scene.marker((frame.right - 8.0, y), look, 4.5);
+                panel.point(scene, frame.right - 8.0, spread, own_look);
                 continue;
             };
-            if spread.max > spread.min {
-                let ends = [spread.min, spread.max].map(|end| (at.0, panel.at(1.0, end).1));
-                scene.line(&ends, look.color, 1.2);
-            }
-            scene.marker(at, Look { hollow: point.capped, ..look }, 4.5);
+            panel.point(scene, at.0, spread, own_look);
         }
     }
 }

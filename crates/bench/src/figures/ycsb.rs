@@ -8,12 +8,13 @@ use crate::compare::summary::Spread;
 use crate::figures::Drawing;
 use crate::figures::axes::number;
 use crate::figures::data::{
-    Points, cells, engines, megabytes, notes, setting, settings, settled_load, size, to_f64, work,
+    Points, cells, engines, megabytes, notes, phase_words, setting, settings, settled_load, size,
+    to_f64, work,
 };
 use crate::figures::lettering;
 use crate::figures::page::{Page, Room, Sample};
 use crate::figures::scene::{Anchor, Frame, Scene};
-use crate::figures::style::{AXIS, BAND, INK, SMALL, TEXT, store};
+use crate::figures::style::{AXIS, BAND, GRAY, INK, SMALL, TEXT, store};
 use crate::record::{Record, SETTLED};
 use crate::workload::phases::Phase;
 
@@ -88,7 +89,7 @@ pub fn draw(records: &[Record]) -> Drawing {
     page.legend(Sample::Bar, &looks);
     let phases = phases(records);
     for memory in settings(records, "memory_bytes") {
-        let room = Room { left: 0.0, above: 74.0, below: 34.0 };
+        let room = Room { left: 0.0, above: 74.0, below: 50.0 };
         let frame = page.row(1, HEIGHT, room)[0];
         let share = share_of_data(records, memory);
         let title = format!("Memory {}{share}", size(memory));
@@ -126,12 +127,14 @@ fn panel(scene: &mut Scene, frame: Frame, bars: &[Bar], memory: u64, phases: &[S
                 left,
                 right: left + group,
                 top: frame.top - 46.0,
-                bottom: frame.bottom + 24.0,
+                bottom: frame.bottom + 40.0,
             };
             scene.rectangle(band, BAND);
         }
         let middle = left + group / 2.0;
         scene.text(phase, (middle, frame.bottom + 17.0), TEXT, INK, Anchor::Middle);
+        let words = phase_words(phase);
+        scene.text(words, (middle, frame.bottom + 32.0), SMALL, GRAY, Anchor::Middle);
         let same: Vec<&Bar> = bars.iter().filter(|bar| bar.phase == *phase).collect();
         let max = same.iter().filter_map(|bar| bar.kops).map(|kops| kops.max).fold(0.0, f64::max);
         let own: Vec<&Bar> = same.into_iter().filter(|bar| bar.memory == memory).collect();
@@ -156,7 +159,7 @@ fn panel(scene: &mut Scene, frame: Frame, bars: &[Bar], memory: u64, phases: &[S
                 scene.line(&[low, high], INK, 1.2);
                 above = high.1;
             }
-            if upright {
+            if upright && bar.kops.is_some() {
                 let place = (middle + SMALL * 0.36, above - 4.0);
                 scene.upward_text(text, place, SMALL, INK, Anchor::Start);
             } else {
