@@ -321,7 +321,7 @@ fn median(spread: Option<Spread>) -> String {
 fn cell(spread: Option<Spread>) -> String {
     match spread {
         None => NOTHING.to_owned(),
-        Some(spread) if spread.min < spread.max => {
+        Some(spread) if short(spread.min) != short(spread.max) => {
             format!("{} ({}-{})", short(spread.median), short(spread.min), short(spread.max))
         }
         Some(spread) => short(spread.median),

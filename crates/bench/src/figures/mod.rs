@@ -83,6 +83,18 @@ impl Name {
         }
     }
 
+    /// Above it in a report.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Name::Wm => "Memory for writes",
+            Name::Ycsb => "Throughput of phases",
+            Name::Sensitivity => "Checkpoint distance",
+            Name::Latency => "Latency",
+            Name::Memory => "Memory over time",
+            Name::Stall => "Every second of a load",
+        }
+    }
+
     /// The records by default: each figure takes minutes.
     fn records(self) -> u64 {
         match self {

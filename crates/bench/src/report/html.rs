@@ -126,11 +126,21 @@ impl Section {
             self.body.push_str("<tr>");
             for cell in row {
                 let class = if is_words(cell) { " class=\"words\"" } else { "" };
-                let _ = write!(self.body, "<td{class}>{}</td>", escape(cell));
+                let _ = write!(self.body, "<td{class}>{}</td>", cell_text(cell));
             }
             self.body.push_str("</tr>\n");
         }
         self.body.push_str("</tbody>\n</table></div>\n");
+    }
+}
+
+/// A cell; what is in brackets behind a number stands below it, so that tables are not too wide.
+fn cell_text(cell: &str) -> String {
+    match cell.split_once(" (") {
+        Some((number, spread)) if !is_words(number) => {
+            format!("{}<small>({}</small>", escape(number), escape(spread))
+        }
+        _ => escape(cell),
     }
 }
 
@@ -151,6 +161,7 @@ mod tests {
         assert!(!section.body.contains("<details>") && section.body.contains("&lt;turtle&gt;"));
         section.table("long", &[], &vec![row; ROWS_SHOWN + 1]);
         assert!(section.body.contains("<summary>long (41 rows)</summary>"));
+        assert!(section.body.contains("<td>1.5<small>(1-2)</small></td>"), "{}", section.body);
         assert_eq!(section.id, "a-b");
         assert!(is_words("turtle") && !is_words("\u{2013}") && !is_words("12 (N' = 3)"));
     }

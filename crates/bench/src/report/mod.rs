@@ -111,7 +111,7 @@ fn of_results(path: &Path, records: &[Record], baseline: Option<&str>) -> Sectio
 /// A figure, what was done, and its points.
 fn of_figure(name: Name, records: &[Record]) -> Result<Section> {
     let drawing = name.draw(records)?;
-    let mut section = Section::new(name.name(), &drawing.scene.title);
+    let mut section = Section::new(name.name(), name.heading());
     section.drawing(&render::svg(&drawing.scene)?);
     let mut facts = vec![work(records)];
     facts.extend(notes(records));
