@@ -330,6 +330,7 @@ pub mod tests {
     use super::*;
     use crate::figures::options::tests::figure;
     use crate::record::tests::sample;
+    use std::slice::from_ref;
 
     /// A result of a run of `engine` with the settings that every result has.
     pub fn result(engine: &str, phase: &str, kops: f64) -> Record {
@@ -371,9 +372,9 @@ pub mod tests {
         let path = directory.path().join("ycsb.jsonl");
         record::append(&path, &[result("turtle", "load", 1.0)]).unwrap();
         let run = figure(&["ycsb", "--records", "1000"]).planned("turtle", 1 << 25, vec![], 1);
-        assert!(check(&[run.clone()], &path, false).unwrap_err().to_string().contains("--from"));
-        check(&[run.clone()], &path, true).unwrap();
-        assert_eq!(gather(&[run.clone()], &path).unwrap().0.len(), 1);
+        assert!(check(from_ref(&run), &path, false).unwrap_err().to_string().contains("--from"));
+        check(from_ref(&run), &path, true).unwrap();
+        assert_eq!(gather(from_ref(&run), &path).unwrap().0.len(), 1);
         let mut other = run;
         other.options.memory += 1;
         let message = gather(&[other], &path).unwrap_err().to_string();

@@ -172,24 +172,24 @@ fn each_store(figure: &Figure) -> Vec<Planned> {
 
 /// Runs it.
 pub fn figure(arguments: &Figure) -> Result<()> {
-    let name = arguments.name;
+    let (name, out) = (arguments.name, arguments.out());
+    let path = data_of(&out, name);
     let (records, ends) = match &arguments.from {
-        Some(directory) => (record::read(&data_of(directory, name))?, Ends::default()),
+        Some(directory) => {
+            let records = record::read(&data_of(directory, name))?;
+            make(&out)?;
+            keep_data(&records, &path)?;
+            (records, Ends::default())
+        }
         None => {
             arguments.check()?;
             let plan = name.plan(arguments);
-            let path = data_of(&arguments.out, name);
             data::check(&plan, &path, arguments.resume)?;
-            make(&arguments.out)?;
+            make(&out)?;
             data::gather(&plan, &path)?
         }
     };
-    let drawing = name.draw(&records)?;
-    make(&arguments.out)?;
-    save(&drawing, name, &arguments.out)?;
-    if arguments.from.is_some() {
-        keep_data(&records, &data_of(&arguments.out, name))?;
-    }
+    save(&name.draw(&records)?, name, &out)?;
     match ends {
         Ends { wrong: 0, failed: 0 } => Ok(()),
         Ends { wrong: 0, failed } => {
@@ -204,12 +204,16 @@ pub fn data_of(directory: &Path, name: Name) -> PathBuf {
     directory.join(format!("{}.jsonl", name.name()))
 }
 
-/// The results lie beside a figure that was drawn from another place too.
+/// The results lie beside a figure that is drawn from another place too; never beside others.
 fn keep_data(records: &[Record], path: &Path) -> Result<()> {
-    if path.exists() {
+    if !path.exists() {
+        return record::append(path, records);
+    }
+    if record::read(path)? == records {
         return Ok(());
     }
-    record::append(path, records)
+    let path = path.display();
+    Err(Failure::usage(format!("{path} holds other results: give another --out")))
 }
 
 fn make(directory: &Path) -> Result<()> {

@@ -44,7 +44,7 @@ another; --cap bounds each phase):
                10M records, memory for a third, all stores; 1 minute
 
 The results go to OUT/NAME.jsonl, the points that are drawn to OUT/NAME.csv, and the figure to
-OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again from
+OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again what is in
 DIR/NAME.jsonl and runs nothing.";
 
 /// `figure`
@@ -111,9 +111,9 @@ pub struct Figure {
     /// Where databases are made; each is removed at the end
     #[arg(long, value_name = "DIR", default_value = "chelonia-bench-data")]
     pub dir: PathBuf,
-    /// Where figures and their data go
-    #[arg(long, value_name = "DIR", default_value = "chelonia-bench-figures")]
-    pub out: PathBuf,
+    /// Where figures and their data go [default: chelonia-bench-figures, or that of --from]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
     /// Go on with the results that are in OUT, which were made with the same options
     #[arg(long, conflicts_with = "from")]
     pub resume: bool,
@@ -123,6 +123,12 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// Where figures and their data go.
+    pub fn out(&self) -> PathBuf {
+        let given = self.out.as_ref().or(self.from.as_ref());
+        given.cloned().unwrap_or_else(|| PathBuf::from("chelonia-bench-figures"))
+    }
+
     /// The records, as given or by default.
     pub fn records(&self) -> u64 {
         self.records.unwrap_or(self.name.records())

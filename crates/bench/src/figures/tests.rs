@@ -191,6 +191,31 @@ fn every_figure_is_drawn_from_stored_results() {
 }
 
 #[test]
+fn a_figure_never_lies_beside_the_results_of_another() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| directory.path().join(name));
+    for (path, count) in [(&one, 6), (&other, 4)] {
+        std::fs::create_dir(path).unwrap();
+        record::append(&data_of(path, Name::Wm), &wm_results()[..count]).unwrap();
+    }
+    let [from, out] = [&one, &other].map(|path| path.to_str().unwrap());
+    let draw = |line: &[&str]| figure(&options::tests::figure(line));
+    let message = draw(&["wm", "--from", from, "--out", out]).unwrap_err().to_string();
+    assert!(message.contains("other results") && !other.join("wm.svg").exists(), "{message}");
+    draw(&["wm", "--from", from]).unwrap();
+    assert!(one.join("wm.svg").exists());
+}
+
+#[test]
+fn stores_without_a_dial_are_drawn_alone_too() {
+    let mut records = wm_results();
+    records.retain(|record| record.engine == "lmdb");
+    let drawing = Name::Wm.draw(&records).unwrap();
+    assert_eq!(drawing.scene.faults(), [""; 0]);
+    assert_eq!(drawing.points.rows.len(), 1);
+}
+
+#[test]
 fn results_of_something_else_are_refused() {
     let message = Name::Stall.draw(&ycsb_results()).unwrap_err().to_string();
     assert!(message.contains("none of its points"), "{message}");

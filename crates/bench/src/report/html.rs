@@ -157,7 +157,11 @@ mod tests {
     fn long_tables_are_folded_and_cells_are_escaped() {
         let mut section = Section::new("a b", "a & b");
         let row = vec!["<turtle>".to_owned(), "1.5 (1-2)".to_owned()];
-        section.table("short", &["store".to_owned(), "kops".to_owned()], &[row.clone()]);
+        section.table(
+            "short",
+            &["store".to_owned(), "kops".to_owned()],
+            std::slice::from_ref(&row),
+        );
         assert!(!section.body.contains("<details>") && section.body.contains("&lt;turtle&gt;"));
         section.table("long", &[], &vec![row; ROWS_SHOWN + 1]);
         assert!(section.body.contains("<summary>long (41 rows)</summary>"));

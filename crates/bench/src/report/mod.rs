@@ -64,8 +64,14 @@ fn page(directory: &Path, baseline: Option<&str>) -> Result<String> {
     for name in Name::ALL {
         let path = data_of(directory, name);
         if path.exists() {
-            page.section(&of_figure(name, &record::read(&path)?)?);
-            count += 1;
+            match record::read(&path).and_then(|records| of_figure(name, &records)) {
+                Ok(section) => {
+                    page.section(&section);
+                    count += 1;
+                }
+                // One that was stopped before its first point must not keep the others back.
+                Err(failure) => say(&format!("left out: {failure}")),
+            }
         }
     }
     if count == 0 {
