@@ -68,7 +68,7 @@ pub fn draw(records: &[Record]) -> Drawing {
     let budget = settings(records, "memory_bytes").into_iter().max().unwrap_or(0);
     let held = all.iter().flat_map(|(_, stretches)| stretches);
     let held = held.flat_map(|stretch| &stretch.samples).map(|(_, bytes)| *bytes).max();
-    let scale = Scale::linear_to(megabytes(held.unwrap_or(0).max(budget)) * 1.1, 3.0);
+    let scale = Scale::linear_to(megabytes(held.unwrap_or(0).max(budget)) * 1.1, 4.0);
     let mut page = Page::new("Resident memory over time, MB", &work(records));
     for (engine, stretches) in &all {
         let frame = page.row(1, 120.0, Room { left: 52.0, above: 44.0, below: 26.0 })[0];

@@ -218,7 +218,7 @@ pub fn draw(results: &[Record]) -> Drawing {
         .map(|count| (of_size(*count), format!("N = {}", number(to_f64(*count)))))
         .collect();
     let greatest = memories.last().copied().unwrap_or(0);
-    let frame = page.row(1, 8.0, Room { left: 0.0, above: 26.0, below: 0.0 })[0];
+    let frame = page.row(1, 8.0, Room { left: 0.0, above: 26.0, below: 5.0 })[0];
     let text = format!("Loads of different sizes, memory {}", size(greatest));
     page.scene.text(&text, (frame.left, frame.bottom), TEXT, INK, Anchor::Start);
     page.legend(Sample::Curve, &entries);
@@ -256,7 +256,7 @@ fn panel(scene: &mut Scene, frame: Frame, curves: &[(&Curve, Look)], title: &str
     let distances: Vec<f64> = points().map(|(at, _)| megabytes(*at)).collect();
     let max = points().map(|(_, spread)| spread.max).fold(0.0, f64::max);
     let panel =
-        Panel { frame, x: Scale::log_of(&distances, number), y: Scale::linear_to(max * 1.1, 4.0) };
+        Panel { frame, x: Scale::log_of(&distances, number), y: Scale::linear_to(max * 1.1, 5.0) };
     panel.draw(scene);
     panel.name(scene, title);
     panel.name_x(scene, "checkpoint distance, MB");
