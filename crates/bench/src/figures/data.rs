@@ -222,10 +222,31 @@ pub fn settled_load() -> String {
     format!("{}{SETTLED}", Phase::Load.name())
 }
 
+/// The phase that a name in results is of: `a`, `a#2` and `a+settle` are all `a`. None if the
+/// result is of a run that did not come to any.
+pub fn phase_of(name: &str) -> Option<Phase> {
+    Phase::from_name(name.trim_end_matches(SETTLED).split('#').next()?)
+}
+
+/// The names of the phases whose speed is drawn, in the order of [`Phase::ALL`]: the load with its
+/// settle, the others alone.
+pub fn speeds(records: &[Record]) -> Vec<String> {
+    let mut names: Vec<(Phase, String)> = Vec::new();
+    for record in records {
+        let Some(phase) = phase_of(&record.phase) else { continue };
+        let is_settled = record.phase.ends_with(SETTLED);
+        let entry = (phase, record.phase.clone());
+        if is_settled == (phase == Phase::Load) && !names.contains(&entry) {
+            names.push(entry);
+        }
+    }
+    names.sort_by_key(|(phase, _)| *phase);
+    names.into_iter().map(|(_, name)| name).collect()
+}
+
 /// What a phase does, in two or three words.
 pub fn phase_words(name: &str) -> &'static str {
-    let base = name.trim_end_matches(SETTLED).split('#').next().unwrap_or_default();
-    match Phase::from_name(base) {
+    match phase_of(name) {
         Some(Phase::Load) => "inserts",
         Some(Phase::A) => "50% updates",
         Some(Phase::B) => "5% updates",
@@ -241,9 +262,14 @@ pub fn phase_words(name: &str) -> &'static str {
     }
 }
 
+/// The first result of a run that came to any.
+fn first(records: &[Record]) -> Option<&Record> {
+    records.iter().find(|record| phase_of(&record.phase).is_some()).or(records.first())
+}
+
 /// The work in words, without what several runs do differently.
 pub fn work(records: &[Record]) -> String {
-    let Some(first) = records.first() else { return "No results.".to_owned() };
+    let Some(first) = first(records) else { return "No results.".to_owned() };
     let word = |name: &str| first.settings[name].as_str().unwrap_or("?").to_owned();
     let list = |name: &str, write: &dyn Fn(u64) -> String| {
         let values: Vec<String> = settings(records, name).into_iter().map(write).collect();
@@ -273,34 +299,45 @@ pub fn work(records: &[Record]) -> String {
 
 /// What a reader must know of the results: where and when, and which stores are not as the others.
 pub fn notes(records: &[Record]) -> Vec<String> {
-    let Some(first) = records.first() else { return Vec::new() };
+    let Some(first) = first(records) else { return Vec::new() };
     let started = setting(first, "started_unix_seconds").unwrap_or(0);
     let machine = first.settings["machine"].as_str().unwrap_or("unknown machine");
-    let versions: Vec<String> = engines(records)
-        .into_iter()
-        .map(|engine| {
-            let version = records.iter().find(|record| record.engine == engine);
-            format!("{engine} {}", version.map_or("", |record| record.version.as_str()))
-        })
-        .collect();
+    let version = |engine: &String| {
+        let mut own = records.iter().filter(|record| record.engine == *engine);
+        let known = own.find(|record| !record.version.is_empty())?;
+        Some(format!("{engine} {}", known.version))
+    };
+    let versions: Vec<String> = engines(records).iter().filter_map(version).collect();
     let mut notes = vec![format!("{}; {machine}; {}.", date(started), versions.join(", "))];
-    let mut add = |what: &str, is: &dyn Fn(&Record) -> bool| {
-        let of = |engine: &String| records.iter().any(|one| one.engine == *engine && is(one));
-        let names: Vec<String> = engines(records).into_iter().filter(of).collect();
-        if !names.is_empty() {
-            notes.push(format!("{what}: {}.", names.join(", ")));
+    // For each store the first reason that one of its results gives.
+    let mut add = |what: &str, reason: &dyn Fn(&Record) -> Option<String>| {
+        let told = |engine: &String| {
+            let mut own = records.iter().filter(|record| record.engine == *engine);
+            let reason = own.find_map(reason)?;
+            Some(if reason.is_empty() { engine.clone() } else { format!("{engine} ({reason})") })
+        };
+        let told: Vec<String> = engines(records).iter().filter_map(told).collect();
+        if !told.is_empty() {
+            notes.push(format!("{what}: {}.", told.join(", ")));
         }
     };
-    add("No log, many writes a commit", &|one| setting(one, "commit_every") > Some(1));
+    add("No log, so one commit for many writes", &|one| {
+        let count = setting(one, "commit_every").filter(|count| *count > 1)?;
+        Some(number(to_f64(count)))
+    });
     add("Memory not limited", &|one| {
-        one.settings["memory_limit"].as_str().is_some_and(|limit| limit.contains("not limited"))
+        let limit = one.settings["memory_limit"].as_str()?;
+        limit.contains("not limited").then(String::new)
     });
-    add("The cap ended a load", &|one| one.phase == Phase::Load.name() && is_capped(one));
+    add("The cap ended a load", &|one| {
+        (one.phase == Phase::Load.name() && is_capped(one)).then(String::new)
+    });
     add("Work was left when the time to settle was over", &|one| {
-        one.settings["settled"] == Value::Bool(false)
+        (one.settings["settled"] == Value::Bool(false)).then(|| one.phase.clone())
     });
-    add("Ended early, in at least one run", &|one| {
-        one.settings["ended"].as_str().is_some_and(|ended| ended != Ended::Done.describe())
+    add("Ended early", &|one| {
+        let ended = one.settings["ended"].as_str()?;
+        (ended != Ended::Done.describe()).then(|| ended.to_owned())
     });
     notes
 }
@@ -399,6 +436,21 @@ pub mod tests {
     }
 
     #[test]
+    fn a_run_that_came_to_no_phase_is_noted_and_has_none() {
+        let mut none = result("lmdb", "none", 0.0);
+        none.version = String::new();
+        none.settings["ended"] = json!("killed");
+        let loaded = result("turtle", "load+settle", 1.0);
+        let records = [none, loaded, result("turtle", "c", 1.0), result("turtle", "a", 1.0)];
+        assert_eq!(speeds(&records), ["load+settle", "a", "c"]);
+        assert_eq!(engines(&records), ["lmdb", "turtle"]);
+        let notes = notes(&records);
+        assert!(notes[0].ends_with("; turtle 1.2."), "{notes:?}");
+        assert_eq!(notes[1..], ["Ended early: lmdb (killed)."]);
+        assert_eq!([phase_words("a#2+settle"), phase_words("none")], ["50% updates", ""]);
+    }
+
+    #[test]
     fn what_is_not_as_with_others_is_noted() {
         let mut records = vec![result("turtle", "load", 1.0), result("lmdb", "load", 1.0)];
         assert_eq!(notes(&records).len(), 1);
@@ -408,8 +460,14 @@ pub mod tests {
         records[1].settings["settled"] = json!(false);
         records[1].settings["ended"] = json!("killed");
         let notes = notes(&records);
-        assert_eq!(notes.len(), 6);
-        assert!(notes[1..].iter().all(|note| note.ends_with(": lmdb.")), "{notes:?}");
+        let expected = [
+            "No log, so one commit for many writes: lmdb (1,000).",
+            "Memory not limited: lmdb.",
+            "The cap ended a load: lmdb.",
+            "Work was left when the time to settle was over: lmdb (load).",
+            "Ended early: lmdb (killed).",
+        ];
+        assert_eq!(notes[1..], expected);
         assert!(work(&records).starts_with("1,000 records of 8 + 120 bytes"));
         assert_eq!([999, 1500, 33_554_432].map(size), ["999 bytes", "1.5 kB", "33.6 MB"]);
     }

@@ -8,14 +8,14 @@ use crate::compare::summary::Spread;
 use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
     Planned, Points, cells, distance, engines, megabytes, notes, phase_words, setting, settings,
-    settled_load, size, to_f64, work,
+    settled_load, size, speeds, to_f64, work,
 };
 use crate::figures::options::{Figure, rounded};
 use crate::figures::page::{Page, Room, Sample};
 use crate::figures::scene::{Frame, Point, Scene};
 use crate::figures::style::{Color, Look, store};
 use crate::figures::{Drawing, scene::Anchor, style::INK, style::TEXT};
-use crate::record::{Record, SETTLED};
+use crate::record::Record;
 use crate::workload::phases::Phase;
 use std::collections::BTreeSet;
 
@@ -114,22 +114,6 @@ fn curve(
     Curve { measure, records, memory, points: distances.into_iter().filter_map(point).collect() }
 }
 
-/// The phases of the whole runs that are drawn: the load with its settle, the others alone.
-fn phases(results: &[Record]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for record in results {
-        let is_alone = record.phase.strip_suffix(SETTLED).is_none();
-        let is_drawn = match record.phase.trim_end_matches(SETTLED) {
-            phase if phase == Phase::Load.name() => !is_alone,
-            _ => is_alone,
-        };
-        if is_drawn && !names.contains(&record.phase) {
-            names.push(record.phase.clone());
-        }
-    }
-    names
-}
-
 fn curves(results: &[Record]) -> Vec<Curve> {
     let mut curves = Vec::new();
     let sizes = settings(results, "records");
@@ -137,7 +121,7 @@ fn curves(results: &[Record]) -> Vec<Curve> {
     let (Some(all), Some(greatest)) = (sizes.last().copied(), memories.last().copied()) else {
         return curves;
     };
-    for phase in phases(results) {
+    for phase in speeds(results) {
         for memory in &memories {
             let measure = Measure::Kops(phase.clone());
             let place = (phase.as_str(), all, *memory);
@@ -200,7 +184,7 @@ pub fn draw(results: &[Record]) -> Drawing {
     let entries: Vec<_> =
         memories.iter().map(|one| (of_memory(*one), format!("memory {}", size(*one)))).collect();
     page.legend(Sample::Curve, &entries);
-    let phases: Vec<Measure> = phases(results).into_iter().map(Measure::Kops).collect();
+    let phases: Vec<Measure> = speeds(results).into_iter().map(Measure::Kops).collect();
     for row in phases.chunks(COLUMNS) {
         let frames = page.row(COLUMNS, 130.0, Room { below: 46.0, ..Room::FULL });
         for (measure, frame) in row.iter().zip(frames) {

@@ -9,14 +9,13 @@ use crate::figures::Drawing;
 use crate::figures::axes::number;
 use crate::figures::data::{
     Points, cells, engines, megabytes, notes, phase_words, setting, settings, settled_load, size,
-    to_f64, work,
+    speeds, to_f64, work,
 };
 use crate::figures::lettering;
 use crate::figures::page::{Page, Room, Sample};
 use crate::figures::scene::{Anchor, Frame, Scene};
 use crate::figures::style::{AXIS, BAND, GRAY, INK, SMALL, TEXT, store};
-use crate::record::{Record, SETTLED};
-use crate::workload::phases::Phase;
+use crate::record::Record;
 
 const HEADER: [&str; 6] = ["memory_bytes", "phase", "engine", "kops", "kops_min", "kops_max"];
 
@@ -33,31 +32,10 @@ struct Bar {
     kops: Option<Spread>,
 }
 
-/// The phases that are drawn: the load with its settle, the others alone.
-fn phases(records: &[Record]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for record in records {
-        let is_drawn = match record.phase.strip_suffix(SETTLED) {
-            Some(phase) => phase == Phase::Load.name(),
-            None => record.phase != Phase::Load.name(),
-        };
-        if is_drawn && !names.contains(&record.phase) {
-            names.push(record.phase.clone());
-        }
-    }
-    // A store that came further than the first has its phases behind.
-    let order = |name: &String| {
-        let base = name.trim_end_matches(SETTLED).split('#').next().unwrap_or_default();
-        Phase::ALL.iter().position(|phase| phase.name() == base)
-    };
-    names.sort_by_key(order);
-    names
-}
-
 fn bars(records: &[Record]) -> Vec<Bar> {
     let mut bars = Vec::new();
     for memory in settings(records, "memory_bytes") {
-        for phase in phases(records) {
+        for phase in speeds(records) {
             for engine in engines(records) {
                 let own = records.iter().filter(|record| {
                     record.engine == engine
@@ -87,7 +65,7 @@ pub fn draw(records: &[Record]) -> Drawing {
     let mut page = Page::new("Throughput, thousands of operations a second", &work(records));
     let looks: Vec<_> = engines(records).into_iter().map(|name| (store(&name), name)).collect();
     page.legend(Sample::Bar, &looks);
-    let phases = phases(records);
+    let phases = speeds(records);
     for memory in settings(records, "memory_bytes") {
         let room = Room { left: 0.0, above: 74.0, below: 50.0 };
         let frame = page.row(1, HEIGHT, room)[0];
@@ -192,7 +170,7 @@ mod tests {
     #[test]
     fn bars_are_medians_and_missing_ones_are_kept() {
         let bars = bars(&ycsb_results());
-        assert_eq!(phases(&ycsb_results()), ["load+settle", "a", "c"]);
+        assert_eq!(speeds(&ycsb_results()), ["load+settle", "a", "c"]);
         assert_eq!(bars.len(), 2 * 3 * 2);
         let of = |memory: u64, phase: &str, engine: &str| {
             let same = |bar: &&Bar| {
