@@ -6,16 +6,16 @@
 //!   then the points, from the file alone
 //! ```
 
-use crate::compare::child::{self, Ended};
+use crate::compare::child::Ended;
 use crate::compare::summary::{Spread, repeat_of};
 use crate::compare::tables::date;
-use crate::compare::{part_of, say};
+use crate::compare::{self, part_of, say};
 use crate::failure::{Failure, Result};
 use crate::figures::axes::number;
 use crate::options::Options;
 use crate::record::{self, Record, SETTLED};
 use crate::workload::phases::Phase;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -96,15 +96,7 @@ pub fn gather(plan: &[Planned], path: &Path) -> Result<(Vec<Record>, Ends)> {
             continue;
         }
         say(&format!("{} of {}: {}", index + 1, plan.len(), run.describe()));
-        let part = part_of(path);
-        let ended = child::run(&run.engine, &run.options, &part)?;
-        let mut new = if part.exists() { record::read(&part)? } else { Vec::new() };
-        for record in &mut new {
-            record.settings["repeat"] = json!(run.repeat);
-            record.settings["ended"] = json!(ended.describe());
-        }
-        record::append(path, &new)?;
-        child::remove(&part)?;
+        let (ended, new) = compare::one(&run.engine, &run.options, run.repeat, path)?;
         records.extend(new);
         match ended {
             Ended::Done => {}
@@ -367,6 +359,7 @@ pub mod tests {
     use super::*;
     use crate::figures::options::tests::figure;
     use crate::record::tests::sample;
+    use serde_json::json;
     use std::slice::from_ref;
 
     /// A result of a run of `engine` with the settings that every result has.
@@ -437,8 +430,7 @@ pub mod tests {
 
     #[test]
     fn a_run_that_came_to_no_phase_is_noted_and_has_none() {
-        let mut none = result("lmdb", "none", 0.0);
-        none.version = String::new();
+        let mut none = Record::none("lmdb", result("lmdb", "load", 0.0).settings);
         none.settings["ended"] = json!("killed");
         let loaded = result("turtle", "load+settle", 1.0);
         let records = [none, loaded, result("turtle", "c", 1.0), result("turtle", "a", 1.0)];

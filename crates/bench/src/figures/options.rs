@@ -324,6 +324,39 @@ pub mod tests {
             .unwrap();
     }
 
+    /// The distance that a built store says it acts on.
+    fn acted_on(kind: stores::Kind, asked: u64) -> Option<u64> {
+        let directory = tempfile::tempdir().unwrap();
+        let options = stores::StoreOptions {
+            path: directory.path().to_path_buf(),
+            engine: kind.name.to_owned(),
+            memory: 64_000_000,
+            checkpoint_distance: Some(asked),
+            durability: Durability::Memory,
+            threads: 1,
+            live_bytes: 1000,
+            key_bytes_max: 8,
+            value_bytes_max: 120,
+        };
+        let store = kind.open(&options).unwrap();
+        let settings = store.facts().settings;
+        store.close().unwrap();
+        let told = settings.into_iter().find(|(name, _)| *name == "checkpoint_distance")?.1;
+        told.strip_suffix(" bytes").unwrap().parse().ok()
+    }
+
+    #[test]
+    fn stores_with_a_dial_say_where_it_is_and_others_have_none() {
+        for kind in stores::all().into_iter().filter(|kind| kind.open.is_some()) {
+            let expected = has_dial(kind.name).then_some(2_000_000);
+            assert_eq!(acted_on(kind, 2_000_000), expected, "{}", kind.name);
+            if has_dial(kind.name) {
+                let most = acted_on(kind, 1 << 40).unwrap();
+                assert!((4_000_000..32_000_000).contains(&most), "{}: {most}", kind.name);
+            }
+        }
+    }
+
     #[test]
     fn distances_are_round() {
         assert_eq!(
