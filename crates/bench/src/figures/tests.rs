@@ -8,6 +8,11 @@ use crate::figures::{Name, data_of, figure, options};
 use crate::record::{self, Record};
 use serde_json::json;
 
+/// A load without its settle is faster and writes less: nothing that is quoted may be taken from it.
+fn alone(phase: &str) -> f64 {
+    if phase == "load" { 0.5 } else { 0.0 }
+}
+
 /// Loads of turtle and rocksdb at two distances, three repeats, and of lmdb, which has no dial.
 pub fn wm_results() -> Vec<Record> {
     let mut records = Vec::new();
@@ -24,7 +29,8 @@ pub fn wm_results() -> Vec<Record> {
                         if engine == "lmdb" { json!([]) } else { json!([distance]) };
                     record.settings["capped"] = json!(engine == "lmdb");
                     let amplification = if distance > 1_000_000 { 3.0 } else { 6.0 };
-                    record.write_amplification = Some(amplification + f64::from(repeat));
+                    record.write_amplification =
+                        Some(amplification + f64::from(repeat) - alone(phase));
                     record.detail = Some(json!({"latency_us_mean": {"insert": f64::from(repeat)}}));
                     records.push(record);
                 }
@@ -45,7 +51,7 @@ pub fn ycsb_results() -> Vec<Record> {
                     if (engine, phase) == ("lmdb", "c") {
                         continue;
                     }
-                    let mut record = result(engine, phase, kops);
+                    let mut record = result(engine, phase, kops + alone(phase));
                     record.settings["repeat"] = json!(repeat + 1);
                     record.settings["memory_bytes"] = json!(memory);
                     records.push(record);
@@ -67,11 +73,11 @@ pub fn sensitivity_results() -> Vec<Record> {
                 _ => &["load", "load+settle"],
             };
             for phase in phases {
-                let mut record = result("turtle", phase, 100.0 + amplification);
+                let mut record = result("turtle", phase, 100.0 + amplification + alone(phase));
                 record.settings["records"] = json!(count);
                 record.settings["memory_bytes"] = json!(memory);
                 record.settings["checkpoint_distance_bytes"] = json!([distance]);
-                record.write_amplification = Some(amplification);
+                record.write_amplification = Some(amplification - alone(phase));
                 records.push(record);
             }
         }
