@@ -9,9 +9,11 @@ mod cgroup;
 mod compare;
 mod driver;
 mod failure;
+mod figures;
 mod options;
 mod process;
 mod record;
+mod report;
 mod run;
 mod stores;
 mod table;
@@ -43,6 +45,10 @@ enum Command {
     Run(run::Run),
     /// Measure several stores, one after the other, and set them beside each other
     Compare(compare::Compare),
+    /// Measure and draw one figure, as SVG and PNG with its data beside it
+    Figure(figures::Figure),
+    /// Write one page of all figures and results in a directory
+    Report(report::Report),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +56,8 @@ fn main() -> ExitCode {
     let result = match &arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Compare(arguments) => compare::compare(arguments),
+        Command::Figure(arguments) => figures::figure(arguments),
+        Command::Report(arguments) => report::report(arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -403,7 +403,7 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, unit.trim()))
 }
 
-fn parse_phase(text: &str) -> Result<Phase, String> {
+pub fn parse_phase(text: &str) -> Result<Phase, String> {
     Phase::from_name(text).ok_or_else(|| {
         let names: Vec<&str> = Phase::ALL.iter().map(|phase| phase.name()).collect();
         format!("allowed are {}", names.join(", "))

@@ -11,7 +11,8 @@
 //!   disk_bytes, live_bytes                 files of the database; records x (key + value)
 //!   latency_us                             kind of operation -> p50, p99, p999, max
 //!   settings                               what was asked; under `store` what the store was told
-//!   detail                                 if asked: seconds, distributions, cancelled writes
+//!   detail                                 if asked: seconds, distributions, means, cancelled
+//!                                          writes, memory since the last result
 //! ```
 //!
 //! A phase too short for a whole second has its own rate as its worst second. In a comparison a run

@@ -27,6 +27,16 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
+    /// The names of the columns.
+    pub fn heading(&self) -> &[String] {
+        &self.heading
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// Aligned, for a terminal.
     pub fn text(&self) -> String {
         let widths = self.widths();

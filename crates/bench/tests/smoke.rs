@@ -211,6 +211,56 @@ fn a_comparison_goes_on_where_it_was_stopped() {
 }
 
 #[test]
+fn a_figure_is_run_once_drawn_again_and_reported() {
+    let directory = TempDir::new().unwrap();
+    let work = ["--records", "4k", "--memory", "32MiB", "--checkpoint-distance", "512kB,1MB"];
+    let wm = |more: &[&str]| {
+        let line = ["figure", "wm", "--engines", "turtle", "--out", "out"];
+        program(directory.path(), &[&line[..], &work, more].concat())
+    };
+    let first = wm(&[]);
+    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
+    let file = |name: &str| directory.path().join("out").join(name);
+    let results = lines(&file("wm.jsonl"));
+    assert_eq!(results.len(), 4);
+    let csv = std::fs::read_to_string(file("wm.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert!(csv.contains("turtle,512000,") && csv.contains("turtle,1000000,"), "{csv}");
+    assert!(std::fs::read(file("wm.png")).unwrap().starts_with(b"\x89PNG"));
+    // What is there is not overwritten, and not run again.
+    let again = wm(&[]);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--from"));
+    assert_eq!(wm(&["--resume"]).status.code(), Some(0));
+    let other = wm(&["--resume", "--seed", "5"]);
+    assert!(String::from_utf8_lossy(&other.stderr).contains("other options (seed)"));
+    succeeds(directory.path(), &["figure", "wm", "--from", "out", "--out", "other"]);
+    let both = ["out/wm.svg", "other/wm.svg"].map(|path| directory.path().join(path));
+    assert_eq!(std::fs::read(&both[0]).unwrap(), std::fs::read(&both[1]).unwrap());
+    assert_eq!(lines(&file("wm.jsonl")), results);
+    succeeds(directory.path(), &["report", "out", "--html", "page.html"]);
+    let page = std::fs::read_to_string(directory.path().join("page.html")).unwrap();
+    assert_eq!(page.matches("<svg ").count(), 1);
+}
+
+#[test]
+fn memory_and_means_are_in_the_details_of_a_figure() {
+    let directory = TempDir::new().unwrap();
+    let work = ["--records", "3k", "--phases", "load,a", "--memory", "32MiB"];
+    succeeds(directory.path(), &[&["figure", "memory", "--engines", "turtle"][..], &work].concat());
+    let results = lines(&directory.path().join("chelonia-bench-figures/memory.jsonl"));
+    let mut last = 0.0;
+    for result in &results {
+        for sample in result["detail"]["rss_bytes_over_time"].as_array().unwrap() {
+            assert!(sample[0].as_f64().unwrap() >= last && sample[1].as_u64().unwrap() > 1 << 20);
+            last = sample[0].as_f64().unwrap();
+        }
+    }
+    assert!(results[0]["detail"]["latency_us_mean"]["insert"].as_f64().unwrap() > 0.0);
+    assert!(last > 0.0 && results[1]["detail"]["latency_us_mean"].is_null());
+}
+
+#[test]
 fn what_is_wrong_is_told_with_what_is_allowed() {
     fails(&["run", "--engine", "zebra"], 2, "allowed are turtle");
     fails(&["run", "--engine", "turtle", "--phases", "a"], 2, "`load` comes first");
@@ -219,6 +269,12 @@ fn what_is_wrong_is_told_with_what_is_allowed() {
     #[cfg(not(feature = "rocksdb"))]
     fails(&["run", "--engine", "rocksdb"], 2, "installing the system package librocksdb-dev");
     fails(&["compare", "--engines", "turtle,turtle"], 2, "twice");
+    fails(&["figure", "pie"], 2, "sensitivity");
+    fails(&["figure", "wm", "--phases", "load"], 2, "leave it out");
+    fails(&["figure", "latency", "--repeats", "3"], 2, "1 is allowed");
+    fails(&["figure", "wm", "--from", "none"], 3, "read results from none");
+    fails(&["report", "none"], 3, "look into none");
+    fails(&["report", "."], 2, "holds no results");
     let line = ["run", "--engine", "turtle", "--keys", "file:none"];
     fails(&line, 3, "read keys from none");
 }

@@ -10,9 +10,9 @@
 //! So a comparison that was stopped loses at most one run, and `--resume` goes on with the next. A
 //! store that is killed or fails keeps the phases that it ended; the others go on.
 
-mod child;
-mod summary;
-mod tables;
+pub mod child;
+pub mod summary;
+pub mod tables;
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
@@ -65,7 +65,7 @@ pub fn compare(arguments: &Compare) -> Result<()> {
                 continue;
             }
             say(&format!("{engine}, {repeat} of {}", arguments.repeats));
-            let (ended, new) = one(arguments, engine, repeat)?;
+            let (ended, new) = one(engine, &arguments.options, repeat, &arguments.json)?;
             records.extend(new);
             match ended {
                 Ended::Done => {}
@@ -156,20 +156,25 @@ fn has_run(records: &[Record], engine: &str, repeat: u64) -> bool {
     records.iter().any(|record| record.engine == engine && summary::repeat_of(record) == repeat)
 }
 
-/// One run of one store; its results are in the file when this returns.
-fn one(arguments: &Compare, engine: &str, repeat: u64) -> Result<(Ended, Vec<Record>)> {
-    let part = part_of(&arguments.json);
-    let ended = child::run(engine, &arguments.options, &part)?;
+/// One run of one store; its results are in the file `path` when this returns.
+pub fn one(
+    engine: &str,
+    options: &Options,
+    repeat: u64,
+    path: &Path,
+) -> Result<(Ended, Vec<Record>)> {
+    let part = part_of(path);
+    let ended = child::run(engine, options, &part)?;
     let mut records = if part.exists() { record::read(&part)? } else { Vec::new() };
     if records.is_empty() {
         // Told in the tables, and not done again.
-        records.push(Record::none(engine, settings_of_none(&arguments.options)));
+        records.push(Record::none(engine, settings_of_none(options)));
     }
     for record in &mut records {
         record.settings["repeat"] = json!(repeat);
         record.settings["ended"] = json!(ended.describe());
     }
-    record::append(&arguments.json, &records)?;
+    record::append(path, &records)?;
     child::remove(&part)?;
     Ok((ended, records))
 }
@@ -183,13 +188,13 @@ fn settings_of_none(options: &Options) -> Value {
 }
 
 /// Where a child writes.
-fn part_of(path: &Path) -> PathBuf {
+pub fn part_of(path: &Path) -> PathBuf {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     PathBuf::from(part)
 }
 
 /// Tells the user; where standard error is closed there is nobody to tell.
-fn say(message: &str) {
+pub fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "chelonia-bench: {message}");
 }

@@ -40,6 +40,16 @@ impl Report {
         Self { facts: facts(records, engines), tables }
     }
 
+    /// What was measured, on what.
+    pub fn facts(&self) -> &[String] {
+        &self.facts
+    }
+
+    /// The tables, each with its title.
+    pub fn tables(&self) -> impl Iterator<Item = (&str, &Table)> {
+        self.tables.iter().map(|(title, table)| (title.as_str(), table))
+    }
+
     /// For a terminal.
     pub fn text(&self) -> String {
         let mut text = self.facts.join("\n");
@@ -94,7 +104,7 @@ fn facts(records: &[Record], engines: &[String]) -> Vec<String> {
 }
 
 /// A store, its settings, and how its runs ended if not well.
-fn about(records: &[Record], engine: &str) -> String {
+pub fn about(records: &[Record], engine: &str) -> String {
     let own = || records.iter().filter(|record| record.engine == engine);
     let Some(record) = own().next() else { return format!("{engine}: no results") };
     let settings = record.settings["store"].as_object().into_iter().flatten();
@@ -311,7 +321,7 @@ fn median(spread: Option<Spread>) -> String {
 fn cell(spread: Option<Spread>) -> String {
     match spread {
         None => NOTHING.to_owned(),
-        Some(spread) if spread.min < spread.max => {
+        Some(spread) if short(spread.min) != short(spread.max) => {
             format!("{} ({}-{})", short(spread.median), short(spread.min), short(spread.max))
         }
         Some(spread) => short(spread.median),
@@ -319,7 +329,7 @@ fn cell(spread: Option<Spread>) -> String {
 }
 
 /// The day of a time, in UTC: `2026-11-20`.
-fn date(unix_seconds: u64) -> String {
+pub fn date(unix_seconds: u64) -> String {
     let mut days = unix_seconds / SECONDS_PER_DAY;
     let is_leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))

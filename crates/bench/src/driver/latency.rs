@@ -99,6 +99,12 @@ impl Latencies {
         self.kinds.iter().map(|(kind, histogram)| (*kind, of(histogram))).collect()
     }
 
+    /// The mean of each kind, in microseconds.
+    pub fn means(&self) -> BTreeMap<Kind, f64> {
+        let of = |histogram: &Histogram<u64>| histogram.mean() / 1000.0;
+        self.kinds.iter().map(|(kind, histogram)| (*kind, of(histogram))).collect()
+    }
+
     /// The distribution of each kind: pairs of microseconds and the share of operations that took
     /// at most so long, finer towards the end.
     pub fn distributions(&self) -> BTreeMap<Kind, Vec<(f64, f64)>> {
@@ -135,6 +141,7 @@ mod tests {
             assert!((seen / expected - 1.0_f64).abs() < 0.002, "{seen} instead of {expected}");
         }
         assert!((percentiles[&Kind::Scan].max / 7e6 - 1.0).abs() < 0.002);
+        assert!((one.means()[&Kind::Get] / 500.5 - 1.0).abs() < 0.002);
         let distribution = &one.distributions()[&Kind::Get];
         assert!(distribution.is_sorted_by(|a, b| a.0 <= b.0 && a.1 <= b.1));
         assert!((distribution.last().unwrap().1 - 1.0).abs() < 1e-9);

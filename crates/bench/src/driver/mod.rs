@@ -11,6 +11,7 @@
 
 pub mod clock;
 pub mod latency;
+pub mod sampler;
 pub mod team;
 pub mod versions;
 pub mod worker;
@@ -30,6 +31,7 @@ use crate::workload::random::mix;
 use crate::workload::stream::Workload;
 use crate::workload::values::Values;
 use indicatif::{ProgressBar, ProgressStyle};
+use sampler::Sampler;
 use serde_json::{Map, Value, json};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -49,8 +51,8 @@ const INSERTS_SHARE: u64 = 10;
 const INSERTS_SLACK: u64 = 1000;
 
 /// Details that a settle does not change.
-const OF_PHASE_ALONE: [&str; 3] =
-    ["kops_by_second", "rss_bytes_by_second", "latency_us_distribution"];
+const OF_PHASE_ALONE: [&str; 4] =
+    ["kops_by_second", "rss_bytes_by_second", "latency_us_distribution", "latency_us_mean"];
 
 /// A run.
 struct Run<'a> {
@@ -63,6 +65,8 @@ struct Run<'a> {
     memory_limit: String,
     is_quiet: bool,
     started: u64,
+    /// Looks at memory over time, if that was asked for.
+    sampler: Option<Sampler>,
 }
 
 /// Figures at one moment; differences of two are what a phase took.
@@ -208,7 +212,8 @@ fn open<'a>(
     let facts = store.facts();
     let started = clock::unix_seconds();
     let path = path.to_path_buf();
-    Ok(Run { options, kind, path, shared, store, facts, memory_limit, is_quiet, started })
+    let sampler = options.detail.then(Sampler::start).transpose()?;
+    Ok(Run { options, kind, path, shared, store, facts, memory_limit, is_quiet, started, sampler })
 }
 
 /// Says which store failed.
@@ -380,10 +385,11 @@ impl Run<'_> {
             live_bytes: live_bytes(&self.shared, inserted.sum()),
             latency_us: tally.latencies.percentiles(),
             settings: self.settings(outcome),
-            detail: match self.options.detail {
-                true => Some(detail(outcome, used, start.counters, now.counters)),
-                false => None,
-            },
+            detail: self.sampler.as_ref().map(|sampler| {
+                let mut detail = detail(outcome, used, start.counters, now.counters);
+                detail["rss_bytes_over_time"] = json!(sampler.take());
+                detail
+            }),
         })
     }
 
@@ -416,10 +422,14 @@ fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Va
     for (kind, steps) in outcome.tally.latencies.distributions() {
         distributions.insert(kind.name().to_owned(), json!(steps));
     }
+    let means = outcome.tally.latencies.means().into_iter();
+    let means: Map<String, Value> =
+        means.map(|(kind, mean)| (kind.name().to_owned(), json!(mean))).collect();
     json!({
         "kops_by_second": kops,
         "rss_bytes_by_second": rss,
         "latency_us_distribution": distributions,
+        "latency_us_mean": means,
         "cancelled_write_bytes": used.cancelled_bytes,
         "data_bytes_written_by_store": difference(now.data_bytes, before.data_bytes),
         "log_disk_bytes": now.log_disk_bytes,

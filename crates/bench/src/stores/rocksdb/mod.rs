@@ -27,6 +27,9 @@ const HEAP_BYTES: u64 = 50_000_000;
 /// With little memory a memtable and the rest take at most this part of it each.
 const SMALL_PART: u64 = 8;
 
+/// So many such parts are the most that one of the two memtables may have.
+const WRITE_BUFFER_PARTS_MAX: u64 = 3;
+
 /// What is zero when nothing is left to do.
 const WORK: [&CStr; 5] = [
     c"rocksdb.mem-table-flush-pending",
@@ -52,7 +55,11 @@ struct RocksDb {
 
 /// Makes a new database.
 pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
-    let write_buffer = WRITE_BUFFER_BYTES.min(options.memory / SMALL_PART);
+    // What is asked of other stores as a checkpoint distance is the size of a memtable here.
+    let write_buffer = match options.checkpoint_distance {
+        Some(bytes) => bytes.min(options.memory / SMALL_PART * WRITE_BUFFER_PARTS_MAX),
+        None => WRITE_BUFFER_BYTES.min(options.memory / SMALL_PART),
+    };
     let heap = HEAP_BYTES.min(options.memory / SMALL_PART);
     let tuning = Tuning {
         write_buffer_bytes: bytes_of(write_buffer)?,
@@ -106,6 +113,7 @@ impl Store for RocksDb {
             ("log", log.to_owned()),
             ("log_bytes", "as counted by the store, in steps of 0.01 GiB".to_owned()),
             ("write_buffer", format!("2 x {write_buffer_bytes} bytes")),
+            ("checkpoint_distance", format!("{write_buffer_bytes} bytes")),
             ("block_cache", format!("LRU, {cache_bytes} bytes, index and filters on the heap")),
             ("block_size", format!("{block_bytes} bytes")),
             ("filter", format!("full Bloom, {filter_bits} bits per key")),

@@ -1,0 +1,367 @@
+//! The options of a figure, what of them each figure takes, and the runs that follow from them.
+//!
+//! What is not given follows from the number of records, as the defaults of `run` follow from 20
+//! million: a tenth of them are operations, a hundredth scans, and memory holds a third of the data
+//! or just all of it.
+
+use crate::failure::{Failure, Result};
+use crate::figures::Name;
+use crate::figures::data::Planned;
+use crate::options::{
+    Durability, KeyKind, Options, SizeRange, parse_count, parse_engine, parse_phase, parse_size,
+};
+use crate::stores;
+use crate::workload::phases::Phase;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Memory for a third of the data, and for all of it: what the 850 MB and 2600 MB of our other
+/// measurements are for 2560 MB of data.
+const THIRD: (u64, u64) = (850, 2560);
+const WHOLE: (u64, u64) = (2600, 2560);
+
+/// No store of ours takes less.
+const MEMORY_MIN: u64 = 32 << 20;
+
+const AFTER_HELP: &str = "\
+Figures, their defaults, and how long one store takes on two cores, about (stores run one after
+another; --cap bounds each phase):
+
+  wm           write amplification and mean insert latency against the memory for writes
+               4M records, memory for all data, checkpoint distances from 1/512 to 1/4 of the data,
+               stores with such a dial; 2 minutes
+  ycsb         throughput of each phase with memory for a third of the data and for all of it
+               4M records, phases load,a,b,c,f,d,e, all stores of this build; 3 minutes
+  sensitivity  throughput of each phase against the checkpoint distance, and the gain in writes for
+               N, N/2 and N/4 records
+               2M records, both settings of memory, distances from 1/64 to 1/4 of it, phases
+               load,a,b,c,f,e, one store; 6 minutes
+  latency      how latencies are distributed, for each kind of operation
+               4M records, memory for a third, phases load,a,c,f,e, all stores; 1 minute
+  memory       resident memory over the time of a run, beside what was allowed
+               4M records, memory for a third, phases load,a,b,c,f,e, all stores; 2 minutes
+  stall        throughput in every second of a long load
+               10M records, memory for a third, all stores; 1 minute
+
+The results go to OUT/NAME.jsonl, the points that are drawn to OUT/NAME.csv, and the figure to
+OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again what is in
+DIR/NAME.jsonl and runs nothing.";
+
+/// `figure`
+#[derive(Args, Clone, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct Figure {
+    /// What to draw
+    #[arg(value_name = "NAME", value_enum)]
+    pub name: Name,
+    /// The stores [default: those of this build that the figure is about]
+    #[arg(long, value_name = "a,b,...", value_delimiter = ',', value_parser = parse_engine)]
+    pub engines: Vec<String>,
+    /// Records that are loaded [default: see below]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub records: Option<u64>,
+    /// Operations of each phase but `load` and `e` [default: a tenth of the records]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub ops: Option<u64>,
+    /// Operations of phase `e` [default: a hundredth of the records]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub scan_ops: Option<u64>,
+    /// Operations before the timed ones of phases a, b, c, f and d [default: a fifth of the
+    /// records]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub warmup: Option<u64>,
+    /// What to run, `load` first [default: see below]
+    #[arg(long, value_name = "a,b,...", value_delimiter = ',', value_parser = parse_phase)]
+    pub phases: Vec<Phase>,
+    /// All the memory a store may use, one size or for `ycsb` and `sensitivity` several [default:
+    /// for a third of the data, for all of it, or both; at least 32MiB]
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
+    pub memory: Vec<u64>,
+    /// The distances of `wm` and `sensitivity`; for the others as of `run`: one, or one for each
+    /// phase
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
+    pub checkpoint_distance: Vec<u64>,
+    /// How often everything is done; `wm`, `ycsb` and `sensitivity` draw the median
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
+    pub repeats: u64,
+    /// Threads that do the operations
+    #[arg(long, value_name = "N", default_value = "2", value_parser = parse_count)]
+    pub threads: u64,
+    /// Bytes of a key: one number, or a range such as 8..24
+    #[arg(long, value_name = "BYTES", default_value = "8", value_parser = SizeRange::parse)]
+    pub key_size: SizeRange,
+    /// Bytes of a value: one number, or a range such as 100..200
+    #[arg(long, value_name = "BYTES", default_value = "120", value_parser = SizeRange::parse)]
+    pub value_size: SizeRange,
+    /// random, sequential, mixed:P, timestamps, or file:PATH, as of `run`
+    #[arg(long, value_name = "KIND", default_value = "random", value_parser = KeyKind::parse)]
+    pub keys: KeyKind,
+    /// What a write has survived when its call returns
+    #[arg(long, value_name = "LEVEL", value_enum, default_value = "process")]
+    pub durability: Durability,
+    /// The most seconds for the timed part of a phase; a load that needs more ends its run
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = parse_count)]
+    pub cap: u64,
+    /// The most seconds for background work to end after a phase that writes
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = parse_count)]
+    pub settle_cap: u64,
+    /// Another seed gives other operations
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Where databases are made; each is removed at the end
+    #[arg(long, value_name = "DIR", default_value = "chelonia-bench-data")]
+    pub dir: PathBuf,
+    /// Where figures and their data go [default: chelonia-bench-figures, or that of --from]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with the results that are in OUT, which were made with the same options
+    #[arg(long, conflicts_with = "from")]
+    pub resume: bool,
+    /// Run nothing: draw the results that are in this directory
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+}
+
+impl Figure {
+    /// Where figures and their data go.
+    pub fn out(&self) -> PathBuf {
+        let given = self.out.as_ref().or(self.from.as_ref());
+        given.cloned().unwrap_or_else(|| PathBuf::from("chelonia-bench-figures"))
+    }
+
+    /// The records, as given or by default.
+    pub fn records(&self) -> u64 {
+        self.records.unwrap_or(self.name.records())
+    }
+
+    /// About the bytes of all keys and values of `records`.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a mean times a count is a count"
+    )]
+    pub fn data_bytes(&self) -> u64 {
+        ((self.key_size.mean() + self.value_size.mean()) * self.records() as f64) as u64
+    }
+
+    /// The settings of memory, as given or by default.
+    pub fn memories(&self) -> Vec<u64> {
+        if !self.memory.is_empty() {
+            return self.memory.clone();
+        }
+        let of = |(part, whole): (u64, u64)| {
+            let bytes = u128::from(self.data_bytes()) * u128::from(part) / u128::from(whole);
+            u64::try_from(bytes).unwrap_or(u64::MAX).max(MEMORY_MIN)
+        };
+        let mut memories = match self.name {
+            Name::Wm => vec![of(WHOLE)],
+            Name::Ycsb | Name::Sensitivity => vec![of(THIRD), of(WHOLE)],
+            Name::Latency | Name::Memory | Name::Stall => vec![of(THIRD)],
+        };
+        memories.dedup();
+        memories
+    }
+
+    /// The stores, as given or by default.
+    pub fn engines(&self) -> Vec<String> {
+        if !self.engines.is_empty() {
+            return self.engines.clone();
+        }
+        let built = stores::all().into_iter().filter(|kind| kind.open.is_some());
+        let names = built.map(|kind| kind.name.to_owned());
+        match self.name {
+            Name::Wm => names.filter(|name| has_dial(name)).collect(),
+            Name::Sensitivity => names.take(1).collect(),
+            _ => names.collect(),
+        }
+    }
+
+    /// The phases, as given or by default.
+    pub fn phases(&self) -> Vec<Phase> {
+        match self.phases.is_empty() {
+            true => self.name.phases().to_vec(),
+            false => self.phases.clone(),
+        }
+    }
+
+    /// One run of `engine`.
+    pub fn planned(&self, engine: &str, memory: u64, distances: Vec<u64>, repeat: u64) -> Planned {
+        let records = self.records();
+        let options = Options {
+            records: Some(records),
+            ops: self.ops.unwrap_or((records / 10).max(self.threads)),
+            scan_ops: self.scan_ops.unwrap_or((records / 100).max(self.threads)),
+            warmup: self.warmup,
+            phases: self.phases(),
+            threads: self.threads,
+            memory,
+            checkpoint_distance: distances,
+            key_size: self.key_size,
+            value_size: self.value_size,
+            keys: self.keys.clone(),
+            durability: self.durability,
+            cap: Some(self.cap),
+            settle_cap: self.settle_cap,
+            rate: None,
+            seed: self.seed,
+            dir: self.dir.clone(),
+            keep: false,
+            detail: true,
+        };
+        Planned { engine: engine.to_owned(), options, repeat }
+    }
+
+    /// Fails with what is allowed if something does not fit.
+    pub fn check(&self) -> Result<()> {
+        let name = self.name.name();
+        let refuse = |message: String| Err(Failure::usage(message));
+        if self.repeats == 0 {
+            return refuse("--repeats: at least 1".to_owned());
+        }
+        if self.repeats > 1 && !self.name.takes_repeats() {
+            return refuse(format!("--repeats: {name} draws one run, so 1 is allowed"));
+        }
+        if self.memory.len() > 1 && !self.name.takes_memories() {
+            return refuse(format!("--memory: one size for {name}"));
+        }
+        if self.engines.len() > 1 && self.name == Name::Sensitivity {
+            return refuse("--engines: one store for sensitivity".to_owned());
+        }
+        if !self.phases.is_empty() && matches!(self.name, Name::Wm | Name::Stall) {
+            return refuse(format!("--phases: {name} is about the load alone: leave it out"));
+        }
+        for list in [&self.memory, &self.checkpoint_distance] {
+            // Distances of phases may be the same.
+            let is_axis = list == &self.memory || self.name.takes_distances();
+            let twice = |size| list.iter().filter(|other| *other == size).count() > 1;
+            if is_axis && list.iter().any(twice) {
+                return refuse("--memory, --checkpoint-distance: a size is there twice".to_owned());
+            }
+        }
+        for engine in self.engines() {
+            if let Some(kind) = stores::find(&engine) {
+                kind.check_built()?;
+            }
+            if self.engines.iter().filter(|other| **other == engine).count() > 1 {
+                return refuse(format!("--engines: {engine} is there twice"));
+            }
+        }
+        if self.name == Name::Sensitivity && self.engines().iter().any(|name| !has_dial(name)) {
+            return refuse(format!("--engines: one with a dial: {}", with_dial().join(", ")));
+        }
+        Ok(())
+    }
+}
+
+/// True if the checkpoint distance changes what the store does.
+pub fn has_dial(engine: &str) -> bool {
+    with_dial().contains(&engine)
+}
+
+/// Ours, and those whose buffer of writes is set by it.
+fn with_dial() -> Vec<&'static str> {
+    chelonia::EngineKind::ALL.iter().map(|kind| kind.name()).chain(["rocksdb"]).collect()
+}
+
+/// About `bytes`, with two digits that count.
+pub fn rounded(bytes: u64) -> u64 {
+    let mut unit = 1;
+    while bytes / unit >= 100 {
+        unit *= 10;
+    }
+    ((bytes + unit / 2) / unit * unit).max(1)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        figure: Figure,
+    }
+
+    /// The options of a command line.
+    pub fn figure(line: &[&str]) -> Figure {
+        Line::try_parse_from([&["x"], line].concat()).unwrap().figure
+    }
+
+    #[test]
+    fn defaults_follow_from_the_records() {
+        let plain = figure(&["ycsb", "--records", "20M"]);
+        plain.check().unwrap();
+        assert_eq!(plain.memories(), [850_000_000, 2_600_000_000]);
+        let run = plain.planned("turtle", 850_000_000, Vec::new(), 1);
+        run.options.check().unwrap();
+        assert_eq!((run.options.ops, run.options.scan_ops), (2_000_000, 200_000));
+        assert_eq!(figure(&["ycsb", "--records", "2k"]).memories(), [MEMORY_MIN]);
+        assert_eq!(figure(&["wm"]).data_bytes(), 512_000_000);
+        assert_eq!(figure(&["sensitivity"]).engines(), ["turtle"]);
+    }
+
+    #[test]
+    fn what_is_refused_is_refused_with_what_is_allowed() {
+        for (line, told) in [
+            (&["latency", "--repeats", "2"][..], "1 is allowed"),
+            (&["wm", "--repeats", "0"], "at least 1"),
+            (&["wm", "--memory", "1GB,2GB"], "one size"),
+            (&["ycsb", "--memory", "1GB,1GB"], "twice"),
+            (&["wm", "--phases", "load,a"], "leave it out"),
+            (&["sensitivity", "--engines", "turtle,rocksdb"], "one store"),
+            (&["ycsb", "--engines", "turtle,turtle"], "turtle is there twice"),
+        ] {
+            let message = figure(line).check().unwrap_err().to_string();
+            assert!(message.contains(told), "{line:?}: {message}");
+        }
+        let parse = |line: &[&str]| Line::try_parse_from(line).map(|_| ()).unwrap_err();
+        assert!(parse(&["x", "pie"]).to_string().contains("sensitivity"));
+        assert!(parse(&["x", "wm", "--from", "a", "--resume"]).to_string().contains("--resume"));
+        figure(&["ycsb", "--phases", "load,a", "--checkpoint-distance", "1MB,1MB"])
+            .check()
+            .unwrap();
+    }
+
+    /// The distance that a built store says it acts on.
+    fn acted_on(kind: stores::Kind, asked: u64) -> Option<u64> {
+        let directory = tempfile::tempdir().unwrap();
+        let options = stores::StoreOptions {
+            path: directory.path().to_path_buf(),
+            engine: kind.name.to_owned(),
+            memory: 64_000_000,
+            checkpoint_distance: Some(asked),
+            durability: Durability::Memory,
+            threads: 1,
+            live_bytes: 1000,
+            key_bytes_max: 8,
+            value_bytes_max: 120,
+        };
+        let store = kind.open(&options).unwrap();
+        let settings = store.facts().settings;
+        store.close().unwrap();
+        let told = settings.into_iter().find(|(name, _)| *name == "checkpoint_distance")?.1;
+        told.strip_suffix(" bytes").unwrap().parse().ok()
+    }
+
+    #[test]
+    fn stores_with_a_dial_say_where_it_is_and_others_have_none() {
+        for kind in stores::all().into_iter().filter(|kind| kind.open.is_some()) {
+            let expected = has_dial(kind.name).then_some(2_000_000);
+            assert_eq!(acted_on(kind, 2_000_000), expected, "{}", kind.name);
+            if has_dial(kind.name) {
+                let most = acted_on(kind, 1 << 40).unwrap();
+                assert!((4_000_000..32_000_000).contains(&most), "{}: {most}", kind.name);
+            }
+        }
+    }
+
+    #[test]
+    fn distances_are_round() {
+        assert_eq!(
+            [1_328_125, 85, 999, 1, 5_312_500].map(rounded),
+            [1_300_000, 85, 1_000, 1, 5_300_000]
+        );
+    }
+}
