@@ -124,7 +124,8 @@ impl Space {
     }
 
     /// From now on only what is beyond the file as it is now is handed out and taken back. Returns
-    /// where that begins.
+    /// where that begins. For readers: their open is not counted, so that the generations they hand
+    /// out may repeat those of the last writer. Nothing but this keeps the two apart.
     pub fn seal(&mut self) -> BlockNo {
         self.sealed_end = self.free.file_blocks();
         self.free.take_all();
