@@ -8,7 +8,7 @@ use crate::figures::{Name, data_of, figure, options};
 use crate::record::{self, Record};
 use serde_json::json;
 
-/// A load without its settle is faster and writes less: nothing that is quoted may be taken from it.
+/// A load without its settle is faster and writes less: nothing quoted may be taken from it.
 fn alone(phase: &str) -> f64 {
     if phase == "load" { 0.5 } else { 0.0 }
 }

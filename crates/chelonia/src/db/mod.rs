@@ -31,6 +31,7 @@ mod open;
 mod options;
 mod pacing;
 mod record;
+mod replay;
 mod settings;
 mod signals;
 mod snapshot;
