@@ -40,6 +40,14 @@ impl BlockSet {
         *word |= bit;
         fresh
     }
+
+    /// The same, after forgetting everything if there are more than so many chunks.
+    pub fn insert_bounded(&mut self, block: BlockNo, chunks_max: usize) -> bool {
+        if self.chunks.len() > chunks_max {
+            self.chunks.clear();
+        }
+        self.insert(block)
+    }
 }
 
 /// The extent of a run as db sees it.

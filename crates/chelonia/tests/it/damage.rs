@@ -1,0 +1,66 @@
+//! Damage to the data file stays where it is: what is whole can be read and written on, and
+//! `verify` names what is not.
+
+use chelonia::limits::MEMORY_BYTES_MIN;
+use chelonia::{Database, Keyspace, KeyspaceOptions};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const BLOCK: usize = 4096;
+const KEYS: u64 = 20_000;
+
+fn open(path: &Path) -> Database {
+    Database::builder(path).memory(MEMORY_BYTES_MIN).open().unwrap()
+}
+
+fn keyspace(database: &Database, name: &str) -> Keyspace {
+    database.keyspace(name, KeyspaceOptions::new()).unwrap()
+}
+
+/// A closed database of these keyspaces, each with all keys and a value of its own.
+fn closed(keyspaces: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    for (name, value) in keyspaces {
+        let keyspace = keyspace(&database, name);
+        (0..KEYS).for_each(|number| keyspace.insert(number.to_be_bytes(), value).unwrap());
+    }
+    database.checkpoint().unwrap();
+    database.close().unwrap();
+    (directory, path)
+}
+
+/// Changes the data file.
+fn change(path: &Path, change: impl FnOnce(&mut [u8])) {
+    let data = path.join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    change(&mut bytes);
+    std::fs::write(data, bytes).unwrap();
+}
+
+/// The number of a block's kind, which stands in its header.
+const ENTRIES: u8 = 1;
+const FILTER: u8 = 4;
+
+fn is_of(bytes: &[u8], kind: u8) -> impl Fn(&usize) -> bool {
+    move |block| bytes[block * BLOCK + 8] == kind
+}
+
+#[test]
+fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
+    let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
+    let mut damaged = Vec::new();
+    change(&path, |bytes| {
+        let filter = (2..bytes.len() / BLOCK).find(is_of(bytes, FILTER)).unwrap();
+        let last = (2..filter).rev().find(is_of(bytes, ENTRIES)).unwrap();
+        // Two entry blocks, the index between, and the first of the filter.
+        damaged = [last - 3, last].into_iter().chain(last + 1..=filter).collect();
+        damaged.iter().for_each(|block| bytes[block * BLOCK + 1000] ^= 1);
+    });
+    let findings = open(&path).verify().unwrap().findings;
+    let mut told: Vec<_> =
+        findings.iter().map(|finding| finding.offset().unwrap() as usize / BLOCK).collect();
+    told.sort_unstable();
+    assert_eq!(told, damaged, "{findings:?}");
+}
