@@ -47,6 +47,29 @@ fn is_of(bytes: &[u8], kind: u8) -> impl Fn(&usize) -> bool {
     move |block| bytes[block * BLOCK + 8] == kind
 }
 
+/// A filter holds nothing that a user stored.
+#[test]
+fn a_rotten_filter_block_hides_no_entry() {
+    let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
+    let mut filter = 0;
+    change(&path, |bytes| {
+        filter = (2..bytes.len() / BLOCK).find(is_of(bytes, FILTER)).unwrap() * BLOCK;
+        bytes[filter + 1000] ^= 1;
+    });
+    let database = open(&path);
+    let keyspace = keyspace(&database, "k");
+    let keys: Vec<_> = (0..KEYS).map(u64::to_be_bytes).collect();
+    for keys in keys.chunks(500) {
+        let found = keyspace.multi_get(keys).unwrap();
+        assert!(found.iter().all(|value| *value.as_ref().unwrap() == [b'v'; 12]));
+    }
+    assert!(keys.iter().all(|key| keyspace.get(key).unwrap().unwrap() == [b'v'; 12]));
+    assert!((KEYS..2 * KEYS).all(|number| keyspace.get(number.to_be_bytes()).unwrap().is_none()));
+    let findings = database.verify().unwrap().findings;
+    let named: Vec<_> = findings.iter().map(chelonia::Error::offset).collect();
+    assert_eq!(named, [Some(filter as u64)], "{findings:?}");
+}
+
 #[test]
 fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
     let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
