@@ -39,6 +39,53 @@ fn change(path: &Path, change: impl FnOnce(&mut [u8])) {
     std::fs::write(data, bytes).unwrap();
 }
 
+#[test]
+fn a_rotten_leaf_block_closes_neither_its_keyspace_nor_the_database() {
+    let (_directory, path) = closed(&[("rotten", &[b'v'; 120]), ("sound", &[b's'; 120])]);
+    let mut rotten_block = 0;
+    change(&path, |bytes| {
+        let place = bytes.windows(64).position(|window| window == [b'v'; 64]).unwrap();
+        bytes[place] ^= 1;
+        rotten_block = place / BLOCK * BLOCK;
+    });
+    let database = open(&path);
+    let rotten = keyspace(&database, "rotten");
+    let lost: Vec<u64> =
+        (0..KEYS).filter(|number| rotten.get(number.to_be_bytes()).is_err()).collect();
+    assert!((1..100).contains(&lost.len()), "one block holds {} keys", lost.len());
+    // The drain meets the block; nothing of what is lost is written again.
+    for number in 0..300_000_u64 {
+        let number = number % KEYS;
+        if !lost.contains(&number) {
+            rotten.insert(number.to_be_bytes(), [b'w'; 120]).unwrap();
+        }
+    }
+    assert!(database.stats().background.drains > 3);
+    drop((rotten, database));
+    for read_only in [true, false] {
+        let builder = Database::builder(&path).memory(MEMORY_BYTES_MIN).read_only(read_only);
+        let database = builder.open().unwrap();
+        let (rotten, sound) = (keyspace(&database, "rotten"), keyspace(&database, "sound"));
+        for number in 0..KEYS {
+            let key = number.to_be_bytes();
+            assert_eq!(sound.get(key).unwrap().unwrap(), [b's'; 120]);
+            match rotten.get(key) {
+                Ok(value) => assert_eq!(value.unwrap(), [b'w'; 120]),
+                Err(error) => assert!(lost.contains(&number), "{error}"),
+            }
+        }
+        let findings = database.verify().unwrap().findings;
+        let named: Vec<_> = findings.iter().map(chelonia::Error::offset).collect();
+        assert_eq!(named, [Some(rotten_block as u64)], "{findings:?}");
+        if !read_only {
+            lost.iter().for_each(|number| rotten.insert(number.to_be_bytes(), "new").unwrap());
+            database.checkpoint().unwrap();
+            let again = |number: &u64| rotten.get(number.to_be_bytes()).unwrap().unwrap();
+            assert!(lost.iter().all(|number| again(number) == *b"new"));
+        }
+    }
+}
+
 /// The number of a block's kind, which stands in its header.
 const ENTRIES: u8 = 1;
 const FILTER: u8 = 4;

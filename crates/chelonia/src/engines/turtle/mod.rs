@@ -10,6 +10,7 @@
 //! | `plan` | what a pass does at a node |
 //! | `source` `shape` `output` | what a pass reads, how results are cut, what was written |
 //! | `pass` | the pass itself |
+//! | `damage` | what passes cannot read, and do without |
 //! | `counts` | what a pass gained and lost |
 //! | `lookup` `cursor` | reads |
 //! | `verify` | the check of everything |
@@ -24,7 +25,8 @@
 //! Locks: `writer` is held for a whole absorb; `newest` for moments; inside it nothing is taken.
 
 use self::codec::RootBlob;
-use self::counts::Counts;
+use self::counts::{Counts, Settled};
+use self::damage::Damage;
 use self::events::{Event, Events};
 use self::node::{Child, HEIGHT_MAX, Node, Summary};
 use self::output::Output;
@@ -48,6 +50,7 @@ use crate::storage::Storage;
 mod codec;
 mod counts;
 mod cursor;
+mod damage;
 mod describe;
 mod events;
 mod lookup;
@@ -146,6 +149,7 @@ struct Writer {
     options: TurtleOptions,
     /// Found by a walk when the first absorb needs them.
     counts: Option<Counts>,
+    damage: Damage,
 }
 
 /// A state of a tree.
@@ -188,12 +192,36 @@ impl Turtle {
             shared,
             newest: RwLock::new(Arc::new(version)),
             checkpoint_distance: AtomicU64::new(options.checkpoint_distance),
-            writer: Mutex::new(Writer { options, counts: None }),
+            writer: Mutex::new(Writer { options, counts: None, damage: Damage::default() }),
         })
     }
 
     fn newest(&self) -> Arc<TurtleVersion> {
         Arc::clone(&self.newest.read())
+    }
+
+    /// One try of an absorb, of which nothing is left if it fails.
+    fn try_absorb(
+        &self,
+        writer: &mut Writer,
+        version: &TurtleVersion,
+        updates: &dyn SortedUpdates,
+        work: &Work<'_>,
+    ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
+        let shared = &self.shared;
+        let output = Output::new(&shared.residence, &shared.events, writer.options.run);
+        let geometry = writer.options.geometry();
+        let grown = self.grow(version, updates, work, geometry, &output, &writer.damage);
+        let settled = match (grown, &mut writer.counts) {
+            (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
+            (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
+            (Err(error), _) => Err(error),
+        };
+        if settled.is_err() {
+            // The first error tells more than one of giving back would.
+            let _ = output.roll_back();
+        }
+        settled
     }
 
     /// Takes the updates into a new tree beside the newest one. Nothing is published.
@@ -204,6 +232,7 @@ impl Turtle {
         work: &Work<'_>,
         geometry: Geometry,
         output: &Output<'_>,
+        damage: &Damage,
     ) -> Result<(Arc<NodeSlot>, Summary)> {
         let shared = &self.shared;
         let old = shared.residence.load_owned(&version.root)?;
@@ -213,10 +242,13 @@ impl Turtle {
             events: &shared.events,
             geometry,
             output,
+            damage,
             progress: work.progress,
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
-        let mut grown = pass.root(&old, &incoming, *work.workers)?;
+        let grown = pass.root(&old, &incoming, *work.workers);
+        // What a survey met was not noted by a task.
+        let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
         drop(old);
         while grown.pivots.len() > geometry.pivots_max {
             let height = grown.height + 1;
@@ -253,21 +285,11 @@ impl Engine for Turtle {
             writer.counts = Some(Counts::walk(&self.shared.residence, &version.root)?);
         }
         writer.options.checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
-        let geometry = writer.options.geometry();
         let shared = &self.shared;
-        let output = Output::new(&shared.residence, &shared.events, writer.options.run);
-        let grown = self.grow(&version, updates, work, geometry, &output);
-        let settled = match (grown, &mut writer.counts) {
-            (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
-            (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
-            (Err(error), _) => Err(error),
-        };
-        let ((root, summary), settled) = match settled {
-            Ok(settled) => settled,
-            Err(error) => {
-                // The first error tells more than one of giving back would.
-                let _ = output.roll_back();
-                return Err(error);
+        let ((root, summary), settled) = loop {
+            match self.try_absorb(&mut writer, &version, updates, work) {
+                Err(_) if writer.damage.learn() => shared.events.add(Event::PassesRepeated, 1),
+                done => break done?,
             }
         };
         let blocks = |extents: &[OwnedExtent]| -> u64 {

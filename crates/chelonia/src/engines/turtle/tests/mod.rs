@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+mod damage;
 mod hostile;
 mod life;
 mod world;
