@@ -286,8 +286,17 @@ impl Engine for Turtle {
         }
         writer.options.checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
         let shared = &self.shared;
+        let told = AtomicU64::new(0);
         let ((root, summary), settled) = loop {
-            match self.try_absorb(&mut writer, &version, updates, work) {
+            let done = AtomicU64::new(0);
+            // What a pass that failed has told is not told again.
+            let progress = |ranks: u64| {
+                let now = done.fetch_add(ranks, Ordering::Relaxed) + ranks;
+                let before = told.fetch_max(now, Ordering::Relaxed);
+                (work.progress)(now.saturating_sub(before));
+            };
+            let work = Work { workers: work.workers, progress: &progress };
+            match self.try_absorb(&mut writer, &version, updates, &work) {
                 Err(_) if writer.damage.learn() => shared.events.add(Event::PassesRepeated, 1),
                 done => break done?,
             }

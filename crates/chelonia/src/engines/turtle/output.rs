@@ -107,13 +107,15 @@ impl<'t> Output<'t> {
         Ok(settled)
     }
 
-    /// Gives everything back that a pass allocated before it failed.
+    /// Gives everything back that a pass allocated before it failed; all that can be given back,
+    /// even if something cannot.
     pub fn roll_back(self) -> Result<()> {
         let ledger = self.ledger.into_inner();
         let storage = self.residence.storage();
         let runs = ledger.runs.values().map(|run| run.extent);
         let nodes = ledger.nodes.iter().map(|node| node.extent);
-        runs.chain(nodes).try_for_each(|extent| storage.free(extent))
+        let freed = runs.chain(nodes).map(|extent| storage.free(extent));
+        freed.fold(Ok(()), Result::and)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Blocks that cannot be read: they stop nothing but the reads that need them.
 
-use super::world::{Item, Model, Report, Updates, World, tiny};
+use super::world::{Item, Report, World, tiny};
 use super::{key_of, uniform, value};
-use crate::base::error::{ErrorKind, Result};
+use crate::base::error::ErrorKind;
 use crate::base::ids::BlockNo;
 use crate::base::rng::Rng;
 use crate::base::sync::Arc;
-use crate::engine::{Absorbed, Engine, Work};
+use crate::engine::Engine;
 use crate::engines::turtle::TurtleOptions;
 use crate::engines::turtle::counts::walk_nodes;
 use crate::engines::turtle::node::Node;
@@ -46,17 +46,6 @@ fn block(run: &Run, index: u32) -> BlockNo {
     BlockNo(run.reference().extent.start.0 + u64::from(index))
 }
 
-/// Absorbs, where a pass may have to begin anew.
-fn absorb(world: &mut World, batch: &Model) {
-    let absorbed = try_absorb(world, batch).unwrap();
-    world.note(batch, absorbed);
-}
-
-fn try_absorb(world: &World, batch: &Model) -> Result<Absorbed> {
-    let updates = Updates::new(batch.clone());
-    world.tree.absorb(&updates, &Work { workers: &world.workers, progress: &|_| {} })
-}
-
 /// How many keys of the model cannot be read; the others must be right.
 fn unreadable(world: &World) -> usize {
     let version = world.tree.version();
@@ -90,7 +79,7 @@ fn go_on(world: &mut World, rng: &mut Rng, rounds: usize) {
             let item = if rng.one_in(4) { Item::Deleted } else { value(rng, 92) };
             batch.insert(key, item);
         }
-        absorb(world, &batch);
+        world.absorb(batch);
     }
 }
 
@@ -159,7 +148,7 @@ fn a_damaged_list_of_large_values_is_found_in_the_entries() {
             let named: BTreeSet<_> = named(&world).into_iter().collect();
             assert_eq!(named, lists.into_iter().collect());
         }
-        absorb(&mut world, &batch);
+        world.absorb(batch);
         assert_eq!(unreadable(&world), 0);
     }
     assert_eq!(world.event("passes_repeated"), 0);

@@ -12,6 +12,7 @@ use crate::base::error::ErrorKind;
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::Engine;
+use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{Turtle, TurtleOptions};
 use crate::storage::io::fault::{Call, Fault};
 
@@ -334,4 +335,26 @@ fn readers_go_on_while_the_tree_changes() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn a_roll_back_gives_back_all_that_it_can() {
+    let mut rng = Rng::new(13);
+    let world = World::new(tiny(), 1);
+    let used = || world.storage.stats().space.used_blocks;
+    let before = used();
+    let shared = &world.tree.shared;
+    let output = Output::new(&shared.residence, &shared.events, world.options.run);
+    let mut runs = Vec::new();
+    for (key, item) in uniform(&mut rng, 3) {
+        let mut writer = output.run_writer();
+        writer.add(&key, item.update()).unwrap();
+        runs.push(writer.finish().unwrap().run);
+        output.give_back(writer);
+    }
+    // One extent is not there to be given back: an error, but no reason to keep the others.
+    world.storage.free(runs[0].reference().extent).unwrap();
+    let error = output.roll_back().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(used(), before);
 }
