@@ -144,8 +144,9 @@ struct Open<'g> {
     runs: Vec<Candidate<'g>>,
     /// Why what is older than those is not known, if it is not.
     failure: Option<Error>,
-    /// Where its newest run has it, if anywhere, when that is known.
-    span: Option<BlockSpan>,
+    /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the first
+    /// of them is among those that the round loads.
+    span: Option<(BlockSpan, usize)>,
 }
 
 /// The values of `keys` in the tree below `root`, in the order asked.
@@ -227,7 +228,7 @@ fn read_round<'g>(
             }
             Located::Missing(span) => (&mut index_blocks, span),
             Located::Span(span) => {
-                candidate.span = Some(span);
+                candidate.span = Some((span, data_blocks.len()));
                 (&mut data_blocks, span)
             }
         };
@@ -236,10 +237,9 @@ fn read_round<'g>(
         at += 1;
     }
     let storage = residence.storage();
-    // Held until the round is over, so that the blocks are there even if the cache could not keep
-    // them all.
+    // Held until the round is over: the cache may not keep them all.
     let _index = storage.load_many(&index_blocks, Priority::Index, guard)?;
-    let _data = storage.load_many(&data_blocks, Priority::Data, guard)?;
+    let data = storage.load_many(&data_blocks, Priority::Data, guard)?;
     let mut at = 0;
     while at < open.len() {
         let candidate = &mut open[at];
@@ -248,14 +248,12 @@ fn read_round<'g>(
             at += 1;
             continue;
         };
-        let span = match candidate.span.take() {
-            Some(span) => Some(span),
+        let hit = match candidate.span.take() {
+            Some((span, first)) => {
+                run.find_loaded(span, key, &data[first..first + span.blocks as usize])?
+            }
             // Its index block was just loaded; a cache that could not keep it reads it again.
-            None => run.locate(key, guard)?,
-        };
-        let hit = match span {
-            Some(span) => run.find_in(span, key, guard)?,
-            None => None,
+            None => read(run, key, guard)?,
         };
         match hit {
             Some(hit) => {

@@ -210,6 +210,16 @@ impl Run {
         Ok(hit.flatten())
     }
 
+    /// The same in the blocks of the span, which were loaded.
+    pub fn find_loaded(
+        &self,
+        span: BlockSpan,
+        key: &[u8],
+        blocks: &[CachedBlock<'_>],
+    ) -> Result<Option<RunHit>> {
+        self.show(span, BlockKind::Data, blocks, |block| find(&block, key))
+    }
+
     /// Joins the blocks of a span and shows it to `read`.
     fn show<T>(
         &self,

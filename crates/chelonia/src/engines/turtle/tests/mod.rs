@@ -14,6 +14,7 @@ use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::Engine;
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{Turtle, TurtleOptions};
+use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 
 fn key_of(number: u64) -> Vec<u8> {
@@ -357,4 +358,26 @@ fn a_roll_back_gives_back_all_that_it_can() {
     let error = output.roll_back().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
     assert_eq!(used(), before);
+}
+
+#[test]
+fn neighbours_that_are_got_together_read_each_block_once() {
+    let mut rng = Rng::new(14);
+    let options = TurtleOptions { leaf_bytes: 64 << 10, ..tiny() };
+    let mut world = World::new(options, 1);
+    world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
+    world.reopen();
+    let version = world.tree.version();
+    // The nodes, and the way to the leaf.
+    version.get(&key_of(400), world.storage.key_hash(&key_of(400))).unwrap();
+    let keys: Vec<_> = (100..160).map(key_of).collect();
+    let asked: Vec<_> =
+        keys.iter().map(|key| (key.as_slice(), world.storage.key_hash(key))).collect();
+    let before = world.storage.stats().file.blocks_read;
+    assert!(version.multi_get(&asked).unwrap().iter().all(Option::is_some));
+    let after = world.storage.stats().file.blocks_read;
+    let read = |kind: BlockKind| after[kind as usize] - before[kind as usize];
+    // 60 entries of 100 bytes lie in two or three blocks.
+    assert!((2..=3).contains(&read(BlockKind::Data)), "{} data blocks", read(BlockKind::Data));
+    assert!(read(BlockKind::Filter) <= 1, "{} filter blocks", read(BlockKind::Filter));
 }
