@@ -41,6 +41,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+use crate::base::workers::Workers;
 use crate::engine::{
     Absorbed, Engine, EngineStats, Found, OwnedExtent, VerifyReport, Version, Work,
 };
@@ -79,6 +80,11 @@ const LEAVES_PER_ABSORB: u64 = 32;
 /// The most levels of a buffer: a read asks a filter for each of them, at each node on its way.
 const LEVELS_MAX: usize = 6;
 
+/// All workers together build leaves of at most this part of the budget: one that is being built
+/// takes several times its weight, with hashes and what waits for the decision where to cut, and
+/// memtables and buffers of merges need their room.
+const LEAVES_PART: u64 = 16;
+
 /// A pivot is flushed when a whole leaf's weight waits for it.
 const FLUSH_PERCENT: u64 = 100;
 
@@ -113,7 +119,8 @@ impl TurtleOptions {
         }
     }
 
-    fn geometry(&self) -> Geometry {
+    /// The measures of a pass whose leaves weigh at most `leaf_max`.
+    fn geometry(&self, leaf_max: u64) -> Geometry {
         let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
         let leaf = match self.leaf_bytes {
             0 => power(self.checkpoint_distance / LEAVES_PER_ABSORB)
@@ -121,7 +128,7 @@ impl TurtleOptions {
             bytes => bytes,
         };
         Geometry {
-            leaf,
+            leaf: leaf.min(leaf_max),
             pivots_max: self.pivots_max.clamp(4, 256),
             levels_max: self.levels_max.clamp(1, 32),
             flush_percent: self.flush_percent.clamp(10, 1000),
@@ -196,6 +203,14 @@ impl Turtle {
         })
     }
 
+    /// How many of `workers` may build leaves at one time, and how large these may be, so that all
+    /// fit the budget.
+    fn room(&self, workers: Workers) -> (Workers, u64) {
+        let part = self.shared.residence.storage().budget().limit() / LEAVES_PART;
+        let workers = workers.at_most(usize::try_from(part / LEAF_AUTO_MIN).unwrap_or(usize::MAX));
+        (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
+    }
+
     fn newest(&self) -> Arc<TurtleVersion> {
         Arc::clone(&self.newest.read())
     }
@@ -210,8 +225,10 @@ impl Turtle {
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
         let output = Output::new(&shared.residence, &shared.events, writer.options.run);
-        let geometry = writer.options.geometry();
-        let grown = self.grow(version, updates, work, geometry, &output, &writer.damage);
+        let (workers, leaf_max) = self.room(*work.workers);
+        let work = Work { workers: &workers, progress: work.progress };
+        let geometry = writer.options.geometry(leaf_max);
+        let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
         let settled = match (grown, &mut writer.counts) {
             (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
             (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
