@@ -36,8 +36,9 @@
 //! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
 //! runs are checked.
 
-use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Segment, Summary, Totals};
-use super::residence::NodeSlot;
+use super::node::{
+    Child, HEIGHT_MAX, Node, NodeRef, NodeSlot, Part, Pivot, Segment, Summary, Totals,
+};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
@@ -58,17 +59,6 @@ const SEGMENT_SHARED: u8 = 1;
 pub(super) const LEVEL_MAX: u8 = 63;
 /// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
 const NODE_BYTES_MAX: u32 = 64 << 20;
-
-/// Where a node is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NodeRef {
-    /// The blocks.
-    pub extent: Extent,
-    /// The generation they were sealed with.
-    pub generation: Generation,
-    /// The bytes of the node in them.
-    pub bytes: u32,
-}
 
 impl NodeRef {
     /// The blocks that a node of so many bytes takes.

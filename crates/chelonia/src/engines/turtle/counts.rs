@@ -30,8 +30,8 @@
 //! flushed and which still waits in other pivots. They are charged to the budget; nothing bounds
 //! them but that segments are flushed in the end.
 
-use super::node::{Child, Node};
-use super::residence::{NodeSlot, Residence};
+use super::node::{Child, Node, NodeSlot};
+use super::residence::Residence;
 use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;

@@ -13,8 +13,8 @@
 //! Damage hides only what it must: a filter block that is damaged says maybe, and what lies behind
 //! it on the path fails a lookup only if nothing newer has the key.
 
-use super::node::{Child, Node};
-use super::residence::{NodeSlot, Residence};
+use super::node::{Child, Node, NodeSlot};
+use super::residence::Residence;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::Arc;

@@ -6,10 +6,10 @@
 //! Workers share it; builders are recycled between them, so that a pass touches fresh memory only
 //! once per worker.
 
-use super::codec::{self, NodeRef};
+use super::codec;
 use super::counts::{Counts, Ledger, Settled};
 use super::events::{Event, Events};
-use super::node::{Child, Node, Pivot, weight};
+use super::node::{Child, Node, NodeRef, Pivot, weight};
 use super::residence::Residence;
 use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};

@@ -10,8 +10,7 @@
 
 use super::TurtleVersion;
 use super::counts::{BlockSet, large_of};
-use super::node::{Child, Node, Part, Pivot, Summary, Totals};
-use super::residence::NodeSlot;
+use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary, Totals};
 use super::source::Stretch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
