@@ -141,6 +141,9 @@ fn load(run: &Run, first: u32, bytes: &mut [u8]) -> Result<()> {
     run.storage().read_blocks(run.block_no(first), run.reference().generation, bytes)
 }
 
+/// Is given each span, its bytes if they could be read, and where to tell what is wrong.
+pub(super) type VisitSpan<'a> = dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn RunReport) + 'a;
+
 /// Calls `visit` with every span of `kind` in these blocks of a run, joined, with its place; with
 /// `None` for each that is damaged.
 pub(super) fn visit_spans(
@@ -148,7 +151,7 @@ pub(super) fn visit_spans(
     blocks: Range<u32>,
     kind: BlockKind,
     report: &mut dyn RunReport,
-    visit: &mut dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn RunReport),
+    visit: &mut VisitSpan<'_>,
 ) {
     let mut first = blocks.start;
     while first < blocks.end {
