@@ -20,10 +20,10 @@
 //!   level, so it marks six at most. A terabyte in leaves of 256 KiB has 4.7 million of them, in
 //!   some 80 thousand nodes: if every node were fresh from a cut that would be half a million
 //!   marks, 16 MiB. What a cut marked is flushed in time, so there are far fewer.
-//! - Large values, by a bit for each block, in a window of the file that takes a part of the budget:
-//!   at a budget of 32 MiB, 2 MiB, which is 60 GiB of the file. Where large values lie beyond, the
-//!   tree is walked again for the next window: 18 times for a full terabyte. Walks but the first
-//!   read nodes and lists, and only of runs that have one.
+//! - Large values, by a bit for each block, in a window of the file that takes a part of the
+//!   budget: at a budget of 32 MiB, 2 MiB, which is 60 GiB of the file. Where large values lie
+//!   beyond, the tree is walked again for the next window: 18 times for a full terabyte. Walks but
+//!   the first read nodes and lists, and only of runs that have one.
 //!
 //! So a terabyte opens in 32 MiB. The counts themselves, which absorbs need, hold shared runs and
 //! large values that are listed twice: by a run, and by an older segment from which they were

@@ -144,8 +144,8 @@ struct Open<'g> {
     runs: Vec<Candidate<'g>>,
     /// Why what is older than those is not known, if it is not.
     failure: Option<Error>,
-    /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the first
-    /// of them is among those that the round loads.
+    /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the
+    /// first of them is among those that the round loads.
     span: Option<(BlockSpan, usize)>,
 }
 

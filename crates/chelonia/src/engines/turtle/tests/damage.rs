@@ -153,3 +153,29 @@ fn a_damaged_list_of_large_values_is_found_in_the_entries() {
     }
     assert_eq!(world.event("passes_repeated"), 0);
 }
+
+#[test]
+fn damage_again_and_again_stops_nothing() {
+    for seed in 0..6 {
+        let mut rng = Rng::new(seed);
+        let mut world = grown(&mut rng, 1);
+        for _ in 0..8 {
+            let all = runs(&world);
+            let mut places = BTreeSet::new();
+            for _ in 0..3 {
+                let run = &all[rng.below(all.len() as u64) as usize];
+                let blocks = u64::from(run.reference().extent.blocks);
+                places.insert(block(run, rng.below(blocks) as u32));
+            }
+            drop(all);
+            flip(&world, &Vec::from_iter(places));
+            if rng.one_in(2) {
+                world.reopen();
+            }
+            go_on(&mut world, &mut rng, 6);
+            unreadable(&world);
+        }
+        world.reopen();
+        assert!(!named(&world).is_empty() && unreadable(&world) < world.model.len() / 4);
+    }
+}
