@@ -251,7 +251,7 @@ pub struct Import {
     /// The format; by default what the file's name ends with, else tsv
     #[arg(long, value_enum)]
     pub format: Option<Format>,
-    /// The first line (of tsv or csv) is a heading
+    /// The first line (of tsv or csv) that is not empty is a heading
     #[arg(long)]
     pub header: bool,
     /// Tell bad lines and go on

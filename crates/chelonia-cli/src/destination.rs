@@ -3,7 +3,7 @@
 //! ```text
 //!   open      make `.chelonia-export-*` beside the file that was named
 //!   write     into it
-//!   finish    sync it, rename it over the name
+//!   finish    sync it, rename it over the name, sync the folder
 //!   dropped   before that: remove it
 //! ```
 //!
@@ -12,7 +12,7 @@
 //! 2. A file that is replaced keeps its permissions, and must be one that may be written to. Links
 //!    to it are followed.
 //! 3. What is no file, such as a named pipe or a device, is written to as it is; so is what stands
-//!    for an open file, as `/dev/stdout` does.
+//!    for an open file, as `/dev/stdout` does. A file in `/dev/shm` is a file.
 
 use crate::output::{Output, output};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -28,8 +28,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// How the names of unfinished files begin.
 const UNFINISHED: &str = ".chelonia-export-";
 
-/// Where links to open files are.
-const FOLDERS_OF_DEVICES: [&str; 2] = ["/dev", "/proc"];
+/// Names of open files; below the folders among them, too.
+const OPEN_FILES: [&str; 4] = ["/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
 
 /// The permissions of a new file, before the mask of the process.
 const MODE_NEW: u32 = 0o666;
@@ -65,8 +65,7 @@ impl Destination {
         }
         // This changes nothing, and fails if it may not be written to.
         let existing = OpenOptions::new().write(true).open(path)?;
-        let stands_for_another = FOLDERS_OF_DEVICES.iter().any(|folder| path.starts_with(folder));
-        if !metadata.is_file() || stands_for_another {
+        if !metadata.is_file() || is_open_file(path) {
             return Ok(Destination::Device(BufWriter::with_capacity(BUFFER_BYTES, existing)));
         }
         let path = path.canonicalize()?;
@@ -89,8 +88,8 @@ impl Destination {
             Destination::Beside(out, path) => {
                 let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
                 file.as_file().sync_all()?;
-                file.persist(path)?;
-                Ok(())
+                file.persist(&path)?;
+                sync_folder(&path)
             }
         }
     }
@@ -121,19 +120,39 @@ fn is_standard_output(metadata: &Metadata) -> bool {
     out.is_ok_and(|out| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino()))
 }
 
+/// True for a name that stands for a file which is open already.
+fn is_open_file(path: &Path) -> bool {
+    let of_a_process = path.starts_with("/proc") && path.iter().any(|part| part == "fd");
+    of_a_process || OPEN_FILES.iter().any(|name| path.starts_with(name))
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Makes a name in the folder durable, where the file system can and the folder may be read.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    use io::ErrorKind::{InvalidInput, PermissionDenied};
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        Err(error) if matches!(error.kind(), InvalidInput | PermissionDenied) => Ok(()),
+        synced => synced,
+    }
+}
+
 /// A new file in the folder of `path`.
 fn unfinished(path: &Path, permissions: Permissions) -> io::Result<BufWriter<NamedTempFile>> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let file = tempfile::Builder::new()
         .prefix(UNFINISHED)
         .permissions(permissions)
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
+        .tempfile_in(folder_of(path))?;
     Ok(BufWriter::with_capacity(BUFFER_BYTES, file))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap();
@@ -181,6 +200,24 @@ mod tests {
         assert_eq!(names(folder.path()), ["link", "out"]);
         let refused = Destination::open(folder.path()).err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::IsADirectory);
+    }
+
+    #[test]
+    fn a_file_below_dev_is_a_file_and_a_name_of_an_open_one_is_none() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = folder.path().join("out");
+        for content in ["first, and longer", "second"] {
+            let mut destination = Destination::open(&path).unwrap();
+            assert!(matches!(destination, Destination::Beside(..)));
+            destination.write_all(content.as_bytes()).unwrap();
+            destination.finish().unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
+        let open = File::options().write(true).open(&path).unwrap();
+        for folder in ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"] {
+            let name = Path::new(folder).join(open.as_raw_fd().to_string());
+            assert!(matches!(Destination::open(&name).unwrap(), Destination::Device(_)));
+        }
     }
 
     #[test]

@@ -136,7 +136,8 @@ impl<R: BufRead> Reader<R> {
                 place = place.after(&self.buffer[known..]);
             }
             let content = without_break(&self.buffer);
-            if std::mem::take(&mut self.skip_heading) || content.is_empty() {
+            // An empty line is no heading either.
+            if content.is_empty() || std::mem::take(&mut self.skip_heading) {
                 continue;
             }
             let entry = match self.format {
@@ -305,6 +306,19 @@ mod tests {
                     read_all(format, form, &file).into_iter().map(|record| record.entry).collect();
                 assert_eq!(back.unwrap(), entries(), "{format:?} {form:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_heading_is_the_first_line_that_is_not_empty() {
+        for (format, file) in [
+            (Format::Tsv, &b"\n\r\nkey\tvalue\nk\tv\n"[..]),
+            (Format::Csv, &b"\xef\xbb\xbf\nkey,value\nk,v\n"[..]),
+        ] {
+            let mut reader = Reader::new(file, format, Form::Text, true);
+            let first = reader.next().unwrap().unwrap();
+            assert_eq!(first.entry, Ok((b"k".to_vec(), b"v".to_vec())), "{format:?}");
+            assert_eq!(reader.next().unwrap(), None);
         }
     }
 

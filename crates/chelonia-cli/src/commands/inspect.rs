@@ -270,7 +270,7 @@ mod tests {
         // The structs may grow, and what they grow by shows here first: `name: value`, for groups
         // of figures too.
         let named = format!("{stats:?}").matches(": ").count();
-        let groups = ["memory", "io", "disk", "commits", "background", "keyspaces"].len()
+        let groups = ["memory", "io", "disk", "commits", "scans", "background", "keyspaces"].len()
             + ["engine_stats", "events"].len() * stats.keyspaces.len();
         let events: usize = stats.keyspaces.iter().map(|one| one.engine_stats.events.len()).sum();
         let printed = sections(&stats).iter().map(|(_, section)| section.len()).sum::<usize>()

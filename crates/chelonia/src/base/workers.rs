@@ -26,6 +26,18 @@ impl Workers {
         Self::new(1)
     }
 
+    /// The same with `threads` at most.
+    #[must_use]
+    pub fn at_most(self, threads: usize) -> Self {
+        Self::new(self.threads.min(threads))
+    }
+
+    /// How many threads there are at most.
+    #[must_use]
+    pub fn threads(self) -> usize {
+        self.threads
+    }
+
     /// Runs `task(0)` to `task(count - 1)`, each once, in any order. After the first failure no
     /// further task starts; the failure of the lowest task that failed is returned.
     pub fn run(&self, count: usize, task: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()> {

@@ -63,7 +63,9 @@ impl KeyspaceOptions {
     }
 
     /// The size of a full leaf, in bytes (4 KiB to 8 MiB). By default it follows the checkpoint
-    /// distance: a 32nd of it, from 256 KiB to 2 MiB. Fixed when it is created, if set.
+    /// distance: a 32nd of it, from 256 KiB to 2 MiB. Fixed when it is created, if set. New leaves
+    /// are smaller where the memory budget asks for it: all threads of a merge together build
+    /// leaves of at most a 16th of it, but none of less than 256 KiB for that.
     pub fn leaf_bytes(mut self, bytes: u32) -> Self {
         self.leaf_bytes = Some(bytes);
         self

@@ -161,7 +161,7 @@ impl View {
     ) -> Result<Merge<Box<dyn SortedStream + Send>>> {
         let mut layers: Vec<Box<dyn SortedStream + Send>> = Vec::new();
         for buffer in &self.buffers {
-            layers.push(Box::new(buffer.memtable.cursor(range.clone(), direction, at)));
+            layers.push(Box::new(buffer.memtable.cursor(range.clone(), direction, at)?));
         }
         let version = Arc::clone(self.version.version());
         layers.push(version.cursor(range.clone(), direction)?);

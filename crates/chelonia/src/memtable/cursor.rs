@@ -4,10 +4,13 @@
 //! handle to it. Inserts go on beside it; it gives what was there when it was made, and of keys
 //! and versions that come later none that is newer than its seqno.
 //!
+//! What its seqno sees is kept by a pin for as long as the cursor is used. Should a version that it
+//! needs be gone nevertheless, the cursor says so: a key that is missing would look like none.
+//!
 //! Thread-safety: for one thread at a time; it may move between threads.
 
 use super::art::{Settled, Tree, Walk};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
@@ -23,19 +26,24 @@ pub struct MemtableCursor {
 }
 
 impl MemtableCursor {
-    pub(super) fn new(tree: &Arc<Tree>, range: KeyRange, direction: Direction, at: SeqNo) -> Self {
+    pub(super) fn new(
+        tree: &Arc<Tree>,
+        range: KeyRange,
+        direction: Direction,
+        at: SeqNo,
+    ) -> Result<Self> {
         let bound = match direction {
             Direction::Ascending => &range.lower,
             Direction::Descending => &range.upper,
         };
         let walk = Walk::new(tree, direction, bound.as_ref().map(Vec::as_slice));
         let mut cursor = Self { walk, range, direction, at, ended: false };
-        cursor.go_on();
-        cursor
+        cursor.go_on()?;
+        Ok(cursor)
     }
 
     /// Goes to the next record that has a version at `at`, within the range.
-    fn go_on(&mut self) {
+    fn go_on(&mut self) -> Result<()> {
         while !self.ended {
             let within = self.walk.step()
                 && self.walk.key().is_some_and(|key| match self.direction {
@@ -44,16 +52,18 @@ impl MemtableCursor {
                 });
             if !within {
                 self.ended = true;
-                return;
+                return Ok(());
             }
             match self.walk.settle(self.at) {
-                Settled::Found => return,
+                Settled::Found => return Ok(()),
                 Settled::Absent => {}
                 Settled::Pruned => {
-                    debug_assert!(false, "a cursor's seqno is held by a snapshot");
+                    self.ended = true;
+                    return Err(Error::internal("a version that a pin needs was unlinked"));
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -67,7 +77,6 @@ impl SortedStream for MemtableCursor {
     }
 
     fn advance(&mut self) -> Result<()> {
-        self.go_on();
-        Ok(())
+        self.go_on()
     }
 }

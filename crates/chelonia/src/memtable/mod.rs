@@ -40,6 +40,7 @@ pub use cursor::MemtableCursor;
 pub use sorted::{Drained, SortedBatch};
 
 use crate::base::budget::Budget;
+use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
@@ -96,14 +97,14 @@ impl Memtable {
 
     /// The entries within `range` at `at`, tombstones included, in `direction`. It gives everything
     /// at or before `at` that was inserted before the call. A snapshot must hold `at` while the
-    /// cursor lives (or no insert may come any more).
-    #[must_use]
+    /// cursor lives (or no insert may come any more); without that a version that is gone is an
+    /// error.
     pub fn cursor(
         self: &Arc<Self>,
         range: KeyRange,
         direction: Direction,
         at: SeqNo,
-    ) -> MemtableCursor {
+    ) -> Result<MemtableCursor> {
         MemtableCursor::new(&self.tree, range, direction, at)
     }
 

@@ -10,6 +10,7 @@ mod bad_input;
 mod concurrency;
 mod crash;
 mod crash_threads;
+mod damage;
 mod faults;
 mod keyspaces;
 mod kill;

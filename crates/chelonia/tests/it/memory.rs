@@ -6,6 +6,7 @@ use chelonia::{Database, KeyspaceOptions, Result};
 use std::process::Command;
 
 const CHILD: &str = "CHELONIA_TEST_MEMORY";
+const CHILD_LEAVES: &str = "CHELONIA_TEST_LEAVES";
 const SLACK_BYTES: u64 = 16 << 20;
 
 /// The peak of the process's resident set, in bytes.
@@ -85,12 +86,39 @@ fn child_that_works_within_a_budget() {
     println!("peak {} of {}", peak_resident_bytes(), limit(budget));
 }
 
+/// Small entries in the largest leaves, merged by many threads.
+#[test]
+fn child_with_large_leaves() {
+    let Ok(arguments) = std::env::var(CHILD_LEAVES) else { return };
+    let (budget, path) = arguments.split_once(' ').unwrap();
+    let budget: u64 = budget.parse().unwrap();
+    let database = Database::builder(path).memory(budget).threads(4).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new().leaf_bytes(8 << 20)).unwrap();
+    let mut rng = Rng::new(1);
+    for _ in 0..1_500_000 {
+        keyspace.insert(rng.next_u64().to_be_bytes(), [1; 8]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    println!("counted {:?}", database.stats().memory);
+    println!("peak {} of {}", peak_resident_bytes(), limit(budget));
+}
+
 fn within_budget(mebibytes: u64) {
+    child_within(mebibytes, "memory::child_that_works_within_a_budget", CHILD);
+}
+
+#[test]
+fn the_largest_leaves_fit_the_least_budget() {
+    child_within(32, "memory::child_with_large_leaves", CHILD_LEAVES);
+}
+
+/// Runs `child` in a process of its own, which finds its arguments under the name `variable`.
+fn child_within(mebibytes: u64, child: &str, variable: &str) {
     let directory = tempfile::tempdir().unwrap();
     let arguments = format!("{} {}", mebibytes << 20, directory.path().join("database").display());
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "memory::child_that_works_within_a_budget", "--nocapture"])
-        .env(CHILD, arguments)
+        .args(["--exact", child, "--nocapture"])
+        .env(variable, arguments)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

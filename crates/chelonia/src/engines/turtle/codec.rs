@@ -36,8 +36,9 @@
 //! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
 //! runs are checked.
 
-use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Segment, Summary, Totals};
-use super::residence::NodeSlot;
+use super::node::{
+    Child, HEIGHT_MAX, Node, NodeRef, NodeSlot, Part, Pivot, Segment, Summary, Totals,
+};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
@@ -55,20 +56,9 @@ const ROOT_FORMAT: u8 = 1;
 /// The flag of a segment whose run another node refers to, too.
 const SEGMENT_SHARED: u8 = 1;
 /// No level is higher, whatever the options are.
-const LEVEL_MAX: u64 = 63;
+pub(super) const LEVEL_MAX: u8 = 63;
 /// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
 const NODE_BYTES_MAX: u32 = 64 << 20;
-
-/// Where a node is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NodeRef {
-    /// The blocks.
-    pub extent: Extent,
-    /// The generation they were sealed with.
-    pub generation: Generation,
-    /// The bytes of the node in them.
-    pub bytes: u32,
-}
 
 impl NodeRef {
     /// The blocks that a node of so many bytes takes.
@@ -282,11 +272,11 @@ fn decode_parts(
     let count = decoder.length(decoder.remaining() / 5)?;
     let mut parts: Vec<Part> = Vec::with_capacity(count);
     for _ in 0..count {
-        let level = u8::try_from(decoder.varint()?.min(LEVEL_MAX + 1)).unwrap_or(u8::MAX);
+        let level = u8::try_from(decoder.varint()?).unwrap_or(u8::MAX);
         let number = decoder.length(segments.len().saturating_sub(1))?;
         let totals = Totals::decode(decoder)?;
         let ordered = parts.last().is_none_or(|before| before.level <= level);
-        if !ordered || u64::from(level) > LEVEL_MAX {
+        if !ordered || level > LEVEL_MAX {
             return Err(decoder.damaged("the levels of a pivot are not in order"));
         }
         let Some((segment, used)) = segments.get_mut(number) else {

@@ -13,9 +13,26 @@
 //! ```
 //!
 //! Counting works on a copy of what changes, so that an error leaves the counts as they were.
+//!
+//! What a walk remembers is what can be met twice, and no more:
+//!
+//! - Runs that are marked as shared, by a node that was cut. A cut goes through at most one run a
+//!   level, so it marks six at most. A terabyte in leaves of 256 KiB has 4.7 million of them, in
+//!   some 80 thousand nodes: if every node were fresh from a cut that would be half a million
+//!   marks, 16 MiB. What a cut marked is flushed in time, so there are far fewer.
+//! - Large values, by a bit for each block, in a window of the file that takes a part of the
+//!   budget: at a budget of 32 MiB, 2 MiB, which is 60 GiB of the file. Where large values lie
+//!   beyond, the tree is walked again for the next window: 18 times for a full terabyte. Walks but
+//!   the first read nodes and lists, and only of runs that have one.
+//!
+//! So a terabyte opens in 32 MiB. The counts themselves, which absorbs need, hold shared runs and
+//! large values that are listed twice: by a run, and by an older segment from which they were
+//! flushed and which still waits in other pivots. They are charged to the budget; nothing bounds
+//! them but that segments are flushed in the end.
 
-use super::node::{Child, Node};
-use super::residence::{NodeSlot, Residence};
+use super::node::{Child, Node, NodeSlot};
+use super::residence::Residence;
+use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::LargeRef;
@@ -23,6 +40,16 @@ use crate::base::sync::{Arc, Ordering};
 use crate::engine::OwnedExtent;
 use crate::run::{Run, RunRef};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// What an entry of a map of counts takes, about, in bytes.
+const COUNT_BYTES: u64 = 32;
+
+/// What a chunk of a set of blocks takes, in bytes, and how many blocks it is for.
+const CHUNK_BYTES: u64 = 512 + 32;
+const CHUNK_BLOCKS: u64 = 4096;
+
+/// The part of the budget that a walk remembers large values in.
+const WINDOW_PART: u64 = 16;
 
 /// A set of block numbers, dense where it is used.
 #[derive(Default)]
@@ -39,6 +66,14 @@ impl BlockSet {
         let fresh = *word & bit == 0;
         *word |= bit;
         fresh
+    }
+
+    /// The same, after forgetting everything if there are more than so many chunks.
+    pub fn insert_bounded(&mut self, block: BlockNo, chunks_max: usize) -> bool {
+        if self.chunks.len() > chunks_max {
+            self.chunks.clear();
+        }
+        self.insert(block)
     }
 }
 
@@ -66,6 +101,7 @@ pub(super) struct Counts {
     runs: BTreeMap<BlockNo, u32>,
     /// References by runs to large values, by first block.
     large: BTreeMap<BlockNo, u32>,
+    charge: Option<Charge>,
 }
 
 /// What a pass changed: its notes, made as it goes.
@@ -113,23 +149,25 @@ impl Counts {
     /// Counts the references of the tree below `root`.
     pub fn walk(residence: &Residence, root: &Arc<NodeSlot>) -> Result<Self> {
         let mut counts = Self::default();
-        let (mut seen_runs, mut seen_large) = (BlockSet::default(), BlockSet::default());
-        walk_nodes(residence, root, &mut |_, node| {
-            for run in node.runs() {
-                let start = run.reference().extent.start;
-                if !seen_runs.insert(start) {
-                    *counts.runs.entry(start).or_insert(1) += 1;
-                    continue;
-                }
-                for large in large_of(&run)? {
-                    if !seen_large.insert(large.extent.start) {
-                        *counts.large.entry(large.extent.start).or_insert(1) += 1;
-                    }
-                }
+        let window = window_blocks(residence);
+        let memory = walk_references(residence, root, window, &mut |met| {
+            if let Met::Large(large, false) = met {
+                *counts.large.entry(large.extent.start).or_insert(1) += 1;
             }
             Ok(())
         })?;
+        counts.runs = memory.shared;
+        counts.runs.retain(|_, count| *count > 1);
+        counts.charge = Some(residence.storage().budget().charge(Use::Metadata, 0));
+        counts.count_memory();
         Ok(counts)
+    }
+
+    fn count_memory(&mut self) {
+        let bytes = (self.runs.len() + self.large.len()) as u64 * COUNT_BYTES;
+        if let Some(charge) = &mut self.charge {
+            charge.resize(bytes);
+        }
     }
 
     /// Applies the notes of a pass.
@@ -163,6 +201,7 @@ impl Counts {
         settled.lost.extend(&ledger.nodes_retired);
         commit(&mut self.runs, runs);
         commit(&mut self.large, large);
+        self.count_memory();
         Ok(settled)
     }
 
@@ -259,38 +298,116 @@ pub(super) fn walk_nodes(
     Ok(())
 }
 
+/// What a walk over references comes to.
+pub(super) enum Met<'a> {
+    /// A node.
+    Node(&'a NodeSlot),
+    /// A run, for the first time.
+    Run(&'a Run),
+    /// A large value; true for the first time.
+    Large(&'a LargeRef, bool),
+}
+
+/// What a walk over references remembered.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// Runs marked as shared, by first block: how many nodes refer to them.
+    pub shared: BTreeMap<BlockNo, u32>,
+    /// The most chunks of a set of blocks at one time.
+    pub chunks_max: usize,
+    /// How often the tree was walked.
+    pub walks: u32,
+}
+
+/// How many blocks of the file a walk remembers large values of.
+fn window_blocks(residence: &Residence) -> u64 {
+    let part = residence.storage().budget().limit() / WINDOW_PART;
+    (part / CHUNK_BYTES).max(1) * CHUNK_BLOCKS
+}
+
+/// Visits everything that the tree below `root` refers to, and tells what it remembered: see the
+/// head of the file.
+pub(super) fn walk_references(
+    residence: &Residence,
+    root: &Arc<NodeSlot>,
+    window_blocks: u64,
+    visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
+) -> Result<Memory> {
+    let mut memory = Memory::default();
+    let mut charge = residence.storage().budget().charge(Use::Work, 0);
+    let mut window = 0..window_blocks;
+    loop {
+        let is_first = memory.walks == 0;
+        let (mut shared, mut large) = (BTreeMap::new(), BlockSet::default());
+        let mut beyond: Option<u64> = None;
+        walk_nodes(residence, root, &mut |slot, node| {
+            if is_first {
+                visit(Met::Node(slot))?;
+            }
+            let marked = marked(node);
+            for run in node.runs() {
+                let start = run.reference().extent.start;
+                if marked.contains(&start) {
+                    let count = shared.entry(start).or_insert(0);
+                    *count += 1;
+                    if *count > 1 {
+                        continue;
+                    }
+                }
+                if is_first {
+                    visit(Met::Run(&run))?;
+                }
+                for value in large_of(&run)? {
+                    let block = value.extent.start;
+                    if block.0 >= window.end {
+                        beyond = Some(beyond.map_or(block.0, |least| least.min(block.0)));
+                    } else if block.0 >= window.start {
+                        visit(Met::Large(&value, large.insert(block)))?;
+                    }
+                }
+            }
+            let bytes = shared.len() as u64 * COUNT_BYTES + large.chunks.len() as u64 * CHUNK_BYTES;
+            if charge.bytes() != bytes {
+                charge.resize(bytes);
+            }
+            Ok(())
+        })?;
+        memory.walks += 1;
+        memory.chunks_max = memory.chunks_max.max(large.chunks.len());
+        memory.shared = shared;
+        let Some(next) = beyond else { return Ok(memory) };
+        // Aligned to chunks, so that as many are used as there is room for.
+        let next = next / CHUNK_BLOCKS * CHUNK_BLOCKS;
+        window = next..next.saturating_add(window_blocks);
+    }
+}
+
+/// The segments of a node that it marks as shared.
+fn marked(node: &Node) -> BTreeSet<BlockNo> {
+    let segments = node.segments().into_iter();
+    segments
+        .filter(|segment| segment.shared.load(Ordering::Relaxed))
+        .map(|segment| segment.run.reference().extent.start)
+        .collect()
+}
+
 /// Visits every extent of the tree below `root` once.
 pub(super) fn walk_extents(
     residence: &Residence,
     root: &Arc<NodeSlot>,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
-    let (mut seen_runs, mut seen_large) = (BlockSet::default(), BlockSet::default());
-    walk_nodes(residence, root, &mut |slot, node| {
-        if let Some(place) = slot.reference() {
+    let window = window_blocks(residence);
+    walk_references(residence, root, window, &mut |met| match met {
+        Met::Node(slot) => slot.reference().map_or(Ok(()), |place| {
             let (extent, generation) = (place.extent, place.generation);
-            visit(OwnedExtent { extent, generation, large_value: false })?;
-        }
-        let shared: BTreeSet<BlockNo> = node
-            .segments()
-            .iter()
-            .filter(|segment| segment.shared.load(Ordering::Relaxed))
-            .map(|segment| segment.run.reference().extent.start)
-            .collect();
-        for run in node.runs() {
-            let start = run.reference().extent.start;
-            if shared.contains(&start) && !seen_runs.insert(start) {
-                continue;
-            }
-            visit(run_extent(run.reference()))?;
-            for large in large_of(&run)? {
-                if seen_large.insert(large.extent.start) {
-                    visit(OwnedExtent::from(&large))?;
-                }
-            }
-        }
-        Ok(())
-    })
+            visit(OwnedExtent { extent, generation, large_value: false })
+        }),
+        Met::Run(run) => visit(run_extent(run.reference())),
+        Met::Large(large, true) => visit(OwnedExtent::from(large)),
+        Met::Large(_, false) => Ok(()),
+    })?;
+    Ok(())
 }
 
 #[cfg(test)]

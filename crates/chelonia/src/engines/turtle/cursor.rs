@@ -15,8 +15,7 @@
 //! in memory. It belongs to one user, on any thread.
 
 use super::TurtleVersion;
-use super::node::{Child, Node};
-use super::residence::NodeSlot;
+use super::node::{Child, Node, NodeSlot};
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};

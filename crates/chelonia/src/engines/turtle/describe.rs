@@ -1,8 +1,7 @@
 //! The shape of a tree as text: nodes, pivots, leaves, buffered runs.
 
 use super::TurtleVersion;
-use super::node::{Child, Node, Totals};
-use super::residence::NodeSlot;
+use super::node::{Child, Node, NodeSlot, Totals};
 use crate::base::error::{Error, Result};
 use crate::base::sync::{Arc, Ordering};
 use std::fmt::Write;

@@ -41,6 +41,10 @@ events! {
     RootGrown = "root_grown",
     /// The tree became one lower.
     RootShrunk = "root_shrunk",
+    /// Pivots that were left as they were because what is there cannot be read.
+    PivotsStuck = "pivots_stuck",
+    /// Passes that began anew because something could not be read.
+    PassesRepeated = "passes_repeated",
     /// New levels put on top of a buffer.
     LevelsAdded = "levels_added",
     /// Levels merged into a newer one.

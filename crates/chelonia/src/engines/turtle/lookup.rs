@@ -9,15 +9,18 @@
 //! Many lookups go in rounds: all walk, all missing filters are read together, then the data blocks
 //! of every key's next candidate, until every key is decided. Round by round the reads of different
 //! keys overlap.
+//!
+//! Damage hides only what it must: a filter block that is damaged says maybe, and what lies behind
+//! it on the path fails a lookup only if nothing newer has the key.
 
-use super::node::{Child, Node};
-use super::residence::{NodeSlot, Residence};
+use super::node::{Child, Node, NodeSlot};
+use super::residence::Residence;
 use crate::base::checksum::KeyHash;
-use crate::base::error::Result;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::Arc;
 use crate::engine::Found;
 use crate::run::{BlockSpan, FilterState, Located, Run, RunHit};
-use crate::storage::cache::{CachedExtent, Priority};
+use crate::storage::cache::{CachedBlock, CachedExtent, Priority};
 use crossbeam_epoch::Guard;
 
 /// Keys of one round: their blocks are in memory at once.
@@ -76,50 +79,74 @@ pub(super) fn get(
     let guard = crossbeam_epoch::pin();
     // Undecided runs, newest first, with the filter block that is missing. Stays empty, and costs
     // nothing, while filters are in memory.
-    let mut undecided: Vec<(&Arc<Run>, Option<u32>)> = Vec::new();
-    let hit =
-        walk(residence, root, key, &guard, &mut |run| match run.filter_state(hash, &guard)? {
-            FilterState::No => Ok(None),
-            FilterState::Maybe if undecided.is_empty() => read(run, key, &guard),
-            FilterState::Maybe => {
-                undecided.push((run, None));
-                Ok(None)
-            }
-            FilterState::Missing(block) => {
-                undecided.push((run, Some(block)));
-                Ok(None)
-            }
-        })?;
-    if hit.is_some() || undecided.is_empty() {
-        return Ok(hit.and_then(answer));
-    }
-    let missing: Vec<(&CachedExtent, u32)> = undecided
-        .iter()
-        .filter_map(|(run, block)| block.map(|block| (&**run.cached(), block)))
-        .collect();
-    let loaded = residence.storage().load_many(&missing, Priority::Filter, &guard)?;
-    let mut loaded = loaded.iter();
-    for (run, block) in undecided {
-        if block.is_some()
-            && let Some(bytes) = loaded.next()
-            && !run.may_contain_in(hash, bytes)?
-        {
-            continue;
+    let mut undecided: Vec<Candidate<'_>> = Vec::new();
+    let walked = walk(residence, root, key, &guard, &mut |run| {
+        match run.filter_state(hash, &guard) {
+            FilterState::No => {}
+            FilterState::Maybe if undecided.is_empty() => return read(run, key, &guard),
+            FilterState::Maybe => undecided.push((run, None)),
+            FilterState::Missing(block) => undecided.push((run, Some(block))),
         }
-        if let Some(hit) = read(run, key, &guard)? {
+        Ok(None)
+    });
+    if undecided.is_empty() {
+        return walked.map(|hit| hit.and_then(answer));
+    }
+    let filters = load_filters(residence, &undecided, &guard)?;
+    for ((run, _), filter) in undecided.iter().zip(filters) {
+        if filter.is_none_or(|bytes| run.may_contain_in(hash, &bytes))
+            && let Some(hit) = read(run, key, &guard)?
+        {
             return Ok(answer(hit));
         }
     }
-    Ok(None)
+    walked.map(|hit| hit.and_then(answer))
+}
+
+/// A run that may hold a key, with the filter block to be asked first.
+type Candidate<'g> = (&'g Arc<Run>, Option<u32>);
+
+/// Loads the filter blocks that are missing, together: of each candidate the block, or `None` if
+/// there is none to ask or it is damaged.
+fn load_filters<'g>(
+    residence: &Residence,
+    candidates: &[Candidate<'g>],
+    guard: &'g Guard,
+) -> Result<Vec<Option<CachedBlock<'g>>>> {
+    let missing: Vec<(&CachedExtent, u32)> = candidates
+        .iter()
+        .filter_map(|(run, block)| block.map(|block| (&**run.cached(), block)))
+        .collect();
+    let together = residence.storage().load_many(&missing, Priority::Filter, guard);
+    let mut loaded: Vec<Option<CachedBlock<'g>>> = match together {
+        Ok(loaded) => loaded.into_iter().map(Some).collect(),
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            let each = missing.iter().map(|(extent, block)| {
+                match extent.block(*block, Priority::Filter, guard) {
+                    Ok(bytes) => Ok(Some(bytes)),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
+                    Err(error) => Err(error),
+                }
+            });
+            each.collect::<Result<_>>()?
+        }
+        Err(error) => return Err(error),
+    };
+    let mut loaded = loaded.drain(..);
+    let of = |(_, block): &Candidate<'g>| block.and_then(|_| loaded.next().flatten());
+    Ok(candidates.iter().map(of).collect())
 }
 
 /// A key of a round that is not decided.
 struct Open<'g> {
     index: usize,
-    /// Runs that may hold it, the newest last, with the filter block to be asked first.
-    runs: Vec<(&'g Arc<Run>, Option<u32>)>,
-    /// Where its newest run has it, if anywhere, when that is known.
-    span: Option<BlockSpan>,
+    /// Runs that may hold it, the newest last.
+    runs: Vec<Candidate<'g>>,
+    /// Why what is older than those is not known, if it is not.
+    failure: Option<Error>,
+    /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the
+    /// first of them is among those that the round loads.
+    span: Option<(BlockSpan, usize)>,
 }
 
 /// The values of `keys` in the tree below `root`, in the order asked.
@@ -135,16 +162,16 @@ pub(super) fn multi_get(
         let mut open = Vec::with_capacity(keys.len());
         for (index, (key, hash)) in keys.iter().enumerate() {
             let mut runs = Vec::new();
-            walk(residence, root, key, &guard, &mut |run| {
-                match run.filter_state(*hash, &guard)? {
+            let walked = walk(residence, root, key, &guard, &mut |run| {
+                match run.filter_state(*hash, &guard) {
                     FilterState::No => {}
                     FilterState::Maybe => runs.push((run, None)),
                     FilterState::Missing(block) => runs.push((run, Some(block))),
                 }
                 Ok(None::<()>)
-            })?;
+            });
             runs.reverse();
-            open.push(Open { index, runs, span: None });
+            open.push(Open { index, runs, failure: walked.err(), span: None });
         }
         ask_filters(residence, keys, &mut open, &guard)?;
         while !open.is_empty() {
@@ -162,29 +189,16 @@ fn ask_filters<'g>(
     open: &mut [Open<'g>],
     guard: &'g Guard,
 ) -> Result<()> {
-    let missing: Vec<(&CachedExtent, u32)> = open
-        .iter()
-        .flat_map(|open| &open.runs)
-        .filter_map(|(run, block)| block.map(|block| (&**run.cached(), block)))
-        .collect();
-    if missing.is_empty() {
+    let all: Vec<_> = open.iter().flat_map(|open| &open.runs).copied().collect();
+    if all.iter().all(|(_, block)| block.is_none()) {
         return Ok(());
     }
-    let loaded = residence.storage().load_many(&missing, Priority::Filter, guard)?;
-    let mut loaded = loaded.iter();
+    let mut filters = load_filters(residence, &all, guard)?.into_iter();
     for open in open {
         let hash = keys[open.index].1;
-        let mut kept = Vec::with_capacity(open.runs.len());
-        for (run, block) in open.runs.drain(..) {
-            let maybe = match block.and_then(|_| loaded.next()) {
-                Some(bytes) => run.may_contain_in(hash, bytes)?,
-                None => true,
-            };
-            if maybe {
-                kept.push((run, None));
-            }
-        }
-        open.runs = kept;
+        open.runs.retain(|(run, _)| {
+            filters.next().flatten().is_none_or(|bytes| run.may_contain_in(hash, &bytes))
+        });
     }
     Ok(())
 }
@@ -203,7 +217,7 @@ fn read_round<'g>(
     while at < open.len() {
         let candidate = &mut open[at];
         let Some((run, _)) = candidate.runs.last().copied() else {
-            open.swap_remove(at);
+            open.swap_remove(at).failure.map_or(Ok(()), Err)?;
             continue;
         };
         let cached: &CachedExtent = run.cached();
@@ -214,7 +228,7 @@ fn read_round<'g>(
             }
             Located::Missing(span) => (&mut index_blocks, span),
             Located::Span(span) => {
-                candidate.span = Some(span);
+                candidate.span = Some((span, data_blocks.len()));
                 (&mut data_blocks, span)
             }
         };
@@ -223,10 +237,9 @@ fn read_round<'g>(
         at += 1;
     }
     let storage = residence.storage();
-    // Held until the round is over, so that the blocks are there even if the cache could not keep
-    // them all.
+    // Held until the round is over: the cache may not keep them all.
     let _index = storage.load_many(&index_blocks, Priority::Index, guard)?;
-    let _data = storage.load_many(&data_blocks, Priority::Data, guard)?;
+    let data = storage.load_many(&data_blocks, Priority::Data, guard)?;
     let mut at = 0;
     while at < open.len() {
         let candidate = &mut open[at];
@@ -235,14 +248,12 @@ fn read_round<'g>(
             at += 1;
             continue;
         };
-        let span = match candidate.span.take() {
-            Some(span) => Some(span),
+        let hit = match candidate.span.take() {
+            Some((span, first)) => {
+                run.find_loaded(span, key, &data[first..first + span.blocks as usize])?
+            }
             // Its index block was just loaded; a cache that could not keep it reads it again.
-            None => run.locate(key, guard)?,
-        };
-        let hit = match span {
-            Some(span) => run.find_in(span, key, guard)?,
-            None => None,
+            None => read(run, key, guard)?,
         };
         match hit {
             Some(hit) => {

@@ -10,6 +10,7 @@
 //! | `plan` | what a pass does at a node |
 //! | `source` `shape` `output` | what a pass reads, how results are cut, what was written |
 //! | `pass` | the pass itself |
+//! | `damage` | what passes cannot read, and do without |
 //! | `counts` | what a pass gained and lost |
 //! | `lookup` `cursor` | reads |
 //! | `verify` | the check of everything |
@@ -24,13 +25,14 @@
 //! Locks: `writer` is held for a whole absorb; `newest` for moments; inside it nothing is taken.
 
 use self::codec::RootBlob;
-use self::counts::Counts;
+use self::counts::{Counts, Settled};
+use self::damage::Damage;
 use self::events::{Event, Events};
-use self::node::{Child, HEIGHT_MAX, Node, Summary};
+use self::node::{Child, HEIGHT_MAX, Node, NodeSlot, Summary};
 use self::output::Output;
 use self::pass::{Grown, Pass};
 use self::plan::Geometry;
-use self::residence::{NodeSlot, Residence};
+use self::residence::Residence;
 use self::source::Incoming;
 use super::EngineOptions;
 use crate::base::checksum::KeyHash;
@@ -39,6 +41,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+use crate::base::workers::Workers;
 use crate::engine::{
     Absorbed, Engine, EngineStats, Found, OwnedExtent, VerifyReport, Version, Work,
 };
@@ -48,6 +51,7 @@ use crate::storage::Storage;
 mod codec;
 mod counts;
 mod cursor;
+mod damage;
 mod describe;
 mod events;
 mod lookup;
@@ -75,6 +79,11 @@ const LEAVES_PER_ABSORB: u64 = 32;
 
 /// The most levels of a buffer: a read asks a filter for each of them, at each node on its way.
 const LEVELS_MAX: usize = 6;
+
+/// All workers together build leaves of at most this part of the budget: one that is being built
+/// takes several times its weight, with hashes and what waits for the decision where to cut, and
+/// memtables and buffers of merges need their room.
+const LEAVES_PART: u64 = 16;
 
 /// A pivot is flushed when a whole leaf's weight waits for it.
 const FLUSH_PERCENT: u64 = 100;
@@ -110,7 +119,8 @@ impl TurtleOptions {
         }
     }
 
-    fn geometry(&self) -> Geometry {
+    /// The measures of a pass whose leaves weigh at most `leaf_max`.
+    fn geometry(&self, leaf_max: u64) -> Geometry {
         let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
         let leaf = match self.leaf_bytes {
             0 => power(self.checkpoint_distance / LEAVES_PER_ABSORB)
@@ -118,7 +128,7 @@ impl TurtleOptions {
             bytes => bytes,
         };
         Geometry {
-            leaf,
+            leaf: leaf.min(leaf_max),
             pivots_max: self.pivots_max.clamp(4, 256),
             levels_max: self.levels_max.clamp(1, 32),
             flush_percent: self.flush_percent.clamp(10, 1000),
@@ -146,6 +156,7 @@ struct Writer {
     options: TurtleOptions,
     /// Found by a walk when the first absorb needs them.
     counts: Option<Counts>,
+    damage: Damage,
 }
 
 /// A state of a tree.
@@ -188,12 +199,46 @@ impl Turtle {
             shared,
             newest: RwLock::new(Arc::new(version)),
             checkpoint_distance: AtomicU64::new(options.checkpoint_distance),
-            writer: Mutex::new(Writer { options, counts: None }),
+            writer: Mutex::new(Writer { options, counts: None, damage: Damage::default() }),
         })
+    }
+
+    /// How many of `workers` may build leaves at one time, and how large these may be, so that all
+    /// fit the budget.
+    fn room(&self, workers: Workers) -> (Workers, u64) {
+        let part = self.shared.residence.storage().budget().limit() / LEAVES_PART;
+        let workers = workers.at_most(usize::try_from(part / LEAF_AUTO_MIN).unwrap_or(usize::MAX));
+        (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
     }
 
     fn newest(&self) -> Arc<TurtleVersion> {
         Arc::clone(&self.newest.read())
+    }
+
+    /// One try of an absorb, of which nothing is left if it fails.
+    fn try_absorb(
+        &self,
+        writer: &mut Writer,
+        version: &TurtleVersion,
+        updates: &dyn SortedUpdates,
+        work: &Work<'_>,
+    ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
+        let shared = &self.shared;
+        let output = Output::new(&shared.residence, &shared.events, writer.options.run);
+        let (workers, leaf_max) = self.room(*work.workers);
+        let work = Work { workers: &workers, progress: work.progress };
+        let geometry = writer.options.geometry(leaf_max);
+        let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
+        let settled = match (grown, &mut writer.counts) {
+            (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
+            (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
+            (Err(error), _) => Err(error),
+        };
+        if settled.is_err() {
+            // The first error tells more than one of giving back would.
+            let _ = output.roll_back();
+        }
+        settled
     }
 
     /// Takes the updates into a new tree beside the newest one. Nothing is published.
@@ -204,6 +249,7 @@ impl Turtle {
         work: &Work<'_>,
         geometry: Geometry,
         output: &Output<'_>,
+        damage: &Damage,
     ) -> Result<(Arc<NodeSlot>, Summary)> {
         let shared = &self.shared;
         let old = shared.residence.load_owned(&version.root)?;
@@ -213,10 +259,13 @@ impl Turtle {
             events: &shared.events,
             geometry,
             output,
+            damage,
             progress: work.progress,
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
-        let mut grown = pass.root(&old, &incoming, *work.workers)?;
+        let grown = pass.root(&old, &incoming, *work.workers);
+        // What a survey met was not noted by a task.
+        let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
         drop(old);
         while grown.pivots.len() > geometry.pivots_max {
             let height = grown.height + 1;
@@ -253,21 +302,20 @@ impl Engine for Turtle {
             writer.counts = Some(Counts::walk(&self.shared.residence, &version.root)?);
         }
         writer.options.checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
-        let geometry = writer.options.geometry();
         let shared = &self.shared;
-        let output = Output::new(&shared.residence, &shared.events, writer.options.run);
-        let grown = self.grow(&version, updates, work, geometry, &output);
-        let settled = match (grown, &mut writer.counts) {
-            (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
-            (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
-            (Err(error), _) => Err(error),
-        };
-        let ((root, summary), settled) = match settled {
-            Ok(settled) => settled,
-            Err(error) => {
-                // The first error tells more than one of giving back would.
-                let _ = output.roll_back();
-                return Err(error);
+        let told = AtomicU64::new(0);
+        let ((root, summary), settled) = loop {
+            let done = AtomicU64::new(0);
+            // What a pass that failed has told is not told again.
+            let progress = |ranks: u64| {
+                let now = done.fetch_add(ranks, Ordering::Relaxed) + ranks;
+                let before = told.fetch_max(now, Ordering::Relaxed);
+                (work.progress)(now.saturating_sub(before));
+            };
+            let work = Work { workers: work.workers, progress: &progress };
+            match self.try_absorb(&mut writer, &version, updates, &work) {
+                Err(_) if writer.damage.learn() => shared.events.add(Event::PassesRepeated, 1),
+                done => break done?,
             }
         };
         let blocks = |extents: &[OwnedExtent]| -> u64 {

@@ -19,14 +19,19 @@
 //! 5. What is in a part is newer than what is in later parts of the pivot, and that is newer than
 //!    what is in the child.
 //!
-//! A node never changes; whoever holds it may read it from any thread.
+//! A node never changes; whoever holds it may read it from any thread. What refers to it is a
+//! [`NodeSlot`], which may hold it or not: `residence.rs` tells how it comes and goes.
 
-use super::residence::NodeSlot;
+use super::events::{Event, Events};
 use crate::base::budget::Charge;
+use crate::base::epoch::EpochSlot;
+use crate::base::ids::{Extent, Generation};
 use crate::base::keys::head64;
+use crate::base::residents::{Resident, Residents};
 use crate::base::stream::Update;
-use crate::base::sync::{Arc, AtomicBool};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crate::run::Run;
+use crossbeam_epoch::Guard;
 use std::ops::AddAssign;
 
 /// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
@@ -290,5 +295,82 @@ impl Node {
         let runs =
             runs.map(|run| RUN_BYTES + SLOT_BYTES * u64::from(run.reference().extent.blocks));
         self.heap_bytes() + runs.sum::<u64>()
+    }
+}
+
+/// Where a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NodeRef {
+    /// The blocks.
+    pub extent: Extent,
+    /// The generation they were sealed with.
+    pub generation: Generation,
+    /// The bytes of the node in them.
+    pub bytes: u32,
+}
+
+/// The place of a node: on disk always, in memory sometimes.
+pub(super) struct NodeSlot {
+    /// `None` for the root of an empty tree.
+    reference: Option<NodeRef>,
+    height: u8,
+    pub node: EpochSlot<Arc<Node>>,
+    /// Looked at since the clock last passed.
+    pub used: AtomicBool,
+    /// The footprint of the node while it is resident.
+    pub bytes: AtomicU64,
+    clock: Arc<Residents>,
+    events: Arc<Events>,
+}
+
+impl NodeSlot {
+    /// The place of the node at `reference`, absent.
+    pub fn absent(
+        reference: Option<NodeRef>,
+        height: u8,
+        clock: Arc<Residents>,
+        events: Arc<Events>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            reference,
+            height,
+            node: EpochSlot::empty(),
+            used: AtomicBool::new(true),
+            bytes: AtomicU64::new(0),
+            clock,
+            events,
+        })
+    }
+
+    /// Where the node is; `None` for the root of an empty tree.
+    pub fn reference(&self) -> Option<NodeRef> {
+        self.reference
+    }
+
+    /// The node's height.
+    pub fn height(&self) -> u8 {
+        self.height
+    }
+}
+
+impl Resident for NodeSlot {
+    fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    fn evict(&self, guard: &Guard) -> u64 {
+        // Taken before the slot is cleared: from then on another thread may load the node again and
+        // put the bytes of that in.
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        if self.node.clear(guard) {
+            self.events.add(Event::NodesEvicted, 1);
+        }
+        bytes
+    }
+}
+
+impl Drop for NodeSlot {
+    fn drop(&mut self) {
+        self.clock.forget(*self.bytes.get_mut());
     }
 }

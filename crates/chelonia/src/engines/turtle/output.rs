@@ -6,10 +6,10 @@
 //! Workers share it; builders are recycled between them, so that a pass touches fresh memory only
 //! once per worker.
 
-use super::codec::{self, NodeRef};
+use super::codec;
 use super::counts::{Counts, Ledger, Settled};
 use super::events::{Event, Events};
-use super::node::{Child, Node, Pivot, weight};
+use super::node::{Child, Node, NodeRef, Pivot, weight};
 use super::residence::Residence;
 use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
@@ -107,13 +107,15 @@ impl<'t> Output<'t> {
         Ok(settled)
     }
 
-    /// Gives everything back that a pass allocated before it failed.
+    /// Gives everything back that a pass allocated before it failed; all that can be given back,
+    /// even if something cannot.
     pub fn roll_back(self) -> Result<()> {
         let ledger = self.ledger.into_inner();
         let storage = self.residence.storage();
         let runs = ledger.runs.values().map(|run| run.extent);
         let nodes = ledger.nodes.iter().map(|node| node.extent);
-        runs.chain(nodes).try_for_each(|extent| storage.free(extent))
+        let freed = runs.chain(nodes).map(|extent| storage.free(extent));
+        freed.fold(Ok(()), Result::and)
     }
 }
 

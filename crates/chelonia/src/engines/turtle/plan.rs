@@ -70,6 +70,8 @@ pub(super) struct Figures {
     pub child_entries: u64,
     /// Pivots of the child (above height 1).
     pub child_pivots: usize,
+    /// What is there cannot be read (`damage.rs`).
+    pub stuck: bool,
     /// Changes with the pivot and whenever its child is written anew.
     pub seed: u64,
 }
@@ -109,12 +111,13 @@ pub(super) struct Group {
 }
 
 /// Divides the pivots of a node into groups that are flushed together, and those that are not
-/// flushed (each a group of its own).
+/// flushed (each a group of its own). Stuck ones are not flushed whatever comes.
 pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::with_capacity(figures.len());
     for (index, figure) in figures.iter().enumerate() {
         let own = reason(height, figure, figures.len() == 1, geometry);
-        if let Some(group) = groups.last_mut() {
+        let stuck = figure.stuck || index.checked_sub(1).is_some_and(|last| figures[last].stuck);
+        if let Some(group) = groups.last_mut().filter(|_| !stuck) {
             let before = &figures[group.pivots.clone()];
             let joins = match empty_joins(before, group.flush, figure, own) {
                 Some(joins) => joins && fits(height, before, figure, geometry),
@@ -137,6 +140,9 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
 /// Why a pivot is flushed for its own sake.
 fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Option<Reason> {
     let arrived = figure.incoming + figure.pending;
+    if figure.stuck {
+        return None;
+    }
     if height > 1 && alone {
         // Only a root has a single child for long: without a buffer it can go away.
         return Some(Reason::Full);

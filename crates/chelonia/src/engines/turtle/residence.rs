@@ -16,75 +16,26 @@
 //! Invariants:
 //! 1. A slot's node never changes: what is loaded again is the same.
 //! 2. A slot that holds a node is counted with its footprint by the clock that all trees of the
-//!    database share ([`Residents`]), which says how much may be in memory.
+//!    database share (`base/residents.rs`), which says how much may be in memory.
 //!
 //! The root of an empty tree is nowhere on disk; its slot makes it anew.
 //!
 //! Lock order: the clock's lock and the table of runs are taken last and never together.
 
-use super::codec::{self, NodeRef, Opener};
+use super::codec::{self, Opener};
 use super::events::{Event, Events};
-use super::node::Node;
+use super::node::{Node, NodeRef, NodeSlot};
 use crate::base::budget::Use;
-use crate::base::epoch::EpochSlot;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent};
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::residents::{Resident, Residents};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
+use crate::base::residents::Resident;
+use crate::base::sync::{Arc, Mutex, Ordering, Weak};
 use crate::run::{Run, RunRef};
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
 use crossbeam_epoch::Guard;
 use std::collections::BTreeMap;
-
-/// The place of a node: on disk always, in memory sometimes.
-pub(super) struct NodeSlot {
-    /// `None` for the root of an empty tree.
-    reference: Option<NodeRef>,
-    height: u8,
-    node: EpochSlot<Arc<Node>>,
-    /// Looked at since the clock last passed.
-    used: AtomicBool,
-    /// The footprint of the node while it is resident.
-    bytes: AtomicU64,
-    clock: Arc<Residents>,
-    events: Arc<Events>,
-}
-
-impl NodeSlot {
-    /// Where the node is; `None` for the root of an empty tree.
-    pub fn reference(&self) -> Option<NodeRef> {
-        self.reference
-    }
-
-    /// The node's height.
-    pub fn height(&self) -> u8 {
-        self.height
-    }
-}
-
-impl Resident for NodeSlot {
-    fn take_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed)
-    }
-
-    fn evict(&self, guard: &Guard) -> u64 {
-        // Taken before the slot is cleared: from then on another thread may load the node again and
-        // put the bytes of that in.
-        let bytes = self.bytes.swap(0, Ordering::Relaxed);
-        if self.node.clear(guard) {
-            self.events.add(Event::NodesEvicted, 1);
-        }
-        bytes
-    }
-}
-
-impl Drop for NodeSlot {
-    fn drop(&mut self) {
-        self.clock.forget(*self.bytes.get_mut());
-    }
-}
 
 /// The nodes of one tree that are in memory, and its open runs.
 pub(super) struct Residence {
@@ -114,15 +65,8 @@ impl Residence {
 
     /// A slot for the node at `reference`, absent.
     pub fn slot(&self, reference: Option<NodeRef>, height: u8) -> Arc<NodeSlot> {
-        Arc::new(NodeSlot {
-            reference,
-            height,
-            node: EpochSlot::empty(),
-            used: AtomicBool::new(true),
-            bytes: AtomicU64::new(0),
-            clock: Arc::clone(self.storage.residents()),
-            events: Arc::clone(&self.events),
-        })
+        let clock = Arc::clone(self.storage.residents());
+        NodeSlot::absent(reference, height, clock, Arc::clone(&self.events))
     }
 
     /// A slot for a node that was just written.
@@ -151,9 +95,9 @@ impl Residence {
 
     #[cold]
     fn load_absent<'g>(&self, slot: &'g Arc<NodeSlot>, guard: &'g Guard) -> Result<&'g Arc<Node>> {
-        let node = match slot.reference {
+        let node = match slot.reference() {
             None => Node::empty(),
-            Some(reference) => self.read(reference, slot.height)?,
+            Some(reference) => self.read(reference, slot.height())?,
         };
         self.events.add(Event::NodesLoaded, 1);
         Ok(self.keep(slot, node, guard))

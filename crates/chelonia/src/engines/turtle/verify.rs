@@ -1,12 +1,16 @@
 //! The check of a whole tree: every block, every count, every order that the other files promise.
 //!
 //! Nodes are read from the data file anew, so that what is on disk is checked and not what is in
-//! memory. A finding that does not hide what lies below does not stop the walk.
+//! memory. A finding that does not hide what lies below does not stop the walk. Each damaged block
+//! is told once: what a pivot says of a run is held against the run only if the run is whole.
+//!
+//! What is remembered on the way is bounded (`counts.rs` says by what): runs that are marked as
+//! shared, to be read once, and large values, of which it is harmless to forget some and read them
+//! twice. That a run of several nodes is not marked is seen where these are neighbours.
 
 use super::TurtleVersion;
 use super::counts::{BlockSet, large_of};
-use super::node::{Child, Node, Part, Pivot, Summary, Totals};
-use super::residence::NodeSlot;
+use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary, Totals};
 use super::source::Stretch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -16,21 +20,27 @@ use crate::base::sync::{Arc, Ordering};
 use crate::engine::VerifyReport;
 use crate::run::{Run, RunCursor, RunReport, RunStream};
 use crate::storage::block::DATA_FILE;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Large values are remembered by so many chunks of a [`BlockSet`]: half a mebibyte.
+const LARGE_CHUNKS_MAX: usize = 1024;
 
 /// Verifies `version`.
 pub(super) fn verify(version: &TurtleVersion, report: &mut dyn VerifyReport) -> Result<()> {
-    let mut check =
-        Check { version, report, runs: BTreeMap::new(), large: BlockSet::default(), offset: 0 };
+    let mut check = Check {
+        version,
+        report,
+        shared: BTreeMap::new(),
+        neighbours: BTreeMap::new(),
+        large: BlockSet::default(),
+        large_told: BTreeSet::new(),
+        offset: 0,
+    };
     let seen = check.node(&version.root, &[], None)?;
     if let Some(seen) = seen
         && seen != version.summary
     {
         check.finding("the root blob does not count what is in the tree");
-    }
-    let unmarked = check.runs.values().filter(|(count, shared)| *count > 1 && !shared).count();
-    if unmarked > 0 {
-        check.finding("a run is referred to by several nodes and not marked as shared");
     }
     Ok(())
 }
@@ -38,9 +48,14 @@ pub(super) fn verify(version: &TurtleVersion, report: &mut dyn VerifyReport) -> 
 struct Check<'a> {
     version: &'a TurtleVersion,
     report: &'a mut dyn VerifyReport,
-    /// Runs seen, by first block: how many nodes refer to them, and if all mark them as shared.
-    runs: BTreeMap<BlockNo, (u32, bool)>,
+    /// Shared runs seen, by first block: whether they are whole.
+    shared: BTreeMap<BlockNo, bool>,
+    /// By height, the segments of the node checked last, and whether it marks them as shared.
+    neighbours: BTreeMap<u8, BTreeMap<BlockNo, bool>>,
+    /// Large values seen of late.
     large: BlockSet,
+    /// Those that are damaged.
+    large_told: BTreeSet<BlockNo>,
     /// Of the node that is being checked.
     offset: u64,
 }
@@ -78,11 +93,11 @@ impl Check<'_> {
         if upper.is_some_and(|upper| node.pivots.iter().any(|pivot| *pivot.key >= *upper)) {
             self.finding("a node has a pivot beyond its range");
         }
-        self.segments(&node)?;
+        let whole = self.segments(&node)?;
         let offset = self.offset;
         for (index, pivot) in node.pivots.iter().enumerate() {
             let stretch = Stretch { lower: &pivot.key, upper: node.upper_of(index, upper) };
-            self.parts(pivot, stretch)?;
+            self.parts(pivot, stretch, &whole);
             match &pivot.child {
                 Child::None => {}
                 Child::Leaf(run) => self.leaf(run, stretch)?,
@@ -98,49 +113,64 @@ impl Check<'_> {
         Ok(Some(node.summary()))
     }
 
-    /// Checks the runs of a node's buffer.
-    fn segments(&mut self, node: &Node) -> Result<()> {
+    /// Checks the runs of a node's buffer; gives those that are whole.
+    fn segments(&mut self, node: &Node) -> Result<BTreeSet<BlockNo>> {
+        let (mut whole, mut marks) = (BTreeSet::new(), BTreeMap::new());
+        let before = self.neighbours.remove(&node.height).unwrap_or_default();
         for segment in node.segments() {
+            let start = segment.run.reference().extent.start;
             let shared = segment.shared.load(Ordering::Relaxed);
-            self.run(&segment.run, shared)?;
+            let is_whole = match self.shared.get(&start) {
+                Some(is_whole) if shared => *is_whole,
+                _ => self.run(&segment.run)?,
+            };
+            if shared {
+                self.shared.insert(start, is_whole);
+            }
+            marks.insert(start, shared);
+            if is_whole {
+                whole.insert(start);
+            }
+            if before.get(&start).is_some_and(|marked| !(*marked && shared)) {
+                self.finding("a run is referred to by several nodes and not marked as shared");
+            }
         }
-        Ok(())
+        self.neighbours.insert(node.height, marks);
+        Ok(whole)
     }
 
-    /// Checks a run the first time it is met.
-    fn run(&mut self, run: &Arc<Run>, shared: bool) -> Result<()> {
-        let start = run.reference().extent.start;
-        let (count, all_shared) = self.runs.entry(start).or_insert((0, true));
-        *count += 1;
-        *all_shared &= shared;
-        if *count > 1 {
-            return Ok(());
-        }
-        run.verify(&mut Relay(self.report))?;
-        let listed = match large_of(run) {
-            Ok(listed) => listed,
-            Err(error) => {
-                self.report.finding(error);
-                return Ok(());
+    /// Checks a run and the large values that it refers to; true if the run is whole.
+    fn run(&mut self, run: &Arc<Run>) -> Result<bool> {
+        let mut relay = Relay { report: &mut *self.report, is_whole: true };
+        run.verify(&mut relay)?;
+        let is_whole = relay.is_whole;
+        for large in large_of(run)? {
+            let start = large.extent.start;
+            if !self.large.insert_bounded(start, LARGE_CHUNKS_MAX)
+                || self.large_told.contains(&start)
+            {
+                continue;
             }
-        };
-        for large in listed.iter().filter(|large| self.large.insert(large.extent.start)) {
-            match self.version.shared.residence.storage().verify_large(large) {
+            match self.version.shared.residence.storage().verify_large(&large) {
                 Ok(blocks) => self.report.blocks(blocks),
-                Err(error) => self.report.finding(error),
+                Err(error) => {
+                    self.large_told.insert(start);
+                    self.report.finding(error);
+                }
             }
         }
-        Ok(())
+        Ok(is_whole)
     }
 
     fn leaf(&mut self, run: &Arc<Run>, stretch: Stretch<'_>) -> Result<()> {
-        self.run(run, false)?;
+        let is_whole = self.run(run)?;
         if run.reference().tombstones > 0 {
             self.finding("a leaf holds tombstones");
         }
         for direction in [Direction::Ascending, Direction::Descending] {
             let edge = match RunCursor::new(run, KeyRange::all(), direction) {
                 Ok(edge) => edge,
+                Err(_) if !is_whole => return Ok(()),
                 Err(error) => {
                     self.report.finding(error);
                     return Ok(());
@@ -156,15 +186,17 @@ impl Check<'_> {
     }
 
     /// Checks what waits for a pivot against what it says of it.
-    fn parts(&mut self, pivot: &Pivot, stretch: Stretch<'_>) -> Result<()> {
+    fn parts(&mut self, pivot: &Pivot, stretch: Stretch<'_>, whole: &BTreeSet<BlockNo>) {
         let mut before: Option<(u8, Vec<u8>)> = None;
         for part in &pivot.parts {
+            let is_whole = whole.contains(&part.segment.run.reference().extent.start);
             let edges = match live(part, stretch) {
                 Ok((totals, edges)) if totals == part.totals => edges,
                 Ok(_) => {
                     self.finding("a pivot does not count what waits for it");
                     continue;
                 }
+                Err(_) if !is_whole => continue,
                 Err(error) => {
                     self.report.finding(error);
                     continue;
@@ -180,7 +212,6 @@ impl Check<'_> {
             }
             before = Some((part.level, last));
         }
-        Ok(())
     }
 }
 
@@ -206,18 +237,23 @@ fn live(part: &Part, stretch: Stretch<'_>) -> Result<(Totals, Option<Edges>)> {
 }
 
 /// Hands what a run reports on to the engine's report.
-struct Relay<'a>(&'a mut dyn VerifyReport);
+struct Relay<'a> {
+    report: &'a mut dyn VerifyReport,
+    /// Nothing was found.
+    is_whole: bool,
+}
 
 impl RunReport for Relay<'_> {
     fn blocks(&mut self, count: u64) {
-        self.0.blocks(count);
+        self.report.blocks(count);
     }
 
     fn entries(&mut self, count: u64) {
-        self.0.entries(count);
+        self.report.entries(count);
     }
 
     fn finding(&mut self, error: Error) {
-        self.0.finding(error);
+        self.is_whole = false;
+        self.report.finding(error);
     }
 }

@@ -168,7 +168,7 @@ fn read_snapshots(history: &History, world: &World, table: &Arc<Memtable>, seed:
         let mut expected: Vec<_> =
             (first..last).filter(|key| history.newest(*key, at).is_some()).collect();
         for direction in [Direction::Ascending, Direction::Descending] {
-            let mut cursor = table.cursor(range.clone(), direction, SeqNo(at));
+            let mut cursor = table.cursor(range.clone(), direction, SeqNo(at)).unwrap();
             for key in &expected {
                 assert!(cursor.key() == Some(history.keys[*key].as_slice()), "the key in turn");
                 let newest = history.newest(*key, at).unwrap();

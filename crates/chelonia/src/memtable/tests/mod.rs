@@ -4,6 +4,7 @@ mod concurrency;
 mod shapes;
 
 use super::*;
+use crate::base::error::ErrorKind;
 use crate::base::ids::{Extent, Generation};
 use crate::base::rng::Rng;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
@@ -198,7 +199,7 @@ fn cursors_agree_with_the_model_both_ways_within_any_bounds() {
             let mut expected = model.between(SeqNo::ZERO, at);
             expected.retain(|(key, _)| range.contains(key));
             for direction in [Direction::Ascending, Direction::Descending] {
-                let found = all_of(table.cursor(range.clone(), direction, at));
+                let found = all_of(table.cursor(range.clone(), direction, at).unwrap());
                 let found: Vec<_> =
                     found.iter().map(|(key, update)| (key.as_slice(), update.update())).collect();
                 assert!(found == expected, "seed {seed} round {round} {direction:?} {range:?}");
@@ -262,7 +263,9 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
     let table = Memtable::new(Arc::clone(&budget));
     assert!(table.len_estimate() == 0 && table.bytes() == 0);
     assert_eq!(table.get(b"", SeqNo::MAX), Lookup::Absent);
-    assert!(table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).key().is_none());
+    assert!(
+        table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).unwrap().key().is_none()
+    );
     assert_eq!(table.drain(&[]).batches[0].len(), 0);
     table.insert(b"", Update::Put(b"nothing"), SeqNo(1), &KeepAll);
     table.insert(b"k", Update::PutLarge(large(4)), SeqNo(2), &KeepAll);
@@ -270,7 +273,7 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
     assert_eq!(table.bytes(), crate::base::limits::BLOCK_BYTES as u64);
     assert_eq!((table.entry_bytes(), table.len_estimate()), (7 + 25 + 1, 2));
     let drained = table.drain(&[SeqNo(2)]);
-    let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo(2));
+    let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo(2)).unwrap();
     drop(table);
     assert_eq!(drained.batches[0].update(1), Update::PutLarge(large(4)));
     assert_eq!((drained.batches[1].key(0), drained.batches[1].len()), (&b"k"[..], 1));
@@ -312,9 +315,14 @@ fn versions_that_nobody_needs_are_unlinked_and_readers_are_told() {
     // The snapshot is gone; one before all of it must still be told that the key was absent.
     put(60, &pins(50, &[3]));
     assert_eq!([3, 10, 15, 45, 55, 65].map(found), [Some(0), None, None, None, Some(50), Some(60)]);
-    let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo(3));
+    let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo(3)).unwrap();
     assert!(cursor.key().is_none());
     cursor.advance().unwrap();
+    // Nothing holds 15: to a cursor the key must not look absent.
+    for direction in [Direction::Ascending, Direction::Descending] {
+        let refused = table.cursor(KeyRange::all(), direction, SeqNo(15));
+        assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Internal));
+    }
     let batches = table.drain(&[SeqNo(3)]).batches;
     assert_eq!(batches.iter().map(SortedUpdates::len).collect::<Vec<_>>(), [0, 1]);
 }

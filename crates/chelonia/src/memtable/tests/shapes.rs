@@ -12,13 +12,13 @@ fn holds(table: &Memtable, key: &[u8], seqno: u64) -> bool {
 
 /// All keys in both directions are exactly `keys`, which ascend.
 fn check_order(table: &Arc<Memtable>, keys: &[Vec<u8>]) {
-    let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX);
+    let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).unwrap();
     for key in keys {
         assert!(cursor.key() == Some(key.as_slice()), "ascending");
         cursor.advance().unwrap();
     }
     assert!(cursor.key().is_none());
-    let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo::MAX);
+    let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo::MAX).unwrap();
     for key in keys.iter().rev() {
         assert!(cursor.key() == Some(key.as_slice()), "descending");
         cursor.advance().unwrap();
@@ -98,7 +98,7 @@ fn keys_that_are_all_prefixes_of_each_other_make_a_deep_path() {
         check_order(&table, &keys);
         let middle = &keys[keys.len() / 2];
         let range = KeyRange { lower: Bound::Excluded(middle.clone()), upper: Bound::Unbounded };
-        let cursor = table.cursor(range, Direction::Ascending, SeqNo::MAX);
+        let cursor = table.cursor(range, Direction::Ascending, SeqNo::MAX).unwrap();
         assert!(cursor.key() == Some(keys[keys.len() / 2 + 1].as_slice()));
     }
 }

@@ -236,7 +236,8 @@ impl RunBuilder {
         let large_blocks = large_list::encode(&self.large, &mut self.blocks)?;
         let allocation = self.storage.allocate(block_count(self.blocks.count())?)?;
         if let Err(error) = self.blocks.write(&self.storage, &allocation) {
-            self.storage.free(allocation.extent)?;
+            // The first error tells more than one of giving back would.
+            let _ = self.storage.free(allocation.extent);
             return Err(error);
         }
         Ok(RunRef {

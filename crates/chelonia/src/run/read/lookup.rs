@@ -116,21 +116,17 @@ impl Run {
     /// False if the filter knows that the key of `hash` is not there. `bytes` is the block that
     /// [`Run::filter_block`] names: what `load_many` returned. (A full cache may not keep what was
     /// loaded, so asking it again would not always help.)
-    pub fn may_contain_in(&self, hash: KeyHash, bytes: &[u8]) -> Result<bool> {
-        match self.filter_block(hash) {
-            Some(block) => self.probe(block, bytes, hash),
-            None => Ok(true),
-        }
+    pub fn may_contain_in(&self, hash: KeyHash, bytes: &[u8]) -> bool {
+        self.filter_block(hash).is_none_or(|block| self.probe(block, bytes, hash))
     }
 
     /// What the filter says without reading anything.
-    pub fn filter_state(&self, hash: KeyHash, guard: &Guard) -> Result<FilterState> {
-        let Some(block) = self.filter_block(hash) else { return Ok(FilterState::Maybe) };
+    pub fn filter_state(&self, hash: KeyHash, guard: &Guard) -> FilterState {
+        let Some(block) = self.filter_block(hash) else { return FilterState::Maybe };
         let Some(bytes) = self.cached.cached(block, guard) else {
-            return Ok(FilterState::Missing(block));
+            return FilterState::Missing(block);
         };
-        let maybe = self.probe(block, &bytes, hash)?;
-        Ok(if maybe { FilterState::Maybe } else { FilterState::No })
+        if self.probe(block, &bytes, hash) { FilterState::Maybe } else { FilterState::No }
     }
 
     /// The block of the extent that the filter keeps `hash` in; `None` without a filter.
@@ -138,10 +134,11 @@ impl Run {
         Some(self.reference.filter_start() + self.reference.filter.block_of(hash)?)
     }
 
-    fn probe(&self, block: u32, bytes: &[u8], hash: KeyHash) -> Result<bool> {
+    /// A block that is no filter knows nothing: no reason to refuse the key.
+    fn probe(&self, block: u32, bytes: &[u8], hash: KeyHash) -> bool {
         self.reference.filter.prefetch(bytes, hash);
-        expect_kind(bytes, BlockKind::Filter, self.block_no(block))?;
-        Ok(self.reference.filter.may_contain(bytes, hash))
+        expect_kind(bytes, BlockKind::Filter, self.block_no(block)).is_err()
+            || self.reference.filter.may_contain(bytes, hash)
     }
 
     /// The span that has `key` if any has; `None` if the key is less than every key of the run.
@@ -211,6 +208,16 @@ impl Run {
         let hit =
             self.read_span(span, BlockKind::Data, Fetch::Load, guard, |block| find(&block, key))?;
         Ok(hit.flatten())
+    }
+
+    /// The same in the blocks of the span, which were loaded.
+    pub fn find_loaded(
+        &self,
+        span: BlockSpan,
+        key: &[u8],
+        blocks: &[CachedBlock<'_>],
+    ) -> Result<Option<RunHit>> {
+        self.show(span, BlockKind::Data, blocks, |block| find(&block, key))
     }
 
     /// Joins the blocks of a span and shows it to `read`.

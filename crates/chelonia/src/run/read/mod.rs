@@ -2,6 +2,7 @@
 
 mod cursor;
 mod estimate;
+mod large;
 pub(in crate::run) mod lookup;
 mod steps;
 mod stream;

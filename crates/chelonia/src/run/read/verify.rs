@@ -1,8 +1,7 @@
 //! Checks a run against itself: every checksum, every invariant, every count.
 //!
-//! The walk reads the device, not the cache. A damaged block is a finding, and the walk goes on
-//! behind it where that is possible; what can't be told any more because of it is not reported
-//! again.
+//! The walk reads the device, not the cache. Each damaged block is a finding, once, and the walk
+//! goes on behind it; what can't be told any more because of it is not reported again.
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
@@ -11,11 +10,11 @@ use crate::kernels::prefix::common_prefix;
 use crate::run::block::{
     KeyBuffer, PREFIX_LEN_MAX, SortedBlock, join_in_place, joined_bytes, span_of,
 };
-use crate::run::large_list;
 use crate::run::read::lookup::Run;
 use crate::run::reference::BlockSpan;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
 use crate::storage::io::AlignedBuffer;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Where a verification tells what it saw.
@@ -31,6 +30,8 @@ pub trait RunReport {
 /// What the data blocks hold.
 #[derive(Default)]
 struct Seen {
+    /// Nothing was damaged.
+    is_whole: bool,
     spans: Vec<BlockSpan>,
     /// Of each span: its first and last key.
     edges: Vec<(Vec<u8>, Vec<u8>)>,
@@ -44,60 +45,123 @@ struct Seen {
 /// How much is read at a time, in blocks: 256 KiB.
 const AHEAD_BLOCKS: u32 = 64;
 
-/// Reads a run front to back from the device, in large pieces.
-struct Ahead<'a> {
+/// Reads a run front to back from the device, in large pieces. Each damaged block is told once.
+pub(super) struct Ahead<'a> {
     run: &'a Run,
     bytes: AlignedBuffer,
     held: Range<u32>,
+    damaged: BTreeSet<u32>,
+    /// Blocks before this one were counted.
+    counted: u32,
 }
 
 impl<'a> Ahead<'a> {
-    fn new(run: &'a Run) -> Self {
+    pub fn new(run: &'a Run) -> Self {
         let blocks = run.reference().extent.blocks.min(AHEAD_BLOCKS);
-        Self { run, bytes: AlignedBuffer::new(blocks as usize * BLOCK_BYTES), held: 0..0 }
+        let bytes = AlignedBuffer::new(blocks as usize * BLOCK_BYTES);
+        Self { run, bytes, held: 0..0, damaged: BTreeSet::new(), counted: 0 }
     }
 
-    /// Blocks of the run; a finding if they are damaged.
-    fn read(&mut self, first: u32, blocks: u32, report: &mut dyn RunReport) -> Option<Vec<u8>> {
-        let bytes = match self.held_or_read(first, blocks) {
-            Some(place) => self.bytes[place].to_vec(),
-            // One of them or one behind them is damaged: these alone.
-            None => {
-                let mut bytes = vec![0; blocks as usize * BLOCK_BYTES];
-                if let Err(error) = self.load(first, &mut bytes) {
-                    report.finding(error);
-                    return None;
-                }
-                bytes
-            }
-        };
-        report.blocks(blocks.into());
-        Some(bytes)
-    }
-
-    /// Where in the buffer the blocks are, if they could be brought there.
-    fn held_or_read(&mut self, first: u32, blocks: u32) -> Option<Range<usize>> {
-        let end = first.checked_add(blocks)?;
-        if first < self.held.start || end > self.held.end {
-            let most = u32::try_from(self.bytes.len() / BLOCK_BYTES).unwrap_or(0);
-            let until = self.run.reference().extent.blocks.min(first.saturating_add(most));
-            if end > until {
-                return None;
-            }
-            self.held = 0..0;
-            let mut bytes = std::mem::replace(&mut self.bytes, AlignedBuffer::new(0));
-            let loaded = self.load(first, &mut bytes[..(until - first) as usize * BLOCK_BYTES]);
-            self.bytes = bytes;
-            loaded.ok()?;
-            self.held = first..until;
+    /// A block of the run; `None` if it is damaged.
+    fn block(&mut self, index: u32, report: &mut dyn RunReport) -> Option<&[u8]> {
+        if !self.held.contains(&index) {
+            self.fill(index, report);
         }
-        let start = (first - self.held.start) as usize * BLOCK_BYTES;
-        Some(start..start + blocks as usize * BLOCK_BYTES)
+        if self.damaged.contains(&index) {
+            return None;
+        }
+        let start = index.checked_sub(self.held.start)? as usize * BLOCK_BYTES;
+        self.bytes.get(start..start + BLOCK_BYTES)
     }
 
-    fn load(&self, first: u32, bytes: &mut [u8]) -> Result<()> {
-        let generation = self.run.reference().generation;
-        self.run.storage().read_blocks(self.run.block_no(first), generation, bytes)
+    /// Holds the blocks from `first` on.
+    fn fill(&mut self, first: u32, report: &mut dyn RunReport) {
+        let most = u32::try_from(self.bytes.len() / BLOCK_BYTES).unwrap_or(0);
+        let until = self.run.reference().extent.blocks.min(first.saturating_add(most));
+        let count = until.saturating_sub(first) as usize;
+        let bytes = &mut self.bytes[..count * BLOCK_BYTES];
+        if load(self.run, first, bytes).is_err() {
+            // Some of them are damaged: which?
+            for (block, bytes) in (first..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
+                if let Err(error) = load(self.run, block, bytes)
+                    && self.damaged.insert(block)
+                {
+                    report.finding(error);
+                }
+            }
+        }
+        self.held = first..until;
+        let fresh = first.max(self.counted)..until;
+        report.blocks((fresh.len() - self.damaged.range(fresh).count()) as u64);
+        self.counted = self.counted.max(until);
+    }
+
+    /// A span, joined, in the part of the run that ends at `end`; `None` if it is damaged.
+    fn span(
+        &mut self,
+        first: u32,
+        kind: BlockKind,
+        end: u32,
+        report: &mut dyn RunReport,
+    ) -> Option<Vec<u8>> {
+        let mut bytes = self.block(first, report)?.to_vec();
+        let joined = span_of(&bytes, kind).and_then(|span| {
+            if span > end - first {
+                return Err(Error::corrupt("a span reaches past the part of the run it is in"));
+            }
+            for more in first + 1..first + span {
+                let Some(block) = self.block(more, report) else { return Ok(None) };
+                bytes.extend_from_slice(block);
+            }
+            join_in_place(&mut bytes)?;
+            bytes.truncate(joined_bytes(span));
+            Ok(Some(bytes))
+        });
+        joined.map_err(self.run.blame(first)).unwrap_or_else(|error| {
+            report.finding(error);
+            None
+        })
+    }
+
+    /// Where behind the span at `first`, which could not be read, the next one begins.
+    fn next_head(
+        &mut self,
+        first: u32,
+        kind: BlockKind,
+        end: u32,
+        report: &mut dyn RunReport,
+    ) -> u32 {
+        let mut heads = first + 1..end;
+        let is_head = |bytes: &[u8]| span_of(bytes, kind).is_ok();
+        heads.find(|block| self.block(*block, report).is_some_and(is_head)).unwrap_or(end)
+    }
+}
+
+fn load(run: &Run, first: u32, bytes: &mut [u8]) -> Result<()> {
+    run.storage().read_blocks(run.block_no(first), run.reference().generation, bytes)
+}
+
+/// Is given each span, its bytes if they could be read, and where to tell what is wrong.
+pub(super) type VisitSpan<'a> = dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn RunReport) + 'a;
+
+/// Calls `visit` with every span of `kind` in these blocks of a run, joined, with its place; with
+/// `None` for each that is damaged.
+pub(super) fn visit_spans(
+    ahead: &mut Ahead<'_>,
+    blocks: Range<u32>,
+    kind: BlockKind,
+    report: &mut dyn RunReport,
+    visit: &mut VisitSpan<'_>,
+) {
+    let mut first = blocks.start;
+    while first < blocks.end {
+        let bytes = ahead.span(first, kind, blocks.end, report);
+        let span = bytes.as_ref().and_then(|bytes| span_of(bytes, kind).ok());
+        visit(BlockSpan { first, blocks: span.unwrap_or(1) }, bytes.as_deref(), report);
+        first = match span {
+            Some(span) => first + span,
+            None => ahead.next_head(first, kind, blocks.end, report),
+        };
     }
 }
 
@@ -107,17 +171,18 @@ impl Run {
     /// values.
     pub fn verify(&self, report: &mut dyn RunReport) -> Result<()> {
         let mut ahead = Ahead::new(self);
-        let whole = self.verify_data(&mut ahead, report);
-        let Some(seen) = whole else { return Ok(()) };
+        let seen = self.verify_data(&mut ahead, report);
         report.entries(seen.entries);
         let reference = self.reference();
         let counted = (seen.entries, seen.tombstones, seen.user_bytes);
-        if counted != (reference.entries, reference.tombstones, reference.user_bytes) {
+        if seen.is_whole
+            && counted != (reference.entries, reference.tombstones, reference.user_bytes)
+        {
             report.finding(self.wrong(0, "a run does not hold what its reference counts"));
         }
         self.verify_index(&mut ahead, &seen, report);
         self.verify_filter(&mut ahead, &seen, report);
-        self.verify_large(&seen, report);
+        self.verify_large(&mut ahead, &seen, report);
         Ok(())
     }
 
@@ -126,68 +191,17 @@ impl Run {
         Error::corrupt(what).at(DATA_FILE, offset)
     }
 
-    /// A span from the device, joined.
-    fn read_joined(
-        &self,
-        ahead: &mut Ahead<'_>,
-        first: u32,
-        kind: BlockKind,
-        end: u32,
-        report: &mut dyn RunReport,
-    ) -> Option<Vec<u8>> {
-        let mut bytes = ahead.read(first, 1, report)?;
-        let joined = span_of(&bytes, kind).and_then(|span| {
-            if span > end - first {
-                return Err(Error::corrupt("a span reaches past the part of the run it is in"));
+    fn verify_data(&self, ahead: &mut Ahead<'_>, report: &mut dyn RunReport) -> Seen {
+        let mut seen = Seen { is_whole: true, ..Seen::default() };
+        let blocks = 0..self.reference().data_blocks;
+        visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {
+            let checked = bytes.map(|bytes| self.verify_span(span.first, bytes, &mut seen));
+            seen.is_whole &= matches!(checked, Some(Ok(())));
+            if let Some(Err(error)) = checked {
+                report.finding(self.blame(span.first)(error));
             }
-            if span > 1 {
-                let Some(more) = ahead.read(first + 1, span - 1, report) else {
-                    return Ok(None);
-                };
-                bytes.extend_from_slice(&more);
-            }
-            join_in_place(&mut bytes)?;
-            bytes.truncate(joined_bytes(span));
-            Ok(Some(bytes))
         });
-        joined.map_err(self.blame(first)).unwrap_or_else(|error| {
-            report.finding(error);
-            None
-        })
-    }
-
-    /// Walks all spans; `None` if a damaged one makes the rest untellable.
-    fn verify_data(&self, ahead: &mut Ahead<'_>, report: &mut dyn RunReport) -> Option<Seen> {
-        let end = self.reference().data_blocks;
-        let mut seen = Seen::default();
-        let mut next = 0;
-        let mut damaged = false;
-        while next < end {
-            let Some(bytes) = self.read_joined(ahead, next, BlockKind::Data, end, report) else {
-                damaged = true;
-                // The next head that can be read is where the walk goes on.
-                next += 1;
-                while next < end && !self.is_data_head(next) {
-                    next += 1;
-                }
-                continue;
-            };
-            let checked = self.verify_span(next, &bytes, &mut seen);
-            if let Err(error) = checked.map_err(self.blame(next)) {
-                report.finding(error);
-                damaged = true;
-            }
-            let span = span_of(&bytes, BlockKind::Data).unwrap_or(1);
-            next += span;
-        }
-        (!damaged).then_some(seen)
-    }
-
-    fn is_data_head(&self, block: u32) -> bool {
-        let mut bytes = vec![0; BLOCK_BYTES];
-        let generation = self.reference().generation;
-        self.storage().read_blocks(self.block_no(block), generation, &mut bytes).is_err()
-            || span_of(&bytes, BlockKind::Data).is_ok()
+        seen
     }
 
     fn verify_span(&self, first: u32, bytes: &[u8], seen: &mut Seen) -> Result<()> {
@@ -217,49 +231,32 @@ impl Run {
     }
 
     /// The lowest level must name exactly the data spans, each with a key that divides it from
-    /// those before; upper levels must name exactly the spans of the level below.
+    /// those before; upper levels must name exactly the spans of the level below. Behind damage
+    /// only the blocks themselves can be checked.
     fn verify_index(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
         let reference = self.reference();
-        let mut below: Vec<(Vec<u8>, BlockSpan)> = Vec::new();
-        let mut level_spans: Vec<BlockSpan> = Vec::new();
-        let mut next = reference.data_blocks;
-        let end = reference.filter_start();
-        // Level 1 lies first; a level ends where its spans have named all of the level below.
-        let mut expected: Vec<BlockSpan> = seen.spans.clone();
-        let mut level = 1;
-        while next < end {
-            let Some(bytes) = self.read_joined(ahead, next, BlockKind::Index, end, report) else {
-                return;
-            };
-            let span =
-                BlockSpan { first: next, blocks: span_of(&bytes, BlockKind::Index).unwrap_or(1) };
-            let children = self.index_children(&bytes, span, level).map_err(self.blame(next));
-            match children {
-                Ok(children) => below.extend(children),
-                Err(error) => return report.finding(error),
+        let blocks = reference.data_blocks..reference.filter_start();
+        let mut levels = Levels { is_whole: seen.is_whole, ..Levels::new(seen) };
+        visit_spans(ahead, blocks, BlockKind::Index, report, &mut |span, bytes, report| {
+            let checked = bytes.map(|bytes| match levels.is_whole {
+                true => levels.take(self, span, bytes, seen),
+                false => SortedBlock::parse(bytes, BlockKind::Index).map(|_| ()),
+            });
+            levels.is_whole &= matches!(checked, Some(Ok(())));
+            if let Some(Err(error)) = checked {
+                report.finding(self.blame(span.first)(error));
             }
-            level_spans.push(span);
-            next = span.end();
-            if below.len() < expected.len() {
-                continue;
-            }
-            let named = below.iter().map(|(_, span)| *span);
-            if !named.eq(expected.iter().copied()) {
-                let what = "a level of an index does not name the spans below it";
-                return report.finding(self.wrong(span.first, what));
-            }
-            if level == 1 && !separators_divide(&below, seen) {
-                let what = "a separator does not divide the keys of its run";
-                return report.finding(self.wrong(span.first, what));
-            }
-            expected = std::mem::take(&mut level_spans);
-            below.clear();
-            level += 1;
+        });
+        if !levels.is_whole {
+            return;
         }
-        let root = if reference.index_levels == 0 { seen.spans.last() } else { expected.last() };
-        let whole = below.is_empty()
-            && level == reference.index_levels + 1
-            && expected.len() == 1
+        let root = match reference.index_levels {
+            0 => seen.spans.last(),
+            _ => levels.expected.last(),
+        };
+        let whole = levels.below.is_empty()
+            && levels.level == reference.index_levels + 1
+            && levels.expected.len() == 1
             && root == Some(&reference.root());
         if !whole {
             report.finding(self.wrong(reference.data_blocks, "an index is not whole"));
@@ -305,57 +302,92 @@ impl Run {
         Ok(children)
     }
 
+    /// No key whose entry could be read may be denied.
     fn verify_filter(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
         let reference = self.reference();
         let (start, count) = (reference.filter_start(), reference.filter.blocks());
         let mut blocks = Vec::new();
-        for block in 0..count {
-            let Some(bytes) = ahead.read(start + block, 1, report) else { return };
-            if let Err(error) = expect_kind(&bytes, BlockKind::Filter, self.block_no(start + block))
-            {
-                return report.finding(error);
+        for block in start..start + count {
+            let bytes = ahead.block(block, report).map(<[u8]>::to_vec);
+            let kind = bytes.as_deref().map_or(Ok(()), |bytes| {
+                expect_kind(bytes, BlockKind::Filter, self.block_no(block))
+            });
+            blocks.push(if kind.is_ok() { bytes } else { None });
+            if let Err(error) = kind {
+                report.finding(error);
             }
-            blocks.push(bytes);
         }
         for hash in &seen.hashes {
             let hash = crate::base::checksum::KeyHash(*hash);
             let Some(block) = reference.filter.block_of(hash) else { return };
-            let bytes = blocks.get(block as usize);
-            if !bytes.is_some_and(|bytes| reference.filter.may_contain(bytes, hash)) {
+            let bytes = blocks.get(block as usize).and_then(Option::as_deref);
+            if bytes.is_some_and(|bytes| !reference.filter.may_contain(bytes, hash)) {
                 let what = "a filter denies a key of its run";
                 return report.finding(self.wrong(start + block, what));
             }
         }
     }
 
-    fn verify_large(&self, seen: &Seen, report: &mut dyn RunReport) {
-        let mut listed = Vec::new();
+    fn verify_large(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
         let start = self.reference().large_start();
-        let visited = self.large_refs(&mut |large| {
-            listed.push(large);
-            Ok(())
-        });
-        report.blocks(self.reference().large_blocks.into());
-        match visited {
-            Ok(()) if listed == seen.large => {}
-            Ok(()) => report.finding(
-                self.wrong(start, "the list of large values is not what the entries refer to"),
-            ),
-            Err(error) => report.finding(error),
+        let (mut listed, mut is_whole) = (Vec::new(), seen.is_whole);
+        for block in start..start + self.reference().large_blocks {
+            let Some(bytes) = ahead.block(block, report) else {
+                is_whole = false;
+                continue;
+            };
+            match self.decode_list(block, bytes) {
+                Ok(mut more) => listed.append(&mut more),
+                Err(error) => {
+                    is_whole = false;
+                    report.finding(error);
+                }
+            }
+        }
+        if is_whole && listed != seen.large {
+            let what = "the list of large values is not what the entries refer to";
+            report.finding(self.wrong(start, what));
         }
     }
+}
 
-    /// Visits the large values that the run refers to, in key order. Reads the list only.
-    pub fn large_refs(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
-        let reference = self.reference();
-        let mut bytes = vec![0; BLOCK_BYTES];
-        let start = reference.large_start();
-        for block in start..start + reference.large_blocks {
-            let number = self.block_no(block);
-            self.storage().read_blocks(number, reference.generation, &mut bytes)?;
-            expect_kind(&bytes, BlockKind::LargeRefs, number)?;
-            large_list::decode(&bytes, visit).map_err(self.blame(block))?;
+/// The levels of an index, as far as they were read.
+struct Levels {
+    /// Nothing was damaged so far: what was read can be told from what was read before.
+    is_whole: bool,
+    /// The level that is being read; level 1 lies first.
+    level: u8,
+    /// What its spans name, with the separators.
+    below: Vec<(Vec<u8>, BlockSpan)>,
+    /// Its spans.
+    spans: Vec<BlockSpan>,
+    /// What they must name: a level ends where its spans have named all of the level below.
+    expected: Vec<BlockSpan>,
+}
+
+impl Levels {
+    fn new(seen: &Seen) -> Self {
+        let expected = seen.spans.clone();
+        Self { is_whole: true, level: 1, below: Vec::new(), spans: Vec::new(), expected }
+    }
+
+    /// Takes the next span.
+    fn take(&mut self, run: &Run, span: BlockSpan, bytes: &[u8], seen: &Seen) -> Result<()> {
+        self.below.extend(run.index_children(bytes, span, self.level)?);
+        self.spans.push(span);
+        if self.below.len() < self.expected.len() {
+            return Ok(());
         }
+        let named = self.below.iter().map(|(_, span)| *span);
+        if !named.eq(self.expected.iter().copied()) {
+            return Err(Error::corrupt("a level of an index does not name the spans below it"));
+        }
+        if self.level == 1 && !separators_divide(&self.below, seen) {
+            return Err(Error::corrupt("a separator does not divide the keys of its run"));
+        }
+        self.expected = std::mem::take(&mut self.spans);
+        self.below.clear();
+        self.level += 1;
         Ok(())
     }
 }
@@ -373,7 +405,7 @@ fn separators_divide(below: &[(Vec<u8>, BlockSpan)], seen: &Seen) -> bool {
 
 /// Visits all entries of a joined span, and checks what a lookup takes on trust: that prefix, heads
 /// and places are those that the builder would have written.
-fn visit_entries(
+pub(super) fn visit_entries(
     block: &SortedBlock<'_>,
     visit: &mut dyn FnMut(&[u8], Update<'_>) -> Result<()>,
 ) -> Result<()> {

@@ -113,7 +113,7 @@ pub fn verify(run: &Run) -> Report {
 pub fn get(run: &Run, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Option<RunHit>> {
     if let Some(block) = run.filter_block(hash) {
         let bytes = run.cached().block(block, Priority::Filter, guard)?;
-        if !run.may_contain_in(hash, &bytes)? {
+        if !run.may_contain_in(hash, &bytes) {
             return Ok(None);
         }
     }

@@ -177,13 +177,13 @@ fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng:
 /// The lookup in steps, as a tree makes it for many keys at once.
 fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<crate::run::RunHit> {
     let guard = crossbeam_epoch::pin();
-    let maybe = match run.filter_state(hash, &guard).unwrap() {
+    let maybe = match run.filter_state(hash, &guard) {
         FilterState::No => false,
         FilterState::Maybe => true,
         FilterState::Missing(block) => {
             let wanted = [(&**run.cached(), block)];
             let blocks = storage.load_many(&wanted, Priority::Filter, &guard).unwrap();
-            run.may_contain_in(hash, &blocks[0]).unwrap()
+            run.may_contain_in(hash, &blocks[0])
         }
     };
     if !maybe {

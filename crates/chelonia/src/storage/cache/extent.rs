@@ -109,7 +109,7 @@ impl CachedExtent {
         guard: &'g Guard,
     ) -> CachedBlock<'g> {
         let loading = match target {
-            Target::Owned(buffer) => return CachedBlock(Block::Owned(buffer)),
+            Target::Owned(buffer) => return CachedBlock(Block::Owned(Arc::new(buffer))),
             Target::Frame(loading) => loading,
         };
         let (left, most) = priority.heats();
@@ -151,7 +151,17 @@ pub struct CachedBlock<'g>(Block<'g>);
 enum Block<'g> {
     Frame(&'g [u8; BLOCK_BYTES]),
     /// There was no frame for it.
-    Owned(AlignedBuffer),
+    Owned(Arc<AlignedBuffer>),
+}
+
+impl CachedBlock<'_> {
+    /// The same block for one more holder.
+    pub(super) fn share(&self) -> Self {
+        Self(match &self.0 {
+            Block::Frame(block) => Block::Frame(block),
+            Block::Owned(buffer) => Block::Owned(Arc::clone(buffer)),
+        })
+    }
 }
 
 impl Deref for CachedBlock<'_> {

@@ -57,6 +57,8 @@ pub use extent::{CachedBlock, CachedExtent};
 use extent::{LoadingFrame, Target};
 use frames::{FrameNo, Frames};
 use state::{PLACE_COST, Slots, State};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// How many times [`Cache::reclaim_slab`] tries to move epochs on before it gives up.
 const RECLAIM_TRIES: usize = 4;
@@ -158,8 +160,9 @@ impl Cache {
         })
     }
 
-    /// Blocks of several extents, in the order asked; all that are missing are read together. The
-    /// caller bounds how many it asks for: they are all in memory at once.
+    /// Blocks of several extents, in the order asked; all that are missing are read together, each
+    /// once however often it is asked for. The caller bounds how many it asks for: they are all in
+    /// memory at once.
     pub fn load_many<'g>(
         &self,
         requests: &[(&'g CachedExtent, u32)],
@@ -168,14 +171,23 @@ impl Cache {
     ) -> Result<Vec<CachedBlock<'g>>> {
         let mut found: Vec<Option<CachedBlock<'g>>> = Vec::with_capacity(requests.len());
         let mut missing = Vec::new();
+        // Of what is missing, the first request for it; and requests for what is asked for before.
+        let (mut first, mut again) = (BTreeMap::new(), Vec::new());
         for (position, (extent, index)) in requests.iter().enumerate() {
             if !std::ptr::eq(Arc::as_ptr(&extent.cache), self) {
                 return Err(Error::internal("an extent of another cache is asked for"));
             }
             found.push(extent.cached(*index, guard));
-            if found[position].is_none() {
-                let number = extent.number(*index)?;
-                missing.push((position, number, self.target(guard)));
+            if found[position].is_some() {
+                continue;
+            }
+            let number = extent.number(*index)?;
+            match first.entry((number, extent.generation)) {
+                Entry::Occupied(before) => again.push((position, *before.get())),
+                Entry::Vacant(place) => {
+                    place.insert(position);
+                    missing.push((position, number, self.target(guard)));
+                }
             }
         }
         let mut reads: Vec<BlockRead<'_>> = Vec::with_capacity(missing.len());
@@ -190,6 +202,9 @@ impl Cache {
         for (position, _, target) in missing {
             let (extent, index) = requests[position];
             found[position] = Some(extent.publish(index, target, priority, guard));
+        }
+        for (position, before) in again {
+            found[position] = found[before].as_ref().map(CachedBlock::share);
         }
         Ok(found.into_iter().flatten().collect())
     }

@@ -1,7 +1,7 @@
 //! What becomes of a node when its tasks are done: new pivots, and children that are nodes cut,
 //! joined and written.
 
-use super::{BufferPlan, Gathered, Grown, Pass, Place};
+use super::{BufferPlan, Gathered, Grown, Levels, Pass, Place};
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
 use crate::base::sync::{Arc, Ordering};
@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_, '_> {
     /// The pivot as it is when it was not flushed.
-    fn stay(&self, old: &Pivot, buffer: &BufferPlan, written: Option<Vec<Part>>) -> Pivot {
+    fn stay(&self, old: &Pivot, levels: &Levels, written: Option<Vec<Part>>) -> Pivot {
         let rewritten = written.is_some();
         let mut parts = written.unwrap_or_default();
         for part in &old.parts {
-            let level = match buffer.renumbered.get(&part.level) {
+            let level = match levels.renumbered.get(&part.level) {
                 Some(level) => *level,
                 None if rewritten => continue,
                 None => 0,
@@ -40,8 +40,9 @@ impl Pass<'_, '_> {
         for (number, group) in groups.iter().enumerate() {
             let old = &node.pivots[group.pivots.start];
             if group.flush.is_none() {
+                let levels = buffer.levels_of(group.pivots.start);
                 let written = gathered.parts.remove(&group.pivots.start);
-                pivots.push(self.stay(old, buffer, written));
+                pivots.push(self.stay(old, levels, written));
                 continue;
             }
             let leaves = gathered.leaves.remove(&number).unwrap_or_default();
@@ -111,7 +112,8 @@ impl Pass<'_, '_> {
                 let pivot = group.pivots.start;
                 pivots.extend(self.write_children(std::mem::take(&mut open))?);
                 let written = gathered.parts.remove(&pivot);
-                pivots.push(self.stay(&at.node.pivots[pivot], buffer, written));
+                let levels = buffer.levels_of(pivot);
+                pivots.push(self.stay(&at.node.pivots[pivot], levels, written));
                 continue;
             }
             for pivot in group.pivots.clone() {

@@ -17,8 +17,12 @@
 //!    alive by it: if the pivot has no parts, and its child is no node.
 //! 3. A child node is written by its parent's assembly, when its neighbours are known; the root by
 //!    the engine.
-//! 4. How the work is cut depends on the tree and the updates, not on the number of threads.
+//! 4. How the work is cut depends on the tree, the updates and the damage that is known, not on the
+//!    number of threads. (Of the measures of the tree, the leaf size is bounded by it.)
+//! 5. A pass fails if an old run cannot be read, with all the damage noted that it could come to;
+//!    one that knows of it does without (`damage.rs`).
 
+use super::damage::Damage;
 use super::events::{Event, Events};
 use super::node::{Child, Node, Part, Pivot};
 use super::output::{Output, WrittenRun};
@@ -60,6 +64,8 @@ pub(super) struct Pass<'t, 'u> {
     pub geometry: Geometry,
     /// Where what is written goes.
     pub output: &'t Output<'t>,
+    /// What cannot be read.
+    pub damage: &'t Damage,
     /// Called with the ranks absorbed.
     pub progress: &'u (dyn Fn(u64) + Sync),
 }
@@ -87,12 +93,33 @@ impl<'n> Place<'n> {
 /// What is done with the buffer of a node.
 #[derive(Default)]
 struct BufferPlan {
-    /// Parts below this level go into the new top level.
-    cutoff: usize,
+    levels: Levels,
     /// The pivots that get entries of the new level, with the weight of what goes in.
     written: Vec<(usize, u64)>,
+    /// The same for stuck pivots, each of which has levels of its own.
+    stuck: BTreeMap<usize, StuckPlan>,
+}
+
+/// What becomes of levels.
+#[derive(Default)]
+struct Levels {
+    /// Parts below this level go into the new top level.
+    cutoff: usize,
     /// The new numbers of the levels that stay.
     renumbered: BTreeMap<u8, u8>,
+}
+
+struct StuckPlan {
+    levels: Levels,
+    /// It gets entries of a new level.
+    written: bool,
+}
+
+impl BufferPlan {
+    /// What becomes of the levels of `pivot`.
+    fn levels_of(&self, pivot: usize) -> &Levels {
+        self.stuck.get(&pivot).map_or(&self.levels, |plan| &plan.levels)
+    }
 }
 
 enum Task<'n> {
@@ -135,8 +162,10 @@ struct Gathered {
 impl Gathered {
     /// Every pivot that takes part in the new level has parts, if only none: its old ones are gone.
     fn complete(&mut self, buffer: &BufferPlan) {
-        for (pivot, _) in &buffer.written {
-            self.parts.entry(*pivot).or_default();
+        let stuck = buffer.stuck.iter().filter(|(_, plan)| plan.written);
+        let written = buffer.written.iter().map(|(pivot, _)| *pivot);
+        for pivot in written.chain(stuck.map(|(pivot, _)| *pivot)) {
+            self.parts.entry(pivot).or_default();
         }
     }
 }
@@ -157,7 +186,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         let figures = self.figures(at, incoming)?;
         let groups = plan::groups(node.height, &figures, &self.geometry);
         self.count_flushes(node, &groups);
-        let buffer = self.plan_buffer(at, incoming, &figures, &groups);
+        let buffer = self.plan_buffer(at, incoming, &figures, &groups)?;
         let total: u64 = figures.iter().map(|figure| figure.incoming + figure.pending).sum();
         let mut tasks = Vec::new();
         for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
@@ -175,7 +204,10 @@ impl<'t, 'u> Pass<'t, 'u> {
         }
         let size = LEVEL_PIECE_LEAVES * self.geometry.leaf;
         for pivots in plan::pieces(&buffer.written, size) {
-            tasks.push(Task::Level { pivots, cutoff: buffer.cutoff });
+            tasks.push(Task::Level { pivots, cutoff: buffer.levels.cutoff });
+        }
+        for (pivot, plan) in buffer.stuck.iter().filter(|(_, plan)| plan.written) {
+            tasks.push(Task::Level { pivots: vec![*pivot], cutoff: plan.levels.cutoff });
         }
         let gathered = self.run(at, incoming, &figures, &tasks, workers)?;
         if node.height == 1 {
@@ -195,23 +227,18 @@ impl<'t, 'u> Pass<'t, 'u> {
         workers: Workers,
     ) -> Result<Gathered> {
         let results: Vec<Mutex<Option<Done>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
+        let damaged: Mutex<Option<Error>> = Mutex::new(None);
         workers.run(tasks.len(), &|index| {
-            let done = match &tasks[index] {
-                Task::Keep { pivot, .. } => Done::Leaves(self.keep_leaf(&at.node.pivots[*pivot])?),
-                Task::Leaves { pivots, clip, plan, skip_leaf, .. } => {
-                    let selection = self.flush_selection(at, pivots, *clip, *skip_leaf);
-                    Done::Leaves(self.write_leaves(&selection, incoming, *plan)?)
-                }
-                Task::Child { pivot, workers } => {
-                    Done::Child(self.descend(at, *pivot, incoming, *workers)?)
-                }
-                Task::Level { pivots, cutoff } => {
-                    Done::Level(self.write_level(at, incoming, figures, pivots, *cutoff)?)
-                }
-            };
-            *results[index].lock() = Some(done);
+            match self.run_task(at, incoming, figures, &tasks[index]) {
+                Ok(done) => *results[index].lock() = Some(done),
+                // The others go on: the next pass should know all of it.
+                Err(error) => *damaged.lock() = Some(self.damage.meet(error)?),
+            }
             Ok(())
         })?;
+        if let Some(error) = damaged.into_inner() {
+            return Err(error);
+        }
         let mut gathered = Gathered::default();
         for (task, result) in tasks.iter().zip(results) {
             match (task, result.into_inner()) {
@@ -233,6 +260,28 @@ impl<'t, 'u> Pass<'t, 'u> {
             }
         }
         Ok(gathered)
+    }
+
+    fn run_task(
+        &self,
+        at: Place<'_>,
+        incoming: &Incoming<'u>,
+        figures: &[Figures],
+        task: &Task<'_>,
+    ) -> Result<Done> {
+        match task {
+            Task::Keep { pivot, .. } => self.keep_leaf(&at.node.pivots[*pivot]).map(Done::Leaves),
+            Task::Leaves { pivots, clip, plan, skip_leaf, .. } => {
+                let selection = self.flush_selection(at, pivots, *clip, *skip_leaf);
+                self.write_leaves(&selection, incoming, *plan).map(Done::Leaves)
+            }
+            Task::Child { pivot, workers } => {
+                self.descend(at, *pivot, incoming, *workers).map(Done::Child)
+            }
+            Task::Level { pivots, cutoff } => {
+                self.write_level(at, incoming, figures, pivots, *cutoff).map(Done::Level)
+            }
+        }
     }
 
     fn write_leaves(

@@ -1,12 +1,13 @@
 //! What a pass finds out at a node before it does anything: figures, the plan of the buffer, and
 //! the tasks of flushes into leaves.
 
-use super::{BufferPlan, Pass, Place, Task};
+use super::{BufferPlan, Levels, Pass, Place, StuckPlan, Task};
 use crate::base::checksum::{checksum, identity};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
+use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Totals};
 use crate::engines::turtle::plan::{self, Figures, Group, Reason};
@@ -46,6 +47,7 @@ impl<'u> Pass<'_, 'u> {
                     + incoming.tombstones_in(&incoming.ranks_in(stretch)),
                 child_entries: child.entries,
                 child_pivots,
+                stuck: self.damage.sticks(pivot, stretch, &guard)?,
                 // Nothing that depends on the order in which threads work.
                 seed: identity([checksum(&pivot.key, 0), child.entries, child.bytes]),
             });
@@ -76,12 +78,11 @@ impl<'u> Pass<'_, 'u> {
         incoming: &Incoming<'u>,
         figures: &[Figures],
         groups: &[Group],
-    ) -> BufferPlan {
-        let staying: Vec<usize> = groups
-            .iter()
-            .filter(|group| group.flush.is_none())
-            .flat_map(|group| group.pivots.clone())
-            .collect();
+    ) -> Result<BufferPlan> {
+        let staying = groups.iter().filter(|group| group.flush.is_none());
+        let staying = staying.flat_map(|group| group.pivots.clone());
+        let (stuck, staying): (Vec<usize>, Vec<usize>) =
+            staying.partition(|pivot| figures[*pivot].stuck);
         let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
         for part in staying.iter().flat_map(|pivot| &at.node.pivots[*pivot].parts) {
             *sizes.entry(part.level).or_default() += part.totals.weight();
@@ -90,6 +91,10 @@ impl<'u> Pass<'_, 'u> {
         let above = !incoming.older.is_empty();
         let enters = |pivot: usize| above || !incoming.ranks_in(at.stretch_of(pivot)).is_empty();
         let mut buffer = BufferPlan::default();
+        for pivot in stuck {
+            let plan = self.plan_stuck(at, pivot, &figures[pivot], enters(pivot))?;
+            buffer.stuck.insert(pivot, plan);
+        }
         let levels: Vec<u8> = sizes.keys().copied().collect();
         let arriving = staying.iter().any(|pivot| enters(*pivot));
         let (mut merged, mut first) = (0, 0);
@@ -103,15 +108,14 @@ impl<'u> Pass<'_, 'u> {
             self.events.add(Event::MergesLevel, merged as u64);
             self.events.add(Event::MergesForced, forced as u64);
         }
-        buffer.cutoff = merged.checked_sub(1).map_or(0, |last| usize::from(levels[last]) + 1);
-        for (number, level) in (first..).zip(&levels[merged..]) {
-            buffer.renumbered.insert(*level, number);
-        }
+        buffer.levels = Levels::new(&levels, merged, first);
         let alive = alive_weights(at.node, &staying);
         for pivot in staying {
             let parts = &at.node.pivots[pivot].parts;
-            let merging: Vec<_> =
-                parts.iter().filter(|part| usize::from(part.level) < buffer.cutoff).collect();
+            let merging: Vec<_> = parts
+                .iter()
+                .filter(|part| usize::from(part.level) < buffer.levels.cutoff)
+                .collect();
             let mixed = merging.iter().any(|part| part.level != merging[0].level);
             let mut rewrite = enters(pivot) || mixed;
             if !rewrite && !merging.is_empty() {
@@ -128,7 +132,37 @@ impl<'u> Pass<'_, 'u> {
                 buffer.written.push((pivot, figures[pivot].incoming + own));
             }
         }
-        buffer
+        Ok(buffer)
+    }
+
+    /// The same for a stuck pivot alone: levels above the first that cannot be read are merged.
+    fn plan_stuck(
+        &self,
+        at: Place<'_>,
+        pivot: usize,
+        figure: &Figures,
+        enters: bool,
+    ) -> Result<StuckPlan> {
+        let guard = crossbeam_epoch::pin();
+        let old = &at.node.pivots[pivot];
+        let unread = self.damage.first_level(old, at.stretch_of(pivot), &guard)?;
+        let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
+        for part in &old.parts {
+            *sizes.entry(part.level).or_default() += part.totals.weight();
+        }
+        let levels: Vec<u8> = sizes.keys().copied().collect();
+        if levels.len() >= usize::from(LEVEL_MAX) {
+            return Err(Error::corrupt("too much of what waits in one place cannot be read"));
+        }
+        self.events.add(Event::PivotsStuck, 1);
+        if !enters {
+            return Ok(StuckPlan { levels: Levels::new(&levels, 0, 0), written: false });
+        }
+        let readable = |level: &u8| unread.is_none_or(|unread| *level < unread);
+        let sizes: Vec<u64> =
+            sizes.iter().filter(|(level, _)| readable(level)).map(|(_, size)| *size).collect();
+        let (merged, _) = plan::levels_to_merge(figure.incoming, &sizes, self.geometry.levels_max);
+        Ok(StuckPlan { levels: Levels::new(&levels, merged, 1), written: true })
     }
 
     /// Makes the tasks of a flush into leaves.
@@ -245,6 +279,15 @@ impl<'u> Pass<'_, 'u> {
             }
         }
         Ok(cuts)
+    }
+}
+
+impl Levels {
+    /// Of `levels`, newest first, so many are merged; those that stay are numbered from `first` on.
+    fn new(levels: &[u8], merged: usize, first: u8) -> Self {
+        let cutoff = merged.checked_sub(1).map_or(0, |last| usize::from(levels[last]) + 1);
+        let renumbered = levels[merged..].iter().copied().zip(first..).collect();
+        Self { cutoff, renumbered }
     }
 }
 

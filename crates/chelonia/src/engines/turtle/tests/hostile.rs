@@ -1,13 +1,13 @@
 //! Damaged and forged bytes: never believed, never a panic; and a check that finds what is wrong.
 
+use super::damage::nodes;
 use super::world::{Report, World, tiny};
 use super::{key_of, uniform};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::{Engine, Version};
 use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node, from_blocks, to_blocks};
-use crate::engines::turtle::counts::walk_nodes;
-use crate::engines::turtle::node::{Child, Node, Pivot, Segment};
+use crate::engines::turtle::node::{Child, Pivot, Segment};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{TurtleOptions, TurtleVersion};
 use crate::storage::io::{Access, Directory, OpenMode};
@@ -21,18 +21,6 @@ fn grown(rng: &mut Rng) -> World {
     }
     assert!(world.tree.stats().buffered_runs > 0 && world.tree.stats().height >= 2);
     world
-}
-
-fn nodes(world: &World) -> Vec<Arc<Node>> {
-    let mut nodes = Vec::new();
-    let version = world.tree.newest();
-    let residence = &world.tree.shared.residence;
-    walk_nodes(residence, &version.root, &mut |slot, _| {
-        nodes.push(residence.load_owned(slot)?);
-        Ok(())
-    })
-    .unwrap();
-    nodes
 }
 
 #[test]

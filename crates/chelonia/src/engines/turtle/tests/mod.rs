@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+mod damage;
 mod hostile;
 mod life;
 mod world;
@@ -11,7 +12,10 @@ use crate::base::error::ErrorKind;
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::Engine;
+use crate::engines::turtle::counts::{Met, walk_references};
+use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{Turtle, TurtleOptions};
+use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 
 fn key_of(number: u64) -> Vec<u8> {
@@ -191,6 +195,49 @@ fn large_values_live_as_long_as_a_run_lists_them() {
 }
 
 #[test]
+fn a_walk_over_references_remembers_only_what_it_can_meet_twice() {
+    let mut rng = Rng::new(15);
+    let mut world = World::new(tiny(), 1);
+    let walk = |world: &World, window: u64| {
+        let (mut runs, mut large) = (0, Vec::new());
+        let (shared, root) = (&world.tree.shared, &world.tree.newest().root);
+        let memory = walk_references(&shared.residence, root, window, &mut |met| {
+            match met {
+                Met::Run(_) => runs += 1,
+                Met::Large(value, is_first) => large.push((value.extent.start, is_first)),
+                Met::Node(_) => {}
+            }
+            Ok(())
+        });
+        large.sort_unstable();
+        (memory.unwrap(), runs, large)
+    };
+    for _ in 0..10 {
+        world.absorb(uniform(&mut rng, 300));
+    }
+    let (memory, runs, _) = walk(&world, 4096);
+    assert!(runs > 100 && memory.shared.len() < runs / 5, "{} of {runs}", memory.shared.len());
+    assert_eq!((memory.chunks_max, memory.walks), (0, 1));
+    for round in 0..30 {
+        let mut batch = uniform(&mut rng, 40);
+        for number in 0..100 {
+            let large = world.storage.write_large(&[7; 200_000]).unwrap();
+            batch.insert(key_of(rng.below(1000) << 54 | number), Item::Large(large));
+        }
+        world.absorb(batch);
+        if round % 10 == 9 {
+            let (whole, _, all) = walk(&world, 1 << 40);
+            assert_eq!(whole.walks, 1);
+            let (memory, _, again) = walk(&world, 4096);
+            assert_eq!(memory.chunks_max, 1);
+            assert!(memory.walks > 5, "{} walks", memory.walks);
+            assert_eq!(memory.shared, whole.shared);
+            assert_eq!(again, all);
+        }
+    }
+}
+
+#[test]
 fn nodes_are_dropped_from_memory_and_come_back() {
     let mut rng = Rng::new(7);
     let mut world = World::with_memory(tiny(), 1, 1 << 20);
@@ -333,4 +380,48 @@ fn readers_go_on_while_the_tree_changes() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn a_roll_back_gives_back_all_that_it_can() {
+    let mut rng = Rng::new(13);
+    let world = World::new(tiny(), 1);
+    let used = || world.storage.stats().space.used_blocks;
+    let before = used();
+    let shared = &world.tree.shared;
+    let output = Output::new(&shared.residence, &shared.events, world.options.run);
+    let mut runs = Vec::new();
+    for (key, item) in uniform(&mut rng, 3) {
+        let mut writer = output.run_writer();
+        writer.add(&key, item.update()).unwrap();
+        runs.push(writer.finish().unwrap().run);
+        output.give_back(writer);
+    }
+    // One extent is not there to be given back: an error, but no reason to keep the others.
+    world.storage.free(runs[0].reference().extent).unwrap();
+    let error = output.roll_back().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Internal);
+    assert_eq!(used(), before);
+}
+
+#[test]
+fn neighbours_that_are_got_together_read_each_block_once() {
+    let mut rng = Rng::new(14);
+    let options = TurtleOptions { leaf_bytes: 64 << 10, ..tiny() };
+    let mut world = World::new(options, 1);
+    world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
+    world.reopen();
+    let version = world.tree.version();
+    // The nodes, and the way to the leaf.
+    version.get(&key_of(400), world.storage.key_hash(&key_of(400))).unwrap();
+    let keys: Vec<_> = (100..160).map(key_of).collect();
+    let asked: Vec<_> =
+        keys.iter().map(|key| (key.as_slice(), world.storage.key_hash(key))).collect();
+    let before = world.storage.stats().file.blocks_read;
+    assert!(version.multi_get(&asked).unwrap().iter().all(Option::is_some));
+    let after = world.storage.stats().file.blocks_read;
+    let read = |kind: BlockKind| after[kind as usize] - before[kind as usize];
+    // 60 entries of 100 bytes lie in two or three blocks.
+    assert!((2..=3).contains(&read(BlockKind::Data)), "{} data blocks", read(BlockKind::Data));
+    assert!(read(BlockKind::Filter) <= 1, "{} filter blocks", read(BlockKind::Filter));
 }

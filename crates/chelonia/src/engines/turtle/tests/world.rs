@@ -27,7 +27,7 @@ pub enum Item {
 }
 
 impl Item {
-    fn update(&self) -> Update<'_> {
+    pub fn update(&self) -> Update<'_> {
         match self {
             Item::Value(value) => Update::Put(value),
             Item::Large(large) => Update::PutLarge(*large),

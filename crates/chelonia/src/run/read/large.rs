@@ -1,0 +1,92 @@
+//! The large values that a run refers to: free space is derived from them.
+//!
+//! They are listed at the end of the run, so that nobody need read its entries. If a block of the
+//! list is damaged the entries tell the same. What neither the list nor an entry that can be read
+//! names, no read can come to: it is needed no more, and damage of both is no error.
+
+use super::verify::{Ahead, RunReport, visit_entries, visit_spans};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::stream::{LargeRef, Update};
+use crate::run::block::SortedBlock;
+use crate::run::large_list;
+use crate::run::read::lookup::Run;
+use crate::storage::block::{BlockKind, expect_kind};
+
+impl Run {
+    /// Visits the large values that the run refers to, those of a damaged list more than once.
+    pub fn large_refs(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
+        let reference = self.reference();
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let start = reference.large_start();
+        let mut is_whole = true;
+        for block in start..start + reference.large_blocks {
+            let number = self.block_no(block);
+            let read = self.storage().read_blocks(number, reference.generation, &mut bytes);
+            match read.and_then(|()| self.decode_list(block, &bytes)) {
+                Ok(listed) => listed.into_iter().try_for_each(&mut *visit)?,
+                Err(error) if error.kind() == ErrorKind::Corrupt => is_whole = false,
+                Err(error) => return Err(error),
+            }
+        }
+        if is_whole { Ok(()) } else { self.large_in_entries(visit) }
+    }
+
+    /// What a block of the list names.
+    pub(super) fn decode_list(&self, block: u32, bytes: &[u8]) -> Result<Vec<LargeRef>> {
+        expect_kind(bytes, BlockKind::LargeRefs, self.block_no(block))?;
+        let mut listed = Vec::new();
+        large_list::decode(bytes, &mut |large| {
+            listed.push(large);
+            Ok(())
+        })
+        .map_err(self.blame(block))?;
+        Ok(listed)
+    }
+
+    /// What all entries name that can be read.
+    fn large_in_entries(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
+        let mut unread = Unread { first: None };
+        let mut listed = Vec::new();
+        let blocks = 0..self.reference().data_blocks;
+        visit_spans(
+            &mut Ahead::new(self),
+            blocks,
+            BlockKind::Data,
+            &mut unread,
+            &mut |_, bytes, report| {
+                let Some(bytes) = bytes else { return };
+                let read = SortedBlock::parse(bytes, BlockKind::Data).and_then(|block| {
+                    visit_entries(&block, &mut |_, update| {
+                        if let Update::PutLarge(large) = update {
+                            listed.push(large);
+                        }
+                        Ok(())
+                    })
+                });
+                if let Err(error) = read {
+                    report.finding(error);
+                }
+            },
+        );
+        unread.first.map_or(Ok(()), Err)?;
+        listed.into_iter().try_for_each(visit)
+    }
+}
+
+/// Keeps the first error that is no damage.
+struct Unread {
+    first: Option<Error>,
+}
+
+impl RunReport for Unread {
+    fn blocks(&mut self, _count: u64) {}
+
+    fn entries(&mut self, _count: u64) {}
+
+    fn finding(&mut self, error: Error) {
+        if error.kind() != ErrorKind::Corrupt {
+            self.first.get_or_insert(error);
+        }
+    }
+}

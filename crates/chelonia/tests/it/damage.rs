@@ -1,0 +1,136 @@
+//! Damage to the data file stays where it is: what is whole can be read and written on, and
+//! `verify` names what is not.
+
+use chelonia::limits::MEMORY_BYTES_MIN;
+use chelonia::{Database, Keyspace, KeyspaceOptions};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const BLOCK: usize = 4096;
+const KEYS: u64 = 20_000;
+
+fn open(path: &Path) -> Database {
+    Database::builder(path).memory(MEMORY_BYTES_MIN).open().unwrap()
+}
+
+fn keyspace(database: &Database, name: &str) -> Keyspace {
+    database.keyspace(name, KeyspaceOptions::new()).unwrap()
+}
+
+/// A closed database of these keyspaces, each with all keys and a value of its own.
+fn closed(keyspaces: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    for (name, value) in keyspaces {
+        let keyspace = keyspace(&database, name);
+        (0..KEYS).for_each(|number| keyspace.insert(number.to_be_bytes(), value).unwrap());
+    }
+    database.checkpoint().unwrap();
+    database.close().unwrap();
+    (directory, path)
+}
+
+/// Changes the data file.
+fn change(path: &Path, change: impl FnOnce(&mut [u8])) {
+    let data = path.join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    change(&mut bytes);
+    std::fs::write(data, bytes).unwrap();
+}
+
+#[test]
+fn a_rotten_leaf_block_closes_neither_its_keyspace_nor_the_database() {
+    let (_directory, path) = closed(&[("rotten", &[b'v'; 120]), ("sound", &[b's'; 120])]);
+    let mut rotten_block = 0;
+    change(&path, |bytes| {
+        let place = bytes.windows(64).position(|window| window == [b'v'; 64]).unwrap();
+        bytes[place] ^= 1;
+        rotten_block = place / BLOCK * BLOCK;
+    });
+    let database = open(&path);
+    let rotten = keyspace(&database, "rotten");
+    let lost: Vec<u64> =
+        (0..KEYS).filter(|number| rotten.get(number.to_be_bytes()).is_err()).collect();
+    assert!((1..100).contains(&lost.len()), "one block holds {} keys", lost.len());
+    // The drain meets the block; nothing of what is lost is written again.
+    for number in 0..300_000_u64 {
+        let number = number % KEYS;
+        if !lost.contains(&number) {
+            rotten.insert(number.to_be_bytes(), [b'w'; 120]).unwrap();
+        }
+    }
+    assert!(database.stats().background.drains > 3);
+    drop((rotten, database));
+    for read_only in [true, false] {
+        let builder = Database::builder(&path).memory(MEMORY_BYTES_MIN).read_only(read_only);
+        let database = builder.open().unwrap();
+        let (rotten, sound) = (keyspace(&database, "rotten"), keyspace(&database, "sound"));
+        for number in 0..KEYS {
+            let key = number.to_be_bytes();
+            assert_eq!(sound.get(key).unwrap().unwrap(), [b's'; 120]);
+            match rotten.get(key) {
+                Ok(value) => assert_eq!(value.unwrap(), [b'w'; 120]),
+                Err(error) => assert!(lost.contains(&number), "{error}"),
+            }
+        }
+        let findings = database.verify().unwrap().findings;
+        let named: Vec<_> = findings.iter().map(chelonia::Error::offset).collect();
+        assert_eq!(named, [Some(rotten_block as u64)], "{findings:?}");
+        if !read_only {
+            lost.iter().for_each(|number| rotten.insert(number.to_be_bytes(), "new").unwrap());
+            database.checkpoint().unwrap();
+            let again = |number: &u64| rotten.get(number.to_be_bytes()).unwrap().unwrap();
+            assert!(lost.iter().all(|number| again(number) == *b"new"));
+        }
+    }
+}
+
+/// The number of a block's kind, which stands in its header.
+const ENTRIES: u8 = 1;
+const FILTER: u8 = 4;
+
+fn is_of(bytes: &[u8], kind: u8) -> impl Fn(&usize) -> bool {
+    move |block| bytes[block * BLOCK + 8] == kind
+}
+
+/// A filter holds nothing that a user stored.
+#[test]
+fn a_rotten_filter_block_hides_no_entry() {
+    let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
+    let mut filter = 0;
+    change(&path, |bytes| {
+        filter = (2..bytes.len() / BLOCK).find(is_of(bytes, FILTER)).unwrap() * BLOCK;
+        bytes[filter + 1000] ^= 1;
+    });
+    let database = open(&path);
+    let keyspace = keyspace(&database, "k");
+    let keys: Vec<_> = (0..KEYS).map(u64::to_be_bytes).collect();
+    for keys in keys.chunks(500) {
+        let found = keyspace.multi_get(keys).unwrap();
+        assert!(found.iter().all(|value| *value.as_ref().unwrap() == [b'v'; 12]));
+    }
+    assert!(keys.iter().all(|key| keyspace.get(key).unwrap().unwrap() == [b'v'; 12]));
+    assert!((KEYS..2 * KEYS).all(|number| keyspace.get(number.to_be_bytes()).unwrap().is_none()));
+    let findings = database.verify().unwrap().findings;
+    let named: Vec<_> = findings.iter().map(chelonia::Error::offset).collect();
+    assert_eq!(named, [Some(filter as u64)], "{findings:?}");
+}
+
+#[test]
+fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
+    let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
+    let mut damaged = Vec::new();
+    change(&path, |bytes| {
+        let filter = (2..bytes.len() / BLOCK).find(is_of(bytes, FILTER)).unwrap();
+        let last = (2..filter).rev().find(is_of(bytes, ENTRIES)).unwrap();
+        // Two entry blocks, the index between, and the first of the filter.
+        damaged = [last - 3, last].into_iter().chain(last + 1..=filter).collect();
+        damaged.iter().for_each(|block| bytes[block * BLOCK + 1000] ^= 1);
+    });
+    let findings = open(&path).verify().unwrap().findings;
+    let mut told: Vec<_> =
+        findings.iter().map(|finding| finding.offset().unwrap() as usize / BLOCK).collect();
+    told.sort_unstable();
+    assert_eq!(told, damaged, "{findings:?}");
+}
