@@ -1,8 +1,10 @@
 //! The memory budget: one number, everything counted, and the slabs that move within it.
 //!
 //! Memory is of two sorts. *Slabs* of [`SLAB_BYTES`] hold what is large (memtables, cached blocks,
-//! merge buffers); they are allocated once, touched once, and recycled through one free list, so
-//! that memory moves between writes and reads without going back to the system. *Charges* count
+//! merge buffers); they are mapped once, touched once, and recycled through one free list, so
+//! that memory moves between writes and reads without going back to the system. When it does go
+//! back, the pages go and the address stays, for the next slab that is wanted: an allocator would
+//! keep freed slabs among smaller things, and the resident set would grow beyond what is counted. *Charges* count
 //! what lives on the heap or in mapped files (nodes, slot arrays, log segments); they leave less
 //! for slabs.
 //!
@@ -24,7 +26,7 @@
 
 use crate::base::limits::SLAB_BYTES;
 use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Weak};
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// What memory is used for: the rows of the memory statistics.
@@ -63,7 +65,8 @@ pub struct Budget {
     /// Bytes in use by [`Use`], slabs and charges together.
     used: [AtomicU64; USES],
     /// Slabs that nobody uses; guarded by the mutex.
-    free: Mutex<Vec<Slab>>,
+    free: Mutex<FreeSlabs>,
+    /// Bytes of those that have memory.
     free_bytes: AtomicU64,
     /// Set once, when the cache exists.
     reclaim: OnceLock<Weak<dyn Reclaim>>,
@@ -76,7 +79,7 @@ impl Budget {
         Arc::new(Self {
             limit: AtomicU64::new(limit),
             used: std::array::from_fn(|_| AtomicU64::new(0)),
-            free: Mutex::new(Vec::new()),
+            free: Mutex::default(),
             free_bytes: AtomicU64::new(0),
             reclaim: OnceLock::new(),
         })
@@ -142,30 +145,33 @@ impl Budget {
 
     fn hand_out(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
         self.used[purpose as usize].fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
-        let recycled = self.free.lock().pop();
-        let slab = match recycled {
+        let mut free = self.free.lock();
+        let recycled = match free.warm.pop() {
             Some(slab) => {
                 self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-                slab
+                Some(slab)
             }
-            None => Slab::allocate(),
+            None => free.cold.pop(),
         };
+        drop(free);
+        let slab = recycled.unwrap_or_else(Slab::map);
         OwnedSlab { slab: Some(slab), budget: Arc::clone(self), purpose }
     }
 
     fn give_back(&self, slab: Slab, purpose: Use) {
         self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
-        self.free.lock().push(slab);
+        self.free.lock().warm.push(slab);
         self.release_surplus();
     }
 
     /// Returns unused slabs to the system while more is held than the limit allows.
     fn release_surplus(&self) {
         while self.held() > self.limit() {
-            let Some(slab) = self.free.lock().pop() else { return };
+            let Some(mut slab) = self.free.lock().warm.pop() else { return };
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-            drop(slab);
+            slab.give_pages_back();
+            self.free.lock().cold.push(slab);
         }
     }
 }
@@ -200,13 +206,59 @@ impl Drop for Charge {
     }
 }
 
-/// [`SLAB_BYTES`] bytes, block-aligned. Zeroed when fresh, stale when recycled.
+/// Slabs that nobody uses.
+#[derive(Default)]
+struct FreeSlabs {
+    /// With memory behind them.
+    warm: Vec<Slab>,
+    /// Without: an address only.
+    cold: Vec<Slab>,
+}
+
+/// [`SLAB_BYTES`] bytes of mapped memory, block-aligned. Zeroed when fresh, stale when recycled.
 struct Slab {
     memory: NonNull<u8>,
 }
 
 // SAFETY: a slab is plain memory with one owner; the pointer is not tied to a thread.
 unsafe impl Send for Slab {}
+
+const _: () = assert!(SLAB_BYTES.is_multiple_of(crate::base::limits::BLOCK_BYTES));
+
+impl Slab {
+    #[cfg(not(miri))]
+    fn map() -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the system chooses the place, where nothing is.
+        let mapped =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), SLAB_BYTES, access, MapFlags::PRIVATE) };
+        match mapped.map(|place| NonNull::new(place.cast())) {
+            Ok(Some(memory)) => Self { memory },
+            _ => handle_alloc_error(SLAB_LAYOUT),
+        }
+    }
+
+    /// Gives the memory back to the system and keeps the address; what was there reads as zeros. If
+    /// the system refuses the memory stays, which only costs it.
+    #[cfg(not(miri))]
+    fn give_pages_back(&mut self) {
+        use rustix::mm::{Advice, madvise};
+        // SAFETY: the range was mapped in `map`, is not unmapped yet, and nobody but `self` has it.
+        let _ = unsafe { madvise(self.memory.as_ptr().cast(), SLAB_BYTES, Advice::LinuxDontNeed) };
+    }
+
+    #[cfg(miri)]
+    fn map() -> Self {
+        // SAFETY: the layout has a size that is not zero.
+        let memory = unsafe { std::alloc::alloc_zeroed(SLAB_LAYOUT) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(SLAB_LAYOUT) };
+        Self { memory }
+    }
+
+    #[cfg(miri)]
+    fn give_pages_back(&mut self) {}
+}
 
 const SLAB_LAYOUT: Layout = {
     match Layout::from_size_align(SLAB_BYTES, crate::base::limits::BLOCK_BYTES) {
@@ -215,19 +267,16 @@ const SLAB_LAYOUT: Layout = {
     }
 };
 
-impl Slab {
-    fn allocate() -> Self {
-        // SAFETY: the layout has a size that is not zero.
-        let memory = unsafe { alloc_zeroed(SLAB_LAYOUT) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(SLAB_LAYOUT) };
-        Self { memory }
-    }
-}
-
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: allocated in `allocate` with this layout, and freed once, here.
-        unsafe { dealloc(self.memory.as_ptr(), SLAB_LAYOUT) };
+        #[cfg(not(miri))]
+        // SAFETY: mapped in `map` with this size, and unmapped once, here, by the only owner.
+        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), SLAB_BYTES) };
+        #[cfg(miri)]
+        // SAFETY: allocated in `map` with this layout, and freed once, here.
+        unsafe {
+            std::alloc::dealloc(self.memory.as_ptr(), SLAB_LAYOUT);
+        };
     }
 }
 

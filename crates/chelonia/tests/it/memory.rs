@@ -7,6 +7,7 @@ use std::process::Command;
 
 const CHILD: &str = "CHELONIA_TEST_MEMORY";
 const CHILD_LEAVES: &str = "CHELONIA_TEST_LEAVES";
+const CHILD_MIXED: &str = "CHELONIA_TEST_MEMORY_MIXED";
 const SLACK_BYTES: u64 = 16 << 20;
 
 /// The peak of the process's resident set, in bytes.
@@ -101,6 +102,45 @@ fn child_with_large_leaves() {
     database.checkpoint().unwrap();
     println!("counted {:?}", database.stats().memory);
     println!("peak {} of {}", peak_resident_bytes(), limit(budget));
+}
+
+/// Reads and writes together: memory moves between cache and memtables again and again.
+#[test]
+fn child_that_reads_and_writes() {
+    let Ok(arguments) = std::env::var(CHILD_MIXED) else { return };
+    let (budget, path) = arguments.split_once(' ').unwrap();
+    let budget: u64 = budget.parse().unwrap();
+    let database = Database::builder(path).memory(budget).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let keys = 3 * budget / 128;
+    let work = |thread: u64| {
+        let mut rng = Rng::new(thread);
+        for _ in 0..keys / 2 {
+            keyspace.insert(rng.below(keys).to_be_bytes(), [1; 120]).unwrap();
+        }
+        for _ in 0..1_200_000 {
+            // Half of it goes to a tenth of the keys.
+            let most = if rng.below(2) == 0 { keys / 10 } else { keys };
+            let key = rng.below(most).to_be_bytes();
+            match rng.below(2) {
+                0 => keyspace.insert(key, [2; 120]).unwrap(),
+                _ => drop(keyspace.get(key).unwrap()),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let work = &work;
+            scope.spawn(move || work(thread));
+        }
+    });
+    println!("counted {:?}", database.stats().memory);
+    println!("peak {} of {}", peak_resident_bytes(), limit(budget));
+}
+
+#[test]
+fn reads_and_writes_together_stay_within_the_budget() {
+    child_within(128, "memory::child_that_reads_and_writes", CHILD_MIXED);
 }
 
 fn within_budget(mebibytes: u64) {
