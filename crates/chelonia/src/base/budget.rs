@@ -1,12 +1,12 @@
 //! The memory budget: one number, everything counted, and the slabs that move within it.
 //!
 //! Memory is of two sorts. *Slabs* of [`SLAB_BYTES`] hold what is large (memtables, cached blocks,
-//! merge buffers); they are mapped once, touched once, and recycled through one free list, so
-//! that memory moves between writes and reads without going back to the system. When it does go
-//! back, the pages go and the address stays, for the next slab that is wanted: an allocator would
-//! keep freed slabs among smaller things, and the resident set would grow beyond what is counted. *Charges* count
-//! what lives on the heap or in mapped files (nodes, slot arrays, log segments); they leave less
-//! for slabs.
+//! merge buffers); they are mapped once, touched once, and recycled through one free list, so that
+//! memory moves between writes and reads without going back to the system. When it does go back the
+//! pages go and the address stays for the next slab that is wanted: an allocator would keep freed
+//! slabs among smaller things, and the resident set would grow beyond what is counted. *Charges*
+//! count what lives on the heap or in mapped files (nodes, slot arrays, log segments); they leave
+//! less for slabs.
 //!
 //! ```text
 //!      budget limit
