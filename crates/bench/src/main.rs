@@ -10,6 +10,7 @@ mod compare;
 mod driver;
 mod failure;
 mod figures;
+mod kinds;
 mod options;
 mod process;
 mod record;

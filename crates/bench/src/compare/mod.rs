@@ -16,7 +16,8 @@ pub mod tables;
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
-use crate::options::{Options, parse_count, parse_engine};
+use crate::kinds::parse_count;
+use crate::options::{Options, parse_engine};
 use crate::process;
 use crate::record::{self, Record};
 use crate::stores;

@@ -86,8 +86,8 @@ pub fn run(
     options.check()?;
     kind.check_built()?;
     let shared = plan(options)?;
-    let _lock = lock(&options.dir)?;
-    let path = make_directory(&options.dir, kind.name)?;
+    let _lock = lock(&options.common.dir)?;
+    let path = make_directory(&options.common.dir, kind.name)?;
     let limit = cgroup::enter(kind.uses_page_cache, options.memory, shared.memory_bytes());
     let result = open(options, kind, shared, &path, limit.describe(), is_quiet)
         .and_then(|run| run.all(report));
@@ -101,7 +101,7 @@ pub fn run(
 /// The records, and what is known of them.
 fn plan(options: &Options) -> Result<Shared> {
     // The file of keys is read before the number of records is known.
-    let keys = Keys::new(&options.keys, options.key_size, 1)?;
+    let keys = Keys::new(&options.common.keys, options.common.key_size, 1)?;
     let records = match (options.records, keys.file_records()) {
         (None, None) => RECORDS_DEFAULT,
         (None, Some(lines)) => lines,
@@ -111,19 +111,20 @@ fn plan(options: &Options) -> Result<Shared> {
         }
         (Some(records), _) => records,
     };
-    if records < options.threads {
+    if records < options.common.threads {
         return Err(Failure::usage("--records: at least one for each thread"));
     }
     let inserting = options.phases.iter().filter(|phase| **phase == Phase::D).count();
     let inserting = u64::try_from(inserting).unwrap_or(0);
     let operations = options.ops + options.warmup_of(Phase::D, records);
-    let slack = INSERTS_SLACK * options.threads;
-    let capacity = records + inserting * (operations / INSERTS_SHARE + slack) + options.threads;
+    let slack = INSERTS_SLACK * options.common.threads;
+    let capacity =
+        records + inserting * (operations / INSERTS_SHARE + slack) + options.common.threads;
     let keys = keys.with_capacity(capacity);
     let small = |number: u64| {
         usize::try_from(number).map_err(|_| Failure::usage("--records: too many for this machine"))
     };
-    let (states, threads) = (small(capacity)?, small(options.threads)?);
+    let (states, threads) = (small(capacity)?, small(options.common.threads)?);
     let mut last_key = Vec::new();
     let mut key = Vec::new();
     for record in 0..records {
@@ -133,11 +134,11 @@ fn plan(options: &Options) -> Result<Shared> {
         }
     }
     Ok(Shared {
-        values: Values::new(options.value_size),
+        values: Values::new(options.common.value_size),
         versions: Versions::new(states, threads),
         records,
         capacity,
-        inserted: (0..options.threads).map(|_| AtomicU64::new(0)).collect(),
+        inserted: (0..options.common.threads).map(|_| AtomicU64::new(0)).collect(),
         last_key,
         keys,
     })
@@ -163,7 +164,7 @@ fn lock(base: &Path) -> Result<File> {
 pub fn clean_up(options: &Options, engine: &str) -> Result<()> {
     match options.keep {
         true => Ok(()),
-        false => remove_directory(&directory_of(&options.dir, engine)),
+        false => remove_directory(&directory_of(&options.common.dir, engine)),
     }
 }
 
@@ -202,11 +203,11 @@ fn open<'a>(
         engine: kind.name.to_owned(),
         memory: options.memory,
         checkpoint_distance: options.checkpoint_distance_of(0),
-        durability: options.durability,
-        threads: options.threads,
+        durability: options.common.durability,
+        threads: options.common.threads,
         live_bytes: live_bytes(&shared, shared.records),
         key_bytes_max: shared.keys.bytes_max(),
-        value_bytes_max: options.value_size.max,
+        value_bytes_max: options.common.value_size.max,
     };
     let store = kind.open(&store_options).map_err(|failure| name_store(kind, failure))?;
     let facts = store.facts();
@@ -260,8 +261,8 @@ impl Run<'_> {
         if let Some(bytes) = self.options.checkpoint_distance_of(index) {
             self.store.set_checkpoint_distance(bytes)?;
         }
-        let seed = mix(self.options.seed ^ u64::try_from(index).unwrap_or(0) << 32);
-        let workload = Workload::new(phase, self.shared.records, self.options.threads, seed);
+        let seed = mix(self.options.common.seed ^ u64::try_from(index).unwrap_or(0) << 32);
+        let workload = Workload::new(phase, self.shared.records, self.options.common.threads, seed);
         let operations = match phase {
             Phase::Load => self.shared.records,
             _ => self.options.operations(phase),
@@ -305,7 +306,7 @@ impl Run<'_> {
         let name = format!("{phase}{SETTLED}");
         let bar = self.bar(0, &name);
         let began = clock::now();
-        let settled = self.store.settle(Duration::from_secs(self.options.settle_cap))?;
+        let settled = self.store.settle(Duration::from_secs(self.options.common.settle_cap))?;
         let time = clock::since(began);
         bar.finish_and_clear();
         let mut record = self.record(&name, start, outcome)?;

@@ -7,9 +7,8 @@
 use crate::failure::{Failure, Result};
 use crate::figures::Name;
 use crate::figures::data::Planned;
-use crate::options::{
-    Durability, KeyKind, Options, SizeRange, parse_count, parse_engine, parse_phase, parse_size,
-};
+use crate::kinds::{parse_count, parse_size};
+use crate::options::{Common, Options, parse_engine, parse_phase};
 use crate::stores;
 use crate::workload::phases::Phase;
 use clap::Args;
@@ -51,6 +50,8 @@ DIR/NAME.jsonl and runs nothing.";
 #[derive(Args, Clone, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct Figure {
+    #[command(flatten)]
+    pub common: Common,
     /// What to draw
     #[arg(value_name = "NAME", value_enum)]
     pub name: Name,
@@ -66,10 +67,6 @@ pub struct Figure {
     /// Operations of phase `e` [default: a hundredth of the records]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub scan_ops: Option<u64>,
-    /// Operations before the timed ones of phases a, b, c, f and d [default: a fifth of the
-    /// records]
-    #[arg(long, value_name = "N", value_parser = parse_count)]
-    pub warmup: Option<u64>,
     /// What to run, `load` first [default: see below]
     #[arg(long, value_name = "a,b,...", value_delimiter = ',', value_parser = parse_phase)]
     pub phases: Vec<Phase>,
@@ -84,33 +81,9 @@ pub struct Figure {
     /// How often everything is done; `wm`, `ycsb` and `sensitivity` draw the median
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     pub repeats: u64,
-    /// Threads that do the operations
-    #[arg(long, value_name = "N", default_value = "2", value_parser = parse_count)]
-    pub threads: u64,
-    /// Bytes of a key: one number, or a range such as 8..24
-    #[arg(long, value_name = "BYTES", default_value = "8", value_parser = SizeRange::parse)]
-    pub key_size: SizeRange,
-    /// Bytes of a value: one number, or a range such as 100..200
-    #[arg(long, value_name = "BYTES", default_value = "120", value_parser = SizeRange::parse)]
-    pub value_size: SizeRange,
-    /// random, sequential, mixed:P, timestamps, or file:PATH, as of `run`
-    #[arg(long, value_name = "KIND", default_value = "random", value_parser = KeyKind::parse)]
-    pub keys: KeyKind,
-    /// What a write has survived when its call returns
-    #[arg(long, value_name = "LEVEL", value_enum, default_value = "process")]
-    pub durability: Durability,
     /// The most seconds for the timed part of a phase; a load that needs more ends its run
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = parse_count)]
     pub cap: u64,
-    /// The most seconds for background work to end after a phase that writes
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = parse_count)]
-    pub settle_cap: u64,
-    /// Another seed gives other operations
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub seed: u64,
-    /// Where databases are made; each is removed at the end
-    #[arg(long, value_name = "DIR", default_value = "chelonia-bench-data")]
-    pub dir: PathBuf,
     /// Where figures and their data go [default: chelonia-bench-figures, or that of --from]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -142,7 +115,8 @@ impl Figure {
         reason = "a mean times a count is a count"
     )]
     pub fn data_bytes(&self) -> u64 {
-        ((self.key_size.mean() + self.value_size.mean()) * self.records() as f64) as u64
+        ((self.common.key_size.mean() + self.common.value_size.mean()) * self.records() as f64)
+            as u64
     }
 
     /// The settings of memory, as given or by default.
@@ -189,23 +163,15 @@ impl Figure {
     pub fn planned(&self, engine: &str, memory: u64, distances: Vec<u64>, repeat: u64) -> Planned {
         let records = self.records();
         let options = Options {
+            common: self.common.clone(),
             records: Some(records),
-            ops: self.ops.unwrap_or((records / 10).max(self.threads)),
-            scan_ops: self.scan_ops.unwrap_or((records / 100).max(self.threads)),
-            warmup: self.warmup,
+            ops: self.ops.unwrap_or((records / 10).max(self.common.threads)),
+            scan_ops: self.scan_ops.unwrap_or((records / 100).max(self.common.threads)),
             phases: self.phases(),
-            threads: self.threads,
             memory,
             checkpoint_distance: distances,
-            key_size: self.key_size,
-            value_size: self.value_size,
-            keys: self.keys.clone(),
-            durability: self.durability,
             cap: Some(self.cap),
-            settle_cap: self.settle_cap,
             rate: None,
-            seed: self.seed,
-            dir: self.dir.clone(),
             keep: false,
             detail: true,
         };
@@ -276,6 +242,7 @@ pub fn rounded(bytes: u64) -> u64 {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::kinds::Durability;
     use clap::Parser;
 
     #[derive(Parser)]

@@ -77,7 +77,7 @@ pub fn plan(figure: &Figure) -> Vec<Planned> {
             }
             for part in PARTS {
                 let records = figure.records() / part;
-                if records < figure.threads {
+                if records < figure.common.threads {
                     continue;
                 }
                 for distance in distances(greatest) {

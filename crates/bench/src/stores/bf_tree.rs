@@ -6,7 +6,7 @@
 //! settle does nothing: pages are written when they leave the buffer.
 
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::{Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of};
 use crate::workload::values::VALUE_BYTES_MIN;
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};

@@ -7,7 +7,7 @@
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::{
     Answers, Counters, Entries, Facts, Kind, Session, Settled, Store, StoreOptions,
 };

@@ -11,7 +11,7 @@
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::{Counters, Entries, Facts, Session, Settled, Store, StoreOptions};
 use fjall::config::CompressionPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};

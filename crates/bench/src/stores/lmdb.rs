@@ -14,7 +14,7 @@
 #![expect(unsafe_code, reason = "an island: opening a file that is mapped into memory")]
 
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::waiting::Waiting;
 use crate::stores::{Answers, Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of};
 use heed::types::Bytes;

@@ -38,7 +38,7 @@ mod waiting;
 mod wiredtiger;
 
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;

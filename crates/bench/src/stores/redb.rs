@@ -13,7 +13,7 @@
 //! not exist here.
 
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::waiting::Waiting;
 use crate::stores::{Answers, Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of};
 use redb::{ReadOnlyTable, ReadableDatabase, TableDefinition};

@@ -16,7 +16,7 @@
 //! a suffix. Queue entries have keys behind all of these: eight bytes of 0xff, the queue, a number.
 
 use crate::failure::{Failure, Result};
-use crate::options::{KeyKind, SizeRange};
+use crate::kinds::{KeyKind, SizeRange};
 use crate::workload::random::{Permutation, mix, scale};
 use std::path::Path;
 use std::sync::Arc;

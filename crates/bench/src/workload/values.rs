@@ -11,7 +11,7 @@
 //! All numbers are little-endian. The length follows from record and version too, so a value that
 //! is too short, too long or of another record is seen.
 
-use crate::options::SizeRange;
+use crate::kinds::SizeRange;
 use crate::workload::random::{mix, unmix};
 
 /// Which update of a record a value is; 0 is the insert. It starts again after [`VERSION_MAX`].

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What can fail, and what it leaves: in 1 and 2 nothing was changed (large values are given back);
-//! in 3 a full device leaves nothing changed, any other failure stops all writes, and whether the
+//! in 3 want of room leaves nothing changed, any other failure stops all writes, and whether the
 //! commit survives is known after the reopen; 4 and 5 fail only by a panic, which
 //! stops all writes; a failure in 6 stops all writes, the commit is visible and its durability is
 //! known after the reopen.

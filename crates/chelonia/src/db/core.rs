@@ -201,7 +201,9 @@ impl Core {
         let given = SeqNo(self.commit.lock().next_seqno.0.saturating_sub(1));
         self.visibility.wait_until_visible(given)?;
         let pin = self.pin_one(keyspace);
-        let Some(view) = pin.view(keyspace.id) else { return Ok((None, pin.seqno())) };
+        let Some(view) = pin.view(keyspace.id) else {
+            return Err(Error::internal("a pin does not show the keyspace it was made for"));
+        };
         let mut cursor = view.cursor(range, Direction::Ascending, pin.seqno())?;
         let mut passed = Passed::new(&self.counters);
         while let Some(key) = cursor.key().filter(|key| range.contains(key)) {

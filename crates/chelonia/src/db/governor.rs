@@ -9,8 +9,9 @@
 //! The write share is a ceiling, not a reservation: memory that memtables do not use holds cached
 //! blocks. A keyspace's memtable is finalized when the updates in it reach the keyspace's
 //! checkpoint distance, or its memory half of the write share, so that one can fill while the other
-//! drains; if the active memtables of all keyspaces together reach that half, the largest is
-//! finalized.
+//! drains; if the active memtables of all keyspaces together reach that half, the largest are
+//! finalized, until they do not. A commit to several keyspaces is admitted with what their
+//! memtables will grow by, for each grows by a chunk.
 
 use crate::base::budget::{Budget, Use};
 use crate::base::error::{Error, Result};

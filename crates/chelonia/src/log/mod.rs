@@ -291,8 +291,8 @@ impl Log {
     }
 
     /// Prepares the segment that comes after the open one, unless it is prepared already, so that
-    /// no append has to. Call it in the background when [`Log::wants_segment`] says so. `NoSpace`
-    /// stops nothing.
+    /// no append has to. Call it in the background when [`Log::wants_segment`] says so. Want of
+    /// room (`NoSpace`, `TooManyFiles`) stops nothing.
     pub fn prepare_next(&self) -> Result<()> {
         self.check_running()?;
         self.segments.prepare_next().map_err(|error| self.poison_unless_passing(error))

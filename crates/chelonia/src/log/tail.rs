@@ -81,8 +81,8 @@ impl LogTail {
     /// before it took its lock. Returns where the record ends; it survives the process now, and a
     /// power cut after [`Log::sync_through_after`] of that place.
     ///
-    /// `NoSpace` means that nothing was written and the call may be repeated later. After any other
-    /// error of the device every further call fails with `Stopped`.
+    /// `NoSpace` and `TooManyFiles` mean that nothing was written and the call may be repeated
+    /// later. After any other error of the device every further call fails with `Stopped`.
     pub fn append(&mut self, payload: &[u8], hash: u64) -> Result<LogPosition> {
         self.log.check_running()?;
         let length = match u32::try_from(payload.len()) {

@@ -17,8 +17,8 @@
 //! Invariants:
 //! 1. Nothing is freed before the arena is dropped. An address once handed out stays valid, and
 //!    nobody else is given it.
-//! 2. `used` of a slab only grows; bytes `[before, before + n)` belong to whoever added `n` to it,
-//!    if they end within the slab. What does not fit is not taken back: the slab is full then.
+//! 2. `used` of a chunk only grows; bytes `[before, before + n)` belong to whoever added `n` to it,
+//!    if they end within the chunk. What does not fit is not taken back: the chunk is full then.
 //! 3. A lane's `current` is null or points to a seed or a slab in `chunks`; it changes under
 //!    `chunks`' lock.
 //!

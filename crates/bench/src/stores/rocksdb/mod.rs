@@ -8,7 +8,7 @@ mod ffi;
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::{
     Answers, Counters, Entries, Facts, Session, Settled, Store, StoreOptions, bytes_of, files_bytes,
 };

@@ -12,7 +12,7 @@
 mod ffi;
 
 use crate::failure::{Failure, Result};
-use crate::options::Durability;
+use crate::kinds::Durability;
 use crate::stores::{Counters, Entries, Facts, Session, Settled, Store, StoreOptions, files_bytes};
 use ffi::{Connection, Cursor};
 use std::path::PathBuf;
