@@ -32,6 +32,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
+use crate::storage::cache::Presence;
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {
@@ -48,6 +49,9 @@ pub trait Engine: Send + Sync {
     /// Does one bounded unit of background work on the newest version, or none if there is none.
     fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
 
+    /// True if [`Engine::maintain`] may have something to do. Asked often, by any thread.
+    fn wants_maintenance(&self) -> bool;
+
     /// Background work that waits, in bytes to be rewritten: db slows writers as it grows.
     fn debt_bytes(&self) -> u64;
 
@@ -61,10 +65,10 @@ pub trait Engine: Send + Sync {
 /// An immutable state of one engine.
 pub trait Version: Send + Sync {
     /// The value of `key`, if it has one.
-    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>>;
+    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer>;
 
     /// The values of `keys`, in the order asked. What is not in memory is read together.
-    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Option<Found>>> {
+    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
         keys.iter().map(|(key, hash)| self.get(key, *hash)).collect()
     }
 
@@ -94,6 +98,15 @@ pub enum Found {
     Value(Value),
     /// A large value, still to be read.
     Large(LargeRef),
+}
+
+/// What a lookup in a version gave.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Answer {
+    /// What was found, if anything.
+    pub found: Option<Found>,
+    /// Where the blocks of entries were in which it was found.
+    pub presence: Presence,
 }
 
 /// An extent that a version refers to. Its generation tells db which versions can know it: those

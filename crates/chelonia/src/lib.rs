@@ -61,6 +61,7 @@ mod kernels;
 mod log;
 mod memtable;
 mod merge;
+mod records;
 mod run;
 mod storage;
 

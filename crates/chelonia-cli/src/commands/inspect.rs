@@ -91,72 +91,82 @@ fn table(section: &[(&'static str, Figure)]) -> Table {
 }
 
 fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
-    let (disk, memory, io) = (&stats.disk, &stats.memory, &stats.io);
-    let (commits, background) = (&stats.commits, &stats.background);
     vec![
-        (
-            "disk",
-            vec![
-                ("data_file_bytes", Figure::Bytes(disk.data_file_bytes)),
-                ("data_used_bytes", Figure::Bytes(disk.data_used_bytes)),
-                ("data_allocated_bytes", Figure::Bytes(disk.data_allocated_bytes)),
-                ("held_for_older_bytes", Figure::Bytes(disk.held_for_older_bytes)),
-                ("log_file_bytes", Figure::Bytes(disk.log_file_bytes)),
-            ],
-        ),
-        (
-            "memory",
-            vec![
-                ("budget_bytes", Figure::Bytes(memory.budget_bytes)),
-                ("used_bytes", Figure::Bytes(memory.used_bytes)),
-                ("held_bytes", Figure::Bytes(memory.held_bytes)),
-                ("memtable_bytes", Figure::Bytes(memory.memtable_bytes)),
-                ("cache_bytes", Figure::Bytes(memory.cache_bytes)),
-                ("work_bytes", Figure::Bytes(memory.work_bytes)),
-                ("metadata_bytes", Figure::Bytes(memory.metadata_bytes)),
-                ("log_bytes", Figure::Bytes(memory.log_bytes)),
-            ],
-        ),
-        (
-            "io",
-            vec![
-                ("file_system", Figure::Word(io.file_system.clone())),
-                ("direct", Figure::Flag(io.direct)),
-                ("mapped_log", Figure::Flag(io.mapped_log)),
-                ("data_read_bytes", Figure::Bytes(io.data_bytes_read)),
-                ("data_written_bytes", Figure::Bytes(io.data_bytes_written)),
-                ("log_written_bytes", Figure::Bytes(io.log_bytes_written)),
-                ("data_reads", Figure::Count(io.data_reads)),
-                ("data_writes", Figure::Count(io.data_writes)),
-                ("data_syncs", Figure::Count(io.data_syncs)),
-                ("log_syncs", Figure::Count(io.log_syncs)),
-                ("cached_blocks", Figure::Count(io.cached_blocks)),
-                ("cache_misses", Figure::Count(io.cache_misses)),
-            ],
-        ),
-        (
-            "commits",
-            vec![
-                ("commits", Figure::Count(commits.commits)),
-                ("entries", Figure::Count(commits.entries)),
-                ("user_bytes", Figure::Bytes(commits.user_bytes)),
-                ("delayed", Figure::Count(commits.delayed)),
-                ("delay_nanos", Figure::Nanos(commits.delay_nanos)),
-                ("last_seqno", Figure::Count(stats.last_seqno)),
-                ("write_amplification", Figure::Ratio(stats.write_amplification)),
-            ],
-        ),
-        (
-            "background",
-            vec![
-                ("drains", Figure::Count(background.drains)),
-                ("checkpoints", Figure::Count(background.checkpoints)),
-                ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
-                ("pins", Figure::Count(background.pins as u64)),
-                ("oldest_pinned_seqno", Figure::Perhaps(background.oldest_pinned_seqno)),
-                ("tombstones_passed", Figure::Count(stats.scans.tombstones_passed)),
-            ],
-        ),
+        ("disk", disk(stats)),
+        ("memory", memory(stats)),
+        ("io", io(stats)),
+        ("commits", commits(stats)),
+        ("background", background(stats)),
+    ]
+}
+
+fn disk(stats: &Stats) -> Section {
+    let disk = &stats.disk;
+    vec![
+        ("data_file_bytes", Figure::Bytes(disk.data_file_bytes)),
+        ("data_used_bytes", Figure::Bytes(disk.data_used_bytes)),
+        ("data_allocated_bytes", Figure::Bytes(disk.data_allocated_bytes)),
+        ("held_for_older_bytes", Figure::Bytes(disk.held_for_older_bytes)),
+        ("log_file_bytes", Figure::Bytes(disk.log_file_bytes)),
+    ]
+}
+
+fn memory(stats: &Stats) -> Section {
+    let memory = &stats.memory;
+    vec![
+        ("budget_bytes", Figure::Bytes(memory.budget_bytes)),
+        ("used_bytes", Figure::Bytes(memory.used_bytes)),
+        ("held_bytes", Figure::Bytes(memory.held_bytes)),
+        ("memtable_bytes", Figure::Bytes(memory.memtable_bytes)),
+        ("cache_bytes", Figure::Bytes(memory.cache_bytes)),
+        ("record_bytes", Figure::Bytes(memory.record_bytes)),
+        ("work_bytes", Figure::Bytes(memory.work_bytes)),
+        ("metadata_bytes", Figure::Bytes(memory.metadata_bytes)),
+        ("log_bytes", Figure::Bytes(memory.log_bytes)),
+    ]
+}
+
+fn io(stats: &Stats) -> Section {
+    let io = &stats.io;
+    vec![
+        ("file_system", Figure::Word(io.file_system.clone())),
+        ("direct", Figure::Flag(io.direct)),
+        ("mapped_log", Figure::Flag(io.mapped_log)),
+        ("data_read_bytes", Figure::Bytes(io.data_bytes_read)),
+        ("data_written_bytes", Figure::Bytes(io.data_bytes_written)),
+        ("log_written_bytes", Figure::Bytes(io.log_bytes_written)),
+        ("data_reads", Figure::Count(io.data_reads)),
+        ("data_writes", Figure::Count(io.data_writes)),
+        ("data_syncs", Figure::Count(io.data_syncs)),
+        ("log_syncs", Figure::Count(io.log_syncs)),
+        ("cached_blocks", Figure::Count(io.cached_blocks)),
+        ("cached_records", Figure::Count(io.cached_records)),
+        ("cache_misses", Figure::Count(io.cache_misses)),
+    ]
+}
+
+fn commits(stats: &Stats) -> Section {
+    let commits = &stats.commits;
+    vec![
+        ("commits", Figure::Count(commits.commits)),
+        ("entries", Figure::Count(commits.entries)),
+        ("user_bytes", Figure::Bytes(commits.user_bytes)),
+        ("delayed", Figure::Count(commits.delayed)),
+        ("delay_nanos", Figure::Nanos(commits.delay_nanos)),
+        ("last_seqno", Figure::Count(stats.last_seqno)),
+        ("write_amplification", Figure::Ratio(stats.write_amplification)),
+    ]
+}
+
+fn background(stats: &Stats) -> Section {
+    let background = &stats.background;
+    vec![
+        ("drains", Figure::Count(background.drains)),
+        ("checkpoints", Figure::Count(background.checkpoints)),
+        ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
+        ("pins", Figure::Count(background.pins as u64)),
+        ("oldest_pinned_seqno", Figure::Perhaps(background.oldest_pinned_seqno)),
+        ("tombstones_passed", Figure::Count(stats.scans.tombstones_passed)),
     ]
 }
 

@@ -22,12 +22,12 @@
 //!
 //! Thread-safety: everything may be called from any thread.
 
-#![expect(unsafe_code, reason = "an island: raw memory of slabs, allocated and freed here only")]
+#![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
 
-use crate::base::limits::SLAB_BYTES;
-use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Weak};
-use std::alloc::{Layout, handle_alloc_error};
-use std::ptr::NonNull;
+use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
+use crate::base::pages::{PAGE_BYTES, Pages};
+use crate::base::split::{Side, Split};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
 
 /// What memory is used for: the rows of the memory statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -37,6 +37,8 @@ pub enum Use {
     Memtable,
     /// Cached blocks of runs: data, indexes, filters.
     Cache,
+    /// Cached records.
+    Records,
     /// Merge buffers, pages in flight, sorted views of memtables.
     Work,
     /// Tree nodes, slot arrays, open runs and other bookkeeping on the heap.
@@ -46,17 +48,47 @@ pub enum Use {
 }
 
 /// The number of [`Use`]s.
-pub const USES: usize = 5;
+pub const USES: usize = 6;
 
 impl Use {
     /// All of them, in the order of the statistics.
-    pub const ALL: [Use; USES] = [Use::Memtable, Use::Cache, Use::Work, Use::Metadata, Use::Log];
+    pub const ALL: [Use; USES] =
+        [Use::Memtable, Use::Cache, Use::Records, Use::Work, Use::Metadata, Use::Log];
+
+    /// Which side of the memory for reads it is, if it is one.
+    fn side(self) -> Option<Side> {
+        match self {
+            Use::Cache => Some(Side::Blocks),
+            Use::Records => Some(Side::Records),
+            Use::Memtable | Use::Work | Use::Metadata | Use::Log => None,
+        }
+    }
 }
 
-/// Something that can give slabs back when writes need them: the block cache.
+/// Something that can give slabs back when others need them: the caches.
 pub trait Reclaim: Send + Sync {
-    /// Gives back at least one slab if it can; returns how many.
-    fn reclaim_slab(&self) -> usize;
+    /// Gives back a slab if it can.
+    fn reclaim_slab(&self) -> Reclaimed;
+}
+
+/// What came of asking for a slab.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reclaimed {
+    /// One at least was given back.
+    Now,
+    /// One will be when the readers of now are gone.
+    Soon,
+    /// There is none, or somebody else is at it.
+    Nothing,
+}
+
+/// Why there is no slab.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// All memory is in use.
+    Full,
+    /// There will be one when the readers of now are gone.
+    Yet,
 }
 
 /// The budget of one database.
@@ -68,9 +100,27 @@ pub struct Budget {
     free: Mutex<FreeSlabs>,
     /// Bytes of those that have memory.
     free_bytes: AtomicU64,
-    /// Set once, when the cache exists.
-    reclaim: OnceLock<Weak<dyn Reclaim>>,
+    /// The most that work took lately; see [`Budget::tick`].
+    work_peak: AtomicU64,
+    /// How the memory for reads is divided.
+    split: Split,
+    /// The caches, by [`Side`]; set once, when they exist.
+    caches: [OnceLock<Weak<dyn Reclaim>>; 2],
+    /// Which of them was refused a slab when it last asked.
+    wanting: [AtomicBool; 2],
 }
+
+const _: () = assert!(SLAB_BYTES.is_multiple_of(PAGE_BYTES) && BLOCK_BYTES <= PAGE_BYTES);
+
+/// With fewer bytes left than this a cache that has more than its share takes no more if the other
+/// wants some: what comes free is for that one.
+const LEFT_FOR_OTHERS: u64 = 4 * SLAB_BYTES as u64;
+
+/// Caches leave at most this part of the budget free for work to come.
+const WORK_PART: u64 = 16;
+
+/// Up to this part of the budget may be in use beyond it while a cache has slabs on their way back.
+const ON_THE_WAY_PART: u64 = 64;
 
 impl Budget {
     /// A budget of `limit` bytes.
@@ -81,13 +131,21 @@ impl Budget {
             used: std::array::from_fn(|_| AtomicU64::new(0)),
             free: Mutex::default(),
             free_bytes: AtomicU64::new(0),
-            reclaim: OnceLock::new(),
+            work_peak: AtomicU64::new(0),
+            split: Split::new(limit),
+            caches: [OnceLock::new(), OnceLock::new()],
+            wanting: [AtomicBool::new(false), AtomicBool::new(false)],
         })
     }
 
-    /// Names who gives slabs back under pressure. Only the first call counts.
-    pub fn set_reclaim(&self, reclaim: Weak<dyn Reclaim>) {
-        let _ = self.reclaim.set(reclaim);
+    /// Names who gives slabs of `side` back under pressure. Only the first call counts.
+    pub fn set_reclaim(&self, side: Side, reclaim: Weak<dyn Reclaim>) {
+        let _ = self.caches[side as usize].set(reclaim);
+    }
+
+    /// How the memory for reads is divided.
+    pub fn split(&self) -> &Split {
+        &self.split
     }
 
     /// The limit in bytes.
@@ -98,6 +156,7 @@ impl Budget {
     /// Changes the limit. Lowering it frees unused slabs now and the rest as it comes back.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
+        self.split.set_limit(limit);
         self.release_surplus();
     }
 
@@ -123,28 +182,106 @@ impl Budget {
         Charge { budget: Arc::clone(self), purpose, bytes }
     }
 
-    /// A slab within the limit: a free one, else a fresh one, else `None`.
-    pub fn take_slab(self: &Arc<Self>, purpose: Use) -> Option<OwnedSlab> {
-        if self.used() + SLAB_BYTES as u64 > self.limit() {
-            return None;
+    /// A slab within the limit: a free one, else a fresh one. When memory is short a cache that has
+    /// less than its share gets what the other can give up, and what comes free meanwhile is not
+    /// for the one that has more.
+    pub fn take_slab(self: &Arc<Self>, purpose: Use) -> Result<OwnedSlab, Refused> {
+        let Some(side) = purpose.side() else {
+            return if self.is_short(0) { Err(Refused::Full) } else { Ok(self.hand_out(purpose)) };
+        };
+        let larger = self.larger_side();
+        let [own, other] = [side, side.other()].map(|side| &self.wanting[side as usize]);
+        let yields = larger == Some(side) && other.load(Ordering::Relaxed);
+        let left = self.left_for_work();
+        let mut refused = Refused::Full;
+        if self.is_short(left)
+            && larger == Some(side.other())
+            && self.reclaim(side.other()) == Reclaimed::Soon
+        {
+            refused = Refused::Yet;
         }
-        Some(self.hand_out(purpose))
+        let is_short = self.is_short(left + if yields { LEFT_FOR_OTHERS } else { 0 });
+        own.store(is_short, Ordering::Relaxed);
+        if is_short { Err(refused) } else { Ok(self.hand_out(purpose)) }
     }
 
-    /// A slab for writes: within the limit if there is room or the cache gives some up, else beyond
+    /// A slab for writes: within the limit if there is room or a cache gives some up, else beyond
     /// it. Callers bound how often that happens by their own share.
     pub fn take_slab_forced(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
-        while self.used() + SLAB_BYTES as u64 > self.limit() {
-            let cache = self.reclaim.get().and_then(Weak::upgrade);
-            if cache.is_none_or(|cache| cache.reclaim_slab() == 0) {
-                break;
-            }
-        }
+        while self.is_short(0) && self.reclaim_any() == Reclaimed::Now {}
         self.hand_out(purpose)
     }
 
+    /// Takes slabs from the caches while more is in use than the limit allows; true if it is not
+    /// now. When readers hold what they saw it is not yet: call again later.
+    pub fn trim(&self) -> bool {
+        while self.used() > self.limit() {
+            if self.reclaim_any() != Reclaimed::Now {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A while went by: what work took lately counts a little less. As long as it counts the caches
+    /// leave the room that it took, for there will be more: taking it from them each time would
+    /// cost more than they gain by having it in between.
+    pub fn tick(&self) {
+        let (peak, now) = (self.work_peak.load(Ordering::Relaxed), self.used_by(Use::Work));
+        self.work_peak.store((peak - peak.div_ceil(16)).max(now), Ordering::Relaxed);
+    }
+
+    /// The room that caches leave for work.
+    fn left_for_work(&self) -> u64 {
+        let most = self.limit() / WORK_PART;
+        let peak = self.work_peak.load(Ordering::Relaxed).min(most);
+        peak.saturating_sub(self.used_by(Use::Work))
+    }
+
+    /// Lets the cache that has more than its share give a slab back, or else the other one. While
+    /// one is on its way little enough is missing to wait for it.
+    fn reclaim_any(&self) -> Reclaimed {
+        let larger = self.larger_side().unwrap_or(Side::Blocks);
+        let first = self.reclaim(larger);
+        let missing = self.used().saturating_sub(self.limit());
+        match first {
+            Reclaimed::Now => Reclaimed::Now,
+            Reclaimed::Soon if missing < self.limit() / ON_THE_WAY_PART => Reclaimed::Soon,
+            Reclaimed::Soon | Reclaimed::Nothing => self.reclaim(larger.other()),
+        }
+    }
+
+    /// True if a slab and `left` bytes are beyond the limit.
+    fn is_short(&self, left: u64) -> bool {
+        self.used() + SLAB_BYTES as u64 + left > self.limit()
+    }
+
+    /// The cache that has more than its share of what both have, by a slab at least.
+    fn larger_side(&self) -> Option<Side> {
+        let (blocks, records) = (self.used_by(Use::Cache), self.used_by(Use::Records));
+        let share = self.split.share(Side::Records, blocks + records);
+        let slab = SLAB_BYTES as u64;
+        if records >= share + slab {
+            Some(Side::Records)
+        } else if share >= records + slab {
+            Some(Side::Blocks)
+        } else {
+            None
+        }
+    }
+
+    /// Lets a cache give a slab back.
+    fn reclaim(&self, side: Side) -> Reclaimed {
+        let cache = self.caches[side as usize].get().and_then(Weak::upgrade);
+        cache.map_or(Reclaimed::Nothing, |cache| cache.reclaim_slab())
+    }
+
     fn hand_out(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
-        self.used[purpose as usize].fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
+        let used = &self.used[purpose as usize];
+        let before = used.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
+        if purpose == Use::Work {
+            self.work_peak.fetch_max(before + SLAB_BYTES as u64, Ordering::Relaxed);
+        }
         let mut free = self.free.lock();
         let recycled = match free.warm.pop() {
             Some(slab) => {
@@ -154,11 +291,11 @@ impl Budget {
             None => free.cold.pop(),
         };
         drop(free);
-        let slab = recycled.unwrap_or_else(Slab::map);
+        let slab = recycled.unwrap_or_else(|| Pages::map(SLAB_BYTES));
         OwnedSlab { slab: Some(slab), budget: Arc::clone(self), purpose }
     }
 
-    fn give_back(&self, slab: Slab, purpose: Use) {
+    fn give_back(&self, slab: Pages, purpose: Use) {
         self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free.lock().warm.push(slab);
@@ -170,7 +307,7 @@ impl Budget {
         while self.held() > self.limit() {
             let Some(mut slab) = self.free.lock().warm.pop() else { return };
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-            slab.give_pages_back();
+            slab.give_back();
             self.free.lock().cold.push(slab);
         }
     }
@@ -210,80 +347,15 @@ impl Drop for Charge {
 #[derive(Default)]
 struct FreeSlabs {
     /// With memory behind them.
-    warm: Vec<Slab>,
+    warm: Vec<Pages>,
     /// Without: an address only.
-    cold: Vec<Slab>,
-}
-
-/// [`SLAB_BYTES`] bytes of mapped memory, block-aligned. Zeroed when fresh, stale when recycled.
-struct Slab {
-    memory: NonNull<u8>,
-}
-
-// SAFETY: a slab is plain memory with one owner; the pointer is not tied to a thread.
-unsafe impl Send for Slab {}
-
-const _: () = assert!(SLAB_BYTES.is_multiple_of(crate::base::limits::BLOCK_BYTES));
-
-impl Slab {
-    #[cfg(not(miri))]
-    fn map() -> Self {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the system chooses the place, where nothing is.
-        let mapped =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), SLAB_BYTES, access, MapFlags::PRIVATE) };
-        match mapped.map(|place| NonNull::new(place.cast())) {
-            Ok(Some(memory)) => Self { memory },
-            _ => handle_alloc_error(SLAB_LAYOUT),
-        }
-    }
-
-    /// Gives the memory back to the system and keeps the address; what was there reads as zeros. If
-    /// the system refuses the memory stays, which only costs it.
-    #[cfg(not(miri))]
-    fn give_pages_back(&mut self) {
-        use rustix::mm::{Advice, madvise};
-        // SAFETY: the range was mapped in `map`, is not unmapped yet, and nobody but `self` has it.
-        let _ = unsafe { madvise(self.memory.as_ptr().cast(), SLAB_BYTES, Advice::LinuxDontNeed) };
-    }
-
-    #[cfg(miri)]
-    fn map() -> Self {
-        // SAFETY: the layout has a size that is not zero.
-        let memory = unsafe { std::alloc::alloc_zeroed(SLAB_LAYOUT) };
-        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(SLAB_LAYOUT) };
-        Self { memory }
-    }
-
-    #[cfg(miri)]
-    fn give_pages_back(&mut self) {}
-}
-
-const SLAB_LAYOUT: Layout = {
-    match Layout::from_size_align(SLAB_BYTES, crate::base::limits::BLOCK_BYTES) {
-        Ok(layout) => layout,
-        Err(_) => panic!("the slab size is a multiple of its alignment"),
-    }
-};
-
-impl Drop for Slab {
-    fn drop(&mut self) {
-        #[cfg(not(miri))]
-        // SAFETY: mapped in `map` with this size, and unmapped once, here, by the only owner.
-        let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), SLAB_BYTES) };
-        #[cfg(miri)]
-        // SAFETY: allocated in `map` with this layout, and freed once, here.
-        unsafe {
-            std::alloc::dealloc(self.memory.as_ptr(), SLAB_LAYOUT);
-        };
-    }
+    cold: Vec<Pages>,
 }
 
 /// A slab in use; goes back to its budget when dropped.
 pub struct OwnedSlab {
     /// `None` only while dropping.
-    slab: Option<Slab>,
+    slab: Option<Pages>,
     budget: Arc<Budget>,
     purpose: Use,
 }
@@ -294,7 +366,7 @@ impl OwnedSlab {
     /// through the pointer is for the holder to order.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.slab.as_ref().map_or(std::ptr::null_mut(), |slab| slab.memory.as_ptr())
+        self.slab.as_ref().map_or(std::ptr::null_mut(), |slab| slab.as_ptr())
     }
 
     /// The bytes, to a sole owner.
@@ -336,7 +408,7 @@ mod tests {
         let place = first.as_ptr();
         let _second = budget.take_slab(Use::Memtable).unwrap();
         let charge = budget.charge(Use::Metadata, SLAB);
-        assert!(budget.take_slab(Use::Cache).is_none());
+        assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
         drop(first);
         assert_eq!(budget.held(), 3 * SLAB);
         let again = budget.take_slab(Use::Memtable).unwrap();
@@ -363,6 +435,6 @@ mod tests {
         let _a = budget.take_slab_forced(Use::Memtable);
         let _b = budget.take_slab_forced(Use::Memtable);
         assert_eq!(budget.used(), 2 * SLAB);
-        assert!(budget.take_slab(Use::Cache).is_none());
+        assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
     }
 }

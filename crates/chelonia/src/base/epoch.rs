@@ -66,6 +66,14 @@ pub fn collect() {
     }
 }
 
+/// What is retired through the default collector is protected by its guards only; one of another
+/// would protect nothing.
+#[inline]
+pub fn check_collector(guard: &Guard) {
+    let ours = guard.collector().is_some_and(|it| it == crossbeam_epoch::default_collector());
+    assert!(ours, "guards come from crossbeam_epoch::pin");
+}
+
 /// Holds a value or none. Readers get a reference for the time of their epoch guard, with one load;
 /// a value that is taken out is dropped when no guard of that time is left.
 ///

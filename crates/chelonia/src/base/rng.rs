@@ -9,7 +9,7 @@ pub struct Rng {
 impl Rng {
     /// The generator of this seed.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 

@@ -2,19 +2,22 @@
 //!
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
-//! | drain | drains finalized memtables, makes a checkpoint, does engines' upkeep | a rotation |
-//! | log | syncs every [`SYNC_INTERVAL`], prepares segments, tidies up | time, a full segment |
+//! | drain | drains memtables, makes checkpoints, does upkeep | a rotation, wanted upkeep |
+//! | log | syncs, prepares segments, divides memory, tidies | [`SYNC_INTERVAL`], a full segment |
 //!
 //! Both only call what any thread could call: a stepped database does the same work on the
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
 use crate::base::epoch;
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
-use crate::base::sync::Arc;
+use crate::base::sync::{Arc, Ordering};
+use crate::base::workers::Workers;
 use crate::db::core::Core;
+use crate::db::keyspace_core::KeyspaceCore;
 use crate::engine::Work;
+use crate::memtable::SortedBatch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -27,6 +30,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest it waits where looking does not help: each drain that fails has written much in
 /// vain, so that the wait doubles.
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
+
+/// How many times as long as it worked maintenance rests.
+const MAINTENANCE_REST: u32 = 3;
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -113,7 +119,8 @@ fn drain_once(core: &Core) -> Result<()> {
         return Ok(());
     }
     core.drain_everything_frozen()?;
-    core.maintain_all()
+    core.maintain_all()?;
+    core.checkpoint_if_undurable()
 }
 
 fn log_loop(core: &Core) {
@@ -140,6 +147,8 @@ pub struct LogProgress {
     witnessed: Lsn,
     /// The next segment could not be made.
     lacks_segment: bool,
+    /// Entries written, and blocks of entries read, up to the last tick.
+    work: (u64, u64),
 }
 
 impl Core {
@@ -148,6 +157,17 @@ impl Core {
     /// recovery can tell rot from a torn end, and give back what an idle database does not need.
     pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
+        let wants = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.wants_maintenance();
+        // Drains come first, and wake the thread themselves.
+        if self.counters.frozen_bytes.load(Ordering::Relaxed) == 0
+            && self.all_keyspaces().iter().any(wants)
+        {
+            self.signals.wake_drain();
+        }
+        self.adapt(progress);
+        self.storage.budget().tick();
+        // A budget that was lowered while readers held what they saw.
+        self.storage.budget().trim();
         let mut prepared = Ok(());
         if log.wants_segment() || progress.lacks_segment {
             prepared = log.prepare_next();
@@ -167,6 +187,14 @@ impl Core {
         prepared
     }
 
+    /// Lets the write share follow what was done since the last tick.
+    fn adapt(&self, progress: &mut LogProgress) {
+        let written = self.commit.lock().totals.entries;
+        let read = self.storage.stats().cache.entry_misses;
+        let (written_before, read_before) = std::mem::replace(&mut progress.work, (written, read));
+        self.governor.adapt(written - written_before, read - read_before);
+    }
+
     /// Closes the open log block, so that the next one's header says how far the log is durable.
     fn leave_witness(&self) -> Result<()> {
         {
@@ -177,21 +205,71 @@ impl Core {
         self.sync()
     }
 
-    /// Lets every engine do the maintenance that waits.
+    /// Lets every engine do the maintenance that waits, a unit at a time, as long as nothing waits
+    /// to be drained. Nobody waits for it, so it leaves processors and device to those who work:
+    /// after each unit it rests a multiple of the time that took. What cannot be done for want of
+    /// room, or because of damage, is left: it is not needed, and who needs what is damaged is
+    /// told.
     pub fn maintain_all(&self) -> Result<()> {
-        for keyspace in self.all_keyspaces() {
-            let partial = keyspace.drain.lock();
-            if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
-                // A drain stopped half way, and its part of the memtable is not published yet; or
-                // the keyspace was dropped, and what it has is given back.
-                continue;
+        let frozen = || self.counters.frozen_bytes.load(Ordering::Relaxed) > 0;
+        let mut waiting = self.all_keyspaces();
+        while !waiting.is_empty() {
+            let mut done = Vec::new();
+            for keyspace in waiting {
+                if frozen() || self.signals.is_stopping() {
+                    return Ok(());
+                }
+                if self.maintain_and_rest(&keyspace, &frozen)? {
+                    done.push(keyspace);
+                }
             }
-            let work = Work { workers: &self.workers, progress: &|_| {} };
-            while let Some(absorbed) = keyspace.engine.maintain(&work)? {
-                let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
-                keyspace.republish(version)?;
-            }
+            waiting = done;
         }
         Ok(())
+    }
+
+    /// Lets the engine of `keyspace` do one unit of maintenance, and rests after it; false if there
+    /// is none that can be done.
+    fn maintain_and_rest(
+        &self,
+        keyspace: &KeyspaceCore,
+        frozen: &dyn Fn() -> bool,
+    ) -> Result<bool> {
+        let begin = self.clock.now();
+        match self.maintain(keyspace) {
+            Ok(true) => self.checkpoint_if_undurable()?,
+            Ok(false) => return Ok(false),
+            Err(error) if error.is_passing() || error.kind() == ErrorKind::Corrupt => {
+                return Ok(false);
+            }
+            Err(error) => return Err(self.health.stop(error)),
+        }
+        if !self.stepped {
+            let end = self.clock.now();
+            let rest = end.saturating_sub(begin) * MAINTENANCE_REST;
+            let rested = || self.clock.now() >= end + rest;
+            self.signals.pause(rest, || frozen() || rested());
+        }
+        Ok(true)
+    }
+
+    /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none.
+    fn maintain(&self, keyspace: &KeyspaceCore) -> Result<bool> {
+        let partial = keyspace.drain.lock();
+        if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
+            // A drain stopped half way, and its part of the memtable is not published yet; or the
+            // keyspace was dropped, and what it has is given back.
+            return Ok(false);
+        }
+        // One thread: nobody waits for it, and readers want the processors.
+        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let Some(absorbed) = keyspace.engine.maintain(&work)? else { return Ok(false) };
+        let lost = absorbed.lost.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
+        let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
+        self.records.refresh::<SortedBatch>(&keyspace.fresh, version.number(), &[]);
+        keyspace.republish(version)?;
+        // What it no longer needs is free after the next checkpoint.
+        self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);
+        Ok(true)
     }
 }

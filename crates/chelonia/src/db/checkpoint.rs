@@ -34,6 +34,7 @@ impl Core {
     /// Finalizes and drains everything that is in memtables now, then makes a checkpoint.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.check_write()?;
+        let _hurry = self.pacer.hurry();
         let upto = {
             let commit = self.commit.lock();
             for keyspace in self.all_keyspaces() {

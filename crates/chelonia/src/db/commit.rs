@@ -122,6 +122,11 @@ impl Core {
         let bytes = bytes as u64;
         let admission = self.admit(bytes, self.growth(keyspaces, writes, bytes))?;
         let large = self.write_large_values(writes)?;
+        if let ([keyspace], [write]) = (keyspaces, writes) {
+            // It comes while the record is encoded and its place in the log is taken.
+            let guard = crossbeam_epoch::pin();
+            keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
+        }
         let end = RECORD.with_borrow_mut(|payload| {
             encode(payload, keyspaces, writes, &large);
             let end = self.commit_record(keyspaces, writes, payload, &large);
@@ -149,8 +154,19 @@ impl Core {
             return Err(Error::internal("a writer without a log"));
         };
         let hash = log.payload_hash(payload);
+        // What each keyspace gets; nearly every commit has one: no allocation for it.
+        let (mut one, mut many) = ([0], Vec::new());
+        let bytes: &mut [u64] = if keyspaces.len() == 1 {
+            &mut one
+        } else {
+            many.resize(keyspaces.len(), 0);
+            &mut many
+        };
+        for write in writes {
+            bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
+        }
         let guard = crossbeam_epoch::pin();
-        let placed = match self.place(keyspaces, payload, hash, writes.len() as u64, &guard) {
+        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), &guard) {
             Ok(placed) => placed,
             Err(error) => {
                 // Only a refusal that left the log as it was gives the extents back: after any
@@ -163,7 +179,6 @@ impl Core {
         };
         let unfinished = Unfinished { core: self };
         let mut seqno = placed.first;
-        let mut user_bytes = 0;
         let mut large = large.iter();
         for write in writes {
             let update = write.update(&mut large);
@@ -172,27 +187,21 @@ impl Core {
             }
             let active = placed.views.active(write.keyspace);
             active.memtable.insert(write.key, update, seqno, &*self.snapshots);
-            if let Some(large) = update.large() {
-                active.add_large(large.bytes);
-            }
-            user_bytes += write.key.len() + write.value.map_or(0, <[u8]>::len);
             seqno = seqno.next();
         }
         std::mem::forget(unfinished);
         self.visibility.complete(placed.ticket, placed.last)?;
-        self.counters.commits.fetch_add(1, Ordering::Relaxed);
-        self.counters.entries.fetch_add(writes.len() as u64, Ordering::Relaxed);
-        self.counters.user_bytes.fetch_add(user_bytes as u64, Ordering::Relaxed);
         Ok(placed.end)
     }
 
-    /// Step 3: the commit's place in the order, and its record in the log.
+    /// Step 3: the commit's place in the order, and its record in the log. `bytes` is what each
+    /// keyspace gets of keys and values.
     fn place<'guard>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
+        bytes: &[u64],
         payload: &[u8],
-        hash: u64,
-        entries: u64,
+        (hash, entries): (u64, usize),
         guard: &'guard Guard,
     ) -> Result<Placed<'guard>> {
         let mut commit = self.commit.lock();
@@ -201,7 +210,7 @@ impl Core {
             keyspace.check_exists()?;
             self.rotate_if_full(keyspace);
         }
-        let CommitState { tail, next_seqno, next_ticket, .. } = &mut *commit;
+        let CommitState { tail, next_seqno, next_ticket, totals, .. } = &mut *commit;
         // Only a close takes the tail away.
         let Some(tail) = tail else { return Err(Health::closed()) };
         self.visibility.wait_for_room(*next_ticket)?;
@@ -211,17 +220,20 @@ impl Core {
         if self.log.get().is_some_and(|log| log.wants_segment()) {
             self.signals.wake_log();
         }
-        let (first, last) = (*next_seqno, SeqNo(next_seqno.0 + entries - 1));
+        let (first, last) = (*next_seqno, SeqNo(next_seqno.0 + entries as u64 - 1));
         let views = match keyspaces {
             [keyspace] => Views::One(keyspace.view.load(guard)),
             _ => Views::Many(keyspaces.iter().map(|one| one.view.load(guard)).collect()),
         };
-        for index in 0..keyspaces.len() {
-            views.active(index).touch(start, first, last);
+        for (index, bytes) in bytes.iter().enumerate() {
+            views.active(index).touch(start, first, last, *bytes);
         }
         let ticket = *next_ticket;
         *next_ticket += 1;
         *next_seqno = last.next();
+        totals.commits += 1;
+        totals.entries += entries as u64;
+        totals.user_bytes += bytes.iter().sum::<u64>();
         Ok(Placed { ticket, first, last, end: end.lsn, views })
     }
 
@@ -314,6 +326,7 @@ impl Core {
                 self.drain_everything_frozen()?;
                 return Ok(self.governor.admit_forced(growth));
             }
+            let _hurry = self.pacer.hurry();
             self.pacer.wait_until(|| {
                 admitted = self.governor.admit(growth, (growth + HEADROOM_BYTES).min(half));
                 is_over = admitted.is_some() || self.health.check_write().is_err() || refused();
@@ -389,6 +402,7 @@ impl Core {
         }
         if self.stepped && self.counters.frozen_bytes.load(Ordering::Relaxed) > 0 {
             self.drain_everything_frozen()?;
+            self.maintain_all()?;
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ use crate::db::signals::Signals;
 use crate::db::snapshots::{Pin, Snapshots};
 use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
+use crate::records::RecordCache;
 use crate::storage::Storage;
 use crate::storage::io::{Directory, LockGuard};
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ pub struct Core {
     // Constant after open.
     pub directory: Arc<dyn Directory>,
     pub storage: Arc<Storage>,
+    pub records: Arc<RecordCache>,
     pub read_only: bool,
     /// Set once recovery has replayed it; never when read-only.
     pub log: OnceLock<Arc<Log>>,
@@ -73,6 +75,16 @@ pub struct CommitState {
     pub opened_end: Lsn,
     pub next_seqno: SeqNo,
     pub next_ticket: u64,
+    pub totals: CommitTotals,
+}
+
+/// Commits since open, as they got their place in the order.
+#[derive(Clone, Copy, Default)]
+pub struct CommitTotals {
+    pub commits: u64,
+    pub entries: u64,
+    /// Key and value bytes that users wrote.
+    pub user_bytes: u64,
 }
 
 /// What the checkpoint lock guards.
@@ -111,10 +123,6 @@ pub struct DurableVersion {
 /// Totals since open.
 #[derive(Default)]
 pub struct Counters {
-    pub commits: AtomicU64,
-    pub entries: AtomicU64,
-    /// Key and value bytes that users wrote.
-    pub user_bytes: AtomicU64,
     /// Tombstones that iterators passed over.
     pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,
@@ -126,7 +134,8 @@ pub struct Counters {
     pub frozen_bytes: AtomicU64,
     /// Bytes finalized and not yet absorbed, with what engines owe: what writers are paced by.
     pub backlog_bytes: AtomicU64,
-    /// Bytes of updates absorbed since the last checkpoint began.
+    /// Bytes of updates absorbed, and of space that maintenance will free, since the last
+    /// checkpoint began.
     pub undurable_bytes: AtomicU64,
     /// The last drain found no space: writers are told instead of waiting for it.
     pub out_of_space: AtomicBool,

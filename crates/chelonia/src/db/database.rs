@@ -179,7 +179,7 @@ impl Database {
         self.handle.storage.trim_memory();
         for keyspace in self.handle.all_keyspaces() {
             let asked = keyspace.distance.load(Ordering::Relaxed);
-            let acted_on = self.handle.governor.checkpoint_distance(asked);
+            let acted_on = self.handle.governor.usual_distance(asked);
             keyspace.engine.set_checkpoint_distance(acted_on);
         }
         self.handle.pacer.wake();
@@ -200,7 +200,7 @@ impl Database {
         let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
         if let Some(distance) = options.for_existing(&core.stored, name)? {
             core.distance.store(distance, Ordering::Relaxed);
-            let acted_on = self.handle.governor.checkpoint_distance(distance);
+            let acted_on = self.handle.governor.usual_distance(distance);
             core.engine.set_checkpoint_distance(acted_on);
         }
         Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))

@@ -14,7 +14,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::stream::SortedUpdates;
-use crate::base::sync::{Arc, Ordering};
+use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
 use crate::db::view::Buffer;
@@ -99,13 +99,14 @@ impl Core {
             }
             partial.versions.push((upto, keyspace.lifetimes.hold(version, lost)));
         }
-        drop(drained);
         // Not harmless whatever it is: all of the memtable is absorbed, and must not be again.
         let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;
         let versions = std::mem::take(&mut partial.versions);
         let Some((_, newest)) = versions.last() else {
             return Err(Error::internal("a drain made no version"));
         };
+        self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);
+        drop(drained);
         *keyspace.latest.lock() = Latest { root, absorbed: last, version: newest.clone() };
         self.snapshots
             .publish(keyspace.id, buffer, &versions, || keyspace.publish(buffer, &versions));
@@ -125,6 +126,7 @@ impl Core {
             let bytes = absorbed.saturating_mul(bytes_each);
             self.counters.draining_absorbed_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.refresh_backlog();
+            self.pacer.rest(self.workers.threads(), || self.has_time_to_drain(keyspace));
         };
         let work = Work { workers: &self.workers, progress: &progress };
         let absorbed = keyspace.engine.absorb(updates, &work)?;
@@ -135,9 +137,24 @@ impl Core {
         Ok((absorbed.version, absorbed.lost))
     }
 
+    /// True if what is finalized will be drained long before the active memtable of `keyspace` is
+    /// full, at the pace of both so far: before it is half full.
+    fn has_time_to_drain(&self, keyspace: &KeyspaceCore) -> bool {
+        if self.stepped || self.signals.is_stopping() {
+            return false;
+        }
+        let read = |count: &AtomicU64| u128::from(count.load(Ordering::Relaxed));
+        let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
+        let frozen = read(&self.counters.frozen_bytes);
+        let active = u128::from(self.governor.memtable_bytes()).saturating_sub(frozen);
+        let absorbed = read(&self.counters.draining_absorbed_bytes);
+        absorbed * u128::from(distance) > 2 * active * frozen
+    }
+
     /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
     /// pins still see stays, but moves to the disk: a pin never holds memory.
     pub fn bury(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+        let _hurry = self.pacer.hurry();
         for buffer in &keyspace.current_view().buffers {
             self.visibility.wait_until_visible(buffer.last())?;
         }
@@ -197,6 +214,12 @@ impl Core {
                 self.checkpoint_now()?;
             }
         }
-        if undurable() > 0 { self.checkpoint_now() } else { Ok(()) }
+        self.checkpoint_if_undurable()
+    }
+
+    /// Makes a checkpoint if engines have made anything since the last one.
+    pub fn checkpoint_if_undurable(&self) -> Result<()> {
+        let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
+        if undurable > 0 { self.checkpoint_now() } else { Ok(()) }
     }
 }

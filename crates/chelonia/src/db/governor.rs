@@ -2,20 +2,24 @@
 //!
 //! ```text
 //!   budget B
-//!   |<-- write share: 9/16 of B ------------->|<-- everything else ------------------------->|
+//!   |<-- write share: 4/16 to 13/16 of B ---->|<-- everything else ------------------------->|
 //!   | active memtables | finalized, draining  | log 1/32 | merge work | metadata | cache ... |
 //! ```
 //!
 //! The write share is a ceiling, not a reservation: memory that memtables do not use holds cached
-//! blocks. A keyspace's memtable is finalized when the updates in it reach the keyspace's
-//! checkpoint distance, or its memory half of the write share, so that one can fill while the other
-//! drains; if the active memtables of all keyspaces together reach that half, the largest are
-//! finalized, until they do not. A commit to several keyspaces is admitted with what their
-//! memtables will grow by, for each grows by a chunk.
+//! blocks and records. It grows while writes come and hardly anything is read from the device, for
+//! then nobody else wants the memory; and it shrinks, in small steps, when more is read: a read
+//! that is saved is worth many writes that are made once more.
+//!
+//! A keyspace's memtable is finalized when the updates in it reach the keyspace's checkpoint
+//! distance, or its memory half of the write share, so that one can fill while the other drains; if
+//! the active memtables of all keyspaces together reach that half, the largest are finalized, until
+//! they do not. A commit to several keyspaces is admitted with what their memtables will grow by,
+//! for each grows by a chunk.
 
 use crate::base::budget::{Budget, Use};
 use crate::base::error::{Error, Result};
-use crate::base::limits::MEMORY_BYTES_MIN;
+use crate::base::limits::{BATCH_BYTES_MAX, MEMORY_BYTES_MIN};
 use crate::base::sync::{Arc, AtomicU64, Ordering};
 
 /// Divides the budget.
@@ -23,9 +27,33 @@ pub struct Governor {
     budget: Arc<Budget>,
     /// Set by tests that want tiny memtables; else 0.
     write_share_override: AtomicU64,
+    /// The write share in sixteenths of the budget.
+    sixteenths: AtomicU64,
     /// Bytes of large commits that were admitted and are not in their memtables yet.
     admitted: AtomicU64,
 }
+
+/// The write share at first, in sixteenths of the budget.
+const SIXTEENTHS: u64 = 9;
+
+/// The write share while nobody reads.
+const SIXTEENTHS_MOST: u64 = 13;
+
+/// The write share while much is read, or nothing is written.
+const SIXTEENTHS_LEAST: u64 = 4;
+
+/// The write share is never less: half of it holds the largest batch.
+const SHARE_BYTES_MIN: u64 = MEMORY_BYTES_MIN / 16 * SIXTEENTHS;
+
+const _: () = assert!(SHARE_BYTES_MIN / 2 >= BATCH_BYTES_MAX as u64);
+
+/// What everything else has at least, where the write share is more than usual: merges, the log,
+/// nodes, indexes.
+const ELSE_BYTES_MIN: u64 = 64 << 20;
+
+/// Nobody reads, as far as memory goes, if so many entries are written for each block of entries
+/// that is read.
+const WRITES_PER_READ: u64 = 16;
 
 /// Commits of fewer bytes are not counted while they are on their way: there are never so many at
 /// a time that it would matter.
@@ -51,7 +79,8 @@ impl Governor {
     /// Divides `budget`.
     pub fn new(budget: Arc<Budget>, write_share: Option<u64>) -> Self {
         let write_share_override = AtomicU64::new(write_share.unwrap_or(0));
-        Self { budget, write_share_override, admitted: AtomicU64::new(0) }
+        let sixteenths = AtomicU64::new(SIXTEENTHS);
+        Self { budget, write_share_override, sixteenths, admitted: AtomicU64::new(0) }
     }
 
     /// Fails with the minimum named if `bytes` is too little.
@@ -67,14 +96,38 @@ impl Governor {
     /// The bytes that all memtables together may take.
     pub fn write_share(&self) -> u64 {
         match self.write_share_override.load(Ordering::Relaxed) {
-            0 => self.budget.limit() / 16 * 9,
+            0 => self.share_of(self.sixteenths.load(Ordering::Relaxed)),
             share => share,
         }
     }
 
+    /// So many sixteenths of the budget, but for what everything else needs at least.
+    fn share_of(&self, sixteenths: u64) -> u64 {
+        let limit = self.budget.limit();
+        let usual = limit / 16 * SIXTEENTHS;
+        let most = limit.saturating_sub(ELSE_BYTES_MIN).max(usual);
+        (limit / 16 * sixteenths).clamp(SHARE_BYTES_MIN.min(usual), most)
+    }
+
+    /// So many entries were written, and so many blocks of entries read from the device, in the
+    /// last little while: moves the write share one step towards what suits that.
+    pub fn adapt(&self, written: u64, read: u64) {
+        let now = self.sixteenths.load(Ordering::Relaxed);
+        let alone = written > read.saturating_mul(WRITES_PER_READ);
+        let less = (now - 1).max(SIXTEENTHS_LEAST);
+        // Nobody is to wait for room because the share shrinks.
+        let fits = self.memtable_bytes() <= self.share_of(less) / 8 * 7;
+        let next = match alone {
+            true => (now + 1).min(SIXTEENTHS_MOST),
+            false if fits => less,
+            false => now,
+        };
+        self.sixteenths.store(next, Ordering::Relaxed);
+    }
+
     /// The budget whose write share is at least `bytes`.
     pub fn budget_for_write_share(bytes: u64) -> u64 {
-        (bytes / 9).saturating_add(1).saturating_mul(16).max(MEMORY_BYTES_MIN)
+        (bytes / SIXTEENTHS).saturating_add(1).saturating_mul(16).max(MEMORY_BYTES_MIN)
     }
 
     /// The bytes that all memtables hold now.
@@ -116,6 +169,16 @@ impl Governor {
         self.write_share() / 2
     }
 
+    /// The distance that engines are told for `asked` (0: nothing), in bytes of updates: it does
+    /// not follow every change of the work.
+    pub fn usual_distance(&self, asked: u64) -> u64 {
+        let most = match self.write_share_override.load(Ordering::Relaxed) {
+            0 => self.share_of(SIXTEENTHS) / 2,
+            share => share / 2,
+        };
+        if asked == 0 { most } else { asked.min(most) }
+    }
+
     /// The distance that is acted on when `asked` is set (0: nothing), in bytes of updates.
     pub fn checkpoint_distance(&self, asked: u64) -> u64 {
         match asked {
@@ -127,5 +190,35 @@ impl Governor {
     /// The size of a full log segment.
     pub fn log_segment_bytes(budget: u64) -> u64 {
         (budget / 64).next_power_of_two().clamp(256 << 10, 8 << 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::limits::SLAB_BYTES;
+
+    #[test]
+    fn the_share_follows_the_work_in_steps_and_never_starves_a_batch() {
+        let budget = Budget::new(1 << 30);
+        let governor = Governor::new(Arc::clone(&budget), None);
+        let sixteenths = || governor.write_share() / (1 << 26);
+        assert_eq!(sixteenths(), 9);
+        (0..10).for_each(|_| governor.adapt(1_000_000, 10));
+        assert_eq!(sixteenths(), 13);
+        governor.adapt(1000, 1000);
+        assert_eq!(sixteenths(), 12);
+        // What memtables hold is not taken from them.
+        let slabs = 11 * (1 << 26) / SLAB_BYTES;
+        let held: Vec<_> = (0..slabs).map(|_| budget.take_slab_forced(Use::Memtable)).collect();
+        (0..20).for_each(|_| governor.adapt(1000, 1000));
+        assert_eq!(sixteenths(), 12);
+        drop(held);
+        (0..20).for_each(|_| governor.adapt(0, 0));
+        assert_eq!(sixteenths(), 4);
+        budget.set_limit(MEMORY_BYTES_MIN);
+        assert!(governor.memtable_bytes_max() >= BATCH_BYTES_MAX as u64);
+        (0..20).for_each(|_| governor.adapt(1_000_000, 0));
+        assert_eq!(governor.write_share(), MEMORY_BYTES_MIN / 16 * 9);
     }
 }

@@ -85,13 +85,12 @@ impl Keyspace {
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = key.as_ref();
         self.check_read()?;
-        let storage = &self.handle.storage;
-        let hash = storage.key_hash(key);
+        let shelves = self.core.shelves(&self.handle);
         let guard = crossbeam_epoch::pin();
         loop {
             // The number before the view: a newer view shows everything that was visible then.
             let at = self.handle.visibility.visible();
-            match self.core.view.load(&guard).get(key, hash, at, storage)? {
+            match self.core.view.load(&guard).get_newest(key, at, shelves)? {
                 Looked::Value(value) => return Ok(Some(value)),
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => {}
@@ -120,7 +119,7 @@ impl Keyspace {
         let keys: Vec<K> = keys.into_iter().collect();
         let pin = self.handle.pin_one(&self.core);
         let Some(view) = pin.view(self.core.id) else { return Ok(vec![None; keys.len()]) };
-        view.multi_get(&keys, pin.seqno(), &self.handle.storage)
+        view.multi_get(&keys, pin.seqno(), self.core.shelves(&self.handle))
     }
 
     /// The entries whose keys are within `range`, as of this moment, in key order; from the other
@@ -179,7 +178,7 @@ impl Keyspace {
             return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
         }
         self.core.distance.store(bytes, Ordering::Relaxed);
-        let acted_on = self.handle.governor.checkpoint_distance(bytes);
+        let acted_on = self.handle.governor.usual_distance(bytes);
         self.core.engine.set_checkpoint_distance(acted_on);
         Ok(())
     }

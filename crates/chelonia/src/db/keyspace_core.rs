@@ -14,11 +14,13 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::db::core::Core;
 use crate::db::gaps::Gaps;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::options::StoredOptions;
-use crate::db::view::{Buffer, View};
+use crate::db::view::{Buffer, Shelves, View};
 use crate::engine::{Engine, OwnedExtent};
+use crate::records::Fresh;
 
 /// A keyspace, shared by its handles and the background.
 pub struct KeyspaceCore {
@@ -35,6 +37,8 @@ pub struct KeyspaceCore {
     pub dropped: AtomicBool,
     /// Where nothing is alive.
     pub gaps: Gaps,
+    /// Which version's records are cached.
+    pub fresh: Fresh,
     /// Orders changes of the view.
     change: Mutex<()>,
     /// Held while the engine absorbs or maintains.
@@ -75,6 +79,7 @@ impl KeyspaceCore {
     ) -> Result<Arc<Self>> {
         let version = lifetimes.hold(engine.version(), Vec::new());
         let root = engine.root()?;
+        let number = version.number();
         let view = View { buffers: vec![active], version: version.clone() };
         Ok(Arc::new(Self {
             id,
@@ -86,6 +91,7 @@ impl KeyspaceCore {
             view: EpochCell::new(Arc::new(view)),
             dropped: AtomicBool::new(false),
             gaps: Gaps::default(),
+            fresh: Fresh::new(id, number),
             change: Mutex::new(()),
             drain: Mutex::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),
@@ -95,6 +101,11 @@ impl KeyspaceCore {
     /// The view of this moment.
     pub fn current_view(&self) -> Arc<View> {
         Arc::clone(self.view.load(&crossbeam_epoch::pin()))
+    }
+
+    /// What views of it read from besides themselves.
+    pub fn shelves<'a>(&'a self, core: &'a Core) -> Shelves<'a> {
+        Shelves { storage: &core.storage, records: &core.records, fresh: &self.fresh }
     }
 
     /// Fails once the keyspace was dropped.

@@ -162,6 +162,11 @@ impl HeldVersion {
         self.inner.version.as_ref().expect("only the drop takes it")
     }
 
+    /// Its number among the versions of its keyspace: later ones have greater numbers.
+    pub fn number(&self) -> u64 {
+        self.inner.number
+    }
+
     /// The version as what a durable root refers to, or is about to.
     #[must_use]
     pub fn as_root(&self) -> RootVersion {

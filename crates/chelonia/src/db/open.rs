@@ -25,7 +25,9 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, RwLock};
 use crate::db::background::Threads;
-use crate::db::core::{Change, CheckpointState, CommitState, Core, Counters, DurableVersion};
+use crate::db::core::{
+    Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
+};
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
@@ -42,6 +44,7 @@ use crate::db::visibility::Visibility;
 use crate::engines::{self, EngineContext, EngineOptions};
 use crate::log::{Log, LogOptions, LogPosition};
 use crate::memtable::Memtable;
+use crate::records::RecordCache;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
@@ -146,6 +149,7 @@ fn new_core(
     let budget = Arc::clone(storage.budget());
     Arc::new(Core {
         directory: Arc::clone(directory),
+        records: RecordCache::new(&budget, storage.salt()),
         storage,
         read_only: settings.read_only,
         log: OnceLock::new(),
@@ -157,6 +161,7 @@ fn new_core(
             opened_end: LogPosition::START.lsn,
             next_seqno: visible.next(),
             next_ticket: 0,
+            totals: CommitTotals::default(),
         }),
         snapshots: Snapshots::new(Arc::clone(&visibility)),
         visibility,
@@ -230,7 +235,7 @@ pub fn new_keyspace(
     root: Option<&[u8]>,
     absorbed: SeqNo,
 ) -> Result<Arc<KeyspaceCore>> {
-    let distance = core.governor.checkpoint_distance(stored.checkpoint_distance.unwrap_or(0));
+    let distance = core.governor.usual_distance(stored.checkpoint_distance.unwrap_or(0));
     let options = EngineOptions {
         filter: stored.filter,
         bits_per_key: stored.filter_bits_per_key,

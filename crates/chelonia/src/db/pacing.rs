@@ -5,15 +5,29 @@
 //! room just as it ends write at `rate * room / backlog`. That is the speed they are held to: far
 //! above what they do while the room is large, and smoothly down to the speed of the drain as it
 //! shrinks. Only with no room at all a writer waits for memory to come back.
+//!
+//! The other way round: a drain that will be done long before anybody needs its memory does not
+//! hurry ([`Pacer::rest`]), so that it takes processors and device from readers and writers a
+//! little at a time.
 
 use crate::base::clock::Clock;
-use crate::base::sync::{AtomicU64, Condvar, Mutex, Ordering};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use std::cell::Cell;
 use std::time::Duration;
 
 /// Delays shorter than this are saved up: a sleep takes about this long anyway.
 const SLEEP_LEAST: Duration = Duration::from_micros(100);
 /// A single delay is at most this long; then the room is looked at again.
 const SLEEP_MOST: Duration = Duration::from_millis(2);
+
+/// A thread of a drain works at most this long between two looks whether it has time.
+const WORK_MOST: Duration = Duration::from_millis(200);
+
+/// One rest is at most this long.
+const REST_MOST: Duration = Duration::from_millis(500);
+
+/// So often somebody may be in a hurry.
+const REST_SLICE: Duration = Duration::from_millis(2);
 
 /// How long a writer without room waits before it looks again by itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -34,6 +48,10 @@ pub struct Pacer {
     drain_rate: AtomicU64,
     /// When the writes let through so far are paid for, in nanoseconds of the clock.
     paid_until: AtomicU64,
+    /// The drain under way has rested.
+    rested: AtomicBool,
+    /// How many wait for drains.
+    hurried: AtomicU32,
     /// Delays and their sum, for statistics.
     delays: AtomicU64,
     delay_nanos: AtomicU64,
@@ -49,6 +67,8 @@ impl Pacer {
             clock,
             drain_rate: AtomicU64::new(0),
             paid_until: AtomicU64::new(0),
+            rested: AtomicBool::new(false),
+            hurried: AtomicU32::new(0),
             delays: AtomicU64::new(0),
             delay_nanos: AtomicU64::new(0),
             memory: Mutex::new(()),
@@ -56,13 +76,46 @@ impl Pacer {
         }
     }
 
-    /// A drain absorbed `bytes` in `took`.
+    /// A drain absorbed `bytes` in `took`. If it rested that says nothing of how fast it could be.
     pub fn drained(&self, bytes: u64, took: Duration) {
+        let before = self.drain_rate.load(Ordering::Relaxed);
+        if self.rested.swap(false, Ordering::Relaxed) && before != 0 {
+            return;
+        }
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let rate = bytes.saturating_mul(1_000_000) / micros;
-        let before = self.drain_rate.load(Ordering::Relaxed);
         let mixed = if before == 0 { rate } else { before / 4 * 3 + rate / 4 };
         self.drain_rate.store(mixed.max(1), Ordering::Relaxed);
+    }
+
+    /// Somebody waits for drains from now on: they do not rest.
+    pub fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::Relaxed);
+        Hurry { pacer: self }
+    }
+
+    /// A thread of a drain, one of `threads`, is at a point where it may rest. It does so as long
+    /// as it worked since it was here last, and so many times longer that all threads together work
+    /// half of the time of one; unless somebody waits, or the drain has no time any more.
+    pub fn rest(&self, threads: usize, has_time: impl Fn() -> bool) {
+        thread_local! {
+            static WORKS_SINCE: Cell<Option<Duration>> = const { Cell::new(None) };
+        }
+        let now = self.clock.now();
+        let since = WORKS_SINCE.replace(Some(now));
+        let may_rest = || self.hurried.load(Ordering::Relaxed) == 0 && has_time();
+        if !may_rest() {
+            return;
+        }
+        self.rested.store(true, Ordering::Relaxed);
+        // What is longer ago than any work takes was before this drain.
+        let worked = since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).min(WORK_MOST);
+        let times = u32::try_from(2 * threads).unwrap_or(u32::MAX).saturating_sub(1);
+        let until = now + (worked * times).min(REST_MOST);
+        while self.clock.now() < until && may_rest() {
+            self.clock.sleep(REST_SLICE.min(until.saturating_sub(self.clock.now())));
+        }
+        WORKS_SINCE.set(Some(self.clock.now()));
     }
 
     /// Lets a write of `bytes` through, after the delay that `debt` asks for.
@@ -132,6 +185,18 @@ impl Pacer {
     }
 }
 
+/// As long as it lives drains do not rest.
+#[must_use]
+pub struct Hurry<'a> {
+    pacer: &'a Pacer,
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.pacer.hurried.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -157,8 +222,33 @@ mod tests {
         assert_eq!(time_to_write(&pacer, 1_000_000, debt(1, 0)), Duration::ZERO);
         let even = time_to_write(&pacer, 10_000_000, debt(1_000_000, 1_000_000));
         let tight = time_to_write(&pacer, 10_000_000, debt(250_000, 1_000_000));
-        let near = |time: Duration, millis: u128| time.as_millis().abs_diff(millis) < millis / 5;
         assert!(near(even, 100), "{even:?}");
         assert!(near(tight, 400), "{tight:?}");
+    }
+
+    fn near(time: Duration, millis: u128) -> bool {
+        time.as_millis().abs_diff(millis) < millis / 5
+    }
+
+    #[test]
+    fn drains_rest_unless_somebody_waits_and_are_no_measure_then() {
+        let pacer = Pacer::new(Clock::manual());
+        let time_to_drain = |threads| {
+            let start = pacer.clock.now();
+            for _ in 0..100 {
+                pacer.rest(threads, || true);
+                pacer.clock.advance(Duration::from_millis(1));
+            }
+            pacer.clock.now() - start
+        };
+        pacer.drained(100_000_000, Duration::from_secs(1));
+        assert!(near(time_to_drain(1), 200));
+        assert!(near(time_to_drain(4), 800));
+        pacer.drained(10_000_000, Duration::from_secs(1));
+        assert_eq!(pacer.drain_rate.load(Ordering::Relaxed), 100_000_000);
+        let hurry = pacer.hurry();
+        assert_eq!(time_to_drain(4), Duration::from_millis(100));
+        drop(hurry);
+        assert!(time_to_drain(4) > Duration::from_millis(500));
     }
 }

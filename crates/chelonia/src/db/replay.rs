@@ -192,7 +192,9 @@ impl<'a> Replayer<'a> {
                 continue;
             }
             let view = keyspace.current_view();
-            view.buffers[0].touch(start, first, last);
+            let large = entry.update.large().map(|large| large.bytes as usize);
+            let bytes = entry.key.len() + large.unwrap_or(entry.update.inline_bytes());
+            view.buffers[0].touch(start, first, last, bytes as u64);
             let pins = &*self.core.snapshots;
             view.buffers[0].memtable.insert(entry.key, entry.update, self.seqno, pins);
             if !touched.contains(&id) {
@@ -243,6 +245,7 @@ impl<'a> Replayer<'a> {
 
     fn drain(&self) -> Result<()> {
         let core = self.core;
+        let _hurry = core.pacer.hurry();
         if core.read_only && core.storage.is_read_only() {
             core.storage.continue_in(core.directory.scratch(ScratchPlace::Anywhere)?)?;
         }

@@ -89,10 +89,11 @@ impl Settings {
     }
 }
 
-/// How many threads a merge may use by default: as many as there are processors, at most four.
+/// How many threads a merge may use by default: twice as many as there are processors, for they
+/// wait for the device half of their time; at most four.
 fn default_workers() -> Workers {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Workers::new(processors.clamp(1, 4))
+    Workers::new((2 * processors).clamp(1, 4))
 }
 
 /// 64 bits that nobody can guess.

@@ -24,7 +24,7 @@ struct Wanted {
 }
 
 impl Signals {
-    /// A memtable was finalized.
+    /// A memtable was finalized, or an engine wants maintenance.
     pub fn wake_drain(&self) {
         self.state.lock().drain = true;
         self.drain_wanted.notify_all();
@@ -65,6 +65,17 @@ impl Signals {
         }
         state.drain = false;
         !state.stop
+    }
+
+    /// Lets `duration` pass; sooner if `is_over` when anything is wanted, or if the thread should
+    /// end.
+    pub fn pause(&self, duration: Duration, is_over: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        while !state.stop && !is_over() {
+            if self.drain_wanted.wait_for(&mut state, duration).timed_out() {
+                break;
+            }
+        }
     }
 
     /// Waits one interval, or until the log wants a segment; false if the thread should end.

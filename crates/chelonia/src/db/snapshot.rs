@@ -40,9 +40,8 @@ impl Snapshot {
     /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = key.as_ref();
-        let storage = &self.handle.storage;
         let Some(view) = self.view(keyspace)? else { return Ok(None) };
-        match view.get(key, storage.key_hash(key), self.pin.seqno(), storage)? {
+        match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
             Looked::Value(value) => Ok(Some(value)),
             Looked::Absent => Ok(None),
             Looked::Overwritten => {
@@ -70,7 +69,9 @@ impl Snapshot {
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
         match self.view(keyspace)? {
-            Some(view) => view.multi_get(&keys, self.pin.seqno(), &self.handle.storage),
+            Some(view) => {
+                view.multi_get(&keys, self.pin.seqno(), keyspace.core.shelves(&self.handle))
+            }
             None => Ok(vec![None; keys.len()]),
         }
     }

@@ -47,6 +47,8 @@ pub struct MemoryStats {
     pub memtable_bytes: u64,
     /// Cached blocks.
     pub cache_bytes: u64,
+    /// Cached records.
+    pub record_bytes: u64,
     /// Merges.
     pub work_bytes: u64,
     /// Tree nodes, open runs and other bookkeeping.
@@ -83,6 +85,12 @@ pub struct IoStats {
     pub cached_blocks: u64,
     /// Blocks that were wanted and had to be read.
     pub cache_misses: u64,
+    /// Records in the cache now.
+    pub cached_records: u64,
+    /// Records that came into the cache.
+    pub record_fills: u64,
+    /// Records that left it to make room.
+    pub record_evictions: u64,
 }
 
 /// Space in bytes.
@@ -193,6 +201,7 @@ impl Core {
             held_bytes: budget.held(),
             memtable_bytes: budget.used_by(Use::Memtable),
             cache_bytes: budget.used_by(Use::Cache),
+            record_bytes: budget.used_by(Use::Records),
             work_bytes: budget.used_by(Use::Work),
             metadata_bytes: budget.used_by(Use::Metadata),
             log_bytes: budget.used_by(Use::Log),
@@ -202,6 +211,7 @@ impl Core {
     fn io_stats(&self) -> IoStats {
         let facts = self.directory.facts();
         let data = self.storage.stats();
+        let records = self.records.stats();
         let log = self.log.get().map(|log| log.stats());
         IoStats {
             direct: facts.direct,
@@ -216,6 +226,9 @@ impl Core {
             log_syncs: log.as_ref().map_or(0, |log| log.syncs),
             cached_blocks: data.cache.cached,
             cache_misses: data.cache.misses,
+            cached_records: records.records,
+            record_fills: records.fills,
+            record_evictions: records.evictions,
         }
     }
 
@@ -237,10 +250,11 @@ impl Core {
 
     fn commit_stats(&self) -> CommitStats {
         let (delayed, delay_nanos) = self.pacer.figures();
+        let totals = self.commit.lock().totals;
         CommitStats {
-            commits: self.counters.commits.load(Ordering::Relaxed),
-            entries: self.counters.entries.load(Ordering::Relaxed),
-            user_bytes: self.counters.user_bytes.load(Ordering::Relaxed),
+            commits: totals.commits,
+            entries: totals.entries,
+            user_bytes: totals.user_bytes,
             delayed,
             delay_nanos,
         }

@@ -4,18 +4,20 @@
 //! the first layer that knows the key decides.
 
 use crate::base::bytes::Value;
-use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::{Arc, AtomicU64, OnceLock, Ordering};
 use crate::db::lifetimes::HeldVersion;
-use crate::engine::Found;
+use crate::engine::{Answer, Found};
 use crate::log::LogPosition;
 use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
+use crate::records::{Fresh, Name, RecordCache};
 use crate::storage::Storage;
+use crate::storage::cache::Presence;
+use crossbeam_epoch::Guard;
 
 /// A memtable and where the log begins that would rebuild it.
 pub struct Buffer {
@@ -25,8 +27,8 @@ pub struct Buffer {
     first: OnceLock<FirstCommit>,
     /// The last seqno given to a commit that writes here; set under the commit lock.
     last: AtomicU64,
-    /// Bytes of the large values that came with its entries.
-    large_bytes: AtomicU64,
+    /// Bytes of the updates that came here; set under the commit lock.
+    update_bytes: AtomicU64,
 }
 
 /// The first commit of a memtable.
@@ -45,25 +47,23 @@ impl Buffer {
             memtable,
             first: OnceLock::new(),
             last: AtomicU64::new(0),
-            large_bytes: AtomicU64::new(0),
+            update_bytes: AtomicU64::new(0),
         })
-    }
-
-    /// Counts a large value that an entry refers to.
-    pub fn add_large(&self, bytes: u32) {
-        self.large_bytes.fetch_add(u64::from(bytes), Ordering::Relaxed);
     }
 
     /// The bytes of updates that came here: what the checkpoint distance is about. Large values
     /// count whole, for recovery has to check those that no checkpoint has taken over.
     pub fn update_bytes(&self) -> u64 {
-        self.memtable.entry_bytes() + self.large_bytes.load(Ordering::Relaxed)
+        self.update_bytes.load(Ordering::Relaxed)
     }
 
-    /// A commit is about to write here. Called under the commit lock.
-    pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo) {
+    /// A commit is about to write `bytes` bytes of keys and values here. Called under the commit
+    /// lock.
+    pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo, bytes: u64) {
         self.first.get_or_init(|| FirstCommit { position, seqno: first });
         self.last.store(last.0, Ordering::Relaxed);
+        let bytes = self.update_bytes.load(Ordering::Relaxed) + bytes;
+        self.update_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The first commit, if there was one.
@@ -97,16 +97,70 @@ pub enum Looked {
     Overwritten,
 }
 
+/// So many keys before its turn the memory is asked for that a look for a record touches first.
+const AHEAD: usize = 8;
+
+/// What views read from besides themselves.
+#[derive(Clone, Copy)]
+pub struct Shelves<'a> {
+    /// Large values, and hashes of keys.
+    pub storage: &'a Storage,
+    /// Cached records.
+    pub records: &'a RecordCache,
+    /// Those of this keyspace.
+    pub fresh: &'a Fresh,
+}
+
 impl View {
-    /// The value of `key` as of `at`.
-    pub fn get(&self, key: &[u8], hash: KeyHash, at: SeqNo, storage: &Storage) -> Result<Looked> {
+    /// The newest value of `key`, as of `at` or later. For the view that is the keyspace's, or was
+    /// when the reader began.
+    pub fn get_newest(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
+        self.get_by(key, at, shelves, |name, guard| {
+            shelves.records.get(name, guard).map(Value::copy_from)
+        })
+    }
+
+    /// The value of `key` as of the pinned seqno `at`.
+    pub fn get(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
+        let version = self.version.number();
+        self.get_by(key, at, shelves, |name, guard| {
+            shelves.records.get_of_version(name, version, guard)
+        })
+    }
+
+    /// The value of `key`: from a memtable, else from `cached`, else from the version.
+    #[inline]
+    fn get_by(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        shelves: Shelves<'_>,
+        cached: impl FnOnce(Name<'_>, &Guard) -> Option<Value>,
+    ) -> Result<Looked> {
+        let Shelves { storage, records, fresh } = shelves;
+        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+        let guard = crossbeam_epoch::pin();
+        records.prefetch(name, &guard);
         match self.look_in_buffers(key, at) {
-            Some(Lookup::Found(update, _)) => own(update, storage),
-            Some(Lookup::Pruned) => Ok(Looked::Overwritten),
-            Some(Lookup::Absent) | None => {
-                let found = self.version.version().get(key, hash)?;
-                Ok(own_found(found, storage)?.map_or(Looked::Absent, Looked::Value))
-            }
+            Some(Lookup::Found(update, _)) => return own(update, storage),
+            Some(Lookup::Pruned) => return Ok(Looked::Overwritten),
+            Some(Lookup::Absent) | None => {}
+        }
+        if let Some(value) = cached(name, &guard) {
+            return Ok(Looked::Value(value));
+        }
+        let answer = self.version.version().get(key, name.hash)?;
+        self.keep(name, &answer, records, &guard);
+        Ok(own_found(answer.found, storage)?.map_or(Looked::Absent, Looked::Value))
+    }
+
+    /// What had to be read from the device is kept as a record, and what was in a block that was
+    /// about to go: that is the one record in it which is wanted.
+    fn keep(&self, name: Name<'_>, answer: &Answer, records: &RecordCache, guard: &Guard) {
+        let Answer { found: Some(Found::Value(value)), presence } = answer else { return };
+        if *presence != Presence::Settled {
+            let was_read = *presence == Presence::Absent;
+            records.fill(name, self.version.number(), value, was_read, guard);
         }
     }
 
@@ -123,14 +177,20 @@ impl View {
         &self,
         keys: &[K],
         at: SeqNo,
-        storage: &Storage,
+        shelves: Shelves<'_>,
     ) -> Result<Vec<Option<Value>>> {
+        let Shelves { storage, records, fresh } = shelves;
+        let version = self.version.number();
+        let guard = crossbeam_epoch::pin();
+        let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key.as_ref())).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
-        let mut below = Vec::new();
-        let mut places = Vec::new();
-        for (index, key) in keys.iter().enumerate() {
-            let key = key.as_ref();
-            match self.look_in_buffers(key, at) {
+        let (mut below, mut places) = (Vec::new(), Vec::new());
+        for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
+            if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
+                records.prefetch(Name { of: fresh, key: key.as_ref(), hash: *hash }, &guard);
+            }
+            let name = Name { of: fresh, key: key.as_ref(), hash: *hash };
+            match self.look_in_buffers(name.key, at) {
                 Some(Lookup::Found(update, _)) => {
                     if let Looked::Value(value) = own(update, storage)? {
                         values[index] = Some(value);
@@ -140,14 +200,20 @@ impl View {
                     return Err(Error::internal("a write that a pin needs was unlinked"));
                 }
                 Some(Lookup::Absent) | None => {
-                    below.push((key, storage.key_hash(key)));
-                    places.push(index);
+                    values[index] = records.get_of_version(name, version, &guard);
+                    if values[index].is_none() {
+                        below.push((name.key, name.hash));
+                        places.push(index);
+                    }
                 }
             }
         }
-        let found = self.version.version().multi_get(&below)?;
-        for (index, found) in places.into_iter().zip(found) {
-            values[index] = own_found(found, storage)?;
+        // Nothing is pinned while the device is waited for.
+        drop(guard);
+        let answers = self.version.version().multi_get(&below)?;
+        for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
+            self.keep(Name { of: fresh, key, hash }, &answer, records, &crossbeam_epoch::pin());
+            values[index] = own_found(answer.found, storage)?;
         }
         Ok(values)
     }

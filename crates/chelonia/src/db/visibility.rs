@@ -26,6 +26,9 @@ use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Orde
 /// The most commits between the commit lock and their acknowledgement. More threads than this wait.
 pub const TICKETS_MAX: u64 = 1024;
 
+/// So many tickets in a row have slots that are far from each other.
+const ROW_TICKETS: u64 = 64;
+
 /// Looks before a waiter sleeps: a commit in flight takes well under a microsecond, unless its
 /// thread lost the processor.
 const SPINS_MAX: u32 = 64;
@@ -91,13 +94,21 @@ impl Visibility {
     /// The commit that holds `ticket` and ends with `end` is in its memtables. Returns when it is
     /// visible, or `Stopped` if it never will be.
     pub fn complete(&self, ticket: u64, end: SeqNo) -> Result<()> {
+        if self.head.load(Ordering::SeqCst) == ticket {
+            // All before it are complete, and nobody else moves the head past a ticket that is not
+            // marked: it needs no mark.
+            self.visible.store(end.0, Ordering::SeqCst);
+            self.head.store(ticket + 1, Ordering::SeqCst);
+            self.advance(true);
+            return Ok(());
+        }
         let slot = self.slot(ticket);
         slot.end.store(end.0, Ordering::Relaxed);
         // Sequentially consistent, as all of `head` is, against a neighbour doing the same: either
         // it sees this ticket complete, or this thread sees the head it moved up to the ticket. So
         // none is left behind.
         slot.done.swap(ticket + 1, Ordering::SeqCst);
-        self.advance();
+        self.advance(false);
         self.wait_until_visible(end)
     }
 
@@ -113,14 +124,17 @@ impl Visibility {
         self.wake.notify_all();
     }
 
+    /// The slot of a ticket. Tickets in a row, which different threads hold, are on lines apart.
     fn slot(&self, ticket: u64) -> &Slot {
-        let index = (ticket % TICKETS_MAX) as usize;
-        &self.slots[index]
+        let place = ticket % TICKETS_MAX;
+        let (row, column) = (place / ROW_TICKETS, place % ROW_TICKETS);
+        let scattered = column * (TICKETS_MAX / ROW_TICKETS) + row;
+        &self.slots[usize::try_from(scattered).unwrap_or(0)]
     }
 
-    /// Moves `head` and `visible` over the completed tickets in a row.
-    fn advance(&self) {
-        let mut moved = false;
+    /// Moves `head` and `visible` over the completed tickets in a row. The caller may have `moved`
+    /// them already.
+    fn advance(&self, mut moved: bool) {
         loop {
             let head = self.head.load(Ordering::SeqCst);
             let slot = self.slot(head);

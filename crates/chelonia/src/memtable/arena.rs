@@ -126,23 +126,8 @@ struct Chunks {
 struct Lane {
     /// The chunk to allocate from; null before the first allocation of the arena.
     current: AtomicPtr<ChunkHead>,
-    /// What the threads of this lane inserted.
-    counts: Counts,
-}
-
-/// Counts by lane, so that threads do not fight for them.
-struct Counts {
+    /// Keys that threads of this lane inserted, so that threads do not fight for one count.
     keys: AtomicU64,
-    entry_bytes: AtomicU64,
-}
-
-/// What an arena holds, as counted by [`Arena::count`].
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Totals {
-    /// Keys, each once.
-    pub keys: u64,
-    /// Key and inline value bytes of all inserts.
-    pub entry_bytes: u64,
 }
 
 /// A bump allocator; see the head of the file.
@@ -157,10 +142,7 @@ pub struct Arena {
 impl Arena {
     /// An arena that holds nothing yet.
     pub fn new(budget: Arc<Budget>) -> Self {
-        let lane = |_| Lane {
-            current: AtomicPtr::new(null_mut()),
-            counts: Counts { keys: AtomicU64::new(0), entry_bytes: AtomicU64::new(0) },
-        };
+        let lane = |_| Lane { current: AtomicPtr::new(null_mut()), keys: AtomicU64::new(0) };
         Self {
             budget,
             lanes: std::array::from_fn(lane),
@@ -198,21 +180,14 @@ impl Arena {
         next.max(need.next_multiple_of(BLOCK_BYTES)) as u64
     }
 
-    /// Counts an insert of this thread.
-    pub fn count(&self, keys: u64, entry_bytes: usize) {
-        let counts = &self.lanes[entry_lane()].counts;
-        if keys > 0 {
-            counts.keys.fetch_add(keys, Ordering::Relaxed);
-        }
-        counts.entry_bytes.fetch_add(entry_bytes as u64, Ordering::Relaxed);
+    /// Counts a key that this thread inserted.
+    pub fn count_key(&self) {
+        self.lanes[entry_lane()].keys.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All that was counted.
-    pub fn totals(&self) -> Totals {
-        self.lanes.iter().fold(Totals::default(), |sum, lane| Totals {
-            keys: sum.keys + lane.counts.keys.load(Ordering::Relaxed),
-            entry_bytes: sum.entry_bytes + lane.counts.entry_bytes.load(Ordering::Relaxed),
-        })
+    /// The keys counted.
+    pub fn keys(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.keys.load(Ordering::Relaxed)).sum()
     }
 
     /// `bytes` bytes for an entry: aligned to [`ALIGNMENT`], valid until the arena is dropped,

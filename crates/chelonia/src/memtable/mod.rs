@@ -89,6 +89,12 @@ impl Memtable {
         self.tree.insert(key, update, seqno, pins);
     }
 
+    /// Asks for the memory that an insert or a look for `key` touches first.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        self.tree.prefetch(key);
+    }
+
     /// The newest version of `key` at or before `at`.
     #[must_use]
     pub fn get(&self, key: &[u8], at: SeqNo) -> Lookup<'_> {
@@ -126,15 +132,9 @@ impl Memtable {
         self.tree.growth_bytes(bytes)
     }
 
-    /// Key and inline value bytes of all inserts so far, overwritten ones included.
-    #[must_use]
-    pub fn entry_bytes(&self) -> u64 {
-        self.tree.totals().entry_bytes
-    }
-
     /// How many keys there are; exact when no insert is under way.
     #[must_use]
     pub fn len_estimate(&self) -> u64 {
-        self.tree.totals().keys
+        self.tree.keys()
     }
 }

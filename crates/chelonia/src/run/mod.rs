@@ -38,7 +38,7 @@ mod large_list;
 mod read;
 mod reference;
 
-pub use build::{RunBuilder, RunOptions};
+pub use build::{RunBuilder, RunOptions, WasCached};
 pub use read::{FilterState, Located, Run, RunCursor, RunHit, RunReport, RunStream};
 pub use reference::{BlockSpan, RunRef};
 

@@ -316,11 +316,11 @@ impl Storage {
     }
 
     /// Gives memory back after the budget became smaller: residents down to their share, slabs of
-    /// the cache while the budget is over its limit. True if it is within it now, else call again
+    /// the caches while the budget is over its limit. True if it is within it now, else call again
     /// later.
     pub fn trim_memory(&self) -> bool {
         self.residents.trim();
-        self.cache.trim()
+        self.budget.trim()
     }
 
     /// Figures. A file system that does not tell how much is allocated counts the file's length.

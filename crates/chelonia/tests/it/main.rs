@@ -18,6 +18,7 @@ mod log_space;
 mod memory;
 mod model;
 mod queue;
+mod records;
 mod recovery;
 mod support;
 mod tidy;

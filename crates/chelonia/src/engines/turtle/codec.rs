@@ -39,6 +39,7 @@
 use super::node::{
     Child, HEIGHT_MAX, Node, NodeRef, NodeSlot, Part, Pivot, Segment, Summary, Totals,
 };
+use super::toll::Toll;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
@@ -229,7 +230,7 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, opener: &dyn Opener) -> Resu
         let key = decode_key(&mut decoder, pivots.last())?;
         let child = decode_child(&mut decoder, height, opener)?;
         let parts = decode_parts(&mut decoder, &mut segments)?;
-        pivots.push(Pivot { key, child, parts });
+        pivots.push(Pivot { key, child, parts, toll: Toll::default() });
     }
     decoder.finish()?;
     if segments.iter().any(|(_, used)| !used) {

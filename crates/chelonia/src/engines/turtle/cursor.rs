@@ -16,6 +16,7 @@
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
+use super::toll;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
@@ -127,15 +128,27 @@ impl TurtleCursor {
             });
             Ok(())
         };
+        // Of each pivot on the way: how many cursors there are of it and of those before it.
+        let mut parts = Vec::with_capacity(self.path.len());
+        let mut opened = 0;
         for step in &self.path {
             for part in &step.node.pivots[step.pivot].parts {
                 if upper.as_ref().is_none_or(|upper| *part.segment.first < **upper) {
                     open(&part.segment.run, 1)?;
+                    opened += 1;
                 }
             }
+            parts.push((&step.node.pivots[step.pivot], opened));
         }
         if let Child::Leaf(run) = &pivot.child {
             open(run, FIRST_LEAF_BLOCKS)?;
+        }
+        let mut first = 0;
+        for (pivot, end) in parts {
+            let reads = cursors[first..end].iter().filter(|cursor| cursor.must_read()).count();
+            let paid = toll::sources(end - first, reads);
+            self.version.shared.dues.pay(pivot, paid);
+            first = end;
         }
         RunCursor::start(&mut cursors)?;
         self.merge = Some(Merge::new(cursors, self.direction, Tombstones::Drop)?);

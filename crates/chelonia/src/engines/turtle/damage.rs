@@ -63,6 +63,11 @@ impl Damage {
         self.known.len() > known
     }
 
+    /// True if any damage is known.
+    pub fn is_known(&self) -> bool {
+        !self.known.is_empty()
+    }
+
     /// True if a pass must not flush `pivot`, whose range is `stretch`.
     pub fn sticks(&self, pivot: &Pivot, stretch: Stretch<'_>, guard: &Guard) -> Result<bool> {
         if self.known.is_empty() {

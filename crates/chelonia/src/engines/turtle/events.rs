@@ -25,6 +25,8 @@ events! {
     PassThrough = "pass_through",
     /// Pivots flushed because of the tombstones that waited.
     TombstoneFlushes = "tombstone_flushes",
+    /// Pivots flushed because of what reads had paid.
+    ReadFlushes = "read_flushes",
     /// Leaves that became two or more.
     SplitsLeaf = "splits_leaf",
     /// Leaves that were kept as they were because everything new was appended after them.

@@ -13,84 +13,144 @@
 //! Damage hides only what it must: a filter block that is damaged says maybe, and what lies behind
 //! it on the path fails a lookup only if nothing newer has the key.
 
+use super::Shared;
 use super::node::{Child, Node, NodeSlot};
 use super::residence::Residence;
+use super::toll;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::Arc;
-use crate::engine::Found;
+use crate::engine::{Answer, Found};
 use crate::run::{BlockSpan, FilterState, Located, Run, RunHit};
-use crate::storage::cache::{CachedBlock, CachedExtent, Priority};
+use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
 use crossbeam_epoch::Guard;
 
 /// Keys of one round: their blocks are in memory at once.
 const ROUND_KEYS: usize = 64;
 
+/// A hit, and where its blocks were before.
+type Hit = (RunHit, Presence);
+
 /// What a hit means: a tombstone is an answer, too.
-fn answer(hit: RunHit) -> Option<Found> {
-    match hit {
+fn answer((hit, presence): Hit) -> Answer {
+    let found = match hit {
         RunHit::Value(value) => Some(Found::Value(value)),
         RunHit::Large(large) => Some(Found::Large(large)),
         RunHit::Tombstone => None,
+    };
+    Answer { found, presence }
+}
+
+/// What a walk looks for.
+#[derive(Clone, Copy)]
+struct Wanted<'k> {
+    key: &'k [u8],
+    hash: KeyHash,
+    /// It pays for the filters it asks.
+    pays: bool,
+}
+
+impl<'k> Wanted<'k> {
+    fn new(key: &'k [u8], hash: KeyHash) -> Self {
+        Self { key, hash, pays: toll::is_sampled(hash) }
     }
 }
 
-/// Calls `visit` with every run that may hold `key`, newest first, until it gives something.
+/// What came of a run that may hold a key.
+enum Visit<T> {
+    /// It has it.
+    Found(T),
+    /// It has not, or that is not known yet.
+    Passed,
+    /// It has not, and its filter did not know: a block was looked at in vain.
+    InVain,
+}
+
+/// Calls `visit` with every run that may hold `key`, newest first, until it gives something. What
+/// is looked at in vain is paid for at the pivots, and the filters, if it `pays` (`toll.rs`).
+#[inline]
 fn walk<'g, T>(
-    residence: &Residence,
+    shared: &Shared,
     root: &'g Arc<NodeSlot>,
-    key: &[u8],
+    wanted: Wanted<'_>,
     guard: &'g Guard,
-    visit: &mut dyn FnMut(&'g Arc<Run>) -> Result<Option<T>>,
+    mut visit: impl FnMut(&'g Arc<Run>) -> Result<Visit<T>>,
 ) -> Result<Option<T>> {
+    let residence = &shared.residence;
+    let key = wanted.key;
     let mut node: &'g Node = residence.load(root, guard)?;
     loop {
         let pivot = &node.pivots[node.pivot_of(key)];
-        for (index, part) in pivot.parts.iter().enumerate() {
-            if pivot.is_candidate(index, key)
-                && let Some(found) = visit(&part.segment.run)?
-            {
-                return Ok(Some(found));
+        if pivot.parts.len() > 1 {
+            // Each is a miss of the processor's cache: they come together.
+            for part in &pivot.parts {
+                part.segment.run.prefetch_filter(wanted.hash, guard);
             }
+        }
+        let mut paid = if wanted.pays { toll::filters(pivot.parts.len()) } else { 0 };
+        let mut found = None;
+        for (index, part) in pivot.parts.iter().enumerate() {
+            if !pivot.is_candidate(index, key) {
+                continue;
+            }
+            match visit(&part.segment.run)? {
+                Visit::Found(hit) => {
+                    found = Some(hit);
+                    break;
+                }
+                Visit::InVain => paid += toll::BLOCK_READ,
+                Visit::Passed => {}
+            }
+        }
+        if paid > 0 {
+            shared.dues.pay(pivot, paid);
+        }
+        if found.is_some() {
+            return Ok(found);
         }
         match &pivot.child {
             Child::None => return Ok(None),
-            Child::Leaf(run) => return visit(run),
+            Child::Leaf(run) => {
+                let last = visit(run)?;
+                return Ok(if let Visit::Found(hit) = last { Some(hit) } else { None });
+            }
             Child::Node(slot, _) => node = residence.load(slot, guard)?,
         }
     }
 }
 
 /// Reads the entry of `key` in `run`, whose filter said that it may be there.
-fn read(run: &Run, key: &[u8], guard: &Guard) -> Result<Option<RunHit>> {
-    match run.locate(key, guard)? {
-        Some(span) => run.find_in(span, key, guard),
-        None => Ok(None),
-    }
+fn read(run: &Run, key: &[u8], guard: &Guard) -> Result<Option<Hit>> {
+    let Some(span) = run.locate(key, guard)? else { return Ok(None) };
+    let presence = run.presence(span);
+    Ok(run.find_in(span, key, guard)?.map(|hit| (hit, presence)))
 }
 
 /// The value of `key` in the tree below `root`.
 pub(super) fn get(
-    residence: &Residence,
+    shared: &Shared,
     root: &Arc<NodeSlot>,
     key: &[u8],
     hash: KeyHash,
-) -> Result<Option<Found>> {
+) -> Result<Answer> {
     let guard = crossbeam_epoch::pin();
+    let residence = &shared.residence;
     // Undecided runs, newest first, with the filter block that is missing. Stays empty, and costs
     // nothing, while filters are in memory.
     let mut undecided: Vec<Candidate<'_>> = Vec::new();
-    let walked = walk(residence, root, key, &guard, &mut |run| {
+    let walked = walk(shared, root, Wanted::new(key, hash), &guard, |run| {
         match run.filter_state(hash, &guard) {
             FilterState::No => {}
-            FilterState::Maybe if undecided.is_empty() => return read(run, key, &guard),
+            FilterState::Maybe if undecided.is_empty() => {
+                return Ok(read(run, key, &guard)?.map_or(Visit::InVain, Visit::Found));
+            }
             FilterState::Maybe => undecided.push((run, None)),
             FilterState::Missing(block) => undecided.push((run, Some(block))),
         }
-        Ok(None)
+        Ok(Visit::Passed)
     });
     if undecided.is_empty() {
-        return walked.map(|hit| hit.and_then(answer));
+        return walked.map(|hit| hit.map(answer).unwrap_or_default());
     }
     let filters = load_filters(residence, &undecided, &guard)?;
     for ((run, _), filter) in undecided.iter().zip(filters) {
@@ -100,7 +160,27 @@ pub(super) fn get(
             return Ok(answer(hit));
         }
     }
-    walked.map(|hit| hit.and_then(answer))
+    walked.map(|hit| hit.map(answer).unwrap_or_default())
+}
+
+/// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
+pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
+    let guard = crossbeam_epoch::pin();
+    let hash = shared.residence.storage().key_hash(key);
+    let wanted = Wanted { key, hash, pays: false };
+    let walked = walk(shared, root, wanted, &guard, |run| {
+        let maybe = match run.filter_state(hash, &guard) {
+            FilterState::No => false,
+            FilterState::Maybe => true,
+            FilterState::Missing(block) => {
+                // One that is damaged says maybe.
+                let loaded = run.cached().block(block, Priority::Filter, &guard);
+                loaded.map_or(true, |bytes| run.may_contain_in(hash, &bytes))
+            }
+        };
+        Ok(if maybe { Visit::Found(()) } else { Visit::Passed })
+    });
+    walked.map(|found| found.is_some())
 }
 
 /// A run that may hold a key, with the filter block to be asked first.
@@ -147,31 +227,35 @@ struct Open<'g> {
     /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the
     /// first of them is among those that the round loads.
     span: Option<(BlockSpan, usize)>,
+    /// Where those blocks were before.
+    presence: Presence,
 }
 
 /// The values of `keys` in the tree below `root`, in the order asked.
 pub(super) fn multi_get(
-    residence: &Residence,
+    shared: &Shared,
     root: &Arc<NodeSlot>,
     keys: &[(&[u8], KeyHash)],
-) -> Result<Vec<Option<Found>>> {
+) -> Result<Vec<Answer>> {
+    let residence = &shared.residence;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(ROUND_KEYS) {
         let guard = crossbeam_epoch::pin();
-        let mut answers: Vec<Option<Found>> = vec![None; keys.len()];
+        let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
         let mut open = Vec::with_capacity(keys.len());
         for (index, (key, hash)) in keys.iter().enumerate() {
             let mut runs = Vec::new();
-            let walked = walk(residence, root, key, &guard, &mut |run| {
+            let walked = walk(shared, root, Wanted::new(key, *hash), &guard, |run| {
                 match run.filter_state(*hash, &guard) {
                     FilterState::No => {}
                     FilterState::Maybe => runs.push((run, None)),
                     FilterState::Missing(block) => runs.push((run, Some(block))),
                 }
-                Ok(None::<()>)
+                Ok(Visit::<()>::Passed)
             });
             runs.reverse();
-            open.push(Open { index, runs, failure: walked.err(), span: None });
+            let presence = Presence::default();
+            open.push(Open { index, runs, failure: walked.err(), span: None, presence });
         }
         ask_filters(residence, keys, &mut open, &guard)?;
         while !open.is_empty() {
@@ -209,7 +293,7 @@ fn read_round<'g>(
     residence: &Residence,
     keys: &[(&[u8], KeyHash)],
     open: &mut Vec<Open<'g>>,
-    answers: &mut [Option<Found>],
+    answers: &mut [Answer],
     guard: &'g Guard,
 ) -> Result<()> {
     let (mut index_blocks, mut data_blocks) = (Vec::new(), Vec::new());
@@ -229,6 +313,7 @@ fn read_round<'g>(
             Located::Missing(span) => (&mut index_blocks, span),
             Located::Span(span) => {
                 candidate.span = Some((span, data_blocks.len()));
+                candidate.presence = run.presence(span);
                 (&mut data_blocks, span)
             }
         };
@@ -250,7 +335,8 @@ fn read_round<'g>(
         };
         let hit = match candidate.span.take() {
             Some((span, first)) => {
-                run.find_loaded(span, key, &data[first..first + span.blocks as usize])?
+                let blocks = &data[first..first + span.blocks as usize];
+                run.find_loaded(span, key, blocks)?.map(|hit| (hit, candidate.presence))
             }
             // Its index block was just loaded; a cache that could not keep it reads it again.
             None => read(run, key, guard)?,

@@ -11,6 +11,8 @@
 //! | `source` `shape` `output` | what a pass reads, how results are cut, what was written |
 //! | `pass` | the pass itself |
 //! | `damage` | what passes cannot read, and do without |
+//! | `overlap` | how much of what comes in is new, and how long flushes wait |
+//! | `toll` | what reads pay for what waits, and when it goes down for that |
 //! | `counts` | what a pass gained and lost |
 //! | `lookup` `cursor` | reads |
 //! | `verify` | the check of everything |
@@ -30,20 +32,22 @@ use self::damage::Damage;
 use self::events::{Event, Events};
 use self::node::{Child, HEIGHT_MAX, Node, NodeSlot, Summary};
 use self::output::Output;
+use self::overlap::Overlap;
 use self::pass::{Grown, Pass};
 use self::plan::Geometry;
 use self::residence::Residence;
 use self::source::Incoming;
+use self::toll::Dues;
 use super::EngineOptions;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::stream::{SortedStream, SortedUpdates};
+use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Engine, EngineStats, Found, OwnedExtent, VerifyReport, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, OwnedExtent, VerifyReport, Version, Work,
 };
 use crate::run::RunOptions;
 use crate::storage::Storage;
@@ -57,11 +61,13 @@ mod events;
 mod lookup;
 mod node;
 mod output;
+mod overlap;
 mod pass;
 mod plan;
 mod residence;
 mod shape;
 mod source;
+mod toll;
 mod verify;
 
 #[cfg(test)]
@@ -78,15 +84,12 @@ const LEAF_AUTO_MAX: u64 = 2 << 20;
 const LEAVES_PER_ABSORB: u64 = 32;
 
 /// The most levels of a buffer: a read asks a filter for each of them, at each node on its way.
-const LEVELS_MAX: usize = 6;
+const LEVELS_MAX: usize = 12;
 
 /// All workers together build leaves of at most this part of the budget: one that is being built
 /// takes several times its weight, with hashes and what waits for the decision where to cut, and
 /// memtables and buffers of merges need their room.
 const LEAVES_PART: u64 = 16;
-
-/// A pivot is flushed when a whole leaf's weight waits for it.
-const FLUSH_PERCENT: u64 = 100;
 
 /// The measures of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +102,8 @@ pub struct TurtleOptions {
     pub pivots_max: usize,
     /// The most levels of a node's buffer: 1 to 32.
     pub levels_max: usize,
-    /// The size at which a pivot is flushed, in percent of the leaf size.
+    /// The size at which a pivot is flushed, in percent of the leaf size; 0 lets it follow from how
+    /// much of what comes in is new.
     pub flush_percent: u64,
     /// How new runs are made.
     pub run: RunOptions,
@@ -114,13 +118,13 @@ impl TurtleOptions {
             checkpoint_distance: options.checkpoint_distance,
             pivots_max: options.pivots_max as usize,
             levels_max: LEVELS_MAX,
-            flush_percent: FLUSH_PERCENT,
+            flush_percent: 0,
             run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
         }
     }
 
     /// The measures of a pass whose leaves weigh at most `leaf_max`.
-    fn geometry(&self, leaf_max: u64) -> Geometry {
+    fn geometry(&self, leaf_max: u64, overlap: Overlap) -> Geometry {
         let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
         let leaf = match self.leaf_bytes {
             0 => power(self.checkpoint_distance / LEAVES_PER_ABSORB)
@@ -131,7 +135,10 @@ impl TurtleOptions {
             leaf: leaf.min(leaf_max),
             pivots_max: self.pivots_max.clamp(4, 256),
             levels_max: self.levels_max.clamp(1, 32),
-            flush_percent: self.flush_percent.clamp(10, 1000),
+            flush_percent: match self.flush_percent {
+                0 => overlap.flush_percent(),
+                percent => percent.clamp(10, 1000),
+            },
         }
     }
 }
@@ -140,6 +147,7 @@ impl TurtleOptions {
 struct Shared {
     residence: Residence,
     events: Arc<Events>,
+    dues: Dues,
 }
 
 /// A tree: see the head of the file.
@@ -157,6 +165,7 @@ struct Writer {
     /// Found by a walk when the first absorb needs them.
     counts: Option<Counts>,
     damage: Damage,
+    overlap: Overlap,
 }
 
 /// A state of a tree.
@@ -188,7 +197,7 @@ impl Turtle {
         let events = Arc::new(Events::new());
         let residence = Residence::new(Arc::clone(storage), Arc::clone(&events));
         let root = residence.slot(blob.reference, blob.height);
-        let shared = Arc::new(Shared { residence, events });
+        let shared = Arc::new(Shared { residence, events, dues: Dues::default() });
         let version = TurtleVersion {
             shared: Arc::clone(&shared),
             root,
@@ -199,7 +208,12 @@ impl Turtle {
             shared,
             newest: RwLock::new(Arc::new(version)),
             checkpoint_distance: AtomicU64::new(options.checkpoint_distance),
-            writer: Mutex::new(Writer { options, counts: None, damage: Damage::default() }),
+            writer: Mutex::new(Writer {
+                options,
+                counts: None,
+                damage: Damage::default(),
+                overlap: Overlap::default(),
+            }),
         })
     }
 
@@ -227,7 +241,7 @@ impl Turtle {
         let output = Output::new(&shared.residence, &shared.events, writer.options.run);
         let (workers, leaf_max) = self.room(*work.workers);
         let work = Work { workers: &workers, progress: work.progress };
-        let geometry = writer.options.geometry(leaf_max);
+        let geometry = writer.options.geometry(leaf_max, writer.overlap);
         let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
         let settled = match (grown, &mut writer.counts) {
             (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
@@ -260,6 +274,7 @@ impl Turtle {
             geometry,
             output,
             damage,
+            upkeep: updates.is_empty(),
             progress: work.progress,
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
@@ -285,24 +300,28 @@ impl Turtle {
             Child::None | Child::Leaf(_) => Err(Error::internal("a written node is no node")),
         }
     }
-}
 
-impl Engine for Turtle {
-    fn version(&self) -> Arc<dyn Version> {
-        self.newest()
+    /// True if reads have paid for a flush somewhere.
+    fn is_due(&self) -> bool {
+        let guard = crossbeam_epoch::pin();
+        let version = self.newest();
+        let root = version.root.node.get(&guard);
+        let due = |pivot| toll::is_due_within(pivot, &guard);
+        self.shared.dues.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
     }
 
-    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+    /// Makes the next version: of the updates, or without any for what reads have paid.
+    fn pass(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
         let mut writer = self.writer.lock();
         let version = self.newest();
-        if updates.is_empty() {
-            return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
-        }
         if writer.counts.is_none() {
             writer.counts = Some(Counts::walk(&self.shared.residence, &version.root)?);
         }
         writer.options.checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
         let shared = &self.shared;
+        if writer.options.flush_percent == 0 {
+            writer.overlap = writer.overlap.after(shared, &version, updates);
+        }
         let told = AtomicU64::new(0);
         let ((root, summary), settled) = loop {
             let done = AtomicU64::new(0);
@@ -326,8 +345,50 @@ impl Engine for Turtle {
         let next = TurtleVersion { shared: Arc::clone(shared), root, summary, disk_blocks };
         let next = Arc::new(next);
         *self.newest.write() = Arc::clone(&next);
-        shared.events.add(Event::Absorbs, 1);
+        shared.dues.accept();
         Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
+    }
+}
+
+/// No updates: what comes with a pass for upkeep.
+struct Nothing;
+
+impl SortedUpdates for Nothing {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn key(&self, _index: usize) -> &[u8] {
+        &[]
+    }
+
+    fn update(&self, _index: usize) -> Update<'_> {
+        Update::Delete
+    }
+
+    fn bytes_before(&self, _index: usize) -> u64 {
+        0
+    }
+
+    fn lower_bound(&self, _key: &[u8]) -> usize {
+        0
+    }
+
+    fn prefetch(&self, _index: usize) {}
+}
+
+impl Engine for Turtle {
+    fn version(&self) -> Arc<dyn Version> {
+        self.newest()
+    }
+
+    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+        if updates.is_empty() {
+            return Ok(Absorbed { version: self.newest(), gained: Vec::new(), lost: Vec::new() });
+        }
+        let absorbed = self.pass(updates, work)?;
+        self.shared.events.add(Event::Absorbs, 1);
+        Ok(absorbed)
     }
 
     fn root(&self) -> Result<Vec<u8>> {
@@ -341,9 +402,21 @@ impl Engine for Turtle {
         Ok(blob.encode())
     }
 
-    fn maintain(&self, _work: &Work<'_>) -> Result<Option<Absorbed>> {
-        // An absorb does all the work that it causes.
-        Ok(None)
+    fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+        // What is damaged cannot be flushed, and would be due for ever.
+        if !self.is_due() || self.writer.lock().damage.is_known() {
+            self.shared.dues.settle();
+            return Ok(None);
+        }
+        let passed = self.pass(&Nothing, work);
+        if passed.is_err() {
+            self.shared.dues.refuse();
+        }
+        passed.map(Some)
+    }
+
+    fn wants_maintenance(&self) -> bool {
+        self.shared.dues.may_be_due()
     }
 
     fn debt_bytes(&self) -> u64 {
@@ -377,12 +450,12 @@ impl Engine for Turtle {
 }
 
 impl Version for TurtleVersion {
-    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Option<Found>> {
-        lookup::get(&self.shared.residence, &self.root, key, hash)
+    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
+        lookup::get(&self.shared, &self.root, key, hash)
     }
 
-    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Option<Found>>> {
-        lookup::multi_get(&self.shared.residence, &self.root, keys)
+    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
+        lookup::multi_get(&self.shared, &self.root, keys)
     }
 
     fn cursor(

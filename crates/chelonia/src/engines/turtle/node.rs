@@ -23,6 +23,7 @@
 //! [`NodeSlot`], which may hold it or not: `residence.rs` tells how it comes and goes.
 
 use super::events::{Event, Events};
+use super::toll::Toll;
 use crate::base::budget::Charge;
 use crate::base::epoch::EpochSlot;
 use crate::base::ids::{Extent, Generation};
@@ -159,12 +160,14 @@ pub(super) struct Pivot {
     pub child: Child,
     /// What waits, newest first.
     pub parts: Vec<Part>,
+    /// What reads have paid for that.
+    pub toll: Toll,
 }
 
 impl Pivot {
     /// A pivot of which nothing waits.
     pub fn settled(key: Arc<[u8]>, child: Child) -> Self {
-        Self { key, child, parts: Vec::new() }
+        Self { key, child, parts: Vec::new(), toll: Toll::default() }
     }
 
     /// What waits.

@@ -17,7 +17,7 @@ use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX};
 use crate::base::stream::{LargeRef, Update};
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::engine::OwnedExtent;
-use crate::run::{Run, RunBuilder, RunOptions};
+use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached};
 
 /// The output of one pass.
 pub(super) struct Output<'t> {
@@ -34,11 +34,23 @@ impl<'t> Output<'t> {
         Self { residence, events, options, builders: Mutex::default(), ledger: Mutex::default() }
     }
 
-    /// A writer of runs; give it back when done.
-    pub fn run_writer(&self) -> RunWriter<'_> {
+    /// A writer of leaves; give it back when done.
+    pub fn leaf_writer(&self) -> RunWriter<'_> {
+        self.run_writer(self.options.bits_per_key)
+    }
+
+    /// A writer of runs for buffers; give it back when done. Most lookups that ask them want a key
+    /// that is elsewhere, and ask several: their filters have a third more bits than those of
+    /// leaves, for memory should go where it saves most [Autumn 3.3, Monkey].
+    pub fn level_writer(&self) -> RunWriter<'_> {
+        self.run_writer(self.options.bits_per_key.div_ceil(3) + self.options.bits_per_key)
+    }
+
+    fn run_writer(&self, bits_per_key: u32) -> RunWriter<'_> {
         let recycled = self.builders.lock().pop();
-        let builder =
+        let mut builder =
             recycled.unwrap_or_else(|| RunBuilder::new(self.residence.storage(), self.options));
+        builder.set_bits_per_key(bits_per_key);
         RunWriter { builder, output: self }
     }
 
@@ -66,6 +78,13 @@ impl<'t> Output<'t> {
             ledger.nodes_retired.push(owned(reference));
         }
         ledger.refer(node.runs(), -1);
+    }
+
+    /// Notes a run that was written, and opens it.
+    fn note_run(&self, reference: RunRef) -> Arc<Run> {
+        self.ledger.lock().runs.insert(reference.extent.start, reference);
+        self.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        self.residence.open_run(reference)
     }
 
     /// Writes a node and gives the pivot that refers to it.
@@ -165,15 +184,17 @@ impl RunWriter<'_> {
         self.builder.add(key, update)
     }
 
-    /// Writes the run. Something must have been added.
-    pub fn finish(&mut self) -> Result<WrittenRun> {
+    /// Writes the run. Something must have been added. What `was_cached` of its keys before stays
+    /// in the cache.
+    pub fn finish(&mut self, was_cached: Option<&WasCached<'_>>) -> Result<WrittenRun> {
         let first = self.builder.first_key().unwrap_or_default().into();
         let last = self.builder.last_key().unwrap_or_default().into();
-        let reference = self.builder.finish()?;
         let output = self.output;
-        let run = output.residence.open_run(reference);
-        output.ledger.lock().runs.insert(reference.extent.start, reference);
-        output.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        let open = |reference| output.note_run(reference);
+        let run = match was_cached {
+            Some(was_cached) => self.builder.finish_warm(open, was_cached)?,
+            None => open(self.builder.finish()?),
+        };
         Ok(WrittenRun { run, first, last })
     }
 }

@@ -14,11 +14,18 @@ pub(super) struct Geometry {
     pub pivots_max: usize,
     /// The most levels of a buffer.
     pub levels_max: usize,
-    /// The flush size, in percent of the leaf size.
+    /// The flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
 }
 
 impl Geometry {
+    /// The flush size in percent of the leaf size, of pivots of a node of this height. Above leaves
+    /// nothing waits for long: a flush there writes nothing that was not to be written anyway, and
+    /// what waits once at each height is written once for each.
+    pub fn percent_at(&self, height: u8) -> u64 {
+        if height == 1 { self.flush_percent } else { self.flush_percent.min(100) }
+    }
+
     /// A leaf below this should be joined with a neighbour.
     pub fn leaf_small(&self) -> u64 {
         self.leaf / 4
@@ -72,6 +79,8 @@ pub(super) struct Figures {
     pub child_pivots: usize,
     /// What is there cannot be read (`damage.rs`).
     pub stuck: bool,
+    /// Reads have paid for a flush (`toll.rs`).
+    pub due: bool,
     /// Changes with the pivot and whenever its child is written anew.
     pub seed: u64,
 }
@@ -97,6 +106,8 @@ pub(super) enum Reason {
     Narrow,
     /// Much of the child is deleted.
     Tombstones,
+    /// Reads have paid for it.
+    Reads,
     /// A small child is joined with its neighbour.
     Join,
 }
@@ -147,17 +158,22 @@ fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Opt
         // Only a root has a single child for long: without a buffer it can go away.
         return Some(Reason::Full);
     }
+    if figure.due {
+        return Some(Reason::Reads);
+    }
     if arrived == 0 && figure.tombstones == 0 {
         return None;
     }
     // Without jitter all leaves of a uniform load would be flushed, and split, in the same pass.
     let jitter = 600 + figure.seed % 801;
-    let mut size = geometry.leaf / 100 * geometry.flush_percent / 1000 * jitter;
+    let mut size = geometry.leaf / 100 * geometry.percent_at(height) / 1000 * jitter;
     if figure.child < geometry.leaf / 2 {
         // A small child is cheap to rewrite: let it grow before updates pile up above it.
         size = size.min(figure.child);
     }
-    if figure.incoming >= size && figure.incoming > 0 {
+    // So much more than what is there that a flush writes little else.
+    let outweighs = geometry.leaf.max(2 * (figure.child + figure.pending));
+    if figure.incoming >= size.min(outweighs) && figure.incoming > 0 {
         return Some(Reason::Narrow);
     }
     if arrived >= size {

@@ -28,6 +28,7 @@ use crate::base::keys::{head64, separator};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, AtomicBool};
 use crate::merge::Merge;
+use crate::run::WasCached;
 use std::collections::VecDeque;
 
 /// What is known of the leaves to be written.
@@ -47,10 +48,11 @@ pub(super) fn write_leaves(
     merge: &mut Merge<Source<'_>>,
     plan: LeafPlan,
     geometry: &Geometry,
+    was_cached: &WasCached<'_>,
 ) -> Result<Vec<WrittenRun>> {
     let mut shaper = LeafShaper {
         merge,
-        writer: output.run_writer(),
+        writer: output.leaf_writer(),
         stage: Stage::new(output.work_charge()),
         plan,
         leaf: geometry.leaf,
@@ -62,7 +64,7 @@ pub(super) fn write_leaves(
     while !shaper.stage.is_empty() || shaper.merge.key().is_some() {
         let size = shaper.next_size()?;
         shaper.fill(size)?;
-        leaves.push(shaper.writer.finish()?);
+        leaves.push(shaper.writer.finish(Some(was_cached))?);
     }
     output.give_back(shaper.writer);
     Ok(leaves)
@@ -240,8 +242,12 @@ pub(super) fn write_level(
     pivots: &[LevelPivot<'_>],
     geometry: &Geometry,
 ) -> Result<Vec<(usize, Part)>> {
-    let mut shaper =
-        LevelShaper { writer: output.run_writer(), cut: None, open: Vec::new(), parts: Vec::new() };
+    let mut shaper = LevelShaper {
+        writer: output.level_writer(),
+        cut: None,
+        open: Vec::new(),
+        parts: Vec::new(),
+    };
     for pivot in pivots {
         let weight = shaper.writer.weight();
         if weight >= geometry.leaf / 2 && weight + pivot.incoming > geometry.leaf {
@@ -300,7 +306,7 @@ impl LevelShaper<'_> {
 
     /// Writes the run and makes its parts.
     fn close(&mut self, within: bool) -> Result<()> {
-        let written = self.writer.finish()?;
+        let written = self.writer.finish(None)?;
         let before = self.cut.take();
         let first = before.map_or_else(Vec::new, |last| separator(&last, &written.first));
         self.cut = within.then_some(written.last);

@@ -5,6 +5,7 @@
 //!
 //! Nothing here looks at what an address leads to: that is `node`'s, which knows when it may.
 
+use super::layout::{N48_INDEX, N256_SLOTS};
 use super::record::Entry;
 use crate::base::sync::{AtomicPtr, Ordering};
 use crate::kernels::prefetch::prefetch_read;
@@ -73,6 +74,24 @@ impl Child {
         // Only addresses that are not null get a tag.
         let at = NonNull::new(self.0.map_addr(|address| address & !KIND_MASK));
         at.map_or(Tagged::Nothing, |at| Tagged::Node(at, kind))
+    }
+
+    /// Asks for what a search for `byte` in a node touches first; entries are left alone.
+    #[inline]
+    pub(super) fn prefetch_slot(self, byte: u8) {
+        let node = self.0.cast_const();
+        match self.0.addr() & KIND_MASK {
+            ENTRY => {}
+            kind => {
+                let node = node.wrapping_sub(kind);
+                prefetch_read(node);
+                if kind == Kind::N48 as usize {
+                    prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
+                } else if kind == Kind::N256 as usize {
+                    prefetch_read(node.wrapping_add(N256_SLOTS + 8 * usize::from(byte)));
+                }
+            }
+        }
     }
 
     /// Asks for the first line of a node; entries are left alone.

@@ -52,7 +52,9 @@ impl Tree {
         let mut insert = Insert { tree: self, key, update, seqno, pins, draft: None };
         loop {
             if let Round::Done { new_key } = insert.round() {
-                self.arena.count(u64::from(new_key), key.len() + update.inline_bytes());
+                if new_key {
+                    self.arena.count_key();
+                }
                 return new_key;
             }
         }

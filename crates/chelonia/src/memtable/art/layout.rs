@@ -74,6 +74,12 @@ const _: () = assert!(size_of::<N4>() == 64 && size_of::<N16>() == 192);
 const _: () = assert!(size_of::<N48>() == 704 && size_of::<N256>() == 2112);
 const _: () = assert!(align_of::<N256>() == crate::memtable::arena::ALIGNMENT);
 
+/// Where the bytes of a node of 48 begin.
+pub(super) const N48_INDEX: usize = std::mem::offset_of!(N48, index);
+
+/// Where the slots of a node of 256 begin.
+pub(super) const N256_SLOTS: usize = std::mem::offset_of!(N256, slots);
+
 impl N4 {
     /// The keys, of which the first `count` count.
     #[inline]

@@ -55,7 +55,7 @@ pub use walk::{Settled, Walk};
 use crate::base::budget::Budget;
 use crate::base::stream::LargeRef;
 use crate::base::sync::{Arc, Mutex};
-use crate::memtable::arena::{Arena, Totals};
+use crate::memtable::arena::Arena;
 use child::{Child, Slot};
 use node::{Node, Target};
 
@@ -104,6 +104,24 @@ impl Tree {
         }
     }
 
+    /// Asks for the memory that a search for `key` touches where it leaves the large nodes near the
+    /// root, which the processor has: a step that would be waited for comes meanwhile.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        let mut child = self.root.load();
+        for (depth, byte) in key.iter().enumerate() {
+            let Target::Node(node) = self.target(child) else { return };
+            if !node.is_full_sized() || node.prefix_bytes() > 0 {
+                return;
+            }
+            let Some(slot) = node.slot(*byte) else { return };
+            child = slot.load();
+            if let Some(next) = key.get(depth + 1) {
+                child.prefetch_slot(*next);
+            }
+        }
+    }
+
     /// Bytes of memory held.
     pub fn held_bytes(&self) -> u64 {
         self.arena.held_bytes()
@@ -114,9 +132,9 @@ impl Tree {
         self.arena.growth_bytes(bytes)
     }
 
-    /// What was inserted.
-    pub fn totals(&self) -> Totals {
-        self.arena.totals()
+    /// How many keys there are.
+    pub fn keys(&self) -> u64 {
+        self.arena.keys()
     }
 
     /// The budget that the memory comes from.

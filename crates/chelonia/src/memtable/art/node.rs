@@ -310,22 +310,54 @@ impl<'t> Node<'t> {
         slots.iter().for_each(|slot| slot.load().prefetch_node());
     }
 
+    /// True if it has a slot for every byte: then it is near the root, or there are many keys.
+    #[inline]
+    pub(super) fn is_full_sized(self) -> bool {
+        self.kind == Kind::N256
+    }
+
     /// A copy of kind `kind` (not a smaller one) with all children, under another prefix. The
     /// caller holds the lock of this node, which it then marks obsolete.
     pub(super) fn copy(self, arena: &'t Arena, kind: Kind, prefix: &'t [u8]) -> Node<'t> {
         let copy = Node::create(arena, kind, prefix);
-        let mut from = 0;
-        while let Some((position, child)) = self.child_from(from) {
-            match byte_at(position) {
-                None => copy.terminal().store(child),
-                Some(byte) => {
-                    let added = copy.append(byte, child);
-                    debug_assert!(added, "a copy is not smaller than its original");
+        copy.terminal().store(self.terminal().load());
+        self.for_each_slot(|byte, slot| {
+            let added = copy.append(byte, slot.load());
+            debug_assert!(added, "a copy is not smaller than its original");
+        });
+        copy
+    }
+
+    /// Visits the slots in use with their bytes, in no order.
+    #[inline]
+    fn for_each_slot(self, mut visit: impl FnMut(u8, &Slot)) {
+        match self.body() {
+            Body::N4(node) => {
+                let (keys, count) = node.keys(self.count());
+                keys[..count].iter().zip(&node.slots).for_each(|(key, slot)| visit(*key, slot));
+            }
+            Body::N16(node) => {
+                let (keys, count) = node.keys(self.count());
+                keys[..count].iter().zip(&node.slots).for_each(|(key, slot)| visit(*key, slot));
+            }
+            Body::N48(node) => {
+                let places = node.index.iter().flat_map(|word| {
+                    let word = word.load(Ordering::Acquire);
+                    word.to_le_bytes()
+                });
+                for (key, place) in (0..=u8::MAX).zip(places) {
+                    if let Some(place) = usize::from(place).checked_sub(1) {
+                        visit(key, &node.slots[place]);
+                    }
                 }
             }
-            from = position + 1;
+            Body::N256(node) => {
+                let slots = (0..=u8::MAX).zip(&node.slots);
+                slots
+                    .filter(|(_, slot)| !slot.load().is_none())
+                    .for_each(|(key, slot)| visit(key, slot));
+            }
         }
-        copy
     }
 
     /// Adds a child for a byte that has none; false if the node is full. The node is held, or not

@@ -271,7 +271,7 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
     table.insert(b"k", Update::PutLarge(large(4)), SeqNo(2), &KeepAll);
     table.insert(b"k", Update::Delete, SeqNo(3), &KeepAll);
     assert_eq!(table.bytes(), crate::base::limits::BLOCK_BYTES as u64);
-    assert_eq!((table.entry_bytes(), table.len_estimate()), (7 + 25 + 1, 2));
+    assert_eq!(table.len_estimate(), 2);
     let drained = table.drain(&[SeqNo(2)]);
     let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo(2)).unwrap();
     drop(table);

@@ -29,6 +29,12 @@ impl Blocks {
         self.count
     }
 
+    /// Block `index`; sealed once all were written.
+    pub fn block(&self, index: u32) -> &[u8] {
+        let (slab, place) = (index as usize / BLOCKS_PER_SLAB, index as usize % BLOCKS_PER_SLAB);
+        &self.slabs[slab].bytes()[place * BLOCK_BYTES..(place + 1) * BLOCK_BYTES]
+    }
+
     /// Appends a block.
     pub fn push(&mut self, block: &[u8]) {
         let (slab, place) = (self.count / BLOCKS_PER_SLAB, self.count % BLOCKS_PER_SLAB);

@@ -16,8 +16,10 @@
 mod blocks;
 mod index;
 mod sorted;
+mod warm;
 
 pub(in crate::run) use blocks::Blocks;
+pub use warm::WasCached;
 
 use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
@@ -31,6 +33,7 @@ use crate::run::block::EntryKind;
 use crate::run::build::index::IndexBuilder;
 use crate::run::build::sorted::{Added, BlockBuilder};
 use crate::run::large_list;
+use crate::run::read::Run;
 use crate::run::reference::RunRef;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
@@ -92,6 +95,11 @@ impl RunBuilder {
             user_bytes: 0,
             charge: storage.budget().charge(Use::Work, 0),
         }
+    }
+
+    /// Runs that are finished from now on have filters of so many bits per key.
+    pub fn set_bits_per_key(&mut self, bits: u32) {
+        self.options.bits_per_key = bits;
     }
 
     /// Appends an entry; its key must be greater than the last one's.
@@ -222,6 +230,22 @@ impl RunBuilder {
         let result = self.write();
         self.reset();
         result
+    }
+
+    /// The same; `open` opens the run that was written, and what `was_cached` before stays in the
+    /// cache with it.
+    pub fn finish_warm(
+        &mut self,
+        open: impl FnOnce(RunRef) -> Arc<Run>,
+        was_cached: &WasCached<'_>,
+    ) -> Result<Arc<Run>> {
+        let written = self.write().map(open);
+        let kept = match &written {
+            Ok(run) => warm::keep_warm(run, &self.blocks, was_cached),
+            Err(_) => Ok(()),
+        };
+        self.reset();
+        kept.and(written)
     }
 
     fn write(&mut self) -> Result<RunRef> {

@@ -119,15 +119,27 @@ impl RunCursor {
         cursors.iter_mut().try_for_each(Self::next_span)
     }
 
+    /// True if it has to read from the device before it stands on an entry.
+    pub fn must_read(&self) -> bool {
+        let held = self.window.held();
+        let mut next = self.next_block().into_iter();
+        next.any(|block| !held.contains(&block) && !self.is_cached(block))
+    }
+
+    fn is_cached(&self, block: u32) -> bool {
+        self.run.cached().cached(block, &crossbeam_epoch::pin()).is_some()
+    }
+
     /// The open block that comes next.
     fn next_block(&self) -> Option<u32> {
         let last = self.open.end.checked_sub(1).filter(|_| !self.open.is_empty())?;
         Some(if self.direction == Direction::Ascending { self.open.start } else { last })
     }
 
-    /// The next fill of the window, that begins with the open block `first`.
+    /// The next fill of the window, that begins with the open block `first`: what is cached is
+    /// copied when it is needed, what is not is read ahead.
     fn fill_from(&self, first: u32) -> Range<u32> {
-        let blocks = self.window.next_blocks();
+        let blocks = if self.is_cached(first) { 1 } else { self.window.next_blocks() };
         match self.direction {
             Direction::Ascending => first..first.saturating_add(blocks).min(self.open.end),
             Direction::Descending => {

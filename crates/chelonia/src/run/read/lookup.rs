@@ -24,7 +24,7 @@ use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place};
 use crate::run::reference::{BlockSpan, RunRef};
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
-use crate::storage::cache::{CachedBlock, CachedExtent, Priority};
+use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
 use crossbeam_epoch::Guard;
 
 /// The lines that header, heads and slots of a block of usual records take.
@@ -120,6 +120,16 @@ impl Run {
         self.filter_block(hash).is_none_or(|block| self.probe(block, bytes, hash))
     }
 
+    /// Asks for the memory that the filter's answer for `hash` stands in.
+    #[inline]
+    pub fn prefetch_filter(&self, hash: KeyHash, guard: &Guard) {
+        let block = self.filter_block(hash);
+        if let Some(bytes) = block.and_then(|block| self.cached.cached(block, guard)) {
+            prefetch_read(bytes.as_ptr());
+            self.reference.filter.prefetch(&bytes, hash);
+        }
+    }
+
     /// What the filter says without reading anything.
     pub fn filter_state(&self, hash: KeyHash, guard: &Guard) -> FilterState {
         let Some(block) = self.filter_block(hash) else { return FilterState::Maybe };
@@ -201,6 +211,21 @@ impl Run {
             return Err(decoder.damaged("it refers to blocks that it must not"));
         }
         Ok(span)
+    }
+
+    /// Where the blocks of `span` are: the least of them.
+    pub fn presence(&self, span: BlockSpan) -> Presence {
+        let blocks = (span.first..span.end()).map(|block| self.cached.presence(block));
+        blocks.min().unwrap_or_default()
+    }
+
+    /// True if the blocks that would have `key` are in memory, and the index that says so.
+    pub fn has_cached(&self, key: &[u8], guard: &Guard) -> bool {
+        match self.locate_cached(key, guard) {
+            Ok(Located::Span(span)) => self.presence(span) != Presence::Absent,
+            // Damage is told to who reads it.
+            Ok(Located::Missing(_) | Located::Absent) | Err(_) => false,
+        }
     }
 
     /// The entry of `key` in the blocks that `locate` named. Reads them if need be.

@@ -1,7 +1,7 @@
 //! The window of a scan: copies of consecutive blocks of one run.
 //!
 //! A cursor reads blocks into a window of its own, so that a scan that is paused pins nothing of
-//! the cache. A window grows with every fill, from what its cursor begins with to
+//! the cache. A window grows with every read, from what its cursor begins with to
 //! [`WINDOW_BLOCKS_MAX`] (less with a small budget).
 //!
 //! ```text
@@ -142,7 +142,12 @@ impl Window {
     /// Ends what `begin` began, when `missing` has been read.
     fn end(&mut self, run: &Run, blocks: &Range<u32>, missing: Range<u32>) {
         self.held = blocks.clone();
-        self.next_blocks = (self.next_blocks * 2).min(self.most_blocks);
+        if !missing.is_empty() {
+            self.next_blocks = (self.next_blocks * 2).min(self.most_blocks);
+        }
+        for block in missing.clone() {
+            run.cached().count_miss(block);
+        }
         if blocks.len() > CACHED_BLOCKS_MAX as usize {
             return;
         }

@@ -13,12 +13,14 @@
 #![expect(unsafe_code, reason = "an island: frames are shared with readers through raw memory")]
 
 use super::frames::FrameNo;
-use super::state::Slots;
-use super::{Cache, Priority};
+use super::state::{Slots, ghost_of};
+use super::{Cache, Presence, Priority};
 use crate::base::budget::Charge;
+use crate::base::epoch::check_collector;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::split::Side;
 use crate::base::sync::{Arc, Ordering};
 use crate::storage::block::DATA_FILE;
 use crate::storage::io::AlignedBuffer;
@@ -52,6 +54,18 @@ impl CachedExtent {
         Some(CachedBlock(Block::Frame(block)))
     }
 
+    /// Whether block `index` is cached, and for how long. That is no use of it.
+    #[inline]
+    #[must_use]
+    pub fn presence(&self, index: u32) -> Presence {
+        let number = self.slots.get(index as usize).map_or(0, |slot| slot.load(Ordering::Relaxed));
+        match number.checked_sub(1).map(|frame| self.cache.frames.rounds_left(frame)) {
+            None => Presence::Absent,
+            Some(0) => Presence::Fading,
+            Some(_) => Presence::Settled,
+        }
+    }
+
     /// Block `index` of the extent, read and verified if it is not cached.
     #[inline]
     pub fn block<'g>(
@@ -74,21 +88,34 @@ impl CachedExtent {
         guard: &'g Guard,
     ) -> Result<CachedBlock<'g>> {
         let number = self.number(index)?;
-        let mut target = self.cache.target(guard);
+        self.count_ghost(index);
+        let mut target = self.cache.target(priority, guard);
         self.cache.file.read_blocks(number, self.generation, target.bytes_mut())?;
         Ok(self.publish(index, target, priority, guard))
     }
 
     /// Puts a copy of block `index`, which the caller read around the cache and which was verified,
-    /// into the cache, if there is room.
+    /// or which the caller wrote, into the cache, if there is room.
     pub fn insert(&self, index: u32, block: &[u8], priority: Priority, guard: &Guard) {
         if index >= self.extent.blocks || self.cached(index, guard).is_some() {
             return;
         }
-        if let Some(mut frame) = self.cache.frame_for_miss(guard) {
+        if let Some(mut frame) = self.cache.frame(guard) {
             frame.bytes_mut().copy_from_slice(block);
             self.publish(index, Target::Frame(frame), priority, guard);
         }
+    }
+
+    /// Counts a miss of block `index`, which the caller reads around the cache for a scan.
+    pub fn count_miss(&self, index: u32) {
+        self.cache.count_miss(Priority::Scan);
+        self.count_ghost(index);
+    }
+
+    /// Block `index` has to be read: a larger cache might have had it.
+    pub(super) fn count_ghost(&self, index: u32) {
+        let name = ghost_of(&self.slots[index as usize]);
+        self.cache.budget.split().missed(Side::Blocks, name);
     }
 
     /// Where block `index` is in the file.
@@ -136,13 +163,6 @@ impl Drop for CachedExtent {
         // Whoever needs frames next tells epochs of those that are retired here.
         self.cache.state.lock().detach(&self.slots);
     }
-}
-
-/// Frames are protected by the default collector only; a guard of another would protect nothing.
-#[inline]
-fn check_collector(guard: &Guard) {
-    let ours = guard.collector().is_some_and(|it| it == crossbeam_epoch::default_collector());
-    assert!(ours, "guards come from crossbeam_epoch::pin");
 }
 
 /// A block for as long as the guard and the extent are borrowed.

@@ -74,7 +74,7 @@ impl Frames {
     /// The address of a frame whose place has a slab.
     #[inline]
     pub(super) fn address(&self, frame: FrameNo) -> *mut u8 {
-        let (place, within) = split(frame);
+        let (place, within) = place_of(frame);
         address_in(self.place(place), within)
     }
 
@@ -82,7 +82,7 @@ impl Frames {
     /// that changes it, so that hot frames stay shared between processors.
     #[inline]
     pub(super) fn hit(&self, frame: FrameNo) -> *mut u8 {
-        let (place, within) = split(frame);
+        let (place, within) = place_of(frame);
         let place = self.place(place);
         if let Some(place) = place {
             let heat = &place.heats[within];
@@ -125,7 +125,7 @@ impl Frames {
 
     #[inline]
     fn heat(&self, frame: FrameNo) -> Option<&AtomicU8> {
-        let (place, within) = split(frame);
+        let (place, within) = place_of(frame);
         self.place(place).map(|place| &place.heats[within])
     }
 }
@@ -141,7 +141,7 @@ fn address_in(place: Option<&Place>, within: usize) -> *mut u8 {
 
 /// The place of a frame, and which of its frames it is.
 #[inline]
-pub(super) fn split(frame: FrameNo) -> (usize, usize) {
+pub(super) fn place_of(frame: FrameNo) -> (usize, usize) {
     let frame = frame as usize;
     (frame / PLACE_FRAMES, frame % PLACE_FRAMES)
 }
@@ -175,7 +175,7 @@ mod tests {
             }
         }
         assert_eq!(chunk_of(PLACES_MAX - 1).0, CHUNKS - 1);
-        assert_eq!(split(frame_number(77, 13)), (77, 13));
+        assert_eq!(place_of(frame_number(77, 13)), (77, 13));
     }
 
     #[test]

@@ -45,10 +45,11 @@ mod extent;
 mod frames;
 mod state;
 
-use crate::base::budget::{Budget, Charge, Reclaim, Use};
+use crate::base::budget::{Budget, Charge, Reclaim, Reclaimed, Use};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::split::Side;
 use crate::base::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Weak};
 use crate::storage::data_file::{BlockRead, DataFile};
 use crate::storage::io::AlignedBuffer;
@@ -88,6 +89,18 @@ impl Priority {
     }
 }
 
+/// Where a block is, and how long it will be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Presence {
+    /// On the device only.
+    Absent,
+    /// In memory, and the next to go if it is not used.
+    Fading,
+    /// In memory for a while.
+    #[default]
+    Settled,
+}
+
 /// Figures of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CacheStats {
@@ -101,6 +114,8 @@ pub struct CacheStats {
     pub limbo: u64,
     /// Blocks that were asked for and had to be read.
     pub misses: u64,
+    /// Of these, blocks of entries: what users read. Merges read around the cache.
+    pub entry_misses: u64,
     /// Misses for which there was no frame.
     pub uncached_reads: u64,
     /// Blocks taken away to make room.
@@ -118,6 +133,7 @@ pub struct Cache {
     // Their own synchronisation.
     frames: Frames,
     misses: AtomicU64,
+    entry_misses: AtomicU64,
     uncached_reads: AtomicU64,
     // Guarded by the mutexes; `charge` is locked after `state` is unlocked.
     state: Mutex<State>,
@@ -136,12 +152,13 @@ impl Cache {
             budget: Arc::clone(budget),
             frames: Frames::new(),
             misses: AtomicU64::new(0),
+            entry_misses: AtomicU64::new(0),
             uncached_reads: AtomicU64::new(0),
             state: Mutex::new(State::default()),
             charge,
         });
         let reclaim: Weak<dyn Reclaim> = Weak::<Cache>::clone(&cache.this);
-        budget.set_reclaim(reclaim);
+        budget.set_reclaim(Side::Blocks, reclaim);
         cache
     }
 
@@ -186,7 +203,8 @@ impl Cache {
                 Entry::Occupied(before) => again.push((position, *before.get())),
                 Entry::Vacant(place) => {
                     place.insert(position);
-                    missing.push((position, number, self.target(guard)));
+                    extent.count_ghost(*index);
+                    missing.push((position, number, self.target(priority, guard)));
                 }
             }
         }
@@ -209,17 +227,6 @@ impl Cache {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Gives slabs back while the budget is over its limit; true if it is within it now. When
-    /// readers hold frames of the time before it is not yet: call again later.
-    pub fn trim(&self) -> bool {
-        while self.budget.used() > self.budget.limit() {
-            if self.reclaim_slab() == 0 {
-                return false;
-            }
-        }
-        true
-    }
-
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
@@ -231,6 +238,7 @@ impl Cache {
             free: counts.free as u64,
             limbo: counts.limbo as u64,
             misses: self.misses.load(Ordering::Relaxed),
+            entry_misses: self.entry_misses.load(Ordering::Relaxed),
             uncached_reads: self.uncached_reads.load(Ordering::Relaxed),
             evictions: state.evictions,
             slabs_given_back: state.withdrawn,
@@ -238,21 +246,28 @@ impl Cache {
     }
 
     /// Memory for a block that is about to be read.
-    fn target(&self, guard: &Guard) -> Target<'_> {
-        match self.frame_for_miss(guard) {
+    fn target(&self, priority: Priority, guard: &Guard) -> Target<'_> {
+        self.count_miss(priority);
+        match self.frame(guard) {
             Some(frame) => Target::Frame(frame),
-            None => Target::Owned(AlignedBuffer::new(BLOCK_BYTES)),
+            None => {
+                self.uncached_reads.fetch_add(1, Ordering::Relaxed);
+                Target::Owned(AlignedBuffer::new(BLOCK_BYTES))
+            }
         }
     }
 
-    /// A frame for a block that was not there, if there is one.
-    fn frame_for_miss(&self, guard: &Guard) -> Option<LoadingFrame<'_>> {
+    /// A block of this priority was not there.
+    fn count_miss(&self, priority: Priority) {
         self.misses.fetch_add(1, Ordering::Relaxed);
-        let frame = self.acquire(guard);
-        if frame.is_none() {
-            self.uncached_reads.fetch_add(1, Ordering::Relaxed);
+        if matches!(priority, Priority::Data | Priority::Scan) {
+            self.entry_misses.fetch_add(1, Ordering::Relaxed);
         }
-        frame.map(|frame| LoadingFrame { cache: self, frame })
+    }
+
+    /// A frame for a block, if there is one.
+    fn frame(&self, guard: &Guard) -> Option<LoadingFrame<'_>> {
+        self.acquire(guard).map(|frame| LoadingFrame { cache: self, frame })
     }
 
     /// A frame in state Loading, if there is one.
@@ -278,17 +293,17 @@ impl Cache {
     fn make_room<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         drop(state);
         let slab = self.budget.take_slab(Use::Cache);
-        let shrink = slab.is_none() && self.budget.used() > self.budget.limit();
+        let shrink = slab.is_err() && self.budget.used() > self.budget.limit();
         let mut state = self.state.lock();
         let mut leaving = None;
         match slab {
-            Some(slab) => leaving = state.install(slab, &self.frames),
-            None => {
+            Ok(slab) => leaving = state.install(slab, &self.frames),
+            Err(_) => {
                 if shrink {
-                    leaving = state.drain(&self.frames);
+                    leaving = state.drain(&self.frames, self.budget.split());
                 }
                 let wanted = state.reserve() / 2 + 1;
-                state.evict(wanted, &self.frames);
+                state.evict(wanted, &self.frames, self.budget.split());
             }
         }
         let places = state.counts().places;
@@ -332,25 +347,29 @@ impl Cache {
 }
 
 impl Reclaim for Cache {
-    fn reclaim_slab(&self) -> usize {
+    fn reclaim_slab(&self) -> Reclaimed {
         let before = self.state.lock().withdrawn;
         for attempt in 0..RECLAIM_TRIES {
             let guard = crossbeam_epoch::pin();
             let mut state = self.state.lock();
-            let leaving = if attempt == 0 { state.drain(&self.frames) } else { None };
+            let split = self.budget.split();
+            let leaving = if attempt == 0 { state.drain(&self.frames, split) } else { None };
             let retired = state.take_retired();
-            let places = state.counts().places;
-            let done = state.withdrawn - before;
+            let counts = state.counts();
+            let done = state.withdrawn > before;
             drop(state);
             drop(leaving);
-            self.count_places(places);
+            self.count_places(counts.places);
             self.retire(retired, &guard);
-            if done > 0 {
-                return usize::try_from(done).unwrap_or(usize::MAX);
+            if done {
+                return Reclaimed::Now;
+            }
+            if counts.draining == 0 {
+                return Reclaimed::Nothing;
             }
         }
-        let done = self.state.lock().withdrawn - before;
-        usize::try_from(done).unwrap_or(usize::MAX)
+        let state = self.state.lock();
+        if state.withdrawn > before { Reclaimed::Now } else { Reclaimed::Soon }
     }
 }
 

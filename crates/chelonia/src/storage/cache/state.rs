@@ -9,19 +9,27 @@
 //! 2. A frame is `Cached` if and only if the slot it names holds its number + 1.
 //! 3. Frames of a draining place are never handed out; when all of them are free its slab leaves.
 
-use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, split};
+use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, place_of};
 use crate::base::budget::OwnedSlab;
+use crate::base::checksum::identity;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicU32, Ordering};
 
 /// The slots of one extent: 0, or the number of the frame that holds the block + 1.
 pub(super) type Slots = Arc<[AtomicU32]>;
 
+/// What a block is called after it was evicted: by its slot.
+pub(super) fn ghost_of(slot: &AtomicU32) -> u64 {
+    identity([std::ptr::from_ref(slot).addr() as u64, 0, 0])
+}
+
 /// The heap bytes that a place costs here and in `Frames`, for the budget.
 pub(super) const PLACE_COST: u64 = (size_of::<Place>() + PLACE_FRAMES + 8) as u64;
 
 /// At most so many places are drained at a time: what delays one (a reader of the time before)
-/// would delay the others too, and more slabs would leave than were asked for.
-const DRAINING_MAX: usize = 1;
+/// delays the others too.
+const DRAINING_MAX: usize = 4;
 
 /// How many places are compared when one is chosen to be drained.
 const DRAIN_CANDIDATES: usize = 8;
@@ -147,7 +155,7 @@ impl State {
             self.release_loading(frame);
             return false;
         }
-        let (place, within) = split(frame);
+        let (place, within) = place_of(frame);
         assert!(matches!(self.places[place].frames[within], Frame::Loading));
         self.places[place].frames[within] = Frame::Cached { slots: Arc::clone(slots), index };
         self.counts.loading -= 1;
@@ -159,7 +167,7 @@ impl State {
 
     /// A load failed or came second: nobody but the loader ever saw the frame.
     pub(super) fn release_loading(&mut self, frame: FrameNo) {
-        let (place, within) = split(frame);
+        let (place, within) = place_of(frame);
         assert!(matches!(self.places[place].frames[within], Frame::Loading));
         self.counts.loading -= 1;
         self.set_free(place, within);
@@ -176,7 +184,7 @@ impl State {
 
     /// Lets the clock run until `wanted` frames were taken away from their slots or it has looked
     /// at enough of them.
-    pub(super) fn evict(&mut self, wanted: usize, frames: &Frames) {
+    pub(super) fn evict(&mut self, wanted: usize, frames: &Frames, split: &Split) {
         let total = self.places.len() * PLACE_FRAMES;
         let mut taken = 0;
         for _ in 0..CLOCK_STEPS_MAX.min(total.saturating_mul(16)) {
@@ -188,19 +196,28 @@ impl State {
             }
             let frame = self.hand;
             self.hand += 1;
-            let (place, within) = split(frame);
+            let (place, within) = place_of(frame);
             let cached = matches!(self.places[place].frames[within], Frame::Cached { .. });
             if cached && frames.cool(frame) {
-                self.take_away(frame);
-                self.evictions += 1;
+                self.take_away_for_room(frame, split);
                 taken += 1;
             }
         }
     }
 
+    /// Takes a cached frame away from its slot, which may miss it.
+    fn take_away_for_room(&mut self, frame: FrameNo, split: &Split) {
+        let (place, within) = place_of(frame);
+        if let Frame::Cached { slots, index } = &self.places[place].frames[within] {
+            split.evicted(Side::Blocks, ghost_of(&slots[*index as usize]), BLOCK_BYTES_U64);
+        }
+        self.take_away(frame);
+        self.evictions += 1;
+    }
+
     /// Takes a cached frame away from its slot.
     fn take_away(&mut self, frame: FrameNo) {
-        let (place, within) = split(frame);
+        let (place, within) = place_of(frame);
         let state = std::mem::replace(&mut self.places[place].frames[within], Frame::Limbo);
         let Frame::Cached { slots, index } = state else {
             unreachable!("only cached frames have slots");
@@ -222,7 +239,7 @@ impl State {
     pub(super) fn release(&mut self, numbers: &[FrameNo], frames: &Frames) -> Vec<OwnedSlab> {
         let mut leaving = Vec::new();
         for frame in numbers {
-            let (place, within) = split(*frame);
+            let (place, within) = place_of(*frame);
             assert!(matches!(self.places[place].frames[within], Frame::Limbo));
             self.counts.limbo -= usize::from(!self.places[place].draining);
             self.set_free(place, within);
@@ -234,7 +251,7 @@ impl State {
     /// Begins to empty a place, the coldest of a few, so that its slab can leave; an empty one
     /// leaves at once.
     #[must_use]
-    pub(super) fn drain(&mut self, frames: &Frames) -> Option<OwnedSlab> {
+    pub(super) fn drain(&mut self, frames: &Frames, split: &Split) -> Option<OwnedSlab> {
         if self.counts.draining >= DRAINING_MAX {
             return None;
         }
@@ -246,8 +263,7 @@ impl State {
                 Frame::Free => self.counts.free -= 1,
                 Frame::Limbo => self.counts.limbo -= 1,
                 Frame::Cached { .. } => {
-                    self.take_away(frame_number(place, within));
-                    self.evictions += 1;
+                    self.take_away_for_room(frame_number(place, within), split);
                 }
                 Frame::Loading => unreachable!("places with a load under way are not drained"),
             }

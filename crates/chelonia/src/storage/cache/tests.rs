@@ -1,7 +1,7 @@
 //! The cache under pressure: few frames, many threads, drops and reclaims in the middle.
 
 use super::*;
-use crate::base::budget::OwnedSlab;
+use crate::base::budget::{OwnedSlab, Reclaimed};
 use crate::base::limits::{BLOCK_BYTES_U64, SLAB_BYTES};
 use crate::base::rng::Rng;
 use crate::base::sync::AtomicBool;
@@ -173,7 +173,9 @@ fn slabs_go_to_writes_and_come_back() {
     let mut memtable: Vec<OwnedSlab> = Vec::new();
     for given in 1..=4 {
         let left = (4 - given) * SLAB;
-        eventually(|| budget.used_by(Use::Cache) <= left || storage.cache.reclaim_slab() > 0);
+        eventually(|| {
+            budget.used_by(Use::Cache) <= left || storage.cache.reclaim_slab() == Reclaimed::Now
+        });
         eventually(|| budget.used_by(Use::Cache) <= left);
         memtable.push(budget.take_slab_forced(Use::Memtable));
     }
@@ -193,7 +195,7 @@ fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     let blocks: Vec<_> =
         (0..64).map(|index| extent.block(index, Priority::Data, &guard).unwrap()).collect();
     for _ in 0..10 {
-        assert_eq!(storage.cache.reclaim_slab(), 0);
+        assert_eq!(storage.cache.reclaim_slab(), Reclaimed::Soon);
     }
     // Beyond the limit, because a reader holds the slab; and reads go on without it.
     let forced = storage.budget().take_slab_forced(Use::Memtable);

@@ -91,7 +91,7 @@ impl Rings {
         if let Some(ring) = self.idle.lock().pop() {
             return Some(ring);
         }
-        match IoUring::builder().dontfork().build(RING_ENTRIES_U32) {
+        match build() {
             Ok(ring) => Some(ring),
             Err(error) => {
                 let lasting = matches!(
@@ -108,6 +108,14 @@ impl Rings {
             }
         }
     }
+}
+
+/// A new ring. Where the kernel knows it (5.19 and later) completions do not interrupt the thread:
+/// it waits for the last of them anyway.
+fn build() -> io::Result<IoUring> {
+    let mut quiet = IoUring::builder();
+    quiet.dontfork().setup_coop_taskrun();
+    quiet.build(RING_ENTRIES_U32).or_else(|_| IoUring::builder().dontfork().build(RING_ENTRIES_U32))
 }
 
 /// Does one batch; false if the ring must not be used again.

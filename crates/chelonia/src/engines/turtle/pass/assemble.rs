@@ -25,7 +25,7 @@ impl Pass<'_, '_> {
             };
             parts.push(Part { level, ..part.clone() });
         }
-        Pivot { key: Arc::clone(&old.key), child: old.child.clone(), parts }
+        Pivot { key: Arc::clone(&old.key), child: old.child.clone(), parts, toll: old.toll.clone() }
     }
 
     pub(super) fn assemble_leaves(

@@ -36,6 +36,7 @@ use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::base::workers::Workers;
 use crate::merge::{Merge, Tombstones};
+use crossbeam_epoch::Guard;
 use std::collections::BTreeMap;
 
 mod assemble;
@@ -66,6 +67,8 @@ pub(super) struct Pass<'t, 'u> {
     pub output: &'t Output<'t>,
     /// What cannot be read.
     pub damage: &'t Damage,
+    /// It is made for what reads have paid, not for updates.
+    pub upkeep: bool,
     /// Called with the ranks absorbed.
     pub progress: &'u (dyn Fn(u64) + Sync),
 }
@@ -178,7 +181,7 @@ impl<'t, 'u> Pass<'t, 'u> {
 
     fn node(&self, at: Place<'_>, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
         let node = at.node;
-        if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root {
+        if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root && !self.upkeep {
             // A neighbour wants to be joined with it; nothing else happens.
             let pivots = node.pivots.clone();
             return Ok(Grown { height: node.height, pivots, appended: false });
@@ -298,7 +301,13 @@ impl<'t, 'u> Pass<'t, 'u> {
             plan.exact = true;
         }
         let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;
-        let leaves = shape::write_leaves(self.output, &mut merge, plan, &self.geometry)?;
+        let node = selection.node;
+        let was_cached = |key: &[u8], guard: &Guard| match &node.pivots[node.pivot_of(key)].child {
+            Child::Leaf(leaf) => leaf.has_cached(key, guard),
+            Child::None | Child::Node(..) => false,
+        };
+        let leaves =
+            shape::write_leaves(self.output, &mut merge, plan, &self.geometry, &was_cached)?;
         self.count_merge(merge);
         Ok(leaves)
     }

@@ -9,16 +9,20 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, Node, Totals};
+use crate::engines::turtle::node::{Child, Node, Pivot, Totals};
 use crate::engines::turtle::plan::{self, Figures, Group, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, Selection, Stretch};
+use crate::engines::turtle::toll;
 use crate::run::RunCursor;
 use std::collections::BTreeMap;
 
 /// A flush is cut into pieces of this many half leaves: so many that what a piece leaves unfilled
 /// does not matter.
 const PIECE_HALF_LEAVES: u64 = 19;
+
+/// A unit of upkeep flushes at most so many pivots.
+const DUES_PER_UNIT: usize = 4;
 
 /// A leaf to which entries are appended is kept as it is when it is this full, in percent.
 const KEEP_LEAF_PERCENT: u64 = 85;
@@ -27,6 +31,8 @@ impl<'u> Pass<'_, 'u> {
     pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
         let guard = crossbeam_epoch::pin();
         let mut figures = Vec::with_capacity(at.node.pivots.len());
+        // Updates do not wait for what reads have paid for: that is for units of upkeep.
+        let mut dues_left = if self.upkeep && at.node.height == 1 { DUES_PER_UNIT } else { 0 };
         for (index, pivot) in at.node.pivots.iter().enumerate() {
             let stretch = at.stretch_of(index);
             let pending = pivot.pending();
@@ -39,6 +45,8 @@ impl<'u> Pass<'_, 'u> {
                     (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
                 }
             };
+            let due = dues_left > 0 && toll::is_due(pivot);
+            dues_left -= usize::from(due);
             figures.push(Figures {
                 incoming: incoming.weight_in(stretch, &guard)?,
                 pending: pending.weight(),
@@ -48,9 +56,17 @@ impl<'u> Pass<'_, 'u> {
                 child_entries: child.entries,
                 child_pivots,
                 stuck: self.damage.sticks(pivot, stretch, &guard)?,
+                due,
                 // Nothing that depends on the order in which threads work.
                 seed: identity([checksum(&pivot.key, 0), child.entries, child.bytes]),
             });
+        }
+        if self.upkeep && at.node.height > 1 {
+            // One way down: what a unit of upkeep rewrites is bounded.
+            let due = |pivot: &Pivot| toll::is_due_within(pivot, &guard);
+            if let Some(first) = at.node.pivots.iter().position(due) {
+                figures[first].due = true;
+            }
         }
         Ok(figures)
     }
@@ -62,6 +78,7 @@ impl<'u> Pass<'_, 'u> {
             match reason {
                 Reason::Narrow => self.events.add(Event::PassThrough, 1),
                 Reason::Tombstones => self.events.add(Event::TombstoneFlushes, 1),
+                Reason::Reads => self.events.add(Event::ReadFlushes, group.pivots.len() as u64),
                 Reason::Full | Reason::Join => {}
             }
             let pivots = &node.pivots[group.pivots.clone()];

@@ -52,7 +52,7 @@ fn unreadable(world: &World) -> usize {
     let mut count = 0;
     for (key, item) in &world.model {
         match version.get(key, world.storage.key_hash(key)) {
-            Ok(found) => assert_eq!(found, Some(super::world::found(item))),
+            Ok(answer) => assert_eq!(answer.found, Some(super::world::found(item))),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 count += 1;

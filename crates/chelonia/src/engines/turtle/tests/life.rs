@@ -108,6 +108,9 @@ fn live(plan: &Plan, seed: u64, events: &mut BTreeMap<&'static str, u64>) -> Wor
         if !batch.is_empty() {
             world.absorb(batch);
         }
+        if rng.one_in(8) {
+            world.maintain();
+        }
         if rng.one_in(10) {
             world.hold();
         }

@@ -5,6 +5,7 @@
 mod damage;
 mod hostile;
 mod life;
+mod upkeep;
 mod world;
 
 use self::world::{Item, Model, World, check_scans, tiny};
@@ -365,7 +366,7 @@ fn readers_go_on_while_the_tree_changes() {
                     for _ in 0..50 {
                         let key = keys[rng.below(keys.len() as u64) as usize];
                         let found = version.get(key, storage.key_hash(key)).unwrap();
-                        assert_eq!(found, Some(world::found(&constant[key])));
+                        assert_eq!(found.found, Some(world::found(&constant[key])));
                     }
                     let seen = world::count(&version);
                     assert!(seen >= constant.len());
@@ -392,9 +393,9 @@ fn a_roll_back_gives_back_all_that_it_can() {
     let output = Output::new(&shared.residence, &shared.events, world.options.run);
     let mut runs = Vec::new();
     for (key, item) in uniform(&mut rng, 3) {
-        let mut writer = output.run_writer();
+        let mut writer = output.leaf_writer();
         writer.add(&key, item.update()).unwrap();
-        runs.push(writer.finish().unwrap().run);
+        runs.push(writer.finish(None).unwrap().run);
         output.give_back(writer);
     }
     // One extent is not there to be given back: an error, but no reason to keep the others.
@@ -418,7 +419,7 @@ fn neighbours_that_are_got_together_read_each_block_once() {
     let asked: Vec<_> =
         keys.iter().map(|key| (key.as_slice(), world.storage.key_hash(key))).collect();
     let before = world.storage.stats().file.blocks_read;
-    assert!(version.multi_get(&asked).unwrap().iter().all(Option::is_some));
+    assert!(version.multi_get(&asked).unwrap().iter().all(|answer| answer.found.is_some()));
     let after = world.storage.stats().file.blocks_read;
     let read = |kind: BlockKind| after[kind as usize] - before[kind as usize];
     // 60 entries of 100 bytes lie in two or three blocks.

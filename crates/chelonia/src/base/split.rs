@@ -1,0 +1,256 @@
+//! How the memory for reads is divided between blocks and records: by what a little more of it
+//! would save on either side.
+//!
+//! ```text
+//!   in memory          | blocks -------------------->|<------------------- records |
+//!   gone from there      ghosts of blocks                          ghosts of records
+//! ```
+//!
+//! A cache that evicts something leaves a *ghost*: its name, remembered until an eighth of the
+//! budget more was evicted. A read from the device of something that has a ghost is a read that a
+//! cache larger by that much would have saved. Both sides are asked on every such read; the side
+//! that would have saved more gets a larger share. So scans and misses all over the data make
+//! room for blocks, which are denser and have neighbours; a few hot records among cold ones make
+//! room for records.
+//!
+//! The shares are a wish. Memory moves when either side needs a slab and the other has more than
+//! its share ([`crate::base::budget::Budget`]).
+//!
+//! Only a sample of names is remembered, chosen by the names themselves, so that ghosts take the
+//! same little memory whatever the budget.
+//!
+//! Thread-safety: everything may be called from any thread; races lose a ghost, no more.
+
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// One of the two caches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// Blocks of runs.
+    Blocks,
+    /// Single records.
+    Records,
+}
+
+impl Side {
+    /// The other one.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Side::Blocks => Side::Records,
+            Side::Records => Side::Blocks,
+        }
+    }
+}
+
+/// The division of the memory for reads, and what it is learned from.
+pub struct Split {
+    /// The records' share, in parts of [`WHOLE`].
+    records: AtomicU32,
+    ghosts: [Ghosts; 2],
+    /// Reads that either side would have saved since the division last moved.
+    saved: [AtomicU64; 2],
+    /// How many ghosts were met since then.
+    met: AtomicU32,
+}
+
+/// All of the memory for reads.
+const WHOLE: u32 = 1024;
+
+/// How far one decision moves the division.
+const STEP: u32 = WHOLE / 32;
+
+/// Neither side ever gets less.
+const LEAST: u32 = WHOLE / 128;
+
+/// A decision is made when so many ghosts were met: fewer would be chance.
+const GHOSTS_PER_DECISION: u32 = 64;
+
+/// A side must have saved so much more than the other, in percent, for the division to move.
+const DIFFERENCE_PERCENT: u64 = 115;
+
+/// A ghost stays until this part of the budget was evicted after it.
+const WINDOW_PART: u64 = 8;
+
+impl Split {
+    /// Half and half, for a budget of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: u64) -> Self {
+        let split = Self {
+            records: AtomicU32::new(WHOLE / 2),
+            ghosts: [Ghosts::new(4096), Ghosts::new(128)],
+            saved: [AtomicU64::new(0), AtomicU64::new(0)],
+            met: AtomicU32::new(0),
+        };
+        split.set_limit(limit);
+        split
+    }
+
+    /// The budget changed.
+    pub fn set_limit(&self, limit: u64) {
+        self.ghosts.iter().for_each(|ghosts| ghosts.set_window(limit / WINDOW_PART));
+    }
+
+    /// The bytes of `whole` that are `side`'s.
+    pub fn share(&self, side: Side, whole: u64) -> u64 {
+        let records = whole / u64::from(WHOLE) * u64::from(self.records.load(Ordering::Relaxed));
+        match side {
+            Side::Records => records,
+            Side::Blocks => whole - records,
+        }
+    }
+
+    /// `side` let go of `name`, of `bytes` bytes.
+    pub fn evicted(&self, side: Side, name: u64, bytes: u64) {
+        self.ghosts[side as usize].remember(name, bytes);
+    }
+
+    /// What `side` calls `name` had to be read from the device.
+    pub fn missed(&self, side: Side, name: u64) {
+        let Some(saved) = self.ghosts[side as usize].recall(name) else { return };
+        self.saved[side as usize].fetch_add(saved, Ordering::Relaxed);
+        let met = self.met.fetch_add(1, Ordering::Relaxed) + 1;
+        if met == GHOSTS_PER_DECISION {
+            self.decide();
+        }
+    }
+
+    /// Moves the division towards the side that would have saved more.
+    fn decide(&self) {
+        let [blocks, records] =
+            [0, 1].map(|side: usize| self.saved[side].swap(0, Ordering::Relaxed));
+        let more = |one: u64, other: u64| one * 100 > other * DIFFERENCE_PERCENT;
+        let now = self.records.load(Ordering::Relaxed);
+        let next = if more(records, blocks) {
+            (now + STEP).min(WHOLE - LEAST)
+        } else if more(blocks, records) {
+            now.saturating_sub(STEP).max(LEAST)
+        } else {
+            now
+        };
+        self.records.store(next, Ordering::Relaxed);
+        self.met.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Names of what was evicted lately.
+struct Ghosts {
+    /// Upper half: of the name; lower half: when it was evicted.
+    slots: Box<[AtomicU64]>,
+    /// Units of [`UNIT`] bytes evicted so far.
+    evicted: AtomicU64,
+    /// Units after which a ghost is gone.
+    window: AtomicU64,
+    /// One of so many names is remembered: a power of two.
+    sample: AtomicU64,
+    /// The usual size of what has a name, in bytes.
+    usual_bytes: u64,
+}
+
+/// Slots of a table: at most half of them are wanted at a time.
+const SLOTS: usize = 1 << 14;
+
+/// In what evicted bytes are counted.
+const UNIT: u64 = 64;
+
+impl Ghosts {
+    fn new(usual_bytes: u64) -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            evicted: AtomicU64::new(0),
+            window: AtomicU64::new(0),
+            sample: AtomicU64::new(1),
+            usual_bytes,
+        }
+    }
+
+    fn set_window(&self, bytes: u64) {
+        let names = bytes / self.usual_bytes;
+        let sample = (names / (SLOTS as u64 / 2)).max(1).next_power_of_two();
+        self.window.store(bytes / UNIT, Ordering::Relaxed);
+        self.sample.store(sample, Ordering::Relaxed);
+    }
+
+    /// The slot of a name and the half of it that is kept; `None` if it is not in the sample.
+    fn slot(&self, name: u64) -> Option<(&AtomicU64, u64)> {
+        let sample = self.sample.load(Ordering::Relaxed);
+        let sampled = (name >> 40) & (sample - 1) == 0;
+        // Never 0, which an empty slot has.
+        let kept = (name & 0xffff_ffff) | 1;
+        let index = (name >> 16) as usize & (SLOTS - 1);
+        sampled.then(|| (&self.slots[index], kept))
+    }
+
+    fn remember(&self, name: u64, bytes: u64) {
+        let now = self.evicted.fetch_add(bytes.div_ceil(UNIT), Ordering::Relaxed);
+        if let Some((slot, kept)) = self.slot(name) {
+            slot.store((kept << 32) | (now & 0xffff_ffff), Ordering::Relaxed);
+        }
+    }
+
+    /// How many reads this one stands for, if the name is remembered. It is not from then on.
+    fn recall(&self, name: u64) -> Option<u64> {
+        let (slot, kept) = self.slot(name)?;
+        let found = slot.load(Ordering::Relaxed);
+        if found >> 32 != kept {
+            return None;
+        }
+        slot.store(0, Ordering::Relaxed);
+        // Of the time only the lower half is kept: what is older than 256 GiB of evictions may
+        // look young.
+        let age = self.evicted.load(Ordering::Relaxed).wrapping_sub(found) & 0xffff_ffff;
+        (age < self.window.load(Ordering::Relaxed)).then(|| self.sample.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::checksum::identity;
+
+    fn name(number: u64) -> u64 {
+        identity([number, 0, 0])
+    }
+
+    #[test]
+    fn a_ghost_is_met_once_and_only_within_the_window() {
+        let ghosts = Ghosts::new(4096);
+        ghosts.set_window(100 * 4096);
+        (0..150).for_each(|number| ghosts.remember(name(number), 4096));
+        assert_eq!(ghosts.recall(name(149)), Some(1));
+        assert_eq!(ghosts.recall(name(149)), None);
+        assert_eq!(ghosts.recall(name(10)), None);
+        assert_eq!(ghosts.recall(name(1000)), None);
+        let met = (0..150).filter(|number| ghosts.recall(name(*number)).is_some()).count();
+        assert!((90..=99).contains(&met), "{met}");
+    }
+
+    #[test]
+    fn a_sample_stands_for_all() {
+        let ghosts = Ghosts::new(128);
+        ghosts.set_window(100 << 20);
+        let names = (100 << 20) / 128;
+        (0..names).for_each(|number| ghosts.remember(name(number), 128));
+        let saved: u64 = (0..names).filter_map(|number| ghosts.recall(name(number))).sum();
+        assert!(saved > names * 7 / 10 && saved < names * 12 / 10, "{saved} of {names}");
+    }
+
+    #[test]
+    fn memory_moves_to_the_side_that_would_have_saved_more() {
+        let split = Split::new(64 << 20);
+        let share = || split.share(Side::Records, 1 << 20);
+        assert_eq!(share(), 512 << 10);
+        for number in 0..20_000 {
+            split.evicted(Side::Records, name(number), 128);
+            split.evicted(Side::Blocks, name(number), 4096);
+            split.missed(Side::Records, name(number));
+        }
+        assert_eq!(share(), (1 << 20) - (8 << 10));
+        for number in 0..20_000 {
+            split.evicted(Side::Blocks, name(number), 4096);
+            split.missed(Side::Blocks, name(number));
+        }
+        assert_eq!(share(), 8 << 10);
+        assert_eq!(split.share(Side::Blocks, 1 << 20), (1 << 20) - (8 << 10));
+    }
+}

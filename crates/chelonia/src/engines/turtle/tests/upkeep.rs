@@ -1,0 +1,114 @@
+//! What reads pay for: flushes without updates, and blocks that stay cached.
+
+use super::world::{World, check_scans, tiny};
+use super::{key_of, uniform, value};
+use crate::base::checksum::KeyHash;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::rng::Rng;
+use crate::engine::{Engine, Work};
+use crate::engines::turtle::TurtleOptions;
+use crate::storage::cache::Presence;
+use crate::storage::io::fault::{Call, Fault};
+use std::ops::Bound;
+
+/// A tree with much in its buffers.
+fn buffered(rng: &mut Rng) -> World {
+    let options = TurtleOptions { pivots_max: 16, flush_percent: 400, ..tiny() };
+    let mut world = World::new(options, 2);
+    for _ in 0..30 {
+        world.absorb(uniform(rng, 150));
+    }
+    assert!(world.tree.stats().buffered_bytes > 20_000, "{:?}", world.tree.stats());
+    world
+}
+
+#[test]
+fn what_reads_pay_for_goes_down_and_nothing_else_does() {
+    let mut rng = Rng::new(15);
+    let mut world = buffered(&mut rng);
+    assert!(!world.tree.wants_maintenance());
+    assert_eq!(world.maintain(), 0);
+    let before = world.tree.stats();
+    // Scans of the upper half of the keys.
+    let middle = vec![0x80];
+    let range = KeyRange { lower: Bound::Included(middle), upper: Bound::Unbounded };
+    let mut rounds = 0;
+    while world.event("read_flushes") == 0 || world.tree.wants_maintenance() {
+        rounds += 1;
+        assert!(rounds < 1_000, "reads pay and nothing is flushed");
+        for _ in 0..20 {
+            let version = world.tree.version();
+            let mut cursor = version.cursor(range.clone(), Direction::Ascending).unwrap();
+            while cursor.key().is_some() {
+                cursor.advance().unwrap();
+            }
+        }
+        world.maintain();
+    }
+    let after = world.tree.stats();
+    let left = after.buffered_bytes * 100 / before.buffered_bytes;
+    assert!((30..70).contains(&left), "{left}% of the buffers are left");
+    world.check(&mut rng);
+    // Lookups pay too, if many filters are asked.
+    let version = world.tree.version();
+    for (key, _) in world.model.clone() {
+        for _ in 0..300 {
+            let hash = KeyHash(rng.next_u64());
+            let _ = version.get(&key, hash).unwrap();
+        }
+    }
+    assert!(world.tree.wants_maintenance());
+    assert!(world.maintain() > 0);
+    assert!(world.tree.stats().buffered_bytes < after.buffered_bytes / 2);
+    world.check(&mut rng);
+}
+
+#[test]
+fn maintenance_that_fails_changes_nothing_and_does_not_insist() {
+    let mut rng = Rng::new(16);
+    let mut world = buffered(&mut rng);
+    let wants = (0..1_000).any(|_| {
+        check_scans(&world.tree.version(), &world.model);
+        world.tree.wants_maintenance()
+    });
+    assert!(wants, "reads pay and nothing is due");
+    let (stats, used) = (world.tree.stats(), world.storage.stats().space.used_blocks);
+    world.faults.fail(Fault::sticky(Call::Write, 0));
+    let work = Work { workers: &world.workers, progress: &|_| {} };
+    assert!(world.tree.maintain(&work).is_err());
+    assert!(!world.tree.wants_maintenance());
+    world.faults.heal();
+    assert_eq!(world.storage.stats().space.used_blocks, used);
+    assert_eq!(world.tree.stats().disk_bytes, stats.disk_bytes);
+    world.check(&mut rng);
+    check_scans(&world.tree.version(), &world.model);
+    world.maintain();
+    world.check(&mut rng);
+}
+
+#[test]
+fn what_was_cached_of_a_leaf_stays_cached_when_the_leaf_is_replaced() {
+    let mut rng = Rng::new(17);
+    let options = TurtleOptions { leaf_bytes: 256 << 10, ..tiny() };
+    let mut world = World::new(options, 1);
+    world.absorb((0..2000).map(|n| (key_of(2 * n), value(&mut rng, 92))).collect());
+    world.reopen();
+    let version = world.tree.version();
+    for number in 0..500 {
+        let key = key_of(2 * number);
+        assert!(version.get(&key, world.storage.key_hash(&key)).unwrap().found.is_some());
+    }
+    drop(version);
+    let changes = (0..2000).map(|n| (key_of(2 * n + 1), value(&mut rng, 92))).collect();
+    world.absorb(changes);
+    let version = world.tree.version();
+    let read = |range: std::ops::Range<u64>| {
+        let keys: Vec<_> = range.map(|number| key_of(2 * number)).collect();
+        let read = |key: &&Vec<u8>| {
+            version.get(key, world.storage.key_hash(key)).unwrap().presence == Presence::Absent
+        };
+        keys.iter().filter(read).count()
+    };
+    assert_eq!(read(0..450), 0, "what was read before is in memory still");
+    assert!(read(600..2000) > 20, "the rest is not");
+}

@@ -1,0 +1,290 @@
+//! Where cached records are: a hash table that readers look into without a lock.
+//!
+//! ```text
+//!   hash   | 16 bits: tag | ... shard ... | ... set ... |
+//!
+//!   shard  [set][set][set] ...                 grows and shrinks by itself, by doubling
+//!   set    16 slots of 8 bytes, two lines      slot: 0, or tag << 48 | address of a record
+//! ```
+//!
+//! A record is in its set or nowhere: a full set loses one for a new one. So nothing is ever
+//! searched beyond a set, and a slot that was emptied hides nothing.
+//!
+//! Writers hold the lock of the cache; readers pin an epoch. What a slot leads to is read only
+//! after its tag matched. When a shard changes its size readers may find it empty for a moment: a
+//! cache may forget.
+//!
+//! Invariants:
+//! 1. The record at a slot's address has the tag, shard and set of that slot, and is linked by no
+//!    other slot.
+//! 2. A record that was unlinked stays as it is until all epochs of the time are over.
+
+#![expect(unsafe_code, reason = "an island: slots lead to the raw memory of slabs")]
+
+use super::record::Record;
+use crate::base::budget::{Budget, Charge, Use};
+use crate::base::epoch::EpochSlot;
+use crate::base::pages::{PAGE_BYTES, Pages};
+use crate::base::sync::{Arc, AtomicPtr, Ordering};
+use crate::kernels::prefetch::prefetch_read;
+use crossbeam_epoch::Guard;
+use std::ptr::{NonNull, null_mut};
+
+/// Slots of a set.
+const SLOTS: usize = 16;
+
+const TAG_SHIFT: u32 = 48;
+const ADDRESS_MASK: usize = (1 << TAG_SHIFT) - 1;
+
+/// Sets of a shard that has just any: a page.
+const SETS_LEAST: usize = PAGE_BYTES / size_of::<Set>();
+
+/// A shard doubles when more of its slots than this are in use, in percent.
+const FULL_PERCENT: usize = 75;
+
+/// It halves when fewer than this are.
+const EMPTY_PERCENT: usize = 20;
+
+/// Leads to a record, or nowhere.
+pub(super) type Slot = AtomicPtr<u8>;
+
+/// Slots that share their two lines.
+#[repr(align(128))]
+struct Set([Slot; SLOTS]);
+
+/// The sets of a shard, a power of two, in pages of their own.
+struct Sets {
+    pages: Pages,
+}
+
+impl Sets {
+    /// Empty ones.
+    fn new(count: usize) -> Self {
+        Self { pages: Pages::map(count * size_of::<Set>()) }
+    }
+}
+
+impl std::ops::Deref for Sets {
+    type Target = [Set];
+
+    #[inline]
+    fn deref(&self) -> &[Set] {
+        let count = self.pages.len() / size_of::<Set>();
+        // SAFETY: the pages hold so many sets, are aligned to more than one, and were zeros first,
+        // which are empty slots; they are written through slots only, as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), count) }
+    }
+}
+
+/// Where a name belongs.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    hash: u64,
+}
+
+impl Place {
+    pub fn new(hash: u64) -> Self {
+        Self { hash }
+    }
+
+    fn tag(self) -> usize {
+        (self.hash >> TAG_SHIFT) as usize
+    }
+
+    fn shard(self, table: &Table) -> &EpochSlot<Sets> {
+        &table.shards[self.shard_index(table)]
+    }
+
+    fn shard_index(self, table: &Table) -> usize {
+        (self.hash >> 32) as usize & (table.shards.len() - 1)
+    }
+
+    fn set(self, sets: &[Set]) -> &Set {
+        &sets[(self.hash & 0xffff_ffff) as usize & (sets.len() - 1)]
+    }
+}
+
+/// All shards.
+pub(super) struct Table {
+    /// A power of two, at most 2^16.
+    shards: Box<[EpochSlot<Sets>]>,
+}
+
+/// What only writers know of the table.
+pub(super) struct Sizes {
+    used: Box<[u32]>,
+    charge: Charge,
+}
+
+/// What a link did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Linked {
+    /// There is one record more.
+    Added,
+    /// The set was full: another record gave way.
+    Instead,
+}
+
+impl Table {
+    /// An empty table of `shards` shards, and what writers know of it.
+    pub fn new(shards: usize, budget: &Arc<Budget>) -> (Self, Sizes) {
+        let count = shards.next_power_of_two().min(1 << 16);
+        let shards = (0..count).map(|_| EpochSlot::empty()).collect();
+        let bytes = (count * (size_of::<EpochSlot<Sets>>() + 4)) as u64;
+        let charge = budget.charge(Use::Records, bytes);
+        (Self { shards }, Sizes { used: vec![0; count].into(), charge })
+    }
+
+    /// Asks for the lines of the set that `place` is in.
+    #[inline]
+    pub fn prefetch(&self, place: Place, guard: &Guard) {
+        if let Some(sets) = place.shard(self).get(guard) {
+            let set: *const Set = place.set(sets);
+            prefetch_read(set.cast());
+            prefetch_read(set.cast::<u8>().wrapping_add(64));
+        }
+    }
+
+    /// The records that may have the name of `place`, each with its slot.
+    #[inline]
+    pub fn candidates<'g>(
+        &'g self,
+        place: Place,
+        guard: &'g Guard,
+    ) -> impl Iterator<Item = (&'g Slot, Record<'g>)> {
+        let set = place.shard(self).get(guard).map(|sets| place.set(sets));
+        set.into_iter().flat_map(|set| &set.0).filter_map(move |slot| {
+            // Acquire: the record was written before it was linked.
+            let linked = slot.load(Ordering::Acquire);
+            let matches = !linked.is_null() && linked.addr() >> TAG_SHIFT == place.tag();
+            // SAFETY: what is linked was written before, and stays as long as `guard`
+            // (invariant 2).
+            let record = |address| unsafe { Record::at(address) };
+            if matches { address_of(linked).map(|address| (slot, record(address))) } else { None }
+        })
+    }
+
+    /// The slot that links the record at `address`, whose name belongs to `place`.
+    pub fn slot_of<'g>(
+        &'g self,
+        place: Place,
+        address: NonNull<u8>,
+        guard: &'g Guard,
+    ) -> Option<&'g Slot> {
+        let mut candidates = self.candidates(place, guard);
+        candidates.find(|(_, record)| record.address() == address).map(|(slot, _)| slot)
+    }
+
+    /// Links `record` at `place`, where no other has its name. A full set loses the one that stands
+    /// where the hash points to. Under the cache's lock; `hash_of` gives the hash of what is linked
+    /// already.
+    pub fn link(
+        &self,
+        place: Place,
+        record: Record<'_>,
+        sizes: &mut Sizes,
+        hash_of: &dyn Fn(Record<'_>) -> u64,
+        guard: &Guard,
+    ) -> Linked {
+        let shard = place.shard_index(self);
+        let mut sets = match self.shards[shard].get(guard) {
+            Some(sets) => sets,
+            None => self.shards[shard].put(Self::make(SETS_LEAST, sizes), guard).0,
+        };
+        if (sizes.used[shard] as usize + 1) * 100 > sets.len() * SLOTS * FULL_PERCENT {
+            sets = self.resize(shard, 2 * sets.len(), sizes, hash_of, guard);
+        }
+        let slots = &place.set(sets).0;
+        let free = slots.iter().find(|slot| slot.load(Ordering::Relaxed).is_null());
+        let victim = &slots[(place.hash >> 28) as usize % SLOTS];
+        Self::relink(free.unwrap_or(victim), place, record);
+        sizes.used[shard] += u32::from(free.is_some());
+        if free.is_some() { Linked::Added } else { Linked::Instead }
+    }
+
+    /// Makes `slot`, which is at `place`, lead to `record`. Under the cache's lock.
+    pub fn relink(slot: &Slot, place: Place, record: Record<'_>) {
+        // Release: whoever follows the slot sees the record.
+        slot.store(tagged(place, record.address()), Ordering::Release);
+    }
+
+    /// Empties `slot`, which is at `place`. Under the cache's lock.
+    pub fn unlink(
+        &self,
+        slot: &Slot,
+        place: Place,
+        sizes: &mut Sizes,
+        hash_of: &dyn Fn(Record<'_>) -> u64,
+        guard: &Guard,
+    ) {
+        slot.store(null_mut(), Ordering::Release);
+        let shard = place.shard_index(self);
+        sizes.used[shard] -= 1;
+        let Some(sets) = self.shards[shard].get(guard) else { return };
+        let used = sizes.used[shard] as usize;
+        if sets.len() > SETS_LEAST && used * 100 < sets.len() * SLOTS * EMPTY_PERCENT {
+            self.resize(shard, sets.len() / 2, sizes, hash_of, guard);
+        }
+    }
+
+    fn make(sets: usize, sizes: &mut Sizes) -> Sets {
+        sizes.charge.resize(sizes.charge.bytes() + (sets * size_of::<Set>()) as u64);
+        Sets::new(sets)
+    }
+
+    /// Gives a shard another size. What finds no slot there is forgotten.
+    fn resize<'g>(
+        &'g self,
+        shard: usize,
+        count: usize,
+        sizes: &mut Sizes,
+        hash_of: &dyn Fn(Record<'_>) -> u64,
+        guard: &'g Guard,
+    ) -> &'g Sets {
+        let next = Self::make(count, sizes);
+        let old = self.shards[shard].get(guard).map_or(&[][..], |sets| &sets[..]);
+        let linked = || old.iter().flat_map(|set| &set.0).map(|slot| slot.load(Ordering::Relaxed));
+        sizes.used[shard] = 0;
+        // What comes a little later is asked for: each record is a miss otherwise.
+        let mut ahead = linked().skip(8);
+        for slot in linked() {
+            if let Some(later) = ahead.next() {
+                prefetch_read(later.map_addr(|address| address & ADDRESS_MASK));
+            }
+            let Some(address) = address_of(slot) else { continue };
+            // SAFETY: it is linked, and the cache's lock is held: it stays (invariant 2).
+            let place = Place::new(hash_of(unsafe { Record::at(address) }));
+            let mut slots = place.set(&next).0.iter();
+            if let Some(free) = slots.find(|slot| slot.load(Ordering::Relaxed).is_null()) {
+                free.store(slot, Ordering::Relaxed);
+                sizes.used[shard] += 1;
+            }
+        }
+        let before = size_of_val(old) as u64;
+        self.shards[shard].clear(guard);
+        let next = self.shards[shard].put(next, guard).0;
+        sizes.charge.resize(sizes.charge.bytes() - before);
+        next
+    }
+}
+
+impl Sizes {
+    /// How many records are linked.
+    pub fn linked(&self) -> u64 {
+        self.used.iter().map(|used| u64::from(*used)).sum()
+    }
+}
+
+/// True if a slot can keep `address` beside a tag. All that the system gives out without being
+/// asked for more can.
+pub(super) fn fits_a_slot(address: NonNull<u8>) -> bool {
+    address.addr().get() <= ADDRESS_MASK
+}
+
+fn tagged(place: Place, address: NonNull<u8>) -> *mut u8 {
+    address.as_ptr().map_addr(|address| address | (place.tag() << TAG_SHIFT))
+}
+
+fn address_of(linked: *mut u8) -> Option<NonNull<u8>> {
+    NonNull::new(linked.map_addr(|address| address & ADDRESS_MASK))
+}
