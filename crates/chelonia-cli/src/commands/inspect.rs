@@ -141,6 +141,8 @@ fn io(stats: &Stats) -> Section {
         ("log_syncs", Figure::Count(io.log_syncs)),
         ("cached_blocks", Figure::Count(io.cached_blocks)),
         ("cached_records", Figure::Count(io.cached_records)),
+        ("record_fills", Figure::Count(io.record_fills)),
+        ("record_evictions", Figure::Count(io.record_evictions)),
         ("cache_misses", Figure::Count(io.cache_misses)),
     ]
 }
