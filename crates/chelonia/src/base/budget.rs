@@ -4,9 +4,10 @@
 //! merge buffers); they are mapped once, touched once, and recycled through one free list, so that
 //! memory moves between writes and reads without going back to the system. When it does go back the
 //! pages go and the address stays for the next slab that is wanted: an allocator would keep freed
-//! slabs among smaller things, and the resident set would grow beyond what is counted. *Charges*
-//! count what lives on the heap or in mapped files (nodes, slot arrays, log segments); they leave
-//! less for slabs.
+//! slabs among smaller things, and the resident set would grow beyond what is counted. They lie
+//! side by side, and in large budgets on large pages where the system has them: who jumps about in
+//! much memory waits less for where it is. *Charges* count what lives on the heap or in mapped
+//! files (nodes, slot arrays, log segments); they leave less for slabs.
 //!
 //! ```text
 //!      budget limit
@@ -25,7 +26,7 @@
 #![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
 
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
-use crate::base::pages::{PAGE_BYTES, Pages};
+use crate::base::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region};
 use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
 
@@ -118,6 +119,9 @@ const LEFT_FOR_OTHERS: u64 = 4 * SLAB_BYTES as u64;
 
 /// Caches leave at most this part of the budget free for work to come.
 const WORK_PART: u64 = 16;
+
+/// There is much room if more than this part of the budget is not in use.
+const ROOMY_PART: u64 = 16;
 
 /// Up to this part of the budget may be in use beyond it while a cache has slabs on their way back.
 const ON_THE_WAY_PART: u64 = 64;
@@ -238,6 +242,12 @@ impl Budget {
         peak.saturating_sub(self.used_by(Use::Work))
     }
 
+    /// True if much memory is not in use: a cache may take what nobody has asked for yet.
+    pub fn is_roomy(&self) -> bool {
+        let room = (self.limit() / ROOMY_PART).max(LEFT_FOR_OTHERS);
+        self.used() + room + self.left_for_work() <= self.limit()
+    }
+
     /// Lets the cache that has more than its share give a slab back, or else the other one. While
     /// one is on its way little enough is missing to wait for it.
     fn reclaim_any(&self) -> Reclaimed {
@@ -283,15 +293,12 @@ impl Budget {
             self.work_peak.fetch_max(before + SLAB_BYTES as u64, Ordering::Relaxed);
         }
         let mut free = self.free.lock();
-        let recycled = match free.warm.pop() {
-            Some(slab) => {
-                self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-                Some(slab)
-            }
-            None => free.cold.pop(),
-        };
+        let warm = free.warm.pop();
+        if warm.is_some() {
+            self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
+        }
+        let slab = warm.unwrap_or_else(|| free.without_memory(self.limit()));
         drop(free);
-        let slab = recycled.unwrap_or_else(|| Pages::map(SLAB_BYTES));
         OwnedSlab { slab: Some(slab), budget: Arc::clone(self), purpose }
     }
 
@@ -350,7 +357,40 @@ struct FreeSlabs {
     warm: Vec<Pages>,
     /// Without: an address only.
     cold: Vec<Pages>,
+    /// Where new ones come from.
+    region: Option<Region>,
 }
+
+impl FreeSlabs {
+    /// An address for a slab, of a budget of `limit` bytes.
+    fn without_memory(&mut self, limit: u64) -> Pages {
+        if let Some(mut slab) = self.cold.pop() {
+            slab.take_back();
+            return slab;
+        }
+        if let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
+            return slab;
+        }
+        let bytes = usize::try_from(limit / REGION_PART).unwrap_or(REGION_BYTES_MAX);
+        let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
+        let bytes = bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX);
+        let mut region = Region::map(bytes, limit >= LARGE_PAGES_LIMIT);
+        let slab = region.cut(SLAB_BYTES);
+        self.region = Some(region);
+        slab.unwrap_or_else(|| Pages::map(SLAB_BYTES))
+    }
+}
+
+/// Address space for slabs is asked for in such parts of the budget ...
+const REGION_PART: u64 = 16;
+
+/// ... and at most so much at a time.
+const REGION_BYTES_MAX: usize = 64 << 20;
+
+/// Of smaller budgets what a large page holds besides what is wanted would be a part to notice.
+const LARGE_PAGES_LIMIT: u64 = 256 << 20;
+
+const _: () = assert!(LARGE_PAGE_BYTES.is_multiple_of(SLAB_BYTES));
 
 /// A slab in use; goes back to its budget when dropped.
 pub struct OwnedSlab {

@@ -10,7 +10,29 @@
 #![expect(unsafe_code, reason = "an island: the one place that dereferences epoch pointers")]
 
 use crate::base::sync::Ordering;
-use crossbeam_epoch::{Atomic, Guard, Owned, Shared, pin};
+use crossbeam_epoch::{Atomic, Owned, Shared};
+use std::ops::Deref;
+
+/// As long as it lives, what could be seen when it was made is neither dropped nor used for
+/// anything else. Only [`pin`] makes one, so it is of the collector through which everything is
+/// retired.
+pub struct Guard(crossbeam_epoch::Guard);
+
+/// Pins the epoch for this thread.
+#[inline]
+#[must_use]
+pub fn pin() -> Guard {
+    Guard(crossbeam_epoch::pin())
+}
+
+impl Deref for Guard {
+    type Target = crossbeam_epoch::Guard;
+
+    #[inline]
+    fn deref(&self) -> &crossbeam_epoch::Guard {
+        &self.0
+    }
+}
 
 /// Holds exactly one `T` at any time.
 pub struct EpochCell<T: Send + Sync + 'static> {
@@ -64,14 +86,6 @@ pub fn collect() {
     for _ in 0..3 {
         pin().flush();
     }
-}
-
-/// What is retired through the default collector is protected by its guards only; one of another
-/// would protect nothing.
-#[inline]
-pub fn check_collector(guard: &Guard) {
-    let ours = guard.collector().is_some_and(|it| it == crossbeam_epoch::default_collector());
-    assert!(ours, "guards come from crossbeam_epoch::pin");
 }
 
 /// Holds a value or none. Readers get a reference for the time of their epoch guard, with one load;
@@ -169,7 +183,7 @@ mod tests {
     fn a_value_outlives_its_cell_for_those_who_hold_a_guard() {
         let cell: EpochSlot<Arc<u64>> = EpochSlot::empty();
         let value = Arc::new(7);
-        let guard = crossbeam_epoch::pin();
+        let guard = pin();
         assert!(cell.get(&guard).is_none());
         assert!(cell.put(Arc::clone(&value), &guard).1);
         let (held, mine) = cell.put(Arc::new(8), &guard);
@@ -191,7 +205,7 @@ mod tests {
                 let cell = &cell;
                 scope.spawn(move || {
                     for round in 0..2_000 {
-                        let guard = crossbeam_epoch::pin();
+                        let guard = pin();
                         if let Some(value) = cell.get(&guard) {
                             assert!(value.iter().all(|item| *item == value[0]));
                         }

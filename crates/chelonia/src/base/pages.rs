@@ -15,6 +15,8 @@ pub const PAGE_BYTES: usize = 4096;
 pub struct Pages {
     memory: NonNull<u8>,
     bytes: usize,
+    /// The system was asked to put large pages behind them.
+    large_pages: bool,
 }
 
 // SAFETY: it is plain memory with one owner; the pointer is not tied to a thread.
@@ -29,7 +31,7 @@ impl Pages {
     pub fn map(bytes: usize) -> Self {
         let layout = layout(bytes);
         match map(layout) {
-            Some(memory) => Self { memory, bytes },
+            Some(memory) => Self { memory, bytes, large_pages: false },
             None => handle_alloc_error(layout),
         }
     }
@@ -54,10 +56,20 @@ impl Pages {
     pub fn give_back(&mut self) {
         #[cfg(not(miri))]
         {
-            use rustix::mm::{Advice, madvise};
-            // SAFETY: the range was mapped in `map`, is not unmapped yet, and nobody but `self` has
-            // it.
-            let _ = unsafe { madvise(self.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
+            use rustix::mm::Advice;
+            advise(self.memory, self.bytes, Advice::LinuxDontNeed);
+            if self.large_pages {
+                // Else one may be put here and around it one day, and with it memory.
+                advise(self.memory, self.bytes, Advice::LinuxNoHugepage);
+            }
+        }
+    }
+
+    /// Ends what [`Pages::give_back`] began: it will be used again.
+    pub fn take_back(&mut self) {
+        #[cfg(not(miri))]
+        if self.large_pages {
+            advise(self.memory, self.bytes, rustix::mm::Advice::LinuxHugepage);
         }
     }
 }
@@ -65,13 +77,106 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         #[cfg(not(miri))]
-        // SAFETY: mapped in `map` with this size, and unmapped once, here, by the only owner.
-        let _ = unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.bytes) };
+        // SAFETY: mapped in `map` with this size or cut from a region, and unmapped once, here, by
+        // the only owner.
+        unsafe {
+            unmap(self.memory, self.bytes);
+        };
         #[cfg(miri)]
         // SAFETY: allocated in `map` with this layout, and freed once, here.
         unsafe {
             std::alloc::dealloc(self.as_ptr(), layout(self.bytes));
         };
+    }
+}
+
+/// The size of a large page.
+pub const LARGE_PAGE_BYTES: usize = 2 << 20;
+
+/// Mapped memory from which pages are cut one after the other. They lie side by side, so that the
+/// system can put large pages behind them: who jumps about in much memory waits less for where it
+/// is. What was cut is unmapped by itself.
+pub struct Region {
+    /// What is left.
+    next: NonNull<u8>,
+    bytes: usize,
+    large_pages: bool,
+}
+
+// SAFETY: it is plain memory that nobody has a part of; the pointer is not tied to a thread.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Maps `bytes` zeros, a multiple of [`LARGE_PAGE_BYTES`] above zero, to be put on large pages
+    /// or not. They take no memory before they, or what is on one page with them, is written.
+    #[must_use]
+    pub fn map(bytes: usize, large_pages: bool) -> Self {
+        assert!(bytes.is_multiple_of(LARGE_PAGE_BYTES), "{bytes} bytes are no large pages");
+        #[cfg(not(miri))]
+        {
+            // So much that large pages fit in wherever it begins.
+            let all = Pages::map(bytes + LARGE_PAGE_BYTES);
+            let (start, whole) = (all.memory, all.bytes);
+            std::mem::forget(all);
+            let before = start.align_offset(LARGE_PAGE_BYTES);
+            // SAFETY: all three parts lie within what was mapped, the first and the last are
+            // unmapped once, here, and nobody has the one between but the region.
+            let next = unsafe {
+                unmap(start, before);
+                let next = start.add(before);
+                unmap(next.add(bytes), whole - before - bytes);
+                next
+            };
+            if large_pages {
+                advise(next, bytes, rustix::mm::Advice::LinuxHugepage);
+            }
+            Self { next, bytes, large_pages }
+        }
+        #[cfg(miri)]
+        Self { next: NonNull::dangling(), bytes, large_pages }
+    }
+
+    /// Cuts `bytes` off, a multiple of [`PAGE_BYTES`]; `None` if less is left.
+    pub fn cut(&mut self, bytes: usize) -> Option<Pages> {
+        layout(bytes);
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        #[cfg(not(miri))]
+        {
+            let memory = self.next;
+            // SAFETY: so many bytes were left, so the end of these is within them or their end.
+            self.next = unsafe { memory.add(bytes) };
+            Some(Pages { memory, bytes, large_pages: self.large_pages })
+        }
+        #[cfg(miri)]
+        Some(Pages::map(bytes))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        #[cfg(not(miri))]
+        // SAFETY: what is left was mapped in `map`, was not cut off, and is unmapped once, here.
+        unsafe {
+            unmap(self.next, self.bytes);
+        };
+    }
+}
+
+/// Tells the system how memory will be used. If it does not want to know that costs time, no more.
+#[cfg(not(miri))]
+fn advise(memory: NonNull<u8>, bytes: usize, advice: rustix::mm::Advice) {
+    // SAFETY: only callers within this file, for memory that they have mapped and alone have; no
+    // advice they give does more than make it zeros, which that one is given for.
+    let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), bytes, advice) };
+}
+
+/// # Safety
+/// The memory was mapped by [`map`], and nobody has any of it.
+#[cfg(not(miri))]
+unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the caller's.
+        let _ = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), bytes) };
     }
 }
 
@@ -111,8 +216,29 @@ mod tests {
         let last = unsafe { &mut *pages.as_ptr().add(3 * PAGE_BYTES - 1) };
         assert_eq!(std::mem::replace(last, 7), 0);
         pages.give_back();
+        pages.take_back();
         // SAFETY: as above.
         let last = unsafe { *pages.as_ptr().add(3 * PAGE_BYTES - 1) };
         assert_eq!(last, if cfg!(miri) { 7 } else { 0 });
+    }
+
+    #[test]
+    fn what_is_cut_from_a_region_lies_side_by_side_and_outlives_it() {
+        let mut region = Region::map(LARGE_PAGE_BYTES, true);
+        let part = LARGE_PAGE_BYTES / 4;
+        let pages: Vec<_> = std::iter::from_fn(|| region.cut(part)).collect();
+        assert_eq!(pages.len(), 4);
+        drop(region);
+        if cfg!(not(miri)) {
+            assert!(pages[0].as_ptr().addr().is_multiple_of(LARGE_PAGE_BYTES));
+            let next = |pair: &[Pages]| pair[1].as_ptr().addr() - pair[0].as_ptr().addr();
+            assert!(pages.windows(2).all(|pair| next(pair) == part));
+        }
+        for (number, pages) in (1..).zip(&pages) {
+            // SAFETY: the bytes are mapped, and nobody else has them.
+            let last = unsafe { &mut *pages.as_ptr().add(part - 1) };
+            assert_eq!(std::mem::replace(last, number), 0);
+        }
+        drop(Region::map(LARGE_PAGE_BYTES, false));
     }
 }

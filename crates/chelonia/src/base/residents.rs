@@ -20,8 +20,8 @@
 //! everything may be called from any thread.
 
 use crate::base::budget::Budget;
+use crate::base::epoch::{self, Guard};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
-use crossbeam_epoch::Guard;
 use std::collections::VecDeque;
 
 /// The part of the budget that residents may take.
@@ -94,7 +94,7 @@ impl Residents {
 
     /// Evicts until the residents are within their share: after the budget became smaller.
     pub fn trim(&self) {
-        self.shrink(None, &crossbeam_epoch::pin());
+        self.shrink(None, &epoch::pin());
     }
 
     fn shrink(&self, spared: Option<&Weak<dyn Resident>>, guard: &Guard) {
@@ -149,7 +149,7 @@ mod tests {
     fn admit(residents: &Residents, bytes: u64) -> Arc<Page> {
         let page = Arc::new(Page { used: AtomicBool::new(false), bytes: AtomicU64::new(bytes) });
         let weak: Weak<dyn Resident> = Arc::downgrade(&page) as _;
-        residents.admit(&weak, bytes, &crossbeam_epoch::pin());
+        residents.admit(&weak, bytes, &epoch::pin());
         page
     }
 

@@ -43,6 +43,18 @@ impl Side {
     }
 }
 
+/// Where a block is, and how long it will be.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Presence {
+    /// On the device only.
+    Absent,
+    /// In memory, and the next to go if it is not used.
+    Fading,
+    /// In memory for a while.
+    #[default]
+    Settled,
+}
+
 /// The division of the memory for reads, and what it is learned from.
 pub struct Split {
     /// The records' share, in parts of [`WHOLE`].
@@ -61,7 +73,7 @@ const WHOLE: u32 = 1024;
 const STEP: u32 = WHOLE / 32;
 
 /// Neither side ever gets less.
-const LEAST: u32 = WHOLE / 128;
+const LEAST: u32 = WHOLE / 64;
 
 /// A decision is made when so many ghosts were met: fewer would be chance.
 const GHOSTS_PER_DECISION: u32 = 64;
@@ -98,6 +110,11 @@ impl Split {
             Side::Records => records,
             Side::Blocks => whole - records,
         }
+    }
+
+    /// True if records have as little as they ever have: blocks are worth more.
+    pub fn prefers_blocks(&self) -> bool {
+        self.records.load(Ordering::Relaxed) <= LEAST
     }
 
     /// `side` let go of `name`, of `bytes` bytes.
@@ -245,12 +262,12 @@ mod tests {
             split.evicted(Side::Blocks, name(number), 4096);
             split.missed(Side::Records, name(number));
         }
-        assert_eq!(share(), (1 << 20) - (8 << 10));
+        assert_eq!(share(), (1 << 20) - (16 << 10));
         for number in 0..20_000 {
             split.evicted(Side::Blocks, name(number), 4096);
             split.missed(Side::Blocks, name(number));
         }
-        assert_eq!(share(), 8 << 10);
-        assert_eq!(split.share(Side::Blocks, 1 << 20), (1 << 20) - (8 << 10));
+        assert_eq!(share(), 16 << 10);
+        assert_eq!(split.share(Side::Blocks, 1 << 20), (1 << 20) - (16 << 10));
     }
 }

@@ -31,8 +31,11 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// vain, so that the wait doubles.
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 
-/// How many times as long as it worked maintenance rests.
-const MAINTENANCE_REST: u32 = 3;
+/// Maintenance rests at most so many times as long as it worked: if nobody reads there is time.
+const MAINTENANCE_REST_MOST: u32 = 15;
+
+/// So often maintenance looks how much reads have lost since it worked.
+const MAINTENANCE_REST_SLICE: Duration = Duration::from_millis(5);
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -207,7 +210,8 @@ impl Core {
 
     /// Lets every engine do the maintenance that waits, a unit at a time, as long as nothing waits
     /// to be drained. Nobody waits for it, so it leaves processors and device to those who work:
-    /// after each unit it rests a multiple of the time that took. What cannot be done for want of
+    /// after each unit it rests until readers have lost as much time as that took to what is still
+    /// to be done, or for a multiple of that time. What cannot be done for want of
     /// room, or because of damage, is left: it is not needed, and who needs what is damaged is
     /// told.
     pub fn maintain_all(&self) -> Result<()> {
@@ -235,7 +239,7 @@ impl Core {
         keyspace: &KeyspaceCore,
         frozen: &dyn Fn() -> bool,
     ) -> Result<bool> {
-        let begin = self.clock.now();
+        let (begin, lost) = (self.clock.now(), keyspace.engine.lost_by_reads());
         match self.maintain(keyspace) {
             Ok(true) => self.checkpoint_if_undurable()?,
             Ok(false) => return Ok(false),
@@ -246,9 +250,12 @@ impl Core {
         }
         if !self.stepped {
             let end = self.clock.now();
-            let rest = end.saturating_sub(begin) * MAINTENANCE_REST;
-            let rested = || self.clock.now() >= end + rest;
-            self.signals.pause(rest, || frozen() || rested());
+            let took = end.saturating_sub(begin);
+            let is_worth_more = || keyspace.engine.lost_by_reads().saturating_sub(lost) >= took;
+            let rested = || self.clock.now() >= end + took * MAINTENANCE_REST_MOST;
+            while !(frozen() || self.signals.is_stopping() || is_worth_more() || rested()) {
+                self.signals.pause(MAINTENANCE_REST_SLICE, frozen);
+            }
         }
         Ok(true)
     }

@@ -1,6 +1,7 @@
 //! The handle of a keyspace: what users read and write.
 
 use crate::base::bytes::{Key, Value};
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -86,7 +87,7 @@ impl Keyspace {
         let key = key.as_ref();
         self.check_read()?;
         let shelves = self.core.shelves(&self.handle);
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         loop {
             // The number before the view: a newer view shows everything that was visible then.
             let at = self.handle.visibility.visible();

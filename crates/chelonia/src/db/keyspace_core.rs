@@ -9,7 +9,7 @@
 //! [`crate::db::snapshots`], `change`. The drain lock is held for a whole absorb, so nobody takes
 //! it while holding the commit lock or `change`.
 
-use crate::base::epoch::EpochCell;
+use crate::base::epoch::{self, EpochCell};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
@@ -100,7 +100,7 @@ impl KeyspaceCore {
 
     /// The view of this moment.
     pub fn current_view(&self) -> Arc<View> {
-        Arc::clone(self.view.load(&crossbeam_epoch::pin()))
+        Arc::clone(self.view.load(&epoch::pin()))
     }
 
     /// What views of it read from besides themselves.

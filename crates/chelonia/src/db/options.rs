@@ -56,7 +56,7 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Filter memory and space per key, in bits (4 to 32, 12 by default). Fixed when it is created.
+    /// Filter memory and space per key, in bits (4 to 32, 16 by default). Fixed when it is created.
     pub fn filter_bits_per_key(mut self, bits: u32) -> Self {
         self.filter_bits_per_key = Some(bits);
         self

@@ -4,6 +4,7 @@
 //! the first layer that knows the key decides.
 
 use crate::base::bytes::Value;
+use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
@@ -16,8 +17,6 @@ use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
 use crate::records::{Fresh, Name, RecordCache};
 use crate::storage::Storage;
-use crate::storage::cache::Presence;
-use crossbeam_epoch::Guard;
 
 /// A memtable and where the log begins that would rebuild it.
 pub struct Buffer {
@@ -139,7 +138,7 @@ impl View {
     ) -> Result<Looked> {
         let Shelves { storage, records, fresh } = shelves;
         let name = Name { of: fresh, key, hash: storage.key_hash(key) };
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         records.prefetch(name, &guard);
         match self.look_in_buffers(key, at) {
             Some(Lookup::Found(update, _)) => return own(update, storage),
@@ -154,13 +153,11 @@ impl View {
         Ok(own_found(answer.found, storage)?.map_or(Looked::Absent, Looked::Value))
     }
 
-    /// What had to be read from the device is kept as a record, and what was in a block that was
-    /// about to go: that is the one record in it which is wanted.
+    /// What was found below may be kept as a record.
+    #[inline]
     fn keep(&self, name: Name<'_>, answer: &Answer, records: &RecordCache, guard: &Guard) {
-        let Answer { found: Some(Found::Value(value)), presence } = answer else { return };
-        if *presence != Presence::Settled {
-            let was_read = *presence == Presence::Absent;
-            records.fill(name, self.version.number(), value, was_read, guard);
+        if let Answer { found: Some(Found::Value(value)), presence } = answer {
+            records.offer(name, self.version.number(), value, *presence, guard);
         }
     }
 
@@ -181,7 +178,7 @@ impl View {
     ) -> Result<Vec<Option<Value>>> {
         let Shelves { storage, records, fresh } = shelves;
         let version = self.version.number();
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key.as_ref())).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
         let (mut below, mut places) = (Vec::new(), Vec::new());
@@ -212,7 +209,7 @@ impl View {
         drop(guard);
         let answers = self.version.version().multi_get(&below)?;
         for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
-            self.keep(Name { of: fresh, key, hash }, &answer, records, &crossbeam_epoch::pin());
+            self.keep(Name { of: fresh, key, hash }, &answer, records, &epoch::pin());
             values[index] = own_found(answer.found, storage)?;
         }
         Ok(values)

@@ -42,7 +42,7 @@ pub const BITS_PER_KEY_MIN: u32 = 4;
 pub const BITS_PER_KEY_MAX: u32 = 32;
 
 /// The bits per key of a keyspace that names none.
-pub const BITS_PER_KEY_DEFAULT: u32 = 12;
+pub const BITS_PER_KEY_DEFAULT: u32 = 16;
 
 /// Bits per key (times 100) up to which a Bloom filter makes 1, 2, 3 ... probes.
 const PROBE_STEPS: [u64; 15] =

@@ -22,7 +22,7 @@
 //! whose number [`Fresh`] says. A drain first raises that number, then refreshes every key that it
 //! absorbed, then publishes the view. So:
 //! 1. A reader of an older version may be slow: what it read is refused, for its number is too
-//!    small by then ([`RecordCache::fill`]).
+//!    small by then ([`RecordCache::offer`]).
 //! 2. Who reads the newest state may use what it finds at any time: a key that changed since is
 //!    still in a memtable of its view, which it asks first.
 //! 3. Who reads an older state, or several keys of one, uses a record only if the number is that of
@@ -43,14 +43,14 @@ mod table;
 use crate::base::budget::{Budget, Reclaim, Reclaimed, Refused, Use};
 use crate::base::bytes::Value;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::check_collector;
+use crate::base::epoch::{self, Guard};
 use crate::base::ids::KeyspaceId;
-use crate::base::split::Side;
+use crate::base::split::{Presence, Side};
 use crate::base::stream::{SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
-use crossbeam_epoch::Guard;
 use queue::Queue;
 use record::{Record, bytes_of};
+use std::cell::Cell;
 use table::{Linked, Place, Sizes, Slot, Table};
 
 /// Records of more bytes than this are not kept: a walk may have to copy one, and few would fill a
@@ -71,8 +71,22 @@ const SHARD_BUDGET_BYTES: u64 = 2 << 20;
 /// At most so many slabs wait for readers of the time before: what delays one delays the others.
 const LEAVING_MAX: u64 = 4;
 
+/// One of so many records that are in blocks is kept.
+const TRIED: u32 = 16;
+
 /// How often [`RecordCache::reclaim_slab`] tries to move epochs on.
 const RECLAIM_TRIES: usize = 4;
+
+/// True once in [`TRIED`] times, on each thread.
+#[inline]
+fn is_tried() -> bool {
+    thread_local! {
+        static TIMES: Cell<u32> = const { Cell::new(0) };
+    }
+    let times = TIMES.get().wrapping_add(1);
+    TIMES.set(times);
+    times.is_multiple_of(TRIED)
+}
 
 /// The version that the cached records of a keyspace belong to.
 pub struct Fresh {
@@ -191,9 +205,12 @@ impl RecordCache {
         if !self.occupied.load(Ordering::Relaxed) {
             return None;
         }
-        check_collector(guard);
         let mut candidates = self.table.candidates(name.place(), guard);
-        let (_, record) = candidates.find(|(_, record)| name.is_of(*record))?;
+        let (_, record) = candidates.find(|(_, record)| {
+            // The tag matched: it is the record, nearly always. Its lines come together.
+            record.prefetch();
+            name.is_of(*record)
+        })?;
         record.warm();
         Some(record.value())
     }
@@ -210,15 +227,34 @@ impl RecordCache {
         name.of.is(version).then(|| Value::copy_from(value))
     }
 
+    /// A value was found below in the version with this number, in a block that was where
+    /// `presence` says. It is kept if it had to be read from the device, or the block is about to
+    /// go: it is the one record in it that is wanted. Of what is in blocks that stay, or while
+    /// these are worth more, only one of so many is kept: so what is wanted again and again comes
+    /// here soon, where it is found faster.
+    #[inline]
+    pub fn offer(
+        &self,
+        name: Name<'_>,
+        version: u64,
+        value: &[u8],
+        presence: Presence,
+        guard: &Guard,
+    ) {
+        if presence == Presence::Absent {
+            self.budget.split().missed(Side::Records, mixed(name.of.keyspace, name.hash));
+        }
+        let sure = presence != Presence::Settled && !self.budget.split().prefers_blocks();
+        if sure || is_tried() {
+            self.fill(name, version, value, guard);
+        }
+    }
+
     /// Keeps a value that was found below in the version with this number, unless there is a newer
-    /// one by now. `was_read` says that it had to be read from the device.
-    pub fn fill(&self, name: Name<'_>, version: u64, value: &[u8], was_read: bool, guard: &Guard) {
+    /// one by now.
+    fn fill(&self, name: Name<'_>, version: u64, value: &[u8], guard: &Guard) {
         if bytes_of(name.key, value) > RECORD_BYTES_MAX {
             return;
-        }
-        check_collector(guard);
-        if was_read {
-            self.budget.split().missed(Side::Records, mixed(name.of.keyspace, name.hash));
         }
         let mut writer = self.writer.lock();
         if !name.of.is(version) {
@@ -259,7 +295,7 @@ impl RecordCache {
     }
 
     fn refresh_some(&self, of: &Fresh, batch: &impl SortedUpdates, ranks: std::ops::Range<usize>) {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         let mut hashes = [KeyHash(0); REFRESH_KEYS];
         for (rank, hash) in ranks.clone().zip(&mut hashes) {
             batch.prefetch(rank + REFRESH_KEYS);
@@ -389,7 +425,7 @@ impl Reclaim for RecordCache {
             return Reclaimed::Now;
         }
         let before = self.gone.load(Ordering::Relaxed);
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         if writer.leaving - before >= LEAVING_MAX {
             drop(writer);
             guard.flush();
@@ -409,7 +445,7 @@ impl Reclaim for RecordCache {
             if self.gone.load(Ordering::Relaxed) > before {
                 return Reclaimed::Now;
             }
-            crossbeam_epoch::pin().flush();
+            epoch::pin().flush();
         }
         Reclaimed::Soon
     }

@@ -23,11 +23,10 @@
 
 use super::record::Record;
 use crate::base::budget::{Budget, Charge, Use};
-use crate::base::epoch::EpochSlot;
+use crate::base::epoch::{EpochSlot, Guard};
 use crate::base::pages::{PAGE_BYTES, Pages};
 use crate::base::sync::{Arc, AtomicPtr, Ordering};
 use crate::kernels::prefetch::prefetch_read;
-use crossbeam_epoch::Guard;
 use std::ptr::{NonNull, null_mut};
 
 /// Slots of a set.

@@ -10,7 +10,8 @@
 //! head                                              each further block of the span
 //! offset size                                       offset size
 //!      0    9  checksum, kind (Data or Index)            0    9  checksum, kind (DataMore)
-//!      9    1  span: blocks, head included               9    1  zero
+//!      9    1  span: blocks, head included; 128 more     9    1  zero
+//!              if its entries are alike
 //!     10    2  count of entries, at least 1             10    2  part: 1 after the head, 2 ...
 //!     12    2  prefix length                            12    4  zero
 //!     14    2  used: bytes after the header in          16 4080  the bytes that continue
@@ -32,12 +33,24 @@
 //!                             kind 2 a reference to a large value
 //! ```
 //!
-//! A record of an 8-byte key and a 120-byte value takes 131 bytes less the shared prefix, so a
-//! block holds 31 of them.
+//! Where all entries of a span are *alike* (of one kind, with keys of one length and payloads of
+//! one length, as records of fixed size are) neither slots nor lengths are needed: the varint
+//! stands once, after the prefix, and the entries after it are of one size:
+//!
+//! ```text
+//!     16            heads    count x u32
+//!     16 + 4n       prefix
+//!     ...           varint  rest << 2 | kind
+//!     ...           entries, in order: the key after prefix and head, and the payload
+//! ```
+//!
+//! A record of an 8-byte key and a 120-byte value takes 128 bytes less the shared prefix, so a
+//! block holds 32 of them.
 //!
 //! Invariants (`Run::verify` checks all; a reader only what keeps it within bounds):
 //! 1. Keys ascend strictly. `prefix` is what the first and last key share (at most 65,535 bytes).
-//! 2. Slots ascend, the first is where the prefix ends; the last entry ends at `used`.
+//! 2. Slots ascend, the first is where the prefix ends; the last entry ends at `used`. Entries that
+//!    are alike fill what is between exactly.
 //! 3. An index block's payloads are places of blocks before it, in ascending order.
 
 use crate::base::codec::{Decoder, get_varint};
@@ -64,6 +77,9 @@ pub const SPAN_BLOCKS_MAX: u32 = 48;
 
 /// The longest prefix that the header can say.
 pub(in crate::run) const PREFIX_LEN_MAX: usize = u16::MAX as usize;
+
+/// In the byte of the span: its entries are alike.
+pub(in crate::run) const ALIKE: u8 = 0x80;
 
 /// Slots of a span of one block are `u16`, of a longer one `u32`.
 pub(in crate::run) fn slot_bytes(span: u32) -> usize {
@@ -98,10 +114,11 @@ pub fn span_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) != Some(&(kind as u8)) {
         return Err(damaged("it is of another kind than its reference says"));
     }
-    match block.get(SPAN) {
-        Some(span) if (1..=SPAN_BLOCKS_MAX).contains(&u32::from(*span)) => Ok((*span).into()),
-        _ => Err(damaged("it has an impossible span")),
+    let span = block.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE));
+    if !(1..=SPAN_BLOCKS_MAX).contains(&span) {
+        return Err(damaged("it has an impossible span"));
     }
+    Ok(span)
 }
 
 /// Which part of a span `block` is: 0 for a head of `kind`, else its distance from the head.
@@ -152,11 +169,23 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     count: usize,
+    /// Where the heads end: here are slots, or the prefix if entries are alike.
     slots: usize,
     wide_slots: bool,
     prefix: usize,
+    prefix_len: usize,
     entries: usize,
     end: usize,
+    alike: Option<Alike>,
+}
+
+/// What all entries of a span have in common.
+#[derive(Clone, Copy, Debug)]
+struct Alike {
+    kind: EntryKind,
+    rest_len: usize,
+    /// The bytes of an entry.
+    bytes: usize,
 }
 
 impl Layout {
@@ -167,9 +196,11 @@ impl Layout {
         let count = usize::from(u16_at(bytes, COUNT));
         let used = usize::from(u16_at(bytes, USED));
         let end = joined_bytes(span - 1) + used;
+        let is_alike = bytes[SPAN] & ALIKE != 0;
         let slots = HEADS + count * HEAD_BYTES;
-        let prefix = slots + count * slot_bytes(span);
-        let entries = prefix + usize::from(u16_at(bytes, PREFIX_LEN));
+        let prefix = slots + if is_alike { 0 } else { count * slot_bytes(span) };
+        let prefix_len = usize::from(u16_at(bytes, PREFIX_LEN));
+        let entries = prefix + prefix_len;
         let fits = count > 0
             && used <= BLOCK_PAYLOAD_BYTES
             && entries <= end
@@ -177,7 +208,24 @@ impl Layout {
         if !fits {
             return Err(damaged("its parts do not fit it"));
         }
-        Ok(Self { count, slots, wide_slots: span > 1, prefix, entries, end })
+        let wide_slots = span > 1;
+        let layout =
+            Self { count, slots, wide_slots, prefix, prefix_len, entries, end, alike: None };
+        if is_alike { layout.of_alike(bytes) } else { Ok(layout) }
+    }
+
+    /// The same for entries that are alike: reads what stands before them once.
+    #[inline]
+    fn of_alike(mut self, bytes: &[u8]) -> Result<Self> {
+        let word = Word::read(&bytes[self.entries..self.end], self.prefix_len)?;
+        self.entries += word.len;
+        let all = self.end - self.entries;
+        let alike = Alike { kind: word.kind, rest_len: word.rest_len, bytes: all / self.count };
+        if alike.bytes * self.count != all || alike.bytes < word.tail_len() {
+            return Err(damaged("entries that are alike do not fill it"));
+        }
+        self.alike = Some(alike);
+        Ok(self)
     }
 
     /// How many entries there are: at least one.
@@ -189,7 +237,7 @@ impl Layout {
     /// How many bytes all keys share.
     #[inline]
     pub fn prefix_len(&self) -> usize {
-        self.entries - self.prefix
+        self.prefix_len
     }
 
     /// Where the entries end.
@@ -202,6 +250,43 @@ impl Layout {
     #[inline]
     pub fn over(self, bytes: &[u8]) -> SortedBlock<'_> {
         SortedBlock { bytes, layout: self }
+    }
+}
+
+/// What stands before an entry: its kind, and how long its key is.
+struct Word {
+    kind: EntryKind,
+    rest_len: usize,
+    /// The bytes that say so.
+    len: usize,
+}
+
+impl Word {
+    /// Reads what `bytes` begin with.
+    #[inline]
+    fn read(bytes: &[u8], prefix_len: usize) -> Result<Self> {
+        let (word, len) = match bytes.first() {
+            Some(byte) if *byte < 0x80 => (u64::from(*byte), 1),
+            _ => get_varint(bytes).ok_or_else(|| damaged("an entry's length does not decode"))?,
+        };
+        let kind = match word & 3 {
+            0 => EntryKind::Value,
+            1 => EntryKind::Tombstone,
+            2 => EntryKind::Large,
+            _ => return Err(damaged("an entry is of an unknown kind")),
+        };
+        match usize::try_from(word >> 2) {
+            Ok(rest_len) if rest_len + prefix_len <= KEY_BYTES_MAX => {
+                Ok(Self { kind, rest_len, len })
+            }
+            _ => Err(damaged("a key is too long")),
+        }
+    }
+
+    /// The bytes of the key that stand in the entry.
+    #[inline]
+    fn tail_len(&self) -> usize {
+        self.rest_len.saturating_sub(HEAD_BYTES)
     }
 }
 
@@ -261,7 +346,7 @@ impl<'a> SortedBlock<'a> {
     /// How many blocks it takes.
     #[inline]
     pub fn span(&self) -> u32 {
-        self.bytes.get(SPAN).map_or(0, |span| u32::from(*span))
+        self.bytes.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE))
     }
 
     /// The joined bytes.
@@ -272,7 +357,7 @@ impl<'a> SortedBlock<'a> {
     /// The bytes that all keys share.
     #[inline]
     pub fn prefix(&self) -> &'a [u8] {
-        &self.bytes[self.layout.prefix..self.layout.entries]
+        &self.bytes[self.layout.prefix..self.layout.prefix + self.layout.prefix_len]
     }
 
     #[inline]
@@ -302,31 +387,26 @@ impl<'a> SortedBlock<'a> {
     /// Entry `index`, which must be below the count.
     #[inline]
     pub fn entry(&self, index: usize) -> Result<Entry> {
+        if let Some(alike) = self.layout.alike {
+            if index >= self.layout.count {
+                return Err(damaged("it has fewer entries"));
+            }
+            let tail = self.layout.entries + index * alike.bytes;
+            let payload = tail + alike.rest_len.saturating_sub(HEAD_BYTES);
+            let (kind, rest_len) = (alike.kind, alike.rest_len);
+            return Ok(Entry { kind, rest_len, tail, payload, end: tail + alike.bytes });
+        }
         let (start, end) = (self.slot(index), self.slot(index + 1));
         if start < self.layout.entries || end > self.layout.end || start >= end {
             return Err(damaged("an entry lies outside"));
         }
-        let bytes = &self.bytes[start..end];
-        let (word, word_len) = match bytes[0] {
-            byte if byte < 0x80 => (u64::from(byte), 1),
-            _ => get_varint(bytes).ok_or_else(|| damaged("an entry's length does not decode"))?,
-        };
-        let kind = match word & 3 {
-            0 => EntryKind::Value,
-            1 => EntryKind::Tombstone,
-            2 => EntryKind::Large,
-            _ => return Err(damaged("an entry is of an unknown kind")),
-        };
-        let rest_len = match usize::try_from(word >> 2) {
-            Ok(rest) if rest + self.layout.prefix_len() <= KEY_BYTES_MAX => rest,
-            _ => return Err(damaged("a key is too long")),
-        };
-        let tail = start + word_len;
-        let payload = tail + rest_len.saturating_sub(HEAD_BYTES);
+        let word = Word::read(&self.bytes[start..end], self.layout.prefix_len)?;
+        let tail = start + word.len;
+        let payload = tail + word.tail_len();
         if payload > end {
             return Err(damaged("a key reaches past its entry"));
         }
-        Ok(Entry { kind, rest_len, tail, payload, end })
+        Ok(Entry { kind: word.kind, rest_len: word.rest_len, tail, payload, end })
     }
 
     /// Orders the key of entry `index`, whose head equals that of `rest`, against `rest` (what
@@ -371,7 +451,7 @@ impl<'a> SortedBlock<'a> {
         let padding = HEAD_BYTES.saturating_sub(entry.rest_len);
         let padded = padding == 0
             || self.head(index).to_be_bytes()[entry.rest_len..].iter().all(|byte| *byte == 0);
-        let close = index > 0 || self.slot(0) == self.layout.entries;
+        let close = index > 0 || self.layout.alike.is_some() || self.slot(0) == self.layout.entries;
         let bare = entry.kind != EntryKind::Tombstone || entry.payload == entry.end;
         padded && close && bare
     }

@@ -16,7 +16,7 @@
 //!     .add(key, update)*          ascending keys
 //!     .finish()          ->  RunRef
 //!   Run::open(&storage, RunRef)  ->  Arc<Run>
-//!     .filter_state / .locate / .find_in          filter, index, one data span: in steps, so that
+//!     .filter().state / .locate / .find_in        filter, index, one data span: in steps, so that
 //!                                                 the misses of many lookups are read together
 //!   RunCursor::new(&run, range, direction)        through the block cache, both directions
 //!   RunStream::new(&run, range)                   around the cache, ascending, for merges
@@ -39,7 +39,7 @@ mod read;
 mod reference;
 
 pub use build::{RunBuilder, RunOptions, WasCached};
-pub use read::{FilterState, Located, Run, RunCursor, RunHit, RunReport, RunStream};
+pub use read::{FilterState, Located, Run, RunCursor, RunFilter, RunHit, RunReport, RunStream};
 pub use reference::{BlockSpan, RunRef};
 
 #[cfg(test)]

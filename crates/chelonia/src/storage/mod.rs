@@ -38,6 +38,7 @@ pub mod space;
 
 use crate::base::budget::Budget;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -45,7 +46,6 @@ use crate::base::residents::Residents;
 use crate::base::sync::{Arc, Mutex};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
-use crossbeam_epoch::Guard;
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{BlockRead, DataFile, DataFileStats};
@@ -301,7 +301,7 @@ impl Storage {
 
     /// An extent whose blocks are read through the cache.
     #[must_use]
-    pub fn cached(&self, extent: Extent, generation: Generation) -> Arc<CachedExtent> {
+    pub fn cached(&self, extent: Extent, generation: Generation) -> CachedExtent {
         self.cache.extent(extent, generation)
     }
 

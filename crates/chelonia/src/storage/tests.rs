@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::budget::Use;
+use crate::base::epoch;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
 use crate::base::rng::Rng;
@@ -75,7 +76,7 @@ fn memory_goes_back_when_the_storage_is_dropped() {
     storage.write_blocks(run.extent.start, run.generation, &mut blocks).unwrap();
     let cached = storage.cached(run.extent, run.generation);
     {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         for index in 0..100 {
             cached.block(index, Priority::Data, &guard).unwrap();
         }

@@ -230,7 +230,7 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, opener: &dyn Opener) -> Resu
         let key = decode_key(&mut decoder, pivots.last())?;
         let child = decode_child(&mut decoder, height, opener)?;
         let parts = decode_parts(&mut decoder, &mut segments)?;
-        pivots.push(Pivot { key, child, parts, toll: Toll::default() });
+        pivots.push(Pivot::new(key, child, parts, Toll::default()));
     }
     decoder.finish()?;
     if segments.iter().any(|(_, used)| !used) {
@@ -289,7 +289,7 @@ fn decode_parts(
             return Err(decoder.damaged("a part does not fit its segment"));
         }
         *used = true;
-        parts.push(Part { level, segment: Arc::clone(segment), totals });
+        parts.push(Part::new(level, Arc::clone(segment), totals));
     }
     Ok(parts)
 }

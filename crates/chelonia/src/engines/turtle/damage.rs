@@ -26,13 +26,13 @@
 
 use super::node::{Child, Pivot};
 use super::source::Stretch;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::Mutex;
 use crate::run::Run;
 use crate::storage::block::DATA_FILE;
-use crossbeam_epoch::Guard;
 use std::collections::BTreeSet;
 
 /// The damage that the passes of one tree have come to.

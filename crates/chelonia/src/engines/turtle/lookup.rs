@@ -14,16 +14,16 @@
 //! it on the path fails a lookup only if nothing newer has the key.
 
 use super::Shared;
-use super::node::{Child, Node, NodeSlot};
+use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
 use super::residence::Residence;
 use super::toll;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::Arc;
 use crate::engine::{Answer, Found};
-use crate::run::{BlockSpan, FilterState, Located, Run, RunHit};
+use crate::run::{BlockSpan, FilterState, Located, Run, RunFilter, RunHit};
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
-use crossbeam_epoch::Guard;
 
 /// Keys of one round: their blocks are in memory at once.
 const ROUND_KEYS: usize = 64;
@@ -66,6 +66,53 @@ enum Visit<T> {
     InVain,
 }
 
+/// The pivots on the way of a key, from a node down as far as nodes are in memory.
+struct Way<'g> {
+    pivots: [Option<&'g Pivot>; HEIGHT_MAX as usize],
+    /// The node below the last pivot, which has to be read.
+    below: Option<&'g Arc<NodeSlot>>,
+}
+
+impl<'g> Way<'g> {
+    /// The way down from the node of `slot`, which is read if need be. All filters on it are asked
+    /// for: each is a miss of the processor's cache, and so they come together.
+    #[inline]
+    fn down(
+        shared: &Shared,
+        slot: &'g Arc<NodeSlot>,
+        wanted: Wanted<'_>,
+        guard: &'g Guard,
+    ) -> Result<Self> {
+        let mut way = Self { pivots: [None; HEIGHT_MAX as usize], below: None };
+        let mut node: &'g Node = shared.residence.load(slot, guard)?;
+        for place in &mut way.pivots {
+            let pivot = &node.pivots[node.pivot_of(wanted.key)];
+            *place = Some(pivot);
+            for part in &pivot.parts {
+                part.filter.prefetch(wanted.hash, guard);
+            }
+            match &pivot.child {
+                Child::None => break,
+                Child::Leaf(run) => {
+                    if let Some(filter) = &pivot.leaf_filter {
+                        filter.prefetch(wanted.hash, guard);
+                    }
+                    run.prefetch_root(guard);
+                    break;
+                }
+                Child::Node(slot, _) => match shared.residence.resident(slot, guard) {
+                    Some(child) => node = child,
+                    None => {
+                        way.below = Some(slot);
+                        break;
+                    }
+                },
+            }
+        }
+        Ok(way)
+    }
+}
+
 /// Calls `visit` with every run that may hold `key`, newest first, until it gives something. What
 /// is looked at in vain is paid for at the pivots, and the filters, if it `pays` (`toll.rs`).
 #[inline]
@@ -74,49 +121,52 @@ fn walk<'g, T>(
     root: &'g Arc<NodeSlot>,
     wanted: Wanted<'_>,
     guard: &'g Guard,
-    mut visit: impl FnMut(&'g Arc<Run>) -> Result<Visit<T>>,
+    mut visit: impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Option<T>> {
-    let residence = &shared.residence;
-    let key = wanted.key;
-    let mut node: &'g Node = residence.load(root, guard)?;
-    loop {
-        let pivot = &node.pivots[node.pivot_of(key)];
-        if pivot.parts.len() > 1 {
-            // Each is a miss of the processor's cache: they come together.
-            for part in &pivot.parts {
-                part.segment.run.prefetch_filter(wanted.hash, guard);
+    let mut next = Some(root);
+    while let Some(slot) = next {
+        let way = Way::down(shared, slot, wanted, guard)?;
+        for pivot in way.pivots.into_iter().map_while(|pivot| pivot) {
+            if let Some(found) = visit_parts(shared, pivot, wanted, &mut visit)? {
+                return Ok(Some(found));
             }
-        }
-        let mut paid = if wanted.pays { toll::filters(pivot.parts.len()) } else { 0 };
-        let mut found = None;
-        for (index, part) in pivot.parts.iter().enumerate() {
-            if !pivot.is_candidate(index, key) {
-                continue;
-            }
-            match visit(&part.segment.run)? {
-                Visit::Found(hit) => {
-                    found = Some(hit);
-                    break;
-                }
-                Visit::InVain => paid += toll::BLOCK_READ,
-                Visit::Passed => {}
-            }
-        }
-        if paid > 0 {
-            shared.dues.pay(pivot, paid);
-        }
-        if found.is_some() {
-            return Ok(found);
-        }
-        match &pivot.child {
-            Child::None => return Ok(None),
-            Child::Leaf(run) => {
-                let last = visit(run)?;
+            if let (Child::Leaf(run), Some(filter)) = (&pivot.child, &pivot.leaf_filter) {
+                let last = visit(run, filter)?;
                 return Ok(if let Visit::Found(hit) = last { Some(hit) } else { None });
             }
-            Child::Node(slot, _) => node = residence.load(slot, guard)?,
+        }
+        next = way.below;
+    }
+    Ok(None)
+}
+
+/// The same for what waits at one pivot.
+#[inline]
+fn visit_parts<'g, T>(
+    shared: &Shared,
+    pivot: &'g Pivot,
+    wanted: Wanted<'_>,
+    visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
+) -> Result<Option<T>> {
+    let mut paid = if wanted.pays { toll::filters(pivot.parts.len()) } else { 0 };
+    let mut found = None;
+    for (index, part) in pivot.parts.iter().enumerate() {
+        if !pivot.is_candidate(index, wanted.key) {
+            continue;
+        }
+        match visit(&part.segment.run, &part.filter)? {
+            Visit::Found(hit) => {
+                found = Some(hit);
+                break;
+            }
+            Visit::InVain => paid += toll::BLOCK_READ,
+            Visit::Passed => {}
         }
     }
+    if paid > 0 {
+        shared.dues.pay(pivot, paid);
+    }
+    Ok(found)
 }
 
 /// Reads the entry of `key` in `run`, whose filter said that it may be there.
@@ -133,13 +183,13 @@ pub(super) fn get(
     key: &[u8],
     hash: KeyHash,
 ) -> Result<Answer> {
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     let residence = &shared.residence;
     // Undecided runs, newest first, with the filter block that is missing. Stays empty, and costs
     // nothing, while filters are in memory.
     let mut undecided: Vec<Candidate<'_>> = Vec::new();
-    let walked = walk(shared, root, Wanted::new(key, hash), &guard, |run| {
-        match run.filter_state(hash, &guard) {
+    let walked = walk(shared, root, Wanted::new(key, hash), &guard, |run, filter| {
+        match filter.state(hash, &guard) {
             FilterState::No => {}
             FilterState::Maybe if undecided.is_empty() => {
                 return Ok(read(run, key, &guard)?.map_or(Visit::InVain, Visit::Found));
@@ -154,7 +204,7 @@ pub(super) fn get(
     }
     let filters = load_filters(residence, &undecided, &guard)?;
     for ((run, _), filter) in undecided.iter().zip(filters) {
-        if filter.is_none_or(|bytes| run.may_contain_in(hash, &bytes))
+        if filter.is_none_or(|bytes| run.filter().may_contain_in(hash, &bytes))
             && let Some(hit) = read(run, key, &guard)?
         {
             return Ok(answer(hit));
@@ -165,17 +215,17 @@ pub(super) fn get(
 
 /// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
 pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     let hash = shared.residence.storage().key_hash(key);
     let wanted = Wanted { key, hash, pays: false };
-    let walked = walk(shared, root, wanted, &guard, |run| {
-        let maybe = match run.filter_state(hash, &guard) {
+    let walked = walk(shared, root, wanted, &guard, |run, filter| {
+        let maybe = match filter.state(hash, &guard) {
             FilterState::No => false,
             FilterState::Maybe => true,
             FilterState::Missing(block) => {
                 // One that is damaged says maybe.
                 let loaded = run.cached().block(block, Priority::Filter, &guard);
-                loaded.map_or(true, |bytes| run.may_contain_in(hash, &bytes))
+                loaded.map_or(true, |bytes| run.filter().may_contain_in(hash, &bytes))
             }
         };
         Ok(if maybe { Visit::Found(()) } else { Visit::Passed })
@@ -195,7 +245,7 @@ fn load_filters<'g>(
 ) -> Result<Vec<Option<CachedBlock<'g>>>> {
     let missing: Vec<(&CachedExtent, u32)> = candidates
         .iter()
-        .filter_map(|(run, block)| block.map(|block| (&**run.cached(), block)))
+        .filter_map(|(run, block)| block.map(|block| (run.cached(), block)))
         .collect();
     let together = residence.storage().load_many(&missing, Priority::Filter, guard);
     let mut loaded: Vec<Option<CachedBlock<'g>>> = match together {
@@ -240,13 +290,13 @@ pub(super) fn multi_get(
     let residence = &shared.residence;
     let mut found = Vec::with_capacity(keys.len());
     for keys in keys.chunks(ROUND_KEYS) {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
         let mut open = Vec::with_capacity(keys.len());
         for (index, (key, hash)) in keys.iter().enumerate() {
             let mut runs = Vec::new();
-            let walked = walk(shared, root, Wanted::new(key, *hash), &guard, |run| {
-                match run.filter_state(*hash, &guard) {
+            let walked = walk(shared, root, Wanted::new(key, *hash), &guard, |run, filter| {
+                match filter.state(*hash, &guard) {
                     FilterState::No => {}
                     FilterState::Maybe => runs.push((run, None)),
                     FilterState::Missing(block) => runs.push((run, Some(block))),
@@ -281,7 +331,7 @@ fn ask_filters<'g>(
     for open in open {
         let hash = keys[open.index].1;
         open.runs.retain(|(run, _)| {
-            filters.next().flatten().is_none_or(|bytes| run.may_contain_in(hash, &bytes))
+            filters.next().flatten().is_none_or(|bytes| run.filter().may_contain_in(hash, &bytes))
         });
     }
     Ok(())
@@ -304,7 +354,7 @@ fn read_round<'g>(
             open.swap_remove(at).failure.map_or(Ok(()), Err)?;
             continue;
         };
-        let cached: &CachedExtent = run.cached();
+        let cached = run.cached();
         let (list, span) = match run.locate_cached(keys[candidate.index].0, guard)? {
             Located::Absent => {
                 candidate.runs.pop();

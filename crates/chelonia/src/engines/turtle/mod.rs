@@ -40,6 +40,7 @@ use self::source::Incoming;
 use self::toll::Dues;
 use super::EngineOptions;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -51,6 +52,7 @@ use crate::engine::{
 };
 use crate::run::RunOptions;
 use crate::storage::Storage;
+use std::time::Duration;
 
 mod codec;
 mod counts;
@@ -303,7 +305,7 @@ impl Turtle {
 
     /// True if reads have paid for a flush somewhere.
     fn is_due(&self) -> bool {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         let version = self.newest();
         let root = version.root.node.get(&guard);
         let due = |pivot| toll::is_due_within(pivot, &guard);
@@ -417,6 +419,10 @@ impl Engine for Turtle {
 
     fn wants_maintenance(&self) -> bool {
         self.shared.dues.may_be_due()
+    }
+
+    fn lost_by_reads(&self) -> Duration {
+        self.shared.dues.lost()
     }
 
     fn debt_bytes(&self) -> u64 {

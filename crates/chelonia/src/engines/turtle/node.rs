@@ -25,14 +25,13 @@
 use super::events::{Event, Events};
 use super::toll::Toll;
 use crate::base::budget::Charge;
-use crate::base::epoch::EpochSlot;
+use crate::base::epoch::{EpochSlot, Guard};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::head64;
 use crate::base::residents::{Resident, Residents};
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
-use crate::run::Run;
-use crossbeam_epoch::Guard;
+use crate::run::{Run, RunFilter};
 use std::ops::AddAssign;
 
 /// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
@@ -138,6 +137,33 @@ pub(super) struct Part {
     pub segment: Arc<Segment>,
     /// How much it is.
     pub totals: Totals,
+    /// The first bytes of the segment's first key as a number, and the filter of its run: most
+    /// lookups need no more of it.
+    head: u64,
+    pub filter: RunFilter,
+}
+
+impl Part {
+    /// The live entries of `segment` in the range of a pivot: so many.
+    pub fn new(level: u8, segment: Arc<Segment>, totals: Totals) -> Self {
+        let filter = segment.run.filter().clone();
+        Self { level, head: head64(&segment.first), filter, segment, totals }
+    }
+
+    /// The same part at another level.
+    pub fn at_level(&self, level: u8) -> Self {
+        Self { level, ..self.clone() }
+    }
+
+    /// True if the segment begins at `key`, whose head is `head`, or before.
+    #[inline]
+    fn begins_by(&self, key: &[u8], head: u64) -> bool {
+        match self.head.cmp(&head) {
+            std::cmp::Ordering::Less => true,
+            std::cmp::Ordering::Equal => *self.segment.first <= *key,
+            std::cmp::Ordering::Greater => false,
+        }
+    }
 }
 
 /// Where a pivot's settled entries are.
@@ -162,12 +188,24 @@ pub(super) struct Pivot {
     pub parts: Vec<Part>,
     /// What reads have paid for that.
     pub toll: Toll,
+    /// The filter of the child, if that is a leaf: most lookups that come to a leaf without its key
+    /// need no more of it.
+    pub leaf_filter: Option<RunFilter>,
 }
 
 impl Pivot {
     /// A pivot of which nothing waits.
     pub fn settled(key: Arc<[u8]>, child: Child) -> Self {
-        Self { key, child, parts: Vec::new(), toll: Toll::default() }
+        Self::new(key, child, Vec::new(), Toll::default())
+    }
+
+    /// A pivot of which `parts` wait, for which reads have paid `toll`.
+    pub fn new(key: Arc<[u8]>, child: Child, parts: Vec<Part>, toll: Toll) -> Self {
+        let leaf_filter = match &child {
+            Child::Leaf(run) => Some(run.filter().clone()),
+            Child::None | Child::Node(..) => None,
+        };
+        Self { key, child, parts, toll, leaf_filter }
     }
 
     /// What waits.
@@ -186,10 +224,10 @@ impl Pivot {
     /// level that begins at the key or before.
     #[inline]
     pub fn is_candidate(&self, index: usize, key: &[u8]) -> bool {
+        let head = head64(key);
         let part = &self.parts[index];
-        let begun = |part: &Part| *part.segment.first <= *key;
         let next = self.parts.get(index + 1).filter(|next| next.level == part.level);
-        begun(part) && !next.is_some_and(begun)
+        part.begins_by(key, head) && !next.is_some_and(|next| next.begins_by(key, head))
     }
 }
 

@@ -26,6 +26,7 @@ use super::codec::{self, Opener};
 use super::events::{Event, Events};
 use super::node::{Node, NodeRef, NodeSlot};
 use crate::base::budget::Use;
+use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent};
 use crate::base::limits::BLOCK_BYTES;
@@ -34,7 +35,6 @@ use crate::base::sync::{Arc, Mutex, Ordering, Weak};
 use crate::run::{Run, RunRef};
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
-use crossbeam_epoch::Guard;
 use std::collections::BTreeMap;
 
 /// The nodes of one tree that are in memory, and its open runs.
@@ -72,25 +72,31 @@ impl Residence {
     /// A slot for a node that was just written.
     pub fn admit(&self, reference: Option<NodeRef>, node: Node) -> Arc<NodeSlot> {
         let slot = self.slot(reference, node.height);
-        self.keep(&slot, node, &crossbeam_epoch::pin());
+        self.keep(&slot, node, &epoch::pin());
         slot
     }
 
     /// The node of `slot`, read if it is absent.
     #[inline]
     pub fn load<'g>(&self, slot: &'g Arc<NodeSlot>, guard: &'g Guard) -> Result<&'g Arc<Node>> {
-        if !slot.used.load(Ordering::Relaxed) {
-            slot.used.store(true, Ordering::Relaxed);
-        }
-        match slot.node.get(guard) {
+        match self.resident(slot, guard) {
             Some(node) => Ok(node),
             None => self.load_absent(slot, guard),
         }
     }
 
+    /// The node of `slot`, if it is in memory.
+    #[inline]
+    pub fn resident<'g>(&self, slot: &'g Arc<NodeSlot>, guard: &'g Guard) -> Option<&'g Arc<Node>> {
+        if !slot.used.load(Ordering::Relaxed) {
+            slot.used.store(true, Ordering::Relaxed);
+        }
+        slot.node.get(guard)
+    }
+
     /// The node of `slot`, to keep longer than an epoch guard should live.
     pub fn load_owned(&self, slot: &Arc<NodeSlot>) -> Result<Arc<Node>> {
-        self.load(slot, &crossbeam_epoch::pin()).map(Arc::clone)
+        self.load(slot, &epoch::pin()).map(Arc::clone)
     }
 
     #[cold]

@@ -313,7 +313,7 @@ impl LevelShaper<'_> {
         let shared = AtomicBool::new(false);
         let segment = Arc::new(Segment { run: written.run, first: first.into(), shared });
         for (pivot, totals) in self.open.drain(..) {
-            let part = Part { level: 0, segment: Arc::clone(&segment), totals };
+            let part = Part::new(0, Arc::clone(&segment), totals);
             self.parts.push((pivot, part));
         }
         Ok(())

@@ -10,12 +10,12 @@
 //! is never read as a whole but in ranges, one for each stretch of neighbouring pivots.
 
 use super::node::{Child, Node, weight};
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::run::{Run, RunStream};
-use crossbeam_epoch::Guard;
 use std::ops::Range;
 
 /// How far ahead entries of the memtable are fetched: more than the latency of memory, less than

@@ -8,7 +8,9 @@
 //! names flushing driven by queries as future work.
 //!
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
-//! which is written with it each time; and the more waits, the sooner that would come anyway.
+//! which is written with it each time; and the more waits, the sooner that would come anyway. If
+//! nothing more is written all of it is a cost; so upkeep takes no more time than reads have lost
+//! ([`Dues::lost`]).
 //!
 //! ```text
 //!   reads of the range ----> toll of the pivot ----> >= price: a unit of upkeep is due
@@ -24,14 +26,19 @@
 
 use super::node::{Child, Pivot, Totals};
 use crate::base::checksum::KeyHash;
-use crate::base::sync::{AtomicBool, AtomicU32, Ordering};
-use crossbeam_epoch::Guard;
+use crate::base::epoch::Guard;
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-/// A toll is counted in units of 100 ns of a reader's time.
+/// A toll is counted in units of a reader's time.
 type Units = u32;
 
-/// A filter that was asked: two misses of the processor's cache, about.
-const FILTER: Units = 1;
+/// The time that is a unit.
+const UNIT_NANOS: u64 = 100;
+
+/// Filters that cost a reader one unit: they are asked together, so that each more costs half a
+/// miss of the processor's cache.
+const FILTERS: Units = 2;
 
 /// A block that had to be read from the device.
 pub(super) const BLOCK_READ: Units = 600;
@@ -77,7 +84,7 @@ pub(super) fn is_sampled(hash: KeyHash) -> bool {
 /// What a lookup that pays owes for asking the filters of `parts` parts.
 #[inline]
 pub(super) fn filters(parts: usize) -> Units {
-    u32::try_from(parts).unwrap_or(Units::MAX / SAMPLE).saturating_mul(FILTER * SAMPLE)
+    u32::try_from(parts).unwrap_or(Units::MAX / SAMPLE).saturating_mul(SAMPLE / FILTERS)
 }
 
 /// What a scan owes for so many sources more, so many of which have to be read from the device.
@@ -92,6 +99,8 @@ pub(super) struct Dues {
     due: AtomicBool,
     /// The last pass failed: there is none for reads before one for updates has succeeded.
     refused: AtomicBool,
+    /// All that was ever paid.
+    paid: AtomicU64,
 }
 
 impl Dues {
@@ -100,11 +109,17 @@ impl Dues {
         if pivot.parts.is_empty() || units == 0 {
             return;
         }
+        self.paid.fetch_add(u64::from(units), Ordering::Relaxed);
         let before = pivot.toll.paid();
         pivot.toll.0.store(before.saturating_add(units), Ordering::Relaxed);
         if is_due(pivot) {
             self.due.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// The time that reads have lost to what waits.
+    pub fn lost(&self) -> Duration {
+        Duration::from_nanos(self.paid.load(Ordering::Relaxed).saturating_mul(UNIT_NANOS))
     }
 
     /// True if upkeep may be due.

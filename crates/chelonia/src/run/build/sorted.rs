@@ -19,7 +19,7 @@ use crate::base::limits::BLOCK_BYTES;
 use crate::kernels::heads::HEAD_BYTES;
 use crate::kernels::prefix::common_prefix;
 use crate::run::block::{
-    COUNT, EntryKind, HEADS, PART, PREFIX_LEN, PREFIX_LEN_MAX, SPAN, SPAN_BLOCKS_MAX, USED,
+    ALIKE, COUNT, EntryKind, HEADS, PART, PREFIX_LEN, PREFIX_LEN_MAX, SPAN, SPAN_BLOCKS_MAX, USED,
     joined_bytes, slot_bytes,
 };
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
@@ -64,24 +64,51 @@ impl Waiting {
     }
 }
 
-/// An entry that asks for room.
-#[derive(Clone, Copy)]
-struct Trial {
-    /// The prefix that all keys share with it.
+/// What entries take when laid out.
+#[derive(Clone, Copy, Default)]
+struct Sizes {
+    count: usize,
+    /// The prefix that all keys share.
     prefix_len: usize,
-    /// What all entries take with that prefix, heads and slots not counted.
+    /// Keys after the prefix, payloads, and what says how long they are; heads and slots not
+    /// counted.
     entry_bytes: usize,
-    key_len: usize,
-    payload_len: usize,
+    /// If all are alike, the bytes that say how long each of them is.
+    word: Option<usize>,
+}
+
+impl Sizes {
+    /// Those of one entry alone.
+    fn of_one(key_len: usize, payload_len: usize) -> Self {
+        let prefix_len = key_len.min(PREFIX_LEN_MAX);
+        let entry_bytes = entry_size(prefix_len, key_len, payload_len);
+        Self { count: 1, prefix_len, entry_bytes, word: Some(word_size(prefix_len, key_len)) }
+    }
+
+    /// The blocks that the entries take, and the bytes used in them after the first header.
+    #[inline]
+    fn span(&self) -> (usize, usize) {
+        let fixed = self.prefix_len + self.entry_bytes + self.count * HEAD_BYTES;
+        let (single, several) = match self.word {
+            Some(word) => {
+                let bytes = fixed - self.count.saturating_sub(1) * word;
+                (bytes, bytes)
+            }
+            None => (fixed + self.count * slot_bytes(1), fixed + self.count * slot_bytes(2)),
+        };
+        if single <= BLOCK_PAYLOAD_BYTES {
+            return (1, single);
+        }
+        (several.div_ceil(BLOCK_PAYLOAD_BYTES).max(2), several)
+    }
 }
 
 /// Entries of one span.
 pub struct BlockBuilder {
     bytes: Vec<u8>,
     entries: Vec<Waiting>,
-    prefix_len: usize,
-    /// What the entries take when laid out with this prefix, heads and slots not counted.
-    entry_bytes: usize,
+    /// What they take.
+    sizes: Sizes,
     /// Entries a span must have before it may be called full.
     entries_min: usize,
     /// Joined bytes of a span of several blocks on their way out.
@@ -89,23 +116,17 @@ pub struct BlockBuilder {
     varint: Vec<u8>,
 }
 
+/// What says how long an entry is.
+#[inline]
+fn word_size(prefix_len: usize, key_len: usize) -> usize {
+    varint_len(((key_len - prefix_len) as u64) << 2)
+}
+
 /// What one entry takes besides head and slot.
 #[inline]
 fn entry_size(prefix_len: usize, key_len: usize, payload_len: usize) -> usize {
     let rest = key_len - prefix_len;
-    varint_len((rest as u64) << 2) + rest.saturating_sub(HEAD_BYTES) + payload_len
-}
-
-/// The blocks that `count` entries take, and the bytes used in them after the first header.
-#[inline]
-fn span_for(count: usize, prefix_len: usize, entry_bytes: usize) -> (usize, usize) {
-    let fixed = prefix_len + entry_bytes + count * HEAD_BYTES;
-    let single = fixed + count * slot_bytes(1);
-    if single <= BLOCK_PAYLOAD_BYTES {
-        return (1, single);
-    }
-    let several = fixed + count * slot_bytes(2);
-    (several.div_ceil(BLOCK_PAYLOAD_BYTES).max(2), several)
+    word_size(prefix_len, key_len) + rest.saturating_sub(HEAD_BYTES) + payload_len
 }
 
 impl BlockBuilder {
@@ -114,8 +135,7 @@ impl BlockBuilder {
         Self {
             bytes: Vec::new(),
             entries: Vec::new(),
-            prefix_len: 0,
-            entry_bytes: 0,
+            sizes: Sizes::default(),
             entries_min,
             joined: Vec::new(),
             varint: Vec::new(),
@@ -144,24 +164,14 @@ impl BlockBuilder {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
-        self.prefix_len = 0;
-        self.entry_bytes = 0;
+        self.sizes = Sizes::default();
     }
 
     /// Takes an entry if there is room. Keys must ascend.
     #[inline]
     pub fn add(&mut self, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<Added> {
-        let prefix_len = match self.first_key() {
-            None => key.len().min(PREFIX_LEN_MAX),
-            Some(first) => common_prefix(&first[..self.prefix_len], key),
-        };
-        let mut entry_bytes = self.entry_bytes;
-        if prefix_len != self.prefix_len {
-            entry_bytes = self.sizes_with(prefix_len);
-        }
-        entry_bytes += entry_size(prefix_len, key.len(), payload.len());
-        let (key_len, payload_len) = (key.len(), payload.len());
-        if !self.has_room(Trial { prefix_len, entry_bytes, key_len, payload_len }) {
+        let sizes = self.sizes_with(key, kind, payload.len());
+        if !self.has_room(sizes, key.len(), payload.len()) {
             return Ok(Added::Full);
         }
         let too_large = || Error::internal("an entry of a run is beyond every limit");
@@ -171,43 +181,66 @@ impl BlockBuilder {
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(payload);
         self.entries.push(Waiting { start, key_len, payload_len, kind });
-        self.prefix_len = prefix_len;
-        self.entry_bytes = entry_bytes;
+        self.sizes = sizes;
         Ok(Added::Fits)
+    }
+
+    /// The sizes with one entry more.
+    #[inline]
+    fn sizes_with(&self, key: &[u8], kind: EntryKind, payload_len: usize) -> Sizes {
+        let Some(first) = self.entries.first() else {
+            return Sizes::of_one(key.len(), payload_len);
+        };
+        let before = self.sizes;
+        let prefix_len = common_prefix(&self.bytes[first.key()][..before.prefix_len], key);
+        let entry_bytes = if prefix_len == before.prefix_len {
+            before.entry_bytes
+        } else {
+            self.bytes_with(prefix_len)
+        };
+        let alike = before.word.is_some()
+            && first.key_len as usize == key.len()
+            && first.payload_len as usize == payload_len
+            && first.kind == kind;
+        Sizes {
+            count: before.count + 1,
+            prefix_len,
+            entry_bytes: entry_bytes + entry_size(prefix_len, key.len(), payload_len),
+            word: alike.then(|| word_size(prefix_len, key.len())),
+        }
     }
 
     /// What all waiting entries take with another prefix: happens a few times per span.
     #[cold]
-    fn sizes_with(&self, prefix_len: usize) -> usize {
+    fn bytes_with(&self, prefix_len: usize) -> usize {
         let sizes = self.entries.iter().map(|entry| {
             entry_size(prefix_len, entry.key_len as usize, entry.payload_len as usize)
         });
         sizes.sum()
     }
 
-    /// True if the span should take the entry on trial: it is one block with it, or should grow.
+    /// True if the span should take an entry that makes its sizes `grown`: it is one block with it,
+    /// or should grow.
     #[inline]
-    fn has_room(&self, trial: Trial) -> bool {
-        let (blocks, _) = span_for(self.entries.len() + 1, trial.prefix_len, trial.entry_bytes);
-        blocks == 1 || self.should_grow(trial)
+    fn has_room(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
+        let (blocks, _) = grown.span();
+        blocks == 1 || self.should_grow(grown, key_len, payload_len)
     }
 
     /// The choice between growing a span and closing it before the new entry.
-    fn should_grow(&self, trial: Trial) -> bool {
-        let count = self.entries.len() + 1;
+    fn should_grow(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
+        let count = grown.count;
         if count <= self.entries_min.max(1) {
             return true;
         }
-        let (blocks, grown) = span_for(count, trial.prefix_len, trial.entry_bytes);
-        let (now, used) = span_for(self.entries.len(), self.prefix_len, self.entry_bytes);
+        let (blocks, grown) = grown.span();
+        let (now, used) = self.sizes.span();
         if blocks <= now {
             return count <= ENTRIES_MAX;
         }
         let room = now * BLOCK_PAYLOAD_BYTES;
-        let own_prefix = trial.key_len.min(PREFIX_LEN_MAX);
-        let own_size = entry_size(own_prefix, trial.key_len, trial.payload_len);
-        let (alone, alone_used) = span_for(1, own_prefix, own_size);
-        let wasteful = (room - used) * WASTE_DIVISOR > room;
+        let (alone, alone_used) = Sizes::of_one(key_len, payload_len).span();
+        let wasteful = room.saturating_sub(used) * WASTE_DIVISOR > room;
         // A key unlike the others shortens the prefix: then growing may cost more than closing.
         let cheaper = grown <= room + alone_used;
         wasteful
@@ -218,7 +251,7 @@ impl BlockBuilder {
 
     /// How many blocks the waiting entries take.
     pub fn span(&self) -> Result<u32> {
-        let (blocks, _) = span_for(self.entries.len(), self.prefix_len, self.entry_bytes);
+        let (blocks, _) = self.sizes.span();
         match u32::try_from(blocks) {
             Ok(span) if span <= SPAN_BLOCKS_MAX => Ok(span),
             _ => Err(Error::internal("a span of a run is beyond every limit")),
@@ -244,33 +277,28 @@ impl BlockBuilder {
     fn write_joined(&mut self, kind: BlockKind, span: u32, out: &mut [u8]) -> Result<()> {
         let impossible = || Error::internal("a span of a run was sized wrongly");
         let count = self.entries.len();
-        let slot_bytes = slot_bytes(span);
+        let prefix_len = self.sizes.prefix_len;
+        let alike = self.sizes.word.is_some();
+        let slot_bytes = if alike { 0 } else { slot_bytes(span) };
         let slots = HEADS + count * HEAD_BYTES;
         let prefix = slots + count * slot_bytes;
-        let mut at = prefix + self.prefix_len;
+        let mut at = prefix + prefix_len;
         if let Some(first) = self.entries.first() {
             let start = first.start as usize;
-            out[prefix..at].copy_from_slice(&self.bytes[start..start + self.prefix_len]);
+            out[prefix..at].copy_from_slice(&self.bytes[start..start + prefix_len]);
         }
         for (index, entry) in self.entries.iter().enumerate() {
-            let rest = &self.bytes[entry.key()][self.prefix_len..];
+            let rest = &self.bytes[entry.key()][prefix_len..];
             let head = HEADS + index * HEAD_BYTES;
             out[head..head + HEAD_BYTES].copy_from_slice(&head32(rest).to_le_bytes());
             let slot = slots + index * slot_bytes;
             let place = u32::try_from(at).map_err(|_| impossible())?.to_le_bytes();
             out[slot..slot + slot_bytes].copy_from_slice(&place[..slot_bytes]);
-            let word = (rest.len() as u64) << 2 | entry.kind as u64;
-            match u8::try_from(word) {
-                Ok(byte) if byte < 0x80 => {
-                    out[at] = byte;
-                    at += 1;
-                }
-                _ => {
-                    self.varint.clear();
-                    put_varint(&mut self.varint, word);
-                    out[at..at + self.varint.len()].copy_from_slice(&self.varint);
-                    at += self.varint.len();
-                }
+            if index == 0 || !alike {
+                self.varint.clear();
+                put_varint(&mut self.varint, (rest.len() as u64) << 2 | entry.kind as u64);
+                out[at..at + self.varint.len()].copy_from_slice(&self.varint);
+                at += self.varint.len();
             }
             let tail = rest.get(HEAD_BYTES..).unwrap_or(&[]);
             out[at..at + tail.len()].copy_from_slice(tail);
@@ -282,9 +310,9 @@ impl BlockBuilder {
         let used = at.checked_sub(joined_bytes(span - 1)).ok_or_else(impossible)?;
         let number = |value: usize| u16::try_from(value).map_err(|_| impossible());
         out[8] = kind as u8;
-        out[SPAN] = u8::try_from(span).map_err(|_| impossible())?;
+        out[SPAN] = u8::try_from(span).map_err(|_| impossible())? | if alike { ALIKE } else { 0 };
         out[COUNT..COUNT + 2].copy_from_slice(&number(count)?.to_le_bytes());
-        out[PREFIX_LEN..PREFIX_LEN + 2].copy_from_slice(&number(self.prefix_len)?.to_le_bytes());
+        out[PREFIX_LEN..PREFIX_LEN + 2].copy_from_slice(&number(prefix_len)?.to_le_bytes());
         out[USED..USED + 2].copy_from_slice(&number(used)?.to_le_bytes());
         Ok(())
     }

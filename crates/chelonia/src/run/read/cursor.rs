@@ -16,6 +16,7 @@
 //! ```
 
 use crate::base::budget::{Charge, Use};
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
@@ -64,7 +65,7 @@ impl RunCursor {
         first_blocks: u32,
     ) -> Result<Self> {
         Ok(Self {
-            open: blocks_of(run, &range, &crossbeam_epoch::pin())?,
+            open: blocks_of(run, &range, &epoch::pin())?,
             run: Arc::clone(run),
             range,
             direction,
@@ -90,7 +91,7 @@ impl RunCursor {
             self.window.forget();
         }
         self.span = 0..0;
-        self.open = blocks_of(&self.run, &range, &crossbeam_epoch::pin())?;
+        self.open = blocks_of(&self.run, &range, &epoch::pin())?;
         self.range = range;
         Ok(())
     }
@@ -127,7 +128,7 @@ impl RunCursor {
     }
 
     fn is_cached(&self, block: u32) -> bool {
-        self.run.cached().cached(block, &crossbeam_epoch::pin()).is_some()
+        self.run.cached().cached(block, &epoch::pin()).is_some()
     }
 
     /// The open block that comes next.

@@ -1,11 +1,11 @@
 //! What an engine asks before it moves anything: how much of a run lies in a range. The answer
 //! comes from the index alone and is an estimate by blocks.
 
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::run::read::lookup::Run;
 use crate::run::read::stream::blocks_of;
-use crossbeam_epoch::Guard;
 use std::ops::Range;
 
 impl Run {

@@ -11,8 +11,8 @@
 //! Thread-safety: a `Run` is immutable; everything may be called from any thread.
 
 use crate::base::bytes::Value;
-use crate::base::checksum::KeyHash;
 use crate::base::codec::Decoder;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
@@ -21,11 +21,11 @@ use crate::base::sync::Arc;
 use crate::kernels::bloom::LINE_BYTES;
 use crate::kernels::prefetch::prefetch_read;
 use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place};
+use crate::run::read::filter::RunFilter;
 use crate::run::reference::{BlockSpan, RunRef};
 use crate::storage::Storage;
-use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
-use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
-use crossbeam_epoch::Guard;
+use crate::storage::block::{BlockKind, DATA_FILE};
+use crate::storage::cache::{CachedBlock, CachedExtent, Heat, Presence, Priority};
 
 /// The lines that header, heads and slots of a block of usual records take.
 const HEADER_LINES: usize = 4;
@@ -51,17 +51,6 @@ impl From<Update<'_>> for RunHit {
     }
 }
 
-/// What a filter says as far as it is in memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FilterState {
-    /// The run does not have the key.
-    No,
-    /// The run may have the key.
-    Maybe,
-    /// This block of the run's extent must be loaded to know.
-    Missing(u32),
-}
-
 /// Where a key would be, as far as the index is in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Located {
@@ -76,7 +65,8 @@ pub enum Located {
 /// An open run.
 pub struct Run {
     storage: Arc<Storage>,
-    cached: Arc<CachedExtent>,
+    cached: CachedExtent,
+    filter: RunFilter,
     reference: RunRef,
 }
 
@@ -85,7 +75,8 @@ impl Run {
     #[must_use]
     pub fn open(storage: &Arc<Storage>, reference: RunRef) -> Arc<Self> {
         let cached = storage.cached(reference.extent, reference.generation);
-        Arc::new(Self { storage: Arc::clone(storage), cached, reference })
+        let filter = RunFilter::new(&reference, &cached);
+        Arc::new(Self { storage: Arc::clone(storage), cached, filter, reference })
     }
 
     /// What it was opened with.
@@ -94,7 +85,7 @@ impl Run {
     }
 
     /// Its blocks in the cache, to load many at once.
-    pub fn cached(&self) -> &Arc<CachedExtent> {
+    pub fn cached(&self) -> &CachedExtent {
         &self.cached
     }
 
@@ -113,42 +104,18 @@ impl Run {
         move |error| error.at(DATA_FILE, offset)
     }
 
-    /// False if the filter knows that the key of `hash` is not there. `bytes` is the block that
-    /// [`Run::filter_block`] names: what `load_many` returned. (A full cache may not keep what was
-    /// loaded, so asking it again would not always help.)
-    pub fn may_contain_in(&self, hash: KeyHash, bytes: &[u8]) -> bool {
-        self.filter_block(hash).is_none_or(|block| self.probe(block, bytes, hash))
+    /// Its filter.
+    pub fn filter(&self) -> &RunFilter {
+        &self.filter
     }
 
-    /// Asks for the memory that the filter's answer for `hash` stands in.
+    /// Asks for the memory that a walk through the index begins with.
     #[inline]
-    pub fn prefetch_filter(&self, hash: KeyHash, guard: &Guard) {
-        let block = self.filter_block(hash);
-        if let Some(bytes) = block.and_then(|block| self.cached.cached(block, guard)) {
+    pub fn prefetch_root(&self, guard: &Guard) {
+        if let Some(bytes) = self.cached.cached(self.reference.root().first, guard) {
             prefetch_read(bytes.as_ptr());
-            self.reference.filter.prefetch(&bytes, hash);
+            prefetch_read(bytes[LINE_BYTES..].as_ptr());
         }
-    }
-
-    /// What the filter says without reading anything.
-    pub fn filter_state(&self, hash: KeyHash, guard: &Guard) -> FilterState {
-        let Some(block) = self.filter_block(hash) else { return FilterState::Maybe };
-        let Some(bytes) = self.cached.cached(block, guard) else {
-            return FilterState::Missing(block);
-        };
-        if self.probe(block, &bytes, hash) { FilterState::Maybe } else { FilterState::No }
-    }
-
-    /// The block of the extent that the filter keeps `hash` in; `None` without a filter.
-    pub fn filter_block(&self, hash: KeyHash) -> Option<u32> {
-        Some(self.reference.filter_start() + self.reference.filter.block_of(hash)?)
-    }
-
-    /// A block that is no filter knows nothing: no reason to refuse the key.
-    fn probe(&self, block: u32, bytes: &[u8], hash: KeyHash) -> bool {
-        self.reference.filter.prefetch(bytes, hash);
-        expect_kind(bytes, BlockKind::Filter, self.block_no(block)).is_err()
-            || self.reference.filter.may_contain(bytes, hash)
     }
 
     /// The span that has `key` if any has; `None` if the key is less than every key of the run.
@@ -219,12 +186,12 @@ impl Run {
         blocks.min().unwrap_or_default()
     }
 
-    /// True if the blocks that would have `key` are in memory, and the index that says so.
-    pub fn has_cached(&self, key: &[u8], guard: &Guard) -> bool {
+    /// How hot the block is that would have `key`, if it is in memory, and the index that says so.
+    pub fn heat(&self, key: &[u8], guard: &Guard) -> Option<Heat> {
         match self.locate_cached(key, guard) {
-            Ok(Located::Span(span)) => self.presence(span) != Presence::Absent,
+            Ok(Located::Span(span)) => self.cached.heat(span.first),
             // Damage is told to who reads it.
-            Ok(Located::Missing(_) | Located::Absent) | Err(_) => false,
+            Ok(Located::Missing(_) | Located::Absent) | Err(_) => None,
         }
     }
 
@@ -292,7 +259,7 @@ impl Run {
         }
         let indexes = span.first..span.end();
         let blocks = if fetch == Fetch::Load {
-            let wanted: Vec<_> = indexes.map(|index| (&*self.cached, index)).collect();
+            let wanted: Vec<_> = indexes.map(|index| (&self.cached, index)).collect();
             self.storage.load_many(&wanted, priority(kind), guard)?
         } else {
             let found: Option<Vec<_>> =

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod estimate;
+mod filter;
 mod large;
 pub(in crate::run) mod lookup;
 mod steps;
@@ -10,6 +11,7 @@ mod verify;
 mod window;
 
 pub use cursor::RunCursor;
-pub use lookup::{FilterState, Located, Run, RunHit};
+pub use filter::{FilterState, RunFilter};
+pub use lookup::{Located, Run, RunHit};
 pub use stream::RunStream;
 pub use verify::RunReport;

@@ -9,6 +9,7 @@
 //! the range are read: the index (through the cache) says where it begins and ends.
 
 use crate::base::budget::{OwnedSlab, Use};
+use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
@@ -18,7 +19,6 @@ use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::storage::block::BlockKind;
-use crossbeam_epoch::Guard;
 use std::ops::{Bound, Range};
 
 const SLAB_BLOCKS: u32 = 64;
@@ -46,7 +46,7 @@ pub struct RunStream {
 impl RunStream {
     /// The entries of `run` within `range`, standing on the first.
     pub fn new(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
-        let blocks = blocks_of(run, &range, &crossbeam_epoch::pin())?;
+        let blocks = blocks_of(run, &range, &epoch::pin())?;
         let mut stream = Self {
             run: Arc::clone(run),
             range,

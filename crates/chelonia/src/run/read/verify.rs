@@ -3,6 +3,7 @@
 //! The walk reads the device, not the cache. Each damaged block is a finding, once, and the walk
 //! goes on behind it; what can't be told any more because of it is not reported again.
 
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{LargeRef, Update};
@@ -266,7 +267,7 @@ impl Run {
 
     /// The first key of every span must lead a lookup to that span, through all levels.
     fn verify_descents(&self, seen: &Seen, report: &mut dyn RunReport) {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         for (span, (first, last)) in seen.spans.iter().zip(&seen.edges) {
             for key in [first, last] {
                 match self.locate(key, &guard) {

@@ -8,7 +8,7 @@ use crate::run::{Run, RunOptions};
 use crate::storage::block::BlockKind;
 
 #[test]
-fn a_block_holds_31_usual_records() {
+fn a_block_holds_32_usual_records() {
     let storage = storage();
     let mut rng = Rng::new(1);
     let model: Model = (0..30_000)
@@ -16,7 +16,8 @@ fn a_block_holds_31_usual_records() {
         .collect();
     let reference = build(&storage, &model, RunOptions::default());
     let blocks = u64::from(reference.data_blocks);
-    assert!(reference.entries > (blocks - 1) * 31, "{} in {blocks}", reference.entries);
+    // In a few blocks the keys share no prefix.
+    assert!(reference.entries * 100 > blocks * 3160, "{} in {blocks}", reference.entries);
     // Index, filter and all take less than 3% on top.
     assert!(u64::from(reference.extent.blocks) * 100 <= blocks * 103);
     assert_eq!(reference.index_levels, 2);

@@ -5,6 +5,7 @@ mod layout;
 mod model;
 
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::KeyRange;
@@ -15,7 +16,6 @@ use crate::filters::FilterKind;
 use crate::run::{Run, RunBuilder, RunHit, RunOptions, RunRef, RunReport};
 use crate::storage::Storage;
 use crate::storage::cache::Priority;
-use crossbeam_epoch::Guard;
 use std::collections::BTreeMap;
 
 /// What a model entry says.
@@ -111,9 +111,9 @@ pub fn verify(run: &Run) -> Report {
 
 /// A point lookup: filter, index, one data span.
 pub fn get(run: &Run, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Option<RunHit>> {
-    if let Some(block) = run.filter_block(hash) {
+    if let Some(block) = run.filter().block_of(hash) {
         let bytes = run.cached().block(block, Priority::Filter, guard)?;
-        if !run.may_contain_in(hash, &bytes) {
+        if !run.filter().may_contain_in(hash, &bytes) {
             return Ok(None);
         }
     }

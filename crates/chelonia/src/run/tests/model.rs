@@ -4,6 +4,7 @@ use super::{
     Model, Owned, add_all, below, build, drain, expected, get, large, options, storage, verify,
 };
 use crate::base::checksum::KeyHash;
+use crate::base::epoch;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::rng::Rng;
@@ -20,6 +21,8 @@ use std::ops::Bound;
 enum Shape {
     /// 8-byte random keys, small values.
     Random,
+    /// Records of one size with a few others between, and a long stretch of tombstones.
+    Alike,
     /// A few bytes of alphabet 2, so that keys are prefixes of others; empty values.
     Dense,
     /// Long shared prefixes, tails of all lengths.
@@ -34,8 +37,9 @@ enum Shape {
     Mixed,
 }
 
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 8] = [
     Shape::Random,
+    Shape::Alike,
     Shape::Dense,
     Shape::Prefixed,
     Shape::Medium,
@@ -53,6 +57,10 @@ fn filled(rng: &mut Rng, len: usize) -> Vec<u8> {
 fn key(rng: &mut Rng, shape: Shape) -> Vec<u8> {
     match shape {
         Shape::Random | Shape::Medium => filled(rng, 8),
+        Shape::Alike => {
+            let len = if rng.one_in(60) { below(rng, 12) } else { 5 };
+            filled(rng, len)
+        }
         Shape::Dense => {
             let len = below(rng, 14);
             (0..len).map(|_| u8::try_from(rng.below(2)).unwrap() * 255).collect()
@@ -85,6 +93,10 @@ fn key(rng: &mut Rng, shape: Shape) -> Vec<u8> {
 }
 
 fn update(rng: &mut Rng, shape: Shape) -> Owned {
+    if matches!(shape, Shape::Alike) {
+        let len = if rng.one_in(60) { below(rng, 90) } else { 20 };
+        return Owned::Put(filled(rng, len));
+    }
     if rng.one_in(9) {
         return Owned::Delete;
     }
@@ -92,7 +104,7 @@ fn update(rng: &mut Rng, shape: Shape) -> Owned {
         return Owned::Large(large(rng));
     }
     let len = match shape {
-        Shape::Random | Shape::Prefixed => below(rng, 250),
+        Shape::Random | Shape::Alike | Shape::Prefixed => below(rng, 250),
         Shape::Dense => 0,
         Shape::Medium => 300 + below(rng, 2800),
         Shape::LongSeparators => below(rng, 10),
@@ -104,7 +116,12 @@ fn update(rng: &mut Rng, shape: Shape) -> Owned {
 
 fn model(seed: u64, shape: Shape, count: usize) -> Model {
     let mut rng = Rng::new(seed);
-    (0..count).map(|_| (key(&mut rng, shape), update(&mut rng, shape))).collect()
+    let mut model: Model =
+        (0..count).map(|_| (key(&mut rng, shape), update(&mut rng, shape))).collect();
+    if matches!(shape, Shape::Alike) {
+        model.range_mut(vec![40]..vec![90]).for_each(|(_, update)| *update = Owned::Delete);
+    }
+    model
 }
 
 fn counts(shape: Shape) -> [usize; 4] {
@@ -113,7 +130,7 @@ fn counts(shape: Shape) -> [usize; 4] {
         Shape::LongSeparators => [1, 3, 40, 300],
         Shape::Mixed => [1, 2, 50, 300],
         Shape::Medium => [1, 7, 100, 900],
-        Shape::Random | Shape::Dense | Shape::Prefixed => [1, 5, 400, 6000],
+        Shape::Random | Shape::Alike | Shape::Dense | Shape::Prefixed => [1, 5, 400, 6000],
     }
 }
 
@@ -156,12 +173,12 @@ fn probe_range(rng: &mut Rng, model: &Model, shape: Shape) -> KeyRange {
 
 fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng: &mut Rng) {
     for (key, update) in model {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         let hit = get(run, key, storage.key_hash(key), &guard).unwrap();
         assert!(update.is_hit(&hit.unwrap()), "{shape:?}");
     }
     for _ in 0..300 {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         let key = probe_key(rng, model, shape);
         let hash = storage.key_hash(&key);
         let hit = get(run, &key, hash, &guard).unwrap();
@@ -176,14 +193,14 @@ fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng:
 
 /// The lookup in steps, as a tree makes it for many keys at once.
 fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<crate::run::RunHit> {
-    let guard = crossbeam_epoch::pin();
-    let maybe = match run.filter_state(hash, &guard) {
+    let guard = epoch::pin();
+    let maybe = match run.filter().state(hash, &guard) {
         FilterState::No => false,
         FilterState::Maybe => true,
         FilterState::Missing(block) => {
-            let wanted = [(&**run.cached(), block)];
+            let wanted = [(run.cached(), block)];
             let blocks = storage.load_many(&wanted, Priority::Filter, &guard).unwrap();
-            run.may_contain_in(hash, &blocks[0])
+            run.filter().may_contain_in(hash, &blocks[0])
         }
     };
     if !maybe {
@@ -203,7 +220,7 @@ fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<cr
 }
 
 fn wanted(run: &Run, span: crate::run::BlockSpan) -> Vec<(&CachedExtent, u32)> {
-    (span.first..span.end()).map(|block| (&**run.cached(), block)).collect()
+    (span.first..span.end()).map(|block| (run.cached(), block)).collect()
 }
 
 fn check_range(run: &Arc<Run>, model: &Model, range: &KeyRange) {
@@ -333,7 +350,7 @@ fn estimates_follow_the_keys() {
     let storage = storage();
     let model = model(3, Shape::Random, 20_000);
     let run = Run::open(&storage, build(&storage, &model, RunOptions::default()));
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     for part in 1..=8_u8 {
         let range = KeyRange::half_open(&[], Some(&[part * 16]));
         let share = run.share_in(&range, &guard).unwrap();
@@ -423,6 +440,6 @@ fn cursors_that_start_together_read_together_and_feed_the_cache() {
             assert_eq!(cursor.key(), model.keys().next().map(Vec::as_slice));
         }
     }
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     assert!((0..4).all(|block| runs[1].cached().cached(block, &guard).is_some()));
 }

@@ -12,58 +12,109 @@
 
 #![expect(unsafe_code, reason = "an island: frames are shared with readers through raw memory")]
 
-use super::frames::FrameNo;
+use super::frames::{FrameNo, Frames, Heat};
 use super::state::{Slots, ghost_of};
 use super::{Cache, Presence, Priority};
-use crate::base::budget::Charge;
-use crate::base::epoch::check_collector;
+use crate::base::budget::{Charge, Use};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::split::Side;
-use crate::base::sync::{Arc, Ordering};
-use crate::storage::block::DATA_FILE;
+use crate::base::sync::{Arc, AtomicU32, Ordering};
+use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::io::AlignedBuffer;
-use crossbeam_epoch::Guard;
 use std::ops::Deref;
 
-/// An extent with its place in the cache. Dropping it gives its frames back.
-pub struct CachedExtent {
-    pub(super) cache: Arc<Cache>,
-    pub(super) extent: Extent,
-    pub(super) generation: Generation,
-    pub(super) slots: Slots,
-    pub(super) _charge: Charge,
+/// What is beside a block in one piece of so many is read with it while there is much room: a read
+/// of 64 KiB takes about twice as long as one of 4.
+const AROUND_BLOCKS: u32 = 16;
+
+/// The blocks of an extent as far as they are cached, for who must find one fast: nothing else of
+/// the extent is looked at. When the extent is gone nothing is found.
+#[derive(Clone)]
+pub struct CachedBlocks {
+    cache: Arc<Cache>,
+    slots: Slots,
 }
 
-impl CachedExtent {
+impl CachedBlocks {
     /// Block `index` of the extent, if it is cached. No I/O, no lock.
     #[inline]
     #[must_use]
-    pub fn cached<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
-        check_collector(guard);
+    pub fn get<'g>(&'g self, index: u32, _: &'g Guard) -> Option<CachedBlock<'g>> {
         // Acquire: the number was published after the block was loaded.
         let number = self.slots.get(index as usize)?.load(Ordering::Acquire);
         let frame = number.checked_sub(1)?;
         let address = self.cache.frames.hit(frame).cast::<[u8; BLOCK_BYTES]>();
-        // SAFETY: the frame was Cached after `guard` pinned the default collector's epoch, so it
-        // stays Cached or Limbo while `guard` lives: its memory is initialised, nobody writes it,
-        // and its slab stays, as the head of this file explains. `'g` is within the life of the
-        // guard and of `self`, which keeps the cache.
+        // SAFETY: the frame was Cached after the guard pinned the epoch, so it stays Cached or
+        // Limbo while that lives: its memory is initialised, nobody writes it, and its slab stays,
+        // as the head of this file explains. `'g` is within the life of the guard and of `self`,
+        // which keeps the cache.
         let block = unsafe { &*address };
         Some(CachedBlock(Block::Frame(block)))
+    }
+}
+
+/// An extent with its place in the cache. Dropping it gives its frames back.
+pub struct CachedExtent {
+    pub(super) blocks: CachedBlocks,
+    pub(super) extent: Extent,
+    pub(super) generation: Generation,
+    _charge: Charge,
+}
+
+impl CachedExtent {
+    /// An extent of which nothing is cached yet.
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        extent: Extent,
+        generation: Generation,
+        charge: Charge,
+    ) -> Self {
+        let slots: Slots = (0..extent.blocks).map(|_| AtomicU32::new(0)).collect();
+        Self { blocks: CachedBlocks { cache, slots }, extent, generation, _charge: charge }
+    }
+
+    /// Its blocks as far as they are cached, to be kept where lookups come by.
+    #[must_use]
+    pub fn blocks(&self) -> &CachedBlocks {
+        &self.blocks
+    }
+
+    pub(super) fn cache(&self) -> &Arc<Cache> {
+        &self.blocks.cache
+    }
+
+    fn slots(&self) -> &Slots {
+        &self.blocks.slots
+    }
+
+    /// Block `index` of the extent, if it is cached. No I/O, no lock.
+    #[inline]
+    #[must_use]
+    pub fn cached<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        self.blocks.get(index, guard)
     }
 
     /// Whether block `index` is cached, and for how long. That is no use of it.
     #[inline]
     #[must_use]
     pub fn presence(&self, index: u32) -> Presence {
-        let number = self.slots.get(index as usize).map_or(0, |slot| slot.load(Ordering::Relaxed));
-        match number.checked_sub(1).map(|frame| self.cache.frames.rounds_left(frame)) {
+        let number =
+            self.slots().get(index as usize).map_or(0, |slot| slot.load(Ordering::Relaxed));
+        match number.checked_sub(1).map(|frame| self.cache().frames.heat_of(frame).rounds_left()) {
             None => Presence::Absent,
             Some(0) => Presence::Fading,
             Some(_) => Presence::Settled,
         }
+    }
+
+    /// How hot block `index` is, if it is cached. That is no use of it.
+    #[must_use]
+    pub fn heat(&self, index: u32) -> Option<Heat> {
+        let number = self.slots().get(index as usize)?.load(Ordering::Relaxed);
+        number.checked_sub(1).map(|frame| self.cache().frames.heat_of(frame))
     }
 
     /// Block `index` of the extent, read and verified if it is not cached.
@@ -89,33 +140,75 @@ impl CachedExtent {
     ) -> Result<CachedBlock<'g>> {
         let number = self.number(index)?;
         self.count_ghost(index);
-        let mut target = self.cache.target(priority, guard);
-        self.cache.file.read_blocks(number, self.generation, target.bytes_mut())?;
+        if priority == Priority::Data
+            && self.cache().budget.is_roomy()
+            && let Some(block) = self.load_around(index, guard)
+        {
+            return Ok(block);
+        }
+        let mut target = self.cache().target(priority, guard);
+        self.cache().file.read_blocks(number, self.generation, target.bytes_mut())?;
+        priority.check(target.bytes_mut(), number)?;
         Ok(self.publish(index, target, priority, guard))
+    }
+
+    /// Reads block `index` and those beside it that are missing too, and keeps them all: an empty
+    /// cache is filled by large reads instead of many small ones. `None` if the block cannot be had
+    /// that way.
+    fn load_around<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        let missing = |block: &u32| self.presence(*block) == Presence::Absent;
+        let home = index - index % AROUND_BLOCKS;
+        let home = home..home.saturating_add(AROUND_BLOCKS).min(self.extent.blocks);
+        let before = (home.start..index).rev().take_while(missing).count();
+        let after = (index..home.end).take_while(missing).count();
+        let first = index - u32::try_from(before).ok()?;
+        let bytes = (before + after) * BLOCK_BYTES;
+        let _charge = self.cache().budget.charge(Use::Work, bytes as u64);
+        let mut blocks = AlignedBuffer::new(bytes);
+        let mut found = None;
+        let mut place = first..;
+        let start = self.number(first).ok()?;
+        let read = self.cache().file.read_each(start, self.generation, &mut blocks, &mut |block| {
+            let place = place.next().unwrap_or(u32::MAX);
+            match block {
+                Ok(block) if place == index => {
+                    let mut target = self.cache().target(Priority::Data, guard);
+                    target.bytes_mut().copy_from_slice(block);
+                    found = Some(self.publish(index, target, Priority::Data, guard));
+                }
+                Ok(block) if block[8] == BlockKind::Data as u8 => {
+                    self.insert(place, block, Priority::Data, guard);
+                }
+                // Damage is told to who wants the block.
+                Ok(_) | Err(_) => {}
+            }
+        });
+        read.ok()?;
+        found
     }
 
     /// Puts a copy of block `index`, which the caller read around the cache and which was verified,
     /// or which the caller wrote, into the cache, if there is room.
-    pub fn insert(&self, index: u32, block: &[u8], priority: Priority, guard: &Guard) {
+    pub fn insert(&self, index: u32, block: &[u8], heat: impl Into<Heat>, guard: &Guard) {
         if index >= self.extent.blocks || self.cached(index, guard).is_some() {
             return;
         }
-        if let Some(mut frame) = self.cache.frame(guard) {
+        if let Some(mut frame) = self.cache().frame(guard) {
             frame.bytes_mut().copy_from_slice(block);
-            self.publish(index, Target::Frame(frame), priority, guard);
+            self.publish(index, Target::Frame(frame), heat, guard);
         }
     }
 
     /// Counts a miss of block `index`, which the caller reads around the cache for a scan.
     pub fn count_miss(&self, index: u32) {
-        self.cache.count_miss(Priority::Scan);
+        self.cache().count_miss(Priority::Scan);
         self.count_ghost(index);
     }
 
     /// Block `index` has to be read: a larger cache might have had it.
     pub(super) fn count_ghost(&self, index: u32) {
-        let name = ghost_of(&self.slots[index as usize]);
-        self.cache.budget.split().missed(Side::Blocks, name);
+        let name = ghost_of(&self.slots()[index as usize]);
+        self.cache().budget.split().missed(Side::Blocks, name);
     }
 
     /// Where block `index` is in the file.
@@ -132,28 +225,26 @@ impl CachedExtent {
         &'g self,
         index: u32,
         target: Target<'_>,
-        priority: Priority,
-        guard: &'g Guard,
+        heat: impl Into<Heat>,
+        _: &'g Guard,
     ) -> CachedBlock<'g> {
         let loading = match target {
             Target::Owned(buffer) => return CachedBlock(Block::Owned(Arc::new(buffer))),
             Target::Frame(loading) => loading,
         };
-        let (left, most) = priority.heats();
         let frame = loading.frame;
-        self.cache.frames.set_heat(frame, left, most);
+        self.cache().frames.set_heat(frame, heat.into());
         // The frame is the state's from here on, whether it is published or not.
         std::mem::forget(loading);
-        let mut state = self.cache.state.lock();
+        let mut state = self.cache().state.lock();
         // If another was first the slot holds his, which is the same block.
-        state.publish(frame, &self.slots, index);
+        state.publish(frame, self.slots(), index);
         // Under the lock, so that the clock cannot take it away before it is found.
-        let number = self.slots[index as usize].load(Ordering::Acquire);
+        let number = self.slots()[index as usize].load(Ordering::Acquire);
         drop(state);
-        check_collector(guard);
-        let address = self.cache.frames.address(number - 1).cast::<[u8; BLOCK_BYTES]>();
-        // SAFETY: the slot named the frame while the state was locked, which is after `guard` was
-        // pinned; see `cached`.
+        let address = self.cache().frames.address(number - 1).cast::<[u8; BLOCK_BYTES]>();
+        // SAFETY: the slot named the frame while the state was locked, which is after the guard
+        // was made; see `cached`.
         CachedBlock(Block::Frame(unsafe { &*address }))
     }
 }
@@ -161,7 +252,7 @@ impl CachedExtent {
 impl Drop for CachedExtent {
     fn drop(&mut self) {
         // Whoever needs frames next tells epochs of those that are retired here.
-        self.cache.state.lock().detach(&self.slots);
+        self.cache().state.lock().detach(self.slots());
     }
 }
 
@@ -195,6 +286,16 @@ impl Deref for CachedBlock<'_> {
             Block::Owned(buffer) => buffer,
         }
     }
+}
+
+/// Copies a block, and how hot it is, to another frame. For who holds the lock under which `from`
+/// is Cached and `to` was taken from the free ones.
+pub(super) fn copy_frame(frames: &Frames, from: FrameNo, to: FrameNo) {
+    frames.set_heat(to, frames.heat_of(from));
+    let (from, to) = (frames.address(from), frames.address(to));
+    // SAFETY: both are frames of slabs that the lock keeps, and are different; nobody writes a
+    // Cached one, and nobody but the caller knows one that he has just taken.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_BYTES) };
 }
 
 /// Where a block is read to.

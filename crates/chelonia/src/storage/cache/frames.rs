@@ -9,8 +9,8 @@
 //!   place:   address of its slab (null: none) | 64 heats
 //! ```
 //!
-//! A *heat* says how many rounds of the clock a frame survives: the low half of the byte is what is
-//! left, the high half what a use sets it back to. It is a hint: races lose a use, no more.
+//! A *heat* says how many rounds of the clock a frame survives ([`Heat`]). It is a hint: races lose
+//! a use, no more.
 //!
 //! Invariants:
 //! 1. A place's slab changes only while all its frames are free and in nobody's hands (the state
@@ -38,8 +38,28 @@ const _: () = assert!((PLACES_MAX as u64) * (PLACE_FRAMES as u64) < u32::MAX as 
 /// A number of a frame.
 pub(super) type FrameNo = u32;
 
+/// How long a block stays: the low half is how many rounds of the clock it survives, to which each
+/// use adds one, up to the high half.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Heat(u8);
+
 /// The low half of a heat.
 const LEFT: u8 = 0x0f;
+
+impl Heat {
+    /// `left` rounds now, and at most `most` (below 16).
+    pub(super) const fn new(left: u8, most: u8) -> Self {
+        Self((most << 4) | (left & LEFT))
+    }
+
+    pub(super) fn rounds_left(self) -> u8 {
+        self.0 & LEFT
+    }
+
+    fn most(self) -> u8 {
+        self.0 >> 4
+    }
+}
 
 /// One place as readers see it.
 struct Place {
@@ -78,43 +98,43 @@ impl Frames {
         address_in(self.place(place), within)
     }
 
-    /// The address of a frame that is used: its heat is what a use sets it back to. Written only if
-    /// that changes it, so that hot frames stay shared between processors.
+    /// The address of a frame that is used, which makes it hotter. Written only if that changes it,
+    /// so that hot frames stay shared between processors.
     #[inline]
     pub(super) fn hit(&self, frame: FrameNo) -> *mut u8 {
         let (place, within) = place_of(frame);
         let place = self.place(place);
         if let Some(place) = place {
             let heat = &place.heats[within];
-            let now = heat.load(Ordering::Relaxed);
-            if now & LEFT != now >> 4 {
-                heat.store((now & !LEFT) | (now >> 4), Ordering::Relaxed);
+            let now = Heat(heat.load(Ordering::Relaxed));
+            if now.rounds_left() < now.most() {
+                heat.store(now.0 + 1, Ordering::Relaxed);
             }
         }
         address_in(place, within)
     }
 
-    /// The heat a frame starts with: `left` now, `most` after a use.
-    pub(super) fn set_heat(&self, frame: FrameNo, left: u8, most: u8) {
-        if let Some(heat) = self.heat(frame) {
-            heat.store((most << 4) | (left & LEFT), Ordering::Relaxed);
+    /// The heat a frame starts with.
+    pub(super) fn set_heat(&self, frame: FrameNo, heat: Heat) {
+        if let Some(own) = self.heat(frame) {
+            own.store(heat.0, Ordering::Relaxed);
         }
     }
 
     /// A round of the clock: true if the frame was cold already, else it is colder now.
     pub(super) fn cool(&self, frame: FrameNo) -> bool {
-        let Some(heat) = self.heat(frame) else { return true };
-        let now = heat.load(Ordering::Relaxed);
-        if now & LEFT == 0 {
+        let Some(own) = self.heat(frame) else { return true };
+        let now = Heat(own.load(Ordering::Relaxed));
+        if now.rounds_left() == 0 {
             return true;
         }
-        heat.store(now - 1, Ordering::Relaxed);
+        own.store(now.0 - 1, Ordering::Relaxed);
         false
     }
 
-    /// How many rounds the frame has left.
-    pub(super) fn rounds_left(&self, frame: FrameNo) -> u8 {
-        self.heat(frame).map_or(0, |heat| heat.load(Ordering::Relaxed) & LEFT)
+    /// How hot the frame is.
+    pub(super) fn heat_of(&self, frame: FrameNo) -> Heat {
+        self.heat(frame).map_or_else(Heat::default, |own| Heat(own.load(Ordering::Relaxed)))
     }
 
     #[inline]
@@ -179,14 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn heat_falls_by_rounds_and_comes_back_by_use() {
+    fn heat_falls_by_rounds_and_rises_by_uses() {
         let frames = Frames::new();
         frames.set_memory(0, std::ptr::dangling_mut());
-        frames.set_heat(5, 1, 3);
+        frames.set_heat(5, Heat::new(1, 3));
         assert!(!frames.cool(5));
         assert!(frames.cool(5));
-        let _ = frames.hit(5);
-        assert_eq!(frames.rounds_left(5), 3);
+        for left in [1, 2, 3, 3] {
+            let _ = frames.hit(5);
+            assert_eq!(frames.heat_of(5), Heat::new(left, 3));
+        }
         assert!(!frames.cool(5) && !frames.cool(5) && !frames.cool(5) && frames.cool(5));
     }
 }

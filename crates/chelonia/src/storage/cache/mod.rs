@@ -14,12 +14,13 @@
 //!     |                                                         v
 //!     '------- epochs passed: release ----------------------- Limbo (no slot names it)
 //!
-//!    a draining place whose 64 frames are all Free gives its slab back to the budget
+//!    a draining place whose 64 frames are all Free gives its slab back to the budget; what is hot
+//!    in it is copied to free frames of other places
 //! ```
 //!
 //! Who moves: the loading thread (take_free, publish), whoever misses and finds too few spare
 //! frames (the clock), the budget through [`Reclaim`] or `trim` (draining), the last holder of an
-//! extent (its drop), and deferred functions of `crossbeam_epoch` (release). What may be trusted:
+//! extent (its drop), and functions deferred to the end of epochs (release). What may be trusted:
 //! in `Loading` the loader alone writes the memory; in `Cached` nobody writes it; in `Limbo`
 //! readers of the time before may still read it, nobody writes it; in `Free` nobody touches it.
 //!
@@ -27,8 +28,7 @@
 //! both the guard and the extent. A frame leaves `Limbo` by a function deferred after its slot was
 //! cleared; that runs only when every guard of the time is gone. So a frame that a reader found in
 //! a slot is not written, and its slab not given back, before the reader unpins. The extent keeps
-//! the cache, and so the slabs, alive. Guards of other collectors would protect nothing and are
-//! refused.
+//! the cache, and so the slabs, alive. There are no guards of other collectors (`base::epoch`).
 //!
 //! Invariants:
 //! 1. Lock order: the cache's lock, then the budget's. Under the cache's lock nothing is pinned,
@@ -46,18 +46,21 @@ mod frames;
 mod state;
 
 use crate::base::budget::{Budget, Charge, Reclaim, Reclaimed, Use};
+use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
-use crate::base::ids::{Extent, Generation};
+use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
+pub use crate::base::split::Presence;
 use crate::base::split::Side;
-use crate::base::sync::{Arc, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, Weak};
+use crate::base::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, Weak};
+use crate::storage::block::{BlockKind, expect_kind};
 use crate::storage::data_file::{BlockRead, DataFile};
 use crate::storage::io::AlignedBuffer;
-use crossbeam_epoch::Guard;
-pub use extent::{CachedBlock, CachedExtent};
+pub use extent::{CachedBlock, CachedBlocks, CachedExtent};
 use extent::{LoadingFrame, Target};
-use frames::{FrameNo, Frames};
-use state::{PLACE_COST, Slots, State};
+pub use frames::Heat;
+use frames::{FrameNo, Frames, PLACE_FRAMES};
+use state::{PLACE_COST, State};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -78,27 +81,26 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Rounds of the clock that a new block survives, and one that was used again.
-    fn heats(self) -> (u8, u8) {
-        match self {
-            Priority::Scan => (0, 1),
-            Priority::Data => (1, 2),
-            Priority::Filter => (3, 4),
-            Priority::Index => (4, 6),
+    /// Fails if a block that was read as a part of a filter is none: probes trust that.
+    fn check(self, block: &[u8], number: BlockNo) -> Result<()> {
+        if self == Priority::Filter {
+            expect_kind(block, BlockKind::Filter, number)
+        } else {
+            Ok(())
         }
     }
 }
 
-/// Where a block is, and how long it will be.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
-pub enum Presence {
-    /// On the device only.
-    Absent,
-    /// In memory, and the next to go if it is not used.
-    Fading,
-    /// In memory for a while.
-    #[default]
-    Settled,
+impl From<Priority> for Heat {
+    /// How hot a new block is, and how hot uses can make it.
+    fn from(priority: Priority) -> Self {
+        match priority {
+            Priority::Scan => Heat::new(0, 1),
+            Priority::Data => Heat::new(1, 2),
+            Priority::Filter => Heat::new(5, 6),
+            Priority::Index => Heat::new(6, 8),
+        }
+    }
 }
 
 /// Figures of the cache.
@@ -164,17 +166,10 @@ impl Cache {
 
     /// The blocks of an extent, none of them cached yet.
     #[must_use]
-    pub fn extent(self: &Arc<Self>, extent: Extent, generation: Generation) -> Arc<CachedExtent> {
-        let slots: Slots = (0..extent.blocks).map(|_| AtomicU32::new(0)).collect();
+    pub fn extent(self: &Arc<Self>, extent: Extent, generation: Generation) -> CachedExtent {
         let bytes = u64::from(extent.blocks) * 4 + size_of::<CachedExtent>() as u64 + 32;
         let charge = self.budget.charge(Use::Metadata, bytes);
-        Arc::new(CachedExtent {
-            cache: Arc::clone(self),
-            extent,
-            generation,
-            slots,
-            _charge: charge,
-        })
+        CachedExtent::new(Arc::clone(self), extent, generation, charge)
     }
 
     /// Blocks of several extents, in the order asked; all that are missing are read together, each
@@ -191,7 +186,7 @@ impl Cache {
         // Of what is missing, the first request for it; and requests for what is asked for before.
         let (mut first, mut again) = (BTreeMap::new(), Vec::new());
         for (position, (extent, index)) in requests.iter().enumerate() {
-            if !std::ptr::eq(Arc::as_ptr(&extent.cache), self) {
+            if !std::ptr::eq(Arc::as_ptr(extent.cache()), self) {
                 return Err(Error::internal("an extent of another cache is asked for"));
             }
             found.push(extent.cached(*index, guard));
@@ -217,6 +212,9 @@ impl Cache {
             self.file.read_many(&mut reads)?;
         }
         drop(reads);
+        for (_, number, target) in &mut missing {
+            priority.check(target.bytes_mut(), *number)?;
+        }
         for (position, _, target) in missing {
             let (extent, index) = requests[position];
             found[position] = Some(extent.publish(index, target, priority, guard));
@@ -233,7 +231,7 @@ impl Cache {
         let state = self.state.lock();
         let counts = state.counts();
         CacheStats {
-            frames: (counts.places * frames::PLACE_FRAMES) as u64,
+            frames: (counts.places * PLACE_FRAMES) as u64,
             cached: counts.cached as u64,
             free: counts.free as u64,
             limbo: counts.limbo as u64,
@@ -350,10 +348,19 @@ impl Reclaim for Cache {
     fn reclaim_slab(&self) -> Reclaimed {
         let before = self.state.lock().withdrawn;
         for attempt in 0..RECLAIM_TRIES {
-            let guard = crossbeam_epoch::pin();
+            let guard = epoch::pin();
             let mut state = self.state.lock();
             let split = self.budget.split();
-            let leaving = if attempt == 0 { state.drain(&self.frames, split) } else { None };
+            let leaving = if attempt == 0 {
+                // What is hot in the place that goes needs other frames: those of what is cold,
+                // which will be free for the next place.
+                if state.spare() < state.reserve() + PLACE_FRAMES {
+                    state.evict(PLACE_FRAMES, &self.frames, split);
+                }
+                state.drain(&self.frames, split)
+            } else {
+                None
+            };
             let retired = state.take_retired();
             let counts = state.counts();
             let done = state.withdrawn > before;

@@ -9,6 +9,7 @@
 //! 2. A frame is `Cached` if and only if the slot it names holds its number + 1.
 //! 3. Frames of a draining place are never handed out; when all of them are free its slab leaves.
 
+use super::extent::copy_frame;
 use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, place_of};
 use crate::base::budget::OwnedSlab;
 use crate::base::checksum::identity;
@@ -263,12 +264,38 @@ impl State {
                 Frame::Free => self.counts.free -= 1,
                 Frame::Limbo => self.counts.limbo -= 1,
                 Frame::Cached { .. } => {
-                    self.take_away_for_room(frame_number(place, within), split);
+                    let frame = frame_number(place, within);
+                    if frames.heat_of(frame).rounds_left() == 0 || !self.relocate(frame, frames) {
+                        self.take_away_for_room(frame, split);
+                    }
                 }
                 Frame::Loading => unreachable!("places with a load under way are not drained"),
             }
         }
         self.withdraw_if_drained(place, frames)
+    }
+
+    /// Copies the block of a frame in a draining place to a free frame, which its slot names from
+    /// then on. False if none can be spared.
+    fn relocate(&mut self, frame: FrameNo, frames: &Frames) -> bool {
+        if self.counts.free <= self.reserve() / 2 {
+            return false;
+        }
+        let Some(target) = self.take_free() else { return false };
+        copy_frame(frames, frame, target);
+        let (place, within) = place_of(frame);
+        let state = std::mem::replace(&mut self.places[place].frames[within], Frame::Limbo);
+        let Frame::Cached { slots, index } = state else {
+            unreachable!("only cached frames are copied");
+        };
+        // Release: whoever reads the number sees the copy.
+        slots[index as usize].store(target + 1, Ordering::Release);
+        let (place, within) = place_of(target);
+        self.places[place].frames[within] = Frame::Cached { slots, index };
+        // One cached frame for another.
+        self.counts.loading -= 1;
+        self.retired.push(frame);
+        true
     }
 
     /// Of the next few places that can be drained, the one whose blocks are worth least.
@@ -285,7 +312,10 @@ impl State {
             }
             let worth = (0..PLACE_FRAMES)
                 .filter(|within| matches!(place.frames[*within], Frame::Cached { .. }))
-                .map(|within| 1 + u32::from(frames.rounds_left(frame_number(number, within))))
+                .map(|within| {
+                    let heat = frames.heat_of(frame_number(number, within));
+                    1 + u32::from(heat.rounds_left())
+                })
                 .sum();
             if best.is_none_or(|(least, _)| worth < least) {
                 best = Some((worth, number));

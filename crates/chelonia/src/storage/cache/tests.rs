@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::budget::{OwnedSlab, Reclaimed};
+use crate::base::epoch;
 use crate::base::limits::{BLOCK_BYTES_U64, SLAB_BYTES};
 use crate::base::rng::Rng;
 use crate::base::sync::AtomicBool;
@@ -28,7 +29,7 @@ fn write(storage: &Storage, blocks: u32) -> Arc<CachedExtent> {
         block.fill(content(allocation.generation, index));
     }
     storage.write_blocks(allocation.extent.start, allocation.generation, &mut bytes).unwrap();
-    storage.cached(allocation.extent, allocation.generation)
+    Arc::new(storage.cached(allocation.extent, allocation.generation))
 }
 
 /// A storage whose cache can have `slabs` slabs (and the bookkeeping a little more).
@@ -38,7 +39,7 @@ fn storage_with(slabs: u64) -> Arc<Storage> {
 }
 
 fn check(extent: &CachedExtent, index: u32) {
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     let block = extent.block(index, Priority::Data, &guard).unwrap();
     assert_content(&block, extent.generation, index);
 }
@@ -47,7 +48,7 @@ fn check(extent: &CachedExtent, index: u32) {
 fn a_block_is_read_once() {
     let storage = storage_with(4);
     let extent = write(&storage, 64);
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     assert!(extent.cached(3, &guard).is_none());
     assert_content(&extent.block(3, Priority::Data, &guard).unwrap(), extent.generation, 3);
     assert_content(&extent.cached(3, &guard).unwrap(), extent.generation, 3);
@@ -67,11 +68,11 @@ fn damage_is_told_and_not_cached() {
     let extent = write(&storage, 8);
     // The same place under another generation is stale.
     let stale = storage.cached(extent.extent, Generation(extent.generation.0 + 1));
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     let error = stale.block(2, Priority::Data, &guard).err().unwrap();
     assert_eq!(error.offset(), Some(extent.extent.offset() + 2 * BLOCK_BYTES_U64));
     assert!(stale.cached(2, &guard).is_none());
-    let wanted = [(&*extent, 1), (&*stale, 2), (&*extent, 3)];
+    let wanted = [(&*extent, 1), (&stale, 2), (&*extent, 3)];
     assert!(storage.load_many(&wanted, Priority::Data, &guard).is_err());
     let stats = storage.stats().cache;
     assert_eq!(stats.free, stats.frames, "frames of failed loads are free again");
@@ -82,7 +83,7 @@ fn many_are_loaded_together_in_order() {
     for slabs in [0, 1, 4] {
         let storage = storage_with(slabs);
         let (one, two) = (write(&storage, 50), write(&storage, 80));
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         one.block(7, Priority::Data, &guard).unwrap();
         let mut wanted: Vec<(&CachedExtent, u32)> = (0..80).map(|index| (&*two, index)).collect();
         wanted.extend([(&*one, 7), (&*one, 8), (&*one, 8)]);
@@ -101,18 +102,8 @@ fn many_are_loaded_together_in_order() {
 fn blocks_of_another_storage_are_refused() {
     let (mine, other) = (storage_with(1), storage_with(1));
     let extent = write(&other, 1);
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     assert!(mine.load_many(&[(&*extent, 0)], Priority::Data, &guard).is_err());
-}
-
-#[test]
-#[should_panic(expected = "guards come from crossbeam_epoch::pin")]
-fn guards_of_other_collectors_are_refused() {
-    let storage = storage_with(1);
-    let extent = write(&storage, 1);
-    let collector = crossbeam_epoch::Collector::new();
-    let guard = collector.register().pin();
-    let _ = extent.cached(0, &guard);
 }
 
 #[test]
@@ -139,11 +130,11 @@ fn indexes_survive_a_scan_of_data() {
     let storage = storage_with(2);
     let (index, data) = (write(&storage, 8), write(&storage, 1_000));
     for block in 0..8 {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         index.block(block, Priority::Index, &guard).unwrap();
     }
     for block in 0..1_000 {
-        let guard = crossbeam_epoch::pin();
+        let guard = epoch::pin();
         data.block(block, Priority::Scan, &guard).unwrap();
         if block % 100 == 0 {
             for block in 0..8 {
@@ -151,7 +142,7 @@ fn indexes_survive_a_scan_of_data() {
             }
         }
     }
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     assert!((0..8).all(|block| index.cached(block, &guard).is_some()));
 }
 
@@ -191,7 +182,7 @@ fn slabs_go_to_writes_and_come_back() {
 fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     let storage = storage_with(1);
     let extent = write(&storage, 64);
-    let guard = crossbeam_epoch::pin();
+    let guard = epoch::pin();
     let blocks: Vec<_> =
         (0..64).map(|index| extent.block(index, Priority::Data, &guard).unwrap()).collect();
     for _ in 0..10 {
@@ -217,7 +208,8 @@ fn a_lower_limit_shrinks_the_cache() {
     (0..400).for_each(|index| check(&extent, index));
     storage.budget().set_limit(2 * SLAB + (64 << 10));
     eventually(|| storage.trim_memory());
-    assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
+    // Less for a moment, if what other tests pin let several places wait to leave together.
+    assert!(storage.budget().used_by(Use::Cache) <= 2 * SLAB);
     (0..400).for_each(|index| check(&extent, index));
     assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
 }
@@ -255,7 +247,7 @@ fn readers_always_see_the_block_they_asked_for() {
                 let mut rng = Rng::new(seed);
                 while !stop.load(Ordering::Relaxed) {
                     let (one, two) = (pick(&mut rng), pick(&mut rng));
-                    let guard = crossbeam_epoch::pin();
+                    let guard = epoch::pin();
                     let mut wanted = Vec::new();
                     for _ in 0..rng.below(20) {
                         let index = u32::try_from(rng.below(60)).unwrap();

@@ -29,7 +29,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard};
-use crate::storage::block::{DATA_FILE, seal_all, verify_all};
+use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};
 use crate::storage::io::continued::ContinuedFile;
 use crate::storage::io::{File, ReadRequest};
 use std::ops::Deref;
@@ -183,6 +183,26 @@ impl DataFile {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         count_kinds(&self.counters.blocks_read, buffer);
         verify_all(buffer, self.salt, generation, first)
+    }
+
+    /// Fills `buffer` (whole blocks) from block `first` on and gives each to `take`, verified or
+    /// with what is wrong with it.
+    pub fn read_each(
+        &self,
+        first: BlockNo,
+        generation: Generation,
+        buffer: &mut [u8],
+        take: &mut dyn FnMut(Result<&[u8]>),
+    ) -> Result<()> {
+        let offset = byte_range(first, buffer.len())?;
+        self.whole().read_at(buffer, offset)?;
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        count_kinds(&self.counters.blocks_read, buffer);
+        for (block, number) in buffer.chunks_exact(BLOCK_BYTES).zip(first.0..) {
+            let verified = verify(block, self.salt, generation, BlockNo(number));
+            take(verified.map(|()| block));
+        }
+        Ok(())
     }
 
     /// Reads and verifies blocks in several places, several at a time where the system can.

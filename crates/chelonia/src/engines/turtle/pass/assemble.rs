@@ -23,9 +23,9 @@ impl Pass<'_, '_> {
                 None if rewritten => continue,
                 None => 0,
             };
-            parts.push(Part { level, ..part.clone() });
+            parts.push(part.at_level(level));
         }
-        Pivot { key: Arc::clone(&old.key), child: old.child.clone(), parts, toll: old.toll.clone() }
+        Pivot::new(Arc::clone(&old.key), old.child.clone(), parts, old.toll.clone())
     }
 
     pub(super) fn assemble_leaves(

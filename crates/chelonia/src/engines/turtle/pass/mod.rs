@@ -30,13 +30,13 @@ use super::plan::{self, Figures, Geometry};
 use super::residence::Residence;
 use super::shape::{self, LeafPlan, LevelPivot};
 use super::source::{self, Incoming, Selection, Source, Stretch};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::base::workers::Workers;
 use crate::merge::{Merge, Tombstones};
-use crossbeam_epoch::Guard;
 use std::collections::BTreeMap;
 
 mod assemble;
@@ -303,8 +303,8 @@ impl<'t, 'u> Pass<'t, 'u> {
         let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;
         let node = selection.node;
         let was_cached = |key: &[u8], guard: &Guard| match &node.pivots[node.pivot_of(key)].child {
-            Child::Leaf(leaf) => leaf.has_cached(key, guard),
-            Child::None | Child::Node(..) => false,
+            Child::Leaf(leaf) => leaf.heat(key, guard),
+            Child::None | Child::Node(..) => None,
         };
         let leaves =
             shape::write_leaves(self.output, &mut merge, plan, &self.geometry, &was_cached)?;

@@ -408,13 +408,13 @@ fn a_roll_back_gives_back_all_that_it_can() {
 #[test]
 fn neighbours_that_are_got_together_read_each_block_once() {
     let mut rng = Rng::new(14);
-    let options = TurtleOptions { leaf_bytes: 64 << 10, ..tiny() };
+    let options = TurtleOptions { leaf_bytes: 256 << 10, ..tiny() };
     let mut world = World::new(options, 1);
     world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
     world.reopen();
     let version = world.tree.version();
-    // The nodes, and the way to the leaf.
-    version.get(&key_of(400), world.storage.key_hash(&key_of(400))).unwrap();
+    // The nodes, and the way to the leaf; what is read brings along a few blocks beside it.
+    version.get(&key_of(1500), world.storage.key_hash(&key_of(1500))).unwrap();
     let keys: Vec<_> = (100..160).map(key_of).collect();
     let asked: Vec<_> =
         keys.iter().map(|key| (key.as_slice(), world.storage.key_hash(key))).collect();
