@@ -26,7 +26,7 @@
 #![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
 
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
-use crate::base::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region};
+use crate::base::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region, Span};
 use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
 
@@ -123,6 +123,9 @@ const WORK_PART: u64 = 16;
 /// There is much room if more than this part of the budget is not in use.
 const ROOMY_PART: u64 = 16;
 
+/// Who takes a slab beyond the limit lets others run so often, so that what is on its way arrives.
+const FORCED_PATIENCE: u32 = 64;
+
 /// Up to this part of the budget may be in use beyond it while a cache has slabs on their way back.
 const ON_THE_WAY_PART: u64 = 64;
 
@@ -212,8 +215,24 @@ impl Budget {
     /// A slab for writes: within the limit if there is room or a cache gives some up, else beyond
     /// it. Callers bound how often that happens by their own share.
     pub fn take_slab_forced(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
-        while self.is_short(0) && self.reclaim_any() == Reclaimed::Now {}
+        let mut patience = FORCED_PATIENCE;
+        while self.is_short(0) {
+            match self.reclaim_any() {
+                Reclaimed::Now => {}
+                // Whoever still sees what is on its way may wait for a processor.
+                Reclaimed::Soon if patience > 0 && self.is_far_over() => {
+                    patience -= 1;
+                    std::thread::yield_now();
+                }
+                Reclaimed::Soon | Reclaimed::Nothing => break,
+            }
+        }
         self.hand_out(purpose)
+    }
+
+    /// True if more is in use beyond the limit than slabs on their way explain.
+    fn is_far_over(&self) -> bool {
+        self.used() > self.limit() + self.limit() / ON_THE_WAY_PART
     }
 
     /// Takes slabs from the caches while more is in use than the limit allows; true if it is not
@@ -257,7 +276,11 @@ impl Budget {
         match first {
             Reclaimed::Now => Reclaimed::Now,
             Reclaimed::Soon if missing < self.limit() / ON_THE_WAY_PART => Reclaimed::Soon,
-            Reclaimed::Soon | Reclaimed::Nothing => self.reclaim(larger.other()),
+            Reclaimed::Soon => match self.reclaim(larger.other()) {
+                Reclaimed::Nothing => Reclaimed::Soon,
+                second => second,
+            },
+            Reclaimed::Nothing => self.reclaim(larger.other()),
         }
     }
 
@@ -312,10 +335,10 @@ impl Budget {
     /// Returns unused slabs to the system while more is held than the limit allows.
     fn release_surplus(&self) {
         while self.held() > self.limit() {
-            let Some(mut slab) = self.free.lock().warm.pop() else { return };
+            let mut free = self.free.lock();
+            let Some(slab) = free.warm.pop() else { return };
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-            slab.give_back();
-            self.free.lock().cold.push(slab);
+            free.cool(slab);
         }
     }
 }
@@ -357,27 +380,49 @@ struct FreeSlabs {
     warm: Vec<Pages>,
     /// Without: an address only.
     cold: Vec<Pages>,
-    /// Where new ones come from.
+    /// Where new ones come from, and where all came from.
     region: Option<Region>,
+    spans: Vec<Span>,
+    /// Slabs are on small pages from now on.
+    small_pages: bool,
 }
 
 impl FreeSlabs {
     /// An address for a slab, of a budget of `limit` bytes.
     fn without_memory(&mut self, limit: u64) -> Pages {
         if let Some(mut slab) = self.cold.pop() {
-            slab.take_back();
+            if !self.small_pages {
+                slab.may_be_large();
+            }
             return slab;
         }
         if let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
             return slab;
         }
+        // Of small budgets what a large page holds besides what is wanted is a part to notice.
+        self.small_pages |= limit < LARGE_PAGES_LIMIT;
         let bytes = usize::try_from(limit / REGION_PART).unwrap_or(REGION_BYTES_MAX);
         let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
-        let bytes = bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX);
-        let mut region = Region::map(bytes, limit >= LARGE_PAGES_LIMIT);
-        let slab = region.cut(SLAB_BYTES);
-        self.region = Some(region);
+        let mut region = Region::map(bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX));
+        if let Some(region) = &region {
+            region.span().want_large_pages(!self.small_pages);
+            self.spans.push(region.span());
+        }
+        let slab = region.as_mut().and_then(|region| region.cut(SLAB_BYTES));
+        self.region = region;
         slab.unwrap_or_else(|| Pages::map(SLAB_BYTES))
+    }
+
+    /// Gives the memory of a slab back to the system.
+    fn cool(&mut self, mut slab: Pages) {
+        if self.cold.len() == COLD_MAX && !self.small_pages {
+            // Each cold one among large pages is a mapping of its own, of which there may only be
+            // so many.
+            self.small_pages = true;
+            self.spans.iter().for_each(|span| span.want_large_pages(false));
+        }
+        slab.give_back(!self.small_pages);
+        self.cold.push(slab);
     }
 }
 
@@ -387,8 +432,11 @@ const REGION_PART: u64 = 16;
 /// ... and at most so much at a time.
 const REGION_BYTES_MAX: usize = 64 << 20;
 
-/// Of smaller budgets what a large page holds besides what is wanted would be a part to notice.
+/// Slabs of smaller budgets are on small pages.
 const LARGE_PAGES_LIMIT: u64 = 256 << 20;
+
+/// When more slabs than this are without memory, all are on small pages from then on.
+const COLD_MAX: usize = 4096;
 
 const _: () = assert!(LARGE_PAGE_BYTES.is_multiple_of(SLAB_BYTES));
 

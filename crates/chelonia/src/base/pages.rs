@@ -15,8 +15,6 @@ pub const PAGE_BYTES: usize = 4096;
 pub struct Pages {
     memory: NonNull<u8>,
     bytes: usize,
-    /// The system was asked to put large pages behind them.
-    large_pages: bool,
 }
 
 // SAFETY: it is plain memory with one owner; the pointer is not tied to a thread.
@@ -31,7 +29,7 @@ impl Pages {
     pub fn map(bytes: usize) -> Self {
         let layout = layout(bytes);
         match map(layout) {
-            Some(memory) => Self { memory, bytes, large_pages: false },
+            Some(memory) => Self { memory, bytes },
             None => handle_alloc_error(layout),
         }
     }
@@ -52,25 +50,24 @@ impl Pages {
     }
 
     /// Gives the memory back to the system and keeps the address; what was there reads as zeros. If
-    /// the system refuses the memory stays, which only costs it.
-    pub fn give_back(&mut self) {
+    /// the system refuses the memory stays, which only costs it. `stay_small` keeps the system from
+    /// putting a large page here and around it one day, and with it memory; each such piece among
+    /// others counts against the number of mappings that a process may have.
+    pub fn give_back(&mut self, stay_small: bool) {
         #[cfg(not(miri))]
         {
-            use rustix::mm::Advice;
-            advise(self.memory, self.bytes, Advice::LinuxDontNeed);
-            if self.large_pages {
-                // Else one may be put here and around it one day, and with it memory.
-                advise(self.memory, self.bytes, Advice::LinuxNoHugepage);
+            if stay_small {
+                advise(self.memory, self.bytes, rustix::mm::Advice::LinuxNoHugepage);
             }
+            advise(self.memory, self.bytes, rustix::mm::Advice::LinuxDontNeed);
         }
+        let _ = stay_small;
     }
 
-    /// Ends what [`Pages::give_back`] began: it will be used again.
-    pub fn take_back(&mut self) {
+    /// Ends what `stay_small` began.
+    pub fn may_be_large(&mut self) {
         #[cfg(not(miri))]
-        if self.large_pages {
-            advise(self.memory, self.bytes, rustix::mm::Advice::LinuxHugepage);
-        }
+        advise(self.memory, self.bytes, rustix::mm::Advice::LinuxHugepage);
     }
 }
 
@@ -100,40 +97,65 @@ pub struct Region {
     /// What is left.
     next: NonNull<u8>,
     bytes: usize,
-    large_pages: bool,
 }
 
 // SAFETY: it is plain memory that nobody has a part of; the pointer is not tied to a thread.
 unsafe impl Send for Region {}
 
+/// Where a region is, or was.
+#[derive(Clone, Copy)]
+pub struct Span {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address and a length; nothing is read or written through it.
+unsafe impl Send for Span {}
+
+impl Span {
+    /// Asks the system for large pages in there, or for none from now on; those that are there
+    /// stay.
+    pub fn want_large_pages(&self, wanted: bool) {
+        #[cfg(not(miri))]
+        {
+            use rustix::mm::Advice;
+            let advice = if wanted { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+            advise(self.start, self.bytes, advice);
+        }
+        let _ = (self.start, self.bytes, wanted);
+    }
+}
+
 impl Region {
-    /// Maps `bytes` zeros, a multiple of [`LARGE_PAGE_BYTES`] above zero, to be put on large pages
-    /// or not. They take no memory before they, or what is on one page with them, is written.
+    /// Maps `bytes` zeros, a multiple of [`LARGE_PAGE_BYTES`] above zero. They take no memory
+    /// before they, or what is on one page with them, is written. `None` if the system refuses.
     #[must_use]
-    pub fn map(bytes: usize, large_pages: bool) -> Self {
+    pub fn map(bytes: usize) -> Option<Self> {
         assert!(bytes.is_multiple_of(LARGE_PAGE_BYTES), "{bytes} bytes are no large pages");
         #[cfg(not(miri))]
         {
             // So much that large pages fit in wherever it begins.
-            let all = Pages::map(bytes + LARGE_PAGE_BYTES);
-            let (start, whole) = (all.memory, all.bytes);
-            std::mem::forget(all);
+            let whole = layout(bytes + LARGE_PAGE_BYTES);
+            let start = map(whole)?;
             let before = start.align_offset(LARGE_PAGE_BYTES);
             // SAFETY: all three parts lie within what was mapped, the first and the last are
             // unmapped once, here, and nobody has the one between but the region.
             let next = unsafe {
                 unmap(start, before);
                 let next = start.add(before);
-                unmap(next.add(bytes), whole - before - bytes);
+                unmap(next.add(bytes), whole.size() - before - bytes);
                 next
             };
-            if large_pages {
-                advise(next, bytes, rustix::mm::Advice::LinuxHugepage);
-            }
-            Self { next, bytes, large_pages }
+            Some(Self { next, bytes })
         }
         #[cfg(miri)]
-        Self { next: NonNull::dangling(), bytes, large_pages }
+        Some(Self { next: NonNull::dangling(), bytes })
+    }
+
+    /// Where what is left of it is.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        Span { start: self.next, bytes: self.bytes }
     }
 
     /// Cuts `bytes` off, a multiple of [`PAGE_BYTES`]; `None` if less is left.
@@ -145,7 +167,7 @@ impl Region {
             let memory = self.next;
             // SAFETY: so many bytes were left, so the end of these is within them or their end.
             self.next = unsafe { memory.add(bytes) };
-            Some(Pages { memory, bytes, large_pages: self.large_pages })
+            Some(Pages { memory, bytes })
         }
         #[cfg(miri)]
         Some(Pages::map(bytes))
@@ -165,8 +187,8 @@ impl Drop for Region {
 /// Tells the system how memory will be used. If it does not want to know that costs time, no more.
 #[cfg(not(miri))]
 fn advise(memory: NonNull<u8>, bytes: usize, advice: rustix::mm::Advice) {
-    // SAFETY: only callers within this file, for memory that they have mapped and alone have; no
-    // advice they give does more than make it zeros, which that one is given for.
+    // SAFETY: only callers within this file. What they say of the size of pages changes nothing of
+    // any memory; what makes zeros they say of memory that they alone have.
     let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), bytes, advice) };
 }
 
@@ -215,8 +237,8 @@ mod tests {
         // SAFETY: the bytes are mapped, and nobody else has them.
         let last = unsafe { &mut *pages.as_ptr().add(3 * PAGE_BYTES - 1) };
         assert_eq!(std::mem::replace(last, 7), 0);
-        pages.give_back();
-        pages.take_back();
+        pages.give_back(true);
+        pages.may_be_large();
         // SAFETY: as above.
         let last = unsafe { *pages.as_ptr().add(3 * PAGE_BYTES - 1) };
         assert_eq!(last, if cfg!(miri) { 7 } else { 0 });
@@ -224,7 +246,8 @@ mod tests {
 
     #[test]
     fn what_is_cut_from_a_region_lies_side_by_side_and_outlives_it() {
-        let mut region = Region::map(LARGE_PAGE_BYTES, true);
+        let mut region = Region::map(LARGE_PAGE_BYTES).unwrap();
+        region.span().want_large_pages(true);
         let part = LARGE_PAGE_BYTES / 4;
         let pages: Vec<_> = std::iter::from_fn(|| region.cut(part)).collect();
         assert_eq!(pages.len(), 4);
@@ -239,6 +262,6 @@ mod tests {
             let last = unsafe { &mut *pages.as_ptr().add(part - 1) };
             assert_eq!(std::mem::replace(last, number), 0);
         }
-        drop(Region::map(LARGE_PAGE_BYTES, false));
+        drop(Region::map(LARGE_PAGE_BYTES));
     }
 }

@@ -211,53 +211,66 @@ impl Core {
     /// Lets every engine do the maintenance that waits, a unit at a time, as long as nothing waits
     /// to be drained. Nobody waits for it, so it leaves processors and device to those who work:
     /// after each unit it rests until readers have lost as much time as that took to what is still
-    /// to be done, or for a multiple of that time. What cannot be done for want of
-    /// room, or because of damage, is left: it is not needed, and who needs what is damaged is
-    /// told.
+    /// to be done anywhere, or for a multiple of that time. What cannot be done for want of room,
+    /// or because of damage, is left: it is not needed, and who needs what is damaged is told.
     pub fn maintain_all(&self) -> Result<()> {
-        let frozen = || self.counters.frozen_bytes.load(Ordering::Relaxed) > 0;
         let mut waiting = self.all_keyspaces();
+        let mut lost = lost_by_readers(&waiting);
         while !waiting.is_empty() {
-            let mut done = Vec::new();
-            for keyspace in waiting {
-                if frozen() || self.signals.is_stopping() {
+            for place in (0..waiting.len()).rev() {
+                if self.has_frozen() || self.signals.is_stopping() {
                     return Ok(());
                 }
-                if self.maintain_and_rest(&keyspace, &frozen)? {
-                    done.push(keyspace);
+                let begin = self.clock.now();
+                if !self.maintain_unit(&waiting[place])? {
+                    lost = lost.saturating_sub(lost_by_readers(&waiting[place..=place]));
+                    waiting.swap_remove(place);
+                } else if !self.stepped {
+                    lost = self.rest_after_maintenance(&waiting, begin, lost);
                 }
             }
-            waiting = done;
         }
         Ok(())
     }
 
-    /// Lets the engine of `keyspace` do one unit of maintenance, and rests after it; false if there
-    /// is none that can be done.
-    fn maintain_and_rest(
+    /// Rests after a unit that began at `begin`, when readers had lost `lost` in `waiting`. Gives
+    /// what they have lost when the next one may begin.
+    fn rest_after_maintenance(
         &self,
-        keyspace: &KeyspaceCore,
-        frozen: &dyn Fn() -> bool,
-    ) -> Result<bool> {
-        let (begin, lost) = (self.clock.now(), keyspace.engine.lost_by_reads());
+        waiting: &[Arc<KeyspaceCore>],
+        begin: Duration,
+        lost: Duration,
+    ) -> Duration {
+        let end = self.clock.now();
+        let took = end.saturating_sub(begin);
+        let wanted = || {
+            waiting.iter().any(|one| one.engine.wants_maintenance() && one.check_exists().is_ok())
+        };
+        loop {
+            let now = lost_by_readers(waiting);
+            let rested = self.clock.now() >= end + took * MAINTENANCE_REST_MOST;
+            let is_worth_more = now.saturating_sub(lost) >= took;
+            let called = self.has_frozen() || self.signals.is_stopping();
+            if is_worth_more || rested || called || !wanted() {
+                return now;
+            }
+            self.signals.pause(MAINTENANCE_REST_SLICE, || self.has_frozen());
+        }
+    }
+
+    fn has_frozen(&self) -> bool {
+        self.counters.frozen_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none that can be
+    /// done.
+    fn maintain_unit(&self, keyspace: &KeyspaceCore) -> Result<bool> {
         match self.maintain(keyspace) {
-            Ok(true) => self.checkpoint_if_undurable()?,
-            Ok(false) => return Ok(false),
-            Err(error) if error.is_passing() || error.kind() == ErrorKind::Corrupt => {
-                return Ok(false);
-            }
-            Err(error) => return Err(self.health.stop(error)),
+            Ok(true) => self.checkpoint_if_undurable().map(|()| true),
+            Ok(false) => Ok(false),
+            Err(error) if error.is_passing() || error.kind() == ErrorKind::Corrupt => Ok(false),
+            Err(error) => Err(self.health.stop(error)),
         }
-        if !self.stepped {
-            let end = self.clock.now();
-            let took = end.saturating_sub(begin);
-            let is_worth_more = || keyspace.engine.lost_by_reads().saturating_sub(lost) >= took;
-            let rested = || self.clock.now() >= end + took * MAINTENANCE_REST_MOST;
-            while !(frozen() || self.signals.is_stopping() || is_worth_more() || rested()) {
-                self.signals.pause(MAINTENANCE_REST_SLICE, frozen);
-            }
-        }
-        Ok(true)
     }
 
     /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none.
@@ -279,4 +292,9 @@ impl Core {
         self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);
         Ok(true)
     }
+}
+
+/// The time that readers of all of these have lost to what maintenance would spare them.
+fn lost_by_readers(keyspaces: &[Arc<KeyspaceCore>]) -> Duration {
+    keyspaces.iter().map(|keyspace| keyspace.engine.lost_by_reads()).sum()
 }

@@ -299,10 +299,15 @@ impl Storage {
         self.file.sync()
     }
 
-    /// An extent whose blocks are read through the cache.
+    /// An extent whose blocks are read through the cache; the first `entry_blocks` hold entries.
     #[must_use]
-    pub fn cached(&self, extent: Extent, generation: Generation) -> CachedExtent {
-        self.cache.extent(extent, generation)
+    pub fn cached(
+        &self,
+        extent: Extent,
+        generation: Generation,
+        entry_blocks: u32,
+    ) -> CachedExtent {
+        self.cache.extent(extent, generation, entry_blocks)
     }
 
     /// Blocks of several extents, in the order asked; those that are missing are read together.
@@ -313,6 +318,17 @@ impl Storage {
         guard: &'g Guard,
     ) -> Result<Vec<CachedBlock<'g>>> {
         self.cache.load_many(requests, priority, guard)
+    }
+
+    /// The same; `meanwhile` is called once, while what is missing is read if that can be.
+    pub fn load_many_while<'g>(
+        &self,
+        requests: &[(&'g CachedExtent, u32)],
+        priority: Priority,
+        guard: &'g Guard,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Vec<CachedBlock<'g>>> {
+        self.cache.load_many_while(requests, priority, guard, meanwhile)
     }
 
     /// Gives memory back after the budget became smaller: residents down to their share, slabs of

@@ -74,7 +74,7 @@ fn memory_goes_back_when_the_storage_is_dropped() {
     let run = storage.allocate(100).unwrap();
     let mut blocks = blocks_of(3, 100);
     storage.write_blocks(run.extent.start, run.generation, &mut blocks).unwrap();
-    let cached = storage.cached(run.extent, run.generation);
+    let cached = storage.cached(run.extent, run.generation, 0);
     {
         let guard = epoch::pin();
         for index in 0..100 {

@@ -6,9 +6,9 @@
 //! walked to its end, the filters that are missing are read together, and then the runs that are
 //! left are read in their order.
 //!
-//! Many lookups go in rounds: all walk, all missing filters are read together, then the data blocks
-//! of every key's next candidate, until every key is decided. Round by round the reads of different
-//! keys overlap.
+//! Many lookups go in rounds: all keys of a round walk, all missing filters are read together, then
+//! the data blocks of every key's next candidate, until every key is decided. So the reads of
+//! different keys overlap; and while those of one round are under way the next one walks.
 //!
 //! Damage hides only what it must: a filter block that is damaged says maybe, and what lies behind
 //! it on the path fails a lookup only if nothing newer has the key.
@@ -24,9 +24,13 @@ use crate::base::sync::Arc;
 use crate::engine::{Answer, Found};
 use crate::run::{BlockSpan, FilterState, Located, Run, RunFilter, RunHit};
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
+use std::ops::Range;
 
-/// Keys of one round: their blocks are in memory at once.
-const ROUND_KEYS: usize = 64;
+/// Keys whose blocks are read together: enough to keep a device busy.
+const ROUND_KEYS: usize = 32;
+
+/// Keys that are looked up under one guard; the blocks of two rounds are in memory at once.
+const GROUP_KEYS: usize = 4 * ROUND_KEYS;
 
 /// A hit, and where its blocks were before.
 type Hit = (RunHit, Presence);
@@ -62,8 +66,9 @@ enum Visit<T> {
     Found(T),
     /// It has not, or that is not known yet.
     Passed,
-    /// It has not, and its filter did not know: a block was looked at in vain.
-    InVain,
+    /// It has not, and its filter did not know: a block was looked at in vain, which was there
+    /// before or not.
+    InVain(Presence),
 }
 
 /// The pivots on the way of a key, from a node down as far as nodes are in memory.
@@ -159,7 +164,8 @@ fn visit_parts<'g, T>(
                 found = Some(hit);
                 break;
             }
-            Visit::InVain => paid += toll::BLOCK_READ,
+            Visit::InVain(Presence::Absent) => paid += toll::BLOCK_READ,
+            Visit::InVain(_) => paid += toll::BLOCK_LOOK,
             Visit::Passed => {}
         }
     }
@@ -169,11 +175,12 @@ fn visit_parts<'g, T>(
     Ok(found)
 }
 
-/// Reads the entry of `key` in `run`, whose filter said that it may be there.
-fn read(run: &Run, key: &[u8], guard: &Guard) -> Result<Option<Hit>> {
-    let Some(span) = run.locate(key, guard)? else { return Ok(None) };
+/// Reads the entry of `key` in `run`, whose filter said that it may be there: what was found, and
+/// where the blocks were before that have it or not.
+fn read(run: &Run, key: &[u8], guard: &Guard) -> Result<(Option<RunHit>, Presence)> {
+    let Some(span) = run.locate(key, guard)? else { return Ok((None, Presence::Settled)) };
     let presence = run.presence(span);
-    Ok(run.find_in(span, key, guard)?.map(|hit| (hit, presence)))
+    Ok((run.find_in(span, key, guard)?, presence))
 }
 
 /// The value of `key` in the tree below `root`.
@@ -192,7 +199,10 @@ pub(super) fn get(
         match filter.state(hash, &guard) {
             FilterState::No => {}
             FilterState::Maybe if undecided.is_empty() => {
-                return Ok(read(run, key, &guard)?.map_or(Visit::InVain, Visit::Found));
+                return Ok(match read(run, key, &guard)? {
+                    (Some(hit), presence) => Visit::Found((hit, presence)),
+                    (None, presence) => Visit::InVain(presence),
+                });
             }
             FilterState::Maybe => undecided.push((run, None)),
             FilterState::Missing(block) => undecided.push((run, Some(block))),
@@ -205,9 +215,9 @@ pub(super) fn get(
     let filters = load_filters(residence, &undecided, &guard)?;
     for ((run, _), filter) in undecided.iter().zip(filters) {
         if filter.is_none_or(|bytes| run.filter().may_contain_in(hash, &bytes))
-            && let Some(hit) = read(run, key, &guard)?
+            && let (Some(hit), presence) = read(run, key, &guard)?
         {
-            return Ok(answer(hit));
+            return Ok(answer((hit, presence)));
         }
     }
     walked.map(|hit| hit.map(answer).unwrap_or_default())
@@ -287,33 +297,43 @@ pub(super) fn multi_get(
     root: &Arc<NodeSlot>,
     keys: &[(&[u8], KeyHash)],
 ) -> Result<Vec<Answer>> {
-    let residence = &shared.residence;
-    let mut found = Vec::with_capacity(keys.len());
-    for keys in keys.chunks(ROUND_KEYS) {
-        let guard = epoch::pin();
-        let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
-        let mut open = Vec::with_capacity(keys.len());
-        for (index, (key, hash)) in keys.iter().enumerate() {
-            let mut runs = Vec::new();
-            let walked = walk(shared, root, Wanted::new(key, *hash), &guard, |run, filter| {
-                match filter.state(*hash, &guard) {
-                    FilterState::No => {}
-                    FilterState::Maybe => runs.push((run, None)),
-                    FilterState::Missing(block) => runs.push((run, Some(block))),
-                }
-                Ok(Visit::<()>::Passed)
+    let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
+    let groups = keys.chunks(GROUP_KEYS).zip(answers.chunks_mut(GROUP_KEYS));
+    groups.into_iter().try_for_each(|(keys, answers)| get_group(shared, root, keys, answers))?;
+    Ok(answers)
+}
+
+/// The same for the keys of one group, round after round: while the blocks of one round are read,
+/// the round before is decided and the way of the next one's keys is found.
+fn get_group(
+    shared: &Shared,
+    root: &Arc<NodeSlot>,
+    keys: &[(&[u8], KeyHash)],
+    answers: &mut [Answer],
+) -> Result<()> {
+    let guard = epoch::pin();
+    let find = |first: usize| {
+        let last = keys.len().min(first + ROUND_KEYS);
+        (first < last).then(|| Round::find(shared, root, keys, first..last, &guard)).transpose()
+    };
+    let mut next = find(0)?;
+    let mut first = 0;
+    let mut before: Option<(Round<'_>, Loaded<'_>)> = None;
+    while let Some(round) = next.take() {
+        first += ROUND_KEYS;
+        let mut meanwhile = Ok(());
+        let loaded = round.load(&shared.residence, &guard, &mut || {
+            let decided = before.take().map_or(Ok(()), |(round, loaded)| {
+                round.decide(&shared.residence, keys, loaded, answers, &guard)
             });
-            runs.reverse();
-            let presence = Presence::default();
-            open.push(Open { index, runs, failure: walked.err(), span: None, presence });
-        }
-        ask_filters(residence, keys, &mut open, &guard)?;
-        while !open.is_empty() {
-            read_round(residence, keys, &mut open, &mut answers, &guard)?;
-        }
-        found.append(&mut answers);
+            meanwhile = decided.and_then(|()| find(first).map(|found| next = found));
+        })?;
+        meanwhile?;
+        before = Some((round, loaded));
     }
-    Ok(found)
+    before.map_or(Ok(()), |(round, loaded)| {
+        round.decide(&shared.residence, keys, loaded, answers, &guard)
+    })
 }
 
 /// Loads all missing filter blocks together and drops the runs they exclude.
@@ -337,70 +357,151 @@ fn ask_filters<'g>(
     Ok(())
 }
 
-/// One round: finds out where every open key's newest run has it, reads those blocks together, and
-/// decides what can be decided.
-fn read_round<'g>(
-    residence: &Residence,
-    keys: &[(&[u8], KeyHash)],
-    open: &mut Vec<Open<'g>>,
-    answers: &mut [Answer],
-    guard: &'g Guard,
-) -> Result<()> {
-    let (mut index_blocks, mut data_blocks) = (Vec::new(), Vec::new());
-    let mut at = 0;
-    while at < open.len() {
-        let candidate = &mut open[at];
-        let Some((run, _)) = candidate.runs.last().copied() else {
-            open.swap_remove(at).failure.map_or(Ok(()), Err)?;
-            continue;
-        };
-        let cached = run.cached();
-        let (list, span) = match run.locate_cached(keys[candidate.index].0, guard)? {
-            Located::Absent => {
-                candidate.runs.pop();
-                continue;
-            }
-            Located::Missing(span) => (&mut index_blocks, span),
-            Located::Span(span) => {
-                candidate.span = Some((span, data_blocks.len()));
-                candidate.presence = run.presence(span);
-                (&mut data_blocks, span)
-            }
-        };
-        let blocks = span.first..span.first.saturating_add(span.blocks);
-        list.extend(blocks.map(|block| (cached, block)));
-        at += 1;
+/// Keys whose blocks are read together.
+struct Round<'g> {
+    /// Those that are not decided.
+    open: Vec<Open<'g>>,
+    /// What the next read is of: blocks of indexes, and of entries.
+    index_blocks: Vec<(&'g CachedExtent, u32)>,
+    data_blocks: Vec<(&'g CachedExtent, u32)>,
+}
+
+/// What a round has read. Held until the round is decided: the cache may not keep it all.
+struct Loaded<'g> {
+    _index: Vec<CachedBlock<'g>>,
+    data: Vec<CachedBlock<'g>>,
+}
+
+impl<'g> Round<'g> {
+    /// Finds the way of the keys `range` of `keys`, down to the blocks to be read.
+    fn find(
+        shared: &Shared,
+        root: &'g Arc<NodeSlot>,
+        keys: &[(&[u8], KeyHash)],
+        range: Range<usize>,
+        guard: &'g Guard,
+    ) -> Result<Self> {
+        let mut open = Vec::with_capacity(range.len());
+        for index in range {
+            let (key, hash) = keys[index];
+            let mut runs = Vec::new();
+            let walked = walk(shared, root, Wanted::new(key, hash), guard, |run, filter| {
+                match filter.state(hash, guard) {
+                    FilterState::No => {}
+                    FilterState::Maybe => runs.push((run, None)),
+                    FilterState::Missing(block) => runs.push((run, Some(block))),
+                }
+                Ok(Visit::<()>::Passed)
+            });
+            runs.reverse();
+            let presence = Presence::default();
+            open.push(Open { index, runs, failure: walked.err(), span: None, presence });
+        }
+        ask_filters(&shared.residence, keys, &mut open, guard)?;
+        let mut round = Self { open, index_blocks: Vec::new(), data_blocks: Vec::new() };
+        round.locate(keys, guard)?;
+        Ok(round)
     }
-    let storage = residence.storage();
-    // Held until the round is over: the cache may not keep them all.
-    let _index = storage.load_many(&index_blocks, Priority::Index, guard)?;
-    let data = storage.load_many(&data_blocks, Priority::Data, guard)?;
-    let mut at = 0;
-    while at < open.len() {
-        let candidate = &mut open[at];
-        let key = keys[candidate.index].0;
-        let Some((run, _)) = candidate.runs.last().copied() else {
+
+    /// Finds out where every open key's newest run has it.
+    fn locate(&mut self, keys: &[(&[u8], KeyHash)], guard: &'g Guard) -> Result<()> {
+        self.index_blocks.clear();
+        self.data_blocks.clear();
+        let mut at = 0;
+        while at < self.open.len() {
+            let candidate = &mut self.open[at];
+            let Some((run, _)) = candidate.runs.last().copied() else {
+                self.open.swap_remove(at).failure.map_or(Ok(()), Err)?;
+                continue;
+            };
+            let (list, span) = match run.locate_cached(keys[candidate.index].0, guard)? {
+                Located::Absent => {
+                    candidate.runs.pop();
+                    continue;
+                }
+                Located::Missing(span) => (&mut self.index_blocks, span),
+                Located::Span(span) => {
+                    candidate.span = Some((span, self.data_blocks.len()));
+                    candidate.presence = run.presence(span);
+                    (&mut self.data_blocks, span)
+                }
+            };
+            let blocks = span.first..span.first.saturating_add(span.blocks);
+            list.extend(blocks.map(|block| (run.cached(), block)));
             at += 1;
-            continue;
-        };
-        let hit = match candidate.span.take() {
-            Some((span, first)) => {
-                let blocks = &data[first..first + span.blocks as usize];
-                run.find_loaded(span, key, blocks)?.map(|hit| (hit, candidate.presence))
+        }
+        Ok(())
+    }
+
+    /// Reads what was located. `meanwhile` is called once, if this does not fail before.
+    fn load(
+        &self,
+        residence: &Residence,
+        guard: &'g Guard,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Loaded<'g>> {
+        let storage = residence.storage();
+        let index = storage.load_many(&self.index_blocks, Priority::Index, guard)?;
+        let data = storage.load_many_while(&self.data_blocks, Priority::Data, guard, meanwhile)?;
+        Ok(Loaded { _index: index, data })
+    }
+
+    /// Decides what can be decided by what was read; the rest is read and decided after it.
+    fn decide(
+        mut self,
+        residence: &Residence,
+        keys: &[(&[u8], KeyHash)],
+        mut loaded: Loaded<'g>,
+        answers: &mut [Answer],
+        guard: &'g Guard,
+    ) -> Result<()> {
+        loop {
+            self.decide_some(keys, &loaded, answers, guard)?;
+            if self.open.is_empty() {
+                return Ok(());
             }
-            // Its index block was just loaded; a cache that could not keep it reads it again.
-            None => read(run, key, guard)?,
-        };
-        match hit {
-            Some(hit) => {
-                answers[candidate.index] = answer(hit);
-                open.swap_remove(at);
-            }
-            None => {
-                candidate.runs.pop();
-                at += 1;
-            }
+            self.locate(keys, guard)?;
+            loaded = self.load(residence, guard, &mut || {})?;
         }
     }
-    Ok(())
+
+    fn decide_some(
+        &mut self,
+        keys: &[(&[u8], KeyHash)],
+        loaded: &Loaded<'g>,
+        answers: &mut [Answer],
+        guard: &'g Guard,
+    ) -> Result<()> {
+        let mut at = 0;
+        while at < self.open.len() {
+            let candidate = &mut self.open[at];
+            let key = keys[candidate.index].0;
+            let Some((run, _)) = candidate.runs.last().copied() else {
+                at += 1;
+                continue;
+            };
+            let hit = match candidate.span.take() {
+                Some((span, first)) => {
+                    let blocks = &loaded.data[first..first + span.blocks as usize];
+                    run.find_loaded(span, key, blocks)?.map(|hit| (hit, candidate.presence))
+                }
+                // Its index block was just loaded; a cache that could not keep it reads it again.
+                None => {
+                    let (hit, presence) = read(run, key, guard)?;
+                    hit.map(|hit| (hit, presence))
+                }
+            };
+            match hit {
+                Some(hit) => {
+                    answers[candidate.index] = answer(hit);
+                    self.open.swap_remove(at);
+                }
+                None => {
+                    candidate.runs.pop();
+                    at += 1;
+                }
+            }
+        }
+        Ok(())
+    }
 }

@@ -16,8 +16,8 @@ use crate::base::stream::SortedUpdates;
 const SAMPLES: usize = 128;
 
 /// The flush size in percent of the leaf size if all keys are new: a leaf is then written a
-/// quarter more than what comes in, and becomes five.
-const FLUSH_PERCENT_NEW: u64 = 400;
+/// fifth more than what comes in, and becomes six.
+const FLUSH_PERCENT_NEW: u64 = 500;
 
 /// The same if all keys are there already: on average a fifth of the leaves is useless.
 const FLUSH_PERCENT_KNOWN: u64 = 40;

@@ -43,6 +43,9 @@ const FILTERS: Units = 2;
 /// A block that had to be read from the device.
 pub(super) const BLOCK_READ: Units = 600;
 
+/// A block in memory that was looked at.
+pub(super) const BLOCK_LOOK: Units = 5;
+
 /// A source more in a merge.
 const SOURCE: Units = 5;
 
@@ -57,7 +60,7 @@ const FLUSHED_PER_UNIT: u64 = 32;
 const LEAST_PART: u64 = 16;
 
 /// A flush would come anyway when so many times the leaf wait: about the most that ever does.
-const FULL_LEAVES: u64 = 4;
+const FULL_LEAVES: u64 = 5;
 
 /// What was paid at a pivot. A copy takes over the sum.
 #[derive(Default, Debug)]

@@ -74,7 +74,7 @@ impl Run {
     /// The run of `reference`. Does no I/O.
     #[must_use]
     pub fn open(storage: &Arc<Storage>, reference: RunRef) -> Arc<Self> {
-        let cached = storage.cached(reference.extent, reference.generation);
+        let cached = storage.cached(reference.extent, reference.generation, reference.data_blocks);
         let filter = RunFilter::new(&reference, &cached);
         Arc::new(Self { storage: Arc::clone(storage), cached, filter, reference })
     }

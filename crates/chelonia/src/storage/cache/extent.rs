@@ -22,7 +22,7 @@ use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::split::Side;
 use crate::base::sync::{Arc, AtomicU32, Ordering};
-use crate::storage::block::{BlockKind, DATA_FILE};
+use crate::storage::block::DATA_FILE;
 use crate::storage::io::AlignedBuffer;
 use std::ops::Deref;
 
@@ -61,6 +61,8 @@ pub struct CachedExtent {
     pub(super) blocks: CachedBlocks,
     pub(super) extent: Extent,
     pub(super) generation: Generation,
+    /// The blocks of it that hold entries, from the first on.
+    entry_blocks: u32,
     _charge: Charge,
 }
 
@@ -68,12 +70,13 @@ impl CachedExtent {
     /// An extent of which nothing is cached yet.
     pub(super) fn new(
         cache: Arc<Cache>,
-        extent: Extent,
-        generation: Generation,
+        (extent, generation): (Extent, Generation),
+        entry_blocks: u32,
         charge: Charge,
     ) -> Self {
         let slots: Slots = (0..extent.blocks).map(|_| AtomicU32::new(0)).collect();
-        Self { blocks: CachedBlocks { cache, slots }, extent, generation, _charge: charge }
+        let blocks = CachedBlocks { cache, slots };
+        Self { blocks, extent, generation, entry_blocks, _charge: charge }
     }
 
     /// Its blocks as far as they are cached, to be kept where lookups come by.
@@ -141,6 +144,7 @@ impl CachedExtent {
         let number = self.number(index)?;
         self.count_ghost(index);
         if priority == Priority::Data
+            && index < self.entry_blocks
             && self.cache().budget.is_roomy()
             && let Some(block) = self.load_around(index, guard)
         {
@@ -158,7 +162,7 @@ impl CachedExtent {
     fn load_around<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
         let missing = |block: &u32| self.presence(*block) == Presence::Absent;
         let home = index - index % AROUND_BLOCKS;
-        let home = home..home.saturating_add(AROUND_BLOCKS).min(self.extent.blocks);
+        let home = home..home.saturating_add(AROUND_BLOCKS).min(self.entry_blocks);
         let before = (home.start..index).rev().take_while(missing).count();
         let after = (index..home.end).take_while(missing).count();
         let first = index - u32::try_from(before).ok()?;
@@ -176,11 +180,9 @@ impl CachedExtent {
                     target.bytes_mut().copy_from_slice(block);
                     found = Some(self.publish(index, target, Priority::Data, guard));
                 }
-                Ok(block) if block[8] == BlockKind::Data as u8 => {
-                    self.insert(place, block, Priority::Data, guard);
-                }
+                Ok(block) => self.insert(place, block, Priority::Data, guard),
                 // Damage is told to who wants the block.
-                Ok(_) | Err(_) => {}
+                Err(_) => {}
             }
         });
         read.ok()?;

@@ -164,12 +164,18 @@ impl Cache {
         cache
     }
 
-    /// The blocks of an extent, none of them cached yet.
+    /// The blocks of an extent, none of them cached yet. The first `entry_blocks` of them hold
+    /// entries: who reads one may read others beside it.
     #[must_use]
-    pub fn extent(self: &Arc<Self>, extent: Extent, generation: Generation) -> CachedExtent {
+    pub fn extent(
+        self: &Arc<Self>,
+        extent: Extent,
+        generation: Generation,
+        entry_blocks: u32,
+    ) -> CachedExtent {
         let bytes = u64::from(extent.blocks) * 4 + size_of::<CachedExtent>() as u64 + 32;
         let charge = self.budget.charge(Use::Metadata, bytes);
-        CachedExtent::new(Arc::clone(self), extent, generation, charge)
+        CachedExtent::new(Arc::clone(self), (extent, generation), entry_blocks, charge)
     }
 
     /// Blocks of several extents, in the order asked; all that are missing are read together, each
@@ -180,6 +186,17 @@ impl Cache {
         requests: &[(&'g CachedExtent, u32)],
         priority: Priority,
         guard: &'g Guard,
+    ) -> Result<Vec<CachedBlock<'g>>> {
+        self.load_many_while(requests, priority, guard, &mut || {})
+    }
+
+    /// The same; `meanwhile` is called once, while what is missing is read if that can be.
+    pub fn load_many_while<'g>(
+        &self,
+        requests: &[(&'g CachedExtent, u32)],
+        priority: Priority,
+        guard: &'g Guard,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Vec<CachedBlock<'g>>> {
         let mut found: Vec<Option<CachedBlock<'g>>> = Vec::with_capacity(requests.len());
         let mut missing = Vec::new();
@@ -208,8 +225,10 @@ impl Cache {
             let generation = requests[*position].0.generation;
             reads.push(BlockRead { first: *number, generation, buffer: target.bytes_mut() });
         }
-        if !reads.is_empty() {
-            self.file.read_many(&mut reads)?;
+        if reads.is_empty() {
+            meanwhile();
+        } else {
+            self.file.read_many_while(&mut reads, meanwhile)?;
         }
         drop(reads);
         for (_, number, target) in &mut missing {

@@ -259,9 +259,11 @@ impl State {
         let place = self.coldest_place(frames)?;
         self.places[place].draining = true;
         self.counts.draining += 1;
+        // Not for what is moved from here.
+        self.counts.free -= self.places[place].free.count_ones() as usize;
         for within in 0..PLACE_FRAMES {
             match self.places[place].frames[within] {
-                Frame::Free => self.counts.free -= 1,
+                Frame::Free => {}
                 Frame::Limbo => self.counts.limbo -= 1,
                 Frame::Cached { .. } => {
                     let frame = frame_number(place, within);

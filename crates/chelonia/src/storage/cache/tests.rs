@@ -29,7 +29,7 @@ fn write(storage: &Storage, blocks: u32) -> Arc<CachedExtent> {
         block.fill(content(allocation.generation, index));
     }
     storage.write_blocks(allocation.extent.start, allocation.generation, &mut bytes).unwrap();
-    Arc::new(storage.cached(allocation.extent, allocation.generation))
+    Arc::new(storage.cached(allocation.extent, allocation.generation, blocks))
 }
 
 /// A storage whose cache can have `slabs` slabs (and the bookkeeping a little more).
@@ -67,7 +67,7 @@ fn damage_is_told_and_not_cached() {
     let storage = storage_with(4);
     let extent = write(&storage, 8);
     // The same place under another generation is stale.
-    let stale = storage.cached(extent.extent, Generation(extent.generation.0 + 1));
+    let stale = storage.cached(extent.extent, Generation(extent.generation.0 + 1), 0);
     let guard = epoch::pin();
     let error = stale.block(2, Priority::Data, &guard).err().unwrap();
     assert_eq!(error.offset(), Some(extent.extent.offset() + 2 * BLOCK_BYTES_U64));

@@ -207,12 +207,21 @@ impl DataFile {
 
     /// Reads and verifies blocks in several places, several at a time where the system can.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
+        self.read_many_while(reads, &mut || {})
+    }
+
+    /// The same; `meanwhile` is called once, while they are read if that can be.
+    pub fn read_many_while(
+        &self,
+        reads: &mut [BlockRead<'_>],
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
         let mut requests = Vec::with_capacity(reads.len());
         for read in reads.iter_mut() {
             let offset = byte_range(read.first, read.buffer.len())?;
             requests.push(ReadRequest { offset, buffer: &mut *read.buffer });
         }
-        self.whole().read_many(&mut requests)?;
+        self.whole().read_many_while(&mut requests, meanwhile)?;
         drop(requests);
         self.counters.reads.fetch_add(reads.len() as u64, Ordering::Relaxed);
         for read in reads.iter() {

@@ -141,15 +141,26 @@ impl File for DirectFile {
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
+        self.read_many_while(requests, &mut || {})
+    }
+
+    fn read_many_while(
+        &self,
+        requests: &mut [ReadRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let mut waiting = Some(meanwhile);
+        let mut meanwhile = || waiting.take().map_or((), |meanwhile| meanwhile());
         let mut filled = [0; RING_ENTRIES];
         for requests in requests.chunks_mut(RING_ENTRIES) {
             filled.fill(0);
             if requests.len() > 1 {
                 let file =
                     self.direct.as_ref().map_or_else(|| self.buffered.descriptor(), AsFd::as_fd);
-                self.rings.read(file, requests, &mut filled, |request| {
+                let usable = |request: &ReadRequest<'_>| {
                     self.direct.is_none() || is_aligned(request.buffer, request.offset)
-                });
+                };
+                self.rings.read(file, requests, &mut filled, usable, &mut meanwhile);
             }
             for (request, filled) in requests.iter_mut().zip(filled) {
                 let filled = filled.min(request.buffer.len());
@@ -157,6 +168,7 @@ impl File for DirectFile {
                 self.read_at(&mut request.buffer[filled..], at)?;
             }
         }
+        meanwhile();
         Ok(())
     }
 

@@ -150,6 +150,16 @@ pub trait File: Send + Sync + Debug {
         requests.iter_mut().try_for_each(|request| self.read_at(request.buffer, request.offset))
     }
 
+    /// The same; `meanwhile` is called once, while the reads are under way where the system can.
+    fn read_many_while(
+        &self,
+        requests: &mut [ReadRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
+        meanwhile();
+        self.read_many(requests)
+    }
+
     /// Writes all of `bytes` at `offset`, growing the file if need be.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 

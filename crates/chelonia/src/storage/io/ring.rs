@@ -1,7 +1,8 @@
 //! Many reads at a time through `io_uring`, from a pool of small rings.
 //!
 //! A ring has [`RING_ENTRIES`] places and belongs to one batch at a time: the batch is queued,
-//! submitted with one system call, and waited for to the last read. Where the kernel or a sandbox
+//! submitted with one system call, and waited for to the last read; between these the caller may do
+//! something else. Where the kernel or a sandbox
 //! refuses rings, [`Rings::read`] does nothing, and the caller reads one by one.
 //!
 //! ```text
@@ -66,17 +67,19 @@ impl Rings {
     }
 
     /// Reads those of `requests` (at most [`RING_ENTRIES`] of them) for which `usable` holds, and
-    /// sets `filled` to the bytes that each got, which may be none.
+    /// sets `filled` to the bytes that each got, which may be none. `meanwhile` is called while
+    /// they are in flight, if any is.
     pub fn read(
         &self,
         file: BorrowedFd<'_>,
         requests: &mut [ReadRequest<'_>],
         filled: &mut [usize; RING_ENTRIES],
         usable: impl Fn(&ReadRequest<'_>) -> bool,
+        meanwhile: &mut dyn FnMut(),
     ) {
         *filled = [0; RING_ENTRIES];
         let Some(mut ring) = self.take() else { return };
-        if run(&mut ring, file.as_raw_fd(), requests, filled, usable) {
+        if run(&mut ring, file.as_raw_fd(), requests, filled, usable, meanwhile) {
             let mut idle = self.idle.lock();
             if idle.len() < IDLE_RINGS_MAX {
                 idle.push(ring);
@@ -125,6 +128,7 @@ fn run(
     requests: &mut [ReadRequest<'_>],
     filled: &mut [usize; RING_ENTRIES],
     usable: impl Fn(&ReadRequest<'_>) -> bool,
+    meanwhile: &mut dyn FnMut(),
 ) -> bool {
     let mut batch = Batch { ring, queued: 0, completed: 0, filled };
     for (index, request) in (0_u64..).zip(requests.iter_mut().take(RING_ENTRIES)) {
@@ -147,7 +151,7 @@ fn run(
         }
         batch.queued += 1;
     }
-    batch.finish()
+    batch.finish(meanwhile)
 }
 
 /// The reads of one call. Dropping it waits for those in flight.
@@ -161,8 +165,13 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Submits and waits for everything; false if the kernel did not take all of it.
-    fn finish(mut self) -> bool {
+    /// Submits, calls `meanwhile`, and waits for everything; false if the kernel did not take all
+    /// of it.
+    fn finish(mut self, meanwhile: &mut dyn FnMut()) -> bool {
+        // What is not taken here is submitted again below.
+        if self.queued > 0 && self.ring.submit().is_ok() {
+            meanwhile();
+        }
         while self.completed < self.queued {
             let outcome = self.ring.submit_and_wait(self.queued - self.completed);
             self.collect();
@@ -238,7 +247,10 @@ mod tests {
             // The last ends past the end of the file, the first must be left alone.
             requests[RING_ENTRIES - 1].offset = 9_950;
             let mut filled = [0; RING_ENTRIES];
-            rings.read(file.as_fd(), &mut requests, &mut filled, |request| request.offset > 0);
+            let mut called = 0;
+            let usable = |request: &ReadRequest<'_>| request.offset > 0;
+            rings.read(file.as_fd(), &mut requests, &mut filled, usable, &mut || called += 1);
+            assert_eq!(called, 1);
             assert_eq!((filled[0], filled[1], filled[RING_ENTRIES - 1]), (0, 100, 50));
             assert_eq!(buffers[5], content[5 * 157..][..100]);
             assert_eq!(buffers[RING_ENTRIES - 1][..50], content[9_950..]);

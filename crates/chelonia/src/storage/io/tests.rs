@@ -270,7 +270,9 @@ fn many_reads_are_the_same_as_one_after_the_other() {
                         ReadRequest { offset, buffer: &mut buffer[skip..] }
                     })
                     .collect();
-                file.read_many(&mut requests).unwrap();
+                let mut called = 0;
+                file.read_many_while(&mut requests, &mut || called += 1).unwrap();
+                assert_eq!(called, 1);
                 for request in &requests {
                     let start = usize::try_from(request.offset).unwrap();
                     assert!(*request.buffer == content[start..start + request.buffer.len()]);
@@ -287,7 +289,8 @@ fn without_rings_reads_go_one_by_one() {
     let mut requests = [ReadRequest { offset: 0, buffer: &mut buffer }];
     let mut filled = [9; RING_ENTRIES];
     let file = tempfile::tempfile().unwrap();
-    rings.read(std::os::fd::AsFd::as_fd(&file), &mut requests, &mut filled, |_| true);
+    let file = std::os::fd::AsFd::as_fd(&file);
+    rings.read(file, &mut requests, &mut filled, |_| true, &mut || {});
     assert_eq!(filled, [0; RING_ENTRIES]);
 }
 

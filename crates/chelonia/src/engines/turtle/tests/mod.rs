@@ -8,7 +8,7 @@ mod life;
 mod upkeep;
 mod world;
 
-use self::world::{Item, Model, World, check_scans, tiny};
+use self::world::{Item, Model, World, check_scans, found, tiny};
 use crate::base::error::ErrorKind;
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
@@ -16,6 +16,8 @@ use crate::engine::Engine;
 use crate::engines::turtle::counts::{Met, walk_references};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{Turtle, TurtleOptions};
+use crate::filters::FilterKind;
+use crate::run::RunOptions;
 use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 
@@ -425,4 +427,30 @@ fn neighbours_that_are_got_together_read_each_block_once() {
     // 60 entries of 100 bytes lie in two or three blocks.
     assert!((2..=3).contains(&read(BlockKind::Data)), "{} data blocks", read(BlockKind::Data));
     assert!(read(BlockKind::Filter) <= 1, "{} filter blocks", read(BlockKind::Filter));
+}
+
+#[test]
+fn any_number_of_keys_is_got_together_from_a_cold_tree() {
+    let mut rng = Rng::new(15);
+    // No filters: what is newer is looked at in vain, in further rounds.
+    let run = RunOptions { filter: FilterKind::Bloom, bits_per_key: 0 };
+    for run in [tiny().run, run] {
+        let mut world = World::new(TurtleOptions { leaf_bytes: 64 << 10, run, ..tiny() }, 1);
+        for step in [1, 3, 7] {
+            world.absorb(
+                (0..3000).step_by(step).map(|n| (key_of(n), value(&mut rng, 60))).collect(),
+            );
+        }
+        for count in [0, 1, 31, 32, 33, 64, 128, 129, 1000] {
+            world.reopen();
+            let keys: Vec<_> = (0..count).map(|_| key_of(rng.below(4000))).collect();
+            let asked: Vec<_> =
+                keys.iter().map(|key| (key.as_slice(), world.storage.key_hash(key))).collect();
+            let answers = world.tree.version().multi_get(&asked).unwrap();
+            assert_eq!(answers.len(), keys.len());
+            for (key, answer) in keys.iter().zip(answers) {
+                assert_eq!(answer.found, world.model.get(key).map(found), "{count} of {key:?}");
+            }
+        }
+    }
 }

@@ -167,6 +167,17 @@ impl File for FaultFile {
         self.inner.read_many(requests)
     }
 
+    fn read_many_while(
+        &self,
+        requests: &mut [ReadRequest<'_>],
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
+        for _ in requests.iter() {
+            self.attempt(Call::Read, "read", || Ok(()))?;
+        }
+        self.inner.read_many_while(requests, meanwhile)
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let half = || self.write_taking(&bytes[..bytes.len() / 2], offset);
         let all = || self.write_taking(bytes, offset);
