@@ -25,10 +25,16 @@ use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor};
 use std::ops::Bound;
 
-/// How much of a leaf is read at first, in blocks: 16 KiB, which is what a short scan needs of it
-/// and costs little more than one block. Segments, which have few entries in a leaf's range, begin
-/// with one.
-const FIRST_LEAF_BLOCKS: u32 = 4;
+/// How many blocks of entries a short scan needs, besides the one that it begins in: 16 KiB in all,
+/// which costs little more to read than one block. They are read of all sources together, of each
+/// as much as its share of the entries is: who must read again waits for the device twice.
+const FIRST_BLOCKS: u64 = 3;
+
+/// How many blocks are read at first of a source that has `part` of the `whole` entries of a range.
+fn first_blocks(part: u64, whole: u64) -> u32 {
+    let blocks = (2 * FIRST_BLOCKS * part + whole) / (2 * whole).max(1);
+    1 + u32::try_from(blocks.min(FIRST_BLOCKS)).unwrap_or(0)
+}
 
 /// A node on the way to where the cursor is.
 struct Step {
@@ -132,16 +138,19 @@ impl TurtleCursor {
         let mut parts = Vec::with_capacity(self.path.len());
         let mut opened = 0;
         for step in &self.path {
-            for part in &step.node.pivots[step.pivot].parts {
+            let above = &step.node.pivots[step.pivot];
+            let whole = above.pending().entries + above.settled_entries();
+            for part in &above.parts {
                 if upper.as_ref().is_none_or(|upper| *part.segment.first < **upper) {
-                    open(&part.segment.run, 1)?;
+                    open(&part.segment.run, first_blocks(part.totals.entries, whole))?;
                     opened += 1;
                 }
             }
-            parts.push((&step.node.pivots[step.pivot], opened));
+            parts.push((above, opened));
         }
         if let Child::Leaf(run) = &pivot.child {
-            open(run, FIRST_LEAF_BLOCKS)?;
+            let settled = pivot.settled_entries();
+            open(run, first_blocks(settled, settled + pivot.pending().entries))?;
         }
         let mut first = 0;
         for (pivot, end) in parts {
@@ -249,6 +258,15 @@ fn ends_after_lower(range: &KeyRange, upper: Option<&[u8]>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sources_are_read_by_their_share() {
+        assert_eq!(
+            [1, 10, 30, 60, 90, 100].map(|part| first_blocks(part, 100)),
+            [1, 1, 2, 3, 4, 4]
+        );
+        assert_eq!([first_blocks(0, 0), first_blocks(7, 0)], [1, 4]);
+    }
 
     #[test]
     fn ranges_are_clipped_to_the_leaf() {

@@ -215,6 +215,15 @@ impl Pivot {
         totals
     }
 
+    /// How many entries are below.
+    pub fn settled_entries(&self) -> u64 {
+        match &self.child {
+            Child::None => 0,
+            Child::Leaf(run) => run.reference().entries,
+            Child::Node(_, summary) => summary.leaf.entries + summary.buffered.entries,
+        }
+    }
+
     /// True if nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && matches!(self.child, Child::None)
