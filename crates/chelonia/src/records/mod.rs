@@ -2,8 +2,9 @@
 //!
 //! Where hot keys are scattered, a block of 4 KiB is kept for the sake of one record in it; the
 //! record alone takes a thirtieth [TreeLine 3.1]. This cache holds copies of records that had to be
-//! read from the device, or that were in cached blocks about to go. It stands between memtables and
-//! versions, for every engine.
+//! read from the device, or that were in cached blocks about to go, and of some that were found in
+//! other blocks ([`RecordCache::offer`]). It stands between memtables and versions, for every
+//! engine.
 //!
 //! ```text
 //!   get:     table (no lock) -> record                  heat + 1
@@ -137,7 +138,7 @@ fn mixed(keyspace: KeyspaceId, hash: KeyHash) -> u64 {
 pub struct RecordStats {
     /// Records in the cache.
     pub records: u64,
-    /// Records that came after they were read from the device.
+    /// Records that came.
     pub fills: u64,
     /// Records that went to make room.
     pub evictions: u64,

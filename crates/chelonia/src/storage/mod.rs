@@ -317,7 +317,7 @@ impl Storage {
         priority: Priority,
         guard: &'g Guard,
     ) -> Result<Vec<CachedBlock<'g>>> {
-        self.cache.load_many(requests, priority, guard)
+        self.load_many_while(requests, priority, guard, &mut || {})
     }
 
     /// The same; `meanwhile` is called once, while what is missing is read if that can be.

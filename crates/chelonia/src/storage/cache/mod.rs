@@ -180,17 +180,7 @@ impl Cache {
 
     /// Blocks of several extents, in the order asked; all that are missing are read together, each
     /// once however often it is asked for. The caller bounds how many it asks for: they are all in
-    /// memory at once.
-    pub fn load_many<'g>(
-        &self,
-        requests: &[(&'g CachedExtent, u32)],
-        priority: Priority,
-        guard: &'g Guard,
-    ) -> Result<Vec<CachedBlock<'g>>> {
-        self.load_many_while(requests, priority, guard, &mut || {})
-    }
-
-    /// The same; `meanwhile` is called once, while what is missing is read if that can be.
+    /// memory at once. `meanwhile` is called once, while they are read if that can be.
     pub fn load_many_while<'g>(
         &self,
         requests: &[(&'g CachedExtent, u32)],
