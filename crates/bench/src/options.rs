@@ -7,7 +7,7 @@ use crate::failure::{Failure, Result};
 use crate::kinds::{Durability, KeyKind, SizeRange, parse_count, parse_size};
 use crate::stores;
 use crate::workload::keys::ORDERING_BYTES;
-use crate::workload::phases::Phase;
+use crate::workload::phases::{OVERWRITES, Phase};
 use crate::workload::values::VALUE_BYTES_MIN;
 use clap::Args;
 use serde_json::{Value, json};
@@ -67,17 +67,18 @@ pub struct Options {
     /// Records that are loaded; with `--keys file:PATH` the lines of the file are the default
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub records: Option<u64>,
-    /// Operations of each phase but `load` and `e`
+    /// Operations of each phase but `load`, `e` and `o`
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub ops: u64,
     /// Operations of phase `e`: scans and a few updates
     #[arg(long, value_name = "N", default_value = "200k", value_parser = parse_count)]
     pub scan_ops: u64,
-    /// What to run, in this order; `load` comes first, others may come again
+    /// What to run, in this order; `load` comes first, others may come again; `o`, two uniform
+    /// updates for each record, runs only if it is named
     #[arg(
         long,
         value_name = "a,b,...",
-        default_value = "load,a,b,c,f,d,cu,cm,e,q,m",
+        default_value = Phase::BY_DEFAULT,
         value_delimiter = ',',
         value_parser = parse_phase
     )]
@@ -192,9 +193,11 @@ impl Options {
         }
     }
 
-    /// The operations of `phase`, `load` excepted.
-    pub fn operations(&self, phase: Phase) -> u64 {
+    /// The operations of `phase` where so many records are loaded.
+    pub fn operations(&self, phase: Phase, records: u64) -> u64 {
         match phase {
+            Phase::Load => records,
+            Phase::O => records.saturating_mul(OVERWRITES),
             Phase::E => self.scan_ops,
             _ => self.ops,
         }
@@ -275,7 +278,10 @@ mod tests {
             (options.ops, options.scan_ops, options.common.threads),
             (2_000_000, 200_000, 2)
         );
-        assert_eq!(options.phases, Phase::ALL);
+        assert_eq!(options.phases, Phase::ALL.split_last().unwrap().1, "all but `o`");
+        let operations = |phase: Phase| options.operations(phase, 1000);
+        assert_eq!([Phase::Load, Phase::O].map(operations), [1000, 2000]);
+        assert_eq!([Phase::A, Phase::E].map(operations), [2_000_000, 200_000]);
         assert_eq!(options.warmup_of(Phase::A, 1000), 200);
         assert_eq!(options.warmup_of(Phase::Cu, 1000), 0);
     }

@@ -9,6 +9,8 @@
 //!   write_amplification                    write_bytes / bytes of keys and values, or null
 //!   rss_bytes, rss_peak_bytes              at the end of the phase, and the most within it
 //!   disk_bytes, live_bytes                 files of the database; records x (key + value)
+//!   log_disk_bytes                         of disk_bytes those of the log, as the store counts, or
+//!                                          null
 //!   latency_us                             kind of operation -> p50, p99, p999, max
 //!   settings                               what was asked; under `store` what the store was told
 //!   detail                                 if asked: seconds, distributions, means, cancelled
@@ -21,6 +23,7 @@
 
 use crate::driver::latency::{Kind, Percentiles};
 use crate::failure::{Failure, Result};
+use crate::workload::phases::Phase;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -32,6 +35,12 @@ pub const SETTLED: &str = "+settle";
 
 /// The phase of a run that ended none.
 pub const NONE: &str = "none";
+
+/// The phase that a name in results is of: `a`, `a#2` and `a+settle` are all `a`. None if the
+/// result is of a run that did not come to any.
+pub fn phase_of(name: &str) -> Option<Phase> {
+    Phase::from_name(name.trim_end_matches(SETTLED).split('#').next()?)
+}
 
 /// The result of one phase.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -68,6 +77,8 @@ pub struct Record {
     pub rss_peak_bytes: u64,
     /// In use by the files of the database.
     pub disk_bytes: u64,
+    /// Of them those of the log, if the store tells.
+    pub log_disk_bytes: Option<u64>,
     /// Keys and values that are in it.
     pub live_bytes: u64,
     /// How long operations took.
@@ -111,6 +122,7 @@ impl Record {
             "rss_bytes": self.rss_bytes,
             "rss_peak_bytes": self.rss_peak_bytes,
             "disk_bytes": self.disk_bytes,
+            "log_disk_bytes": self.log_disk_bytes,
             "live_bytes": self.live_bytes,
             "latency_us": latencies,
             "settings": self.settings,
@@ -159,6 +171,7 @@ impl Record {
             rss_bytes: count("rss_bytes")?,
             rss_peak_bytes: count("rss_peak_bytes")?,
             disk_bytes: count("disk_bytes")?,
+            log_disk_bytes: object["log_disk_bytes"].as_u64(),
             live_bytes: count("live_bytes")?,
             latency_us,
             settings: object["settings"].clone(),
@@ -176,6 +189,14 @@ impl Record {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     pub fn space_amplification(&self) -> f64 {
         self.disk_bytes as f64 / self.live_bytes.max(1) as f64
+    }
+
+    /// The same without the bytes of the log: how much of it is kept is a setting of a store, not a
+    /// property of how it stores. None if the store does not tell.
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    pub fn space_amplification_without_log(&self) -> Option<f64> {
+        let rest = self.disk_bytes.saturating_sub(self.log_disk_bytes?);
+        Some(rest as f64 / self.live_bytes.max(1) as f64)
     }
 }
 
@@ -241,6 +262,7 @@ pub mod tests {
             rss_bytes: 1 << 24,
             rss_peak_bytes: 1 << 25,
             disk_bytes: 256_000,
+            log_disk_bytes: Some(64_000),
             live_bytes: 128_000,
             latency_us: BTreeMap::from([(Kind::Get, times)]),
             settings: json!({"records": 1000}),
@@ -253,6 +275,7 @@ pub mod tests {
         let mut record = sample("turtle", "load", 2.0);
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
         record.log_bytes = None;
+        record.log_disk_bytes = None;
         record.write_amplification = None;
         record.detail = Some(json!({"seconds": [1, 2]}));
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
@@ -263,12 +286,21 @@ pub mod tests {
         let mut expected =
             "engine version phase ops seconds kops kops_worst_second cpu_user cpu_sys \
              read_bytes write_bytes log_bytes write_amplification rss_bytes rss_peak_bytes \
-             disk_bytes live_bytes latency_us settings"
+             disk_bytes log_disk_bytes live_bytes latency_us settings"
                 .split_whitespace()
                 .collect::<Vec<_>>();
         expected.sort_unstable();
         assert_eq!(names, expected);
         assert_eq!(object["latency_us"]["get"]["p999"], 30.0);
+    }
+
+    #[test]
+    fn the_log_is_apart_where_the_store_tells() {
+        let mut record = sample("turtle", "o+settle", 2.0);
+        assert_eq!(record.space_amplification(), 2.0);
+        assert_eq!(record.space_amplification_without_log(), Some(1.5));
+        record.log_disk_bytes = None;
+        assert_eq!(record.space_amplification_without_log(), None);
     }
 
     #[test]

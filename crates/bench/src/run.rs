@@ -77,6 +77,7 @@ fn table(records: &[Record]) -> Table {
         "rss MB",
         "peak MB",
         "disk/live",
+        "log apart",
         "latency us: p50 / p99 / p99.9 / max",
     ])
     .ending_with_words();
@@ -96,6 +97,7 @@ fn table(records: &[Record]) -> Table {
             megabytes(record.rss_bytes),
             megabytes(record.rss_peak_bytes),
             short(record.space_amplification()),
+            record.space_amplification_without_log().map_or("?".to_owned(), short),
             latencies(record),
         ]);
     }

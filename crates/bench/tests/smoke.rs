@@ -8,7 +8,11 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-const PHASES: [&str; 18] = [
+/// Every phase there is; `o` runs only if it is named.
+const ALL: &str = "load,a,b,c,f,d,cu,cm,e,q,m,o";
+
+/// Their results.
+const PHASES: [&str; 20] = [
     "load",
     "load+settle",
     "a",
@@ -27,6 +31,8 @@ const PHASES: [&str; 18] = [
     "q",
     "q+settle",
     "m",
+    "o",
+    "o+settle",
 ];
 
 fn program(directory: &Path, arguments: &[&str]) -> Output {
@@ -64,7 +70,7 @@ fn every_phase_of_every_own_engine_reads_what_was_written() {
     for engine in chelonia::EngineKind::ALL {
         let directory = TempDir::new().unwrap();
         let work = ["--records", "20k", "--ops", "6k", "--scan-ops", "300", "--memory", "32MiB"];
-        let run = ["run", "--engine", engine.name(), "--json", "results"];
+        let run = ["run", "--engine", engine.name(), "--json", "results", "--phases", ALL];
         let table = succeeds(directory.path(), &[&run[..], &work].concat());
         assert!(table.contains("load+settle"), "{table}");
         let results = lines(&directory.path().join("results"));
@@ -81,6 +87,10 @@ fn every_phase_of_every_own_engine_reads_what_was_written() {
         assert_eq!((&load["ops"], &load["settings"]["settled"]), (&20_000.into(), &true.into()));
         assert!(load["log_bytes"].as_u64().unwrap() > 20_000 * 128);
         assert!(load["live_bytes"] == 20_000 * 128);
+        let overwritten = results.last().unwrap();
+        assert_eq!(overwritten["ops"], 40_000, "two for each record, whatever --ops says");
+        let [disk, log] = ["disk_bytes", "log_disk_bytes"].map(|name| overwritten[name].as_u64());
+        assert!(log.unwrap() > 0 && log < disk, "{overwritten}");
         let left = std::fs::read_dir(directory.path().join("chelonia-bench-data")).unwrap();
         assert_eq!(left.count(), 0);
     }
@@ -105,7 +115,7 @@ fn every_phase_of_every_peer_of_this_build_reads_what_was_written() {
     for (engine, uses_page_cache) in peers() {
         let directory = TempDir::new().unwrap();
         let work = ["--records", "20k", "--ops", "6k", "--scan-ops", "300", "--memory", "64MB"];
-        let run = ["run", "--engine", engine, "--json", "results"];
+        let run = ["run", "--engine", engine, "--json", "results", "--phases", ALL];
         let table = succeeds(directory.path(), &[&run[..], &work].concat());
         assert!(table.contains("load+settle"), "{table}");
         let results = lines(&directory.path().join("results"));
@@ -168,7 +178,8 @@ fn distances_turn_between_phases_and_other_keys_and_sizes_do() {
     let distances = ["--checkpoint-distance", "4MiB,1MiB", "--phases", "load,a", "--records", "3k"];
     succeeds(directory.path(), &[&run[..], &few, &distances].concat());
     let results = lines(&directory.path().join("results"));
-    assert_eq!(results.len(), 3 * PHASES.len() + 4);
+    let by_default = PHASES.iter().filter(|name| !name.starts_with('o')).count();
+    assert_eq!(results.len(), 3 * by_default + 4);
     let distance = |result: &Value| result["settings"]["store"]["checkpoint_distance"].clone();
     let last = &results[results.len() - 4..];
     assert_eq!(
@@ -241,6 +252,41 @@ fn a_figure_is_run_once_drawn_again_and_reported() {
     succeeds(directory.path(), &["report", "out", "--html", "page.html"]);
     let page = std::fs::read_to_string(directory.path().join("page.html")).unwrap();
     assert_eq!(page.matches("<svg ").count(), 1);
+}
+
+#[test]
+fn growth_goes_on_where_it_was_stopped() {
+    let directory = TempDir::new().unwrap();
+    let growth = |more: &[&str]| {
+        let line = ["figure", "growth", "--records", "2k", "--ops", "500", "--out", "out"];
+        program(directory.path(), &[&line[..], more].concat())
+    };
+    let first = growth(&[]);
+    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
+    let file = |name: &str| directory.path().join("out").join(name);
+    let results = lines(&file("growth.jsonl"));
+    // Five sizes, each with two distances: the load, with its settle, and two phases of reads.
+    assert_eq!(results.len(), 5 * 2 * 4);
+    let csv = std::fs::read_to_string(file("growth.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 4 * 5 * 2, "{csv}");
+    assert!(csv.contains("turtle,write_amplification,fixed,4200000,8000,1024000,"), "{csv}");
+    // Stopped before its last two runs: they alone are done again.
+    let text = std::fs::read_to_string(file("growth.jsonl")).unwrap();
+    let kept: String = text.split_inclusive('\n').take(results.len() - 8).collect();
+    std::fs::write(file("growth.jsonl"), &kept).unwrap();
+    let resumed = growth(&["--resume"]);
+    let told = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert_eq!(resumed.status.code(), Some(0), "{told}");
+    assert!(!told.contains("8 of 10") && told.contains("9 of 10: turtle, 8,000 records"), "{told}");
+    assert!(told.contains("10 of 10: turtle, 8,000 records, memory 33.6 MB, checkpoint"), "{told}");
+    let again = lines(&file("growth.jsonl"));
+    assert_eq!((again.len(), &again[..32]), (40, &results[..32]));
+    let other = growth(&["--resume", "--checkpoint-distance", "1MB"]);
+    let told = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(told.contains("other options (checkpoint_distance_bytes)"), "{told}");
+    succeeds(directory.path(), &["figure", "growth", "--from", "out", "--out", "other"]);
+    let both = ["out/growth.svg", "other/growth.svg"].map(|path| directory.path().join(path));
+    assert_eq!(std::fs::read(&both[0]).unwrap(), std::fs::read(&both[1]).unwrap());
 }
 
 #[test]

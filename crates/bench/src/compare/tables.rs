@@ -6,7 +6,7 @@
 
 use crate::compare::summary::{self, Spread};
 use crate::driver::latency::Kind;
-use crate::record::{NONE, Record, SETTLED};
+use crate::record::{NONE, Record, SETTLED, phase_of};
 use crate::table::{Table, megabytes, short};
 use crate::workload::phases::Phase;
 use serde_json::Value;
@@ -27,16 +27,18 @@ impl Report {
     /// Of the stores `engines`, each divided by `baseline`.
     pub fn new(records: &[Record], engines: &[String], baseline: &str) -> Self {
         let view = View { records, engines, phases: phases(records) };
-        let tables = vec![
+        let mut tables = vec![
             ("Throughput, thousands of operations a second".to_owned(), view.throughput()),
             (format!("Times as fast as {baseline}"), view.ratios(baseline)),
             ("Worst second, thousands of operations a second".to_owned(), view.worst_seconds()),
-            ("Load and its settle".to_owned(), view.load()),
+        ];
+        tables.extend(view.settles());
+        tables.extend([
             ("Microseconds of processors for an operation".to_owned(), view.processors()),
             ("Bytes read for an operation".to_owned(), view.reads()),
             ("Resident memory at most, MB".to_owned(), view.memory()),
             ("Latency in microseconds, p50 / p99 / p99.9 / max".to_owned(), view.latencies()),
-        ];
+        ]);
         Self { facts: facts(records, engines), tables }
     }
 
@@ -122,8 +124,11 @@ pub fn about(records: &[Record], engine: &str) -> String {
     if let Some(count @ 2..) = record.settings["commit_every"].as_u64() {
         let _ = write!(text, "; no log, one commit for {count} writes of a thread");
     }
-    if let Some(load) = own().find(|record| is_capped_load(record)) {
+    if let Some(load) = own().find(|record| is_capped(record, Phase::Load)) {
         let _ = write!(text, "; the cap ended its load after {} records", load.ops);
+    }
+    if let Some(writes) = own().find(|record| is_capped(record, Phase::O)) {
+        let _ = write!(text, "; the cap ended its overwrites after {} of them", writes.ops);
     }
     if let Some(ended) = bad_end(records, engine) {
         let _ = write!(text, "; {ended}");
@@ -142,8 +147,10 @@ fn bad_end<'a>(records: &'a [Record], engine: &str) -> Option<&'a str> {
     ends.find(|ended| *ended != "done")
 }
 
-fn is_capped_load(record: &Record) -> bool {
-    record.phase == Phase::Load.name() && record.settings["capped"] == Value::Bool(true)
+/// True if the result is of `phase` without its settle, and the cap ended it.
+fn is_capped(record: &Record, phase: Phase) -> bool {
+    let is_alone = !record.phase.ends_with(SETTLED);
+    is_alone && phase_of(&record.phase) == Some(phase) && record.settings["capped"] == true
 }
 
 /// The names of all phases that any store has, in the order in which they ran. One that has none
@@ -203,7 +210,8 @@ impl View<'_> {
         self.table(&phases, |engine, phase| {
             let speed = summary::figure(self.records, engine, phase, |record| Some(record.kops));
             let mut own = summary::of_phase(self.records, engine, phase);
-            match (own.find(|record| is_capped_load(record)), bad_end(self.records, engine)) {
+            match (own.find(|record| is_capped(record, Phase::Load)), bad_end(self.records, engine))
+            {
                 (Some(record), _) => format!("{} (N' = {})", cell(speed), record.ops),
                 (None, Some(ended)) if self.first_missing(&phases, engine) == Some(phase) => {
                     ended.to_owned()
@@ -247,7 +255,20 @@ impl View<'_> {
         self.figures(&self.speeds(), |record| Some(record.rss_peak_bytes as f64 / 1e6))
     }
 
-    fn load(&self) -> Table {
+    /// What is written and left by the load, and by overwrites where there are any, each with a
+    /// title.
+    fn settles(&self) -> Vec<(String, Table)> {
+        let mut tables = vec![("Load and its settle".to_owned(), self.settle(Phase::Load.name()))];
+        for name in self.phases.iter().filter_map(|name| name.strip_suffix(SETTLED)) {
+            if phase_of(name) == Some(Phase::O) {
+                tables.push((format!("Overwrites ({name}) and their settle"), self.settle(name)));
+            }
+        }
+        tables
+    }
+
+    /// A row for each store: `phase` with its settle.
+    fn settle(&self, phase: &str) -> Table {
         let mut table = Table::new([
             "store",
             "settle seconds",
@@ -256,8 +277,9 @@ impl View<'_> {
             "of it log",
             "read MB",
             "disk / live",
+            "log apart",
         ]);
-        let phase = format!("{}{SETTLED}", Phase::Load.name());
+        let phase = format!("{phase}{SETTLED}");
         for engine in self.engines {
             let figure = |of: &dyn Fn(&Record) -> Option<f64>| {
                 cell(summary::figure(self.records, engine, &phase, of))
@@ -274,6 +296,7 @@ impl View<'_> {
                 figure(&log_amplification),
                 bytes(|record| record.read_bytes),
                 figure(&|record| Some(record.space_amplification())),
+                figure(&Record::space_amplification_without_log),
             ]);
         }
         table
@@ -399,6 +422,30 @@ mod tests {
         assert!(text.contains("the cap ended its load after 1000 records"), "{text}");
         let markdown = Report::new(&records(), &engines, "other").markdown();
         assert!(markdown.contains("| store | load | load+settle | c |\n| --- | ---: |"));
+    }
+
+    #[test]
+    fn what_overwrites_leave_has_a_table_if_there_are_any() {
+        let mut records = records();
+        let engines = ["ours".to_owned(), "other".to_owned()];
+        let text = Report::new(&records, &engines, "ours").text();
+        assert!(text.contains("log apart") && !text.contains("Overwrites"), "{text}");
+        for (phase, disk_bytes) in [("o", 256_000), ("o+settle", 192_000)] {
+            let mut record = sample("ours", phase, 500.0);
+            record.settings = json!({"capped": true, "user_bytes": 128_000, "ended": "done"});
+            record.disk_bytes = disk_bytes;
+            records.push(record);
+        }
+        let report = Report::new(&records, &engines, "ours");
+        let of = |title: &str| {
+            let (_, table) = report.tables().find(|(name, _)| *name == title).unwrap();
+            let last = |row: &Vec<String>| row[row.len() - 2..].join(" ");
+            table.rows().iter().map(last).collect::<Vec<_>>()
+        };
+        assert_eq!(of("Load and its settle"), ["2.00 1.50", "2.00 1.50"]);
+        assert_eq!(of("Overwrites (o) and their settle"), ["1.50 1.00", "\u{2013} \u{2013}"]);
+        let told = "the cap ended its overwrites after 1000 of them";
+        assert_eq!(report.facts().iter().filter(|fact| fact.contains(told)).count(), 1);
     }
 
     #[test]

@@ -263,10 +263,7 @@ impl Run<'_> {
         }
         let seed = mix(self.options.common.seed ^ u64::try_from(index).unwrap_or(0) << 32);
         let workload = Workload::new(phase, self.shared.records, self.options.common.threads, seed);
-        let operations = match phase {
-            Phase::Load => self.shared.records,
-            _ => self.options.operations(phase),
-        };
+        let operations = self.options.operations(phase, self.shared.records);
         let mut job = Job {
             phase,
             workload,
@@ -383,6 +380,7 @@ impl Run<'_> {
             rss_bytes: memory.rss_bytes,
             rss_peak_bytes: memory.rss_peak_bytes,
             disk_bytes: process::disk_bytes(&self.path)?,
+            log_disk_bytes: now.counters.log_disk_bytes,
             live_bytes: live_bytes(&self.shared, inserted.sum()),
             latency_us: tally.latencies.percentiles(),
             settings: self.settings(outcome),
@@ -433,7 +431,6 @@ fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Va
         "latency_us_mean": means,
         "cancelled_write_bytes": used.cancelled_bytes,
         "data_bytes_written_by_store": difference(now.data_bytes, before.data_bytes),
-        "log_disk_bytes": now.log_disk_bytes,
     })
 }
 

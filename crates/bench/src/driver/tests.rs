@@ -253,6 +253,22 @@ fn a_sound_store_passes_every_phase() {
 }
 
 #[test]
+fn overwrites_are_two_for_each_record_whatever_is_asked_of_others() {
+    for name in ["sound", "batches"] {
+        let line = ["--phases", "load,o,cu", "--ops", "30", "--threads", "4"];
+        let records = run_model(name, &line).unwrap();
+        let phases: Vec<&str> = records.iter().map(|record| record.phase.as_str()).collect();
+        assert_eq!(phases, ["load", "load+settle", "o", "o+settle", "cu"]);
+        for record in &records[2..4] {
+            assert_eq!((record.ops, record.live_bytes), (6000, 3000 * 128));
+            assert_eq!(record.settings["user_bytes"], 6000 * 128);
+            assert_eq!(record.latency_us.keys().collect::<Vec<_>>(), [&latency::Kind::Update]);
+        }
+        assert_eq!((&records[3].settings["settled"], records[4].ops), (&json!(true), 30));
+    }
+}
+
+#[test]
 fn a_store_without_a_log_passes_every_phase() {
     for threads in ["1", "2", "5"] {
         let records = run_model("batches", &["--threads", threads]).unwrap();
@@ -267,6 +283,7 @@ fn every_fault_fails_the_phase_that_meets_it() {
         ("loses-insert", "load,cu", "is not there"),
         ("loses-update", "load,a", "not the newest"),
         ("loses-update", "load,f", "not the newest"),
+        ("loses-update", "load,o,cu", "not the newest"),
         ("damages", "load,c", "the value is damaged"),
         ("confuses", "load,c", "another record"),
         ("invents", "load,cm", "never written"),

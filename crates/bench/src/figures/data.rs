@@ -13,7 +13,7 @@ use crate::compare::{self, part_of, say};
 use crate::failure::{Failure, Result};
 use crate::figures::axes::number;
 use crate::options::Options;
-use crate::record::{self, Record, SETTLED};
+use crate::record::{self, Record, SETTLED, phase_of};
 use crate::workload::phases::Phase;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -199,9 +199,13 @@ pub fn settings(records: &[Record], name: &str) -> Vec<u64> {
 pub fn distance(record: &Record) -> Option<u64> {
     let asked = record.settings["checkpoint_distance_bytes"].as_array()?;
     let [asked] = asked.as_slice() else { return None };
-    let told = record.settings["store"]["checkpoint_distance"].as_str();
-    let told = told.and_then(|text| text.strip_suffix(" bytes")?.parse().ok());
-    told.or_else(|| asked.as_u64())
+    told_distance(record).or_else(|| asked.as_u64())
+}
+
+/// The distance that the store acted on, whoever chose it.
+pub fn told_distance(record: &Record) -> Option<u64> {
+    let told = record.settings["store"]["checkpoint_distance"].as_str()?;
+    told.strip_suffix(" bytes")?.parse().ok()
 }
 
 /// True if the cap ended the load.
@@ -212,12 +216,6 @@ pub fn is_capped(record: &Record) -> bool {
 /// The name of the load with its settle: what is quoted of a load.
 pub fn settled_load() -> String {
     format!("{}{SETTLED}", Phase::Load.name())
-}
-
-/// The phase that a name in results is of: `a`, `a#2` and `a+settle` are all `a`. None if the
-/// result is of a run that did not come to any.
-pub fn phase_of(name: &str) -> Option<Phase> {
-    Phase::from_name(name.trim_end_matches(SETTLED).split('#').next()?)
 }
 
 /// The names of the phases whose speed is drawn, in the order of [`Phase::ALL`]: the load with its
@@ -250,6 +248,7 @@ pub fn phase_words(name: &str) -> &'static str {
         Some(Phase::E) => "scans",
         Some(Phase::Q) => "queues",
         Some(Phase::M) => "64 at once",
+        Some(Phase::O) => "overwrites",
         None => "",
     }
 }

@@ -14,6 +14,8 @@
 
 pub mod axes;
 pub mod data;
+mod fit;
+mod growth;
 mod latency;
 mod lettering;
 mod memory;
@@ -49,6 +51,8 @@ pub enum Name {
     Ycsb,
     /// Throughput of each phase against the checkpoint distance
     Sensitivity,
+    /// What writes and reads cost against the number of records
+    Growth,
     /// How latencies are distributed
     Latency,
     /// Resident memory over time
@@ -68,8 +72,15 @@ pub struct Drawing {
 
 impl Name {
     /// All figures, in the order of a report.
-    pub const ALL: [Name; 6] =
-        [Name::Ycsb, Name::Wm, Name::Sensitivity, Name::Latency, Name::Memory, Name::Stall];
+    pub const ALL: [Name; 7] = [
+        Name::Ycsb,
+        Name::Wm,
+        Name::Sensitivity,
+        Name::Growth,
+        Name::Latency,
+        Name::Memory,
+        Name::Stall,
+    ];
 
     /// The name in options and of files.
     pub fn name(self) -> &'static str {
@@ -77,6 +88,7 @@ impl Name {
             Name::Wm => "wm",
             Name::Ycsb => "ycsb",
             Name::Sensitivity => "sensitivity",
+            Name::Growth => "growth",
             Name::Latency => "latency",
             Name::Memory => "memory",
             Name::Stall => "stall",
@@ -89,34 +101,46 @@ impl Name {
             Name::Wm => "Memory for writes",
             Name::Ycsb => "Throughput of phases",
             Name::Sensitivity => "Checkpoint distance",
+            Name::Growth => "Cost against size",
             Name::Latency => "Latency",
             Name::Memory => "Memory over time",
             Name::Stall => "Every second of a load",
         }
     }
 
-    /// The records by default: each figure takes minutes.
+    /// The records by default: each figure takes minutes. Of `growth` the size in the middle.
     fn records(self) -> u64 {
         match self {
             Name::Wm | Name::Ycsb | Name::Latency | Name::Memory => 4_000_000,
             Name::Sensitivity => 2_000_000,
             Name::Stall => 10_000_000,
+            Name::Growth => 20_000_000,
+        }
+    }
+
+    /// The cap of a phase by default, in seconds.
+    fn cap(self) -> u64 {
+        match self {
+            // Four times the records of other measurements are loaded.
+            Name::Growth => 600,
+            _ => 120,
         }
     }
 
     /// The phases by default.
     fn phases(self) -> &'static [Phase] {
-        use Phase::{A, B, C, D, E, F, Load};
+        use Phase::{A, B, C, Cm, Cu, D, E, F, Load};
         match self {
             Name::Wm | Name::Stall => &[Load],
             Name::Ycsb => &[Load, A, B, C, F, D, E],
             Name::Sensitivity | Name::Memory => &[Load, A, B, C, F, E],
             Name::Latency => &[Load, A, C, F, E],
+            Name::Growth => &[Load, Cu, Cm],
         }
     }
 
     fn takes_repeats(self) -> bool {
-        matches!(self, Name::Wm | Name::Ycsb | Name::Sensitivity)
+        matches!(self, Name::Wm | Name::Ycsb | Name::Sensitivity | Name::Growth)
     }
 
     fn takes_memories(self) -> bool {
@@ -133,6 +157,7 @@ impl Name {
         match self {
             Name::Wm => wm::plan(figure),
             Name::Sensitivity => sensitivity::plan(figure),
+            Name::Growth => growth::plan(figure),
             Name::Ycsb | Name::Latency | Name::Memory | Name::Stall => each_store(figure),
         }
     }
@@ -143,6 +168,7 @@ impl Name {
             Name::Wm => wm::draw(records),
             Name::Ycsb => ycsb::draw(records),
             Name::Sensitivity => sensitivity::draw(records),
+            Name::Growth => growth::draw(records),
             Name::Latency => latency::draw(records),
             Name::Memory => memory::draw(records),
             Name::Stall => stall::draw(records),

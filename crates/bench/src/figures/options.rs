@@ -5,8 +5,8 @@
 //! or just all of it.
 
 use crate::failure::{Failure, Result};
-use crate::figures::Name;
 use crate::figures::data::Planned;
+use crate::figures::{Name, growth};
 use crate::kinds::{parse_count, parse_size};
 use crate::options::{Common, Options, parse_engine, parse_phase};
 use crate::stores;
@@ -35,6 +35,10 @@ another; --cap bounds each phase):
                N, N/2 and N/4 records
                2M records, both settings of memory, distances from 1/64 to 1/4 of it, phases
                load,a,b,c,f,e, one store; 6 minutes
+  growth       write amplification, processor time and reads against the number of records
+               20M records, and 1/4, 1/2, 2 and 4 times so many, memory for a third of each, the
+               checkpoint distance left to the store and fixed, phases load,cu,cm, turtle alone,
+               a cap of 600 seconds; 15 minutes, 15 GB of disk
   latency      how latencies are distributed, for each kind of operation
                4M records, memory for a third, phases load,a,c,f,e, all stores; 1 minute
   memory       resident memory over the time of a run, beside what was allowed
@@ -61,7 +65,8 @@ pub struct Figure {
     /// Records that are loaded [default: see below]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub records: Option<u64>,
-    /// Operations of each phase but `load` and `e` [default: a tenth of the records]
+    /// Operations of each phase but `load`, `e` and `o` [default: a tenth of the records, for
+    /// `growth` of each size]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub ops: Option<u64>,
     /// Operations of phase `e` [default: a hundredth of the records]
@@ -70,20 +75,21 @@ pub struct Figure {
     /// What to run, `load` first [default: see below]
     #[arg(long, value_name = "a,b,...", value_delimiter = ',', value_parser = parse_phase)]
     pub phases: Vec<Phase>,
-    /// All the memory a store may use, one size or for `ycsb` and `sensitivity` several [default:
-    /// for a third of the data, for all of it, or both; at least 32MiB]
+    /// All the memory a store may use, one size or for `ycsb` and `sensitivity` several; for
+    /// `growth` none [default: for a third of the data, for all of it, or both; at least 32MiB]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     pub memory: Vec<u64>,
-    /// The distances of `wm` and `sensitivity`; for the others as of `run`: one, or one for each
-    /// phase
+    /// The distances of `wm` and `sensitivity`, the fixed one of `growth` [default: an eighth of
+    /// the memory of its least size]; for the others as of `run`: one, or one for each phase
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     pub checkpoint_distance: Vec<u64>,
-    /// How often everything is done; `wm`, `ycsb` and `sensitivity` draw the median
+    /// How often everything is done; `wm`, `ycsb`, `sensitivity` and `growth` draw the median
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     pub repeats: u64,
     /// The most seconds for the timed part of a phase; a load that needs more ends its run
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = parse_count)]
-    pub cap: u64,
+    /// [default: 120, for `growth` 600]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_count)]
+    pub cap: Option<u64>,
     /// Where figures and their data go [default: chelonia-bench-figures, or that of --from]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -107,16 +113,25 @@ impl Figure {
         self.records.unwrap_or(self.name.records())
     }
 
-    /// About the bytes of all keys and values of `records`.
+    /// About the bytes of all keys and values.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes_of(self.records())
+    }
+
+    /// About the bytes of so many keys and values.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a mean times a count is a count"
     )]
-    pub fn data_bytes(&self) -> u64 {
-        ((self.common.key_size.mean() + self.common.value_size.mean()) * self.records() as f64)
-            as u64
+    fn data_bytes_of(&self, records: u64) -> u64 {
+        ((self.common.key_size.mean() + self.common.value_size.mean()) * records as f64) as u64
+    }
+
+    /// A third of the bytes of so many keys and values, or as little as a store takes.
+    pub fn third_of(&self, records: u64) -> u64 {
+        (self.data_bytes_of(records) / 3).max(MEMORY_MIN)
     }
 
     /// The settings of memory, as given or by default.
@@ -131,6 +146,7 @@ impl Figure {
         let mut memories = match self.name {
             Name::Wm => vec![of(WHOLE)],
             Name::Ycsb | Name::Sensitivity => vec![of(THIRD), of(WHOLE)],
+            Name::Growth => growth::sizes(self).into_iter().map(|one| self.third_of(one)).collect(),
             Name::Latency | Name::Memory | Name::Stall => vec![of(THIRD)],
         };
         memories.dedup();
@@ -146,7 +162,7 @@ impl Figure {
         let names = built.map(|kind| kind.name.to_owned());
         match self.name {
             Name::Wm => names.filter(|name| has_dial(name)).collect(),
-            Name::Sensitivity => names.take(1).collect(),
+            Name::Sensitivity | Name::Growth => names.take(1).collect(),
             _ => names.collect(),
         }
     }
@@ -161,7 +177,18 @@ impl Figure {
 
     /// One run of `engine`.
     pub fn planned(&self, engine: &str, memory: u64, distances: Vec<u64>, repeat: u64) -> Planned {
-        let records = self.records();
+        self.planned_of(self.records(), engine, memory, distances, repeat)
+    }
+
+    /// The same with as many records.
+    pub fn planned_of(
+        &self,
+        records: u64,
+        engine: &str,
+        memory: u64,
+        distances: Vec<u64>,
+        repeat: u64,
+    ) -> Planned {
         let options = Options {
             common: self.common.clone(),
             records: Some(records),
@@ -170,7 +197,7 @@ impl Figure {
             phases: self.phases(),
             memory,
             checkpoint_distance: distances,
-            cap: Some(self.cap),
+            cap: Some(self.cap.unwrap_or(self.name.cap())),
             rate: None,
             keep: false,
             detail: true,
@@ -190,6 +217,13 @@ impl Figure {
         }
         if self.memory.len() > 1 && !self.name.takes_memories() {
             return refuse(format!("--memory: one size for {name}"));
+        }
+        if !self.memory.is_empty() && self.name == Name::Growth {
+            let message = "--memory: growth gives each size a third of its data: leave it out";
+            return refuse(message.to_owned());
+        }
+        if self.checkpoint_distance.len() > 1 && self.name == Name::Growth {
+            return refuse("--checkpoint-distance: one size for growth".to_owned());
         }
         if self.engines.len() > 1 && self.name == Name::Sensitivity {
             return refuse("--engines: one store for sensitivity".to_owned());
@@ -267,6 +301,14 @@ pub mod tests {
         assert_eq!(figure(&["ycsb", "--records", "2k"]).memories(), [MEMORY_MIN]);
         assert_eq!(figure(&["wm"]).data_bytes(), 512_000_000);
         assert_eq!(figure(&["sensitivity"]).engines(), ["turtle"]);
+        assert_eq!(figure(&["growth"]).engines(), ["turtle"]);
+        let small = figure(&["growth", "--records", "2M", "--cap", "9"]);
+        assert_eq!(
+            small.memories(),
+            [MEMORY_MIN, 42_666_666, 85_333_333, 170_666_666, 341_333_333]
+        );
+        assert_eq!(small.planned("turtle", 1 << 25, vec![], 1).options.cap, Some(9));
+        assert_eq!(plain.planned("turtle", 1 << 25, vec![], 1).options.cap, Some(120));
     }
 
     #[test]
@@ -278,6 +320,8 @@ pub mod tests {
             (&["ycsb", "--memory", "1GB,1GB"], "twice"),
             (&["wm", "--phases", "load,a"], "leave it out"),
             (&["sensitivity", "--engines", "turtle,rocksdb"], "one store"),
+            (&["growth", "--memory", "1GB"], "leave it out"),
+            (&["growth", "--checkpoint-distance", "1MB,2MB,3MB"], "one size for growth"),
             (&["ycsb", "--engines", "turtle,turtle"], "turtle is there twice"),
         ] {
             let message = figure(line).check().unwrap_err().to_string();

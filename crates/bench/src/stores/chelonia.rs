@@ -18,7 +18,7 @@ use std::time::Duration;
 const SETTLE_STEP: Duration = Duration::from_millis(10);
 
 /// The default of the library.
-const FILTER_BITS: u32 = 12;
+const FILTER_BITS: u32 = 16;
 
 /// A database with one keyspace.
 struct Chelonia {

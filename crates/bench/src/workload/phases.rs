@@ -13,11 +13,18 @@
 //! | `e` | 95% scans of 1 to 100 records, 5% updates | uniform |
 //! | `q` | a queue for each thread: insert at the tail, scan the head, delete the head | its own |
 //! | `m` | gets of 64 records at a time | uniform |
+//! | `o` | updates, two for each record that was loaded | uniform |
 //!
 //! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three
 //! is an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted
 //! entries before the head: a consumer that notes its place only now and then must pass what it
 //! deleted. The queues are filled before the operations that are timed, and emptied after them.
+//!
+//! `o` runs only if it is asked for: it takes longer than the load. It is for what a store occupies
+//! on disk when nearly everything in it was overwritten.
+
+/// Updates of `o` for each record that was loaded: one in seven records keeps what was loaded.
+pub const OVERWRITES: u64 = 2;
 
 /// A phase.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -44,11 +51,14 @@ pub enum Phase {
     Q,
     /// Many gets in one call.
     M,
+    /// Overwrites of nearly everything.
+    O,
 }
 
 impl Phase {
-    /// All phases, in the order in which they run by default.
-    pub const ALL: [Phase; 11] = [
+    /// All phases there are. The place of a phase is part of the seed of its streams: a new one
+    /// comes last, so that the others do what they did.
+    pub const ALL: [Phase; 12] = [
         Phase::Load,
         Phase::A,
         Phase::B,
@@ -60,7 +70,11 @@ impl Phase {
         Phase::E,
         Phase::Q,
         Phase::M,
+        Phase::O,
     ];
+
+    /// The names of the phases that run if none are given, in their order.
+    pub const BY_DEFAULT: &str = "load,a,b,c,f,d,cu,cm,e,q,m";
 
     /// The name in options and results.
     pub fn name(self) -> &'static str {
@@ -76,6 +90,7 @@ impl Phase {
             Phase::E => "e",
             Phase::Q => "q",
             Phase::M => "m",
+            Phase::O => "o",
         }
     }
 

@@ -126,6 +126,7 @@ impl Stream {
                 _ => Operation::QueuePop,
             },
             Phase::M => Operation::MultiGet(self.random.next()),
+            Phase::O => Operation::Update(self.record()),
         }
     }
 
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn phases_are_mixed_as_documented() {
-        let expected: [(Phase, &[(&str, u32)]); 11] = [
+        let expected: [(Phase, &[(&str, u32)]); 12] = [
             (Phase::Load, &[("insert", 100)]),
             (Phase::A, &[("update", 50), ("get", 50)]),
             (Phase::B, &[("update", 5), ("get", 95)]),
@@ -198,7 +199,9 @@ mod tests {
             (Phase::E, &[("scan", 95), ("update", 5)]),
             (Phase::Q, &[("queue", 100)]),
             (Phase::M, &[("multi_get", 100)]),
+            (Phase::O, &[("update", 100)]),
         ];
+        assert_eq!(expected.map(|(phase, _)| phase), Phase::ALL);
         for (phase, parts) in expected {
             let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
             for operation in operations(phase, 0, 100_000) {
@@ -225,7 +228,10 @@ mod tests {
         let share_of_top = |phase: Phase| {
             let mut counts = BTreeMap::new();
             for operation in operations(phase, 0, 100_000) {
-                let (Operation::Get(record) | Operation::GetAbsent(record)) = operation else {
+                let (Operation::Get(record)
+                | Operation::GetAbsent(record)
+                | Operation::Update(record)) = operation
+                else {
                     continue;
                 };
                 assert!(record < RECORDS);
@@ -239,6 +245,7 @@ mod tests {
         assert!((45..60).contains(&share_of_top(Phase::C)), "{}", share_of_top(Phase::C));
         assert!(share_of_top(Phase::Cu) < 4, "{}", share_of_top(Phase::Cu));
         assert!(share_of_top(Phase::Cm) < 4, "{}", share_of_top(Phase::Cm));
+        assert!(share_of_top(Phase::O) < 4, "{}", share_of_top(Phase::O));
     }
 
     #[test]

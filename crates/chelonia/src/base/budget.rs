@@ -359,9 +359,9 @@ impl Charge {
 
     /// Counts `bytes` instead of what was counted.
     pub fn resize(&mut self, bytes: u64) {
-        let used = &self.budget.used[self.purpose as usize];
-        used.fetch_add(bytes, Ordering::Relaxed);
-        used.fetch_sub(self.bytes, Ordering::Relaxed);
+        // Wraps around to the right sum, at one step for the counter that all share.
+        let change = bytes.wrapping_sub(self.bytes);
+        self.budget.used[self.purpose as usize].fetch_add(change, Ordering::Relaxed);
         self.bytes = bytes;
         self.budget.release_surplus();
     }

@@ -2,7 +2,7 @@
 //!
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
-//! | drain | drains memtables, checkpoints, maintenance | a rotation, wanted maintenance |
+//! | drain | drains memtables, checkpoints, maintenance (`maintenance.rs`) | a rotation, wanted maintenance |
 //! | log | syncs, prepares segments, divides memory, tidies | [`SYNC_INTERVAL`], a full segment |
 //!
 //! Both only call what any thread could call: a stepped database does the same work on the
@@ -10,14 +10,11 @@
 //! ends them.
 
 use crate::base::epoch;
-use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
-use crate::base::sync::{Arc, Ordering};
-use crate::base::workers::Workers;
+use crate::base::sync::Arc;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::engine::Work;
-use crate::memtable::SortedBatch;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -30,12 +27,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest it waits where looking does not help: each drain that fails has written much in
 /// vain, so that the wait doubles.
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
-
-/// Maintenance rests at most so many times as long as it worked: if nobody reads there is time.
-const MAINTENANCE_REST_MOST: u32 = 15;
-
-/// So often maintenance looks how much reads have lost since it worked.
-const MAINTENANCE_REST_SLICE: Duration = Duration::from_millis(5);
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -121,9 +112,8 @@ fn drain_once(core: &Core) -> Result<()> {
     if core.health.check_write().is_err() {
         return Ok(());
     }
-    core.drain_everything_frozen()?;
-    core.maintain_all()?;
-    core.checkpoint_if_undurable()
+    core.drain_all_finalized()?;
+    core.maintain_all()
 }
 
 fn log_loop(core: &Core) {
@@ -162,9 +152,7 @@ impl Core {
         let Some(log) = self.log.get() else { return Ok(()) };
         let wants = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.wants_maintenance();
         // Drains come first, and wake the thread themselves.
-        if self.counters.frozen_bytes.load(Ordering::Relaxed) == 0
-            && self.all_keyspaces().iter().any(wants)
-        {
+        if !self.has_finalized() && self.all_keyspaces().iter().any(wants) {
             self.signals.wake_drain();
         }
         self.adapt(progress);
@@ -207,94 +195,4 @@ impl Core {
         }
         self.sync()
     }
-
-    /// Lets every engine do the maintenance that waits, a unit at a time, as long as nothing waits
-    /// to be drained. Nobody waits for it, so it leaves processors and device to those who work:
-    /// after each unit it rests until readers have lost as much time as that took to what is still
-    /// to be done anywhere, or for a multiple of that time. What cannot be done for want of room,
-    /// or because of damage, is left: it is not needed, and who needs what is damaged is told.
-    pub fn maintain_all(&self) -> Result<()> {
-        let mut waiting = self.all_keyspaces();
-        let mut lost = lost_by_readers(&waiting);
-        while !waiting.is_empty() {
-            for place in (0..waiting.len()).rev() {
-                if self.has_frozen() || self.signals.is_stopping() {
-                    return Ok(());
-                }
-                let begin = self.clock.now();
-                if !self.maintain_unit(&waiting[place])? {
-                    lost = lost.saturating_sub(lost_by_readers(&waiting[place..=place]));
-                    waiting.swap_remove(place);
-                } else if !self.stepped {
-                    lost = self.rest_after_maintenance(&waiting, begin, lost);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Rests after a unit that began at `begin`, when readers had lost `lost` in `waiting`. Gives
-    /// what they have lost when the next one may begin.
-    fn rest_after_maintenance(
-        &self,
-        waiting: &[Arc<KeyspaceCore>],
-        begin: Duration,
-        lost: Duration,
-    ) -> Duration {
-        let end = self.clock.now();
-        let took = end.saturating_sub(begin);
-        let wanted = || {
-            waiting.iter().any(|one| one.engine.wants_maintenance() && one.check_exists().is_ok())
-        };
-        loop {
-            let now = lost_by_readers(waiting);
-            let rested = self.clock.now() >= end + took * MAINTENANCE_REST_MOST;
-            let is_worth_more = now.saturating_sub(lost) >= took;
-            let called = self.has_frozen() || self.signals.is_stopping();
-            if is_worth_more || rested || called || !wanted() {
-                return now;
-            }
-            self.signals.pause(MAINTENANCE_REST_SLICE, || self.has_frozen());
-        }
-    }
-
-    fn has_frozen(&self) -> bool {
-        self.counters.frozen_bytes.load(Ordering::Relaxed) > 0
-    }
-
-    /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none that can be
-    /// done.
-    fn maintain_unit(&self, keyspace: &KeyspaceCore) -> Result<bool> {
-        match self.maintain(keyspace) {
-            Ok(true) => self.checkpoint_if_undurable().map(|()| true),
-            Ok(false) => Ok(false),
-            Err(error) if error.is_passing() || error.kind() == ErrorKind::Corrupt => Ok(false),
-            Err(error) => Err(self.health.stop(error)),
-        }
-    }
-
-    /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none.
-    fn maintain(&self, keyspace: &KeyspaceCore) -> Result<bool> {
-        let partial = keyspace.drain.lock();
-        if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
-            // A drain stopped half way, and its part of the memtable is not published yet; or the
-            // keyspace was dropped, and what it has is given back.
-            return Ok(false);
-        }
-        // One thread: nobody waits for it, and readers want the processors.
-        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-        let Some(absorbed) = keyspace.engine.maintain(&work)? else { return Ok(false) };
-        let lost = absorbed.lost.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
-        let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
-        self.records.refresh::<SortedBatch>(&keyspace.fresh, version.number(), &[]);
-        keyspace.republish(version)?;
-        // What it no longer needs is free after the next checkpoint.
-        self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);
-        Ok(true)
-    }
-}
-
-/// The time that readers of all of these have lost to what maintenance would spare them.
-fn lost_by_readers(keyspaces: &[Arc<KeyspaceCore>]) -> Duration {
-    keyspaces.iter().map(|keyspace| keyspace.engine.lost_by_reads()).sum()
 }

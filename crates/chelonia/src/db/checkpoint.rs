@@ -161,6 +161,6 @@ impl Core {
 
 /// True if the oldest finalized memtable has writes up to `upto`.
 fn oldest_is_within(keyspace: &KeyspaceCore, upto: SeqNo) -> bool {
-    let oldest = keyspace.frozen().pop();
+    let oldest = keyspace.finalized().pop();
     oldest.is_some_and(|buffer| buffer.first().is_none_or(|first| first.seqno <= upto))
 }

@@ -246,7 +246,7 @@ impl Core {
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
         let full = active.update_bytes() >= distance
             || active.memtable.bytes() >= self.governor.memtable_bytes_max();
-        if full && view.buffers.len() <= FROZEN_MAX {
+        if full && view.buffers.len() <= FINALIZED_MAX {
             drop(guard);
             self.rotate(keyspace);
             self.rotate_laggards();
@@ -272,7 +272,7 @@ impl Core {
             let first = view.buffers[0].first();
             let lags =
                 first.is_some_and(|first| written.0.saturating_sub(first.position.lsn.0) > limit);
-            if lags && view.buffers.len() <= FROZEN_MAX {
+            if lags && view.buffers.len() <= FINALIZED_MAX {
                 self.rotate(&keyspace);
             }
         }
@@ -314,7 +314,7 @@ impl Core {
     fn wait_for_memory(&self, growth: u64) -> Result<Admission<'_>> {
         let half = self.governor.memtable_bytes_max();
         let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
-        let idle = || self.counters.frozen_bytes.load(Ordering::Relaxed) == 0;
+        let idle = || self.counters.finalized_bytes.load(Ordering::Relaxed) == 0;
         let mut admitted = None;
         let mut is_over = false;
         while !is_over {
@@ -323,7 +323,7 @@ impl Core {
                 self.rotate_largest(half);
             }
             if self.stepped {
-                self.drain_everything_frozen()?;
+                self.drain_all_finalized()?;
                 return Ok(self.governor.admit_forced(growth));
             }
             let _hurry = self.pacer.hurry();
@@ -386,22 +386,23 @@ impl Core {
     /// Step 6.
     fn sync_through(&self, lsn: Lsn) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
+        log.expect_syncs();
         let synced = log.sync_through_after(lsn, || self.sync_large_values());
         synced.map_err(|error| self.health.stop(error))
     }
 
     /// Background work that this thread has to do or to ask for.
     fn after_commit(&self) -> Result<()> {
-        let frozen = self.counters.frozen_bytes.load(Ordering::Relaxed);
+        let finalized = self.counters.finalized_bytes.load(Ordering::Relaxed);
         let half = self.governor.memtable_bytes_max();
-        if self.governor.memtable_bytes().saturating_sub(frozen) >= half {
+        if self.governor.memtable_bytes().saturating_sub(finalized) >= half {
             let _commit = self.commit.lock();
             if self.active_bytes() >= half {
                 self.rotate_largest(half);
             }
         }
-        if self.stepped && self.counters.frozen_bytes.load(Ordering::Relaxed) > 0 {
-            self.drain_everything_frozen()?;
+        if self.stepped && self.counters.finalized_bytes.load(Ordering::Relaxed) > 0 {
+            self.drain_all_finalized()?;
             self.maintain_all()?;
         }
         Ok(())
@@ -413,7 +414,7 @@ const HEADROOM_BYTES: u64 = SLAB_BYTES as u64;
 
 /// A keyspace with so many finalized memtables finalizes no further one because it is full. What
 /// frees memory or makes a checkpoint may finalize more.
-const FROZEN_MAX: usize = 2;
+const FINALIZED_MAX: usize = 2;
 
 /// A memtable whose first record lies further back in the log than so many write shares is
 /// finalized, however small it is: recovery has no more to replay than that and what is in drains.

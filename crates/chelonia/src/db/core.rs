@@ -131,10 +131,10 @@ pub struct Counters {
     /// Progress of the drain that runs, in memtable bytes absorbed.
     pub draining_absorbed_bytes: AtomicU64,
     /// Bytes of finalized memtables, whether their drain has begun or not.
-    pub frozen_bytes: AtomicU64,
+    pub finalized_bytes: AtomicU64,
     /// Bytes finalized and not yet absorbed, with what engines owe: what writers are paced by.
     pub backlog_bytes: AtomicU64,
-    /// Bytes of updates absorbed, and of space that maintenance will free, since the last
+    /// Bytes of updates absorbed, and of space that maintenance gave up, since the last
     /// checkpoint began.
     pub undurable_bytes: AtomicU64,
     /// The last drain found no space: writers are told instead of waiting for it.
@@ -236,18 +236,18 @@ impl Core {
 
     /// Counts the backlog anew: after a rotation, and as drains go on.
     pub fn refresh_backlog(&self) {
-        let (mut frozen, mut owed) = (0, 0);
+        let (mut finalized, mut owed) = (0, 0);
         for keyspace in self.keyspaces.read().values() {
-            frozen += keyspace.memtable_bytes().1;
+            finalized += keyspace.memtable_bytes().1;
             owed += keyspace.engine.debt_bytes();
         }
         let absorbed = self.counters.draining_absorbed_bytes.load(Ordering::Relaxed);
-        let backlog = frozen.saturating_sub(absorbed) + owed;
-        if frozen == 0 {
+        let backlog = finalized.saturating_sub(absorbed) + owed;
+        if finalized == 0 {
             // Nothing waits for room.
             self.counters.out_of_space.store(false, Ordering::Relaxed);
         }
-        self.counters.frozen_bytes.store(frozen, Ordering::Relaxed);
+        self.counters.finalized_bytes.store(finalized, Ordering::Relaxed);
         self.counters.backlog_bytes.store(backlog, Ordering::Relaxed);
     }
 

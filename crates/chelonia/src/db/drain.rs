@@ -26,7 +26,7 @@ impl Core {
     /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
     pub fn drain_oldest(&self) -> Result<bool> {
         let oldest = |keyspace: &Arc<KeyspaceCore>| {
-            let buffer = keyspace.frozen().pop()?;
+            let buffer = keyspace.finalized().pop()?;
             Some((buffer.first().map(|first| first.seqno), Arc::clone(keyspace)))
         };
         let keyspaces = self.all_keyspaces();
@@ -45,7 +45,7 @@ impl Core {
         if partial.buried {
             return Ok(false);
         }
-        let Some(buffer) = keyspace.frozen().pop() else { return Ok(false) };
+        let Some(buffer) = keyspace.finalized().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
         let drained = self.absorb(keyspace, &buffer, &mut partial);
@@ -145,10 +145,10 @@ impl Core {
         }
         let read = |count: &AtomicU64| u128::from(count.load(Ordering::Relaxed));
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
-        let frozen = read(&self.counters.frozen_bytes);
-        let active = u128::from(self.governor.memtable_bytes()).saturating_sub(frozen);
+        let finalized = read(&self.counters.finalized_bytes);
+        let active = u128::from(self.governor.memtable_bytes()).saturating_sub(finalized);
         let absorbed = read(&self.counters.draining_absorbed_bytes);
-        absorbed * u128::from(distance) > 2 * active * frozen
+        absorbed * u128::from(distance) > 2 * active * finalized
     }
 
     /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
@@ -198,28 +198,25 @@ impl Core {
     /// file, which had `free_blocks` then, or the device has room for all that waits. Where that
     /// cannot be asked, it may.
     pub fn may_have_room(&self, free_blocks: u64) -> bool {
-        let waiting = self.counters.frozen_bytes.load(Ordering::Relaxed);
+        let waiting = self.counters.finalized_bytes.load(Ordering::Relaxed);
         let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, waiting);
         self.storage.stats().space.free_blocks > free_blocks
             || !probe().is_err_and(|error| error.is_passing())
     }
 
-    /// Does all background work that waits, on this thread. Writers may finalize memtables as fast
+    /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers may finalize memtables as fast
     /// as they are drained: checkpoints are made on the way, for without them neither log nor
     /// extents come free, and a close does not wait for an end that may never come.
-    pub fn drain_everything_frozen(&self) -> Result<()> {
-        let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed);
+    pub fn drain_all_finalized(&self) -> Result<()> {
         while !self.signals.is_stopping() && self.making_room(|| self.drain_oldest())? {
-            if undurable() >= self.governor.write_share() {
-                self.checkpoint_now()?;
-            }
+            self.checkpoint_if_undurable(self.governor.write_share())?;
         }
-        self.checkpoint_if_undurable()
+        self.checkpoint_if_undurable(1)
     }
 
-    /// Makes a checkpoint if engines have made anything since the last one.
-    pub fn checkpoint_if_undurable(&self) -> Result<()> {
+    /// Makes a checkpoint if engines have made or freed `bytes` or more since the last one.
+    pub fn checkpoint_if_undurable(&self, bytes: u64) -> Result<()> {
         let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
-        if undurable > 0 { self.checkpoint_now() } else { Ok(()) }
+        if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!              rotate (commit lock)                 drain (drain lock)
-//!   [active] ----------------------> [active', frozen] --------------> [active'] over next version
+//!   [active] ----------------------> [active', finalized] --------------> [active'] over next version
 //! ```
 //!
 //! Locks, in order: the commit lock, `change`; the drain lock, the registry of
@@ -47,7 +47,7 @@ pub struct KeyspaceCore {
     pub latest: Mutex<Latest>,
 }
 
-/// How far the oldest frozen memtable was absorbed by a drain that failed in the middle.
+/// How far the oldest finalized memtable was absorbed by a drain that failed in the middle.
 #[derive(Default)]
 pub struct Partial {
     /// The versions made so far, with the seqno each contains the memtable up to.
@@ -125,7 +125,7 @@ impl KeyspaceCore {
     }
 
     /// The finalized memtables, newest first.
-    pub fn frozen(&self) -> Vec<Arc<Buffer>> {
+    pub fn finalized(&self) -> Vec<Arc<Buffer>> {
         self.current_view().buffers[1..].to_vec()
     }
 

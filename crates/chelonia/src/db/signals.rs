@@ -50,7 +50,7 @@ impl Signals {
         self.state.lock().stop
     }
 
-    /// Waits until a drain is wanted; false if the thread should end.
+    /// Waits until a drain is wanted, or for `at_most`; false if the thread should end.
     pub fn wait_for_drain(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.drain && !state.stop {
@@ -67,12 +67,12 @@ impl Signals {
         !state.stop
     }
 
-    /// Lets `duration` pass; sooner if `is_over` when anything is wanted, or if the thread should
-    /// end.
-    pub fn pause(&self, duration: Duration, is_over: impl Fn() -> bool) {
+    /// Maintenance rests: waits at most `at_most`, less if `ends_early` when something is finalized,
+    /// or if the thread should end.
+    pub fn rest_from_maintenance(&self, at_most: Duration, ends_early: impl Fn() -> bool) {
         let mut state = self.state.lock();
-        while !state.stop && !is_over() {
-            if self.drain_wanted.wait_for(&mut state, duration).timed_out() {
+        while !state.stop && !ends_early() {
+            if self.drain_wanted.wait_for(&mut state, at_most).timed_out() {
                 break;
             }
         }

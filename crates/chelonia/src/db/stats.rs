@@ -271,12 +271,12 @@ impl Core {
     }
 
     fn keyspace_stats(&self, keyspace: &KeyspaceCore) -> KeyspaceStats {
-        let (active, frozen) = keyspace.memtable_bytes();
+        let (active, finalized) = keyspace.memtable_bytes();
         let asked = keyspace.distance.load(Ordering::Relaxed);
         KeyspaceStats {
             name: keyspace.name.clone(),
             engine: keyspace.stored.engine.name(),
-            memtable_bytes: active + frozen,
+            memtable_bytes: active + finalized,
             checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
             versions_held: keyspace.lifetimes.held(),
             engine_stats: keyspace.engine.stats(),

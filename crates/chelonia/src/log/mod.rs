@@ -269,6 +269,12 @@ impl Log {
         self.sync_written(referred)
     }
 
+    /// Says that a commit waits for a sync, as the next ones probably will: the next new segment is
+    /// made so that it is synced fast.
+    pub fn expect_syncs(&self) {
+        self.segments.expect_syncs();
+    }
+
     /// Syncs everything written so far; called by the one leader.
     fn sync_written(&self, referred: impl FnOnce() -> Result<()>) -> Result<()> {
         let target = self.written();

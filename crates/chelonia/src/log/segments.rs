@@ -12,16 +12,21 @@
 //! it says nothing about the order of segments, their headers do.
 //!
 //! Invariants:
-//! 1. A prepared segment's header, size and name are durable, and all its space is allocated and
-//!    written through. So the tail never fails for lack of space within it, and a header that is
-//!    missing where blocks are found is damage. Its blocks are zero or what an earlier use left,
-//!    which their numbers give away.
+//! 1. A prepared segment's header, size and name are durable, and all its space is allocated. So
+//!    the tail never fails for lack of space within it, and a header that is missing where blocks
+//!    are found is damage. Its blocks are zero or what an earlier use left, which their numbers
+//!    give away.
 //! 2. Block numbers are given to one prepared segment only; if preparing fails they are given again
 //!    with a later serial.
 //! 3. Only prepared and open segments are mapped (and retired ones, until the next `prepare_next`
 //!    or sync unmaps them away from the commit path); they are charged to the budget.
 //! 4. `live` holds the full segments that were not trimmed, then the open one, in stream order.
 //!    While somebody reads the log back (`hold`), trimming waits.
+//!
+//! The first sync of a block that was allocated and never written costs more than later ones, for
+//! the file system then has to note that it holds something. Where commits wait for syncs, new
+//! segments are therefore written through with zeros by whoever prepares them. Where none does,
+//! that would only write everything twice until segments are recycled.
 //!
 //! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
 
@@ -152,6 +157,8 @@ pub struct Segments {
     budget: Arc<Budget>,
     // Set by the tail when the open segment is half full; cleared when one is prepared.
     wanted: AtomicBool,
+    // Set by commits that wait for a sync; cleared when a segment was written through.
+    syncs_expected: AtomicBool,
     preparing: Mutex<()>,
     state: Mutex<State>,
 }
@@ -233,8 +240,16 @@ impl Segments {
             next_bytes: sizes.first,
             ..State::default()
         };
-        let (wanted, preparing) = (AtomicBool::new(false), Mutex::new(()));
-        Ok(Self { dir, salt, sizes, budget, wanted, preparing, state: Mutex::new(state) })
+        Ok(Self {
+            dir,
+            salt,
+            sizes,
+            budget,
+            wanted: AtomicBool::new(false),
+            syncs_expected: AtomicBool::new(false),
+            preparing: Mutex::new(()),
+            state: Mutex::new(state),
+        })
     }
 
     /// Prepares the first segment that this process writes; its data continues `from`.
@@ -296,6 +311,13 @@ impl Segments {
     /// Says that the open segment is half full.
     pub fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that a commit waits for a sync: the next new segment is one that is synced fast.
+    pub fn expect_syncs(&self) {
+        if !self.syncs_expected.load(Ordering::Relaxed) {
+            self.syncs_expected.store(true, Ordering::Relaxed);
+        }
     }
 
     /// True if `prepare_next` has something to do that cannot wait long.
@@ -445,14 +467,15 @@ impl Segments {
         let mode = if recycled { OpenMode::Write } else { OpenMode::CreateNew };
         let file = self.dir.open(&name, mode, Access::Buffered)?;
         file.allocate(0, bytes)?;
-        if recycled {
-            // Clearing the old blocks as well would double what the log writes.
-            file.write_at(&header.encode(self.salt), 0)?;
-            file.sync()?;
-        } else {
+        if !recycled && self.syncs_expected.load(Ordering::Relaxed) {
             write_zeros(&*file, BLOCK_BYTES_U64, bytes)?;
-            file.write_at(&header.encode(self.salt), 0)?;
-            file.sync()?;
+            // Whoever waits for the next sync says so again.
+            self.syncs_expected.store(false, Ordering::Relaxed);
+        }
+        // Old blocks are not cleared: that would double what the log writes.
+        file.write_at(&header.encode(self.salt), 0)?;
+        file.sync()?;
+        if !recycled {
             self.dir.sync()?;
         }
         let region = file.map(0, index(bytes))?;

@@ -74,7 +74,7 @@ fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
     };
     for by_hand in [false, true] {
         write(1, 20_000);
-        core.drain_everything_frozen().unwrap();
+        core.drain_all_finalized().unwrap();
         write(2, 25_000);
         assert!(core.drain_keyspace(&keyspace.core).unwrap());
         // Before the checkpoint that follows another memtable is full, and so is the device.
@@ -83,7 +83,7 @@ fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
         if by_hand {
             database.checkpoint().unwrap();
         } else {
-            core.drain_everything_frozen().unwrap();
+            core.drain_all_finalized().unwrap();
         }
         plan.set_capacity(None);
         assert_eq!(*keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap(), [3; 5_000]);

@@ -256,3 +256,24 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
     *watcher.lock() = None;
     assert_eq!(rest, [true; 7_990]);
 }
+
+#[test]
+fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
+    for (level, is_written_through) in [(Durability::Process, false), (Durability::Sync, true)] {
+        let (database, plan) = super::open_faulty(&MemoryDirectory::new());
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        let log = Arc::clone(database.handle.log.get().unwrap());
+        let counts = || (plan.calls_on(Call::Write, "log-"), log.stats().segments_prepared);
+        let before = counts();
+        for number in 0..300_u32 {
+            keyspace.insert_with(number.to_be_bytes(), [7; 1000], level).unwrap();
+            // As the background does.
+            database.handle.sync().unwrap();
+        }
+        let (writes, segments) = counts();
+        // A new segment takes one write, of its header.
+        let (writes, segments) = (writes - before.0, segments - before.1);
+        assert!(segments > 1, "{segments}");
+        assert_eq!(writes > segments, is_written_through, "{writes} writes, {segments} segments");
+    }
+}

@@ -14,7 +14,7 @@
 //! | `overlap` | how much of what comes in is new, and how long flushes wait |
 //! | `toll` | what reads pay for what waits, and when it goes down for that |
 //! | `counts` | what a pass gained and lost |
-//! | `lookup` `cursor` | reads |
+//! | `lookup` `rounds` `cursor` | reads |
 //! | `verify` | the check of everything |
 //! | `events` | what happened, counted |
 //!
@@ -67,6 +67,7 @@ mod overlap;
 mod pass;
 mod plan;
 mod residence;
+mod rounds;
 mod shape;
 mod source;
 mod toll;
@@ -276,7 +277,7 @@ impl Turtle {
             geometry,
             output,
             damage,
-            upkeep: updates.is_empty(),
+            maintenance: updates.is_empty(),
             progress: work.progress,
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
@@ -347,12 +348,16 @@ impl Turtle {
         let next = TurtleVersion { shared: Arc::clone(shared), root, summary, disk_blocks };
         let next = Arc::new(next);
         *self.newest.write() = Arc::clone(&next);
+        let Summary { leaf, buffered, .. } = summary;
+        let hidden = writer.overlap.hidden(buffered.bytes);
+        let in_use = shared.residence.storage().stats().space.used_blocks * BLOCK_BYTES_U64;
+        shared.dues.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
         shared.dues.accept();
         Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
     }
 }
 
-/// No updates: what comes with a pass for upkeep.
+/// No updates: what comes with a pass for maintenance.
 struct Nothing;
 
 impl SortedUpdates for Nothing {
@@ -461,7 +466,7 @@ impl Version for TurtleVersion {
     }
 
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        lookup::multi_get(&self.shared, &self.root, keys)
+        rounds::multi_get(&self.shared, &self.root, keys)
     }
 
     fn cursor(

@@ -224,6 +224,15 @@ impl Pivot {
         }
     }
 
+    /// The bytes of the entries below.
+    pub fn settled_bytes(&self) -> u64 {
+        match &self.child {
+            Child::None => 0,
+            Child::Leaf(run) => run.reference().user_bytes,
+            Child::Node(_, summary) => summary.leaf.bytes + summary.buffered.bytes,
+        }
+    }
+
     /// True if nothing is in it.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && matches!(self.child, Child::None)

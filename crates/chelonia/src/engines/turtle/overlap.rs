@@ -16,10 +16,11 @@ use crate::base::stream::SortedUpdates;
 const SAMPLES: usize = 128;
 
 /// The flush size in percent of the leaf size if all keys are new: a leaf is then written a
-/// fifth more than what comes in, and becomes six.
-const FLUSH_PERCENT_NEW: u64 = 500;
+/// quarter more than what comes in, and becomes five.
+pub(super) const FLUSH_PERCENT_NEW: u64 = 400;
 
-/// The same if all keys are there already: on average a fifth of the leaves is useless.
+/// The same if all keys are there already, in percent of the leaf that is there: on average a fifth
+/// of the leaves is useless.
 const FLUSH_PERCENT_KNOWN: u64 = 40;
 
 /// The share of known keys in what came in lately: in about half as much as the tree holds, for
@@ -70,6 +71,12 @@ impl Overlap {
         Self { known: Some((before * (WHOLE - part) + now * part) / WHOLE) }
     }
 
+    /// How many bytes are hidden in the tree, if `buffered` wait there: as many as wait for keys
+    /// that are there already. None before anything came in, for then nothing is known of it.
+    pub fn hidden(self, buffered: u64) -> u64 {
+        buffered / WHOLE * self.known.unwrap_or(0)
+    }
+
     /// The size at which a pivot is flushed, in percent of the leaf size.
     pub fn flush_percent(self) -> u64 {
         let known = self.known.unwrap_or(WHOLE);
@@ -88,6 +95,12 @@ mod tests {
         assert_eq!(flush(Some(WHOLE)), FLUSH_PERCENT_KNOWN);
         assert_eq!(flush(Some(0)), FLUSH_PERCENT_NEW);
         assert_eq!(flush(Some(WHOLE / 2)), (FLUSH_PERCENT_NEW + FLUSH_PERCENT_KNOWN) / 2);
+    }
+
+    #[test]
+    fn what_waits_for_known_keys_hides_as_much() {
+        let hidden = |known| Overlap { known }.hidden(10 * WHOLE);
+        assert_eq!([None, Some(0), Some(300), Some(WHOLE)].map(hidden), [0, 0, 3000, 10_000]);
     }
 
     #[test]

@@ -26,6 +26,14 @@ impl Geometry {
         if height == 1 { self.flush_percent } else { self.flush_percent.min(100) }
     }
 
+    /// What the flush size is a part of, of a pivot with a child of this weight. Where most of what
+    /// comes in is there already it must not outgrow the leaf that it hides entries of, however
+    /// little of its room that takes.
+    fn flush_basis(&self, height: u8, child: u64) -> u64 {
+        let hides = height == 1 && self.flush_percent < 100;
+        if hides { child.clamp(self.leaf_small(), self.leaf) } else { self.leaf }
+    }
+
     /// A leaf below this should be joined with a neighbour.
     pub fn leaf_small(&self) -> u64 {
         self.leaf / 4
@@ -166,7 +174,8 @@ fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Opt
     }
     // Without jitter all leaves of a uniform load would be flushed, and split, in the same pass.
     let jitter = 600 + figure.seed % 801;
-    let mut size = geometry.leaf / 100 * geometry.percent_at(height) / 1000 * jitter;
+    let mut size = geometry.flush_basis(height, figure.child) / 1000
+        * (geometry.percent_at(height) * jitter / 100);
     if figure.child < geometry.leaf / 2 {
         // A small child is cheap to rewrite: let it grow before updates pile up above it.
         size = size.min(figure.child);

@@ -7,13 +7,20 @@
 //! best plan for them would have cost, as who rents skis until he has paid for a pair. The paper
 //! names flushing driven by queries as future work.
 //!
+//! What waits also takes memory twice, where it hides older entries: what nobody reads lies in the
+//! blocks of what is read. While the memory holds nearly all of the tree most reads from the device
+//! come from that, and each pays for it ([`Dues::crowding`]).
+//!
+//! Gets and scans pay. A `multi_get`, and a get that has to read filters, pay for filters alone:
+//! they do not know at once which pivot is to blame.
+//!
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
 //! which is written with it each time; and the more waits, the sooner that would come anyway. If
-//! nothing more is written all of it is a cost; so upkeep takes no more time than reads have lost
-//! ([`Dues::lost`]).
+//! nothing more is written all of it is a cost; so maintenance goes on only as fast as reads lose
+//! time ([`Dues::lost`], `db/maintenance.rs`).
 //!
 //! ```text
-//!   reads of the range ----> toll of the pivot ----> >= price: a unit of upkeep is due
+//!   reads of the range ----> toll of the pivot ----> >= price: a unit of maintenance is due
 //!   flushed, or split, or joined, or read again from disk: the toll begins at zero
 //! ```
 //!
@@ -25,13 +32,14 @@
 //! Thread-safety: everything may be called from any thread; races lose a toll, no more.
 
 use super::node::{Child, Pivot, Totals};
+use super::overlap::FLUSH_PERCENT_NEW;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::Guard;
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A toll is counted in units of a reader's time.
-type Units = u32;
+pub(super) type Units = u32;
 
 /// The time that is a unit.
 const UNIT_NANOS: u64 = 100;
@@ -59,8 +67,8 @@ const FLUSHED_PER_UNIT: u64 = 32;
 /// The least part of a leaf that a flush costs, however much waits.
 const LEAST_PART: u64 = 16;
 
-/// A flush would come anyway when so many times the leaf wait: about the most that ever does.
-const FULL_LEAVES: u64 = 5;
+/// A flush would come anyway when so many times the leaf wait: the most that ever does, jitter apart.
+const FULL_LEAVES: u64 = FLUSH_PERCENT_NEW / 100;
 
 /// What was paid at a pivot. A copy takes over the sum.
 #[derive(Default, Debug)]
@@ -96,7 +104,7 @@ pub(super) fn sources(count: usize, read: usize) -> Units {
     Units::try_from(units).unwrap_or(Units::MAX)
 }
 
-/// Whether upkeep is due anywhere in a tree.
+/// Whether maintenance is due anywhere in a tree.
 #[derive(Default)]
 pub(super) struct Dues {
     due: AtomicBool,
@@ -104,6 +112,11 @@ pub(super) struct Dues {
     refused: AtomicBool,
     /// All that was ever paid.
     paid: AtomicU64,
+    // What the newest version was weighed at.
+    tree_bytes: AtomicU64,
+    buffered_bytes: AtomicU64,
+    hidden_bytes: AtomicU64,
+    file_bytes: AtomicU64,
 }
 
 impl Dues {
@@ -120,12 +133,41 @@ impl Dues {
         }
     }
 
+    /// The newest version has entries of `tree` bytes, of which `buffered` wait; newer ones hide
+    /// about `hidden` of them. It lies in a data file of which `file` bytes are in use. A tree that
+    /// was just opened weighs nothing: how much is hidden in it is learned from what comes in.
+    pub fn weigh(&self, tree: u64, buffered: u64, hidden: u64, file: u64) {
+        self.tree_bytes.store(tree, Ordering::Relaxed);
+        self.buffered_bytes.store(buffered, Ordering::Relaxed);
+        self.hidden_bytes.store(hidden, Ordering::Relaxed);
+        self.file_bytes.store(file, Ordering::Relaxed);
+    }
+
+    /// What a lookup owes `pivot` for a block that it had to read from the device, while `cached`
+    /// bytes of the data file are in memory: by so much the price of a read as fewer would be
+    /// needed if nothing were hidden. Less where less waits than elsewhere.
+    pub fn crowding(&self, pivot: &Pivot, cached: u64) -> Units {
+        let pending = pivot.pending().bytes;
+        self.crowding_at(pending, pending + pivot.settled_bytes(), cached)
+    }
+
+    /// The same for a pivot of `whole` bytes, of which `pending` wait.
+    fn crowding_at(&self, pending: u64, whole: u64, cached: u64) -> Units {
+        let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        let (tree, hidden) = (load(&self.tree_bytes), load(&self.hidden_bytes));
+        // As much of the tree is in memory as of the whole file.
+        let cached = scaled(cached, tree, load(&self.file_bytes).max(tree));
+        let units = u64::from(crowding(tree, hidden, cached));
+        let usual = scaled(load(&self.buffered_bytes), whole, tree);
+        Units::try_from(scaled(units, pending.min(usual), usual)).unwrap_or(BLOCK_READ)
+    }
+
     /// The time that reads have lost to what waits.
     pub fn lost(&self) -> Duration {
         Duration::from_nanos(self.paid.load(Ordering::Relaxed).saturating_mul(UNIT_NANOS))
     }
 
-    /// True if upkeep may be due.
+    /// True if maintenance may be due.
     pub fn may_be_due(&self) -> bool {
         self.due.load(Ordering::Relaxed) && !self.refused.load(Ordering::Relaxed)
     }
@@ -144,6 +186,28 @@ impl Dues {
     pub fn settle(&self) {
         self.due.store(false, Ordering::Relaxed);
     }
+}
+
+/// `number * part / whole`; 0 of nothing.
+fn scaled(number: u64, part: u64, whole: u64) -> u64 {
+    let scaled = u128::from(number) * u128::from(part) / u128::from(whole.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+/// The part of [`BLOCK_READ`] that the `hidden` bytes of a `tree` cost each read from the device. A
+/// share of `1 - cached / tree` of the lookups reads from the device; it would be
+/// `1 - cached / (tree - hidden)`.
+fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
+    let alive = tree.saturating_sub(hidden);
+    if hidden == 0 || cached >= tree {
+        return 0;
+    }
+    if cached >= alive {
+        return BLOCK_READ;
+    }
+    let part = u128::from(cached) * u128::from(hidden) * u128::from(BLOCK_READ);
+    let units = part / (u128::from(alive) * u128::from(tree - cached));
+    Units::try_from(units).unwrap_or(BLOCK_READ).min(BLOCK_READ)
 }
 
 /// True if reads have paid for a flush of `pivot`.
@@ -166,7 +230,7 @@ pub(super) fn is_due(pivot: &Pivot) -> bool {
     u64::from(pivot.toll.paid()) >= (cost / FLUSHED_PER_UNIT).max(1)
 }
 
-/// True if upkeep is due at `pivot` or below it, as far as nodes are in memory: reads that paid
+/// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that paid
 /// brought them there.
 pub(super) fn is_due_within(pivot: &Pivot, guard: &Guard) -> bool {
     if is_due(pivot) {
@@ -175,4 +239,34 @@ pub(super) fn is_due_within(pivot: &Pivot, guard: &Guard) -> bool {
     let Child::Node(slot, _) = &pivot.child else { return false };
     let Some(node) = slot.node.get(guard) else { return false };
     node.pivots.iter().any(|pivot| is_due_within(pivot, guard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_costs_most_where_memory_nearly_suffices() {
+        // All that is alive would fit.
+        assert_eq!(crowding(1000, 100, 900), BLOCK_READ);
+        // A tenth of the lookups reads, and half as many would.
+        assert_eq!(crowding(1000, 53, 900), BLOCK_READ * 53 * 9 / 947);
+        // Little is in memory: what is hidden makes hardly more reads.
+        assert_eq!(crowding(1000, 100, 100), BLOCK_READ / 81);
+        // Nothing is hidden, or all fits.
+        assert_eq!([crowding(1000, 0, 900), crowding(1000, 100, 1000), crowding(0, 0, 0)], [0; 3]);
+        assert_eq!(crowding(1000, 2000, 0), BLOCK_READ);
+    }
+    #[test]
+    fn the_cache_is_shared_with_other_trees_and_pivots_owe_as_they_hold() {
+        let dues = Dues::default();
+        assert_eq!(dues.crowding_at(10, 100, u64::MAX), 0);
+        // Half of the file is this tree's; so is half of what is cached. A fifth of it waits.
+        dues.weigh(1000, 200, 53, 2000);
+        let full = crowding(1000, 53, 900);
+        assert_eq!(dues.crowding_at(20, 100, 1800), full);
+        assert_eq!(dues.crowding_at(90, 100, 1800), full);
+        assert_eq!(dues.crowding_at(5, 100, 1800), full / 4);
+        assert_eq!(dues.crowding_at(20, 100, u64::MAX), 0);
+    }
 }

@@ -6,6 +6,7 @@ use crate::base::budget::Use;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::sync::{AtomicU64, Condvar, Mutex, Ordering};
 use crate::log::format::RECORD_BYTES_MAX;
+use crate::storage::io::fault::{Call as FaultCall, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 
 #[test]
@@ -100,6 +101,26 @@ fn a_new_log_is_small_and_segments_grow_and_are_recycled() {
     assert_eq!(log.stats().payload_bytes, 2000 * 1000);
     drop((tail, log));
     assert_eq!(options.budget.used_by(Use::Log), 0);
+}
+
+#[test]
+fn new_segments_are_written_through_only_where_commits_wait_for_syncs() {
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan.clone()).unwrap();
+    let dir: Arc<dyn Directory> = Arc::new(faulty);
+    let (_tail, log) = create(&dir, &options(16 << 10, 64 << 10));
+    // The writes that it takes to have so many blocks ready; each segment is larger than the last.
+    let prepare = |blocks| {
+        let before = plan.calls(FaultCall::Write);
+        log.reserve(blocks).unwrap();
+        plan.calls(FaultCall::Write) - before
+    };
+    // The header alone.
+    assert_eq!(prepare(7), 1);
+    log.expect_syncs();
+    assert!(prepare(7 + 15) > 1);
+    // Nobody waited since.
+    assert_eq!(prepare(7 + 15 + 15), 1);
 }
 
 #[test]

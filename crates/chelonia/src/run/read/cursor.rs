@@ -25,7 +25,6 @@ use crate::base::sync::Arc;
 use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::{Entered, Steps};
-use crate::run::read::stream::blocks_of;
 use crate::run::read::window::{Fill, Window, fill_together};
 use crate::storage::block::BlockKind;
 use std::ops::Range;
@@ -65,14 +64,17 @@ impl RunCursor {
         first_blocks: u32,
     ) -> Result<Self> {
         Ok(Self {
-            open: blocks_of(run, &range, &epoch::pin())?,
+            open: run.blocks_in(&range, &epoch::pin())?,
             run: Arc::clone(run),
             range,
             direction,
             window: Window::new(run.storage(), first_blocks),
             span: 0..0,
             steps: Steps::default(),
-            charge: run.storage().budget().charge(Use::Work, 0),
+            charge: run
+                .storage()
+                .budget()
+                .charge(Use::Work, charged_bytes(first_blocks.max(1) as usize * BLOCK_BYTES, 0)),
         })
     }
 
@@ -91,7 +93,7 @@ impl RunCursor {
             self.window.forget();
         }
         self.span = 0..0;
-        self.open = blocks_of(&self.run, &range, &epoch::pin())?;
+        self.open = self.run.blocks_in(&range, &epoch::pin())?;
         self.range = range;
         Ok(())
     }
@@ -180,7 +182,7 @@ impl RunCursor {
         }
         let bytes = &self.window.bytes()[self.span.clone()];
         let entered = self.steps.enter(bytes, &self.range, self.direction)?;
-        let memory = (self.window.bytes().len() + self.steps.heap_bytes()) as u64;
+        let memory = charged_bytes(self.window.bytes().len(), self.steps.heap_bytes());
         if self.charge.bytes() != memory {
             self.charge.resize(memory);
         }
@@ -228,6 +230,12 @@ impl RunCursor {
         }
         Ok(first..end)
     }
+}
+
+/// What a cursor is charged for, in whole blocks: the counter is every scan's, so that it should
+/// move seldom.
+fn charged_bytes(window_bytes: usize, key_buffer_bytes: usize) -> u64 {
+    (window_bytes + key_buffer_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)) as u64
 }
 
 impl SortedStream for RunCursor {

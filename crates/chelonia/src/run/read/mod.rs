@@ -1,10 +1,10 @@
 //! Reading runs: point lookups, scans, merges, and the check of everything.
 
 mod cursor;
-mod estimate;
 mod filter;
 mod large;
 pub(in crate::run) mod lookup;
+mod ranges;
 mod steps;
 mod stream;
 mod verify;

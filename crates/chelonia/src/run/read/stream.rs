@@ -9,7 +9,7 @@
 //! the range are read: the index (through the cache) says where it begins and ends.
 
 use crate::base::budget::{OwnedSlab, Use};
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
@@ -19,7 +19,7 @@ use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::storage::block::BlockKind;
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
 const SLAB_BLOCKS: u32 = 64;
 
@@ -46,7 +46,7 @@ pub struct RunStream {
 impl RunStream {
     /// The entries of `run` within `range`, standing on the first.
     pub fn new(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
-        let blocks = blocks_of(run, &range, &epoch::pin())?;
+        let blocks = run.blocks_in(&range, &epoch::pin())?;
         let mut stream = Self {
             run: Arc::clone(run),
             range,
@@ -151,24 +151,4 @@ impl SortedStream for RunStream {
             Err(error) => Err(self.run.blame(self.next.saturating_sub(1))(error)),
         }
     }
-}
-
-/// The blocks of a run that can have entries of a range: whole spans.
-pub(in crate::run) fn blocks_of(run: &Run, range: &KeyRange, guard: &Guard) -> Result<Range<u32>> {
-    if range.is_empty() {
-        return Ok(0..0);
-    }
-    let start = match &range.lower {
-        Bound::Unbounded => 0,
-        Bound::Included(key) | Bound::Excluded(key) => {
-            run.locate(key, guard)?.map_or(0, |span| span.first)
-        }
-    };
-    let end = match &range.upper {
-        Bound::Unbounded => run.reference().data_blocks,
-        Bound::Included(key) | Bound::Excluded(key) => {
-            run.locate(key, guard)?.map_or(start, |span| span.end())
-        }
-    };
-    Ok(start..end.max(start))
 }

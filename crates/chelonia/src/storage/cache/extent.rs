@@ -1,11 +1,12 @@
 //! An extent as its readers hold it, and the blocks they get.
 //!
 //! The life of a frame, and why a reader may look at one without a lock, is told at the head of
-//! `crate::storage::cache`. Here are both ends of it: the hit ([`CachedExtent::cached`]) and the
+//! `crate::storage::cache`. Here are both ends of it: the hit ([`CachedBlocks::get`]) and the
 //! load (`LoadingFrame`, then `CachedExtent::publish`).
 //!
 //! Invariants:
-//! 1. A [`CachedBlock`] borrows the guard under which its slot was read and the extent.
+//! 1. A [`CachedBlock`] borrows the guard under which its slot was read, and the [`CachedBlocks`]
+//!    that the slot is of, which keeps the cache.
 //! 2. A `LoadingFrame` is the only one who knows the address of its frame.
 //!
 //! Thread-safety: everything may be called from any thread.
@@ -49,8 +50,8 @@ impl CachedBlocks {
         let address = self.cache.frames.hit(frame).cast::<[u8; BLOCK_BYTES]>();
         // SAFETY: the frame was Cached after the guard pinned the epoch, so it stays Cached or
         // Limbo while that lives: its memory is initialised, nobody writes it, and its slab stays,
-        // as the head of this file explains. `'g` is within the life of the guard and of `self`,
-        // which keeps the cache.
+        // as the head of `crate::storage::cache` explains. `'g` is within the life of the guard and
+        // of `self`, which keeps the cache.
         let block = unsafe { &*address };
         Some(CachedBlock(Block::Frame(block)))
     }
@@ -246,7 +247,7 @@ impl CachedExtent {
         drop(state);
         let address = self.cache().frames.address(number - 1).cast::<[u8; BLOCK_BYTES]>();
         // SAFETY: the slot named the frame while the state was locked, which is after the guard
-        // was made; see `cached`.
+        // was made; see `CachedBlocks::get`.
         CachedBlock(Block::Frame(unsafe { &*address }))
     }
 }

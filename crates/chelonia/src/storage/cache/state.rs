@@ -1,7 +1,8 @@
 //! Who holds which frame: the part of the cache that its lock guards.
 //!
 //! The state machine of a frame is drawn in `crate::storage::cache`; this file moves it. Nothing
-//! here touches the memory of frames, runs deferred functions, or does I/O.
+//! here touches the memory of frames (but for `relocate`, by `copy_frame`), runs deferred
+//! functions, or does I/O.
 //!
 //! Invariants:
 //! 1. `free`, `loading`, `cached` and `limbo` count the frames in these states, but for those of

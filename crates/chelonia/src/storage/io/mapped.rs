@@ -8,11 +8,12 @@
 //! 1. The page lies past the end of the file. [`map`] refuses such windows, and a file is never cut
 //!    while a window of it is open: nobody else holds the database's lock, and the log does not.
 //! 2. The page has no block on the device yet, or needs another one, and there is none. This cannot
-//!    be where a block stays where it is once it was written: the caller has allocated the range
-//!    and written it through, so the blocks are there and initialised, and ext2, ext3, ext4, XFS
-//!    and tmpfs overwrite in place. Copy-on-write file systems (btrfs, ZFS), network and user-space
-//!    ones need new space at every write-back or may be refused by a server: there no window is
-//!    mapped.
+//!    be where a block stays where it is once it was allocated: the caller has allocated the range,
+//!    so the blocks are there, and ext2, ext3, ext4, XFS and tmpfs write in place. (To note that an
+//!    allocated block was written ext4 and XFS keep space of their own; a file system that can only
+//!    allocate by writing has written.) Copy-on-write file systems (btrfs, ZFS), network and
+//!    user-space ones need new space at every write-back or may be refused by a server: there no
+//!    window is mapped.
 //! 3. The page was evicted, and the device fails to read it back. This is left. The process dies
 //!    as by a kill, which loses nothing that was copied in before.
 //!

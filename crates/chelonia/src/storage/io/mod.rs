@@ -184,7 +184,7 @@ pub trait File: Send + Sync + Debug {
     fn allocated_bytes(&self) -> Result<u64>;
 
     /// A window of the file that is written by copying memory. The range must lie within the file
-    /// and have been allocated and written through before.
+    /// and have been allocated before.
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>>;
 }
 

@@ -68,7 +68,7 @@ pub(super) struct Pass<'t, 'u> {
     /// What cannot be read.
     pub damage: &'t Damage,
     /// It is made for what reads have paid, not for updates.
-    pub upkeep: bool,
+    pub maintenance: bool,
     /// Called with the ranks absorbed.
     pub progress: &'u (dyn Fn(u64) + Sync),
 }
@@ -181,7 +181,7 @@ impl<'t, 'u> Pass<'t, 'u> {
 
     fn node(&self, at: Place<'_>, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
         let node = at.node;
-        if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root && !self.upkeep {
+        if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root && !self.maintenance {
             // A neighbour wants to be joined with it; nothing else happens.
             let pivots = node.pivots.clone();
             return Ok(Grown { height: node.height, pivots, appended: false });

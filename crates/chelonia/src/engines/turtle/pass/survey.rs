@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// does not matter.
 const PIECE_HALF_LEAVES: u64 = 19;
 
-/// A unit of upkeep flushes at most so many pivots.
+/// A unit of maintenance flushes at most so many pivots.
 const DUES_PER_UNIT: usize = 4;
 
 /// A leaf to which entries are appended is kept as it is when it is this full, in percent.
@@ -32,8 +32,8 @@ impl<'u> Pass<'_, 'u> {
     pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
         let guard = epoch::pin();
         let mut figures = Vec::with_capacity(at.node.pivots.len());
-        // Updates do not wait for what reads have paid for: that is for units of upkeep.
-        let mut dues_left = if self.upkeep && at.node.height == 1 { DUES_PER_UNIT } else { 0 };
+        // Updates do not wait for what reads have paid for: that is for units of maintenance.
+        let mut dues_left = if self.maintenance && at.node.height == 1 { DUES_PER_UNIT } else { 0 };
         for (index, pivot) in at.node.pivots.iter().enumerate() {
             let stretch = at.stretch_of(index);
             let pending = pivot.pending();
@@ -62,8 +62,8 @@ impl<'u> Pass<'_, 'u> {
                 seed: identity([checksum(&pivot.key, 0), child.entries, child.bytes]),
             });
         }
-        if self.upkeep && at.node.height > 1 {
-            // One way down: what a unit of upkeep rewrites is bounded.
+        if self.maintenance && at.node.height > 1 {
+            // One way down: what a unit of maintenance rewrites is bounded.
             let due = |pivot: &Pivot| toll::is_due_within(pivot, &guard);
             if let Some(first) = at.node.pivots.iter().position(due) {
                 figures[first].due = true;

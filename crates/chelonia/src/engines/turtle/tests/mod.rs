@@ -5,7 +5,7 @@
 mod damage;
 mod hostile;
 mod life;
-mod upkeep;
+mod maintenance;
 mod world;
 
 use self::world::{Item, Model, World, check_scans, found, tiny};
@@ -290,8 +290,13 @@ fn many_trees_share_the_memory_of_one() {
     drop(trees);
     let held = residents.bytes();
     drop(world.tree);
-    crate::base::epoch::collect();
-    assert!(residents.bytes() < held, "{held}");
+    // Other tests may look at something just now, which puts collecting off.
+    let mut looks = (0..10_000).map(|_| {
+        crate::base::epoch::collect();
+        std::thread::yield_now();
+        residents.bytes()
+    });
+    assert!(looks.any(|bytes| bytes < held), "{held}");
 }
 
 #[test]
