@@ -2,7 +2,7 @@
 //!
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
-//! | drain | drains memtables, checkpoints, maintenance (`maintenance.rs`) | a rotation, wanted maintenance |
+//! | drain | drains memtables, checkpoints, maintenance | a rotation, wanted maintenance |
 //! | log | syncs, prepares segments, divides memory, tidies | [`SYNC_INTERVAL`], a full segment |
 //!
 //! Both only call what any thread could call: a stepped database does the same work on the

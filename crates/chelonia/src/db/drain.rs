@@ -204,9 +204,10 @@ impl Core {
             || !probe().is_err_and(|error| error.is_passing())
     }
 
-    /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers may finalize memtables as fast
-    /// as they are drained: checkpoints are made on the way, for without them neither log nor
-    /// extents come free, and a close does not wait for an end that may never come.
+    /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers
+    /// may finalize memtables as fast as they are drained: checkpoints are made on the way, for
+    /// without them neither log nor extents come free, and a close does not wait for an end that
+    /// may never come.
     pub fn drain_all_finalized(&self) -> Result<()> {
         while !self.signals.is_stopping() && self.making_room(|| self.drain_oldest())? {
             self.checkpoint_if_undurable(self.governor.write_share())?;

@@ -1,8 +1,9 @@
 //! One keyspace inside: its engine, its view, and how the view changes.
 //!
 //! ```text
-//!              rotate (commit lock)                 drain (drain lock)
-//!   [active] ----------------------> [active', finalized] --------------> [active'] over next version
+//!              rotate (commit lock)                   drain (drain lock)
+//!   [active] ----------------------> [active', finalized] ----------------> [active'] over the
+//!                                                                           next version
 //! ```
 //!
 //! Locks, in order: the commit lock, `change`; the drain lock, the registry of

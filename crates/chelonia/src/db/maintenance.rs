@@ -1,8 +1,8 @@
 //! Maintenance: what engines do for reads, a unit at a time, when nothing waits to be drained.
 //!
-//! The drain thread does it. Nobody waits for it, so it leaves processors and device to those who work: after each unit it
-//! rests, until readers have lost to what is still to be done anywhere as much time as the unit
-//! took from them, or for a multiple of its time.
+//! The drain thread does it. Nobody waits for it, so it leaves processors and device to those who
+//! work: after each unit it rests, until readers have lost to what is still to be done anywhere as
+//! much time as the unit took from them, or for a multiple of its time.
 //!
 //! What cannot be done for want of room, or because of damage, is left: it is not needed, and who
 //! needs what is damaged is told.
@@ -35,8 +35,8 @@ const READERS_LOSE_DIVISOR: u32 = 2;
 const REST_SLICE: Duration = Duration::from_millis(5);
 
 impl Core {
-    /// Lets every engine do the maintenance that waits, as long as nothing waits to be drained. What
-    /// it did is durable then, if it came to the end.
+    /// Lets every engine do the maintenance that waits, as long as nothing waits to be drained.
+    /// What it did is durable then, if it came to the end.
     pub fn maintain_all(&self) -> Result<()> {
         let mut waiting = self.all_keyspaces();
         let mut lost = lost_by_readers(&waiting);

@@ -67,8 +67,8 @@ impl Signals {
         !state.stop
     }
 
-    /// Maintenance rests: waits at most `at_most`, less if `ends_early` when something is finalized,
-    /// or if the thread should end.
+    /// Maintenance rests: waits at most `at_most`, less if `ends_early` when something is
+    /// finalized, or if the thread should end.
     pub fn rest_from_maintenance(&self, at_most: Duration, ends_early: impl Fn() -> bool) {
         let mut state = self.state.lock();
         while !state.stop && !ends_early() {

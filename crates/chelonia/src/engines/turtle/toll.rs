@@ -67,7 +67,8 @@ const FLUSHED_PER_UNIT: u64 = 32;
 /// The least part of a leaf that a flush costs, however much waits.
 const LEAST_PART: u64 = 16;
 
-/// A flush would come anyway when so many times the leaf wait: the most that ever does, jitter apart.
+/// A flush would come anyway when so many times the leaf wait: the most that ever does, jitter
+/// apart.
 const FULL_LEAVES: u64 = FLUSH_PERCENT_NEW / 100;
 
 /// What was paid at a pivot. A copy takes over the sum.
@@ -230,8 +231,8 @@ pub(super) fn is_due(pivot: &Pivot) -> bool {
     u64::from(pivot.toll.paid()) >= (cost / FLUSHED_PER_UNIT).max(1)
 }
 
-/// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that paid
-/// brought them there.
+/// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that
+/// paid brought them there.
 pub(super) fn is_due_within(pivot: &Pivot, guard: &Guard) -> bool {
     if is_due(pivot) {
         return true;

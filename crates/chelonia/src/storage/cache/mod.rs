@@ -25,10 +25,11 @@
 //! readers of the time before may still read it, nobody writes it; in `Free` nobody touches it.
 //!
 //! Why readers are safe: a reader pins an epoch before it loads a slot, and what it gets borrows
-//! both the guard and the [`CachedBlocks`] whose slot it was. A frame leaves `Limbo` by a function deferred after its slot was
-//! cleared; that runs only when every guard of the time is gone. So a frame that a reader found in
-//! a slot is not written, and its slab not given back, before the reader unpins. A [`CachedBlocks`]
-//! keeps the cache, and so the slabs, alive, also when its extent is gone and its slots are empty. There are no guards of other collectors (`base::epoch`).
+//! both the guard and the [`CachedBlocks`] whose slot it was. A frame leaves `Limbo` by a function
+//! deferred after its slot was cleared; that runs only when every guard of the time is gone. So a
+//! frame that a reader found in a slot is not written, and its slab not given back, before the
+//! reader unpins. A [`CachedBlocks`] keeps the cache, and so the slabs, alive, also when its extent
+//! is gone and its slots are empty. There are no guards of other collectors (`base::epoch`).
 //!
 //! Invariants:
 //! 1. Lock order: the cache's lock, then the budget's. Under the cache's lock nothing is pinned,
