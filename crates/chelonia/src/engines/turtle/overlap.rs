@@ -19,9 +19,9 @@ const SAMPLES: usize = 128;
 /// quarter more than what comes in, and becomes five.
 pub(super) const FLUSH_PERCENT_NEW: u64 = 400;
 
-/// The same if all keys are there already, in percent of the leaf that is there: on average a fifth
+/// The same if all keys are there already, in percent of the leaf that is there: on average a sixth
 /// of the leaves is useless.
-const FLUSH_PERCENT_KNOWN: u64 = 40;
+const FLUSH_PERCENT_KNOWN: u64 = 32;
 
 /// The share of known keys in what came in lately: in about half as much as the tree holds, for
 /// that is what waits at most, and what waits came with all of it. So a tree that was filled and is

@@ -5,10 +5,16 @@
 
 use std::ops::Range;
 
+/// The part of a leaf that a short run of a buffer holds.
+const SHORT_RUN_DIVISOR: u64 = 8;
+
+/// No run is cut shorter for its pivots' sake: its index, filter and last block are blocks.
+const SHORT_RUN_MIN: u64 = 64 << 10;
+
 /// The measures of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
-    /// The most a leaf holds, and about what a run of a buffer holds.
+    /// The most a leaf holds.
     pub leaf: u64,
     /// The most pivots of a node.
     pub pivots_max: usize,
@@ -32,6 +38,16 @@ impl Geometry {
     fn flush_basis(&self, height: u8, child: u64) -> u64 {
         let hides = height == 1 && self.flush_percent < 100;
         if hides { child.clamp(self.leaf_small(), self.leaf) } else { self.leaf }
+    }
+
+    /// What a run of a buffer holds at most. It stays until the last of its pivots is flushed, with
+    /// all that was flushed before: where flushes are frequent it spans few pivots.
+    pub fn buffer_run(&self) -> u64 {
+        if self.flush_percent < 100 {
+            (self.leaf / SHORT_RUN_DIVISOR).max(SHORT_RUN_MIN).min(self.leaf)
+        } else {
+            self.leaf
+        }
     }
 
     /// A leaf below this should be joined with a neighbour.

@@ -248,12 +248,13 @@ pub(super) fn write_level(
         open: Vec::new(),
         parts: Vec::new(),
     };
+    let most = geometry.buffer_run();
     for pivot in pivots {
         let weight = shaper.writer.weight();
-        if weight >= geometry.leaf / 2 && weight + pivot.incoming > geometry.leaf {
+        if weight >= most / 2 && weight + pivot.incoming > most {
             shaper.close(false)?;
         }
-        shaper.write_pivot(merge, pivot, geometry.leaf)?;
+        shaper.write_pivot(merge, pivot, most)?;
     }
     if !shaper.writer.is_empty() {
         shaper.close(false)?;
@@ -276,7 +277,7 @@ impl LevelShaper<'_> {
         &mut self,
         merge: &mut Merge<Source<'_>>,
         pivot: &LevelPivot<'_>,
-        leaf: u64,
+        most: u64,
     ) -> Result<()> {
         let upper_head = pivot.upper.map_or(u64::MAX, head64);
         let mut totals = Totals::default();
@@ -287,7 +288,7 @@ impl LevelShaper<'_> {
                 break;
             }
             let update = merge.update();
-            if self.writer.weight() >= leaf || self.writer.is_over(leaf, key, &update) {
+            if self.writer.weight() >= most || self.writer.is_over(most, key, &update) {
                 let cut_within = totals.entries > 0;
                 if cut_within {
                     self.open.push((pivot.index, std::mem::take(&mut totals)));
