@@ -33,7 +33,6 @@ use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::storage::cache::Presence;
-use std::time::Duration;
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {
@@ -52,10 +51,6 @@ pub trait Engine: Send + Sync {
 
     /// True if [`Engine::maintain`] may have something to do. Asked often, by any thread.
     fn wants_maintenance(&self) -> bool;
-
-    /// The time that all readers have lost since the open to what maintenance would spare them:
-    /// maintenance should take about as much, and no more.
-    fn lost_by_reads(&self) -> Duration;
 
     /// Background work that waits, in bytes to be rewritten: db slows writers as it grows.
     fn debt_bytes(&self) -> u64;

@@ -1,24 +1,19 @@
 //! Maintenance: what engines do for reads, a unit at a time, when nothing waits to be drained.
 //!
-//! The drain thread does it. Nobody waits for it, so it leaves processors and device to those who
-//! work: after each unit it rests, until readers have lost to what is still to be done anywhere as
-//! much time as the unit took from them, or for a multiple of its time.
+//! The drain thread does it, unit after unit: an engine wants only what reads have paid for, and
+//! they pay until it is done. What waits to be drained comes first.
 //!
 //! What cannot be done for want of room, or because of damage, is left: it is not needed, and who
 //! needs what is damaged is told.
 
 use crate::base::error::{ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::{Arc, Ordering};
+use crate::base::sync::Ordering;
 use crate::base::workers::Workers;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::engine::Work;
 use crate::memtable::SortedBatch;
-use std::time::Duration;
-
-/// It rests at most so many times as long as it worked: if nobody reads there is time.
-const REST_FACTOR_MAX: u32 = 15;
 
 /// It makes a checkpoint when so much waits for one to come free, or one of so many parts of the
 /// data file: after every unit it would take a good part of the time. (Drains, which are made in a
@@ -26,60 +21,23 @@ const REST_FACTOR_MAX: u32 = 15;
 const UNDURABLE_BYTES_MAX: u64 = 64 << 20;
 const UNDURABLE_DIVISOR: u64 = 32;
 
-/// Readers lose so many times less than the time that it works: they share processors and device
-/// with it. On two processors gets that wait for the device became a twentieth slower when it did
-/// not rest at all, gets from memory more than a third.
-const READERS_LOSE_DIVISOR: u32 = 2;
-
-/// So often it looks how much reads have lost since it worked.
-const REST_SLICE: Duration = Duration::from_millis(5);
-
 impl Core {
     /// Lets every engine do the maintenance that waits, as long as nothing waits to be drained.
     /// What it did is durable then, if it came to the end.
     pub fn maintain_all(&self) -> Result<()> {
         let mut waiting = self.all_keyspaces();
-        let mut lost = lost_by_readers(&waiting);
         while !waiting.is_empty() {
             for place in (0..waiting.len()).rev() {
                 if self.has_finalized() || self.signals.is_stopping() {
                     // The drain makes a checkpoint; after a close what was done is done again.
                     return Ok(());
                 }
-                let begin = self.clock.now();
                 if !self.maintain_unit(&waiting[place])? {
-                    lost = lost.saturating_sub(lost_by_readers(&waiting[place..=place]));
                     waiting.swap_remove(place);
-                } else if !self.stepped {
-                    lost = self.rest_after_maintenance(&waiting, begin, lost);
                 }
             }
         }
         self.checkpoint_if_undurable(1)
-    }
-
-    /// Rests after a unit that began at `begin`, when readers had lost `lost` in `waiting`. Gives
-    /// what they have lost when the next one may begin.
-    fn rest_after_maintenance(
-        &self,
-        waiting: &[Arc<KeyspaceCore>],
-        begin: Duration,
-        lost: Duration,
-    ) -> Duration {
-        let end = self.clock.now();
-        let took = end.saturating_sub(begin);
-        let wanted = || {
-            waiting.iter().any(|one| one.engine.wants_maintenance() && one.check_exists().is_ok())
-        };
-        loop {
-            let now = lost_by_readers(waiting);
-            let rested = self.clock.now().saturating_sub(end);
-            let called = self.has_finalized() || self.signals.is_stopping();
-            if called || !wanted() || has_rested(took, rested, now.saturating_sub(lost)) {
-                return now;
-            }
-            self.signals.rest_from_maintenance(REST_SLICE, || self.has_finalized());
-        }
     }
 
     /// True if memtables wait to be drained.
@@ -125,31 +83,5 @@ impl Core {
         // What it no longer needs is free after the next checkpoint.
         self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);
         Ok(true)
-    }
-}
-
-/// The time that readers of all of these have lost to what maintenance would spare them.
-fn lost_by_readers(keyspaces: &[Arc<KeyspaceCore>]) -> Duration {
-    keyspaces.iter().map(|keyspace| keyspace.engine.lost_by_reads()).sum()
-}
-
-/// True if a unit that took `took` may be followed by the next one: after `rested`, when readers
-/// have `lost` so much since the one before.
-fn has_rested(took: Duration, rested: Duration, lost: Duration) -> bool {
-    lost >= took / READERS_LOSE_DIVISOR || rested >= took * REST_FACTOR_MAX
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_rests_until_readers_lost_what_it_took_from_them_or_for_long() {
-        let rested = |took, rested, lost| {
-            let [took, rested, lost] = [took, rested, lost].map(Duration::from_millis);
-            has_rested(took, rested, lost)
-        };
-        assert!(!rested(40, 0, 19) && rested(40, 0, 20));
-        assert!(!rested(40, 599, 0) && rested(40, 600, 0));
     }
 }

@@ -67,17 +67,6 @@ impl Signals {
         !state.stop
     }
 
-    /// Maintenance rests: waits at most `at_most`, less if `ends_early` when something is
-    /// finalized, or if the thread should end.
-    pub fn rest_from_maintenance(&self, at_most: Duration, ends_early: impl Fn() -> bool) {
-        let mut state = self.state.lock();
-        while !state.stop && !ends_early() {
-            if self.drain_wanted.wait_for(&mut state, at_most).timed_out() {
-                break;
-            }
-        }
-    }
-
     /// Waits one interval, or until the log wants a segment; false if the thread should end.
     pub fn wait_for_tick(&self, interval: Duration) -> bool {
         let mut state = self.state.lock();

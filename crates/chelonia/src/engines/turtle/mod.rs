@@ -52,7 +52,6 @@ use crate::engine::{
 };
 use crate::run::RunOptions;
 use crate::storage::Storage;
-use std::time::Duration;
 
 mod codec;
 mod counts;
@@ -424,10 +423,6 @@ impl Engine for Turtle {
 
     fn wants_maintenance(&self) -> bool {
         self.shared.dues.may_be_due()
-    }
-
-    fn lost_by_reads(&self) -> Duration {
-        self.shared.dues.lost()
     }
 
     fn debt_bytes(&self) -> u64 {

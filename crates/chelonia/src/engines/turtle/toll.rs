@@ -16,8 +16,7 @@
 //!
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
 //! which is written with it each time; and the more waits, the sooner that would come anyway. If
-//! nothing more is written all of it is a cost; so maintenance goes on only as fast as reads lose
-//! time ([`Dues::lost`], `db/maintenance.rs`).
+//! nothing more is written all of it is a cost.
 //!
 //! ```text
 //!   reads of the range ----> toll of the pivot ----> >= price: a unit of maintenance is due
@@ -36,13 +35,9 @@ use super::overlap::FLUSH_PERCENT_NEW;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::Guard;
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
-/// A toll is counted in units of a reader's time.
+/// A toll is counted in units of a reader's time, of 100 ns.
 pub(super) type Units = u32;
-
-/// The time that is a unit.
-const UNIT_NANOS: u64 = 100;
 
 /// Filters that cost a reader one unit: they are asked together, so that each more costs half a
 /// miss of the processor's cache.
@@ -111,8 +106,6 @@ pub(super) struct Dues {
     due: AtomicBool,
     /// The last pass failed: there is none for reads before one for updates has succeeded.
     refused: AtomicBool,
-    /// All that was ever paid.
-    paid: AtomicU64,
     // What the newest version was weighed at.
     tree_bytes: AtomicU64,
     buffered_bytes: AtomicU64,
@@ -126,7 +119,6 @@ impl Dues {
         if pivot.parts.is_empty() || units == 0 {
             return;
         }
-        self.paid.fetch_add(u64::from(units), Ordering::Relaxed);
         let before = pivot.toll.paid();
         pivot.toll.0.store(before.saturating_add(units), Ordering::Relaxed);
         if is_due(pivot) {
@@ -161,11 +153,6 @@ impl Dues {
         let units = u64::from(crowding(tree, hidden, cached));
         let usual = scaled(load(&self.buffered_bytes), whole, tree);
         Units::try_from(scaled(units, pending.min(usual), usual)).unwrap_or(BLOCK_READ)
-    }
-
-    /// The time that reads have lost to what waits.
-    pub fn lost(&self) -> Duration {
-        Duration::from_nanos(self.paid.load(Ordering::Relaxed).saturating_mul(UNIT_NANOS))
     }
 
     /// True if maintenance may be due.
@@ -240,6 +227,17 @@ pub(super) fn is_due_within(pivot: &Pivot, guard: &Guard) -> bool {
     let Child::Node(slot, _) = &pivot.child else { return false };
     let Some(node) = slot.node.get(guard) else { return false };
     node.pivots.iter().any(|pivot| is_due_within(pivot, guard))
+}
+
+/// All that was paid at `pivot` and below it.
+#[cfg(test)]
+pub(super) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
+    let node = match &pivot.child {
+        Child::Node(slot, _) => slot.node.get(guard),
+        Child::Leaf(_) | Child::None => None,
+    };
+    let below = node.into_iter().flat_map(|node| &node.pivots);
+    u64::from(pivot.toll.paid()) + below.map(|pivot| paid_within(pivot, guard)).sum::<u64>()
 }
 
 #[cfg(test)]

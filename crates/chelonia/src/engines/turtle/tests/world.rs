@@ -2,6 +2,7 @@
 //! is given back when no version that is held can reach it.
 
 use crate::base::budget::Budget;
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::rng::Rng;
@@ -9,6 +10,7 @@ use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::base::workers::Workers;
 use crate::engine::{Absorbed, Engine, Found, OwnedExtent, VerifyReport, Version, Work};
+use crate::engines::turtle::toll::paid_within;
 use crate::engines::turtle::{Turtle, TurtleOptions};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
@@ -167,6 +169,14 @@ impl World {
         let events = self.tree.stats();
         let leaf = self.tree.newest().summary.leaf;
         100 * leaf.weight() / (events.leaves * self.options.leaf_bytes).max(1)
+    }
+
+    /// All that reads have paid at the pivots that are there.
+    pub fn paid(&self) -> u64 {
+        let guard = epoch::pin();
+        let version = self.tree.newest();
+        let node = self.tree.shared.residence.load(&version.root, &guard).unwrap();
+        node.pivots.iter().map(|pivot| paid_within(pivot, &guard)).sum()
     }
 
     pub fn event(&self, name: &str) -> u64 {
