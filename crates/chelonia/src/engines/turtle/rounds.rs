@@ -2,7 +2,7 @@
 //!
 //! They go in rounds: all keys of a round walk, all missing filters are read together, then the
 //! data blocks of every key's next candidate, until every key is decided. So the reads of different
-//! keys overlap; and while those of one round are under way the next one walks.
+//! keys overlap; and while those of one round are under way the next one walks and adds its own.
 
 use super::Shared;
 use super::lookup::{Candidate, Visit, Wanted, answer, load_filters, read, walk};
@@ -20,7 +20,7 @@ use std::ops::Range;
 /// Keys whose blocks are read together: enough to keep a device busy.
 const ROUND_KEYS: usize = 32;
 
-/// Keys that are looked up under one guard; the blocks of two rounds are in memory at once.
+/// Keys that are looked up under one guard; the blocks of four rounds are in memory at once.
 const GROUP_KEYS: usize = 4 * ROUND_KEYS;
 
 /// A key of a round that is not decided.
@@ -49,8 +49,9 @@ pub(super) fn multi_get(
     Ok(answers)
 }
 
-/// The same for the keys of one group, round after round: while the blocks of one round are read,
-/// the round before is decided and the way of the next one's keys is found.
+/// The same for the keys of one group, two rounds at a time: the reads of the second join those of
+/// the first while these are under way, so that the device has much to do until the last of both;
+/// meanwhile the two before are decided.
 fn get_group(
     shared: &Shared,
     root: &Arc<NodeSlot>,
@@ -58,28 +59,42 @@ fn get_group(
     answers: &mut [Answer],
 ) -> Result<()> {
     let guard = epoch::pin();
+    let residence = &shared.residence;
     let find = |first: usize| {
         let last = keys.len().min(first + ROUND_KEYS);
-        (first < last).then(|| Round::find(shared, root, keys, first..last, &guard)).transpose()
+        Round::find(shared, root, keys, first.min(last)..last, &guard)
     };
-    let mut next = find(0)?;
-    let mut first = 0;
-    let mut before: Option<(Round<'_>, Loaded<'_>)> = None;
-    while let Some(round) = next.take() {
-        first += ROUND_KEYS;
-        let mut meanwhile = Ok(());
-        let loaded = round.load(&shared.residence, &guard, &mut || {
-            let decided = before.take().map_or(Ok(()), |(round, loaded)| {
-                round.decide(&shared.residence, keys, loaded, answers, &guard)
+    let mut before: Vec<(Round<'_>, Loaded<'_>)> = Vec::with_capacity(2);
+    for first in (0..keys.len()).step_by(2 * ROUND_KEYS) {
+        let one = find(first)?;
+        let mut other = Ok(None);
+        let mut decided = Ok(());
+        let loaded = one.load(residence, &guard, &mut || {
+            other = find(first + ROUND_KEYS).and_then(|other| {
+                let loaded = other.load(residence, &guard, &mut || {
+                    decided = decide_all(&mut before, residence, keys, answers, &guard);
+                })?;
+                Ok(Some((other, loaded)))
             });
-            meanwhile = decided.and_then(|()| find(first).map(|found| next = found));
         })?;
-        meanwhile?;
-        before = Some((round, loaded));
+        let other = other?;
+        decided?;
+        before.push((one, loaded));
+        before.extend(other);
     }
-    before.map_or(Ok(()), |(round, loaded)| {
-        round.decide(&shared.residence, keys, loaded, answers, &guard)
-    })
+    decide_all(&mut before, residence, keys, answers, &guard)
+}
+
+/// Decides rounds that were loaded.
+fn decide_all<'g>(
+    rounds: &mut Vec<(Round<'g>, Loaded<'g>)>,
+    residence: &Residence,
+    keys: &[(&[u8], KeyHash)],
+    answers: &mut [Answer],
+    guard: &'g Guard,
+) -> Result<()> {
+    let mut rounds = rounds.drain(..);
+    rounds.try_for_each(|(round, loaded)| round.decide(residence, keys, loaded, answers, guard))
 }
 
 /// Loads all missing filter blocks together and drops the runs they exclude.
