@@ -1,13 +1,8 @@
-//! The memory budget: one number, everything counted, and the slabs that move within it.
+//! The memory budget: one number, and everything counted.
 //!
 //! Memory is of two sorts. *Slabs* of [`SLAB_BYTES`] hold what is large (memtables, cached blocks,
-//! merge buffers); they are mapped once, touched once, and recycled through one free list, so that
-//! memory moves between writes and reads without going back to the system. When it does go back the
-//! pages go and the address stays for the next slab that is wanted: an allocator would keep freed
-//! slabs among smaller things, and the resident set would grow beyond what is counted. They lie
-//! side by side, and in large budgets on large pages where the system has them: who jumps about in
-//! much memory waits less for where it is. *Charges* count what lives on the heap or in mapped
-//! files (nodes, slot arrays, log segments); they leave less for slabs.
+//! merge buffers) and move between writes and reads (`base/slab.rs`). *Charges* count what lives on
+//! the heap or in mapped files (nodes, slot arrays, log segments); they leave less for slabs.
 //!
 //! ```text
 //!      budget limit
@@ -23,10 +18,9 @@
 //!
 //! Thread-safety: everything may be called from any thread.
 
-#![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
-
-use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
-use crate::base::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region, Span};
+use crate::base::limits::SLAB_BYTES;
+use crate::base::pages::Pages;
+use crate::base::slab::{FreeSlabs, OwnedSlab};
 use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
 
@@ -97,7 +91,7 @@ pub struct Budget {
     limit: AtomicU64,
     /// Bytes in use by [`Use`], slabs and charges together.
     used: [AtomicU64; USES],
-    /// Slabs that nobody uses; guarded by the mutex.
+    /// Slabs that nobody uses.
     free: Mutex<FreeSlabs>,
     /// Bytes of those that have memory.
     free_bytes: AtomicU64,
@@ -110,8 +104,6 @@ pub struct Budget {
     /// Which of them was refused a slab when it last asked.
     wanting: [AtomicBool; 2],
 }
-
-const _: () = assert!(SLAB_BYTES.is_multiple_of(PAGE_BYTES) && BLOCK_BYTES <= PAGE_BYTES);
 
 /// With fewer bytes left than this a cache that has more than its share takes no more if the other
 /// wants some: what comes free is for that one.
@@ -316,19 +308,20 @@ impl Budget {
             self.work_peak.fetch_max(before + SLAB_BYTES as u64, Ordering::Relaxed);
         }
         let mut free = self.free.lock();
-        let warm = free.warm.pop();
+        let warm = free.take_warm();
         if warm.is_some() {
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         }
         let slab = warm.unwrap_or_else(|| free.without_memory(self.limit()));
         drop(free);
-        OwnedSlab { slab: Some(slab), budget: Arc::clone(self), purpose }
+        OwnedSlab::new(slab, Arc::clone(self), purpose)
     }
 
-    fn give_back(&self, slab: Pages, purpose: Use) {
+    /// A slab that is not used any more.
+    pub(in crate::base) fn give_back(&self, slab: Pages, purpose: Use) {
         self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
-        self.free.lock().warm.push(slab);
+        self.free.lock().keep_warm(slab);
         self.release_surplus();
     }
 
@@ -336,7 +329,7 @@ impl Budget {
     fn release_surplus(&self) {
         while self.held() > self.limit() {
             let mut free = self.free.lock();
-            let Some(slab) = free.warm.pop() else { return };
+            let Some(slab) = free.take_warm() else { return };
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
             free.cool(slab);
         }
@@ -370,115 +363,6 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.used[self.purpose as usize].fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-/// Slabs that nobody uses.
-#[derive(Default)]
-struct FreeSlabs {
-    /// With memory behind them.
-    warm: Vec<Pages>,
-    /// Without: an address only.
-    cold: Vec<Pages>,
-    /// Where new ones come from, and where all came from.
-    region: Option<Region>,
-    spans: Vec<Span>,
-    /// Slabs are on small pages from now on.
-    small_pages: bool,
-}
-
-impl FreeSlabs {
-    /// An address for a slab, of a budget of `limit` bytes.
-    fn without_memory(&mut self, limit: u64) -> Pages {
-        if let Some(mut slab) = self.cold.pop() {
-            if !self.small_pages {
-                slab.may_be_large();
-            }
-            return slab;
-        }
-        if let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
-            return slab;
-        }
-        // Of small budgets what a large page holds besides what is wanted is a part to notice.
-        self.small_pages |= limit < LARGE_PAGES_LIMIT;
-        let bytes = usize::try_from(limit / REGION_PART).unwrap_or(REGION_BYTES_MAX);
-        let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
-        let mut region = Region::map(bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX));
-        if let Some(region) = &region {
-            region.span().want_large_pages(!self.small_pages);
-            self.spans.push(region.span());
-        }
-        let slab = region.as_mut().and_then(|region| region.cut(SLAB_BYTES));
-        self.region = region;
-        slab.unwrap_or_else(|| Pages::map(SLAB_BYTES))
-    }
-
-    /// Gives the memory of a slab back to the system.
-    fn cool(&mut self, mut slab: Pages) {
-        if self.cold.len() == COLD_MAX && !self.small_pages {
-            // Each cold one among large pages is a mapping of its own, of which there may only be
-            // so many.
-            self.small_pages = true;
-            self.spans.iter().for_each(|span| span.want_large_pages(false));
-        }
-        slab.give_back(!self.small_pages);
-        self.cold.push(slab);
-    }
-}
-
-/// Address space for slabs is asked for in such parts of the budget ...
-const REGION_PART: u64 = 16;
-
-/// ... and at most so much at a time.
-const REGION_BYTES_MAX: usize = 64 << 20;
-
-/// Slabs of smaller budgets are on small pages.
-const LARGE_PAGES_LIMIT: u64 = 256 << 20;
-
-/// When more slabs than this are without memory, all are on small pages from then on.
-const COLD_MAX: usize = 4096;
-
-const _: () = assert!(LARGE_PAGE_BYTES.is_multiple_of(SLAB_BYTES));
-
-/// A slab in use; goes back to its budget when dropped.
-pub struct OwnedSlab {
-    /// `None` only while dropping.
-    slab: Option<Pages>,
-    budget: Arc<Budget>,
-    purpose: Use,
-}
-
-impl OwnedSlab {
-    /// The start of the slab's [`SLAB_BYTES`] bytes, aligned to a block. The memory is initialised
-    /// (zero or stale bytes), never moves, and stays until the slab is dropped. What is shared
-    /// through the pointer is for the holder to order.
-    #[must_use]
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.slab.as_ref().map_or(std::ptr::null_mut(), |slab| slab.as_ptr())
-    }
-
-    /// The bytes, to a sole owner.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is SLAB_BYTES long and initialised, and lives as long as `self`; safe
-        // users only ever write through `bytes_mut`, which needs `&mut self`, and islands that
-        // write through `as_ptr` do not call this on parts they write.
-        unsafe { std::slice::from_raw_parts(self.as_ptr(), SLAB_BYTES) }
-    }
-
-    /// The bytes, to write.
-    #[must_use]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and `&mut self` makes this the only access.
-        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), SLAB_BYTES) }
-    }
-}
-
-impl Drop for OwnedSlab {
-    fn drop(&mut self) {
-        if let Some(slab) = self.slab.take() {
-            self.budget.give_back(slab, self.purpose);
-        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod limits;
 pub mod pages;
 pub mod residents;
 pub mod rng;
+pub mod slab;
 pub mod split;
 pub mod stream;
 pub mod sync;

@@ -30,6 +30,7 @@ mod format;
 mod reader;
 mod recover;
 mod segments;
+mod slots;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -143,17 +144,17 @@ impl Drop for Lead<'_> {
 impl Log {
     /// True if a file of this name is one of a log's.
     pub fn has_file(name: &str) -> bool {
-        segments::slot_of(name).is_some()
+        slots::slot_of(name).is_some()
     }
 
     /// Fails if there are files of a log that holds anything: [`Log::create`] would remove them.
     pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
-        segments::check_none_in_use(dir)
+        slots::check_none_in_use(dir)
     }
 
     /// The bytes of the log's files in `dir`, for a reader that has no log of its own.
     pub fn file_bytes(dir: &dyn Directory) -> Result<u64> {
-        segments::bytes_in(dir)
+        slots::bytes_in(dir)
     }
 
     /// Makes the log of a new database, whose first record will be at or after `start`. Files of a
@@ -164,7 +165,7 @@ impl Log {
         start: LogPosition,
     ) -> Result<(LogTail, Arc<Log>)> {
         for name in dir.list()? {
-            if segments::slot_of(&name).is_some() {
+            if slots::slot_of(&name).is_some() {
                 dir.remove(&name)?;
             }
         }

@@ -26,7 +26,8 @@ use crate::log::format::{
     BLOCK_HEADER_BYTES, BlockHeader, Head, LogPosition, RECORD_HEAD_BYTES_MAX, SegmentHeader,
     block_of, block_start, first_start_after, index, offset_of, payload_seed, place, record_check,
 };
-use crate::log::segments::{Segment, slot_of};
+use crate::log::segments::Segment;
+use crate::log::slots::slot_of;
 use crate::storage::io::{Access, Directory, File, OpenMode};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -29,6 +29,7 @@ use crate::base::sync::Arc;
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
 use crate::log::reader::{Evidence, Inventory, Reader, Step};
 use crate::log::segments::Inherited;
+use crate::log::slots::slot_name;
 use crate::log::{Log, LogOptions, LogTail};
 use crate::storage::io::{Directory, OpenMode};
 
@@ -209,7 +210,7 @@ fn resume(
     }
     inherited.live.sort_by_key(|segment| segment.first_block);
     for slot in &inventory.stray_slots {
-        dir.remove(&crate::log::segments::slot_name(*slot))?;
+        dir.remove(&slot_name(*slot))?;
     }
     let (tail, log) = Log::begin(Arc::clone(dir), options, inherited, continued)?;
     old.drain(..).for_each(|segment| log.segments.give(segment));

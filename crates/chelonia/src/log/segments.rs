@@ -8,8 +8,8 @@
 //!                                                                    release_idle: removed
 //! ```
 //! Who moves them: `prepare_next` (background) and `reserve` (the tail, when the background was too
-//! slow) prepare; the tail takes; whoever checkpoints trims. A slot is a file name (`log-0003`);
-//! it says nothing about the order of segments, their headers do.
+//! slow) prepare; the tail takes; whoever checkpoints trims. Which file a segment is in (its slot)
+//! says nothing about the order of segments, their headers do.
 //!
 //! Invariants:
 //! 1. A prepared segment's header, size and name are durable, and all its space is allocated. So
@@ -33,61 +33,15 @@
 use crate::base::budget::{Budget, Charge, Use};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
-use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
-use crate::log::format::{
-    LogPosition, SegmentHeader, block_of, block_start, index, looks_like_header,
-};
+use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
+use crate::log::slots::{slot_name, unused_slot};
 use crate::storage::io::{Access, Directory, File, OpenMode, Region};
 use std::collections::{BTreeSet, VecDeque};
 
 /// What zeros are written from.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-
-/// The name of the file in `slot`.
-pub fn slot_name(slot: u32) -> String {
-    format!("log-{slot:04}")
-}
-
-/// The slot of a file of this name, if it is one of the log's.
-pub fn slot_of(name: &str) -> Option<u32> {
-    let digits = name.strip_prefix("log-")?;
-    let slot = digits.parse().ok()?;
-    (slot_name(slot) == name).then_some(slot)
-}
-
-/// Fails if `dir` holds a file by the name of a segment that a creation of the database which did
-/// not finish cannot have left: that leaves at most a header, and nothing behind it. Anything more
-/// is the log of a database that lost its data file, or somebody else's file.
-pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
-    let mut chunk = vec![0; ZEROS.len()];
-    for name in dir.list()?.into_iter().filter(|name| slot_of(name).is_some()) {
-        let file = dir.open(&name, OpenMode::Read, Access::Buffered)?;
-        let (size, mut offset) = (file.size()?, 0);
-        while offset < size {
-            let length = index((size - offset).min(ZEROS.len() as u64));
-            let bytes = &mut chunk[..length];
-            file.read_at(bytes, offset)?;
-            if offset == 0 && looks_like_header(bytes) {
-                let header = BLOCK_BYTES.min(length);
-                bytes[..header].fill(0);
-            }
-            if let Some(place) = bytes.iter().position(|byte| *byte != 0) {
-                let text = "the data file is missing or empty, but there is a log: \
-                            bring the data file back, or move the log away";
-                return Err(Error::corrupt(text).at(&name, offset + place as u64));
-            }
-            offset += length as u64;
-        }
-    }
-    Ok(())
-}
-
-/// The bytes of all files of the log in `dir`.
-pub fn bytes_in(dir: &dyn Directory) -> Result<u64> {
-    let names = dir.list()?.into_iter().filter(|name| slot_of(name).is_some());
-    names.map(|name| dir.open(&name, OpenMode::Read, Access::Buffered)?.size()).sum()
-}
 
 /// A file of the log with the blocks it holds (for a free one: held).
 #[derive(Clone, Debug)]
@@ -497,18 +451,6 @@ fn take_fitting(free: &mut Vec<Segment>, bytes: u64) -> (Option<Segment>, Vec<Se
     }
 }
 
-/// The lowest slot that has no file.
-fn unused_slot(slots: &BTreeSet<u32>) -> u32 {
-    let mut slot = 0;
-    for used in slots {
-        if *used != slot {
-            break;
-        }
-        slot += 1;
-    }
-    slot
-}
-
 /// Writes zeros from `start` to `end`.
 fn write_zeros(file: &dyn File, start: u64, end: u64) -> Result<()> {
     let mut at = start;
@@ -518,26 +460,4 @@ fn write_zeros(file: &dyn File, start: u64, end: u64) -> Result<()> {
         at += count as u64;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_of_slots_are_slots() {
-        for slot in [0, 7, 9999, 10_000] {
-            assert_eq!(slot_of(&slot_name(slot)), Some(slot));
-        }
-        for name in ["log-", "log-1", "log-00001", "log-0001.old", "log-+001", "LOG-0001", "data"] {
-            assert_eq!(slot_of(name), None, "{name}");
-        }
-    }
-
-    #[test]
-    fn the_lowest_unused_slot_is_taken() {
-        assert_eq!(unused_slot(&BTreeSet::new()), 0);
-        assert_eq!(unused_slot(&BTreeSet::from([0, 1, 3])), 2);
-        assert_eq!(unused_slot(&BTreeSet::from([1])), 0);
-    }
 }

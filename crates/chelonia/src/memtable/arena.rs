@@ -31,8 +31,9 @@
 
 #![expect(unsafe_code, reason = "an island: hands out parts of slabs")]
 
-use crate::base::budget::{Budget, Charge, OwnedSlab, Use};
+use crate::base::budget::{Budget, Charge, Use};
 use crate::base::limits::{BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
+use crate::base::slab::OwnedSlab;
 use crate::base::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};

@@ -15,7 +15,7 @@
 //! in memory. It belongs to one user, on any thread.
 
 use super::TurtleVersion;
-use super::node::{Child, Node, NodeSlot};
+use super::node::{Child, Node, NodeSlot, Pivot};
 use super::toll;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
@@ -49,6 +49,49 @@ impl Step {
     fn pivot_upper(&self) -> Option<Arc<[u8]>> {
         let next = self.node.pivots.get(self.pivot + 1);
         next.map_or_else(|| self.upper.clone(), |next| Some(Arc::clone(&next.key)))
+    }
+}
+
+/// The cursors of a leaf's range while they are opened, newest first.
+struct Sources {
+    /// Those of the range before it that were not taken over.
+    before: Vec<RunCursor>,
+    opened: Vec<RunCursor>,
+    range: Arc<KeyRange>,
+    direction: Direction,
+}
+
+impl Sources {
+    fn new(before: Vec<RunCursor>, range: KeyRange, direction: Direction) -> Self {
+        let opened = Vec::with_capacity(before.len() + 1);
+        Self { before, opened, range: Arc::new(range), direction }
+    }
+
+    /// Opens what of the parts of `pivot` may begin before `upper`.
+    fn open_parts(&mut self, pivot: &Pivot, upper: Option<&[u8]>) -> Result<&[RunCursor]> {
+        let first = self.opened.len();
+        let whole = pivot.pending().entries + pivot.settled_entries();
+        for part in &pivot.parts {
+            if upper.is_none_or(|upper| *part.segment.first < *upper) {
+                self.open(&part.segment.run, first_blocks(part.totals.entries, whole))?;
+            }
+        }
+        Ok(&self.opened[first..])
+    }
+
+    /// Opens `run`, or moves its cursor on if it was open before.
+    fn open(&mut self, run: &Arc<Run>, first_blocks: u32) -> Result<()> {
+        let known = self.before.iter().position(|cursor| Arc::ptr_eq(cursor.run(), run));
+        let range = Arc::clone(&self.range);
+        self.opened.push(match known {
+            Some(place) => {
+                let mut cursor = self.before.swap_remove(place);
+                cursor.move_on(range)?;
+                cursor
+            }
+            None => RunCursor::located(run, range, self.direction, first_blocks)?,
+        });
+        Ok(())
     }
 }
 
@@ -109,58 +152,29 @@ impl TurtleCursor {
         }
     }
 
-    /// Opens the runs that are live in the leaf's range.
+    /// Opens the runs that are live in the leaf's range, and pays for those that wait above it.
     fn open(&mut self) -> Result<()> {
-        let mut before = self.merge.take().map(Merge::into_sources).unwrap_or_default();
+        let before = self.merge.take().map(Merge::into_sources).unwrap_or_default();
         let Some(last) = self.path.last() else { return Ok(()) };
-        let pivot = &last.node.pivots[last.pivot];
+        let leaf = &last.node.pivots[last.pivot];
         let upper = last.pivot_upper();
-        let range = clip(&self.range, &pivot.key, upper.as_deref());
+        let range = clip(&self.range, &leaf.key, upper.as_deref());
         if range.is_empty() {
             return Ok(());
         }
-        let range = Arc::new(range);
-        let mut cursors = Vec::with_capacity(before.len() + 1);
-        let mut open = |run: &Arc<Run>, first_blocks| -> Result<()> {
-            let known = before.iter().position(|cursor| Arc::ptr_eq(cursor.run(), run));
-            let range = Arc::clone(&range);
-            cursors.push(match known {
-                Some(place) => {
-                    let mut cursor = before.swap_remove(place);
-                    cursor.move_on(range)?;
-                    cursor
-                }
-                None => RunCursor::located(run, range, self.direction, first_blocks)?,
-            });
-            Ok(())
-        };
-        // Of each pivot on the way: how many cursors there are of it and of those before it.
-        let mut parts = Vec::with_capacity(self.path.len());
-        let mut opened = 0;
+        let mut sources = Sources::new(before, range, self.direction);
         for step in &self.path {
-            let above = &step.node.pivots[step.pivot];
-            let whole = above.pending().entries + above.settled_entries();
-            for part in &above.parts {
-                if upper.as_ref().is_none_or(|upper| *part.segment.first < **upper) {
-                    open(&part.segment.run, first_blocks(part.totals.entries, whole))?;
-                    opened += 1;
-                }
-            }
-            parts.push((above, opened));
+            let pivot = &step.node.pivots[step.pivot];
+            let opened = sources.open_parts(pivot, upper.as_deref())?;
+            let reads = opened.iter().filter(|cursor| cursor.must_read()).count();
+            self.version.shared.dues.pay(pivot, toll::sources(opened.len(), reads));
         }
-        if let Child::Leaf(run) = &pivot.child {
-            let settled = pivot.settled_entries();
-            open(run, first_blocks(settled, settled + pivot.pending().entries))?;
+        if let Child::Leaf(run) = &leaf.child {
+            let settled = leaf.settled_entries();
+            sources.open(run, first_blocks(settled, settled + leaf.pending().entries))?;
         }
-        let mut first = 0;
-        for (pivot, end) in parts {
-            let reads = cursors[first..end].iter().filter(|cursor| cursor.must_read()).count();
-            let paid = toll::sources(end - first, reads);
-            self.version.shared.dues.pay(pivot, paid);
-            first = end;
-        }
-        RunCursor::start(&mut cursors)?;
-        self.merge = Some(Merge::new(cursors, self.direction, Tombstones::Drop)?);
+        RunCursor::start(&mut sources.opened)?;
+        self.merge = Some(Merge::new(sources.opened, self.direction, Tombstones::Drop)?);
         Ok(())
     }
 

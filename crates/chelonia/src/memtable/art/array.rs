@@ -17,9 +17,10 @@
 
 use super::record::{Entry, Record};
 use super::{Tree, walk::Walk};
-use crate::base::budget::{OwnedSlab, Use};
+use crate::base::budget::Use;
 use crate::base::keys::Direction;
 use crate::base::limits::SLAB_BYTES;
+use crate::base::slab::OwnedSlab;
 use crate::base::sync::Arc;
 use std::ops::Bound;
 use std::ptr::NonNull;

@@ -8,11 +8,12 @@
 //! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
 //! the range are read: the index (through the cache) says where it begins and ends.
 
-use crate::base::budget::{OwnedSlab, Use};
+use crate::base::budget::Use;
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
+use crate::base::slab::OwnedSlab;
 use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::Arc;
 use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};

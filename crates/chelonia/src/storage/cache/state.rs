@@ -12,9 +12,9 @@
 
 use super::extent::copy_frame;
 use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, place_of};
-use crate::base::budget::OwnedSlab;
 use crate::base::checksum::identity;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::slab::OwnedSlab;
 use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicU32, Ordering};
 

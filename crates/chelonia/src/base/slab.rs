@@ -1,0 +1,151 @@
+//! Slabs: pieces of memory of one size, for whatever is large, that a budget hands out.
+//!
+//! They are mapped once, touched once, and recycled through one free list, so that memory moves
+//! between writes and reads without going back to the system. When it does go back the pages go and
+//! the address stays for the next slab that is wanted: an allocator would keep freed slabs among
+//! smaller things, and the resident set would grow beyond what is counted. Slabs lie side by side,
+//! and in large budgets on large pages where the system has them: who jumps about in much memory
+//! waits less for where it is.
+//!
+//! ```text
+//!   address only -- without_memory --> in use -- keep_warm --> free, with memory
+//!        ^                                ^                         |    |
+//!        |                                '------- take_warm -------'    |
+//!        '---------------------------- cool -----------------------------'
+//! ```
+//!
+//! Thread-safety: the free list is for its owner, the budget, to lock; a slab in use is its
+//! holder's.
+
+#![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
+
+use crate::base::budget::{Budget, Use};
+use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
+use crate::base::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region, Span};
+use crate::base::sync::Arc;
+
+const _: () = assert!(SLAB_BYTES.is_multiple_of(PAGE_BYTES) && BLOCK_BYTES <= PAGE_BYTES);
+
+/// Address space for slabs is asked for in such parts of the budget ...
+const REGION_PART: u64 = 16;
+
+/// ... and at most so much at a time.
+const REGION_BYTES_MAX: usize = 64 << 20;
+
+/// Slabs of smaller budgets are on small pages.
+const LARGE_PAGES_LIMIT: u64 = 256 << 20;
+
+/// When more slabs than this are without memory, all are on small pages from then on.
+const COLD_MAX: usize = 4096;
+
+const _: () = assert!(LARGE_PAGE_BYTES.is_multiple_of(SLAB_BYTES));
+
+/// Slabs that nobody uses.
+#[derive(Default)]
+pub(in crate::base) struct FreeSlabs {
+    /// With memory behind them.
+    warm: Vec<Pages>,
+    /// Without: an address only.
+    cold: Vec<Pages>,
+    /// Where new ones come from, and where all came from.
+    region: Option<Region>,
+    spans: Vec<Span>,
+    /// Slabs are on small pages from now on.
+    small_pages: bool,
+}
+
+impl FreeSlabs {
+    /// One with memory, if there is one.
+    pub fn take_warm(&mut self) -> Option<Pages> {
+        self.warm.pop()
+    }
+
+    /// Takes one back with its memory.
+    pub fn keep_warm(&mut self, slab: Pages) {
+        self.warm.push(slab);
+    }
+
+    /// An address for a slab, of a budget of `limit` bytes.
+    pub fn without_memory(&mut self, limit: u64) -> Pages {
+        if let Some(mut slab) = self.cold.pop() {
+            if !self.small_pages {
+                slab.may_be_large();
+            }
+            return slab;
+        }
+        if let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
+            return slab;
+        }
+        // Of small budgets what a large page holds besides what is wanted is a part to notice.
+        self.small_pages |= limit < LARGE_PAGES_LIMIT;
+        let bytes = usize::try_from(limit / REGION_PART).unwrap_or(REGION_BYTES_MAX);
+        let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
+        let mut region = Region::map(bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX));
+        if let Some(region) = &region {
+            region.span().want_large_pages(!self.small_pages);
+            self.spans.push(region.span());
+        }
+        let slab = region.as_mut().and_then(|region| region.cut(SLAB_BYTES));
+        self.region = region;
+        slab.unwrap_or_else(|| Pages::map(SLAB_BYTES))
+    }
+
+    /// Gives the memory of a slab back to the system.
+    pub fn cool(&mut self, mut slab: Pages) {
+        if self.cold.len() == COLD_MAX && !self.small_pages {
+            // Each cold one among large pages is a mapping of its own, of which there may only be
+            // so many.
+            self.small_pages = true;
+            self.spans.iter().for_each(|span| span.want_large_pages(false));
+        }
+        slab.give_back(!self.small_pages);
+        self.cold.push(slab);
+    }
+}
+
+/// A slab in use; goes back to its budget when dropped.
+pub struct OwnedSlab {
+    /// `None` only while dropping.
+    slab: Option<Pages>,
+    budget: Arc<Budget>,
+    purpose: Use,
+}
+
+impl OwnedSlab {
+    /// What `budget` handed out for `purpose`.
+    pub(in crate::base) fn new(slab: Pages, budget: Arc<Budget>, purpose: Use) -> Self {
+        Self { slab: Some(slab), budget, purpose }
+    }
+
+    /// The start of the slab's [`SLAB_BYTES`] bytes, aligned to a block. The memory is initialised
+    /// (zero or stale bytes), never moves, and stays until the slab is dropped. What is shared
+    /// through the pointer is for the holder to order.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.slab.as_ref().map_or(std::ptr::null_mut(), |slab| slab.as_ptr())
+    }
+
+    /// The bytes, to a sole owner.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the memory is SLAB_BYTES long and initialised, and lives as long as `self`; safe
+        // users only ever write through `bytes_mut`, which needs `&mut self`, and islands that
+        // write through `as_ptr` do not call this on parts they write.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), SLAB_BYTES) }
+    }
+
+    /// The bytes, to write.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), SLAB_BYTES) }
+    }
+}
+
+impl Drop for OwnedSlab {
+    fn drop(&mut self) {
+        if let Some(slab) = self.slab.take() {
+            self.budget.give_back(slab, self.purpose);
+        }
+    }
+}
