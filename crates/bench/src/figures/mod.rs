@@ -129,13 +129,13 @@ impl Name {
 
     /// The phases by default.
     fn phases(self) -> &'static [Phase] {
-        use Phase::{A, B, C, Cm, Cu, D, E, F, Load};
+        use Phase::{A, B, C, Cu, D, E, F, Load};
         match self {
             Name::Wm | Name::Stall => &[Load],
             Name::Ycsb => &[Load, A, B, C, F, D, E],
             Name::Sensitivity | Name::Memory => &[Load, A, B, C, F, E],
             Name::Latency => &[Load, A, C, F, E],
-            Name::Growth => &[Load, Cu, Cm],
+            Name::Growth => &[Load, Cu],
         }
     }
 

@@ -37,7 +37,7 @@ another; --cap bounds each phase):
                load,a,b,c,f,e, one store; 6 minutes
   growth       write amplification, processor time and reads against the number of records
                20M records, and 1/4, 1/2, 2 and 4 times so many, memory for a third of each, the
-               checkpoint distance left to the store and fixed, phases load,cu,cm, turtle alone,
+               checkpoint distance left to the store and fixed, phases load,cu, turtle alone,
                a cap of 600 seconds; 15 minutes, 15 GB of disk
   latency      how latencies are distributed, for each kind of operation
                4M records, memory for a third, phases load,a,c,f,e, all stores; 1 minute

@@ -24,7 +24,7 @@ fn the_plan_has_every_size_twice_with_a_third_of_it_as_memory() {
     for run in &plan {
         run.options.check().unwrap();
         assert_eq!(run.engine, "turtle");
-        assert_eq!(run.options.phases, [Phase::Load, Phase::Cu, Phase::Cm]);
+        assert_eq!(run.options.phases, [Phase::Load, Phase::Cu]);
         assert_eq!(run.options.ops, run.options.records.unwrap() / 10);
         assert_eq!(run.options.cap, Some(600));
     }

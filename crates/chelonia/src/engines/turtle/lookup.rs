@@ -110,9 +110,9 @@ impl<'g> Way<'g> {
     }
 }
 
-/// Calls `visit` with every run that may hold `key`, newest first, until it gives something. What
-/// is looked at in vain or read from the device is paid for at the pivots, and the filters, if it
-/// `pays` (`toll.rs`).
+/// Calls `visit` with every run that may hold `key`, newest first, until it gives something, which
+/// is given with where its block was before. What is looked at in vain or read from the device is
+/// paid for at the pivots, and the filters, if it `pays` (`toll.rs`).
 #[inline]
 pub(super) fn walk<'g, T>(
     shared: &Shared,
@@ -120,7 +120,7 @@ pub(super) fn walk<'g, T>(
     wanted: Wanted<'_>,
     guard: &'g Guard,
     mut visit: impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
-) -> Result<Option<T>> {
+) -> Result<Option<(T, Presence)>> {
     let mut next = Some(root);
     while let Some(slot) = next {
         let way = Way::down(shared, slot, wanted, guard)?;
@@ -133,7 +133,7 @@ pub(super) fn walk<'g, T>(
                 if presence == Presence::Absent {
                     shared.dues.pay(pivot, crowding(shared, pivot));
                 }
-                return Ok(Some(hit));
+                return Ok(Some((hit, presence)));
             }
         }
         next = way.below;
@@ -148,7 +148,7 @@ fn visit_parts<'g, T>(
     pivot: &'g Pivot,
     wanted: Wanted<'_>,
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
-) -> Result<Option<T>> {
+) -> Result<Option<(T, Presence)>> {
     let mut paid = if wanted.pays { toll::filters(pivot.parts.len()) } else { 0 };
     let mut found = None;
     for (index, part) in pivot.parts.iter().enumerate() {
@@ -157,7 +157,7 @@ fn visit_parts<'g, T>(
         }
         match visit(&part.segment.run, &part.filter)? {
             Visit::Found(hit, presence) => {
-                found = Some(hit);
+                found = Some((hit, presence));
                 if presence == Presence::Absent {
                     paid += crowding(shared, pivot);
                 }
@@ -204,7 +204,7 @@ pub(super) fn get(
             FilterState::No => {}
             FilterState::Maybe if undecided.is_empty() => {
                 return Ok(match read(run, key, &guard)? {
-                    (Some(hit), presence) => Visit::Found((hit, presence), presence),
+                    (Some(hit), presence) => Visit::Found(hit, presence),
                     (None, presence) => Visit::InVain(presence),
                 });
             }

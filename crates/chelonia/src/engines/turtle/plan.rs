@@ -32,18 +32,25 @@ impl Geometry {
         if height == 1 { self.flush_percent } else { self.flush_percent.min(100) }
     }
 
-    /// What the flush size is a part of, of a pivot with a child of this weight. Where most of what
-    /// comes in is there already it must not outgrow the leaf that it hides entries of, however
-    /// little of its room that takes.
+    /// True if much of what comes in is there already, so that what waits hides it.
+    fn hides(&self) -> bool {
+        self.flush_percent < 100
+    }
+
+    /// What the flush size is a part of, of a pivot with a child of this weight. What waits must
+    /// not outgrow the leaf that it hides entries of, however little of its room that takes.
     fn flush_basis(&self, height: u8, child: u64) -> u64 {
-        let hides = height == 1 && self.flush_percent < 100;
-        if hides { child.clamp(self.leaf_small(), self.leaf) } else { self.leaf }
+        if height == 1 && self.hides() {
+            child.clamp(self.leaf_small(), self.leaf)
+        } else {
+            self.leaf
+        }
     }
 
     /// What a run of a buffer holds at most. It stays until the last of its pivots is flushed, with
     /// all that was flushed before: where flushes are frequent it spans few pivots.
     pub fn buffer_run(&self) -> u64 {
-        if self.flush_percent < 100 {
+        if self.hides() {
             (self.leaf / SHORT_RUN_DIVISOR).max(SHORT_RUN_MIN).min(self.leaf)
         } else {
             self.leaf
@@ -345,6 +352,21 @@ mod tests {
                 (4, 5, None)
             ]
         );
+    }
+
+    #[test]
+    fn runs_of_buffers_are_short_where_what_waits_hides_older_entries() {
+        let new = Geometry { leaf: 4 << 20, flush_percent: 400, ..GEOMETRY };
+        let known = Geometry { flush_percent: 32, ..new };
+        assert_eq!(new.buffer_run(), 4 << 20);
+        assert_eq!(known.buffer_run(), 512 << 10);
+        // Not so short that they are all index and filter, nor longer than a leaf.
+        assert_eq!(Geometry { leaf: 256 << 10, ..known }.buffer_run(), SHORT_RUN_MIN);
+        assert_eq!(Geometry { leaf: 16 << 10, ..known }.buffer_run(), 16 << 10);
+        // Nor does more wait there than the leaf that is there allows.
+        assert_eq!(known.flush_basis(1, 2 << 20), 2 << 20);
+        assert_eq!(known.flush_basis(2, 2 << 20), 4 << 20);
+        assert_eq!(new.flush_basis(1, 2 << 20), 4 << 20);
     }
 
     #[test]

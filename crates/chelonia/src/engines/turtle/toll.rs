@@ -15,8 +15,8 @@
 //! they do not know at once which pivot is to blame.
 //!
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
-//! which is written with it each time; and the more waits, the sooner that would come anyway. If
-//! nothing more is written all of it is a cost.
+//! which is written with it each time; and the more waits, the sooner that would come anyway. The
+//! price takes it that writes go on: were nothing more written, all of the leaf would be a cost.
 //!
 //! ```text
 //!   reads of the range ----> toll of the pivot ----> >= price: a unit of maintenance is due
@@ -256,6 +256,7 @@ mod tests {
         assert_eq!([crowding(1000, 0, 900), crowding(1000, 100, 1000), crowding(0, 0, 0)], [0; 3]);
         assert_eq!(crowding(1000, 2000, 0), BLOCK_READ);
     }
+
     #[test]
     fn the_cache_is_shared_with_other_trees_and_pivots_owe_as_they_hold() {
         let dues = Dues::default();
