@@ -2,8 +2,9 @@
 //!
 //! Thread-safety: as `direct_file`, which draws what goes through here.
 
+use super::mapped::Windows;
 use crate::base::error::{Error, Result};
-use rustix::fs::fstat;
+use rustix::fs::{fdatasync, fstat};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,12 +15,13 @@ pub struct BufferedFile {
     name: String,
     descriptor: OwnedFd,
     writable: bool,
+    windows: Windows,
 }
 
 impl BufferedFile {
     /// The file `name` behind `descriptor`.
     pub fn new(name: &str, descriptor: OwnedFd, writable: bool) -> Self {
-        Self { name: name.to_owned(), descriptor, writable }
+        Self { name: name.to_owned(), descriptor, writable, windows: Windows::default() }
     }
 
     /// The file's name.
@@ -30,6 +32,17 @@ impl BufferedFile {
     /// The descriptor through the page cache.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// The windows of the file that are mapped.
+    pub fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Makes what was written durable, through the windows too.
+    pub fn sync(&self) -> Result<()> {
+        self.windows.let_go_written();
+        retry_on_intr(|| fdatasync(&self.descriptor)).map_err(|error| self.error("sync", error))
     }
 
     /// The size in bytes.

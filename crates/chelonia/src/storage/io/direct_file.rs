@@ -30,7 +30,7 @@ use super::{File, ReadRequest, Region, mapped};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::Arc;
-use rustix::fs::{FallocateFlags, fallocate, fdatasync, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -183,8 +183,7 @@ impl File for DirectFile {
     }
 
     fn sync(&self) -> Result<()> {
-        retry_on_intr(|| fdatasync(self.buffered.descriptor()))
-            .map_err(|error| self.buffered.error("sync", error))
+        self.buffered.sync()
     }
 
     fn size(&self) -> Result<u64> {

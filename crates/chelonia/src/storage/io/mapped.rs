@@ -22,6 +22,11 @@
 //! made writable ahead of their use: a page that a sync finds writable is written though nothing is
 //! in it yet, and written again when there is.
 //!
+//! A sync makes each page that it writes read-only again, and each time all processors that run the
+//! process are interrupted to forget that it was writable. So a sync first takes what was written
+//! out of the mapping, with one interruption for all of it ([`Windows::let_go_written`]): bytes and
+//! their being unwritten stay with the kernel's page, and the page comes back if it is touched.
+//!
 //! Thread-safety: copies to disjoint ranges may run at the same time; the memory is never read
 //! here.
 
@@ -30,7 +35,7 @@
 use super::Region;
 use super::buffered_file::BufferedFile;
 use crate::base::error::{Error, Result};
-use crate::base::sync::Arc;
+use crate::base::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
@@ -58,49 +63,134 @@ pub fn map(
     Ok(Box::new(WrittenRegion { file: Arc::clone(file), offset, size: bytes }))
 }
 
-/// A mapped window; unmapped when dropped.
+/// The mapped windows of a file.
+#[derive(Default, Debug)]
+pub struct Windows(Mutex<Vec<Weak<Mapping>>>);
+
+impl Windows {
+    fn add(&self, mapping: &Arc<Mapping>) {
+        let mut windows = self.0.lock();
+        windows.retain(|window| window.strong_count() > 0);
+        windows.push(Arc::downgrade(mapping));
+    }
+
+    /// Takes what was written since the last time out of the mappings. Nothing changes but what the
+    /// next sync, and the next copy to one of these pages, cost.
+    pub fn let_go_written(&self) {
+        let windows: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        windows.iter().for_each(|mapping| mapping.let_go_written());
+    }
+}
+
+/// Memory mapped from a file; unmapped when dropped.
+#[derive(Debug)]
+struct Mapping {
+    /// A page of the system.
+    start: NonNull<c_void>,
+    bytes: usize,
+    /// Nothing behind was written.
+    written: AtomicUsize,
+    /// Before it was let go.
+    gone: AtomicUsize,
+}
+
+// SAFETY: the mapping is plain memory and not tied to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: through `&Mapping` content changes only by `copy`, whose callers keep copies apart.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps and touches a window; `None` if the kernel could not serve it.
+    fn new(file: &BufferedFile, offset: u64, bytes: usize) -> rustix::io::Result<Option<Self>> {
+        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
+        let start = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                file.descriptor(),
+                offset,
+            )
+        }?;
+        let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
+        let (written, gone) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let mapping = Self { start, bytes, written, gone };
+        match mapping.advise(0, bytes, Advice::LinuxPopulateRead) {
+            // An old kernel (before 5.14) does not know the advice: pages are touched when used.
+            Ok(()) | Err(Errno::INVAL) => Ok(Some(mapping)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Gives one of the two pieces of advice that are used here, which change no content: a page
+    /// that is read in shows what the file has, and one that is let go of a *shared* mapping stays
+    /// with the file as it is.
+    fn advise(&self, from: usize, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
+        debug_assert!(from + bytes <= self.bytes, "advice is of the mapping");
+        // SAFETY: the range lies within the mapping, which exists while `self` does.
+        retry_on_intr(|| unsafe { madvise(self.start.as_ptr().byte_add(from), bytes, advice) })
+    }
+
+    /// Copies `bytes` to `place`.
+    ///
+    /// # Safety
+    ///
+    /// The range lies within the mapping, and no other copy to it is under way.
+    unsafe fn copy(&self, place: usize, bytes: &[u8]) {
+        // SAFETY: the caller's promise. Nobody makes references into the mapping, so `bytes` does
+        // not overlap it.
+        unsafe {
+            let place = self.start.as_ptr().cast::<u8>().add(place);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+        }
+        let end = place + bytes.len();
+        if end > self.written.load(Ordering::Relaxed) {
+            self.written.store(end, Ordering::Relaxed);
+        }
+    }
+
+    fn let_go_written(&self) {
+        let written = self.written.load(Ordering::Relaxed);
+        let end = written - written % rustix::param::page_size();
+        let from = self.gone.swap(end, Ordering::Relaxed);
+        if end > from {
+            // Refused, it only costs what it would have saved.
+            let _ = self.advise(from, end - from, Advice::LinuxDontNeed);
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this length, is unmapped once, here, and no
+        // reference into it exists.
+        let outcome = unsafe { munmap(self.start.as_ptr(), self.bytes) };
+        debug_assert!(outcome.is_ok(), "a mapping that exists can be unmapped");
+    }
+}
+
+/// A mapped window.
 #[derive(Debug)]
 struct MappedRegion {
-    /// Where the mapping starts: at a page of the system.
-    mapping: NonNull<c_void>,
-    mapping_bytes: usize,
+    mapping: Arc<Mapping>,
     /// Where the window starts within the mapping.
     skip: usize,
     size: usize,
 }
 
-// SAFETY: the mapping is plain memory, owned by the region and not tied to a thread.
-unsafe impl Send for MappedRegion {}
-// SAFETY: nothing is done to the memory through `&MappedRegion`.
-unsafe impl Sync for MappedRegion {}
-
 impl MappedRegion {
-    /// Maps and touches the window; `None` if the kernel could not serve it.
+    /// Maps the window, from the page of the system on in which it starts.
     fn new(file: &BufferedFile, offset: u64, bytes: usize) -> rustix::io::Result<Option<Self>> {
         let page = rustix::param::page_size();
         let skip = usize::try_from(offset % page as u64).map_err(|_| Errno::OVERFLOW)?;
         let mapping_bytes = bytes.checked_add(skip).ok_or(Errno::OVERFLOW)?;
-        // SAFETY: the kernel chooses the address, so nothing that exists is replaced.
-        let mapping = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                mapping_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                file.descriptor(),
-                offset - skip as u64,
-            )
-        }?;
-        let mapping = NonNull::new(mapping).ok_or(Errno::NOMEM)?;
-        let region = Self { mapping, mapping_bytes, skip, size: bytes };
-        let address = region.mapping.as_ptr();
-        // SAFETY: the range is the mapping just made, and touching changes no content.
-        let touch = || unsafe { madvise(address, region.mapping_bytes, Advice::LinuxPopulateRead) };
-        match retry_on_intr(touch) {
-            // An old kernel (before 5.14) does not know the advice: pages are touched when used.
-            Ok(()) | Err(Errno::INVAL) => Ok(Some(region)),
-            Err(_) => Ok(None),
-        }
+        let Some(mapping) = Mapping::new(file, offset - skip as u64, mapping_bytes)? else {
+            return Ok(None);
+        };
+        let mapping = Arc::new(mapping);
+        file.windows().add(&mapping);
+        Ok(Some(Self { mapping, skip, size: bytes }))
     }
 }
 
@@ -111,24 +201,10 @@ impl Region for MappedRegion {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         check_range(self.size, offset, bytes)?;
-        let window = self.mapping.as_ptr().cast::<u8>();
-        // SAFETY: skip + size bytes are mapped for writing while `self` lives, and the range lies
-        // within the window by the check above. Nobody makes references into the mapping, so
-        // `bytes` does not overlap it; `&mut self` makes this the only copy.
-        unsafe {
-            let place = window.add(self.skip + offset);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
-        }
+        // SAFETY: skip + size bytes are mapped, and the range lies within the window by the check
+        // above; `&mut self` makes this the only copy, for the mapping has this region alone.
+        unsafe { self.mapping.copy(self.skip + offset, bytes) };
         Ok(())
-    }
-}
-
-impl Drop for MappedRegion {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length, is unmapped once, here, and no
-        // reference into it exists.
-        let outcome = unsafe { munmap(self.mapping.as_ptr(), self.mapping_bytes) };
-        debug_assert!(outcome.is_ok(), "a mapping that exists can be unmapped");
     }
 }
 
@@ -156,4 +232,49 @@ fn check_range(size: usize, offset: usize, bytes: &[u8]) -> Result<()> {
         return Ok(());
     }
     Err(Error::internal("a write reaches past the end of its region"))
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::base::limits::BLOCK_BYTES;
+    use std::fs::{File, read_to_string};
+
+    /// The bytes of mappings of the file of this name that are in memory.
+    fn resident(name: &str) -> u64 {
+        let maps = read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = maps.lines();
+        let mut bytes = 0;
+        while let Some(line) = lines.next() {
+            if line.ends_with(name) {
+                let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+                let kib = resident.trim().strip_suffix(" kB").unwrap();
+                bytes += kib.trim().parse::<u64>().unwrap() << 10;
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_sync_lets_go_what_was_written_and_no_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a-window-of-its-own");
+        let descriptor = File::options().read(true).write(true).create_new(true).open(&path);
+        let descriptor = descriptor.unwrap();
+        descriptor.set_len(1 << 20).unwrap();
+        let file = Arc::new(BufferedFile::new("window", descriptor.into(), true));
+        let mut region = map(&file, 0, 1 << 20, true).unwrap();
+        let page = rustix::param::page_size();
+        let before = resident("a-window-of-its-own");
+        assert!(before <= 1 << 20);
+        let written = 10 * page.max(BLOCK_BYTES);
+        region.write(0, &vec![3; written + 5]).unwrap();
+        file.sync().unwrap();
+        let after = resident("a-window-of-its-own");
+        assert!(after <= (1 << 20) - written as u64, "{before} {after}");
+        // The page that is not full stays, as do those that are still to be written.
+        assert!(after >= page as u64, "{after}");
+        region.write(page, &[4]).unwrap();
+        assert!(resident("a-window-of-its-own") >= after + page as u64);
+    }
 }

@@ -9,8 +9,10 @@ use super::*;
 use crate::base::error::ErrorKind;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::rng::Rng;
+use crate::base::sync::{AtomicBool, Ordering};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread;
 
 const ACCESSES: [Access; 2] = [Access::Direct, Access::Buffered];
 
@@ -242,6 +244,44 @@ fn what_a_region_wrote_is_read_back() {
             assert!(file.map((1 << 20) - 4096, 4097).is_err());
             assert!(file.map(u64::MAX, 4096).is_err());
         }
+    });
+}
+
+#[test]
+fn what_a_region_wrote_stays_whatever_is_synced_meanwhile() {
+    const BYTES: usize = 1 << 20;
+    over_all(|directory| {
+        let file = directory.open("log", OpenMode::CreateNew, Access::Buffered).unwrap();
+        file.allocate(0, BYTES as u64).unwrap();
+        let mut region = file.map(0, BYTES).unwrap();
+        let content = random_bytes(11, BYTES);
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    file.sync().unwrap();
+                }
+            });
+            // As the log does: a block is cleared, filled, and its head comes last.
+            for (block, bytes) in content.chunks(4096).enumerate() {
+                region.write(block * 4096, &[0; 4096]).unwrap();
+                for at in (1000..4096).step_by(129) {
+                    let end = (at + 129).min(4096);
+                    region.write(block * 4096 + at, &bytes[at..end]).unwrap();
+                }
+                region.write(block * 4096, &bytes[..1000]).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        assert!(read(&*file, 0, BYTES) == *content);
+        file.sync().unwrap();
+        // What was let go can be written again.
+        region.write(5, &[7; 9000]).unwrap();
+        file.sync().unwrap();
+        drop(region);
+        let after = read(&*file, 0, BYTES);
+        assert!(after[5..9005].iter().all(|byte| *byte == 7));
+        assert!(after[..5] == content[..5] && after[9005..] == content[9005..]);
     });
 }
 
