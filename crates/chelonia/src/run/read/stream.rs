@@ -1,9 +1,12 @@
-//! Reading a run for a merge: ascending, in large pieces, around the block cache.
+//! Reading a run for a merge: ascending, in large pieces.
 //!
 //! ```text
-//!   slab of the budget   [ rest of last piece | next blocks from the device ............. ]
-//!                          ^ moved to the front      verified as they arrive
+//!   slab of the budget   [ rest of last piece | cached | missing | cached | missing ....... ]
+//!                          ^ moved to the front  copied   read and verified, all together
 //! ```
+//!
+//! What is cached is copied from there, which is no use of it: the device is the readers'. What is
+//! read is not left in the cache: the run that is merged will soon be gone.
 //!
 //! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
 //! the range are read: the index (through the cache) says where it begins and ends.
@@ -20,9 +23,13 @@ use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::storage::block::BlockKind;
+use crate::storage::data_file::BlockRead;
 use std::ops::Range;
 
 const SLAB_BLOCKS: u32 = 64;
+
+/// Pieces that are missing with fewer blocks between them are read as one.
+const GAP_BLOCKS: u32 = 3;
 
 const _: () = assert!(SLAB_BLOCKS as usize * BLOCK_BYTES == SLAB_BYTES);
 const _: () = assert!(SPAN_BLOCKS_MAX <= SLAB_BLOCKS);
@@ -42,6 +49,8 @@ pub struct RunStream {
     span: Range<usize>,
     steps: Steps,
     bytes_read: u64,
+    /// What is missing of the piece that is being brought.
+    missing: Vec<Range<u32>>,
 }
 
 impl RunStream {
@@ -58,6 +67,7 @@ impl RunStream {
             span: 0..0,
             steps: Steps::default(),
             bytes_read: 0,
+            missing: Vec::new(),
         };
         stream.next_span()?;
         Ok(stream)
@@ -122,13 +132,49 @@ impl RunStream {
         }
         let read = first + kept;
         let until = self.end.min(first + SLAB_BLOCKS);
-        let place = kept as usize * BLOCK_BYTES..(until - first) as usize * BLOCK_BYTES;
-        let generation = self.run.reference().generation;
-        let number = self.run.block_no(read);
-        self.run.storage().read_blocks(number, generation, &mut self.slab.bytes_mut()[place])?;
-        self.bytes_read += u64::from(until - read) * BLOCK_BYTES_U64;
+        self.held = first..first;
+        self.copy_cached(first, read..until);
+        self.read_missing(first)?;
         self.held = first..until;
         Ok(())
+    }
+
+    /// Copies what is cached of `blocks` to a slab that begins with block `first`, and notes what
+    /// is missing.
+    fn copy_cached(&mut self, first: u32, blocks: Range<u32>) {
+        let guard = epoch::pin();
+        self.missing.clear();
+        for block in blocks {
+            if let Some(bytes) = self.run.cached().peek(block, &guard) {
+                let start = (block - first) as usize * BLOCK_BYTES;
+                self.slab.bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
+                continue;
+            }
+            match self.missing.last_mut() {
+                Some(last) if block - last.end < GAP_BLOCKS => last.end = block + 1,
+                _ => self.missing.push(block..block + 1),
+            }
+        }
+    }
+
+    /// Reads what is missing to its place in the slab.
+    fn read_missing(&mut self, first: u32) -> Result<()> {
+        let generation = self.run.reference().generation;
+        let mut reads = Vec::with_capacity(self.missing.len());
+        let mut rest = self.slab.bytes_mut();
+        let mut at = first;
+        for missing in &self.missing {
+            let (_, from) = rest.split_at_mut((missing.start - at) as usize * BLOCK_BYTES);
+            let (buffer, behind) = from.split_at_mut(missing.len() * BLOCK_BYTES);
+            let number = self.run.block_no(missing.start);
+            reads.push(BlockRead { first: number, generation, buffer });
+            self.bytes_read += missing.len() as u64 * BLOCK_BYTES_U64;
+            (rest, at) = (behind, missing.end);
+        }
+        match &mut reads[..] {
+            [] => Ok(()),
+            reads => self.run.storage().read_many(reads),
+        }
     }
 }
 

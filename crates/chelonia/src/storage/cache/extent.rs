@@ -43,11 +43,21 @@ impl CachedBlocks {
     /// Block `index` of the extent, if it is cached. No I/O, no lock.
     #[inline]
     #[must_use]
-    pub fn get<'g>(&'g self, index: u32, _: &'g Guard) -> Option<CachedBlock<'g>> {
+    pub fn get<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        self.block(index, guard, Frames::hit)
+    }
+
+    #[inline]
+    fn block<'g>(
+        &'g self,
+        index: u32,
+        _: &'g Guard,
+        address: impl Fn(&Frames, FrameNo) -> *mut u8,
+    ) -> Option<CachedBlock<'g>> {
         // Acquire: the number was published after the block was loaded.
         let number = self.slots.get(index as usize)?.load(Ordering::Acquire);
         let frame = number.checked_sub(1)?;
-        let address = self.cache.frames.hit(frame).cast::<[u8; BLOCK_BYTES]>();
+        let address = address(&self.cache.frames, frame).cast::<[u8; BLOCK_BYTES]>();
         // SAFETY: the frame was Cached after the guard pinned the epoch, so it stays Cached or
         // Limbo while that lives: its memory is initialised, nobody writes it, and its slab stays,
         // as the head of `crate::storage::cache` explains. `'g` is within the life of the guard and
@@ -99,6 +109,12 @@ impl CachedExtent {
     #[must_use]
     pub fn cached<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
         self.blocks.get(index, guard)
+    }
+
+    /// The same, for who will not come back for it: that is no use of it.
+    #[must_use]
+    pub fn peek<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+        self.blocks.block(index, guard, Frames::address)
     }
 
     /// Whether block `index` is cached, and for how long. That is no use of it.

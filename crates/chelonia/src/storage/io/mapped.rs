@@ -234,7 +234,7 @@ fn check_range(size: usize, offset: usize, bytes: &[u8]) -> Result<()> {
     Err(Error::internal("a write reaches past the end of its region"))
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::limits::BLOCK_BYTES;
