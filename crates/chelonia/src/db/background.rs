@@ -15,6 +15,7 @@ use crate::base::ids::Lsn;
 use crate::base::sync::Arc;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::lull::Lull;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -142,6 +143,8 @@ pub struct LogProgress {
     lacks_segment: bool,
     /// Entries written, and blocks of entries read, up to the last tick.
     work: (u64, u64),
+    /// Whether anything is written.
+    lull: Lull,
 }
 
 impl Core {
@@ -178,12 +181,15 @@ impl Core {
         prepared
     }
 
-    /// Lets the write share follow what was done since the last tick.
+    /// Lets memory and engines follow what was done since the last tick.
     fn adapt(&self, progress: &mut LogProgress) {
         let written = self.commit.lock().totals.entries;
         let read = self.storage.stats().cache.entry_misses;
         let (written_before, read_before) = std::mem::replace(&mut progress.work, (written, read));
-        self.governor.adapt(written - written_before, read - read_before);
+        let (written, read) = (written - written_before, read - read_before);
+        self.governor.adapt(written, read);
+        progress.lull.tick(written, read);
+        self.follow_lull(&progress.lull);
     }
 
     /// Closes the open log block, so that the next one's header says how far the log is durable.

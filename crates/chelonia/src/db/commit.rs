@@ -246,8 +246,16 @@ impl Core {
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
         let full = active.update_bytes() >= distance
             || active.memtable.bytes() >= self.governor.memtable_bytes_max();
-        if full && view.buffers.len() <= FINALIZED_MAX {
+        if full {
             drop(guard);
+            self.rotate_if_room(keyspace);
+        }
+    }
+
+    /// Finalizes the keyspace's memtable, unless too many are finalized already. Called under the
+    /// commit lock.
+    pub fn rotate_if_room(&self, keyspace: &Arc<KeyspaceCore>) {
+        if keyspace.current_view().buffers.len() <= FINALIZED_MAX {
             self.rotate(keyspace);
             self.rotate_laggards();
         }

@@ -6,7 +6,7 @@
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
 //! | `commit`, `record`, `visibility`, `pacing` | the life of a write |
 //! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
-//! | `drain`, `checkpoint`, `maintenance`, `governor` | from memory to the data file |
+//! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
 //! | `open`, `settings`, `health`, `verify`, `stats`, `inspect` | recovery, failure, inspection |
 
@@ -28,6 +28,7 @@ mod iter;
 mod keyspace;
 mod keyspace_core;
 mod lifetimes;
+mod lull;
 mod maintenance;
 mod open;
 mod options;

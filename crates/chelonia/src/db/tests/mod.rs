@@ -2,6 +2,7 @@
 //! that have room for this but not for that.
 
 mod full;
+mod lull;
 mod order;
 mod watched;
 

@@ -275,6 +275,7 @@ impl Turtle {
             events: &shared.events,
             geometry,
             output,
+            dues: &shared.dues,
             damage,
             maintenance: updates.is_empty(),
             progress: work.progress,
@@ -308,7 +309,7 @@ impl Turtle {
         let guard = epoch::pin();
         let version = self.newest();
         let root = version.root.node.get(&guard);
-        let due = |pivot| toll::is_due_within(pivot, &guard);
+        let due = |pivot| self.shared.dues.is_due_within(pivot, &guard);
         self.shared.dues.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
     }
 
@@ -423,6 +424,10 @@ impl Engine for Turtle {
 
     fn wants_maintenance(&self) -> bool {
         self.shared.dues.may_be_due()
+    }
+
+    fn expect_updates(&self, expected: bool) {
+        self.shared.dues.expect_updates(expected);
     }
 
     fn debt_bytes(&self) -> u64 {

@@ -16,7 +16,9 @@
 //!
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
 //! which is written with it each time; and the more waits, the sooner that would come anyway. The
-//! price takes it that writes go on: were nothing more written, all of the leaf would be a cost.
+//! price takes it that writes go on, so that the next flush is not far. While none are expected
+//! ([`Dues::expect_updates`]) a flush is for good, and reads that have begun will probably go on:
+//! then it is made for a part of the price.
 //!
 //! ```text
 //!   reads of the range ----> toll of the pivot ----> >= price: a unit of maintenance is due
@@ -58,6 +60,10 @@ const SAMPLE: Units = 64;
 /// A flush reads, merges and writes so many bytes in one unit. It takes a thread twice as long, but
 /// is done in the background.
 const FLUSHED_PER_UNIT: u64 = 32;
+
+/// While no updates are expected a flush is for good, and who reads will probably go on: it is made
+/// for so much less.
+const LULL_DISCOUNT: u64 = 8;
 
 /// The least part of a leaf that a flush costs, however much waits.
 const LEAST_PART: u64 = 16;
@@ -106,6 +112,8 @@ pub(super) struct Dues {
     due: AtomicBool,
     /// The last pass failed: there is none for reads before one for updates has succeeded.
     refused: AtomicBool,
+    /// No updates are expected.
+    lull: AtomicBool,
     // What the newest version was weighed at.
     tree_bytes: AtomicU64,
     buffered_bytes: AtomicU64,
@@ -121,7 +129,7 @@ impl Dues {
         }
         let before = pivot.toll.paid();
         pivot.toll.0.store(before.saturating_add(units), Ordering::Relaxed);
-        if is_due(pivot) {
+        if self.is_due(pivot) {
             self.due.store(true, Ordering::Relaxed);
         }
     }
@@ -174,6 +182,50 @@ impl Dues {
     pub fn settle(&self) {
         self.due.store(false, Ordering::Relaxed);
     }
+
+    /// Says whether updates are expected.
+    pub fn expect_updates(&self, expected: bool) {
+        self.lull.store(!expected, Ordering::Relaxed);
+    }
+
+    /// The bytes that a flush rewrites for one unit of toll.
+    fn bytes_per_unit(&self) -> u64 {
+        match self.lull.load(Ordering::Relaxed) {
+            true => FLUSHED_PER_UNIT * LULL_DISCOUNT,
+            false => FLUSHED_PER_UNIT,
+        }
+    }
+
+    /// True if reads have paid for a flush of `pivot`.
+    pub fn is_due(&self, pivot: &Pivot) -> bool {
+        if pivot.parts.is_empty() {
+            return false;
+        }
+        let pending = pivot.pending().weight();
+        let cost = match &pivot.child {
+            Child::Leaf(leaf) => {
+                let leaf = Totals::of_run(leaf).weight();
+                // What of the leaf would not have been written sooner or later.
+                let early = FULL_LEAVES.saturating_sub(pending / leaf.max(1));
+                (leaf / LEAST_PART).saturating_add(leaf / FULL_LEAVES * early)
+            }
+            // What goes into a node may be written once more there.
+            Child::Node(..) => pending,
+            Child::None => 0,
+        };
+        u64::from(pivot.toll.paid()) >= (cost / self.bytes_per_unit()).max(1)
+    }
+
+    /// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that
+    /// paid brought them there.
+    pub fn is_due_within(&self, pivot: &Pivot, guard: &Guard) -> bool {
+        if self.is_due(pivot) {
+            return true;
+        }
+        let Child::Node(slot, _) = &pivot.child else { return false };
+        let Some(node) = slot.node.get(guard) else { return false };
+        node.pivots.iter().any(|pivot| self.is_due_within(pivot, guard))
+    }
 }
 
 /// `number * part / whole`; 0 of nothing.
@@ -196,37 +248,6 @@ fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
     let part = u128::from(cached) * u128::from(hidden) * u128::from(BLOCK_READ);
     let units = part / (u128::from(alive) * u128::from(tree - cached));
     Units::try_from(units).unwrap_or(BLOCK_READ).min(BLOCK_READ)
-}
-
-/// True if reads have paid for a flush of `pivot`.
-pub(super) fn is_due(pivot: &Pivot) -> bool {
-    if pivot.parts.is_empty() {
-        return false;
-    }
-    let pending = pivot.pending().weight();
-    let cost = match &pivot.child {
-        Child::Leaf(leaf) => {
-            let leaf = Totals::of_run(leaf).weight();
-            // What of the leaf would not have been written sooner or later.
-            let early = FULL_LEAVES.saturating_sub(pending / leaf.max(1));
-            (leaf / LEAST_PART).saturating_add(leaf / FULL_LEAVES * early)
-        }
-        // What goes into a node may be written once more there.
-        Child::Node(..) => pending,
-        Child::None => 0,
-    };
-    u64::from(pivot.toll.paid()) >= (cost / FLUSHED_PER_UNIT).max(1)
-}
-
-/// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that
-/// paid brought them there.
-pub(super) fn is_due_within(pivot: &Pivot, guard: &Guard) -> bool {
-    if is_due(pivot) {
-        return true;
-    }
-    let Child::Node(slot, _) = &pivot.child else { return false };
-    let Some(node) = slot.node.get(guard) else { return false };
-    node.pivots.iter().any(|pivot| is_due_within(pivot, guard))
 }
 
 /// All that was paid at `pivot` and below it.

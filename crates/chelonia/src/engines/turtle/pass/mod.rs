@@ -30,6 +30,7 @@ use super::plan::{self, Figures, Geometry};
 use super::residence::Residence;
 use super::shape::{self, LeafPlan, LevelPivot};
 use super::source::{self, Incoming, Selection, Source, Stretch};
+use super::toll::Dues;
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
@@ -65,6 +66,8 @@ pub(super) struct Pass<'t, 'u> {
     pub geometry: Geometry,
     /// Where what is written goes.
     pub output: &'t Output<'t>,
+    /// What reads have paid for.
+    pub dues: &'t Dues,
     /// What cannot be read.
     pub damage: &'t Damage,
     /// It is made for what reads have paid, not for updates.

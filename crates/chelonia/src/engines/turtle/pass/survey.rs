@@ -14,7 +14,6 @@ use crate::engines::turtle::node::{Child, Node, Pivot, Totals};
 use crate::engines::turtle::plan::{self, Figures, Group, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, Selection, Stretch};
-use crate::engines::turtle::toll;
 use crate::run::RunCursor;
 use std::collections::BTreeMap;
 
@@ -46,7 +45,7 @@ impl<'u> Pass<'_, 'u> {
                     (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
                 }
             };
-            let due = dues_left > 0 && toll::is_due(pivot);
+            let due = dues_left > 0 && self.dues.is_due(pivot);
             dues_left -= usize::from(due);
             figures.push(Figures {
                 incoming: incoming.weight_in(stretch, &guard)?,
@@ -64,7 +63,7 @@ impl<'u> Pass<'_, 'u> {
         }
         if self.maintenance && at.node.height > 1 {
             // One way down: what a unit of maintenance rewrites is bounded.
-            let due = |pivot: &Pivot| toll::is_due_within(pivot, &guard);
+            let due = |pivot: &Pivot| self.dues.is_due_within(pivot, &guard);
             if let Some(first) = at.node.pivots.iter().position(due) {
                 figures[first].due = true;
             }

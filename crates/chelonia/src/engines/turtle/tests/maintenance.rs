@@ -64,6 +64,57 @@ fn what_reads_pay_for_goes_down_and_nothing_else_does() {
 }
 
 #[test]
+fn reads_pay_less_while_no_updates_are_expected() {
+    let gets_until_due = |expected: bool| {
+        let mut rng = Rng::new(15);
+        let options = TurtleOptions { leaf_bytes: 256 << 10, flush_percent: 400, ..tiny() };
+        let mut world = World::new(options, 1);
+        world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
+        world.absorb((0..200).map(|n| (key_of(10 * n), value(&mut rng, 92))).collect());
+        assert!(world.tree.stats().buffered_bytes > 0);
+        world.tree.expect_updates(expected);
+        let version = world.tree.version();
+        let key = key_of(0);
+        (1..1_000_000).find(|_| {
+            // Filters that say no are paid for by one of many.
+            let _ = version.get(&key, KeyHash(rng.next_u64())).unwrap();
+            world.tree.wants_maintenance()
+        })
+    };
+    let (usual, lull) = (gets_until_due(true).unwrap(), gets_until_due(false).unwrap());
+    assert!((6..=10).contains(&(usual / lull)), "{usual} gets, or {lull}");
+}
+
+#[test]
+fn merges_copy_what_is_cached_and_read_the_rest() {
+    let mut rng = Rng::new(21);
+    let options = TurtleOptions { leaf_bytes: 256 << 10, flush_percent: 20, ..tiny() };
+    let mut world = World::new(options, 1);
+    let entries = |rng: &mut Rng| (0..2000).map(|n| (key_of(2 * n), value(rng, 92))).collect();
+    world.absorb(entries(&mut rng));
+    let read_by_merges = |world: &World| world.tree.stats().merge_bytes_read;
+    for cached in [0..0, 700..800, 0..2000] {
+        world.reopen();
+        let version = world.tree.version();
+        for number in cached.clone() {
+            let key = key_of(2 * number);
+            assert!(version.get(&key, world.storage.key_hash(&key)).unwrap().found.is_some());
+        }
+        drop(version);
+        let disk = world.tree.stats().disk_bytes;
+        let before = read_by_merges(&world);
+        world.absorb(entries(&mut rng));
+        let read = read_by_merges(&world) - before;
+        match cached.count() {
+            0 => assert!(read > disk / 2, "{read} bytes of {disk}"),
+            100 => assert!((disk / 8..disk * 3 / 4).contains(&read), "{read} bytes of {disk}"),
+            _ => assert_eq!(read, 0, "all of it was there"),
+        }
+        world.check(&mut rng);
+    }
+}
+
+#[test]
 fn maintenance_that_fails_changes_nothing_and_does_not_insist() {
     let mut rng = Rng::new(16);
     let mut world = buffered(&mut rng);
