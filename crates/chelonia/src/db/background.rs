@@ -15,7 +15,7 @@ use crate::base::ids::Lsn;
 use crate::base::sync::Arc;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::lull::Lull;
+use crate::db::lull::Lulls;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -143,8 +143,8 @@ pub struct LogProgress {
     lacks_segment: bool,
     /// Entries written, and blocks of entries read, up to the last tick.
     work: (u64, u64),
-    /// Whether anything is written.
-    lull: Lull,
+    /// Where hardly anything is written, and what is read meanwhile.
+    lulls: Lulls,
 }
 
 impl Core {
@@ -188,8 +188,7 @@ impl Core {
         let (written_before, read_before) = std::mem::replace(&mut progress.work, (written, read));
         let (written, read) = (written - written_before, read - read_before);
         self.governor.adapt(written, read);
-        progress.lull.tick(written, read);
-        self.follow_lull(&progress.lull);
+        self.follow_lulls(&mut progress.lulls, read);
     }
 
     /// Closes the open log block, so that the next one's header says how far the log is durable.

@@ -252,8 +252,8 @@ impl Core {
         }
     }
 
-    /// Finalizes the keyspace's memtable, unless too many are finalized already. Called under the
-    /// commit lock.
+    /// Finalizes the keyspace's memtable, unless too many are finalized already: nobody waits for
+    /// it. Called under the commit lock.
     pub fn rotate_if_room(&self, keyspace: &Arc<KeyspaceCore>) {
         if keyspace.current_view().buffers.len() <= FINALIZED_MAX {
             self.rotate(keyspace);

@@ -19,7 +19,7 @@
 //!     .filter().state / .locate / .find_in        filter, index, one data span: in steps, so that
 //!                                                 the misses of many lookups are read together
 //!   RunCursor::new(&run, range, direction)        through the block cache, both directions
-//!   RunStream::new(&run, range)                   around the cache, ascending, for merges
+//!   RunStream::new(&run, range)                   ascending, for merges: nothing stays cached
 //! ```
 //!
 //! | module | what it is |

@@ -43,7 +43,7 @@ fn a_memtable_that_waits_for_writes_is_drained_while_others_read() {
     // Somebody writes now and then: no lull.
     for tick in 0..15_u32 {
         for number in 0..20 {
-            keyspace.insert((tick * 20 + number).to_be_bytes(), [3; 10]).unwrap();
+            keyspace.insert((tick * 20 + number).to_be_bytes(), [3; 400]).unwrap();
         }
         read_and_tick(&database, &keyspace, &mut progress, tick);
     }
@@ -58,6 +58,6 @@ fn a_memtable_that_waits_for_writes_is_drained_while_others_read() {
     assert_eq!(keyspace.core.memtable_bytes(), (0, 0));
     for number in 0..CHANGED {
         let value = keyspace.get(number.to_be_bytes()).unwrap().unwrap();
-        assert!(if number < 300 { *value == [3; 10] } else { *value == [2; 4000] }, "{number}");
+        assert!(if number < 300 { *value == [3; 400] } else { *value == [2; 4000] }, "{number}");
     }
 }

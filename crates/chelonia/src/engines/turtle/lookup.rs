@@ -110,8 +110,8 @@ impl<'g> Way<'g> {
     }
 }
 
-/// Calls `visit` with every run that may hold `key`, newest first, until it gives something, which
-/// is given with where its block was before. What is looked at in vain or read from the device is
+/// Calls `visit` with every run that may hold `key`, newest first, until it finds something; with
+/// it comes where its block was before. What is looked at in vain or read from the device is
 /// paid for at the pivots, and the filters, if it `pays` (`toll.rs`).
 #[inline]
 pub(super) fn walk<'g, T>(

@@ -220,7 +220,7 @@ type Edges = (Vec<u8>, Vec<u8>);
 
 /// What a part has in its pivot's range: how much, and the first and last key.
 fn live(part: &Part, stretch: Stretch<'_>) -> Result<(Totals, Option<Edges>)> {
-    let mut stream = RunStream::new(&part.segment.run, stretch.to_range())?;
+    let mut stream = RunStream::of_device(&part.segment.run, stretch.to_range())?;
     let mut totals = Totals::default();
     let mut first: Option<Vec<u8>> = None;
     let mut last = Vec::new();

@@ -5,8 +5,8 @@
 //!                          ^ moved to the front  copied   read and verified, all together
 //! ```
 //!
-//! What is cached is copied from there, which is no use of it: the device is the readers'. What is
-//! read is not left in the cache: the run that is merged will soon be gone.
+//! What is cached is copied from there and verified again, which is no use of it: the device is the
+//! readers'. What is read is not left in the cache: the run that is merged will soon be gone.
 //!
 //! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
 //! the range are read: the index (through the cache) says where it begins and ends.
@@ -23,13 +23,11 @@ use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::storage::block::BlockKind;
+use crate::storage::cache::CachedBlock;
 use crate::storage::data_file::BlockRead;
 use std::ops::Range;
 
 const SLAB_BLOCKS: u32 = 64;
-
-/// Pieces that are missing with fewer blocks between them are read as one.
-const GAP_BLOCKS: u32 = 3;
 
 const _: () = assert!(SLAB_BLOCKS as usize * BLOCK_BYTES == SLAB_BYTES);
 const _: () = assert!(SPAN_BLOCKS_MAX <= SLAB_BLOCKS);
@@ -49,6 +47,7 @@ pub struct RunStream {
     span: Range<usize>,
     steps: Steps,
     bytes_read: u64,
+    uses_cache: bool,
     /// What is missing of the piece that is being brought.
     missing: Vec<Range<u32>>,
 }
@@ -56,6 +55,15 @@ pub struct RunStream {
 impl RunStream {
     /// The entries of `run` within `range`, standing on the first.
     pub fn new(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
+        Self::begin(run, range, true)
+    }
+
+    /// The same as they are on the device, whatever is cached.
+    pub fn of_device(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
+        Self::begin(run, range, false)
+    }
+
+    fn begin(run: &Arc<Run>, range: KeyRange, uses_cache: bool) -> Result<Self> {
         let blocks = run.blocks_in(&range, &epoch::pin())?;
         let mut stream = Self {
             run: Arc::clone(run),
@@ -67,6 +75,7 @@ impl RunStream {
             span: 0..0,
             steps: Steps::default(),
             bytes_read: 0,
+            uses_cache,
             missing: Vec::new(),
         };
         stream.next_span()?;
@@ -143,15 +152,21 @@ impl RunStream {
     /// is missing.
     fn copy_cached(&mut self, first: u32, blocks: Range<u32>) {
         let guard = epoch::pin();
+        let generation = self.run.reference().generation;
         self.missing.clear();
         for block in blocks {
-            if let Some(bytes) = self.run.cached().peek(block, &guard) {
+            let cached = self.run.cached().peek(block, &guard).filter(|_| self.uses_cache);
+            // What rotted in memory must not get a new checksum.
+            let number = self.run.block_no(block);
+            let storage = self.run.storage();
+            let whole = |bytes: &CachedBlock<'_>| storage.verify(number, generation, bytes).is_ok();
+            if let Some(bytes) = cached.filter(whole) {
                 let start = (block - first) as usize * BLOCK_BYTES;
                 self.slab.bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
                 continue;
             }
             match self.missing.last_mut() {
-                Some(last) if block - last.end < GAP_BLOCKS => last.end = block + 1,
+                Some(last) if last.end == block => last.end = block + 1,
                 _ => self.missing.push(block..block + 1),
             }
         }

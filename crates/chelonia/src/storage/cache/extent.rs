@@ -44,11 +44,12 @@ impl CachedBlocks {
     #[inline]
     #[must_use]
     pub fn get<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
-        self.block(index, guard, Frames::hit)
+        self.at_address(index, guard, Frames::hit)
     }
 
+    /// Block `index`, at the address that `address` gives for its frame.
     #[inline]
-    fn block<'g>(
+    fn at_address<'g>(
         &'g self,
         index: u32,
         _: &'g Guard,
@@ -111,10 +112,10 @@ impl CachedExtent {
         self.blocks.get(index, guard)
     }
 
-    /// The same, for who will not come back for it: that is no use of it.
+    /// [`CachedExtent::cached`] for who will not come back for it: that is no use of it.
     #[must_use]
     pub fn peek<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
-        self.blocks.block(index, guard, Frames::address)
+        self.blocks.at_address(index, guard, Frames::address)
     }
 
     /// Whether block `index` is cached, and for how long. That is no use of it.

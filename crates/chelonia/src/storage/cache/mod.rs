@@ -117,7 +117,7 @@ pub struct CacheStats {
     pub limbo: u64,
     /// Blocks that were asked for and had to be read.
     pub misses: u64,
-    /// Of these, blocks of entries: what users read. Merges read around the cache.
+    /// Of these, blocks of entries: what users read, not merges.
     pub entry_misses: u64,
     /// Misses for which there was no frame.
     pub uncached_reads: u64,

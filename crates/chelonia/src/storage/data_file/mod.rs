@@ -185,6 +185,11 @@ impl DataFile {
         verify_all(buffer, self.salt, generation, first)
     }
 
+    /// Checks that `block` is what was sealed as block `number`.
+    pub fn verify(&self, number: BlockNo, generation: Generation, block: &[u8]) -> Result<()> {
+        verify(block, self.salt, generation, number)
+    }
+
     /// Fills `buffer` (whole blocks) from block `first` on and gives each to `take`, verified or
     /// with what is wrong with it.
     pub fn read_each(

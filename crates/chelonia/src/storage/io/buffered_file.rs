@@ -1,8 +1,8 @@
-//! A file through the page cache: what files and windows of files share.
+//! A file through the page cache: what files and mappings of files share.
 //!
 //! Thread-safety: as `direct_file`, which draws what goes through here.
 
-use super::mapped::Windows;
+use super::mapped::Mappings;
 use crate::base::error::{Error, Result};
 use rustix::fs::{fdatasync, fstat};
 use rustix::io::{Errno, pwrite, retry_on_intr};
@@ -15,13 +15,13 @@ pub struct BufferedFile {
     name: String,
     descriptor: OwnedFd,
     writable: bool,
-    windows: Windows,
+    mappings: Mappings,
 }
 
 impl BufferedFile {
     /// The file `name` behind `descriptor`.
     pub fn new(name: &str, descriptor: OwnedFd, writable: bool) -> Self {
-        Self { name: name.to_owned(), descriptor, writable, windows: Windows::default() }
+        Self { name: name.to_owned(), descriptor, writable, mappings: Mappings::default() }
     }
 
     /// The file's name.
@@ -34,14 +34,14 @@ impl BufferedFile {
         self.descriptor.as_fd()
     }
 
-    /// The windows of the file that are mapped.
-    pub fn windows(&self) -> &Windows {
-        &self.windows
+    /// What is mapped of the file.
+    pub fn mappings(&self) -> &Mappings {
+        &self.mappings
     }
 
-    /// Makes what was written durable, through the windows too.
+    /// Makes what was written durable, through the mappings too.
     pub fn sync(&self) -> Result<()> {
-        self.windows.let_go_written();
+        self.mappings.let_go_written();
         retry_on_intr(|| fdatasync(&self.descriptor)).map_err(|error| self.error("sync", error))
     }
 

@@ -1,4 +1,4 @@
-//! Windows of files that are written by copying memory, and their stand-in that is written by
+//! Mappings of files that are written by copying memory, and their stand-in that is written by
 //! system calls.
 //!
 //! A store into a shared mapping survives the death of the process at once, for the page belongs to
@@ -24,11 +24,11 @@
 //!
 //! A sync makes each page that it writes read-only again, and each time all processors that run the
 //! process are interrupted to forget that it was writable. So a sync first takes what was written
-//! out of the mapping, with one interruption for all of it ([`Windows::let_go_written`]): bytes and
-//! their being unwritten stay with the kernel's page, and the page comes back if it is touched.
+//! out of the mapping, with one interruption for all of it ([`Mappings::let_go_written`]): bytes,
+//! and their being unwritten, stay with the kernel's page, which comes back if it is touched.
 //!
-//! Thread-safety: copies to disjoint ranges may run at the same time; the memory is never read
-//! here.
+//! Thread-safety: a mapping has one region, whose copies come one after the other; hints may be
+//! given meanwhile. The memory is never read here.
 
 #![expect(unsafe_code, reason = "an island: memory mapped from files")]
 
@@ -63,23 +63,32 @@ pub fn map(
     Ok(Box::new(WrittenRegion { file: Arc::clone(file), offset, size: bytes }))
 }
 
-/// The mapped windows of a file.
+/// What is mapped of a file.
 #[derive(Default, Debug)]
-pub struct Windows(Mutex<Vec<Weak<Mapping>>>);
+pub struct Mappings(Mutex<Vec<Weak<Mapping>>>);
 
-impl Windows {
+impl Mappings {
     fn add(&self, mapping: &Arc<Mapping>) {
-        let mut windows = self.0.lock();
-        windows.retain(|window| window.strong_count() > 0);
-        windows.push(Arc::downgrade(mapping));
+        let mut mappings = self.0.lock();
+        mappings.retain(|mapping| mapping.strong_count() > 0);
+        mappings.push(Arc::downgrade(mapping));
     }
 
     /// Takes what was written since the last time out of the mappings. Nothing changes but what the
     /// next sync, and the next copy to one of these pages, cost.
     pub fn let_go_written(&self) {
-        let windows: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
-        windows.iter().for_each(|mapping| mapping.let_go_written());
+        let mappings: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        mappings.iter().for_each(|mapping| mapping.let_go_written());
     }
+}
+
+/// What the system is asked to do with pages of a mapping.
+#[derive(Clone, Copy)]
+enum Hint {
+    /// Have them ready.
+    ReadIn,
+    /// Leave them to the file alone, with whatever was written to them.
+    LetGo,
 }
 
 /// Memory mapped from a file; unmapped when dropped.
@@ -88,15 +97,15 @@ struct Mapping {
     /// A page of the system.
     start: NonNull<c_void>,
     bytes: usize,
-    /// Nothing behind was written.
-    written: AtomicUsize,
-    /// Before it was let go.
-    gone: AtomicUsize,
+    /// Where the furthest copy began: what lies before is complete, but for copies under way.
+    reached_bytes: AtomicUsize,
+    /// What lies before was let go.
+    gone_bytes: AtomicUsize,
 }
 
 // SAFETY: the mapping is plain memory and not tied to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: through `&Mapping` content changes only by `copy`, whose callers keep copies apart.
+// SAFETY: through `&Mapping` content changes only by `copy`, whose caller makes one at a time.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -114,21 +123,24 @@ impl Mapping {
             )
         }?;
         let start = NonNull::new(start).ok_or(Errno::NOMEM)?;
-        let (written, gone) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let mapping = Self { start, bytes, written, gone };
-        match mapping.advise(0, bytes, Advice::LinuxPopulateRead) {
+        let (reached_bytes, gone_bytes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let mapping = Self { start, bytes, reached_bytes, gone_bytes };
+        match mapping.advise(0, bytes, Hint::ReadIn) {
             // An old kernel (before 5.14) does not know the advice: pages are touched when used.
             Ok(()) | Err(Errno::INVAL) => Ok(Some(mapping)),
             Err(_) => Ok(None),
         }
     }
 
-    /// Gives one of the two pieces of advice that are used here, which change no content: a page
-    /// that is read in shows what the file has, and one that is let go of a *shared* mapping stays
-    /// with the file as it is.
-    fn advise(&self, from: usize, bytes: usize, advice: Advice) -> rustix::io::Result<()> {
-        debug_assert!(from + bytes <= self.bytes, "advice is of the mapping");
-        // SAFETY: the range lies within the mapping, which exists while `self` does.
+    fn advise(&self, from: usize, bytes: usize, hint: Hint) -> rustix::io::Result<()> {
+        let within = from.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        assert!(within, "a hint reaches past the end of its mapping");
+        let advice = match hint {
+            Hint::ReadIn => Advice::LinuxPopulateRead,
+            Hint::LetGo => Advice::LinuxDontNeed,
+        };
+        // SAFETY: the range lies within the mapping, which exists while `self` does, and neither
+        // hint changes what is in memory that is shared with a file.
         retry_on_intr(|| unsafe { madvise(self.start.as_ptr().byte_add(from), bytes, advice) })
     }
 
@@ -136,7 +148,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// The range lies within the mapping, and no other copy to it is under way.
+    /// The range lies within the mapping, and no other copy to the mapping is under way.
     unsafe fn copy(&self, place: usize, bytes: &[u8]) {
         // SAFETY: the caller's promise. Nobody makes references into the mapping, so `bytes` does
         // not overlap it.
@@ -144,19 +156,19 @@ impl Mapping {
             let place = self.start.as_ptr().cast::<u8>().add(place);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
         }
-        let end = place + bytes.len();
-        if end > self.written.load(Ordering::Relaxed) {
-            self.written.store(end, Ordering::Relaxed);
+        // One copy at a time: nothing is lost between the two.
+        if place > self.reached_bytes.load(Ordering::Relaxed) {
+            self.reached_bytes.store(place, Ordering::Relaxed);
         }
     }
 
     fn let_go_written(&self) {
-        let written = self.written.load(Ordering::Relaxed);
-        let end = written - written % rustix::param::page_size();
-        let from = self.gone.swap(end, Ordering::Relaxed);
+        let reached = self.reached_bytes.load(Ordering::Relaxed);
+        let end = reached - reached % rustix::param::page_size();
+        let from = self.gone_bytes.swap(end, Ordering::Relaxed);
         if end > from {
             // Refused, it only costs what it would have saved.
-            let _ = self.advise(from, end - from, Advice::LinuxDontNeed);
+            let _ = self.advise(from, end - from, Hint::LetGo);
         }
     }
 }
@@ -189,7 +201,7 @@ impl MappedRegion {
             return Ok(None);
         };
         let mapping = Arc::new(mapping);
-        file.windows().add(&mapping);
+        file.mappings().add(&mapping);
         Ok(Some(Self { mapping, skip, size: bytes }))
     }
 }
@@ -268,11 +280,12 @@ mod tests {
         let before = resident("a-window-of-its-own");
         assert!(before <= 1 << 20);
         let written = 10 * page.max(BLOCK_BYTES);
-        region.write(0, &vec![3; written + 5]).unwrap();
+        region.write(0, &vec![3; written]).unwrap();
+        region.write(written, &[3; 5]).unwrap();
         file.sync().unwrap();
         let after = resident("a-window-of-its-own");
         assert!(after <= (1 << 20) - written as u64, "{before} {after}");
-        // The page that is not full stays, as do those that are still to be written.
+        // The page of the last copy stays, as do those that are still to be written.
         assert!(after >= page as u64, "{after}");
         region.write(page, &[4]).unwrap();
         assert!(resident("a-window-of-its-own") >= after + page as u64);
