@@ -52,8 +52,9 @@ pub trait Engine: Send + Sync {
     /// True if [`Engine::maintain`] may have something to do. Asked often, by any thread.
     fn wants_maintenance(&self) -> bool;
 
-    /// Says whether updates are expected to come, as they are at first. While they are not, what
-    /// [`Engine::maintain`] does for reads need not be done again soon, and is worth more.
+    /// Says whether updates are expected soon, as they are at first; told at every tick. While they
+    /// are not, what [`Engine::maintain`] does for reads need not be done again soon, and is worth
+    /// more.
     fn expect_updates(&self, expected: bool);
 
     /// Background work that waits, in bytes to be rewritten: db slows writers as it grows.

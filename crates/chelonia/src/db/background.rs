@@ -3,7 +3,7 @@
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
 //! | drain | drains memtables, checkpoints, maintenance | a rotation, wanted maintenance |
-//! | log | syncs, prepares segments, divides memory, tidies | [`SYNC_INTERVAL`], a full segment |
+//! | log | syncs, prepares segments, divides memory, lulls | [`SYNC_INTERVAL`], a full segment |
 //!
 //! Both only call what any thread could call: a stepped database does the same work on the
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle

@@ -14,8 +14,9 @@
 //! A keyspace's memtable is finalized when the updates in it reach the keyspace's checkpoint
 //! distance, or its memory half of the write share, so that one can fill while the other drains; if
 //! the active memtables of all keyspaces together reach that half, the largest are finalized, until
-//! they do not. A commit to several keyspaces is admitted with what their memtables will grow by,
-//! for each grows by a chunk.
+//! they do not. One that gets hardly any writes while there are reads is finalized before
+//! (`db/lull.rs`). A commit to several keyspaces is admitted with what their memtables will grow
+//! by, for each grows by a chunk.
 
 use crate::base::budget::{Budget, Use};
 use crate::base::error::{Error, Result};
