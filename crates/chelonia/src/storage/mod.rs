@@ -283,11 +283,6 @@ impl Storage {
         self.file.read_blocks(first, generation, buffer)
     }
 
-    /// Checks that `block` is what was sealed as block `number`.
-    pub fn verify(&self, number: BlockNo, generation: Generation, block: &[u8]) -> Result<()> {
-        self.file.verify(number, generation, block)
-    }
-
     /// The same in several places, read together.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.file.read_many(reads)

@@ -23,7 +23,6 @@ use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
 use crate::storage::block::BlockKind;
-use crate::storage::cache::CachedBlock;
 use crate::storage::data_file::BlockRead;
 use std::ops::Range;
 
@@ -151,16 +150,14 @@ impl RunStream {
     /// Copies what is cached of `blocks` to a slab that begins with block `first`, and notes what
     /// is missing.
     fn copy_cached(&mut self, first: u32, blocks: Range<u32>) {
-        let guard = epoch::pin();
-        let generation = self.run.reference().generation;
         self.missing.clear();
+        if !self.uses_cache {
+            self.missing.push(blocks);
+            return;
+        }
+        let guard = epoch::pin();
         for block in blocks {
-            let cached = self.run.cached().peek(block, &guard).filter(|_| self.uses_cache);
-            // What rotted in memory must not get a new checksum.
-            let number = self.run.block_no(block);
-            let storage = self.run.storage();
-            let whole = |bytes: &CachedBlock<'_>| storage.verify(number, generation, bytes).is_ok();
-            if let Some(bytes) = cached.filter(whole) {
+            if let Some(bytes) = self.run.cached().peek(block, &guard) {
                 let start = (block - first) as usize * BLOCK_BYTES;
                 self.slab.bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(&bytes);
                 continue;

@@ -112,10 +112,14 @@ impl CachedExtent {
         self.blocks.get(index, guard)
     }
 
-    /// [`CachedExtent::cached`] for who will not come back for it: that is no use of it.
+    /// [`CachedExtent::cached`] for who writes it anew and will not come back for it: that is no
+    /// use of it, and it is verified again, for what rotted in memory must not get a new checksum.
     #[must_use]
     pub fn peek<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
-        self.blocks.at_address(index, guard, Frames::address)
+        let block = self.blocks.at_address(index, guard, Frames::address)?;
+        let number = self.number(index).ok()?;
+        let verified = self.cache().file.verify(number, self.generation, &block);
+        verified.is_ok().then_some(block)
     }
 
     /// Whether block `index` is cached, and for how long. That is no use of it.

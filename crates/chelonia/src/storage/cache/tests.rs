@@ -80,6 +80,18 @@ fn damage_is_told_and_not_cached() {
 }
 
 #[test]
+fn who_writes_a_block_anew_gets_none_that_rotted_in_memory() {
+    let storage = storage_with(4);
+    let extent = write(&storage, 2);
+    let guard = epoch::pin();
+    extent.insert(1, &[9; BLOCK_BYTES], Priority::Data, &guard);
+    check(&extent, 0);
+    assert!(extent.cached(0, &guard).is_some() && extent.cached(1, &guard).is_some());
+    assert_content(&extent.peek(0, &guard).unwrap(), extent.generation, 0);
+    assert!(extent.peek(1, &guard).is_none());
+}
+
+#[test]
 fn many_are_loaded_together_in_order() {
     for slabs in [0, 1, 4] {
         let storage = storage_with(slabs);

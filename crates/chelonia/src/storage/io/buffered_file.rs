@@ -1,4 +1,4 @@
-//! A file through the page cache: what files and mappings of files share.
+//! A file through the page cache: what files and windows of files share.
 //!
 //! Thread-safety: as `direct_file`, which draws what goes through here.
 

@@ -1,4 +1,4 @@
-//! Mappings of files that are written by copying memory, and their stand-in that is written by
+//! Windows of files that are written by copying memory, and their stand-in that is written by
 //! system calls.
 //!
 //! A store into a shared mapping survives the death of the process at once, for the page belongs to

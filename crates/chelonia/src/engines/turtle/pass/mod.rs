@@ -17,8 +17,9 @@
 //!    alive by it: if the pivot has no parts, and its child is no node.
 //! 3. A child node is written by its parent's assembly, when its neighbours are known; the root by
 //!    the engine.
-//! 4. How the work is cut depends on the tree, the updates and the damage that is known, not on the
-//!    number of threads. (Of the measures of the tree, the leaf size is bounded by it.)
+//! 4. How the work is cut depends on the tree, the updates, what reads have paid and the damage
+//!    that is known, not on the number of threads. (Of the measures of the tree, the leaf size is
+//!    bounded by it.)
 //! 5. A pass fails if an old run cannot be read, with all the damage noted that it could come to;
 //!    one that knows of it does without (`damage.rs`).
 
