@@ -137,4 +137,8 @@ pub trait SortedUpdates: Send + Sync {
 
     /// Hints that rank `index` is read soon; out of range is fine.
     fn prefetch(&self, index: usize);
+
+    /// Hints that rank `index`, which was hinted at a while ago, is read next, all of it: how much
+    /// that is can be seen by now. Out of range is fine.
+    fn prefetch_rest(&self, index: usize);
 }

@@ -18,7 +18,9 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
+use crate::base::sync::{
+    Arc, AtomicBool, AtomicU64, CachePadded, Mutex, OnceLock, Ordering, RwLock,
+};
 use crate::base::workers::Workers;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
@@ -50,7 +52,7 @@ pub struct Core {
     /// Background work is done by the committing thread, in order: runs can be replayed.
     pub stepped: bool,
     // With their own synchronisation.
-    pub commit: Mutex<CommitState>,
+    pub commit: CachePadded<Mutex<CommitState>>,
     pub visibility: Arc<Visibility>,
     pub snapshots: Arc<Snapshots>,
     pub keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceCore>>>,
@@ -67,15 +69,16 @@ pub struct Core {
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
-/// What the commit lock guards.
+/// What the commit lock guards. In this order: what every commit changes is close together.
+#[repr(C)]
 pub struct CommitState {
+    pub next_seqno: SeqNo,
+    pub next_ticket: u64,
+    pub totals: CommitTotals,
     /// `None` when read-only or closed.
     pub tail: Option<LogTail>,
     /// Where the log ended when it was opened: its end for ever when read-only.
     pub opened_end: Lsn,
-    pub next_seqno: SeqNo,
-    pub next_ticket: u64,
-    pub totals: CommitTotals,
 }
 
 /// Commits since open, as they got their place in the order.

@@ -23,7 +23,7 @@
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::sync::{Arc, AtomicBool, Mutex, OnceLock, RwLock};
+use crate::base::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
 use crate::db::background::Threads;
 use crate::db::core::{
     Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
@@ -156,13 +156,13 @@ fn new_core(
         durability: settings.durability,
         workers: settings.workers(),
         stepped: settings.internals.stepped,
-        commit: Mutex::new(CommitState {
-            tail: None,
-            opened_end: LogPosition::START.lsn,
+        commit: CachePadded(Mutex::new(CommitState {
             next_seqno: visible.next(),
             next_ticket: 0,
             totals: CommitTotals::default(),
-        }),
+            tail: None,
+            opened_end: LogPosition::START.lsn,
+        })),
         snapshots: Snapshots::new(Arc::clone(&visibility)),
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),

@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::{Arc, AtomicU64, OnceLock, Ordering};
+use crate::base::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::db::lifetimes::HeldVersion;
 use crate::engine::{Answer, Found};
 use crate::log::LogPosition;
@@ -22,11 +22,16 @@ use crate::storage::Storage;
 pub struct Buffer {
     /// The entries.
     pub memtable: Arc<Memtable>,
-    /// Set by the first commit that writes here, under the commit lock.
+    commits: CachePadded<Commits>,
+}
+
+/// The commits that write to a memtable; set under the commit lock.
+#[derive(Default)]
+struct Commits {
     first: OnceLock<FirstCommit>,
-    /// The last seqno given to a commit that writes here; set under the commit lock.
+    /// The last seqno given to one.
     last: AtomicU64,
-    /// Bytes of the updates that came here; set under the commit lock.
+    /// Bytes of their updates.
     update_bytes: AtomicU64,
 }
 
@@ -42,37 +47,33 @@ pub struct FirstCommit {
 impl Buffer {
     /// Wraps an empty memtable.
     pub fn new(memtable: Arc<Memtable>) -> Arc<Self> {
-        Arc::new(Self {
-            memtable,
-            first: OnceLock::new(),
-            last: AtomicU64::new(0),
-            update_bytes: AtomicU64::new(0),
-        })
+        Arc::new(Self { memtable, commits: CachePadded::default() })
     }
 
     /// The bytes of updates that came here: what the checkpoint distance is about. Large values
     /// count whole, for recovery has to check those that no checkpoint has taken over.
     pub fn update_bytes(&self) -> u64 {
-        self.update_bytes.load(Ordering::Relaxed)
+        self.commits.update_bytes.load(Ordering::Relaxed)
     }
 
     /// A commit is about to write `bytes` bytes of keys and values here. Called under the commit
     /// lock.
     pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo, bytes: u64) {
-        self.first.get_or_init(|| FirstCommit { position, seqno: first });
-        self.last.store(last.0, Ordering::Relaxed);
-        let bytes = self.update_bytes.load(Ordering::Relaxed) + bytes;
-        self.update_bytes.store(bytes, Ordering::Relaxed);
+        let commits = &*self.commits;
+        commits.first.get_or_init(|| FirstCommit { position, seqno: first });
+        commits.last.store(last.0, Ordering::Relaxed);
+        let bytes = commits.update_bytes.load(Ordering::Relaxed) + bytes;
+        commits.update_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The first commit, if there was one.
     pub fn first(&self) -> Option<FirstCommit> {
-        self.first.get().copied()
+        self.commits.first.get().copied()
     }
 
     /// The last seqno that any commit brought here.
     pub fn last(&self) -> SeqNo {
-        SeqNo(self.last.load(Ordering::Relaxed))
+        SeqNo(self.commits.last.load(Ordering::Relaxed))
     }
 }
 

@@ -45,7 +45,9 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Condvar, Mutex, OnceLock, Ordering};
+use crate::base::sync::{
+    Arc, AtomicBool, AtomicU64, CachePadded, Condvar, Mutex, OnceLock, Ordering,
+};
 use crate::storage::io::Directory;
 use format::{block_start, payload_seed};
 use segments::{Inherited, MappedSegment, SegmentSizes, Segments};
@@ -105,10 +107,7 @@ pub struct Log {
     mapped: bool,
     /// Where this process began to write.
     begin: Lsn,
-    // Written by the tail.
-    written: AtomicU64,
-    records: AtomicU64,
-    payload_bytes: AtomicU64,
+    appended: CachePadded<Appended>,
     // Written by the leader of a sync.
     synced: AtomicU64,
     syncs: AtomicU64,
@@ -120,6 +119,15 @@ pub struct Log {
     segments: Segments,
     group: Mutex<Group>,
     group_changed: Condvar,
+}
+
+/// What the tail tells with every record; nobody else writes it.
+#[derive(Default)]
+struct Appended {
+    /// Where the last record ends.
+    written: AtomicU64,
+    records: AtomicU64,
+    payload_bytes: AtomicU64,
 }
 
 /// Who syncs.
@@ -191,9 +199,10 @@ impl Log {
             payload_seed: payload_seed(options.salt),
             mapped,
             begin,
-            written: AtomicU64::new(begin.0),
-            records: AtomicU64::new(0),
-            payload_bytes: AtomicU64::new(0),
+            appended: CachePadded(Appended {
+                written: AtomicU64::new(begin.0),
+                ..Appended::default()
+            }),
             synced: AtomicU64::new(begin.0),
             syncs: AtomicU64::new(0),
             syncs_shared: AtomicU64::new(0),
@@ -218,7 +227,7 @@ impl Log {
     #[inline]
     #[must_use]
     pub fn written(&self) -> Lsn {
-        Lsn(self.written.load(Ordering::Acquire))
+        Lsn(self.appended.written.load(Ordering::Acquire))
     }
 
     /// Everything before survives a power cut.
@@ -323,8 +332,8 @@ impl Log {
         let figures = self.segments.figures();
         let stream_bytes = self.written().0 - self.begin.0;
         LogStats {
-            records: self.records.load(Ordering::Relaxed),
-            payload_bytes: self.payload_bytes.load(Ordering::Relaxed),
+            records: self.appended.records.load(Ordering::Relaxed),
+            payload_bytes: self.appended.payload_bytes.load(Ordering::Relaxed),
             stream_bytes,
             blocks: stream_bytes.div_ceil(BLOCK_BYTES_U64),
             syncs: self.syncs.load(Ordering::Relaxed),
@@ -377,10 +386,15 @@ impl Log {
     }
 
     #[inline]
-    fn publish(&self, written: Lsn, records: u64, payload_bytes: u64) {
-        self.records.store(records, Ordering::Relaxed);
-        self.payload_bytes.store(payload_bytes, Ordering::Relaxed);
-        self.written.store(written.0, Ordering::Release);
+    fn count_record(&self, payload_bytes: u64) {
+        let Appended { records, payload_bytes: total, .. } = &*self.appended;
+        records.store(records.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        total.store(total.load(Ordering::Relaxed) + payload_bytes, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn publish(&self, written: Lsn) {
+        self.appended.written.store(written.0, Ordering::Release);
     }
 
     fn reserve(&self, blocks: u64) -> Result<()> {

@@ -166,6 +166,11 @@ impl SortedUpdates for SortedBatch {
     fn prefetch(&self, index: usize) {
         self.entries.prefetch(index);
     }
+
+    #[inline]
+    fn prefetch_rest(&self, index: usize) {
+        self.entries.prefetch_rest(index);
+    }
 }
 
 /// The newest version with `after < seqno <= upto`, whatever was unlinked.

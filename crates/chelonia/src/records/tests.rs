@@ -65,6 +65,8 @@ impl SortedUpdates for Batch {
     }
 
     fn prefetch(&self, _index: usize) {}
+
+    fn prefetch_rest(&self, _index: usize) {}
 }
 
 fn key(number: u64) -> [u8; 8] {

@@ -382,6 +382,8 @@ impl SortedUpdates for Nothing {
     }
 
     fn prefetch(&self, _index: usize) {}
+
+    fn prefetch_rest(&self, _index: usize) {}
 }
 
 impl Engine for Turtle {

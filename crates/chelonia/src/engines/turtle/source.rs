@@ -22,6 +22,9 @@ use std::ops::Range;
 /// what the first cache holds.
 const PREFETCH_RANKS: usize = 16;
 
+/// How far ahead the rest of them is, once the beginning has come and says how much there is.
+const REST_RANKS: usize = PREFETCH_RANKS / 2;
+
 /// How many ranks are absorbed between two reports of progress.
 const PROGRESS_RANKS: u64 = 4096;
 
@@ -195,8 +198,12 @@ impl<'u> UpdatesStream<'u> {
             for rank in self.current.clone().take(PREFETCH_RANKS) {
                 self.updates.prefetch(rank);
             }
+            for rank in self.current.clone().take(REST_RANKS) {
+                self.updates.prefetch_rest(rank);
+            }
         }
         self.updates.prefetch(self.current.start + PREFETCH_RANKS);
+        self.updates.prefetch_rest(self.current.start + REST_RANKS);
         self.key = Some(self.updates.key(self.current.start));
     }
 }

@@ -71,6 +71,15 @@ impl EntryArray {
         }
     }
 
+    /// Asks for the rest of the entry of rank `index`, which was asked for a while ago; out of
+    /// range is fine.
+    #[inline]
+    pub fn prefetch_rest(&self, index: usize) {
+        if index < self.len {
+            self.get(index).prefetch_rest();
+        }
+    }
+
     /// Where the address of rank `index` stands; its slab is there.
     #[inline]
     fn place(&self, index: usize) -> NonNull<NonNull<Record>> {

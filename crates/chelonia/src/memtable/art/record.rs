@@ -80,6 +80,10 @@ const PRUNE_STEPS_MAX: usize = 8;
 /// Bytes of a cache line, as far as prefetching is concerned.
 const LINE_BYTES: usize = 64;
 
+/// The most that one prefetch asks for: of what is longer the processor sees by itself that it is
+/// read in a row.
+const REST_BYTES_MAX: usize = 8 * LINE_BYTES;
+
 /// A record of a tree, borrowed from it.
 #[derive(Clone, Copy)]
 pub struct Entry<'t> {
@@ -188,6 +192,27 @@ impl<'t> Entry<'t> {
         let place = self.record.as_ptr().cast::<u8>().cast_const();
         prefetch_read(place);
         prefetch_read(place.wrapping_add(LINE_BYTES));
+    }
+
+    /// Asks for what [`Entry::prefetch`] left out of the newest version, when what that asked for
+    /// has come: the rest of the value, or the version where it stands alone.
+    #[inline]
+    pub fn prefetch_rest(self) {
+        let Some(version) = NonNull::new(self.newest()) else { return };
+        let version = VersionRef { version, tree: PhantomData };
+        let start = version.version.addr().get();
+        let come = (self.record.addr().get() & !(LINE_BYTES - 1)) + 2 * LINE_BYTES;
+        let has_come = self.record.addr().get() < start && start + VALUE_AT <= come;
+        let (first, end) = if has_come {
+            (come, start + VALUE_AT + version.value_bytes())
+        } else {
+            (start, start + 3 * LINE_BYTES)
+        };
+        let end = end.min(first + REST_BYTES_MAX);
+        let place = version.version.as_ptr().cast::<u8>().cast_const();
+        for line in (first..end).step_by(LINE_BYTES) {
+            prefetch_read(place.with_addr(line));
+        }
     }
 
     /// Writes a version into the arena and links it.
@@ -320,6 +345,12 @@ impl<'t> VersionRef<'t> {
     #[inline]
     pub fn seqno(self) -> SeqNo {
         self.head().seqno
+    }
+
+    /// The bytes that follow the head.
+    #[inline]
+    fn value_bytes(self) -> usize {
+        value_bytes(self.update())
     }
 
     /// What was written.

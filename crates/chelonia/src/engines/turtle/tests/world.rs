@@ -88,6 +88,8 @@ impl SortedUpdates for Updates {
     }
 
     fn prefetch(&self, _index: usize) {}
+
+    fn prefetch_rest(&self, _index: usize) {}
 }
 
 /// Collects findings.
