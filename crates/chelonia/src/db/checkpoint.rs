@@ -27,8 +27,13 @@ use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
 
-/// The part of the used space that is kept free for the next drain.
-const SPACE_KEPT_PART: u64 = 64;
+/// The part of the used space that is kept free, when the background made a checkpoint, for what it
+/// does next. To give space to the file system and to take it back keeps all readers of the data
+/// file waiting: the kernel locks the file for that.
+const SPACE_KEPT_PART: u64 = 16;
+
+/// The same when a user made one.
+const SPACE_KEPT_PART_LEAST: u64 = 64;
 
 impl Core {
     /// Finalizes and drains everything that is in memtables now, then makes a checkpoint.
@@ -50,7 +55,8 @@ impl Core {
                 && self.making_room(|| self.drain_keyspace(&keyspace))?
             {}
         }
-        self.checkpoint_now()
+        self.checkpoint_now()?;
+        self.give_space_back(SPACE_KEPT_PART_LEAST).map_err(|error| self.health.stop(error))
     }
 
     /// Makes the latest versions of all keyspaces durable.
@@ -116,19 +122,19 @@ impl Core {
         state.durable = versions;
         log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });
         self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
-        match self.storage.give_back(self.space_kept()) {
+        self.give_space_back(SPACE_KEPT_PART)
+    }
+
+    /// Gives free space to the file system, but for one of so many parts of what is in use, so that
+    /// a database that shrinks gives nearly everything back.
+    fn give_space_back(&self, kept_part: u64) -> Result<()> {
+        let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
+        match self.storage.give_back((used / kept_part).min(self.governor.write_share())) {
             // A hole can want space for its own bookkeeping. The checkpoint is made, and `NoSpace`
             // would say that it is not.
             Err(error) if error.is_passing() => Ok(()),
             given => given,
         }
-    }
-
-    /// Free space that stays with the file for the next drain: a little of what is in use, so that
-    /// a database that shrinks gives nearly everything back.
-    fn space_kept(&self) -> u64 {
-        let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
-        (used / SPACE_KEPT_PART).min(self.governor.write_share())
     }
 
     /// Where replay has to begin for the latest versions, and how far the log is written. `Stopped`
