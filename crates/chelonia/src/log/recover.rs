@@ -102,6 +102,11 @@ impl Log {
         if place(block_of(from.lsn), offset_of(from.lsn)) != from.lsn {
             return Err(Error::corrupt("no record of the log can start at its trim position"));
         }
+        if mode == LogMode::ReadWrite {
+            // A file that was removed and came back after a later power cut would claim the serial
+            // and the blocks of those that are made from now on.
+            dir.sync()?;
+        }
         let inventory = Inventory::scan(&**dir, options.salt, open_mode)?;
         let number = block_of(from.lsn);
         let (begins_in, known) = inventory.begin(from);

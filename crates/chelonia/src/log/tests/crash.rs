@@ -3,6 +3,8 @@
 use super::sim::SimDirectory;
 use super::*;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::storage::io::crash::{CrashDirectory, Survivors};
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::BTreeMap;
 
@@ -261,4 +263,40 @@ fn a_block_at_the_place_of_another_is_not_believed() {
     let (records, recovered) =
         recover(&dir, &options, LogPosition::START, Lsn(0), LogMode::ReadOnly).unwrap();
     assert_eq!((records.len(), recovered.end), (1, end));
+}
+
+#[test]
+fn a_segment_that_was_removed_in_vain_claims_nothing() {
+    let options = options(16 << 10, 16 << 10);
+    let crash = CrashDirectory::new();
+    let plan = FaultPlan::new();
+    let inner: Arc<dyn Directory> = Arc::new(crash.clone());
+    let dir: Arc<dyn Directory> = Arc::new(FaultDirectory::new(inner, plan.clone()).unwrap());
+    let (mut tail, log) = create(&dir, &options);
+    while log.stats().segments_live < 2 {
+        append(&mut tail, &log, &payload(1, 1000)).unwrap();
+    }
+    let from = tail.position();
+    log.sync_through(log.written()).unwrap();
+    // The third one gets half of its header, which is a whole copy, and is removed.
+    plan.fail(Fault::once(Call::Write, 0).with(Failure::IoHalfDone));
+    log.prepare_next().unwrap_err();
+    assert_eq!(plan.failures(), 1);
+    drop((tail, log));
+    // The next process needs nothing of the first segment: it recycles that.
+    let crash = crash.after_process_death();
+    let dir: Arc<dyn Directory> = Arc::new(crash.clone());
+    let (_, recovered) = recover(&dir, &options, from, from.lsn, LogMode::ReadWrite).unwrap();
+    let (mut tail, log) = recovered.writer.unwrap();
+    append(&mut tail, &log, b"synced").unwrap();
+    log.sync_through(log.written()).unwrap();
+    // Whatever a power cut forgets of what was not synced, the removal for one.
+    let (journal, boundary) = (crash.journal(), crash.boundary());
+    for lost in 0..=journal.pending(boundary) {
+        let image = journal.image(boundary, Survivors::AllBut(lost));
+        let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(image));
+        let written = log.written();
+        let (records, _) = recover(&dir, &options, from, written, LogMode::ReadOnly).unwrap();
+        assert_eq!(payloads(records), [b"synced"], "without {lost}");
+    }
 }
