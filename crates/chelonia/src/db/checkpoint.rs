@@ -56,7 +56,8 @@ impl Core {
             {}
         }
         self.checkpoint_now()?;
-        self.give_space_back(SPACE_KEPT_PART_LEAST).map_err(|error| self.health.stop(error))
+        self.give_space_back(SPACE_KEPT_PART_LEAST)
+            .map_err(|error| self.health.stop_unless_harmless(error))
     }
 
     /// Makes the latest versions of all keyspaces durable.

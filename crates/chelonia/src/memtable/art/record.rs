@@ -204,7 +204,7 @@ impl<'t> Entry<'t> {
         let come = (self.record.addr().get() & !(LINE_BYTES - 1)) + 2 * LINE_BYTES;
         let has_come = self.record.addr().get() < start && start + VALUE_AT <= come;
         let (first, end) = if has_come {
-            (come, start + VALUE_AT + version.value_bytes())
+            (come, start + VALUE_AT + value_bytes(version.update()))
         } else {
             (start, start + 3 * LINE_BYTES)
         };
@@ -345,12 +345,6 @@ impl<'t> VersionRef<'t> {
     #[inline]
     pub fn seqno(self) -> SeqNo {
         self.head().seqno
-    }
-
-    /// The bytes that follow the head.
-    #[inline]
-    fn value_bytes(self) -> usize {
-        value_bytes(self.update())
     }
 
     /// What was written.
