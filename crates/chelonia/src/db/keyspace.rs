@@ -85,14 +85,23 @@ impl Keyspace {
     /// `NotFound` if the keyspace was dropped, `Stopped` after a close.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let key = key.as_ref();
-        self.check_read()?;
+        self.handle.health.check_read()?;
         let shelves = self.core.shelves(&self.handle);
         let guard = epoch::pin();
         loop {
             // The number before the view: a newer view shows everything that was visible then.
             let at = self.handle.visibility.visible();
-            match self.core.view.load(&guard).get_newest(key, at, shelves)? {
+            let view = self.core.view.load(&guard);
+            // After the view: that of a keyspace that is being dropped shows less than there was.
+            self.core.check_exists()?;
+            match view.get_newest(key, at, shelves)? {
                 Looked::Value(value) => return Ok(Some(value)),
+                Looked::Large(large) => {
+                    // The view keeps the value while it is read.
+                    let _view = Arc::clone(view);
+                    drop(guard);
+                    return self.handle.storage.read_large(&large).map(Some);
+                }
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => {}
             }
@@ -116,9 +125,10 @@ impl Keyspace {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
-        self.check_read()?;
         let keys: Vec<K> = keys.into_iter().collect();
         let pin = self.handle.pin_one(&self.core);
+        // After the pin, as in `get`.
+        self.check_read()?;
         let Some(view) = pin.view(self.core.id) else { return Ok(vec![None; keys.len()]) };
         view.multi_get(&keys, pin.seqno(), self.core.shelves(&self.handle))
     }
@@ -233,5 +243,42 @@ pub(crate) fn checked_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Resu
             Err(Error::invalid("the range ends before it begins"))
         }
         _ => Ok(range),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::sync::AtomicU64;
+    use crate::db::builder::DatabaseBuilder;
+    use crate::db::options::KeyspaceOptions;
+    use crate::storage::io::fault::{Call, FaultDirectory, FaultPlan};
+    use crate::storage::io::memory::MemoryDirectory;
+    use std::path::Path;
+
+    #[test]
+    fn nothing_is_pinned_while_a_large_value_is_read() {
+        let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
+        let mut builder = DatabaseBuilder::new(Path::new("in memory"));
+        builder.settings.internals.directory =
+            Some(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
+        builder.settings.internals.stepped = true;
+        let database = builder.open().unwrap();
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("key", vec![7; 100_000]).unwrap();
+        let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+        let seen = reads.clone();
+        plan.on_call(move |call, _| {
+            if call == Call::Read {
+                let is_pinned = crossbeam_epoch::is_pinned();
+                seen[usize::from(is_pinned)].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let in_memtable = database.snapshot();
+        assert_eq!(keyspace.get("key").unwrap().unwrap().len(), 100_000);
+        assert_eq!(keyspace.multi_get(["key"]).unwrap()[0].as_ref().unwrap().len(), 100_000);
+        assert_eq!(in_memtable.get(&keyspace, "key").unwrap().unwrap().len(), 100_000);
+        let reads = reads.map(|count| count.load(Ordering::Relaxed));
+        assert!(reads[0] >= 3 && reads[1] == 0, "{reads:?}");
     }
 }

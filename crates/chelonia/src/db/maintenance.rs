@@ -3,10 +3,10 @@
 //! The drain thread does it, unit after unit: an engine wants only what reads have paid for, and
 //! they pay until it is done. What waits to be drained comes first.
 //!
-//! What cannot be done for want of room, or because of damage, is left: it is not needed, and who
-//! needs what is damaged is told.
+//! What cannot be done for want of room, or because something cannot be read, is left: it is not
+//! needed, and who needs what cannot be read is told.
 
-use crate::base::error::{ErrorKind, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::Ordering;
 use crate::base::workers::Workers;
@@ -54,9 +54,15 @@ impl Core {
                 Ok(true)
             }
             Ok(false) => Ok(false),
-            Err(error) if error.is_passing() || error.kind() == ErrorKind::Corrupt => Ok(false),
+            Err(error) if self.is_harmless_to_maintenance(&error) => Ok(false),
             Err(error) => Err(self.health.stop(error)),
         }
+    }
+
+    /// True if nothing was changed: there was no room, or something could not be read.
+    fn is_harmless_to_maintenance(&self, error: &Error) -> bool {
+        let is_read = error.kind() == ErrorKind::Io && !self.storage.has_failed_write();
+        error.is_passing() || error.kind() == ErrorKind::Corrupt || is_read
     }
 
     /// How much of the data file may wait for the checkpoint after maintenance.

@@ -43,6 +43,7 @@ impl Snapshot {
         let Some(view) = self.view(keyspace)? else { return Ok(None) };
         match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
             Looked::Value(value) => Ok(Some(value)),
+            Looked::Large(large) => self.handle.storage.read_large(&large).map(Some),
             Looked::Absent => Ok(None),
             Looked::Overwritten => {
                 Err(Error::internal("a write that a snapshot needs was unlinked"))

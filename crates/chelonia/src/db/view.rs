@@ -8,7 +8,7 @@ use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{SortedStream, Update};
+use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::db::lifetimes::HeldVersion;
 use crate::engine::{Answer, Found};
@@ -90,6 +90,9 @@ pub struct View {
 pub enum Looked {
     /// A value.
     Value(Value),
+    /// A large value. It is read by who holds the view, and no guard: a guard would keep all memory
+    /// that was given up meanwhile.
+    Large(LargeRef),
     /// No value.
     Absent,
     /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
@@ -142,7 +145,7 @@ impl View {
         let guard = epoch::pin();
         records.prefetch(name, &guard);
         match self.look_in_buffers(key, at) {
-            Some(Lookup::Found(update, _)) => return own(update, storage),
+            Some(Lookup::Found(update, _)) => return Ok(own(update)),
             Some(Lookup::Pruned) => return Ok(Looked::Overwritten),
             Some(Lookup::Absent) | None => {}
         }
@@ -151,7 +154,7 @@ impl View {
         }
         let answer = self.version.version().get(key, name.hash)?;
         self.keep(name, &answer, records, &guard);
-        Ok(own_found(answer.found, storage)?.map_or(Looked::Absent, Looked::Value))
+        Ok(answer.found.map_or(Looked::Absent, Looked::from))
     }
 
     /// What was found below may be kept as a record.
@@ -182,18 +185,18 @@ impl View {
         let guard = epoch::pin();
         let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key.as_ref())).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
-        let (mut below, mut places) = (Vec::new(), Vec::new());
+        let (mut below, mut places, mut large) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
             if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
                 records.prefetch(Name { of: fresh, key: key.as_ref(), hash: *hash }, &guard);
             }
             let name = Name { of: fresh, key: key.as_ref(), hash: *hash };
             match self.look_in_buffers(name.key, at) {
-                Some(Lookup::Found(update, _)) => {
-                    if let Looked::Value(value) = own(update, storage)? {
-                        values[index] = Some(value);
-                    }
-                }
+                Some(Lookup::Found(update, _)) => match own(update) {
+                    Looked::Value(value) => values[index] = Some(value),
+                    Looked::Large(reference) => large.push((index, reference)),
+                    Looked::Absent | Looked::Overwritten => {}
+                },
                 Some(Lookup::Pruned) => {
                     return Err(Error::internal("a write that a pin needs was unlinked"));
                 }
@@ -211,7 +214,14 @@ impl View {
         let answers = self.version.version().multi_get(&below)?;
         for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
             self.keep(Name { of: fresh, key, hash }, &answer, records, &epoch::pin());
-            values[index] = own_found(answer.found, storage)?;
+            match answer.found {
+                Some(Found::Value(value)) => values[index] = Some(value),
+                Some(Found::Large(reference)) => large.push((index, reference)),
+                None => {}
+            }
+        }
+        for (index, reference) in large {
+            values[index] = Some(storage.read_large(&reference)?);
         }
         Ok(values)
     }
@@ -251,20 +261,20 @@ impl View {
     }
 }
 
-/// Copies a value out of a memtable.
-fn own(update: Update<'_>, storage: &Storage) -> Result<Looked> {
-    Ok(match update {
+/// What an update says, with a value of the reader's own.
+fn own(update: Update<'_>) -> Looked {
+    match update {
         Update::Put(value) => Looked::Value(Value::copy_from(value)),
-        Update::PutLarge(large) => Looked::Value(storage.read_large(&large)?),
+        Update::PutLarge(large) => Looked::Large(large),
         Update::Delete => Looked::Absent,
-    })
+    }
 }
 
-/// Reads a large value that an engine found.
-fn own_found(found: Option<Found>, storage: &Storage) -> Result<Option<Value>> {
-    Ok(match found {
-        Some(Found::Value(value)) => Some(value),
-        Some(Found::Large(large)) => Some(storage.read_large(&large)?),
-        None => None,
-    })
+impl From<Found> for Looked {
+    fn from(found: Found) -> Self {
+        match found {
+            Found::Value(value) => Looked::Value(value),
+            Found::Large(large) => Looked::Large(large),
+        }
+    }
 }

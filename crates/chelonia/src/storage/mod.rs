@@ -205,7 +205,16 @@ impl Storage {
     pub fn allocate(&self, blocks: u32) -> Result<Allocation> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
-        space.allocate(&*file, blocks)
+        space.allocate(&*file, blocks).inspect_err(|error| {
+            if !error.is_passing() {
+                self.file.note_failed_write();
+            }
+        })
+    }
+
+    /// True once a write, or what makes room for one, has failed, but for want of room.
+    pub fn has_failed_write(&self) -> bool {
+        self.file.has_failed_write()
     }
 
     /// Takes an extent back that no durable root and no version can reach. It may be overwritten at

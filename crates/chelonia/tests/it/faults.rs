@@ -175,3 +175,44 @@ fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
     drop(keyspace);
     check(&memory, Some(database), acknowledged, "too many files");
 }
+
+#[test]
+fn reads_that_fail_in_maintenance_stop_no_writes() {
+    let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
+    let directory = FaultDirectory::new(Arc::new(memory), plan.clone()).unwrap();
+    let builder = Database::builder("maintenance").memory(32 << 20);
+    let builder = builder.internals(|internals| internals.directory = Some(Arc::new(directory)));
+    let database = builder.open().unwrap();
+    let keyspace = database.keyspace("k", chelonia::KeyspaceOptions::new()).unwrap();
+    keyspace.set_checkpoint_distance(1 << 20).unwrap();
+    let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    for number in 0..400_000 {
+        keyspace.insert(key(number % 300_000), [1; 150]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    // Scans pay for flushes, and now and then a read fails: theirs, or that of a flush.
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (keyspace, done) = (&keyspace, &done);
+            scope.spawn(move || {
+                let mut number = thread;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    number += 2;
+                    let from = key(number);
+                    keyspace.range(&from[..]..).unwrap().take(5).for_each(drop);
+                }
+            });
+        }
+        for number in 0..100 {
+            plan.fail(Fault::once(Call::Read, number % 40).on("data"));
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    plan.heal();
+    assert!(plan.failures() > 20);
+    keyspace.insert("after", "all").unwrap();
+    database.checkpoint().unwrap();
+    assert!(database.verify().unwrap().is_clean());
+}

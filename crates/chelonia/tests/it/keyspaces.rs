@@ -97,3 +97,41 @@ fn what_was_dropped_holds_no_memory_whoever_holds_it() {
     database.checkpoint().unwrap();
     assert_eq!(chelonia::internals::unreachable_blocks(&database).unwrap(), 0);
 }
+
+#[test]
+fn gets_that_race_a_drop_show_what_there_was_or_that_it_is_gone() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    for _ in 0..60 {
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("changed", "old").unwrap();
+        keyspace.insert("removed", "old").unwrap();
+        database.checkpoint().unwrap();
+        keyspace.insert("changed", "new").unwrap();
+        keyspace.remove("removed").unwrap();
+        let read = |together: bool| {
+            loop {
+                let shown = if together {
+                    keyspace.multi_get(["changed", "removed"])
+                } else {
+                    let one = keyspace.get("changed");
+                    one.and_then(|one| Ok(vec![one, keyspace.get("removed")?]))
+                };
+                match shown {
+                    Ok(shown) => {
+                        assert_eq!(shown[0].as_deref(), Some(&b"new"[..]), "an old value is back");
+                        assert_eq!(shown[1], None, "a removed key is back");
+                    }
+                    Err(error) => return assert_eq!(error.kind(), ErrorKind::NotFound),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let read = &read;
+                scope.spawn(move || read(thread % 3 == 0));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            database.drop_keyspace("k").unwrap();
+        });
+    }
+}

@@ -28,7 +28,9 @@ pub mod superblock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard};
+use crate::base::sync::{
+    Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard,
+};
 use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};
 use crate::storage::io::continued::ContinuedFile;
 use crate::storage::io::{File, ReadRequest};
@@ -75,6 +77,8 @@ pub struct DataFile {
     closed: RwLock<bool>,
     /// Held over every sync. True inside: one failed.
     sync_failed: Mutex<bool>,
+    /// A write failed.
+    write_failed: AtomicBool,
     counters: Counters,
 }
 
@@ -114,6 +118,7 @@ impl DataFile {
             continued: OnceLock::new(),
             closed: RwLock::new(false),
             sync_failed: Mutex::new(false),
+            write_failed: AtomicBool::new(false),
             counters: Counters::default(),
         }
     }
@@ -249,10 +254,20 @@ impl DataFile {
             return Err(Error::internal("a write would reach the superblocks"));
         }
         seal_all(blocks, self.salt, generation, first);
-        file.write_at(blocks, offset)?;
+        file.write_at(blocks, offset).inspect_err(|_| self.note_failed_write())?;
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         count_kinds(&self.counters.blocks_written, blocks);
         Ok(())
+    }
+
+    /// Takes note of a write that failed, or of anything else that may have changed the file.
+    pub fn note_failed_write(&self) {
+        self.write_failed.store(true, Ordering::Relaxed);
+    }
+
+    /// True once a write has failed: what failed since may have been only a read, or not.
+    pub fn has_failed_write(&self) -> bool {
+        self.write_failed.load(Ordering::Relaxed)
     }
 
     /// Makes everything written durable, and the size of the file.

@@ -10,6 +10,7 @@ use crate::base::error::Error;
 use crate::base::sync::{Arc, Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug};
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -143,13 +144,23 @@ impl Fault {
 }
 
 /// What fails, what was called, and how large the device is. Clones are the same plan.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct FaultPlan {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug, Default)]
+impl Debug for FaultPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultPlan").field("faults", &self.state.lock().faults).finish()
+    }
+}
+
+/// Called with every call, before it is done.
+type Observer = Box<dyn FnMut(Call, &str) + Send>;
+
+#[derive(Default)]
 struct State {
+    observer: Option<Observer>,
     /// With the number of matching calls seen.
     faults: Vec<(Fault, u64)>,
     calls: BTreeMap<(Call, String), u64>,
@@ -164,6 +175,12 @@ impl FaultPlan {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// From now on `observe` sees every call and its file, on the thread that calls, before it is
+    /// done or fails.
+    pub fn on_call(&self, observe: impl FnMut(Call, &str) + Send + 'static) {
+        self.state.lock().observer = Some(Box::new(observe));
     }
 
     /// Plans a failure.
@@ -216,6 +233,9 @@ impl FaultPlan {
     /// Counts a call and says how it fails, if it does.
     pub(super) fn decide(&self, call: Call, file: &str) -> Option<Failure> {
         let mut state = self.state.lock();
+        if let Some(observe) = &mut state.observer {
+            observe(call, file);
+        }
         *state.calls.entry((call, file.to_owned())).or_default() += 1;
         let mut failure = None;
         for (fault, seen) in &mut state.faults {
