@@ -39,6 +39,7 @@ impl DatabaseBuilder {
     /// files are of a newer format; `Corrupt` if durable data is damaged; `PermissionDenied`,
     /// `NoSpace` and `Io` as the system says.
     pub fn open(mut self) -> Result<Database> {
+        Governor::check(self.settings.memory)?;
         let directory = match self.settings.internals.directory.take() {
             Some(directory) => directory,
             None => {

@@ -18,7 +18,10 @@
 //!
 //! A creation that was cut off leaves a data file without a catalog: that is no database yet, and
 //! is made anew. But not if there is a log with anything in it, which no such creation leaves: then
-//! it is the data file that was lost, and what the log holds is all there is.
+//! it is the data file that was lost, and what the log holds is all there is. Nor is a file that has
+//! no superblock somebody else's if there is a log of ours beside it.
+//!
+//! A directory that is refused stays as it is: before there is a lock file, one looks.
 
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -48,7 +51,7 @@ use crate::records::RecordCache;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
-use crate::storage::io::Directory;
+use crate::storage::io::{Directory, LockGuard};
 use crate::storage::{Opened, Storage};
 use std::collections::BTreeMap;
 
@@ -59,11 +62,10 @@ const FIRST_KEYSPACE: u32 = 1;
 
 /// Opens the database in `directory` as `settings` say.
 pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<Handle>> {
-    Governor::check(settings.memory)?;
     if may_create(settings) {
         check_not_foreign(&**directory)?;
     }
-    let lock = directory.lock(!settings.read_only, !settings.read_only)?;
+    let lock = take_lock(settings, &**directory)?;
     let budget = Budget::new(settings.memory);
     let core = match Storage::open(&**directory, &budget, settings.read_only) {
         Ok(opened) if opened.superblock.catalog.is_some() => {
@@ -78,8 +80,8 @@ pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<H
             let opened = Storage::create(&**directory, &budget, settings.salt()?)?;
             begin(settings, directory, opened.storage)?
         }
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => return Err(Error::new(ErrorKind::NotFound, "there is no database at this path")),
+        Ok(_) => return Err(nothing_to_open(&**directory, no_database())),
+        Err(error) => return Err(nothing_to_open(&**directory, error)),
     };
     *core.lock.lock() = Some(lock);
     core.storage.trim_memory();
@@ -95,6 +97,10 @@ fn may_create(settings: &Settings) -> bool {
     settings.create && !settings.read_only
 }
 
+fn no_database() -> Error {
+    Error::new(ErrorKind::NotFound, "there is no database at this path")
+}
+
 /// Fails if the directory has files of somebody else's and none of ours: a database is not made
 /// among them. Nothing was written yet.
 fn check_not_foreign(directory: &dyn Directory) -> Result<()> {
@@ -105,6 +111,48 @@ fn check_not_foreign(directory: &dyn Directory) -> Result<()> {
     Err(Error::invalid(
         "the directory holds other files and no database; name a directory of its own",
     ))
+}
+
+/// Takes the lock. A writer makes its file where there is none, but not in a directory that it is
+/// going to refuse: that stays as it is.
+fn take_lock(settings: &Settings, directory: &dyn Directory) -> Result<Box<dyn LockGuard>> {
+    let is_writer = !settings.read_only;
+    let is_missing = |error: &Error| is_writer && error.kind() == ErrorKind::NotFound;
+    match directory.lock(is_writer, false) {
+        Err(error) if is_missing(&error) => {}
+        taken => return taken,
+    }
+    let Err(refused) = check_lockable(settings, directory) else {
+        return directory.lock(true, true);
+    };
+    // Nobody has a database open that has no lock. But one may have been made while we looked.
+    match directory.lock(true, false) {
+        Err(error) if is_missing(&error) => Err(refused),
+        taken => taken,
+    }
+}
+
+/// Fails if the files, which nobody has open, are no database and none is to be made of them.
+fn check_lockable(settings: &Settings, directory: &dyn Directory) -> Result<()> {
+    match Storage::is_there(directory) {
+        Ok(true) => Ok(()),
+        Ok(false) if may_create(settings) => Log::check_none_in_use(directory),
+        Ok(false) => Err(nothing_to_open(directory, no_database())),
+        Err(error) => Err(nothing_to_open(directory, error)),
+    }
+}
+
+/// Why a data file cannot be opened, which failed with `error`: if there is a log of ours, its data
+/// file is lost or damaged, and not somebody else's.
+fn nothing_to_open(directory: &dyn Directory, error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => Log::check_none_in_use(directory).err().unwrap_or_else(no_database),
+        ErrorKind::InvalidArgument if Log::is_there(directory).unwrap_or(false) => {
+            let text = "the data file of this log is damaged: it has no superblock";
+            Error::corrupt(text).at(DATA_FILE, 0)
+        }
+        _ => error,
+    }
 }
 
 /// Makes a new database of a data file that no checkpoint was made in.

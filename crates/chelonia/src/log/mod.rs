@@ -160,6 +160,11 @@ impl Log {
         slots::check_none_in_use(dir)
     }
 
+    /// True if a file of `dir` begins as those of a log do.
+    pub fn is_there(dir: &dyn Directory) -> Result<bool> {
+        slots::is_there(dir)
+    }
+
     /// The bytes of the log's files in `dir`, for a reader that has no log of its own.
     pub fn file_bytes(dir: &dyn Directory) -> Result<u64> {
         slots::bytes_in(dir)

@@ -63,6 +63,19 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
     Ok(())
 }
 
+/// True if `dir` holds a file by the name of a segment that begins with the header of one.
+pub fn is_there(dir: &dyn Directory) -> Result<bool> {
+    for name in dir.list()?.into_iter().filter(|name| slot_of(name).is_some()) {
+        let file = dir.open(&name, OpenMode::Read, Access::Buffered)?;
+        let mut block = vec![0; index(file.size()?.min(BLOCK_BYTES as u64))];
+        file.read_at(&mut block, 0)?;
+        if looks_like_header(&block) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The bytes of all files of the log in `dir`.
 pub fn bytes_in(dir: &dyn Directory) -> Result<u64> {
     let names = dir.list()?.into_iter().filter(|name| slot_of(name).is_some());

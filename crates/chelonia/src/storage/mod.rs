@@ -114,6 +114,16 @@ impl Storage {
         Self::open(dir, budget, false)
     }
 
+    /// Looks for a database, and changes nothing: false if there is no data file, or one whose
+    /// creation did not finish. Fails as [`Storage::open`] if its superblock is no good.
+    pub fn is_there(dir: &dyn Directory) -> Result<bool> {
+        match dir.open(DATA_FILE, OpenMode::Read, Access::Direct) {
+            Ok(file) => Ok(matches!(Superblocks::read(&*file)?, Found::Database(_))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Opens the data file. An open for writing counts itself in the superblock, durably, and so
     /// makes both copies the same again. Afterwards every extent that the roots reach must be
     /// marked by [`Storage::mark_used`] before the first allocation.

@@ -148,6 +148,93 @@ fn paths_that_hold_no_database_are_told() {
     Database::open(&home).unwrap();
 }
 
+/// The names and contents of all files of a directory.
+fn files_of(path: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(path)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_directory_that_is_refused_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let foreign = [
+        ("data", b"short".to_vec(), ErrorKind::InvalidArgument),
+        ("data", vec![b'x'; 100_000], ErrorKind::InvalidArgument),
+        ("log-0000", b"somebody's diary".to_vec(), ErrorKind::Corrupt),
+    ];
+    for (index, (name, content, expected)) in foreign.into_iter().enumerate() {
+        let path = directory.path().join(index.to_string());
+        std::fs::create_dir(&path).unwrap();
+        std::fs::write(path.join(name), content).unwrap();
+        let before = files_of(&path);
+        for create in [true, false] {
+            assert_eq!(kind(Database::builder(&path).create(create).open()), expected, "{name}");
+            assert!(files_of(&path) == before, "{name}: something was left there");
+        }
+    }
+    let empty = directory.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    assert_eq!(kind(Database::builder(&empty).create(false).open()), ErrorKind::NotFound);
+    assert!(files_of(&empty).is_empty(), "something was left there");
+    let none = directory.path().join("none");
+    assert_eq!(kind(Database::builder(&none).memory(1).open()), ErrorKind::InvalidArgument);
+    assert!(!none.exists(), "it was made for a call that is refused");
+}
+
+#[test]
+fn a_database_that_lost_its_superblocks_is_damaged_and_not_foreign() {
+    const SUPERBLOCKS: usize = 2 * 4096;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("a", "b").unwrap();
+    database.checkpoint().unwrap();
+    keyspace.insert("c", "d").unwrap();
+    drop((keyspace, database));
+    let data = path.join("data");
+    let whole = std::fs::read(&data).unwrap();
+    assert!(whole.len() > SUPERBLOCKS);
+    let overwritten = |byte: u8| {
+        let mut content = whole.clone();
+        content[..SUPERBLOCKS].fill(byte);
+        content
+    };
+    let lost = [
+        Some(overwritten(0)),
+        Some(overwritten(b'x')),
+        Some(whole[..4].to_vec()),
+        Some(Vec::new()),
+        None,
+    ];
+    for (index, content) in lost.into_iter().enumerate() {
+        std::fs::remove_file(&data).unwrap();
+        if let Some(content) = content {
+            std::fs::write(&data, content).unwrap();
+        }
+        let before = files_of(&path);
+        for (read_only, create) in [(true, false), (false, false), (false, true)] {
+            let builder = Database::builder(&path).read_only(read_only).create(create);
+            let error = builder.open().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{index}: {error}");
+            let file = if index < 3 { "data" } else { "log-0000" };
+            assert_eq!(error.file(), Some(file), "{index}: {error}");
+            assert!(error.offset().is_some(), "{index}: {error}");
+            assert!(files_of(&path) == before, "{index}: something was changed");
+        }
+        std::fs::write(&data, &whole).unwrap();
+    }
+    let keyspace = open(&path).keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().count(), 2);
+}
+
 #[test]
 fn a_log_without_its_data_file_is_not_written_over() {
     let directory = tempfile::tempdir().unwrap();
