@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A result of the store.
@@ -58,9 +59,18 @@ struct Inner {
 }
 
 /// The file and, where one is to blame, the byte offset.
+#[derive(Clone)]
 struct Place {
+    /// What the file's name is relative to, once it is known.
+    directory: Option<PathBuf>,
     file: String,
     offset: Option<u64>,
+}
+
+impl Place {
+    fn path(&self) -> Option<PathBuf> {
+        self.directory.as_ref().map(|directory| directory.join(&self.file))
+    }
 }
 
 impl Error {
@@ -102,7 +112,8 @@ impl Error {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Io,
         };
-        let place = (!file.is_empty()).then(|| Place { file: file.to_owned(), offset: None });
+        let named = || Place { directory: None, file: file.to_owned(), offset: None };
+        let place = (!file.is_empty()).then(named);
         let message = format!("cannot {what}");
         Self { inner: Arc::new(Inner { kind, message, place, source: Some(source) }) }
     }
@@ -113,11 +124,28 @@ impl Error {
         if self.inner.place.as_ref().is_some_and(|place| place.offset.is_some()) {
             return self;
         }
-        let place = Some(Place { file: file.to_owned(), offset: Some(offset) });
-        let source = self.inner.source.as_ref().map(copy_of);
-        let inner =
-            Inner { kind: self.inner.kind, message: self.inner.message.clone(), place, source };
-        Self { inner: Arc::new(inner) }
+        let place = Place { directory: None, file: file.to_owned(), offset: Some(offset) };
+        self.copy(self.inner.kind, Some(place))
+    }
+
+    /// The same error with the directory of the file to blame, if it names a file; for the users of
+    /// a database, who may have several.
+    #[cold]
+    #[must_use]
+    pub(crate) fn within(self, directory: Option<&Path>) -> Self {
+        let (Some(directory), Some(place)) = (directory, &self.inner.place) else { return self };
+        // A file without a name is in no directory.
+        if place.directory.is_some() || place.file.starts_with('(') {
+            return self;
+        }
+        let place = Place { directory: Some(directory.to_path_buf()), ..place.clone() };
+        self.copy(self.inner.kind, Some(place))
+    }
+
+    fn copy(&self, kind: ErrorKind, place: Option<Place>) -> Self {
+        let Inner { message, source, .. } = &*self.inner;
+        let (message, source) = (message.clone(), source.as_ref().map(copy_of));
+        Self { inner: Arc::new(Inner { kind, message, place, source }) }
     }
 
     /// True if nothing was changed, and the same call may succeed once somebody makes room.
@@ -132,10 +160,7 @@ impl Error {
         if !self.is_passing() {
             return self;
         }
-        let Inner { message, place, source, .. } = &*self.inner;
-        let place = place.as_ref().map(|place| Place { file: place.file.clone(), ..*place });
-        let (message, source) = (message.clone(), source.as_ref().map(copy_of));
-        Self { inner: Arc::new(Inner { kind: ErrorKind::Io, message, place, source }) }
+        self.copy(ErrorKind::Io, self.inner.place.clone())
     }
 
     /// What to do about it.
@@ -148,6 +173,13 @@ impl Error {
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         self.inner.place.as_ref().map(|place| place.file.as_str())
+    }
+
+    /// The same file with the path of the database's directory, where that is known; in the text of
+    /// the error too.
+    #[must_use]
+    pub fn path(&self) -> Option<PathBuf> {
+        self.inner.place.as_ref().and_then(Place::path)
     }
 
     /// The byte offset in [`Error::file`] to blame, if there is one.
@@ -177,7 +209,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.inner.message)?;
         if let Some(place) = &self.inner.place {
-            write!(f, " (file {}", place.file)?;
+            match place.path() {
+                Some(path) => write!(f, " (file {}", path.display())?,
+                None => write!(f, " (file {}", place.file)?,
+            }
             if let Some(offset) = place.offset {
                 write!(f, ", offset {offset}")?;
             }
@@ -223,6 +258,14 @@ mod tests {
         let full = full.at("data", 8192);
         assert_eq!((full.file(), full.offset()), (Some("data"), Some(8192)));
         assert!(full.to_string().contains("offset 8192"));
-        assert_eq!(full.at("log-0001", 1).offset(), Some(8192));
+        let full = full.at("log-0001", 1);
+        assert_eq!((full.offset(), full.path()), (Some(8192), None));
+        let within = |error: Error, path: &str| error.within(Some(Path::new(path)));
+        let full = within(within(full, "/a"), "/b");
+        assert_eq!((full.file(), full.path()), (Some("data"), Some(PathBuf::from("/a/data"))));
+        assert!(full.to_string().contains("(file /a/data, offset 8192)"), "{full}");
+        assert_eq!(full.not_passing().path(), Some(PathBuf::from("/a/data")));
+        let nowhere = within(Error::invalid("the call is wrong"), "/a");
+        assert_eq!((nowhere.path(), nowhere.to_string()), (None, "the call is wrong".to_owned()));
     }
 }

@@ -98,7 +98,8 @@ impl Batch {
             writes.push(Write { keyspace: entry.keyspace, key, value });
         }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
-        self.handle.commit(&keyspaces, &writes, level)
+        let committed = self.handle.commit(&keyspaces, &writes, level);
+        committed.map_err(|error| self.handle.told(error))
     }
 
     fn push(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> &mut Self {

@@ -175,6 +175,12 @@ impl Core {
         self.health.check_write()
     }
 
+    /// An error as users get it: with the path of the file that it blames.
+    #[cold]
+    pub fn told(&self, error: Error) -> Error {
+        error.within(self.directory.path())
+    }
+
     /// All keyspaces, in the order of their names.
     pub fn all_keyspaces(&self) -> Vec<Arc<KeyspaceCore>> {
         self.keyspaces.read().values().cloned().collect()

@@ -47,7 +47,8 @@ impl DatabaseBuilder {
                 Arc::new(DirectDirectory::open(&self.path, create)?)
             }
         };
-        Ok(Database { handle: open::open(&self.settings, &directory)? })
+        let opened = open::open(&self.settings, &directory);
+        Ok(Database { handle: opened.map_err(|error| error.within(directory.path()))? })
     }
 }
 
@@ -86,7 +87,8 @@ impl Database {
         if let Some(existing) = self.existing(name, &options)? {
             return Ok(existing);
         }
-        let core = self.create_keyspace(name, &options)?;
+        let made = self.create_keyspace(name, &options);
+        let core = made.map_err(|error| self.handle.told(error))?;
         Ok(Keyspace { handle: Arc::clone(&self.handle), core })
     }
 
@@ -103,23 +105,7 @@ impl Database {
     /// # Errors
     /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        let core = &self.handle;
-        core.check_write()?;
-        let _change = core.keyspaces_change.lock();
-        let mut state = core.checkpoint.lock();
-        let Some(keyspace) = core.keyspaces.read().get(name).cloned() else {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
-        };
-        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
-        {
-            // No commit is between its place in the log and its memtable's keyspace here.
-            let _commit = core.commit.lock();
-            core.keyspaces.write().remove(name);
-            keyspace.dropped.store(true, Ordering::Release);
-        }
-        drop(state);
-        core.refresh_backlog();
-        core.bury(&keyspace)
+        self.drop_durably(name).map_err(|error| self.handle.told(error))
     }
 
     /// An empty batch.
@@ -138,7 +124,7 @@ impl Database {
     /// # Errors
     /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
     pub fn sync(&self) -> Result<()> {
-        self.handle.sync()
+        self.handle.sync().map_err(|error| self.handle.told(error))
     }
 
     /// Returns when every commit so far is in the data file: a reopen has nothing to replay of it,
@@ -147,7 +133,7 @@ impl Database {
     /// # Errors
     /// As a commit.
     pub fn checkpoint(&self) -> Result<()> {
-        self.handle.checkpoint_all()
+        self.handle.checkpoint_all().map_err(|error| self.handle.told(error))
     }
 
     /// Reads everything that is stored and checks every checksum and every invariant, while reads
@@ -194,7 +180,27 @@ impl Database {
     /// `Io` if the last sync failed, `Stopped` if an earlier failure had stopped writes: what was
     /// acknowledged at level `Sync` is safe nevertheless.
     pub fn close(self) -> Result<()> {
-        self.handle.close()
+        self.handle.close().map_err(|error| self.handle.told(error))
+    }
+
+    fn drop_durably(&self, name: &str) -> Result<()> {
+        let core = &self.handle;
+        core.check_write()?;
+        let _change = core.keyspaces_change.lock();
+        let mut state = core.checkpoint.lock();
+        let Some(keyspace) = core.keyspaces.read().get(name).cloned() else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+        };
+        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
+        {
+            // No commit is between its place in the log and its memtable's keyspace here.
+            let _commit = core.commit.lock();
+            core.keyspaces.write().remove(name);
+            keyspace.dropped.store(true, Ordering::Release);
+        }
+        drop(state);
+        core.refresh_backlog();
+        core.bury(&keyspace)
     }
 
     fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {

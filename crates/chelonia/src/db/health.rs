@@ -12,6 +12,7 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::{AtomicU8, Mutex, Ordering};
+use std::path::{Path, PathBuf};
 
 const HEALTHY: u8 = 0;
 const STOPPED: u8 = 1;
@@ -22,9 +23,16 @@ const CLOSED: u8 = 2;
 pub struct Health {
     state: AtomicU8,
     cause: Mutex<Option<Error>>,
+    /// Where the files are that a cause may name.
+    directory: Option<PathBuf>,
 }
 
 impl Health {
+    /// Healthy, in this directory.
+    pub fn new(directory: Option<&Path>) -> Self {
+        Self { directory: directory.map(Path::to_path_buf), ..Self::default() }
+    }
+
     /// Fails unless writes are accepted.
     #[inline]
     pub fn check_write(&self) -> Result<()> {
@@ -80,7 +88,8 @@ impl Health {
         if self.is_closed() {
             return Self::closed();
         }
-        let cause = self.cause().map_or_else(String::new, |cause| format!(": {cause}"));
+        let cause = self.cause().map(|cause| cause.within(self.directory.as_deref()));
+        let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
         Error::new(
             ErrorKind::Stopped,
             format!("an earlier failure stopped all writes; reopen the database{cause}"),

@@ -101,7 +101,7 @@ impl Iter {
         if let Some(gap) = gap {
             self.handle.learn_gap(&self.keyspace, &gap);
         }
-        entry
+        entry.map(|entry| entry.map_err(|error| self.handle.told(error)))
     }
 
     fn step_within(&self, state: &mut State, direction: Direction) -> Option<Result<(Key, Value)>> {

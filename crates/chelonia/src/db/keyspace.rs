@@ -56,7 +56,7 @@ impl Keyspace {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_entry(key, Some(value))?;
         let write = Write { keyspace: 0, key, value: Some(value) };
-        self.handle.commit(&[&self.core], &[write], level)
+        self.handle.commit(&[&self.core], &[write], level).map_err(|error| self.handle.told(error))
     }
 
     /// Removes `key`; it is no error if there is none.
@@ -75,7 +75,7 @@ impl Keyspace {
         let key = key.as_ref();
         check_entry(key, None)?;
         let write = Write { keyspace: 0, key, value: None };
-        self.handle.commit(&[&self.core], &[write], level)
+        self.handle.commit(&[&self.core], &[write], level).map_err(|error| self.handle.told(error))
     }
 
     /// The value of `key`, if it has one.
@@ -84,28 +84,7 @@ impl Keyspace {
     /// `Corrupt` if stored bytes are damaged (other keys stay readable), `Io` if the device fails,
     /// `NotFound` if the keyspace was dropped, `Stopped` after a close.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let key = key.as_ref();
-        self.handle.health.check_read()?;
-        let shelves = self.core.shelves(&self.handle);
-        let guard = epoch::pin();
-        loop {
-            // The number before the view: a newer view shows everything that was visible then.
-            let at = self.handle.visibility.visible();
-            let view = self.core.view.load(&guard);
-            // After the view: that of a keyspace that is being dropped shows less than there was.
-            self.core.check_exists()?;
-            match view.get_newest(key, at, shelves)? {
-                Looked::Value(value) => return Ok(Some(value)),
-                Looked::Large(large) => {
-                    // The view keeps the value while it is read.
-                    let _view = Arc::clone(view);
-                    drop(guard);
-                    return self.handle.storage.read_large(&large).map(Some);
-                }
-                Looked::Absent => return Ok(None),
-                Looked::Overwritten => {}
-            }
-        }
+        self.look_up(key.as_ref()).map_err(|error| self.handle.told(error))
     }
 
     /// True if `key` has a value.
@@ -130,7 +109,8 @@ impl Keyspace {
         // After the pin, as in `get`.
         self.check_read()?;
         let Some(view) = pin.view(self.core.id) else { return Ok(vec![None; keys.len()]) };
-        view.multi_get(&keys, pin.seqno(), self.core.shelves(&self.handle))
+        let values = view.multi_get(&keys, pin.seqno(), self.core.shelves(&self.handle));
+        values.map_err(|error| self.handle.told(error))
     }
 
     /// The entries whose keys are within `range`, as of this moment, in key order; from the other
@@ -192,6 +172,31 @@ impl Keyspace {
         let acted_on = self.handle.governor.usual_distance(bytes);
         self.core.engine.set_checkpoint_distance(acted_on);
         Ok(())
+    }
+
+    #[inline]
+    fn look_up(&self, key: &[u8]) -> Result<Option<Value>> {
+        self.handle.health.check_read()?;
+        let shelves = self.core.shelves(&self.handle);
+        let guard = epoch::pin();
+        loop {
+            // The number before the view: a newer view shows everything that was visible then.
+            let at = self.handle.visibility.visible();
+            let view = self.core.view.load(&guard);
+            // After the view: that of a keyspace that is being dropped shows less than there was.
+            self.core.check_exists()?;
+            match view.get_newest(key, at, shelves)? {
+                Looked::Value(value) => return Ok(Some(value)),
+                Looked::Large(large) => {
+                    // The view keeps the value while it is read.
+                    let _view = Arc::clone(view);
+                    drop(guard);
+                    return self.handle.storage.read_large(&large).map(Some);
+                }
+                Looked::Absent => return Ok(None),
+                Looked::Overwritten => {}
+            }
+        }
     }
 
     fn check_read(&self) -> Result<()> {

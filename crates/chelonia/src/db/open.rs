@@ -18,8 +18,8 @@
 //!
 //! A creation that was cut off leaves a data file without a catalog: that is no database yet, and
 //! is made anew. But not if there is a log with anything in it, which no such creation leaves: then
-//! it is the data file that was lost, and what the log holds is all there is. Nor is a file that has
-//! no superblock somebody else's if there is a log of ours beside it.
+//! it is the data file that was lost, and what the log holds is all there is. Nor is a file without
+//! superblocks somebody else's if there is a log of ours beside it.
 //!
 //! A directory that is refused stays as it is: before there is a lock file, one looks.
 
@@ -221,7 +221,7 @@ fn new_core(
             next_keyspace,
             change: Change::Nothing,
         }),
-        health: Health::default(),
+        health: Health::new(directory.path()),
         governor: Governor::new(budget, settings.internals.write_share),
         pacer: Pacer::new(clock.clone()),
         clock,

@@ -39,16 +39,7 @@ impl Snapshot {
     /// # Errors
     /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let key = key.as_ref();
-        let Some(view) = self.view(keyspace)? else { return Ok(None) };
-        match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
-            Looked::Value(value) => Ok(Some(value)),
-            Looked::Large(large) => self.handle.storage.read_large(&large).map(Some),
-            Looked::Absent => Ok(None),
-            Looked::Overwritten => {
-                Err(Error::internal("a write that a snapshot needs was unlinked"))
-            }
-        }
+        self.look_up(keyspace, key.as_ref()).map_err(|error| self.handle.told(error))
     }
 
     /// True if `key` had a value in `keyspace`.
@@ -70,9 +61,9 @@ impl Snapshot {
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
         match self.view(keyspace)? {
-            Some(view) => {
-                view.multi_get(&keys, self.pin.seqno(), keyspace.core.shelves(&self.handle))
-            }
+            Some(view) => view
+                .multi_get(&keys, self.pin.seqno(), keyspace.core.shelves(&self.handle))
+                .map_err(|error| self.handle.told(error)),
             None => Ok(vec![None; keys.len()]),
         }
     }
@@ -110,6 +101,18 @@ impl Snapshot {
             return Iter::failed(handle, pin, &keyspace.core, error);
         }
         Iter::new(handle, pin, &keyspace.core, range)
+    }
+
+    fn look_up(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+        let Some(view) = self.view(keyspace)? else { return Ok(None) };
+        match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
+            Looked::Value(value) => Ok(Some(value)),
+            Looked::Large(large) => self.handle.storage.read_large(&large).map(Some),
+            Looked::Absent => Ok(None),
+            Looked::Overwritten => {
+                Err(Error::internal("a write that a snapshot needs was unlinked"))
+            }
+        }
     }
 
     fn view(&self, keyspace: &Keyspace) -> Result<Option<Arc<View>>> {

@@ -27,7 +27,7 @@ use std::fs::TryLockError;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Only the user who runs the store reads and writes its files.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -53,6 +53,8 @@ const FILE_SYSTEMS: [(u64, &str, bool); 9] = [
 #[derive(Debug)]
 pub struct DirectDirectory {
     descriptor: OwnedFd,
+    /// As it was when the directory was opened.
+    path: PathBuf,
     file_system: &'static str,
     mapped_log: bool,
     /// False once the file system refused `O_DIRECT`.
@@ -93,7 +95,9 @@ impl DirectDirectory {
         let (file_system, mapped_log) =
             known.map_or(("other", false), |(_, name, mapped_log)| (name, *mapped_log));
         let direct = AtomicBool::new(takes_direct(&descriptor));
-        Ok(Self { descriptor, file_system, mapped_log, direct, rings: Arc::default() })
+        // Whoever reads of it may be somewhere else.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        Ok(Self { descriptor, path, file_system, mapped_log, direct, rings: Arc::default() })
     }
 
     fn open_descriptor(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -270,6 +274,10 @@ impl Directory for DirectDirectory {
             mapped_log: self.mapped_log,
             name: self.file_system,
         }
+    }
+
+    fn path(&self) -> Option<&Path> {
+        Some(&self.path)
     }
 }
 

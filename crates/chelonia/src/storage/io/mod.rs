@@ -19,6 +19,7 @@
 
 use crate::base::error::{Error, Result};
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
 
 pub mod buffer;
@@ -128,6 +129,11 @@ pub trait Directory: Send + Sync + Debug {
 
     /// What the file system offers.
     fn facts(&self) -> IoFacts;
+
+    /// The path of the directory, if it has one: for the texts of errors.
+    fn path(&self) -> Option<&Path> {
+        None
+    }
 }
 
 /// What errors call a file of [`Directory::scratch`].

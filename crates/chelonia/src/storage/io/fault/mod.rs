@@ -22,6 +22,7 @@ use super::{
 use crate::base::error::Result;
 use crate::base::sync::Arc;
 use std::cell::RefCell;
+use std::path::Path;
 
 /// A directory whose calls may fail.
 #[derive(Clone, Debug)]
@@ -113,6 +114,10 @@ impl Directory for FaultDirectory {
 
     fn facts(&self) -> IoFacts {
         self.inner.facts()
+    }
+
+    fn path(&self) -> Option<&Path> {
+        self.inner.path()
     }
 }
 
