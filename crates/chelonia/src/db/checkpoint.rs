@@ -107,8 +107,8 @@ impl Core {
                 root: latest.root.clone(),
                 absorbed: latest.absorbed,
             });
-            let (_version, absorbed) = (latest.version.as_root(), latest.absorbed);
-            versions.insert(keyspace.id, DurableVersion { _version, absorbed });
+            let (version, absorbed) = (latest.version.as_root(), latest.absorbed);
+            versions.insert(keyspace.id, DurableVersion { version, absorbed });
         }
         // Only now: what was drained since the mark is in the versions too.
         mark.durable = log.written();

@@ -118,7 +118,7 @@ pub enum Change {
 /// A keyspace in the durable root.
 pub struct DurableVersion {
     /// The version, held: what it refers to is not used again.
-    pub _version: RootVersion,
+    pub version: RootVersion,
     /// Replay skips what the keyspace has up to this seqno.
     pub absorbed: SeqNo,
 }

@@ -181,6 +181,13 @@ pub struct RootVersion {
     version: HeldVersion,
 }
 
+impl RootVersion {
+    /// The version itself, held.
+    pub fn held(&self) -> HeldVersion {
+        self.version.clone()
+    }
+}
+
 impl Drop for RootVersion {
     fn drop(&mut self) {
         let inner = &self.version.inner;

@@ -257,7 +257,7 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
         let version = keyspace.current_view().version.clone();
         version.version().extents(&mut |owned| core.storage.mark_used(owned.extent))?;
         let absorbed = keyspace.latest.lock().absorbed;
-        durable.insert(keyspace.id, DurableVersion { _version: version.as_root(), absorbed });
+        durable.insert(keyspace.id, DurableVersion { version: version.as_root(), absorbed });
         core.keyspaces.write().insert(name, keyspace);
     }
     core.checkpoint.lock().durable = durable;

@@ -441,6 +441,8 @@ fn a_damaged_block_is_named_and_the_rest_stays_readable() {
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 assert_eq!(error.file(), Some("data"));
                 assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+                let named = format!("(file {}, offset {})", data.display(), place / 4096 * 4096);
+                assert!(error.to_string().contains(&named), "{error}");
                 if damaged == 0 {
                     first_damaged = number;
                 }
@@ -461,12 +463,19 @@ fn a_damaged_block_is_named_and_the_rest_stays_readable() {
             }
         };
         assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         assert_eq!(given, if forward { first_damaged } else { 20_000 - first_damaged - damaged });
         assert!(next().is_none());
     }
     let report = database.verify().unwrap();
     assert!(!report.is_clean());
     assert_eq!(report.findings[0].offset(), Some(place as u64 / 4096 * 4096));
+    assert!(report.findings[0].to_string().contains(&path.display().to_string()));
+    let several = keyspace.multi_get((0..20_000_u64).map(u64::to_be_bytes)).unwrap_err();
+    let in_snapshot = database.snapshot().get(&keyspace, first_damaged.to_be_bytes()).unwrap_err();
+    for error in [several, in_snapshot] {
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    }
     keyspace.insert("still", "writable").unwrap();
 }
 

@@ -236,3 +236,37 @@ fn writers_who_go_on_are_no_damage() {
         .unwrap();
     verify_under_load(&in_memory);
 }
+
+#[test]
+fn what_is_counted_does_not_depend_on_memory() {
+    const WRITES: u32 = 24_000;
+    let directory = MemoryDirectory::new();
+    let opened = |memory: u64, read_only: bool| {
+        let builder = Database::builder("memory").memory(memory).read_only(read_only);
+        let directory = Arc::new(directory.clone());
+        let builder = builder.internals(|internals| internals.directory = Some(directory));
+        builder.open().unwrap()
+    };
+    // All of it stays in the log, more than the least memory holds.
+    let database = opened(512 << 20, false);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..WRITES {
+        keyspace.insert(number.to_be_bytes(), [7; 1000]).unwrap();
+    }
+    let mut batch = database.batch();
+    batch.remove(&keyspace, "a").insert(&keyspace, "b", "c");
+    batch.commit().unwrap();
+    let counts = |report: &VerifyReport| {
+        assert!(report.is_clean(), "{:?}", report.findings);
+        (report.blocks, report.entries, report.log_entries)
+    };
+    let written = counts(&database.verify().unwrap());
+    assert_eq!((written.1, written.2), (0, u64::from(WRITES) + 2));
+    drop((keyspace, database));
+    for memory in [512 << 20, chelonia::limits::MEMORY_BYTES_MIN] {
+        let database = opened(memory, true);
+        assert_eq!(counts(&database.verify().unwrap()), written);
+        let drains = database.stats().background.drains;
+        assert_eq!(drains > 0, memory < 512 << 20, "{drains} drains");
+    }
+}
