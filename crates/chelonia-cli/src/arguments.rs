@@ -31,7 +31,7 @@ pub const FILES_MAX: usize = 20_000;
 pub const BYTES_MAX: u64 = 1 << 30;
 
 /// The updates of a tour.
-pub const UPDATES: u64 = 1_000_000;
+pub const UPDATES: u64 = 300_000;
 
 /// The acknowledgements of a tour.
 pub const ACKNOWLEDGEMENTS: u64 = 20_000;
@@ -62,9 +62,14 @@ pub enum Command {
     Import(Import),
     /// Write the entries of a range to a file, which has its name when it is whole
     Export(Export),
-    /// Print sizes, memory and counters
+    /// Print sizes, memory and counters; counters are of this open alone
     Stats(Inspect),
     /// Read all data and the log and check them; exit code 1 if anything is damaged
+    ///
+    /// The open before it replays the log, as every open does. What of that does not fit into the
+    /// memory budget goes to a temporary file without a name, in the database's directory or, where
+    /// that may not be written, in /var/tmp: as much room as the log takes is enough. What is
+    /// verified and counted is the database alone, whatever the budget.
     Verify(Inspect),
     /// Print the structure on disk
     Dump(Dump),
@@ -88,7 +93,7 @@ pub struct Place {
     /// The directory of the database
     #[arg(value_name = "DB")]
     pub path: PathBuf,
-    /// The memory budget, such as 256MB (units are powers of 1024)
+    /// The memory budget, at least 32MB; units are powers of 1024 [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// What to do while it is open elsewhere.
@@ -336,7 +341,7 @@ pub struct Tour {
     /// Keep the tour's databases in this new directory instead of a temporary one
     #[arg(long, value_name = "DIR")]
     pub db: Option<PathBuf>,
-    /// The memory budget of each database, such as 256MB (units are powers of 1024)
+    /// The memory budget of each database, at least 32MB; units are powers of 1024
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
     pub memory: u64,
     /// Store at most this many files
@@ -345,7 +350,7 @@ pub struct Tour {
     /// Store at most this many bytes of files
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
     pub bytes_max: u64,
-    /// How many updates the stream has that is written at two checkpoint distances
+    /// How many updates are written at each of three checkpoint distances
     #[arg(long, value_name = "COUNT", default_value_t = UPDATES)]
     pub updates: u64,
     /// How many writes are acknowledged before the writer is killed
@@ -374,6 +379,15 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_tells_the_least_memory_and_the_default() {
+        let help = Arguments::command().find_subcommand_mut("get").unwrap().render_help();
+        assert_eq!(parse_size("32MB").unwrap(), chelonia::limits::MEMORY_BYTES_MIN);
+        assert_eq!(parse_size("256MB").unwrap(), chelonia::limits::MEMORY_BYTES_DEFAULT);
+        let help = help.to_string();
+        assert!(help.contains("at least 32MB") && help.contains("[default: 256MB]"), "{help}");
     }
 
     #[test]

@@ -39,6 +39,21 @@ impl Failure {
         Failure::Io(what.into(), error)
     }
 
+    /// The same failure, and what else there is to say.
+    pub fn with(self, more: &str) -> Self {
+        match self {
+            Failure::No(text) => Failure::No(format!("{text}; {more}")),
+            Failure::Usage(text) => Failure::Usage(format!("{text}; {more}")),
+            Failure::Store(what, error) => {
+                let what =
+                    if what.is_empty() { more.to_owned() } else { format!("{more}; {what}") };
+                Failure::Store(what, error)
+            }
+            Failure::Io(what, error) => Failure::Io(format!("{more}; {what}"), error),
+            Failure::Quiet => Failure::Quiet,
+        }
+    }
+
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
@@ -66,7 +81,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::No(message) | Failure::Usage(message) => f.write_str(message),
-            Failure::Store(what, error) if what.is_empty() || error.file() == Some(what) => {
+            Failure::Store(what, error) if what.is_empty() || is_told(what, error) => {
                 fmt::Display::fmt(error, f)
             }
             Failure::Store(what, error) => write!(f, "{what}: {error}"),
@@ -74,6 +89,13 @@ impl fmt::Display for Failure {
             Failure::Quiet => Ok(()),
         }
     }
+}
+
+/// True if the error names the path `what`, or a file below it: that is told once.
+fn is_told(what: &str, error: &chelonia::Error) -> bool {
+    let place = std::path::absolute(what).ok();
+    let is_below = error.path().is_some_and(|path| place.is_some_and(|it| path.starts_with(it)));
+    is_below || error.file() == Some(what)
 }
 
 impl From<chelonia::Error> for Failure {

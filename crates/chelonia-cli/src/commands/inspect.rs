@@ -65,7 +65,8 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
         return Ok(out.flush()?);
     }
     for (name, section) in &sections {
-        writeln!(out, "{name}")?;
+        let is_of_this_open = COUNTED.contains(name);
+        writeln!(out, "{name}{}", if is_of_this_open { ", since this open" } else { "" })?;
         table(section).write(&mut out, "  ")?;
     }
     for keyspace in &stats.keyspaces {
@@ -89,6 +90,9 @@ fn table(section: &[(&'static str, Figure)]) -> Table {
     }
     table
 }
+
+/// The sections whose counters begin with the open, which is that of this command.
+const COUNTED: [&str; 3] = ["io", "commits", "background"];
 
 fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
     vec![
@@ -222,14 +226,16 @@ pub fn verify(arguments: &Inspect) -> Result<()> {
             "blocks": report.blocks,
             "entries": report.entries,
             "log_bytes": report.log_bytes,
+            "log_entries": report.log_entries,
             "findings": findings.collect::<Vec<Value>>(),
         });
         writeln!(out, "{object}")?;
     } else {
         let mut table = Table::new(&[Align::Left, Align::Right]);
         table.row(["blocks read".to_owned(), grouped(report.blocks)]);
-        table.row(["entries".to_owned(), grouped(report.entries)]);
+        table.row(["entries in trees".to_owned(), grouped(report.entries)]);
         table.row(["log read".to_owned(), bytes(report.log_bytes)]);
+        table.row(["writes in the log".to_owned(), grouped(report.log_entries)]);
         table.row(["findings".to_owned(), grouped(report.findings.len() as u64)]);
         table.write(&mut out, "")?;
         for finding in &report.findings {

@@ -1,7 +1,7 @@
 //! `import` and `export`: entries to and from files and pipes.
 //!
-//! Import commits in batches. At a bad record it stops (or passes over it with `--skip-bad`); what
-//! was stored before stays, and the error says how much that is.
+//! Import commits in batches. At a bad record it stops (or passes over it with `--skip-bad`): what
+//! is before it is stored. Whatever ends it, the error says how much is stored.
 
 use super::{Purpose, entries, open_keyspace};
 use crate::arguments::{Export, Import};
@@ -25,6 +25,8 @@ const BATCH_BYTES: usize = BATCH_BYTES_MAX / 2;
 
 /// How many bad records are told one by one.
 const TOLD_MAX: u64 = 10;
+/// The one after them: that there are more is told once.
+const TELLING_ENDS: u64 = TOLD_MAX + 1;
 
 /// How many entries go by between two looks of the progress bar.
 const PROGRESS_STEP: u64 = 1_024;
@@ -106,21 +108,37 @@ impl<'a> Importer<'a> {
     }
 
     fn take_all(&mut self, reader: &mut Reader<impl BufRead>, arguments: &Import) -> Result<()> {
-        let name = arguments.file.display().to_string();
+        let file = &arguments.file;
+        let is_pipe = file == Path::new("-");
+        let name = if is_pipe { "standard input".into() } else { file.display().to_string() };
+        let taken = self.take(reader, &name, arguments.skip_bad);
+        // What came before a bad record is good.
+        let stored =
+            if matches!(taken, Ok(()) | Err(Failure::Usage(_))) { self.commit() } else { Ok(()) };
+        taken.and(stored).map_err(|failure| failure.with(&self.stored()))
+    }
+
+    fn take(
+        &mut self,
+        reader: &mut Reader<impl BufRead>,
+        name: &str,
+        skip_bad: bool,
+    ) -> Result<()> {
         loop {
             let next = reader.next().map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => self.stopped(&name, &error.to_string()),
-                _ => Failure::io(name.clone(), error),
+                io::ErrorKind::InvalidData => Failure::usage(format!("{name}: {error}")),
+                _ => Failure::io(name, error),
             })?;
-            let Some(record) = next else { break };
+            let Some(record) = next else { return Ok(()) };
             let line = record.line;
             match record.entry.and_then(within_limits) {
                 Ok((key, value)) => self.add(&key, &value)?,
-                Err(reason) if arguments.skip_bad => self.skip(line, &reason),
-                Err(reason) => return Err(self.stopped(&name, &format!("line {line}: {reason}"))),
+                Err(reason) if skip_bad => self.skip(line, &reason),
+                Err(reason) => {
+                    return Err(Failure::usage(format!("{name}: line {line}: {reason}")));
+                }
             }
         }
-        self.commit()
     }
 
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -152,16 +170,19 @@ impl<'a> Importer<'a> {
 
     fn skip(&mut self, line: u64, reason: &str) {
         self.done.skipped += 1;
-        if self.done.skipped <= TOLD_MAX {
-            self.bar.suspend(|| {
-                complain(&format!("line {line}: {reason}"));
-            });
-        }
+        let text = match self.done.skipped {
+            ..=TOLD_MAX => format!("line {line}: {reason}"),
+            TELLING_ENDS => "more bad lines are counted, and not told".to_owned(),
+            _ => return,
+        };
+        self.bar.suspend(|| complain(&text));
     }
 
-    fn stopped(&self, name: &str, reason: &str) -> Failure {
-        let stored = entry_count(self.done.stored);
-        Failure::usage(format!("{name}: {reason}; stored before it: {stored}"))
+    fn stored(&self) -> String {
+        match self.done.stored {
+            0 => "nothing is stored".to_owned(),
+            stored => format!("what is before it is stored: {}", entry_count(stored)),
+        }
     }
 }
 
@@ -179,6 +200,11 @@ fn within_limits(entry: (Vec<u8>, Vec<u8>)) -> Result<(Vec<u8>, Vec<u8>), String
 
 /// `export`
 pub fn export(arguments: &Export) -> Result<()> {
+    if arguments.json && arguments.file == Path::new("-") {
+        let text = "--json tells about a file that was written: name one, or ask for the entries \
+                    as JSON with --format jsonl";
+        return Err(Failure::usage(text));
+    }
     let form = arguments.spelling.form();
     let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
     let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;

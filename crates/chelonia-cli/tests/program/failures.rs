@@ -80,10 +80,43 @@ fn errors_say_what_is_wrong_once() {
     let output = program().args(["put", name(&deep), "k", "v"]).output().unwrap();
     let parent = format!("cannot create {}: its parent directory is not there", deep.display());
     assert_eq!(told(&output), at(&deep, &parent));
+    // A directory of somebody else's: told, and left as it is.
+    let foreign = place.file("foreign");
+    std::fs::create_dir(&foreign).unwrap();
+    std::fs::write(foreign.join("data"), "a diary").unwrap();
+    for command in ["put", "import", "delete"] {
+        let rest = if command == "import" { &["-"][..] } else { &["k"] };
+        let output = program().args([command, name(&foreign)]).args(rest).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        assert_eq!(told(&output), at(&foreign, "the file data is no Chelonia database"));
+        assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "{command}");
+    }
     place.print("put", &["key", "value"]);
     for (command, key) in [("get", "key"), ("delete", "key")] {
         let none = told(&place.run(command, &[key, "-k", "none"]));
         assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
+    }
+}
+
+#[test]
+fn damage_that_is_met_names_the_path_once() {
+    let place = Place::new();
+    let lines: String = (0..2_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
+    succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    place.print("checkpoint", &[]);
+    let data = place.database().join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    let value = bytes.windows(40).position(|bytes| bytes == [b'v'; 40]).unwrap();
+    bytes[value] ^= 1;
+    std::fs::write(&data, &bytes).unwrap();
+    let named = format!("(file {}, offset {})", data.display(), value / 4096 * 4096);
+    // From elsewhere and from within, where the path of the command line is a short one.
+    for folder in [Path::new("/"), place.directory.path()] {
+        let path = if folder == Path::new("/") { place.database() } else { "db".into() };
+        let output = program().arg("scan").arg(&path).current_dir(folder).output().unwrap();
+        fails(&output, 3, &named);
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(told.matches("/db").count(), 1, "{told}");
     }
 }
 

@@ -79,8 +79,15 @@ fn bad_lines_are_told_or_skipped() {
             if number == 2_100 { "no tab\n".to_owned() } else { format!("{number:05}\tv\n") };
         input.extend_from_slice(line.as_bytes());
     }
-    fails(&place.run_with("import", &[], &input), 2, "line 2100");
-    assert_eq!(place.print("count", &[]), "2000\n", "whole batches before the line stay");
+    let told = place.run_with("import", &[], &input);
+    fails(&told, 2, "standard input: line 2100: there is no tab between key and value");
+    fails(&told, 2, "; what is before it is stored: 2,099 entries\n");
+    assert_eq!(place.print("count", &[]), "2099\n", "all before the line is stored");
+    let many = "bad\n".repeat(30);
+    let told = place.run_with("import", &["--skip-bad"], many.as_bytes());
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.lines().count(), 11, "{told}");
+    assert!(told.ends_with("more bad lines are counted, and not told\n"), "{told}");
     let skipped = place.run_with("import", &["--skip-bad"], &input);
     assert!(String::from_utf8_lossy(&skipped.stderr).contains("line 2100"));
     assert!(succeeded(&skipped).contains("1 bad skipped"));
@@ -146,6 +153,8 @@ fn an_export_has_its_name_when_it_is_whole() {
     assert_eq!(succeeded(&export(&["--json"])), "{\"written\":5000}\n");
     assert_eq!(std::fs::read_to_string(&target).unwrap(), lines);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+    fails(&place.run("export", &["--json"]), 2, "--format jsonl");
+    fails(&place.run("export", &["-", "--json"]), 2, "--format jsonl");
     fails(&place.run("export", &[name(&folder)]), 3, "directory");
     fails(&place.run("export", &[name(&folder.join("none/out"))]), 3, "none/out");
 }
@@ -159,7 +168,7 @@ fn one_entry_is_no_entries() {
     let told = place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3");
     assert!(String::from_utf8_lossy(&told.stderr).contains("it took 1 line along"));
     let told = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
-    fails(&told, 2, "line 1: there is no tab between key and value; stored before it: 0 entries");
+    fails(&told, 2, "line 1: there is no tab between key and value; nothing is stored");
 }
 
 #[test]

@@ -10,10 +10,13 @@ fn the_database_as_a_whole_is_told() {
     place.print("put", &["key", "value"]);
     place.print("checkpoint", &[]);
     let verified = place.print("verify", &[]);
-    assert!(verified.contains("entries") && verified.contains("findings"), "{verified}");
+    assert!(verified.contains("entries in trees") && verified.contains("findings"), "{verified}");
     assert!(place.print("verify", &["--json"]).contains("\"clean\":true"));
     let stats = place.print("stats", &[]);
     assert!(stats.contains("write amplification") && stats.contains("keyspace default"), "{stats}");
+    // Nobody takes the counters for those of the database's life.
+    assert!(stats.lines().any(|line| line == "commits, since this open"), "{stats}");
+    assert!(stats.lines().any(|line| line == "disk"), "{stats}");
     let json: serde_json::Value = serde_json::from_str(&place.print("stats", &["--json"])).unwrap();
     assert_eq!(json["keyspaces"][0]["name"], "default");
     assert!(json["background"]["oldest_pinned_seqno"].is_null());
@@ -71,7 +74,14 @@ fn the_log_is_read_and_its_damage_named() {
     assert_eq!(report["clean"], true);
     let log_bytes = report["log_bytes"].as_u64().unwrap();
     assert!(log_bytes > 500 * 50, "{report}");
-    assert!(place.print("verify", &[]).contains("log read"));
+    assert_eq!((&report["entries"], &report["log_entries"]), (&0.into(), &500.into()));
+    let told = place.print("verify", &[]);
+    let figure = |name: &str| {
+        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} is missing: {told}")).trim().to_owned()
+    };
+    assert_eq!(figure("entries in trees"), "0");
+    assert_eq!(figure("writes in the log"), "500");
     // The import closed the database, which says how far the log is durable.
     let log = place.database().join("log-0000");
     let mut bytes = std::fs::read(&log).unwrap();
@@ -84,6 +94,35 @@ fn the_log_is_read_and_its_damage_named() {
     assert_eq!(report["findings"][0]["file"], "log-0000");
     let offset = report["findings"][0]["offset"].as_u64().unwrap();
     assert!((4096..=3 * 4096 + 100).contains(&offset), "{report}");
+}
+
+#[test]
+fn what_is_lost_of_the_data_file_is_damage() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    let data = place.database().join("data");
+    let whole = std::fs::read(&data).unwrap();
+    let mut zeroed = whole.clone();
+    zeroed[..8192].fill(0);
+    for (content, file) in [(Some(zeroed), "data"), (None, "log-0000")] {
+        std::fs::remove_file(&data).unwrap();
+        if let Some(content) = content {
+            std::fs::write(&data, content).unwrap();
+        }
+        let output = place.run("verify", &["--json"]);
+        fails(&output, 1, "is damaged");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["findings"][0]["kind"], "Corrupt");
+        assert_eq!(report["findings"][0]["file"], file);
+        assert!(report["findings"][0]["offset"].is_u64(), "{report}");
+        let path = place.database().join(file);
+        let named = format!("(file {}, offset", path.display());
+        for command in [&["get", "key"][..], &["put", "key", "other"], &["delete", "key"]] {
+            fails(&place.run(command[0], &command[1..]), 3, &named);
+        }
+        std::fs::write(&data, &whole).unwrap();
+    }
+    assert_eq!(place.print("get", &["key"]), "value\n");
 }
 
 #[test]
