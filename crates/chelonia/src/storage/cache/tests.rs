@@ -8,6 +8,7 @@ use crate::base::rng::Rng;
 use crate::base::slab::OwnedSlab;
 use crate::base::sync::AtomicBool;
 use crate::storage::Storage;
+use crate::storage::cache::state::{PLACE_BYTES, SLAB_STATE_BYTES};
 
 const SLAB: u64 = SLAB_BYTES as u64;
 
@@ -225,6 +226,23 @@ fn a_lower_limit_shrinks_the_cache() {
     assert!(storage.budget().used_by(Use::Cache) <= 2 * SLAB);
     (0..400).for_each(|index| check(&extent, index));
     assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
+}
+
+#[test]
+fn a_cache_that_was_large_costs_little_and_works_as_a_small_one() {
+    let storage = storage_with(200);
+    let extent = write(&storage, 8_000);
+    (0..8_000).for_each(|index| check(&extent, index));
+    assert!(storage.cache.charge.lock().bytes() > 100 * SLAB_STATE_BYTES);
+    storage.budget().set_limit(4 * SLAB + (64 << 10));
+    eventually(|| storage.trim_memory());
+    let places = 200;
+    assert!(storage.cache.charge.lock().bytes() <= places * PLACE_BYTES + 4 * SLAB_STATE_BYTES);
+    // The clock finds what there is among the places without slabs.
+    let evicted = || storage.stats().cache.evictions;
+    let before = evicted();
+    (0..2_000).for_each(|index| check(&extent, index));
+    assert!(evicted() > before + 1_500, "{} evicted", evicted() - before);
 }
 
 #[test]
