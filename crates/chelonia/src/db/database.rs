@@ -164,6 +164,9 @@ impl Database {
         Governor::check(bytes)?;
         self.handle.storage.budget().set_limit(bytes);
         self.handle.storage.trim_memory();
+        if let Some(log) = self.handle.log.get() {
+            log.set_segment_bytes_max(self.handle.governor.log_segment_bytes());
+        }
         for keyspace in self.handle.all_keyspaces() {
             let asked = keyspace.distance.load(Ordering::Relaxed);
             let acted_on = self.handle.governor.usual_distance(asked);

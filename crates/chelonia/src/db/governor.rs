@@ -22,11 +22,13 @@ use crate::base::budget::{Budget, Use};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BATCH_BYTES_MAX, MEMORY_BYTES_MIN};
 use crate::base::sync::{Arc, AtomicU64, Ordering};
+use crate::db::settings::Internals;
 
 /// Divides the budget.
 pub struct Governor {
     budget: Arc<Budget>,
     /// Set by tests that want tiny memtables; else 0.
+    log_segment_override: Option<u64>,
     write_share_override: AtomicU64,
     /// The write share in sixteenths of the budget.
     sixteenths: AtomicU64,
@@ -78,10 +80,14 @@ impl Drop for Admission<'_> {
 
 impl Governor {
     /// Divides `budget`.
-    pub fn new(budget: Arc<Budget>, write_share: Option<u64>) -> Self {
-        let write_share_override = AtomicU64::new(write_share.unwrap_or(0));
-        let sixteenths = AtomicU64::new(SIXTEENTHS);
-        Self { budget, write_share_override, sixteenths, admitted: AtomicU64::new(0) }
+    pub fn new(budget: Arc<Budget>, internals: &Internals) -> Self {
+        Self {
+            budget,
+            log_segment_override: internals.log_segment_bytes,
+            write_share_override: AtomicU64::new(internals.write_share.unwrap_or(0)),
+            sixteenths: AtomicU64::new(SIXTEENTHS),
+            admitted: AtomicU64::new(0),
+        }
     }
 
     /// Fails with the minimum named if `bytes` is too little.
@@ -188,9 +194,10 @@ impl Governor {
         }
     }
 
-    /// The size of a full log segment.
-    pub fn log_segment_bytes(budget: u64) -> u64 {
-        (budget / 64).next_power_of_two().clamp(256 << 10, 8 << 20)
+    /// The size of the largest log segments.
+    pub fn log_segment_bytes(&self) -> u64 {
+        let usual = (self.budget.limit() / 64).next_power_of_two().clamp(256 << 10, 8 << 20);
+        self.log_segment_override.unwrap_or(usual)
     }
 }
 
@@ -202,7 +209,7 @@ mod tests {
     #[test]
     fn the_share_follows_the_work_in_steps_and_never_starves_a_batch() {
         let budget = Budget::new(1 << 30);
-        let governor = Governor::new(Arc::clone(&budget), None);
+        let governor = Governor::new(Arc::clone(&budget), &Internals::default());
         let sixteenths = || governor.write_share() / (1 << 26);
         assert_eq!(sixteenths(), 9);
         (0..10).for_each(|_| governor.adapt(1_000_000, 10));

@@ -14,7 +14,7 @@
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{SortedStream, Update};
+use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, Mutex, Weak};
 use crate::db::core::Passed;
 use crate::db::gaps::HIDDEN_MIN;
@@ -29,7 +29,22 @@ use std::ops::Bound;
 struct Cursor {
     entries: Merge<Box<dyn SortedStream + Send>>,
     // After the entries: dropped once nothing reads it.
-    _view: Arc<View>,
+    view: Arc<View>,
+}
+
+/// An entry that a cursor came to.
+enum Found {
+    Whole(Key, Value),
+    /// The value is in an extent of its own, which stays as long as the view.
+    Large(Key, LargeRef, Arc<View>),
+}
+
+impl Found {
+    fn key(&self) -> &Key {
+        match self {
+            Found::Whole(key, _) | Found::Large(key, ..) => key,
+        }
+    }
 }
 
 /// The entries of a range, from either end; see [`crate::Keyspace::range`].
@@ -93,7 +108,7 @@ impl Iter {
     }
 
     fn step(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
-        let (entry, gap) = {
+        let (found, gap) = {
             let mut state = self.state.lock();
             (self.step_within(&mut state, direction), state.gap.take())
         };
@@ -101,10 +116,18 @@ impl Iter {
         if let Some(gap) = gap {
             self.handle.learn_gap(&self.keyspace, &gap);
         }
-        entry.map(|entry| entry.map_err(|error| self.handle.told(error)))
+        let entry = match found? {
+            Ok(Found::Whole(key, value)) => Ok((key, value)),
+            Ok(Found::Large(key, large, _view)) => {
+                let value = self.handle.storage.read_large(&large);
+                value.map(|value| (key, value)).inspect_err(|_| self.state.lock().finish())
+            }
+            Err(error) => Err(error),
+        };
+        Some(entry.map_err(|error| self.handle.told(error)))
     }
 
-    fn step_within(&self, state: &mut State, direction: Direction) -> Option<Result<(Key, Value)>> {
+    fn step_within(&self, state: &mut State, direction: Direction) -> Option<Result<Found>> {
         if let Some(error) = state.failure.take() {
             state.finish();
             return Some(Err(error));
@@ -120,7 +143,7 @@ impl Iter {
     }
 
     /// The next entry from this end.
-    fn advance(&self, state: &mut State, direction: Direction) -> Result<Option<(Key, Value)>> {
+    fn advance(&self, state: &mut State, direction: Direction) -> Result<Option<Found>> {
         self.handle.health.check_read()?;
         let State { range, front, back, failure, gap, .. } = state;
         let slot = match direction {
@@ -131,12 +154,13 @@ impl Iter {
         let mut hidden = 0;
         loop {
             let cursor = match slot {
-                Some(cursor) => &mut cursor.entries,
+                Some(cursor) => cursor,
                 None => match self.open(range, direction)? {
-                    Some(cursor) => &mut slot.insert(cursor).entries,
+                    Some(cursor) => slot.insert(cursor),
                     None => return Ok(None),
                 },
             };
+            let Cursor { entries: cursor, view } = cursor;
             let Some(key) = cursor.key().filter(|key| range.contains(key)) else {
                 // The end, or the other end has been here.
                 if hidden >= HIDDEN_MIN {
@@ -144,26 +168,29 @@ impl Iter {
                 }
                 return Ok(None);
             };
-            let entry = match cursor.update() {
+            let found = match cursor.update() {
                 Update::Delete => None,
-                Update::Put(value) => Some(pair(key, value)),
+                Update::Put(value) => {
+                    let (key, value) = pair(key, value);
+                    Some(Found::Whole(key, value))
+                }
                 Update::PutLarge(large) => {
-                    let value = self.handle.storage.read_large(&large)?;
-                    Some((Key::copy_from(key), value))
+                    Some(Found::Large(Key::copy_from(key), large, Arc::clone(view)))
                 }
             };
-            if let Some((key, value)) = entry {
+            if let Some(found) = found {
+                let key = found.key();
                 if hidden >= HIDDEN_MIN {
-                    *gap = Some(split(range, direction, &key).0);
+                    *gap = Some(split(range, direction, key).0);
                 }
                 let bound = match direction {
                     Direction::Ascending => &mut range.lower,
                     Direction::Descending => &mut range.upper,
                 };
-                exclude(bound, &key);
+                exclude(bound, key);
                 // What cannot be read next is told by the next call: this entry is whole.
                 *failure = cursor.advance().err();
-                return Ok(Some((key, value)));
+                return Ok(Some(found));
             }
             hidden += 1;
             passed.count += 1;
@@ -187,7 +214,7 @@ impl Iter {
         match self.pin.view(self.keyspace.id) {
             Some(view) if !range.is_empty() => {
                 let entries = view.cursor(range, direction, at)?;
-                Ok(Some(Cursor { entries, _view: view }))
+                Ok(Some(Cursor { entries, view }))
             }
             _ => Ok(None),
         }

@@ -162,8 +162,8 @@ fn begin(
     storage: Arc<Storage>,
 ) -> Result<Arc<Core>> {
     let start = LogPosition::START;
-    let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &storage), start)?;
     let core = new_core(settings, directory, storage, FIRST_KEYSPACE, SeqNo::ZERO);
+    let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &core), start)?;
     let _ = core.log.set(log);
     core.commit.lock().tail = Some(tail);
     // The first catalog, an empty one: from now on there is a database.
@@ -171,16 +171,13 @@ fn begin(
     Ok(core)
 }
 
-fn log_options(settings: &Settings, storage: &Storage) -> LogOptions {
-    let max = Governor::log_segment_bytes(settings.memory);
+fn log_options(settings: &Settings, core: &Core) -> LogOptions {
+    let segment_bytes = settings.internals.log_segment_bytes;
     LogOptions {
-        salt: storage.salt(),
-        segment_bytes_first: settings
-            .internals
-            .log_segment_bytes
-            .unwrap_or(LOG_SEGMENT_BYTES_FIRST),
-        segment_bytes_max: settings.internals.log_segment_bytes.unwrap_or(max),
-        budget: Arc::clone(storage.budget()),
+        salt: core.storage.salt(),
+        segment_bytes_first: segment_bytes.unwrap_or(LOG_SEGMENT_BYTES_FIRST),
+        segment_bytes_max: core.governor.log_segment_bytes(),
+        budget: Arc::clone(core.storage.budget()),
     }
 }
 
@@ -222,7 +219,7 @@ fn new_core(
             change: Change::Nothing,
         }),
         health: Health::new(directory.path()),
-        governor: Governor::new(budget, settings.internals.write_share),
+        governor: Governor::new(budget, &settings.internals),
         pacer: Pacer::new(clock.clone()),
         clock,
         signals: Signals::default(),
@@ -242,7 +239,7 @@ fn open_existing(
     let mark = superblock.log;
     let core = new_core(settings, directory, storage, catalog.next_keyspace, mark.seqno);
     open_keyspaces(&core, catalog)?;
-    let options = log_options(settings, &core.storage);
+    let options = log_options(settings, &core);
     let found = survey_log(&core, directory, &options, mark)?;
     replay_log(settings, &core, directory, &options, mark, &found)?;
     Ok(core)

@@ -58,14 +58,20 @@ impl Default for Settings {
             create: true,
             threads: None,
             on_recovery: None,
-            internals: Internals {
-                directory: None,
-                stepped: false,
-                clock: Clock::real(),
-                salt: None,
-                write_share: None,
-                log_segment_bytes: None,
-            },
+            internals: Internals::default(),
+        }
+    }
+}
+
+impl Default for Internals {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            stepped: false,
+            clock: Clock::real(),
+            salt: None,
+            write_share: None,
+            log_segment_bytes: None,
         }
     }
 }

@@ -331,6 +331,12 @@ impl Log {
         self.segments.release_idle();
     }
 
+    /// The next segments have at most so many bytes (whole blocks, and not less than the first
+    /// one); larger ones are used up or removed.
+    pub fn set_segment_bytes_max(&self, bytes: u64) {
+        self.segments.set_bytes_max(bytes);
+    }
+
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> LogStats {

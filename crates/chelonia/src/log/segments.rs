@@ -34,7 +34,7 @@ use crate::base::budget::{Budget, Charge, Use};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::{Arc, AtomicBool, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
 use crate::log::slots::{slot_name, unused_slot};
 use crate::storage::io::{Access, Directory, File, OpenMode, Region};
@@ -107,8 +107,10 @@ pub struct Segments {
     // Constant after open.
     dir: Arc<dyn Directory>,
     salt: u64,
-    sizes: SegmentSizes,
+    bytes_first: u64,
     budget: Arc<Budget>,
+    // A segment that is prepared from now on is not larger than this, in bytes.
+    bytes_max: AtomicU64,
     // Set by the tail when the open segment is half full; cleared when one is prepared.
     wanted: AtomicBool,
     // Set by commits that wait for a sync; cleared when a segment was written through.
@@ -197,8 +199,9 @@ impl Segments {
         Ok(Self {
             dir,
             salt,
-            sizes,
+            bytes_first: sizes.first,
             budget,
+            bytes_max: AtomicU64::new(sizes.max),
             wanted: AtomicBool::new(false),
             syncs_expected: AtomicBool::new(false),
             preparing: Mutex::new(()),
@@ -237,7 +240,7 @@ impl Segments {
             }
             // One large segment is better than many small ones.
             let missing = (blocks - ready).saturating_add(1).saturating_mul(BLOCK_BYTES_U64);
-            self.prepare(&guard, None, missing.min(self.sizes.max))?;
+            self.prepare(&guard, None, missing)?;
         }
     }
 
@@ -260,6 +263,11 @@ impl Segments {
     pub fn unmap_retired(&self) {
         let retired = std::mem::take(&mut self.state.lock().retired);
         drop(retired);
+    }
+
+    /// See [`crate::log::Log::set_segment_bytes_max`].
+    pub fn set_bytes_max(&self, bytes: u64) {
+        self.bytes_max.store(bytes.max(self.bytes_first), Ordering::Relaxed);
     }
 
     /// Says that the open segment is half full.
@@ -322,7 +330,7 @@ impl Segments {
         self.unmap_retired();
         let keep = {
             let mut state = self.state.lock();
-            state.next_bytes = self.sizes.first;
+            state.next_bytes = self.bytes_first;
             usize::from(state.prepared.is_empty())
         };
         self.shrink_free(keep);
@@ -365,9 +373,9 @@ impl Segments {
         }
     }
 
-    /// Prepares one segment of `bytes_min` bytes or more, which continues `from` or just follows
-    /// the one before. On failure it is as if nothing had happened, but for a serial and
-    /// free files that may be gone.
+    /// Prepares one segment of `bytes_min` bytes or more, unless the limit is less, which continues
+    /// `from` or just follows the one before. On failure it is as if nothing had happened, but for
+    /// a serial and free files that may be gone.
     fn prepare(
         &self,
         _preparing: &MutexGuard<'_, ()>,
@@ -376,8 +384,9 @@ impl Segments {
     ) -> Result<()> {
         let (mut segment_header, recycled, slot, outgrown) = {
             let mut state = self.state.lock();
-            let bytes = state.next_bytes.max(bytes_min);
-            let (fit, outgrown) = take_fitting(&mut state.free, bytes);
+            let most = self.bytes_max.load(Ordering::Relaxed);
+            let bytes = state.next_bytes.max(bytes_min).min(most);
+            let (fit, outgrown) = take_fitting(&mut state.free, bytes, most);
             let blocks = fit.as_ref().map_or(bytes / BLOCK_BYTES_U64 - 1, |fit| fit.blocks);
             let slot = fit.as_ref().map_or_else(|| unused_slot(&state.slots), |fit| fit.slot);
             state.slots.insert(slot);
@@ -395,8 +404,7 @@ impl Segments {
             Ok((segment, mapped)) => {
                 let mut state = self.state.lock();
                 state.next_block = segment.end_block();
-                let doubled = segment.file_bytes().saturating_mul(2);
-                state.next_bytes = doubled.clamp(self.sizes.first, self.sizes.max);
+                state.next_bytes = segment.file_bytes().saturating_mul(2).max(self.bytes_first);
                 state.prepared.push_back((segment, mapped));
                 state.prepared_total += 1;
                 self.wanted.store(false, Ordering::Relaxed);
@@ -441,12 +449,16 @@ impl Segments {
     }
 }
 
-/// Takes the smallest free segment of at least `bytes` bytes out of `free`; if there is none, all
-/// of them have been outgrown.
-fn take_fitting(free: &mut Vec<Segment>, bytes: u64) -> (Option<Segment>, Vec<Segment>) {
-    let fitting = free.iter().enumerate().filter(|(_, segment)| segment.file_bytes() >= bytes);
+/// Takes the smallest free segment from `bytes` to `most` bytes out of `free`, and what has no
+/// place there any more: what is larger than `most`, and if none fits, all.
+fn take_fitting(free: &mut Vec<Segment>, bytes: u64, most: u64) -> (Option<Segment>, Vec<Segment>) {
+    let fits = |segment: &Segment| (bytes..=most).contains(&segment.file_bytes());
+    let fitting = free.iter().enumerate().filter(|(_, segment)| fits(segment));
     match fitting.min_by_key(|(_, segment)| segment.blocks).map(|(at, _)| at) {
-        Some(at) => (Some(free.swap_remove(at)), Vec::new()),
+        Some(at) => {
+            let fit = free.swap_remove(at);
+            (Some(fit), free.extract_if(.., |segment| segment.file_bytes() > most).collect())
+        }
         None => (None, std::mem::take(free)),
     }
 }

@@ -65,10 +65,6 @@ const WALK_STEPS: usize = 8;
 /// Keys that are refreshed under one hold of the lock, and whose lines are asked for together.
 const REFRESH_KEYS: usize = 32;
 
-/// A shard of the table serves this much of the budget at the open: so few records that doubling it
-/// is no pause.
-const SHARD_BUDGET_BYTES: u64 = 2 << 20;
-
 /// At most so many slabs wait for readers of the time before: what delays one delays the others.
 const LEAVING_MAX: u64 = 4;
 
@@ -174,8 +170,7 @@ impl RecordCache {
     /// and gives them back when the budget asks.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, salt: u64) -> Arc<Self> {
-        let shards = usize::try_from(budget.limit() / SHARD_BUDGET_BYTES).unwrap_or(usize::MAX);
-        let (table, sizes) = Table::new(shards.clamp(8, 1 << 13), budget);
+        let (table, sizes) = Table::new(budget);
         let writer =
             Writer { queue: Queue::default(), sizes, stats: RecordStats::default(), leaving: 0 };
         let cache = Arc::new(Self {

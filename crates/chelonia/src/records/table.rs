@@ -3,7 +3,8 @@
 //! ```text
 //!   hash   | 16 bits: tag | ... shard ... | ... set ... |
 //!
-//!   shard  [set][set][set] ...                 grows and shrinks by itself, by doubling
+//!   shard  [set][set][set] ...                 grows and shrinks by itself, by doubling; an
+//!                                              empty one has no sets
 //!   set    16 slots of 8 bytes, two lines      slot: 0, or tag << 48 | address of a record
 //! ```
 //!
@@ -35,8 +36,9 @@ const SLOTS: usize = 16;
 const TAG_SHIFT: u32 = 48;
 const ADDRESS_MASK: usize = (1 << TAG_SHIFT) - 1;
 
-/// Sets of a shard that has just any: a page.
-const SETS_LEAST: usize = PAGE_BYTES / size_of::<Set>();
+/// Shards: a power of two, at most 2^16. So many that doubling one is no pause, whatever the budget
+/// becomes; a shard in which there is nothing takes twelve bytes.
+const SHARDS: usize = 1 << 12;
 
 /// A shard doubles when more of its slots than this are in use, in percent.
 const FULL_PERCENT: usize = 75;
@@ -48,18 +50,25 @@ const EMPTY_PERCENT: usize = 20;
 pub(super) type Slot = AtomicPtr<u8>;
 
 /// Slots that share their two lines.
+#[derive(Default)]
 #[repr(align(128))]
 struct Set([Slot; SLOTS]);
 
-/// The sets of a shard, a power of two, in pages of their own.
-struct Sets {
-    pages: Pages,
+/// The sets of a shard, a power of two.
+enum Sets {
+    /// Less than a page.
+    Few(Box<[Set]>),
+    /// Pages of their own, which go back to the system with them.
+    Many(Pages),
 }
 
 impl Sets {
     /// Empty ones.
     fn new(count: usize) -> Self {
-        Self { pages: Pages::map(count * size_of::<Set>()) }
+        if count * size_of::<Set>() < PAGE_BYTES {
+            return Self::Few((0..count).map(|_| Set::default()).collect());
+        }
+        Self::Many(Pages::map(count * size_of::<Set>()))
     }
 }
 
@@ -68,10 +77,14 @@ impl std::ops::Deref for Sets {
 
     #[inline]
     fn deref(&self) -> &[Set] {
-        let count = self.pages.len() / size_of::<Set>();
+        let pages = match self {
+            Self::Few(sets) => return sets,
+            Self::Many(pages) => pages,
+        };
+        let count = pages.len() / size_of::<Set>();
         // SAFETY: the pages hold so many sets, are aligned to more than one, and were zeros first,
         // which are empty slots; they are written through slots only, as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), count) }
+        unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), count) }
     }
 }
 
@@ -105,7 +118,6 @@ impl Place {
 
 /// All shards.
 pub(super) struct Table {
-    /// A power of two, at most 2^16.
     shards: Box<[EpochSlot<Sets>]>,
 }
 
@@ -125,13 +137,12 @@ pub(super) enum Linked {
 }
 
 impl Table {
-    /// An empty table of `shards` shards, and what writers know of it.
-    pub fn new(shards: usize, budget: &Arc<Budget>) -> (Self, Sizes) {
-        let count = shards.next_power_of_two().min(1 << 16);
-        let shards = (0..count).map(|_| EpochSlot::empty()).collect();
-        let bytes = (count * (size_of::<EpochSlot<Sets>>() + 4)) as u64;
+    /// An empty table, and what writers know of it.
+    pub fn new(budget: &Arc<Budget>) -> (Self, Sizes) {
+        let shards = (0..SHARDS).map(|_| EpochSlot::empty()).collect();
+        let bytes = (SHARDS * (size_of::<EpochSlot<Sets>>() + size_of::<u32>())) as u64;
         let charge = budget.charge(Use::Records, bytes);
-        (Self { shards }, Sizes { used: vec![0; count].into(), charge })
+        (Self { shards }, Sizes { used: vec![0; SHARDS].into(), charge })
     }
 
     /// Asks for the lines of the set that `place` is in.
@@ -188,7 +199,7 @@ impl Table {
         let shard = place.shard_index(self);
         let mut sets = match self.shards[shard].get(guard) {
             Some(sets) => sets,
-            None => self.shards[shard].put(Self::make(SETS_LEAST, sizes), guard).0,
+            None => self.shards[shard].put(Self::make(1, sizes), guard).0,
         };
         if (sizes.used[shard] as usize + 1) * 100 > sets.len() * SLOTS * FULL_PERCENT {
             sets = self.resize(shard, 2 * sets.len(), sizes, hash_of, guard);
@@ -221,7 +232,11 @@ impl Table {
         sizes.used[shard] -= 1;
         let Some(sets) = self.shards[shard].get(guard) else { return };
         let used = sizes.used[shard] as usize;
-        if sets.len() > SETS_LEAST && used * 100 < sets.len() * SLOTS * EMPTY_PERCENT {
+        if used == 0 {
+            let bytes = size_of_val(&sets[..]) as u64;
+            self.shards[shard].clear(guard);
+            sizes.charge.resize(sizes.charge.bytes() - bytes);
+        } else if sets.len() > 1 && used * 100 < sets.len() * SLOTS * EMPTY_PERCENT {
             self.resize(shard, sets.len() / 2, sizes, hash_of, guard);
         }
     }

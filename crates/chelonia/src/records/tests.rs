@@ -190,6 +190,26 @@ fn memory_goes_back_to_whoever_asks() {
 }
 
 #[test]
+fn the_table_of_a_cache_that_was_emptied_takes_no_memory() {
+    let (budget, cache, of) = cache_of(64);
+    let empty = budget.used_by(Use::Records);
+    let mut version = 1;
+    for _ in 0..3 {
+        let keys = || (0..30_000).map(key);
+        for key in keys() {
+            fill(&cache, &of, version, &key, &[1; 50]);
+        }
+        assert!(cache.stats().records > 20_000);
+        version += 1;
+        let deleted = Batch(keys().map(|key| (key.to_vec(), None)).collect());
+        cache.refresh(&of, version, &[deleted]);
+        assert_eq!(cache.stats().records, 0);
+        let slabs = (budget.used_by(Use::Records) - empty) % SLAB;
+        assert_eq!(slabs, 0, "something besides slabs is left");
+    }
+}
+
+#[test]
 fn random_histories_agree_with_a_model_that_may_forget() {
     let mut rng = Rng::new(5);
     let (_, cache, of) = cache_of(10);

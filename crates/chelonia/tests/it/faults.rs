@@ -6,6 +6,7 @@ use crate::support::tiny_options;
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::{Database, Durability, ErrorKind, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
     let directory = FaultDirectory::new(Arc::new(memory.clone()), plan.clone())?;
@@ -191,24 +192,27 @@ fn reads_that_fail_in_maintenance_stop_no_writes() {
     }
     database.checkpoint().unwrap();
     // Scans pay for flushes, and now and then a read fails: theirs, or that of a flush.
-    let done = std::sync::atomic::AtomicBool::new(false);
+    let (done, scans) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..2_u64 {
-            let (keyspace, done) = (&keyspace, &done);
+            let (keyspace, done, scans) = (&keyspace, &done, &scans);
             scope.spawn(move || {
                 let mut number = thread;
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                while !done.load(Ordering::Relaxed) {
                     number += 2;
                     let from = key(number);
                     keyspace.range(&from[..]..).unwrap().take(5).for_each(drop);
+                    scans.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         for number in 0..100 {
             plan.fail(Fault::once(Call::Read, number % 40).on("data"));
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            while scans.load(Ordering::Relaxed) < 300 * number {
+                std::thread::yield_now();
+            }
         }
-        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.store(true, Ordering::Relaxed);
     });
     plan.heal();
     assert!(plan.failures() > 20);

@@ -5,6 +5,7 @@ use crate::support::tiny_options;
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn open(directory: Arc<dyn chelonia::internals::Directory>) -> Database {
     Database::builder("memory")
@@ -108,8 +109,10 @@ fn gets_that_race_a_drop_show_what_there_was_or_that_it_is_gone() {
         database.checkpoint().unwrap();
         keyspace.insert("changed", "new").unwrap();
         keyspace.remove("removed").unwrap();
+        let rounds = AtomicU64::new(0);
         let read = |together: bool| {
             loop {
+                rounds.fetch_add(1, Ordering::Relaxed);
                 let shown = if together {
                     keyspace.multi_get(["changed", "removed"])
                 } else {
@@ -130,7 +133,9 @@ fn gets_that_race_a_drop_show_what_there_was_or_that_it_is_gone() {
                 let read = &read;
                 scope.spawn(move || read(thread % 3 == 0));
             }
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            while rounds.load(Ordering::Relaxed) < 200 {
+                std::thread::yield_now();
+            }
             database.drop_keyspace("k").unwrap();
         });
     }

@@ -104,6 +104,33 @@ fn a_new_log_is_small_and_segments_grow_and_are_recycled() {
 }
 
 #[test]
+fn segments_that_became_too_large_go_when_they_were_used_up() {
+    let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
+    let options = options(16 << 10, 128 << 10);
+    let (mut tail, log) = create(&dir, &options);
+    let mut fill = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let end = append(&mut tail, &log, &payload(number, 1000)).unwrap();
+            if log.wants_segment() {
+                log.prepare_next().unwrap();
+            }
+            log.trim(end);
+        }
+        log.prepare_next().unwrap();
+        options.budget.used_by(Use::Log)
+    };
+    assert!(fill(0..1000) >= 128 << 10);
+    log.set_segment_bytes_max(32 << 10);
+    assert!(fill(1000..2000) <= 64 << 10);
+    assert!(log.stats().file_bytes <= 160 << 10, "{:?}", log.stats());
+    log.set_segment_bytes_max(128 << 10);
+    assert!(fill(2000..3000) >= 128 << 10);
+    // Less than the first one has is not asked for.
+    log.set_segment_bytes_max(0);
+    assert_eq!(fill(3000..4000), 32 << 10);
+}
+
+#[test]
 fn new_segments_are_written_through_only_where_commits_wait_for_syncs() {
     let plan = FaultPlan::new();
     let faulty = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan.clone()).unwrap();

@@ -61,7 +61,7 @@ pub use extent::{CachedBlock, CachedBlocks, CachedExtent};
 use extent::{LoadingFrame, Target};
 pub use frames::Heat;
 use frames::{FrameNo, Frames, PLACE_FRAMES};
-use state::{PLACE_COST, State};
+use state::State;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
@@ -314,15 +314,14 @@ impl Cache {
                 state.evict(wanted, &self.frames, self.budget.split());
             }
         }
-        let places = state.counts().places;
+        let bytes = state.heap_bytes();
         drop(state);
         drop(leaving);
-        self.count_places(places);
+        self.count_bytes(bytes);
         self.state.lock()
     }
 
-    fn count_places(&self, places: usize) {
-        let bytes = places as u64 * PLACE_COST;
+    fn count_bytes(&self, bytes: u64) {
         let mut charge = self.charge.lock();
         if charge.bytes() != bytes {
             charge.resize(bytes);
@@ -345,11 +344,11 @@ impl Cache {
     fn release(&self, retired: &[FrameNo]) {
         let mut state = self.state.lock();
         let leaving = state.release(retired, &self.frames);
-        let places = state.counts().places;
+        let bytes = state.heap_bytes();
         drop(state);
         if !leaving.is_empty() {
             drop(leaving);
-            self.count_places(places);
+            self.count_bytes(bytes);
         }
     }
 }
@@ -372,11 +371,11 @@ impl Reclaim for Cache {
                 None
             };
             let retired = state.take_retired();
-            let counts = state.counts();
+            let (counts, bytes) = (state.counts(), state.heap_bytes());
             let done = state.withdrawn > before;
             drop(state);
             drop(leaving);
-            self.count_places(counts.places);
+            self.count_bytes(bytes);
             self.retire(retired, &guard);
             if done {
                 return Reclaimed::Now;

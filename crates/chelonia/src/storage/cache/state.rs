@@ -26,8 +26,11 @@ pub(super) fn ghost_of(slot: &AtomicU32) -> u64 {
     identity([std::ptr::from_ref(slot).addr() as u64, 0, 0])
 }
 
-/// The heap bytes that a place costs here and in `Frames`, for the budget.
-pub(super) const PLACE_COST: u64 = (size_of::<Place>() + PLACE_FRAMES + 8) as u64;
+/// The heap bytes that a place costs here and in `Frames` as long as the cache is there.
+pub(super) const PLACE_BYTES: u64 = (size_of::<Place>() + PLACE_FRAMES + 8) as u64;
+
+/// The heap bytes that a place costs as long as it has a slab.
+pub(super) const SLAB_STATE_BYTES: u64 = (PLACE_FRAMES * size_of::<Frame>()) as u64;
 
 /// At most so many places are drained at a time: what delays one (a reader of the time before)
 /// delays the others too.
@@ -50,7 +53,8 @@ enum Frame {
 /// A slab cut into frames.
 struct Place {
     slab: Option<OwnedSlab>,
-    frames: [Frame; PLACE_FRAMES],
+    /// None without a slab.
+    frames: Box<[Frame]>,
     /// A bit for each free frame; 0 without a slab.
     free: u64,
     /// In `State::with_free`, perhaps without reason.
@@ -94,6 +98,11 @@ impl State {
         self.counts
     }
 
+    /// The heap bytes of all this and of `Frames`, for the budget.
+    pub(super) fn heap_bytes(&self) -> u64 {
+        self.places.len() as u64 * PLACE_BYTES + self.counts.places as u64 * SLAB_STATE_BYTES
+    }
+
     /// Frames that are free or about to be.
     pub(super) fn spare(&self) -> usize {
         self.counts.free + self.counts.limbo
@@ -131,7 +140,7 @@ impl State {
             None if self.places.len() < PLACES_MAX => {
                 self.places.push(Place {
                     slab: None,
-                    frames: std::array::from_fn(|_| Frame::Free),
+                    frames: Box::default(),
                     free: 0,
                     listed: false,
                     draining: false,
@@ -143,6 +152,7 @@ impl State {
         frames.set_memory(number, slab.as_ptr());
         let place = &mut self.places[number];
         (place.slab, place.free) = (Some(slab), u64::MAX);
+        place.frames = (0..PLACE_FRAMES).map(|_| Frame::Free).collect();
         self.counts.places += 1;
         self.counts.free += PLACE_FRAMES;
         self.list(number);
@@ -197,8 +207,12 @@ impl State {
                 self.hand = 0;
             }
             let frame = self.hand;
-            self.hand += 1;
             let (place, within) = place_of(frame);
+            if self.places[place].slab.is_none() {
+                self.hand = frame_number(place, PLACE_FRAMES - 1) + 1;
+                continue;
+            }
+            self.hand += 1;
             let cached = matches!(self.places[place].frames[within], Frame::Cached { .. });
             if cached && frames.cool(frame) {
                 self.take_away_for_room(frame, split);
@@ -338,6 +352,7 @@ impl State {
             return None;
         }
         (place.draining, place.free) = (false, 0);
+        place.frames = Box::default();
         let slab = place.slab.take();
         frames.set_memory(number, std::ptr::null_mut());
         self.vacant.push(number);

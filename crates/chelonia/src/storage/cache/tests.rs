@@ -8,6 +8,7 @@ use crate::base::rng::Rng;
 use crate::base::slab::OwnedSlab;
 use crate::base::sync::AtomicBool;
 use crate::storage::Storage;
+use crate::storage::cache::state::{PLACE_BYTES, SLAB_STATE_BYTES};
 
 const SLAB: u64 = SLAB_BYTES as u64;
 
@@ -161,7 +162,9 @@ fn indexes_survive_a_scan_of_data() {
 
 /// Repeats until `done`: other tests pin epochs meanwhile, which delays the end of limbo.
 fn eventually(mut done: impl FnMut() -> bool) {
-    assert!((0..100_000).any(|_| {
+    assert!((0..1_000_000).any(|_| {
+        // Moves the epoch on, and runs what waits for that.
+        epoch::pin().flush();
         std::thread::yield_now();
         done()
     }));
@@ -225,6 +228,25 @@ fn a_lower_limit_shrinks_the_cache() {
     assert!(storage.budget().used_by(Use::Cache) <= 2 * SLAB);
     (0..400).for_each(|index| check(&extent, index));
     assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
+}
+
+#[test]
+fn a_cache_that_was_large_costs_little_and_works_as_a_small_one() {
+    let storage = storage_with(200);
+    let extent = write(&storage, 8_000);
+    (0..8_000).for_each(|index| check(&extent, index));
+    assert!(storage.cache.charge.lock().bytes() > 100 * SLAB_STATE_BYTES);
+    storage.budget().set_limit(4 * SLAB + (256 << 10));
+    eventually(|| storage.trim_memory());
+    let places = 200;
+    assert!(storage.cache.charge.lock().bytes() <= places * PLACE_BYTES + 4 * SLAB_STATE_BYTES);
+    // The clock finds what there is among the places without slabs.
+    let evicted = || storage.stats().cache.evictions;
+    let before = evicted();
+    eventually(|| {
+        (0..2_000).for_each(|index| check(&extent, index));
+        evicted() > before + 1_500
+    });
 }
 
 #[test]
@@ -305,5 +327,5 @@ fn readers_always_see_the_block_they_asked_for() {
     drop(shared);
     let budget = Arc::clone(storage.budget());
     drop(storage);
-    assert_eq!(budget.used(), 0);
+    eventually(|| budget.used() == 0);
 }
