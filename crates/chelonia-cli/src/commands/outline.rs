@@ -1,10 +1,10 @@
 //! The text of a dump as JSON, an object a line of it.
 //!
 //! ```text
-//!   superblock                           {"kind":"superblock","depth":0,"salt":..,"log":{..},..}
-//!     Superblock { .. }
-//!   catalog Some([6..7))                 {"kind":"catalog","depth":0,"extent":{..}}
-//!   keyspace 1 "default": Options { .. } {"kind":"keyspace","depth":0,"id":1,"options":{..},..}
+//!   superblock generation 14, ..         {"kind":"superblock","depth":0,"generation":14,..}
+//!     catalog [6..7) generation 4, ..    {"kind":"catalog","depth":1,"extent":{..},..}
+//!     log replayed from lsn 36864 ..     {"kind":"log","depth":1,"lsn":36864,..}
+//!   keyspace 1 "default": engine ..      {"kind":"keyspace","depth":0,"id":1,"options":{..},..}
 //!     in the log only: about 2 keys      {"kind":"memtable","depth":1,"keys_estimate":2}
 //!     node [2..3) height 1, 4 pivots, .. {"kind":"node","depth":1,"extent":{..},"height":1,..}
 //!       segment [4..9) from "a": ..      {"kind":"segment","depth":2,"extent":{..},"key":"a",..}
@@ -28,16 +28,15 @@ use std::io::{self, Write};
 pub struct Outline<W> {
     out: W,
     form: Form,
-    /// The beginning of a line, or of the superblock.
+    /// The beginning of a line.
     text: String,
-    in_superblock: bool,
     error: Option<io::Error>,
 }
 
 impl<W: Write> Outline<W> {
     /// Writes to `out`, keys in this form.
     pub fn new(out: W, form: Form) -> Self {
-        Self { out, form, text: String::new(), in_superblock: false, error: None }
+        Self { out, form, text: String::new(), error: None }
     }
 
     /// Writes the last line, should it have no end, and gives the output back.
@@ -49,20 +48,7 @@ impl<W: Write> Outline<W> {
     }
 
     fn end_line(&mut self) -> fmt::Result {
-        // The superblock takes several lines; the last one is not indented.
-        if self.in_superblock && !self.text.ends_with("\n}") {
-            self.text.push('\n');
-            return Ok(());
-        }
         let line = std::mem::take(&mut self.text);
-        if std::mem::take(&mut self.in_superblock) {
-            let object = superblock(&line).unwrap_or_else(|| plain(&line));
-            return self.write(&object);
-        }
-        if line == "superblock" {
-            self.in_superblock = true;
-            return Ok(());
-        }
         let object = object_of(&line, self.form).unwrap_or_else(|| plain(&line));
         self.write(&object)
     }
@@ -106,14 +92,6 @@ fn depth_of(line: &str) -> usize {
     line.bytes().take_while(|byte| *byte == b' ').count() / 2
 }
 
-fn superblock(text: &str) -> Option<Map<String, Value>> {
-    let mut scan = Scan { rest: text };
-    let Value::Object(fields) = scan.debug()? else { return None };
-    let mut object = object("superblock", 0);
-    object.extend(fields);
-    scan.end(object)
-}
-
 /// The object for a line; none if it is no line that is known.
 fn object_of(line: &str, form: Form) -> Option<Map<String, Value>> {
     let mut scan = Scan { rest: line.trim_start_matches(' ') };
@@ -123,13 +101,31 @@ fn object_of(line: &str, form: Form) -> Option<Map<String, Value>> {
     let mut object = object(kind, depth_of(line));
     let mut set = |name: &str, value: Value| object.insert(name.to_owned(), value);
     match kind {
+        "superblock" => {
+            set("generation", scan.after(" generation ")?.number()?);
+            set("opens", scan.after(", opened for writing ")?.number()?);
+            set("file_blocks", scan.after(" times, at least ")?.number()?);
+            set("salt", scan.after(" blocks in the file, salt ")?.number()?);
+        }
         "catalog" => {
-            set("extent", scan.after(" ")?.debug()?);
+            let is_there = scan.after(" none").is_none();
+            set("extent", if is_there { scan.after(" ")?.extent()? } else { Value::Null });
+            if is_there {
+                set("generation", scan.after(" generation ")?.number()?);
+                set("bytes", scan.after(", ")?.number()?);
+                scan.after(" bytes")?;
+            }
+        }
+        "log" => {
+            set("lsn", scan.after(" replayed from lsn ")?.number()?);
+            set("seqno", scan.after(" behind seqno ")?.number()?);
+            set("chain", scan.after(", chain ")?.number()?);
+            set("durable", scan.after(", known to be durable up to lsn ")?.number()?);
         }
         "keyspace" => {
             set("id", scan.after(" ")?.number()?);
             set("name", Value::from(scan.after(" ")?.string()?));
-            set("options", scan.after(": ")?.debug()?);
+            set("options", options(scan.after(": ")?)?);
         }
         "in" => {
             set("kind", json!("memtable"));
@@ -173,6 +169,18 @@ fn key(scan: &mut Scan<'_>, form: Form, object: &mut Map<String, Value>) -> Opti
     Some(())
 }
 
+/// `engine turtle, filter bloom of 16 bits a key, leaf size automatic, ..`
+fn options(scan: &mut Scan<'_>) -> Option<Value> {
+    Some(json!({
+        "engine": scan.after("engine ")?.word()?,
+        "filter": scan.after(", filter ")?.word()?,
+        "filter_bits_per_key": scan.after(" of ")?.number()?,
+        "leaf_bytes": scan.after(" bits a key, leaf size ")?.size()?,
+        "pivots_max": scan.after(", at most ")?.number()?,
+        "checkpoint_distance": scan.after(" pivots, checkpoint distance ")?.size()?,
+    }))
+}
+
 /// `7 entries (0 tombstones), 99 bytes`
 fn totals(scan: &mut Scan<'_>, object: &mut Map<String, Value>) -> Option<()> {
     for (name, after) in
@@ -196,12 +204,6 @@ impl<'a> Scan<'a> {
         Some(self)
     }
 
-    /// Passes over blanks and breaks, then over `text`, if it is next.
-    fn eat(&mut self, text: &str) -> bool {
-        self.rest = self.rest.trim_start();
-        self.after(text).is_some()
-    }
-
     /// What was found, if nothing is left.
     fn end<T>(self, found: T) -> Option<T> {
         self.rest.is_empty().then_some(found)
@@ -217,6 +219,20 @@ impl<'a> Scan<'a> {
     fn number(&mut self) -> Option<Value> {
         let number: u64 = self.take_while(|character| character.is_ascii_digit())?.parse().ok()?;
         Some(Value::from(number))
+    }
+
+    fn word(&mut self) -> Option<&'a str> {
+        self.take_while(|character| character.is_ascii_alphanumeric())
+    }
+
+    /// `512 bytes`, or `automatic`, which is null
+    fn size(&mut self) -> Option<Value> {
+        if self.after("automatic").is_some() {
+            return Some(Value::Null);
+        }
+        let bytes = self.number()?;
+        self.after(" bytes")?;
+        Some(bytes)
     }
 
     /// `[2..3)`
@@ -282,47 +298,6 @@ impl<'a> Scan<'a> {
         }
         Some(text)
     }
-
-    /// A value as `Debug` writes it: `Name { field: value, .. }` is an object, `Some(x)` and other
-    /// wrappers are what they hold, `None` is null, another name is itself in lower case.
-    fn debug(&mut self) -> Option<Value> {
-        self.rest = self.rest.trim_start();
-        match self.rest.chars().next()? {
-            '[' => self.extent(),
-            '"' => self.string().map(Value::from),
-            '0'..='9' => self.number(),
-            _ => {
-                let name = self.take_while(|it| it.is_ascii_alphanumeric() || it == '_')?;
-                if self.rest.starts_with('(') {
-                    self.after("(")?;
-                    let held = self.debug()?;
-                    self.eat(",");
-                    return self.eat(")").then_some(held);
-                }
-                if self.rest.starts_with(" {") {
-                    self.after(" {")?;
-                    return self.fields();
-                }
-                Some(match name {
-                    "None" => Value::Null,
-                    "true" | "false" => json!(name == "true"),
-                    _ => Value::from(name.to_ascii_lowercase()),
-                })
-            }
-        }
-    }
-
-    /// `field: value, ..}`
-    fn fields(&mut self) -> Option<Value> {
-        let mut fields = Map::new();
-        while !self.eat("}") {
-            let name = self.take_while(|it| it.is_ascii_alphanumeric() || it == '_')?;
-            let value = self.after(":")?.debug()?;
-            fields.insert(name.to_owned(), value);
-            self.eat(",");
-        }
-        Some(Value::Object(fields))
-    }
 }
 
 #[cfg(test)]
@@ -340,37 +315,39 @@ mod tests {
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    const DUMP: &str = r#"superblock
-  Superblock {
-    salt: 7,
-    catalog: Some(
-        Location {
-            extent: [6..7),
-            generation: Generation(4),
-        },
-    ),
-    none: None,
-}
-catalog Some([6..7))
-keyspace 1 "a\"\u{85}\n": Options { engine: Turtle, filter: None, is_fixed: true }
-  in the log only: about 2 keys
-  node empty height 1, 4 pivots, 0 levels
-    segment [4..9) from "\"a\\\'\x00b": 3 entries (1 tombstones), 99 bytes, shared
-    segment [4..9) from "\xff"...: 3 entries (1 tombstones), 99 bytes
-    pivot "": 0 entries (0 tombstones), 0 bytes waiting
-      leaf [9..12) 7 entries (0 tombstones), 5 bytes
-    something else
-"#;
+    const DUMP: &str = concat!(
+        "superblock generation 5, opened for writing 2 times, at least 9 ",
+        "blocks in the file, salt 7\n",
+        "  catalog [6..7) generation 4, 46 bytes\n",
+        "  catalog none\n",
+        "  log replayed from lsn 36864 behind seqno 3, chain 8, known to ",
+        "be durable up to lsn 49198\n",
+        "keyspace 1 \"a\\\"\\u{85}\\n\": engine turtle, filter bloom of 16 bits ",
+        "a key, leaf size automatic, at most 64 pivots, checkpoint ",
+        "distance 512 bytes\n",
+        "  in the log only: about 2 keys\n",
+        "  node empty height 1, 4 pivots, 0 levels\n",
+        "    segment [4..9) from \"\\\"a\\\\\\'\\x00b\": 3 entries (1 tombstones), ",
+        "99 bytes, shared\n",
+        "    segment [4..9) from \"\\xff\"...: 3 entries (1 tombstones), 99 bytes\n",
+        "    pivot \"\": 0 entries (0 tombstones), 0 bytes waiting\n",
+        "      leaf [9..12) 7 entries (0 tombstones), 5 bytes\n",
+        "    something else\n",
+    );
 
     #[test]
     fn every_line_is_an_object() {
         let extent = |first: u32, end: u32| json!({ "first_block": first, "end_block": end });
-        let location = json!({ "extent": extent(6, 7), "generation": 4 });
-        let options = json!({ "engine": "turtle", "filter": null, "is_fixed": true });
+        let options = json!({ "engine": "turtle", "filter": "bloom", "filter_bits_per_key": 16,
+                              "leaf_bytes": null, "pivots_max": 64, "checkpoint_distance": 512 });
         let expected = [
-            json!({ "kind": "superblock", "depth": 0, "salt": 7, "catalog": location,
-                    "none": null }),
-            json!({ "kind": "catalog", "depth": 0, "extent": extent(6, 7) }),
+            json!({ "kind": "superblock", "depth": 0, "generation": 5, "opens": 2,
+                    "file_blocks": 9, "salt": 7 }),
+            json!({ "kind": "catalog", "depth": 1, "extent": extent(6, 7), "generation": 4,
+                    "bytes": 46 }),
+            json!({ "kind": "catalog", "depth": 1, "extent": null }),
+            json!({ "kind": "log", "depth": 1, "lsn": 36864, "seqno": 3, "chain": 8,
+                    "durable": 49198 }),
             json!({ "kind": "keyspace", "depth": 0, "id": 1, "name": "a\"\u{85}\n",
                     "options": options }),
             json!({ "kind": "memtable", "depth": 1, "keys_estimate": 2 }),
@@ -389,7 +366,7 @@ keyspace 1 "a\"\u{85}\n": Options { engine: Turtle, filter: None, is_fixed: true
             json!({ "kind": "text", "depth": 2, "text": "something else" }),
         ];
         assert_eq!(outlined(DUMP, Form::Text), expected);
-        assert_eq!(outlined(DUMP, Form::Hex)[5]["key_hex"], "22615c270062");
+        assert_eq!(outlined(DUMP, Form::Hex)[7]["key_hex"], "22615c270062");
     }
 
     #[test]
@@ -399,6 +376,6 @@ keyspace 1 "a\"\u{85}\n": Options { engine: Turtle, filter: None, is_fixed: true
                 assert!(line["kind"].is_string() && line["depth"].is_u64(), "{line}");
             }
         }
-        assert_eq!(outlined("catalog Some([6..", Form::Text)[0]["kind"], "text");
+        assert_eq!(outlined("catalog [6..", Form::Text)[0]["kind"], "text");
     }
 }

@@ -3,6 +3,8 @@
 use crate::base::error::{Error, Result};
 use crate::db::background::LogProgress;
 use crate::db::core::Core;
+use crate::db::options::StoredOptions;
+use crate::storage::data_file::superblock::{CatalogLocation, FIRST_BLOCK, LogMark, Superblock};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ impl Core {
     }
 
     fn unreachable_blocks_now(&self) -> Result<u64> {
-        let mut reachable = crate::storage::data_file::superblock::FIRST_BLOCK;
+        let mut reachable = FIRST_BLOCK;
         reachable += self.storage.catalog_extent().map_or(0, |extent| u64::from(extent.blocks));
         reachable += self.storage.spare_extent().map_or(0, |extent| u64::from(extent.blocks));
         for keyspace in self.all_keyspaces() {
@@ -44,19 +46,17 @@ impl Core {
             .ok_or_else(|| Error::internal("more blocks are referred to than are in use"))
     }
 
-    /// Writes what the database is made of as text: superblock, catalog, every keyspace's
-    /// structure.
+    /// Writes what the database is made of as text, a fact a line: superblock, every keyspace's
+    /// structure. What belongs to a line is indented below it.
     pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
-        let superblock = self.storage.superblock();
         let told = |written: std::fmt::Result| {
             written.map_err(|_| Error::invalid("the dump could not be written"))
         };
-        told(writeln!(out, "superblock\n  {superblock:#?}"))?;
-        told(writeln!(out, "catalog {:?}", self.storage.catalog_extent()))?;
+        told(superblock(&self.storage.superblock(), out))?;
         for keyspace in self.all_keyspaces() {
             let view = keyspace.current_view();
-            let (name, id) = (&keyspace.name, keyspace.id);
-            told(writeln!(out, "keyspace {id} {name:?}: {:?}", keyspace.stored_options()))?;
+            told(write!(out, "keyspace {} {:?}: ", keyspace.id, keyspace.name))?;
+            told(options(&keyspace.stored_options(), out))?;
             let entries: u64 =
                 view.buffers.iter().map(|buffer| buffer.memtable.len_estimate()).sum();
             told(writeln!(out, "  in the log only: about {entries} keys"))?;
@@ -72,4 +72,31 @@ impl Core {
         self.log_tick(&mut progress)?;
         self.log_tick(&mut progress)
     }
+}
+
+fn superblock(superblock: &Superblock, out: &mut dyn Write) -> std::fmt::Result {
+    let Superblock { salt, generation, opens, catalog, log, file_blocks } = superblock;
+    write!(out, "superblock generation {generation}, opened for writing {opens} times, ")?;
+    writeln!(out, "at least {file_blocks} blocks in the file, salt {salt}")?;
+    match catalog {
+        Some(CatalogLocation { extent, generation, bytes }) => {
+            writeln!(out, "  catalog {extent:?} generation {generation}, {bytes} bytes")?;
+        }
+        None => writeln!(out, "  catalog none")?,
+    }
+    let LogMark { lsn, chain, durable, seqno } = log;
+    write!(out, "  log replayed from lsn {lsn} behind seqno {seqno}, chain {chain}, ")?;
+    writeln!(out, "known to be durable up to lsn {durable}")
+}
+
+fn options(options: &StoredOptions, out: &mut dyn Write) -> std::fmt::Result {
+    let size = |bytes: Option<u64>| {
+        bytes.map_or_else(|| "automatic".to_owned(), |bytes| format!("{bytes} bytes"))
+    };
+    let StoredOptions { engine, filter, filter_bits_per_key, pivots_max, .. } = options;
+    let kinds = format!("engine {engine:?}, filter {filter:?}").to_ascii_lowercase();
+    let leaf = size(options.leaf_bytes.map(u64::from));
+    let distance = size(options.checkpoint_distance);
+    write!(out, "{kinds} of {filter_bits_per_key} bits a key, leaf size {leaf}, ")?;
+    writeln!(out, "at most {pivots_max} pivots, checkpoint distance {distance}")
 }
