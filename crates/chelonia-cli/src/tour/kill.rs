@@ -16,6 +16,7 @@ use super::open;
 use super::report::{Report, Row, Stopwatch};
 use crate::arguments::TourWriter;
 use crate::failure::{Context, Failure, Result};
+use crate::output::counted;
 use chelonia::{Database, KeyspaceOptions, limits};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -156,7 +157,11 @@ pub fn kill_and_recover(home: &Home, memory: u64, enough: u64, report: &mut Repo
     }
     let unacknowledged = counts[0] - told;
     report.add(Row::new("acknowledged writes found", told, 0, watch))?;
-    report.say(format!("  every acknowledged write is there, and {unacknowledged} on the way"))?;
+    let more = match unacknowledged {
+        0 => "no other".to_owned(),
+        count => format!("{} not acknowledged yet", counted(count, "other", "others")),
+    };
+    report.say(format!("  every acknowledged write is there, and {more}"))?;
     super::verify(&database, report)?;
     Ok(database.close()?)
 }

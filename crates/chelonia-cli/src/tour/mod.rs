@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | store files, read them back, scan both ways | `files.rs` |
 //! | change them under a snapshot, checkpoint, reopen, verify | `snapshot.rs` |
-//! | one update stream at two checkpoint distances | `dial.rs` |
+//! | updates and reads at three checkpoint distances | `dial.rs` |
 //! | a writer process is killed in mid-write; recovery | `kill.rs` |
 //! | the table at the end, and what to try next | `report.rs`, `next.rs` |
 //!

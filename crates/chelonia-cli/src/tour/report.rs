@@ -39,13 +39,16 @@ pub struct Row {
     pub time: Duration,
     /// (data and log bytes written) / (bytes of keys and values), where it was measured.
     pub write_amplification: Option<f64>,
+    /// Blocks that an operation had to read from the device, where it was measured.
+    pub blocks_read: Option<f64>,
 }
 
 impl Row {
     /// `count` operations in the time of `watch`.
     pub fn new(what: impl Into<String>, count: u64, bytes: u64, watch: Stopwatch) -> Self {
         let time = watch.elapsed();
-        Self { what: what.into(), count, bytes, time, write_amplification: None }
+        let what = what.into();
+        Self { what, count, bytes, time, write_amplification: None, blocks_read: None }
     }
 
     /// Operations a second; a single one, or none, is no rate.
@@ -62,10 +65,6 @@ impl Row {
         if self.bytes == 0 { String::new() } else { bytes(self.bytes) }
     }
 
-    fn amplification(&self) -> String {
-        self.write_amplification.map_or_else(String::new, |factor| format!("{factor:.2}"))
-    }
-
     fn json(&self) -> Value {
         json!({
             "what": self.what,
@@ -74,8 +73,13 @@ impl Row {
             "seconds": self.time.as_secs_f64(),
             "operations_per_second": self.per_second(),
             "write_amplification": self.write_amplification,
+            "blocks_read_per_operation": self.blocks_read,
         })
     }
+}
+
+fn ratio(number: Option<f64>) -> String {
+    number.map_or_else(String::new, |number| format!("{number:.2}"))
 }
 
 /// Collects rows and speaks to the user.
@@ -111,6 +115,9 @@ impl Report {
         if let Some(factor) = row.write_amplification {
             line.push_str(&format!(", write amplification {factor:.2}"));
         }
+        if let Some(blocks) = row.blocks_read {
+            line.push_str(&format!(", {blocks:.2} blocks read for each"));
+        }
         self.rows.push(row);
         self.say(line)
     }
@@ -143,6 +150,7 @@ impl Report {
             ("seconds", Align::Right),
             ("per second", Align::Right),
             ("write amp.", Align::Right),
+            ("blocks read", Align::Right),
         ]);
         for row in &self.rows {
             table.row([
@@ -151,7 +159,8 @@ impl Report {
                 row.size(),
                 format!("{:.2}", row.time.as_secs_f64()),
                 row.per_second().map_or_else(String::new, grouped),
-                row.amplification(),
+                ratio(row.write_amplification),
+                ratio(row.blocks_read),
             ]);
         }
         writeln!(self.out)?;

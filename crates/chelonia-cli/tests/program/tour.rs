@@ -34,7 +34,15 @@ fn the_tour_runs_on_a_small_folder() {
     let count: u64 = succeeded(&count.unwrap()).trim().parse().unwrap();
     assert!(count >= 200, "{count}");
     let json: serde_json::Value = serde_json::from_str(&succeeded(&run(&["--json"]))).unwrap();
-    assert!(json["steps"].as_array().unwrap().len() > 10);
+    let steps = json["steps"].as_array().unwrap();
+    assert!(steps.len() > 10);
+    // The dial shows what writes cost at each setting, and what reads do.
+    for (what, cost) in [("updates", "write_amplification"), ("gets", "blocks_read_per_operation")]
+    {
+        let name = format!("{what}, checkpoint distance ");
+        let at = steps.iter().filter(|step| step["what"].as_str().unwrap().starts_with(&name));
+        assert_eq!(at.filter(|step| step[cost].is_f64()).count(), 3, "{what}");
+    }
     let empty = place.file("empty");
     std::fs::create_dir(&empty).unwrap();
     fails(&program().args(["tour", name(&empty)]).output().unwrap(), 2, "no files");
