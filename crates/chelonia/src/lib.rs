@@ -26,15 +26,17 @@
 //!
 //! # Durability
 //!
-//! By default a commit survives the death of the process when its call returns, and a power cut at
-//! most 100 ms later ([`Durability::Process`]). [`Durability::Sync`] makes it survive a power cut
-//! at once. Whatever happens, what is left is a prefix of the commits, and batches are whole.
+//! By default a commit survives the death of the process when its call returns, and a power cut as
+//! soon as it is synced: in the background a sync begins at most 100 ms after the write, so a power
+//! cut may take the commits of the last 100 ms and of the time that one sync takes
+//! ([`Durability::Process`]). [`Durability::Sync`] makes a commit survive a power cut when its call
+//! returns. Whatever happens, what is left is a prefix of the commits, and batches are whole.
 //!
 //! # Memory
 //!
 //! [`DatabaseBuilder::memory`] is the one number to set, and it covers everything that the database
-//! keeps in memory. Within it, [`Keyspace::set_checkpoint_distance`] turns the dial between writes
-//! and reads while the database runs.
+//! keeps in memory. The dial between writes and reads, the checkpoint distance, follows from it;
+//! [`Keyspace::set_checkpoint_distance`] turns it by hand while the database runs.
 //!
 //! # Errors
 //!

@@ -11,8 +11,9 @@ use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX, BITS_PER_KE
 pub enum Durability {
     /// Visible to everyone in this process. May be lost if the process dies.
     Memory,
-    /// Survives the death of the process. A power cut may lose the last moments: the log is synced
-    /// in the background, at most 100 ms behind. What is left is always a prefix of the commits.
+    /// Survives the death of the process. A power cut may lose the last moments: a sync of the log
+    /// begins in the background at most 100 ms after the write, so what is lost at most are the
+    /// commits of that and of the time of one sync. What is left is always a prefix of the commits.
     #[default]
     Process,
     /// Survives a power cut: the log was synced before the call returned.
