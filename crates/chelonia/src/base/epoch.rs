@@ -9,7 +9,7 @@
 
 #![expect(unsafe_code, reason = "an island: the one place that dereferences epoch pointers")]
 
-use crate::base::sync::Ordering;
+use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crossbeam_epoch::{Atomic, Owned, Shared};
 use std::ops::Deref;
 
@@ -85,6 +85,24 @@ impl<T: Send + Sync + 'static> Drop for EpochCell<T> {
 pub fn collect() {
     for _ in 0..3 {
         pin().flush();
+    }
+}
+
+/// Waits until what was taken out before is dropped, as long as guards of the time allow that soon:
+/// a thread may have lost its processor while it held one.
+pub fn settle() {
+    const TRIES_MAX: u32 = 10_000;
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    pin().defer({
+        let is_dropped = Arc::clone(&is_dropped);
+        move || is_dropped.store(true, Ordering::Release)
+    });
+    for _ in 0..TRIES_MAX {
+        collect();
+        if is_dropped.load(Ordering::Acquire) {
+            return;
+        }
+        std::thread::yield_now();
     }
 }
 

@@ -11,6 +11,7 @@
 //! them. A full device is such a failure: the memtable stays readable, and the drain is tried again
 //! when somebody made room.
 
+use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::stream::SortedUpdates;
@@ -181,7 +182,11 @@ impl Core {
         let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed) > 0;
         let drained = match drain() {
             Err(error) if error.is_passing() && undurable() => match self.checkpoint_now() {
-                Ok(()) => drain(),
+                Ok(()) => {
+                    // What it freed comes free when no reader is on the way through it.
+                    epoch::settle();
+                    drain()
+                }
                 Err(failed) if failed.is_passing() => Err(error),
                 Err(failed) => Err(failed),
             },
