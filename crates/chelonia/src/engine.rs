@@ -24,11 +24,11 @@
 //! 4. After an error from absorb or maintain the newest version is the one before the call, and
 //!    what the call allocated has been given back.
 
-use crate::base::bytes::Value;
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
+pub use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
@@ -94,15 +94,6 @@ pub trait Version: Send + Sync {
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.
     fn verify(&self, report: &mut dyn VerifyReport) -> Result<()>;
-}
-
-/// What a lookup in a version found: never a tombstone.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// The value.
-    Value(Value),
-    /// A large value, still to be read.
-    Large(LargeRef),
 }
 
 /// What a lookup in a version gave.

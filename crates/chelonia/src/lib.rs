@@ -66,6 +66,7 @@ mod merge;
 mod records;
 mod run;
 mod storage;
+mod structure;
 
 pub use base::bytes::{Key, Value};
 pub use base::error::{Error, ErrorKind, Result};

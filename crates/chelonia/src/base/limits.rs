@@ -53,3 +53,9 @@ const _: () = assert!(BLOCK_BYTES.is_multiple_of(SECTOR_BYTES));
 const _: () = assert!(LARGE_VALUE_BYTES_MIN < VALUE_BYTES_MAX);
 const _: () = assert!((BATCH_BYTES_MAX as u64) * 4 <= MEMORY_BYTES_MIN);
 const _: () = assert!(MEMORY_BYTES_MIN <= MEMORY_BYTES_DEFAULT);
+
+/// The least ratio between the sizes of the last two levels of an LSM-tree.
+pub const SIZE_RATIO_MIN: u32 = 2;
+
+/// The largest of these ratios.
+pub const SIZE_RATIO_MAX: u32 = 32;

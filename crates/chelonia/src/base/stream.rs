@@ -2,6 +2,7 @@
 //!
 //! Memtables, runs and merges all speak [`SortedStream`]; none of them knows the others.
 
+use crate::base::bytes::Value;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
@@ -81,6 +82,15 @@ impl Update<'_> {
     pub fn is_delete(&self) -> bool {
         matches!(self, Update::Delete)
     }
+}
+
+/// What a lookup found of a key that has a value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// The value.
+    Value(Value),
+    /// A large value, still to be read.
+    Large(LargeRef),
 }
 
 /// Entries in key order (ascending or descending, as the stream was made), each key once.

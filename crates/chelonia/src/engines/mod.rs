@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::filters::FilterKind;
 use crate::storage::Storage;
 
+mod autumn;
 pub mod turtle;
 
 /// How a keyspace keeps its durable data.

@@ -28,6 +28,10 @@ use crate::base::keys::{Direction, head64};
 use crate::base::stream::{SortedStream, Update};
 use std::cmp::Ordering;
 
+mod updates;
+
+pub use updates::UpdatesStream;
+
 #[cfg(test)]
 mod tests;
 

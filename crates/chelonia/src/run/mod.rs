@@ -27,6 +27,7 @@
 //! | `block` | the sorted block: layout and search |
 //! | `reference` | [`RunRef`] |
 //! | `large_list` | the list of large values at the end of a run |
+//! | `opened` | [`OpenRuns`]: the open runs of an engine |
 //! | `build` | [`RunBuilder`]: sorted blocks laid out, index, filter, one extent written |
 //! | `read` | [`Run`]: point lookups, estimates, scans, merges, verification |
 //!
@@ -35,12 +36,19 @@
 pub mod block;
 mod build;
 mod large_list;
+mod opened;
 mod read;
 mod reference;
+mod totals;
 
 pub use build::{RunBuilder, RunOptions, WasCached};
-pub use read::{FilterState, Located, Run, RunCursor, RunFilter, RunHit, RunReport, RunStream};
-pub use reference::{BlockSpan, RunRef};
+pub use opened::OpenRuns;
+pub use read::{
+    Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunReport,
+    RunStream, find_many, find_newest,
+};
+pub use reference::RunRef;
+pub use totals::{Totals, weight};
 
 #[cfg(test)]
 mod tests;

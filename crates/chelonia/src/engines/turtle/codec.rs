@@ -1,12 +1,8 @@
 //! The bytes of nodes and of the root blob.
 //!
-//! A node is a sequence of bytes, cut over the payloads of consecutive blocks of kind `Engine` in
-//! one extent; the rest of the last payload is zero.
+//! How they lie in blocks: `structure/mod.rs`.
 //!
 //! ```text
-//! block    0  checksum, kind (see `storage/block.rs`); bytes 9 to 15 are zero
-//!         16  4080 bytes of the node
-//!
 //! node     0    1  format ([`NODE_FORMAT`])
 //!          1    1  height
 //!          2    4  pivots
@@ -23,7 +19,6 @@
 //!                 leaf: its run (`RunRef`); node: [`NodeRef`], [`Summary`]
 //!              v  parts; each: level (v), segment (v), entries (v), tombstones (v), bytes (v)
 //!
-//! NodeRef      v  first block; v generation; v bytes of the node
 //! Summary         leaf totals, buffered totals (three v each), leaves, nodes, segments, pivots (v)
 //!
 //! root     0    1  format ([`ROOT_FORMAT`])
@@ -36,18 +31,15 @@
 //! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
 //! runs are checked.
 
-use super::node::{
-    Child, HEIGHT_MAX, Node, NodeRef, NodeSlot, Part, Pivot, Segment, Summary, Totals,
-};
+use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Residence, Segment, Summary};
 use super::toll::Toll;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
-use crate::base::ids::{Extent, Generation};
-use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, KEY_BYTES_MAX};
+use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::kernels::prefix::common_prefix;
-use crate::run::{Run, RunRef};
-use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
+use crate::run::{Run, RunRef, Totals};
+use crate::structure::NodeRef;
 use std::collections::BTreeMap;
 
 /// The first byte of every node.
@@ -58,53 +50,6 @@ const ROOT_FORMAT: u8 = 1;
 const SEGMENT_SHARED: u8 = 1;
 /// No level is higher, whatever the options are.
 pub(super) const LEVEL_MAX: u8 = 63;
-/// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
-const NODE_BYTES_MAX: u32 = 64 << 20;
-
-impl NodeRef {
-    /// The blocks that a node of so many bytes takes.
-    pub fn blocks_for(bytes: u32) -> u32 {
-        let payload = u32::try_from(BLOCK_PAYLOAD_BYTES).unwrap_or(u32::MAX);
-        bytes.div_ceil(payload)
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.extent.start.0);
-        put_varint(out, self.generation.0);
-        put_varint(out, u64::from(self.bytes));
-    }
-
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
-        let start = decoder.varint()?;
-        let generation = Generation(decoder.varint()?);
-        let bytes = decoder.varint_u32()?;
-        if bytes == 0 || bytes > NODE_BYTES_MAX {
-            return Err(decoder.damaged("the length of a node is out of bounds"));
-        }
-        let blocks = Self::blocks_for(bytes);
-        if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / BLOCK_BYTES_U64) {
-            return Err(decoder.damaged("a node lies beyond the end of numbers"));
-        }
-        Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
-    }
-}
-
-impl Totals {
-    fn encode(&self, out: &mut Vec<u8>) {
-        [self.entries, self.tombstones, self.bytes].into_iter().for_each(|n| put_varint(out, n));
-    }
-
-    fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
-        let (entries, tombstones) = (decoder.varint()?, decoder.varint()?);
-        let totals = Self { entries, tombstones, bytes: decoder.varint()? };
-        // Sums of totals stay far from the end of numbers.
-        let bound = 1 << 56;
-        if tombstones > entries || entries > bound || totals.bytes > bound {
-            return Err(decoder.damaged("totals are out of bounds"));
-        }
-        Ok(totals)
-    }
-}
 
 impl Summary {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -170,38 +115,14 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     out
 }
 
-/// Cuts the bytes of a node into blocks, unsealed.
-pub(super) fn to_blocks(bytes: &[u8]) -> Vec<u8> {
-    let chunks = bytes.chunks(BLOCK_PAYLOAD_BYTES);
-    let mut blocks = vec![0; chunks.len() * BLOCK_BYTES];
-    for (chunk, block) in chunks.zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
-        block[8] = BlockKind::Engine as u8;
-        block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + chunk.len()].copy_from_slice(chunk);
-    }
-    blocks
-}
-
-/// Puts the bytes of a node together again, from verified blocks of kind `Engine`.
-pub(super) fn from_blocks(blocks: &[u8], bytes: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(blocks.len());
-    for block in blocks.chunks_exact(BLOCK_BYTES) {
-        out.extend_from_slice(&block[BLOCK_HEADER_BYTES..]);
-    }
-    out.truncate(bytes as usize);
-    out
-}
-
-/// How decoding gets at runs and nodes: handles to the same one are shared. Fails if the extent of
-/// a reference lies outside of the data file.
-pub(super) trait Opener {
-    /// The open run of this reference.
-    fn run(&self, reference: RunRef) -> Result<Arc<Run>>;
-    /// A slot for the node of this reference.
-    fn node(&self, reference: NodeRef, height: u8) -> Result<Arc<NodeSlot>>;
+/// The open run of a reference that a node has.
+fn open(residence: &Residence, reference: RunRef) -> Result<Arc<Run>> {
+    residence.check_within_file(reference.extent)?;
+    Ok(residence.context().open(residence.storage(), reference))
 }
 
 /// Reads a node that must have this height.
-pub(super) fn decode_node(bytes: &[u8], height: u8, opener: &dyn Opener) -> Result<Node> {
+pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Result<Node> {
     let mut decoder = Decoder::new(bytes, "node");
     if decoder.u8()? != NODE_FORMAT {
         return Err(decoder.damaged("its format is not known"));
@@ -221,14 +142,14 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, opener: &dyn Opener) -> Resu
             return Err(decoder.damaged("a segment has a flag that is not known"));
         }
         let first = decoder.bytes(KEY_BYTES_MAX)?.into();
-        let run = opener.run(RunRef::decode(&mut decoder)?)?;
+        let run = open(residence, RunRef::decode(&mut decoder)?)?;
         let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
         segments.push((Arc::new(Segment { run, first, shared }), false));
     }
     let mut pivots: Vec<Pivot> = Vec::with_capacity(pivot_count);
     for _ in 0..pivot_count {
         let key = decode_key(&mut decoder, pivots.last())?;
-        let child = decode_child(&mut decoder, height, opener)?;
+        let child = decode_child(&mut decoder, height, residence)?;
         let parts = decode_parts(&mut decoder, &mut segments)?;
         pivots.push(Pivot::new(key, child, parts, Toll::default()));
     }
@@ -253,14 +174,14 @@ fn decode_key(decoder: &mut Decoder<'_>, before: Option<&Pivot>) -> Result<Arc<[
     Ok(key.into())
 }
 
-fn decode_child(decoder: &mut Decoder<'_>, height: u8, opener: &dyn Opener) -> Result<Child> {
+fn decode_child(decoder: &mut Decoder<'_>, height: u8, residence: &Residence) -> Result<Child> {
     match (decoder.u8()?, height) {
         (0, _) => Ok(Child::None),
-        (1, 1) => Ok(Child::Leaf(opener.run(RunRef::decode(decoder)?)?)),
+        (1, 1) => Ok(Child::Leaf(open(residence, RunRef::decode(decoder)?)?)),
         (2, 2..) => {
             let reference = NodeRef::decode(decoder)?;
             let summary = Summary::decode(decoder)?;
-            Ok(Child::Node(opener.node(reference, height - 1)?, summary))
+            Ok(Child::Node(residence.slot_of(reference, height - 1)?, summary))
         }
         _ => Err(decoder.damaged("a child does not fit the height")),
     }

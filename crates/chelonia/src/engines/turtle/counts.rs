@@ -30,8 +30,7 @@
 //! flushed and which still waits in other pivots. They are charged to the budget; nothing bounds
 //! them but that segments are flushed in the end.
 
-use super::node::{Child, Node, NodeSlot};
-use super::residence::Residence;
+use super::node::{Child, Node, NodeSlot, Residence};
 use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -190,7 +189,7 @@ impl Counts {
         }
         let opened = |runs: &[RunRef]| -> Vec<Arc<Run>> {
             let listing = runs.iter().filter(|run| run.large_blocks > 0);
-            listing.map(|run| residence.open_run(*run)).collect()
+            listing.map(|run| residence.context().open(residence.storage(), *run)).collect()
         };
         let large =
             self.settle_large(&ledger.large, &opened(&gained), &opened(&lost), &mut settled)?;

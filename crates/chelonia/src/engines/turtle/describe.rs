@@ -1,9 +1,10 @@
 //! The shape of a tree as text: nodes, pivots, leaves, buffered runs.
 
 use super::TurtleVersion;
-use super::node::{Child, Node, NodeSlot, Totals};
+use super::node::{Child, Node, NodeSlot};
 use crate::base::error::{Error, Result};
 use crate::base::sync::{Arc, Ordering};
+use crate::run::Totals;
 use std::fmt::Write;
 
 /// The most bytes of a key that are shown.

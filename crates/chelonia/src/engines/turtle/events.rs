@@ -66,10 +66,6 @@ events! {
     SegmentsShared = "segments_shared",
     /// Flushes cut into pieces for several threads.
     FlushesCut = "flushes_cut",
-    /// Nodes read from the data file.
-    NodesLoaded = "nodes_loaded",
-    /// Nodes dropped from memory.
-    NodesEvicted = "nodes_evicted",
     /// The most levels a node had after an absorb.
     LevelsMax = "levels_max",
 }
@@ -105,9 +101,10 @@ impl Events {
         self.counts[event as usize].fetch_max(value, Ordering::Relaxed);
     }
 
-    /// All of them with their names.
-    pub fn list(&self) -> Vec<(&'static str, u64)> {
+    /// All of them with their names, and the nodes that were read and dropped from memory.
+    pub fn list(&self, (loaded, evicted): (u64, u64)) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        NAMES.iter().copied().zip(counts).collect()
+        let moves = [("nodes_loaded", loaded), ("nodes_evicted", evicted)];
+        NAMES.iter().copied().zip(counts).chain(moves).collect()
     }
 }

@@ -6,35 +6,28 @@
 //! walked to its end, the filters that are missing are read together, and then the runs that are
 //! left are read in their order.
 //!
-//! Many lookups at one time: `rounds.rs`.
+//! Many lookups at one time: `run/read/rounds.rs`.
 //!
 //! Damage hides only what it must: a filter block that is damaged says maybe, and what lies behind
 //! it on the path fails a lookup only if nothing newer has the key.
 
 use super::Shared;
 use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
-use super::residence::Residence;
 use super::toll;
 use crate::base::budget::Use;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::{self, Guard};
-use crate::base::error::{ErrorKind, Result};
+use crate::base::error::Result;
 use crate::base::sync::Arc;
-use crate::engine::{Answer, Found};
-use crate::run::{FilterState, Run, RunFilter, RunHit};
-use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
-
-/// A hit, and where its blocks were before.
-pub(super) type Hit = (RunHit, Presence);
+use crate::engine::Answer;
+use crate::run::{
+    Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
+};
+use crate::storage::cache::{Presence, Priority};
 
 /// What a hit means: a tombstone is an answer, too.
-pub(super) fn answer((hit, presence): Hit) -> Answer {
-    let found = match hit {
-        RunHit::Value(value) => Some(Found::Value(value)),
-        RunHit::Large(large) => Some(Found::Large(large)),
-        RunHit::Tombstone => None,
-    };
-    Answer { found, presence }
+fn answer((hit, presence): (RunHit, Presence)) -> Answer {
+    Answer { found: hit.found(), presence }
 }
 
 /// What a walk looks for.
@@ -179,14 +172,6 @@ fn crowding(shared: &Shared, pivot: &Pivot) -> toll::Units {
     shared.dues.crowding(pivot, shared.residence.storage().budget().used_by(Use::Cache))
 }
 
-/// Reads the entry of `key` in `run`, whose filter said that it may be there: what was found, and
-/// where the blocks were before that have it or not.
-pub(super) fn read(run: &Run, key: &[u8], guard: &Guard) -> Result<(Option<RunHit>, Presence)> {
-    let Some(span) = run.locate(key, guard)? else { return Ok((None, Presence::Settled)) };
-    let presence = run.presence(span);
-    Ok((run.find_in(span, key, guard)?, presence))
-}
-
 /// The value of `key` in the tree below `root`.
 pub(super) fn get(
     shared: &Shared,
@@ -203,7 +188,7 @@ pub(super) fn get(
         match filter.state(hash, &guard) {
             FilterState::No => {}
             FilterState::Maybe if undecided.is_empty() => {
-                return Ok(match read(run, key, &guard)? {
+                return Ok(match run.find(key, &guard)? {
                     (Some(hit), presence) => Visit::Found(hit, presence),
                     (None, presence) => Visit::InVain(presence),
                 });
@@ -216,15 +201,10 @@ pub(super) fn get(
     if undecided.is_empty() {
         return walked.map(|hit| hit.map(answer).unwrap_or_default());
     }
-    let filters = load_filters(residence, &undecided, &guard)?;
-    for ((run, _), filter) in undecided.iter().zip(filters) {
-        if filter.is_none_or(|bytes| run.filter().may_contain_in(hash, &bytes))
-            && let (Some(hit), presence) = read(run, key, &guard)?
-        {
-            return Ok(answer((hit, presence)));
-        }
+    match find_newest(residence.storage(), &undecided, (key, hash), &guard)? {
+        Some(hit) => Ok(answer(hit)),
+        None => walked.map(|hit| hit.map(answer).unwrap_or_default()),
     }
-    walked.map(|hit| hit.map(answer).unwrap_or_default())
 }
 
 /// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
@@ -247,36 +227,37 @@ pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Res
     walked.map(|found| found.is_some())
 }
 
-/// A run that may hold a key, with the filter block to be asked first.
-pub(super) type Candidate<'g> = (&'g Arc<Run>, Option<u32>);
+impl Candidates for Lookups<'_> {
+    fn visit<'g>(
+        &'g self,
+        (key, hash): (&[u8], KeyHash),
+        guard: &'g Guard,
+        visit: &mut dyn FnMut(&'g Arc<Run>, &'g RunFilter),
+    ) -> Result<()> {
+        let walked = walk(self.shared, self.root, Wanted::new(key, hash), guard, |run, filter| {
+            visit(run, filter);
+            Ok(Visit::<()>::Passed)
+        });
+        walked.map(|_| ())
+    }
+}
 
-/// Loads the filter blocks that are missing, together: of each candidate the block, or `None` if
-/// there is none to ask or it is damaged.
-pub(super) fn load_filters<'g>(
-    residence: &Residence,
-    candidates: &[Candidate<'g>],
-    guard: &'g Guard,
-) -> Result<Vec<Option<CachedBlock<'g>>>> {
-    let missing: Vec<(&CachedExtent, u32)> = candidates
-        .iter()
-        .filter_map(|(run, block)| block.map(|block| (run.cached(), block)))
-        .collect();
-    let together = residence.storage().load_many(&missing, Priority::Filter, guard);
-    let mut loaded: Vec<Option<CachedBlock<'g>>> = match together {
-        Ok(loaded) => loaded.into_iter().map(Some).collect(),
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
-            let each = missing.iter().map(|(extent, block)| {
-                match extent.block(*block, Priority::Filter, guard) {
-                    Ok(bytes) => Ok(Some(bytes)),
-                    Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
-                    Err(error) => Err(error),
-                }
-            });
-            each.collect::<Result<_>>()?
-        }
-        Err(error) => return Err(error),
-    };
-    let mut loaded = loaded.drain(..);
-    let of = |(_, block): &Candidate<'g>| block.and_then(|_| loaded.next().flatten());
-    Ok(candidates.iter().map(of).collect())
+/// The values of `keys` in the tree below `root`, in the order asked.
+pub(super) fn multi_get(
+    shared: &Shared,
+    root: &Arc<NodeSlot>,
+    keys: &[(&[u8], KeyHash)],
+) -> Result<Vec<Answer>> {
+    let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
+    let storage = shared.residence.storage();
+    find_many(storage, &Lookups { shared, root }, keys, &mut |index, hit, presence| {
+        answers[index] = answer((hit, presence));
+    })?;
+    Ok(answers)
+}
+
+/// Lookups of many keys in one tree.
+struct Lookups<'t> {
+    shared: &'t Shared,
+    root: &'t Arc<NodeSlot>,
 }

@@ -6,7 +6,6 @@
 //! | --- | --- |
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | their bytes; the root blob |
-//! | `residence` | which nodes are in memory |
 //! | `plan` | what a pass does at a node |
 //! | `source` `shape` `output` | what a pass reads, how results are cut, what was written |
 //! | `pass` | the pass itself |
@@ -14,7 +13,7 @@
 //! | `overlap` | how much of what comes in is new, and how long flushes wait |
 //! | `toll` | what reads pay for what waits, and when it goes down for that |
 //! | `counts` | what a pass gained and lost |
-//! | `lookup` `rounds` `cursor` | reads |
+//! | `lookup` `cursor` | reads |
 //! | `verify` | the check of everything |
 //! | `events` | what happened, counted |
 //!
@@ -30,12 +29,11 @@ use self::codec::RootBlob;
 use self::counts::{Counts, Settled};
 use self::damage::Damage;
 use self::events::{Event, Events};
-use self::node::{Child, HEIGHT_MAX, Node, NodeSlot, Summary};
+use self::node::{Child, HEIGHT_MAX, Node, NodeSlot, Residence, Summary};
 use self::output::Output;
 use self::overlap::Overlap;
 use self::pass::{Grown, Pass};
 use self::plan::Geometry;
-use self::residence::Residence;
 use self::source::Incoming;
 use self::toll::Dues;
 use super::EngineOptions;
@@ -50,7 +48,7 @@ use crate::base::workers::Workers;
 use crate::engine::{
     Absorbed, Answer, Engine, EngineStats, OwnedExtent, VerifyReport, Version, Work,
 };
-use crate::run::RunOptions;
+use crate::run::{OpenRuns, RunOptions};
 use crate::storage::Storage;
 
 mod codec;
@@ -65,8 +63,6 @@ mod output;
 mod overlap;
 mod pass;
 mod plan;
-mod residence;
-mod rounds;
 mod shape;
 mod source;
 mod toll;
@@ -197,7 +193,7 @@ impl Turtle {
         };
         let summary = blob.reference.map_or_else(|| Node::empty().summary(), |_| blob.summary);
         let events = Arc::new(Events::new());
-        let residence = Residence::new(Arc::clone(storage), Arc::clone(&events));
+        let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
         let root = residence.slot(blob.reference, blob.height);
         let shared = Arc::new(Shared { residence, events, dues: Dues::default() });
         let version = TurtleVersion {
@@ -308,7 +304,7 @@ impl Turtle {
     fn is_due(&self) -> bool {
         let guard = epoch::pin();
         let version = self.newest();
-        let root = version.root.node.get(&guard);
+        let root = version.root.peek(&guard);
         let due = |pivot| self.shared.dues.is_due_within(pivot, &guard);
         self.shared.dues.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
     }
@@ -403,7 +399,7 @@ impl Engine for Turtle {
     fn root(&self) -> Result<Vec<u8>> {
         let version = self.newest();
         let blob = RootBlob {
-            height: version.root.height(),
+            height: version.root.about(),
             reference: version.root.reference(),
             summary: version.summary,
             disk_blocks: version.disk_blocks,
@@ -447,7 +443,7 @@ impl Engine for Turtle {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let stored = version.root.reference().is_some();
         EngineStats {
-            height: if stored { u32::from(version.root.height()) } else { 0 },
+            height: if stored { u32::from(version.root.about()) } else { 0 },
             nodes: if stored { summary.nodes } else { 0 },
             leaves: summary.leaves,
             buffered_runs: summary.segments,
@@ -457,7 +453,7 @@ impl Engine for Turtle {
             run_bytes_written: read(&events.run_bytes),
             node_bytes_written: read(&events.node_bytes),
             merge_bytes_read: read(&events.read_bytes),
-            events: events.list(),
+            events: events.list(self.shared.residence.moves()),
         }
     }
 }
@@ -468,7 +464,7 @@ impl Version for TurtleVersion {
     }
 
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        rounds::multi_get(&self.shared, &self.root, keys)
+        lookup::multi_get(&self.shared, &self.root, keys)
     }
 
     fn cursor(

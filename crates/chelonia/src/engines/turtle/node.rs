@@ -20,74 +20,20 @@
 //!    what is in the child.
 //!
 //! A node never changes; whoever holds it may read it from any thread. What refers to it is a
-//! [`NodeSlot`], which may hold it or not: `residence.rs` tells how it comes and goes.
+//! [`NodeSlot`], which may hold it or not: `structure/residence.rs` tells how it comes and goes.
 
-use super::events::{Event, Events};
+use super::codec;
 use super::toll::Toll;
 use crate::base::budget::Charge;
-use crate::base::epoch::{EpochSlot, Guard};
-use crate::base::ids::{Extent, Generation};
+use crate::base::error::Result;
 use crate::base::keys::head64;
-use crate::base::residents::{Resident, Residents};
-use crate::base::stream::Update;
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
-use crate::run::{Run, RunFilter};
+use crate::base::sync::{Arc, AtomicBool};
+use crate::run::{OpenRuns, Run, RunFilter, Totals};
+use crate::structure::{self, Slot, Structure};
 use std::ops::AddAssign;
-
-/// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
-const ENTRY_OVERHEAD: u64 = 8;
 
 /// The highest tree; 64 pivots each make it hold far more than the file can.
 pub(super) const HEIGHT_MAX: u8 = 16;
-
-/// How much is somewhere.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Totals {
-    /// Entries, tombstones included.
-    pub entries: u64,
-    /// Tombstones.
-    pub tombstones: u64,
-    /// Key and inline value bytes.
-    pub bytes: u64,
-}
-
-impl Totals {
-    /// What a run holds.
-    pub fn of_run(run: &Run) -> Self {
-        let reference = run.reference();
-        Self {
-            entries: reference.entries,
-            tombstones: reference.tombstones,
-            bytes: reference.user_bytes,
-        }
-    }
-
-    /// Counts one entry.
-    #[inline]
-    pub fn add_entry(&mut self, key: &[u8], update: &Update<'_>) {
-        self.entries += 1;
-        self.tombstones += u64::from(update.is_delete());
-        self.bytes += (key.len() + update.inline_bytes()) as u64;
-    }
-
-    /// The size that all decisions go by, in bytes: close to what it takes on disk.
-    pub fn weight(&self) -> u64 {
-        weight(self.entries, self.bytes)
-    }
-}
-
-impl AddAssign for Totals {
-    fn add_assign(&mut self, other: Self) {
-        self.entries += other.entries;
-        self.tombstones += other.tombstones;
-        self.bytes += other.bytes;
-    }
-}
-
-/// The size that decisions go by, of `entries` with `bytes` of keys and inline values.
-pub(super) fn weight(entries: u64, bytes: u64) -> u64 {
-    bytes.saturating_add(entries.saturating_mul(ENTRY_OVERHEAD))
-}
 
 /// What lies below a pivot: kept with the reference to the child so that plans and figures need
 /// not read it.
@@ -334,9 +280,27 @@ impl Node {
         summary.pivots = self.pivots.len() as u64;
         summary
     }
+}
 
-    /// What it takes on the heap, about, in bytes.
-    pub fn heap_bytes(&self) -> u64 {
+/// The place of a node, and how high it is.
+pub(super) type NodeSlot = Slot<Node>;
+
+/// Which nodes of a tree are in memory, and its open runs.
+pub(super) type Residence = structure::Residence<Node>;
+
+impl Structure for Node {
+    type About = u8;
+    type Context = OpenRuns;
+
+    fn decode(bytes: &[u8], height: u8, residence: &Residence) -> Result<Self> {
+        codec::decode_node(bytes, height, residence)
+    }
+
+    fn empty(_: u8) -> Self {
+        Node::empty()
+    }
+
+    fn heap_bytes(&self) -> u64 {
         let pivots = self.pivots.iter().map(|pivot| {
             size_of::<Pivot>() + 16 + pivot.key.len() + pivot.parts.len() * size_of::<Part>()
         });
@@ -346,90 +310,12 @@ impl Node {
         own as u64
     }
 
-    /// The same with the open runs that it keeps alive, which are counted elsewhere, in bytes.
-    pub fn footprint_bytes(&self) -> u64 {
-        const RUN_BYTES: u64 = 256;
-        const SLOT_BYTES: u64 = 4;
+    fn footprint_bytes(&self) -> u64 {
         let runs = self.runs();
-        let runs =
-            runs.map(|run| RUN_BYTES + SLOT_BYTES * u64::from(run.reference().extent.blocks));
-        self.heap_bytes() + runs.sum::<u64>()
-    }
-}
-
-/// Where a node is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NodeRef {
-    /// The blocks.
-    pub extent: Extent,
-    /// The generation they were sealed with.
-    pub generation: Generation,
-    /// The bytes of the node in them.
-    pub bytes: u32,
-}
-
-/// The place of a node: on disk always, in memory sometimes.
-pub(super) struct NodeSlot {
-    /// `None` for the root of an empty tree.
-    reference: Option<NodeRef>,
-    height: u8,
-    pub node: EpochSlot<Arc<Node>>,
-    /// Looked at since the clock last passed.
-    pub used: AtomicBool,
-    /// The footprint of the node while it is resident.
-    pub bytes: AtomicU64,
-    clock: Arc<Residents>,
-    events: Arc<Events>,
-}
-
-impl NodeSlot {
-    /// The place of the node at `reference`, absent.
-    pub fn absent(
-        reference: Option<NodeRef>,
-        height: u8,
-        clock: Arc<Residents>,
-        events: Arc<Events>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            reference,
-            height,
-            node: EpochSlot::empty(),
-            used: AtomicBool::new(true),
-            bytes: AtomicU64::new(0),
-            clock,
-            events,
-        })
+        self.heap_bytes() + runs.map(|run| run.footprint_bytes()).sum::<u64>()
     }
 
-    /// Where the node is; `None` for the root of an empty tree.
-    pub fn reference(&self) -> Option<NodeRef> {
-        self.reference
-    }
-
-    /// The node's height.
-    pub fn height(&self) -> u8 {
-        self.height
-    }
-}
-
-impl Resident for NodeSlot {
-    fn take_used(&self) -> bool {
-        self.used.swap(false, Ordering::Relaxed)
-    }
-
-    fn evict(&self, guard: &Guard) -> u64 {
-        // Taken before the slot is cleared: from then on another thread may load the node again and
-        // put the bytes of that in.
-        let bytes = self.bytes.swap(0, Ordering::Relaxed);
-        if self.node.clear(guard) {
-            self.events.add(Event::NodesEvicted, 1);
-        }
-        bytes
-    }
-}
-
-impl Drop for NodeSlot {
-    fn drop(&mut self) {
-        self.clock.forget(*self.bytes.get_mut());
+    fn keep(&mut self, charge: Charge) {
+        self.charge = Some(charge);
     }
 }

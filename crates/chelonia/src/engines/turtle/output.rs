@@ -9,15 +9,15 @@
 use super::codec;
 use super::counts::{Counts, Ledger, Settled};
 use super::events::{Event, Events};
-use super::node::{Child, Node, NodeRef, Pivot, weight};
-use super::residence::Residence;
+use super::node::{Child, Node, Pivot, Residence};
 use crate::base::budget::{Charge, Use};
-use crate::base::error::{Error, Result};
-use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX};
+use crate::base::error::Result;
+use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::stream::{LargeRef, Update};
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::engine::OwnedExtent;
-use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached};
+use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
+use crate::structure::NodeRef;
 
 /// The output of one pass.
 pub(super) struct Output<'t> {
@@ -84,7 +84,7 @@ impl<'t> Output<'t> {
     fn note_run(&self, reference: RunRef) -> Arc<Run> {
         self.ledger.lock().runs.insert(reference.extent.start, reference);
         self.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-        self.residence.open_run(reference)
+        self.residence.context().open(self.residence.storage(), reference)
     }
 
     /// Writes a node and gives the pivot that refers to it.
@@ -93,24 +93,15 @@ impl<'t> Output<'t> {
         let node = Node::new(height, pivots);
         let summary = node.summary();
         let bytes = codec::encode_node(&node);
-        let length = u32::try_from(bytes.len())
-            .map_err(|_| Error::internal("a node is larger than 4 GiB"))?;
-        let mut blocks = codec::to_blocks(&bytes);
-        let storage = self.residence.storage();
-        let _charge = storage.budget().charge(Use::Work, (bytes.len() + blocks.len()) as u64);
+        let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
+            let mut ledger = self.ledger.lock();
+            ledger.nodes.push(owned(reference));
+            ledger.refer(node.runs(), 1);
+        })?;
         drop(bytes);
-        let allocation = storage.allocate(NodeRef::blocks_for(length))?;
-        let (extent, generation) = (allocation.extent, allocation.generation);
-        let reference = NodeRef { extent, generation, bytes: length };
-        let mut ledger = self.ledger.lock();
-        ledger.nodes.push(owned(reference));
-        ledger.refer(node.runs(), 1);
-        drop(ledger);
-        storage.write_blocks(extent.start, generation, &mut blocks)?;
-        let written = (blocks.len() / BLOCK_BYTES * BLOCK_BYTES) as u64;
-        self.events.node_bytes.fetch_add(written, Ordering::Relaxed);
+        self.events.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         self.events.raise(Event::LevelsMax, node.levels() as u64);
-        let slot = self.residence.admit(Some(reference), node);
+        let slot = self.residence.admit(Some(reference), height, node);
         Ok(Pivot::settled(key, Child::Node(slot, summary)))
     }
 

@@ -18,7 +18,7 @@
 //! A level's runs are cut near the leaf size, where possible between pivots, so that few pivots
 //! have two parts in one level.
 
-use super::node::{Part, Segment, Totals, weight};
+use super::node::{Part, Segment};
 use super::output::{Output, RunWriter, WrittenRun};
 use super::plan::Geometry;
 use super::source::Source;
@@ -28,7 +28,7 @@ use crate::base::keys::{head64, separator};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, AtomicBool};
 use crate::merge::Merge;
-use crate::run::WasCached;
+use crate::run::{Totals, WasCached, weight};
 use std::collections::VecDeque;
 
 /// What is known of the leaves to be written.

@@ -9,24 +9,15 @@
 //! A run may hold entries of pivots that are not live there any more, or do not take part. So a run
 //! is never read as a whole but in ranges, one for each stretch of neighbouring pivots.
 
-use super::node::{Child, Node, weight};
+use super::node::{Child, Node};
 use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
-use crate::run::{Run, RunStream};
+use crate::merge::UpdatesStream;
+use crate::run::{RangesStream, Run, weight};
 use std::ops::Range;
-
-/// How far ahead entries of the memtable are fetched: more than the latency of memory, less than
-/// what the first cache holds.
-const PREFETCH_RANKS: usize = 16;
-
-/// How far ahead the rest of them is, once the beginning has come and says how much there is.
-const REST_RANKS: usize = PREFETCH_RANKS / 2;
-
-/// How many ranks are absorbed between two reports of progress.
-const PROGRESS_RANKS: u64 = 4096;
 
 /// A stretch of keys, borrowed: from a key to another (excluded) or to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,144 +145,6 @@ impl SortedStream for Source<'_> {
     }
 }
 
-/// Ranges of ranks of the memtable, in order.
-pub(super) struct UpdatesStream<'u> {
-    updates: &'u dyn SortedUpdates,
-    /// The ranges not begun, the next one last.
-    waiting: Vec<Range<usize>>,
-    current: Range<usize>,
-    key: Option<&'u [u8]>,
-    /// Large values seen: each comes with exactly one update.
-    large: Vec<LargeRef>,
-    progress: &'u (dyn Fn(u64) + Sync),
-    unreported: u64,
-}
-
-impl<'u> UpdatesStream<'u> {
-    /// Stands on the first of `ranks` (ascending, not overlapping).
-    pub fn new(
-        updates: &'u dyn SortedUpdates,
-        mut ranks: Vec<Range<usize>>,
-        progress: &'u (dyn Fn(u64) + Sync),
-    ) -> Self {
-        ranks.reverse();
-        let mut stream = Self {
-            updates,
-            waiting: ranks,
-            current: 0..0,
-            key: None,
-            large: Vec::new(),
-            progress,
-            unreported: 0,
-        };
-        stream.stand();
-        stream
-    }
-
-    fn stand(&mut self) {
-        while self.current.is_empty() {
-            let Some(next) = self.waiting.pop() else {
-                self.key = None;
-                return;
-            };
-            self.current = next;
-            for rank in self.current.clone().take(PREFETCH_RANKS) {
-                self.updates.prefetch(rank);
-            }
-            for rank in self.current.clone().take(REST_RANKS) {
-                self.updates.prefetch_rest(rank);
-            }
-        }
-        self.updates.prefetch(self.current.start + PREFETCH_RANKS);
-        self.updates.prefetch_rest(self.current.start + REST_RANKS);
-        self.key = Some(self.updates.key(self.current.start));
-    }
-}
-
-impl SortedStream for UpdatesStream<'_> {
-    #[inline]
-    fn key(&self) -> Option<&[u8]> {
-        self.key
-    }
-
-    #[inline]
-    fn update(&self) -> Update<'_> {
-        self.updates.update(self.current.start)
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<()> {
-        if let Update::PutLarge(large) = self.updates.update(self.current.start) {
-            self.large.push(large);
-        }
-        self.current.start += 1;
-        self.unreported += 1;
-        if self.unreported == PROGRESS_RANKS {
-            (self.progress)(self.unreported);
-            self.unreported = 0;
-        }
-        self.stand();
-        Ok(())
-    }
-}
-
-/// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened
-/// when the one before has ended.
-pub(super) struct RangesStream {
-    /// The ranges not begun, the next one last.
-    waiting: Vec<(Arc<Run>, KeyRange)>,
-    current: Option<RunStream>,
-    bytes_read: u64,
-}
-
-impl RangesStream {
-    /// Stands on the first entry within `ranges`.
-    pub fn new(mut ranges: Vec<(Arc<Run>, KeyRange)>) -> Result<Self> {
-        ranges.reverse();
-        let mut stream = Self { waiting: ranges, current: None, bytes_read: 0 };
-        stream.stand()?;
-        Ok(stream)
-    }
-
-    fn stand(&mut self) -> Result<()> {
-        loop {
-            if let Some(current) = &self.current {
-                if current.key().is_some() {
-                    return Ok(());
-                }
-                self.bytes_read += current.bytes_read();
-                // Its buffer goes back before the next stream asks for one.
-                self.current = None;
-            }
-            let Some((run, range)) = self.waiting.pop() else { return Ok(()) };
-            self.current = Some(RunStream::new(&run, range)?);
-        }
-    }
-}
-
-impl SortedStream for RangesStream {
-    #[inline]
-    fn key(&self) -> Option<&[u8]> {
-        self.current.as_ref().and_then(RunStream::key)
-    }
-
-    #[inline]
-    fn update(&self) -> Update<'_> {
-        self.current.as_ref().map_or(Update::Delete, RunStream::update)
-    }
-
-    #[inline]
-    fn advance(&mut self) -> Result<()> {
-        if let Some(current) = &mut self.current {
-            current.advance()?;
-            if current.key().is_some() {
-                return Ok(());
-            }
-        }
-        self.stand()
-    }
-}
-
 /// What sources counted, when they have ended.
 #[derive(Default)]
 pub(super) struct Counted {
@@ -306,14 +159,8 @@ pub(super) fn finish(sources: Vec<Source<'_>>) -> Counted {
     let mut counted = Counted::default();
     for source in sources {
         match source {
-            Source::Updates(mut stream) => {
-                counted.large.append(&mut stream.large);
-                (stream.progress)(stream.unreported);
-            }
-            Source::Run(stream) => {
-                let open = stream.current.as_ref().map_or(0, RunStream::bytes_read);
-                counted.bytes_read += stream.bytes_read + open;
-            }
+            Source::Updates(stream) => counted.large.append(&mut stream.finish()),
+            Source::Run(stream) => counted.bytes_read += stream.bytes_read(),
         }
     }
     counted

@@ -32,11 +32,12 @@
 //!
 //! Thread-safety: everything may be called from any thread; races lose a toll, no more.
 
-use super::node::{Child, Pivot, Totals};
+use super::node::{Child, Pivot};
 use super::overlap::FLUSH_PERCENT_NEW;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::Guard;
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::run::Totals;
 
 /// A toll is counted in units of a reader's time, of 100 ns.
 pub(super) type Units = u32;
@@ -223,7 +224,7 @@ impl Dues {
             return true;
         }
         let Child::Node(slot, _) = &pivot.child else { return false };
-        let Some(node) = slot.node.get(guard) else { return false };
+        let Some(node) = slot.peek(guard) else { return false };
         node.pivots.iter().any(|pivot| self.is_due_within(pivot, guard))
     }
 }
@@ -254,7 +255,7 @@ fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
 #[cfg(test)]
 pub(super) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
     let node = match &pivot.child {
-        Child::Node(slot, _) => slot.node.get(guard),
+        Child::Node(slot, _) => slot.peek(guard),
         Child::Leaf(_) | Child::None => None,
     };
     let below = node.into_iter().flat_map(|node| &node.pivots);

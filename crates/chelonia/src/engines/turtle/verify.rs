@@ -10,7 +10,7 @@
 
 use super::TurtleVersion;
 use super::counts::{BlockSet, large_of};
-use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary, Totals};
+use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary};
 use super::source::Stretch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -18,7 +18,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, Ordering};
 use crate::engine::VerifyReport;
-use crate::run::{Run, RunCursor, RunReport, RunStream};
+use crate::run::{Run, RunCursor, RunReport, RunStream, Totals};
 use crate::storage::block::DATA_FILE;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ impl Check<'_> {
         let residence = &self.version.shared.residence;
         let node = match slot.reference() {
             None => Node::empty(),
-            Some(place) => match residence.read(place, slot.height()) {
+            Some(place) => match residence.read(place, slot.about()) {
                 Ok(node) => {
                     self.report.blocks(u64::from(place.extent.blocks));
                     self.offset = place.extent.offset();

@@ -16,7 +16,7 @@ use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::{Found, Update};
 use crate::base::sync::Arc;
 use crate::kernels::bloom::LINE_BYTES;
 use crate::kernels::prefetch::prefetch_read;
@@ -33,19 +33,28 @@ const HEADER_LINES: usize = 4;
 /// What a lookup in a run found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RunHit {
-    /// The key has this value.
-    Value(Value),
-    /// The key has a large value, kept elsewhere.
-    Large(LargeRef),
+    /// The key has a value.
+    Found(Found),
     /// The key is deleted.
     Tombstone,
+}
+
+impl RunHit {
+    /// What the key has, if anything.
+    #[must_use]
+    pub fn found(self) -> Option<Found> {
+        match self {
+            RunHit::Found(found) => Some(found),
+            RunHit::Tombstone => None,
+        }
+    }
 }
 
 impl From<Update<'_>> for RunHit {
     fn from(update: Update<'_>) -> Self {
         match update {
-            Update::Put(value) => RunHit::Value(Value::copy_from(value)),
-            Update::PutLarge(large) => RunHit::Large(large),
+            Update::Put(value) => RunHit::Found(Found::Value(Value::copy_from(value))),
+            Update::PutLarge(large) => RunHit::Found(Found::Large(large)),
             Update::Delete => RunHit::Tombstone,
         }
     }
@@ -82,6 +91,13 @@ impl Run {
     /// What it was opened with.
     pub fn reference(&self) -> &RunRef {
         &self.reference
+    }
+
+    /// What it takes in memory while it is open, without the blocks that are cached, about.
+    pub fn footprint_bytes(&self) -> u64 {
+        const OWN_BYTES: u64 = 256;
+        const SLOT_BYTES: u64 = 4;
+        OWN_BYTES + SLOT_BYTES * u64::from(self.reference.extent.blocks)
     }
 
     /// Its blocks in the cache, to load many at once.
@@ -193,6 +209,14 @@ impl Run {
             // Damage is told to who reads it.
             Ok(Located::Missing(_) | Located::Absent) | Err(_) => None,
         }
+    }
+
+    /// The entry of `key`, and where the blocks were before that have it or not. For whoever was
+    /// told by the filter that it may be there.
+    pub fn find(&self, key: &[u8], guard: &Guard) -> Result<(Option<RunHit>, Presence)> {
+        let Some(span) = self.locate(key, guard)? else { return Ok((None, Presence::Settled)) };
+        let presence = self.presence(span);
+        Ok((self.find_in(span, key, guard)?, presence))
     }
 
     /// The entry of `key` in the blocks that `locate` named. Reads them if need be.

@@ -1,17 +1,23 @@
 //! Reading runs: point lookups, scans, merges, and the check of everything.
 
+mod candidates;
 mod cursor;
 mod filter;
 mod large;
 pub(in crate::run) mod lookup;
 mod ranges;
+mod ranges_stream;
+mod rounds;
 mod steps;
 mod stream;
 mod verify;
 mod window;
 
+pub use candidates::{Candidate, Candidates, find_newest};
 pub use cursor::RunCursor;
 pub use filter::{FilterState, RunFilter};
-pub use lookup::{Located, Run, RunHit};
+pub use lookup::{Run, RunHit};
+pub use ranges_stream::RangesStream;
+pub use rounds::find_many;
 pub use stream::RunStream;
 pub use verify::RunReport;

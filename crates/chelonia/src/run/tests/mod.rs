@@ -10,6 +10,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::KeyRange;
 use crate::base::rng::Rng;
+use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::Arc;
 use crate::filters::FilterKind;
@@ -45,8 +46,10 @@ impl Owned {
 
     pub fn is_hit(&self, hit: &RunHit) -> bool {
         match (self, hit) {
-            (Owned::Put(value), RunHit::Value(found)) => found.as_slice() == value.as_slice(),
-            (Owned::Large(large), RunHit::Large(found)) => large == found,
+            (Owned::Put(value), RunHit::Found(Found::Value(found))) => {
+                found.as_slice() == value.as_slice()
+            }
+            (Owned::Large(large), RunHit::Found(Found::Large(found))) => large == found,
             (Owned::Delete, RunHit::Tombstone) => true,
             _ => false,
         }

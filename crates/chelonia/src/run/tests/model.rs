@@ -11,7 +11,8 @@ use crate::base::rng::Rng;
 use crate::base::stream::SortedStream;
 use crate::base::sync::Arc;
 use crate::filters::FilterKind;
-use crate::run::{FilterState, Located, Run, RunBuilder, RunCursor, RunOptions, RunRef, RunStream};
+use crate::run::read::lookup::Located;
+use crate::run::{FilterState, Run, RunBuilder, RunCursor, RunOptions, RunRef, RunStream};
 use crate::storage::Storage;
 use crate::storage::cache::{CachedExtent, Priority};
 use std::ops::Bound;
@@ -219,7 +220,7 @@ fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<cr
     run.find_in(span, key, &guard).unwrap()
 }
 
-fn wanted(run: &Run, span: crate::run::BlockSpan) -> Vec<(&CachedExtent, u32)> {
+fn wanted(run: &Run, span: crate::run::reference::BlockSpan) -> Vec<(&CachedExtent, u32)> {
     (span.first..span.end()).map(|block| (run.cached(), block)).collect()
 }
 

@@ -25,10 +25,9 @@
 
 use super::damage::Damage;
 use super::events::{Event, Events};
-use super::node::{Child, Node, Part, Pivot};
+use super::node::{Child, Node, Part, Pivot, Residence};
 use super::output::{Output, WrittenRun};
 use super::plan::{self, Figures, Geometry};
-use super::residence::Residence;
 use super::shape::{self, LeafPlan, LevelPivot};
 use super::source::{self, Incoming, Selection, Source, Stretch};
 use super::toll::Dues;

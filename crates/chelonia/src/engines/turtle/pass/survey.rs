@@ -10,11 +10,11 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, Node, Pivot, Totals};
+use crate::engines::turtle::node::{Child, Node, Pivot};
 use crate::engines::turtle::plan::{self, Figures, Group, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, Selection, Stretch};
-use crate::run::RunCursor;
+use crate::run::{RunCursor, Totals};
 use std::collections::BTreeMap;
 
 /// A flush is cut into pieces of this many half leaves: so many that what a piece leaves unfilled

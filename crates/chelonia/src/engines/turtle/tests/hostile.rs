@@ -6,11 +6,12 @@ use super::{key_of, uniform};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::{Engine, Version};
-use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node, from_blocks, to_blocks};
+use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{TurtleOptions, TurtleVersion};
 use crate::storage::io::{Access, Directory, OpenMode};
+use crate::structure::{from_blocks, to_blocks};
 
 /// A tree with several heights and full buffers.
 fn grown(rng: &mut Rng) -> World {

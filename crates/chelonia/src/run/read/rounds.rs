@@ -4,16 +4,14 @@
 //! data blocks of every key's next candidate, until every key is decided. So the reads of different
 //! keys overlap; and while those of one round are under way the next one walks and adds its own.
 
-use super::Shared;
-use super::lookup::{Candidate, Visit, Wanted, answer, load_filters, read, walk};
-use super::node::NodeSlot;
-use super::residence::Residence;
+use super::candidates::{Candidate, Candidates, load_filters};
+use super::filter::FilterState;
+use super::lookup::{Located, RunHit};
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
-use crate::base::sync::Arc;
-use crate::engine::Answer;
-use crate::run::{BlockSpan, FilterState, Located};
+use crate::run::reference::BlockSpan;
+use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
 use std::ops::Range;
 
@@ -37,42 +35,47 @@ struct Open<'g> {
     presence: Presence,
 }
 
-/// The values of `keys` in the tree below `root`, in the order asked.
-pub(super) fn multi_get(
-    shared: &Shared,
-    root: &Arc<NodeSlot>,
+/// What was found of key number so many, and where its blocks were before.
+type Take<'t> = dyn FnMut(usize, RunHit, Presence) + 't;
+
+/// Finds `keys` in runs that `candidates` names, and gives `take` what was found.
+pub fn find_many<C: Candidates>(
+    storage: &Storage,
+    candidates: &C,
     keys: &[(&[u8], KeyHash)],
-) -> Result<Vec<Answer>> {
-    let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
-    let groups = keys.chunks(GROUP_KEYS).zip(answers.chunks_mut(GROUP_KEYS));
-    groups.into_iter().try_for_each(|(keys, answers)| get_group(shared, root, keys, answers))?;
-    Ok(answers)
+    take: &mut Take<'_>,
+) -> Result<()> {
+    keys.chunks(GROUP_KEYS).enumerate().try_for_each(|(group, keys)| {
+        let first = group * GROUP_KEYS;
+        find_group(storage, candidates, keys, &mut |index, hit, presence| {
+            take(first + index, hit, presence);
+        })
+    })
 }
 
 /// The same for the keys of one group, two rounds at a time: the reads of the second join those of
 /// the first while these are under way, so that the device has much to do until the last of both;
 /// meanwhile the two before are decided.
-fn get_group(
-    shared: &Shared,
-    root: &Arc<NodeSlot>,
+fn find_group<C: Candidates>(
+    storage: &Storage,
+    candidates: &C,
     keys: &[(&[u8], KeyHash)],
-    answers: &mut [Answer],
+    take: &mut Take<'_>,
 ) -> Result<()> {
     let guard = epoch::pin();
-    let residence = &shared.residence;
     let find = |first: usize| {
         let last = keys.len().min(first + ROUND_KEYS);
-        Round::find(shared, root, keys, first.min(last)..last, &guard)
+        Round::find(storage, candidates, keys, first.min(last)..last, &guard)
     };
     let mut before: Vec<(Round<'_>, Loaded<'_>)> = Vec::with_capacity(2);
     for first in (0..keys.len()).step_by(2 * ROUND_KEYS) {
         let one = find(first)?;
         let mut other = Ok(None);
         let mut decided = Ok(());
-        let loaded = one.load(residence, &guard, &mut || {
+        let loaded = one.load(storage, &guard, &mut || {
             other = find(first + ROUND_KEYS).and_then(|other| {
-                let loaded = other.load(residence, &guard, &mut || {
-                    decided = decide_all(&mut before, residence, keys, answers, &guard);
+                let loaded = other.load(storage, &guard, &mut || {
+                    decided = decide_all(&mut before, storage, keys, take, &guard);
                 })?;
                 Ok(Some((other, loaded)))
             });
@@ -82,24 +85,24 @@ fn get_group(
         before.push((one, loaded));
         before.extend(other);
     }
-    decide_all(&mut before, residence, keys, answers, &guard)
+    decide_all(&mut before, storage, keys, take, &guard)
 }
 
 /// Decides rounds that were loaded.
 fn decide_all<'g>(
     rounds: &mut Vec<(Round<'g>, Loaded<'g>)>,
-    residence: &Residence,
+    storage: &Storage,
     keys: &[(&[u8], KeyHash)],
-    answers: &mut [Answer],
+    take: &mut Take<'_>,
     guard: &'g Guard,
 ) -> Result<()> {
     let mut rounds = rounds.drain(..);
-    rounds.try_for_each(|(round, loaded)| round.decide(residence, keys, loaded, answers, guard))
+    rounds.try_for_each(|(round, loaded)| round.decide(storage, keys, loaded, take, guard))
 }
 
 /// Loads all missing filter blocks together and drops the runs they exclude.
 fn ask_filters<'g>(
-    residence: &Residence,
+    storage: &Storage,
     keys: &[(&[u8], KeyHash)],
     open: &mut [Open<'g>],
     guard: &'g Guard,
@@ -108,7 +111,7 @@ fn ask_filters<'g>(
     if all.iter().all(|(_, block)| block.is_none()) {
         return Ok(());
     }
-    let mut filters = load_filters(residence, &all, guard)?.into_iter();
+    let mut filters = load_filters(storage, &all, guard)?.into_iter();
     for open in open {
         let hash = keys[open.index].1;
         open.runs.retain(|(run, _)| {
@@ -135,9 +138,9 @@ struct Loaded<'g> {
 
 impl<'g> Round<'g> {
     /// Finds the way of the keys `range` of `keys`, down to the blocks to be read.
-    fn find(
-        shared: &Shared,
-        root: &'g Arc<NodeSlot>,
+    fn find<C: Candidates>(
+        storage: &Storage,
+        candidates: &'g C,
         keys: &[(&[u8], KeyHash)],
         range: Range<usize>,
         guard: &'g Guard,
@@ -146,19 +149,18 @@ impl<'g> Round<'g> {
         for index in range {
             let (key, hash) = keys[index];
             let mut runs = Vec::new();
-            let walked = walk(shared, root, Wanted::new(key, hash), guard, |run, filter| {
-                match filter.state(hash, guard) {
-                    FilterState::No => {}
-                    FilterState::Maybe => runs.push((run, None)),
-                    FilterState::Missing(block) => runs.push((run, Some(block))),
-                }
-                Ok(Visit::<()>::Passed)
+            let walked = candidates.visit((key, hash), guard, &mut |run, filter| match filter
+                .state(hash, guard)
+            {
+                FilterState::No => {}
+                FilterState::Maybe => runs.push((run, None)),
+                FilterState::Missing(block) => runs.push((run, Some(block))),
             });
             runs.reverse();
             let presence = Presence::default();
             open.push(Open { index, runs, failure: walked.err(), span: None, presence });
         }
-        ask_filters(&shared.residence, keys, &mut open, guard)?;
+        ask_filters(storage, keys, &mut open, guard)?;
         let mut round = Self { open, index_blocks: Vec::new(), data_blocks: Vec::new() };
         round.locate(keys, guard)?;
         Ok(round)
@@ -197,11 +199,10 @@ impl<'g> Round<'g> {
     /// Reads what was located. `meanwhile` is called once, if this does not fail before.
     fn load(
         &self,
-        residence: &Residence,
+        storage: &Storage,
         guard: &'g Guard,
         meanwhile: &mut dyn FnMut(),
     ) -> Result<Loaded<'g>> {
-        let storage = residence.storage();
         let index = storage.load_many(&self.index_blocks, Priority::Index, guard)?;
         let data = storage.load_many_while(&self.data_blocks, Priority::Data, guard, meanwhile)?;
         Ok(Loaded { _index: index, data })
@@ -210,19 +211,19 @@ impl<'g> Round<'g> {
     /// Decides what can be decided by what was read; the rest is read and decided after it.
     fn decide(
         mut self,
-        residence: &Residence,
+        storage: &Storage,
         keys: &[(&[u8], KeyHash)],
         mut loaded: Loaded<'g>,
-        answers: &mut [Answer],
+        take: &mut Take<'_>,
         guard: &'g Guard,
     ) -> Result<()> {
         loop {
-            self.decide_some(keys, &loaded, answers, guard)?;
+            self.decide_some(keys, &loaded, take, guard)?;
             if self.open.is_empty() {
                 return Ok(());
             }
             self.locate(keys, guard)?;
-            loaded = self.load(residence, guard, &mut || {})?;
+            loaded = self.load(storage, guard, &mut || {})?;
         }
     }
 
@@ -230,7 +231,7 @@ impl<'g> Round<'g> {
         &mut self,
         keys: &[(&[u8], KeyHash)],
         loaded: &Loaded<'g>,
-        answers: &mut [Answer],
+        take: &mut Take<'_>,
         guard: &'g Guard,
     ) -> Result<()> {
         let mut at = 0;
@@ -248,13 +249,13 @@ impl<'g> Round<'g> {
                 }
                 // Its index block was just loaded; a cache that could not keep it reads it again.
                 None => {
-                    let (hit, presence) = read(run, key, guard)?;
+                    let (hit, presence) = run.find(key, guard)?;
                     hit.map(|hit| (hit, presence))
                 }
             };
             match hit {
-                Some(hit) => {
-                    answers[candidate.index] = answer(hit);
+                Some((hit, presence)) => {
+                    take(candidate.index, hit, presence);
                     self.open.swap_remove(at);
                 }
                 None => {

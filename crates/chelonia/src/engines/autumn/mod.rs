@@ -1,0 +1,2 @@
+//! The autumn engine.
+mod garnering;

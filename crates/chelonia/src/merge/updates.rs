@@ -1,0 +1,102 @@
+//! A memtable as a source of merges.
+
+use crate::base::error::Result;
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
+use std::ops::Range;
+
+/// How far ahead entries of the memtable are fetched: more than the latency of memory, less than
+/// what the first cache holds.
+const PREFETCH_RANKS: usize = 16;
+
+/// How far ahead the rest of them is, once the beginning has come and says how much there is.
+const REST_RANKS: usize = PREFETCH_RANKS / 2;
+
+/// How many ranks are absorbed between two reports of progress.
+const PROGRESS_RANKS: u64 = 4096;
+
+/// Ranges of ranks of the memtable, in order.
+pub struct UpdatesStream<'u> {
+    updates: &'u dyn SortedUpdates,
+    /// The ranges not begun, the next one last.
+    waiting: Vec<Range<usize>>,
+    current: Range<usize>,
+    key: Option<&'u [u8]>,
+    /// Large values seen: each comes with exactly one update.
+    large: Vec<LargeRef>,
+    progress: &'u (dyn Fn(u64) + Sync),
+    unreported: u64,
+}
+
+impl<'u> UpdatesStream<'u> {
+    /// Stands on the first of `ranks` (ascending, not overlapping).
+    pub fn new(
+        updates: &'u dyn SortedUpdates,
+        mut ranks: Vec<Range<usize>>,
+        progress: &'u (dyn Fn(u64) + Sync),
+    ) -> Self {
+        ranks.reverse();
+        let mut stream = Self {
+            updates,
+            waiting: ranks,
+            current: 0..0,
+            key: None,
+            large: Vec::new(),
+            progress,
+            unreported: 0,
+        };
+        stream.stand();
+        stream
+    }
+
+    /// Reports the rest of the progress, and gives the large values that came with the updates.
+    pub fn finish(self) -> Vec<LargeRef> {
+        (self.progress)(self.unreported);
+        self.large
+    }
+
+    fn stand(&mut self) {
+        while self.current.is_empty() {
+            let Some(next) = self.waiting.pop() else {
+                self.key = None;
+                return;
+            };
+            self.current = next;
+            for rank in self.current.clone().take(PREFETCH_RANKS) {
+                self.updates.prefetch(rank);
+            }
+            for rank in self.current.clone().take(REST_RANKS) {
+                self.updates.prefetch_rest(rank);
+            }
+        }
+        self.updates.prefetch(self.current.start + PREFETCH_RANKS);
+        self.updates.prefetch_rest(self.current.start + REST_RANKS);
+        self.key = Some(self.updates.key(self.current.start));
+    }
+}
+
+impl SortedStream for UpdatesStream<'_> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.key
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.updates.update(self.current.start)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        if let Update::PutLarge(large) = self.updates.update(self.current.start) {
+            self.large.push(large);
+        }
+        self.current.start += 1;
+        self.unreported += 1;
+        if self.unreported == PROGRESS_RANKS {
+            (self.progress)(self.unreported);
+            self.unreported = 0;
+        }
+        self.stand();
+        Ok(())
+    }
+}

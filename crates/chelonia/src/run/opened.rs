@@ -1,0 +1,40 @@
+//! The open runs of one engine, so that a run that is met twice is open once.
+
+use super::{Run, RunRef};
+use crate::base::ids::BlockNo;
+use crate::base::sync::{Arc, Mutex, Weak};
+use crate::storage::Storage;
+use std::collections::BTreeMap;
+
+/// Open runs by first block. Does not keep them open.
+#[derive(Default)]
+pub struct OpenRuns {
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    runs: BTreeMap<BlockNo, Weak<Run>>,
+    /// When the table is this long, dead entries are taken out.
+    prune_at: usize,
+}
+
+impl OpenRuns {
+    /// The open run of `reference`, which is known to be right.
+    pub fn open(&self, storage: &Arc<Storage>, reference: RunRef) -> Arc<Run> {
+        let mut table = self.table.lock();
+        let start = reference.extent.start;
+        if let Some(run) = table.runs.get(&start).and_then(Weak::upgrade)
+            && *run.reference() == reference
+        {
+            return run;
+        }
+        let run = Run::open(storage, reference);
+        table.runs.insert(start, Arc::downgrade(&run));
+        if table.runs.len() > table.prune_at {
+            table.runs.retain(|_, run| run.strong_count() > 0);
+            table.prune_at = 2 * table.runs.len() + 64;
+        }
+        run
+    }
+}

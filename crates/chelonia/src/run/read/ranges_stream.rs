@@ -1,0 +1,70 @@
+//! Runs that follow each other in key order, as one source of a merge.
+
+use super::lookup::Run;
+use super::stream::RunStream;
+use crate::base::error::Result;
+use crate::base::keys::KeyRange;
+use crate::base::stream::{SortedStream, Update};
+use crate::base::sync::Arc;
+
+/// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened
+/// when the one before has ended.
+pub struct RangesStream {
+    /// The ranges not begun, the next one last.
+    waiting: Vec<(Arc<Run>, KeyRange)>,
+    current: Option<RunStream>,
+    bytes_read: u64,
+}
+
+impl RangesStream {
+    /// Stands on the first entry within `ranges`.
+    pub fn new(mut ranges: Vec<(Arc<Run>, KeyRange)>) -> Result<Self> {
+        ranges.reverse();
+        let mut stream = Self { waiting: ranges, current: None, bytes_read: 0 };
+        stream.stand()?;
+        Ok(stream)
+    }
+
+    /// Bytes read from the device so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read + self.current.as_ref().map_or(0, RunStream::bytes_read)
+    }
+
+    fn stand(&mut self) -> Result<()> {
+        loop {
+            if let Some(current) = &self.current {
+                if current.key().is_some() {
+                    return Ok(());
+                }
+                self.bytes_read += current.bytes_read();
+                // Its buffer goes back before the next stream asks for one.
+                self.current = None;
+            }
+            let Some((run, range)) = self.waiting.pop() else { return Ok(()) };
+            self.current = Some(RunStream::new(&run, range)?);
+        }
+    }
+}
+
+impl SortedStream for RangesStream {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.current.as_ref().and_then(RunStream::key)
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.current.as_ref().map_or(Update::Delete, RunStream::update)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        if let Some(current) = &mut self.current {
+            current.advance()?;
+            if current.key().is_some() {
+                return Ok(());
+            }
+        }
+        self.stand()
+    }
+}

@@ -1,0 +1,133 @@
+//! Nodes: the units of an engine's structure, on disk always, in memory sometimes.
+//!
+//! What an engine knows of its runs or pages is cut into nodes. A node is written once, as a sequence
+//! of bytes over the payloads of consecutive blocks of kind `Engine` in one extent; the rest of the
+//! last payload is zero.
+//!
+//! ```text
+//! block    0  checksum, kind (see `storage/block.rs`); bytes 9 to 15 are zero
+//!         16  4080 bytes of the node
+//!
+//! NodeRef  v  first block; v generation; v bytes of the node          (v: a varint)
+//! ```
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | here | where a node is ([`NodeRef`]), and its bytes in blocks |
+//! | `residence` | which nodes are in memory ([`Slot`], [`Residence`]) |
+//!
+//! What the bytes say is each engine's own business ([`Structure`]).
+
+mod residence;
+
+pub use residence::{Residence, Slot, Structure};
+
+use crate::base::budget::Use;
+use crate::base::codec::{Decoder, put_varint};
+use crate::base::error::{Error, Result};
+use crate::base::ids::{BlockNo, Extent, Generation};
+use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::storage::Storage;
+use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, expect_kind};
+
+/// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
+const NODE_BYTES_MAX: u32 = 64 << 20;
+
+/// Where a node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeRef {
+    /// The blocks.
+    pub extent: Extent,
+    /// The generation they were sealed with.
+    pub generation: Generation,
+    /// The bytes of the node in them.
+    pub bytes: u32,
+}
+
+impl NodeRef {
+    /// The blocks that a node of so many bytes takes.
+    #[must_use]
+    pub fn blocks_for(bytes: u32) -> u32 {
+        let payload = u32::try_from(BLOCK_PAYLOAD_BYTES).unwrap_or(u32::MAX);
+        bytes.div_ceil(payload)
+    }
+
+    /// Appends the reference.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.extent.start.0);
+        put_varint(out, self.generation.0);
+        put_varint(out, u64::from(self.bytes));
+    }
+
+    /// Reads what [`NodeRef::encode`] wrote.
+    pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
+        let start = decoder.varint()?;
+        let generation = Generation(decoder.varint()?);
+        let bytes = decoder.varint_u32()?;
+        if bytes == 0 || bytes > NODE_BYTES_MAX {
+            return Err(decoder.damaged("the length of a node is out of bounds"));
+        }
+        let blocks = Self::blocks_for(bytes);
+        if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / BLOCK_BYTES_U64) {
+            return Err(decoder.damaged("a node lies beyond the end of numbers"));
+        }
+        Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
+    }
+
+    /// Reads the bytes of the node.
+    pub fn read(&self, storage: &Storage) -> Result<Vec<u8>> {
+        if !storage.holds(self.extent) {
+            return Err(Error::corrupt("a node lies beyond the data file"));
+        }
+        let first = self.extent.start;
+        let mut blocks = vec![0; self.extent.blocks as usize * BLOCK_BYTES];
+        let _charge = storage.budget().charge(Use::Work, 2 * blocks.len() as u64);
+        storage.read_blocks(first, self.generation, &mut blocks)?;
+        for (index, block) in blocks.chunks_exact(BLOCK_BYTES).enumerate() {
+            expect_kind(block, BlockKind::Engine, BlockNo(first.0 + index as u64))?;
+        }
+        Ok(from_blocks(&blocks, self.bytes))
+    }
+
+    /// Writes the bytes of a node to an extent of its own. `allocated` is told of that before
+    /// anything is written, for it stays allocated if that fails.
+    pub fn write(
+        storage: &Storage,
+        bytes: &[u8],
+        allocated: impl FnOnce(NodeRef),
+    ) -> Result<NodeRef> {
+        let length = u32::try_from(bytes.len()).ok().filter(|length| *length <= NODE_BYTES_MAX);
+        let length = length.ok_or_else(|| Error::internal("a node is larger than any can be"))?;
+        let mut blocks = to_blocks(bytes);
+        let _charge = storage.budget().charge(Use::Work, (bytes.len() + blocks.len()) as u64);
+        let allocation = storage.allocate(NodeRef::blocks_for(length))?;
+        let (extent, generation) = (allocation.extent, allocation.generation);
+        let reference = NodeRef { extent, generation, bytes: length };
+        allocated(reference);
+        storage.write_blocks(extent.start, generation, &mut blocks)?;
+        Ok(reference)
+    }
+}
+
+/// Cuts the bytes of a node into blocks, unsealed.
+#[must_use]
+pub fn to_blocks(bytes: &[u8]) -> Vec<u8> {
+    let chunks = bytes.chunks(BLOCK_PAYLOAD_BYTES);
+    let mut blocks = vec![0; chunks.len() * BLOCK_BYTES];
+    for (chunk, block) in chunks.zip(blocks.chunks_exact_mut(BLOCK_BYTES)) {
+        block[8] = BlockKind::Engine as u8;
+        block[BLOCK_HEADER_BYTES..BLOCK_HEADER_BYTES + chunk.len()].copy_from_slice(chunk);
+    }
+    blocks
+}
+
+/// Puts the bytes of a node together again, from verified blocks of kind `Engine`.
+#[must_use]
+pub fn from_blocks(blocks: &[u8], bytes: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(blocks.len());
+    for block in blocks.chunks_exact(BLOCK_BYTES) {
+        out.extend_from_slice(&block[BLOCK_HEADER_BYTES..]);
+    }
+    out.truncate(bytes as usize);
+    out
+}

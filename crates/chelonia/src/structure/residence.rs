@@ -1,0 +1,235 @@
+//! Which nodes are in memory.
+//!
+//! Whoever refers to a node (a parent, a version) holds its [`Slot`]. The node itself is read
+//! when it is first wanted and may be dropped again at any time.
+//!
+//! ```text
+//!            admit (just written)
+//!          +-----------------------+
+//!          |        load           v           clock (its turn came twice, not looked at)
+//!   slot: absent ------------> resident ---------------------------------------> absent
+//! ```
+//!
+//! Readers look at a resident node under an epoch guard, without a lock or a count; a dropped node
+//! is freed when no guard of that time is left. An absorb, which takes long, keeps an `Arc` instead.
+//!
+//! Invariants:
+//! 1. A slot's node never changes: what is loaded again is the same.
+//! 2. A slot that holds a node is counted with its footprint by the clock that all engines of the
+//!    database share (`base/residents.rs`), which says how much may be in memory.
+//!
+//! Lock order: the clock's lock is taken last.
+
+use super::NodeRef;
+use crate::base::budget::{Charge, Use};
+use crate::base::epoch::{self, EpochSlot, Guard};
+use crate::base::error::{Error, Result};
+use crate::base::ids::Extent;
+use crate::base::residents::{Resident, Residents};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
+use crate::storage::Storage;
+use crate::storage::block::DATA_FILE;
+
+/// What an engine's nodes are.
+pub trait Structure: Sized + Send + Sync + 'static {
+    /// What whoever refers to a node knows of it besides its place.
+    type About: Copy + Send + Sync;
+
+    /// What decoding needs besides the bytes.
+    type Context: Send + Sync;
+
+    /// Reads a node.
+    fn decode(bytes: &[u8], about: Self::About, residence: &Residence<Self>) -> Result<Self>;
+
+    /// The node that is nowhere on disk, if there is one: the root of an empty tree.
+    fn empty(about: Self::About) -> Self;
+
+    /// What it takes on the heap, about, in bytes.
+    fn heap_bytes(&self) -> u64;
+
+    /// The same with what it keeps alive that is counted elsewhere, in bytes.
+    fn footprint_bytes(&self) -> u64;
+
+    /// Keeps the charge for its memory as long as it lives.
+    fn keep(&mut self, charge: Charge);
+}
+
+/// Nodes that were read, and dropped, since the engine was opened.
+#[derive(Default)]
+struct Moves {
+    loaded: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// The nodes of one engine that are in memory.
+pub struct Residence<N: Structure> {
+    storage: Arc<Storage>,
+    context: N::Context,
+    moves: Arc<Moves>,
+}
+
+impl<N: Structure> Residence<N> {
+    /// Nothing is in memory.
+    #[must_use]
+    pub fn new(storage: Arc<Storage>, context: N::Context) -> Self {
+        Self { storage, context, moves: Arc::default() }
+    }
+
+    /// Where nodes and runs are.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// What decoding needs besides the bytes.
+    pub fn context(&self) -> &N::Context {
+        &self.context
+    }
+
+    /// How often a node was read because it was not in memory, and dropped from it.
+    pub fn moves(&self) -> (u64, u64) {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (read(&self.moves.loaded), read(&self.moves.evicted))
+    }
+
+    /// A slot for the node at `reference`, absent.
+    pub fn slot(&self, reference: Option<NodeRef>, about: N::About) -> Arc<Slot<N>> {
+        Arc::new(Slot {
+            reference,
+            about,
+            node: EpochSlot::empty(),
+            used: AtomicBool::new(true),
+            bytes: AtomicU64::new(0),
+            clock: Arc::clone(self.storage.residents()),
+            moves: Arc::clone(&self.moves),
+        })
+    }
+
+    /// The same for a reference that was read from a file: the node must lie in it.
+    pub fn slot_of(&self, reference: NodeRef, about: N::About) -> Result<Arc<Slot<N>>> {
+        self.check_within_file(reference.extent)?;
+        Ok(self.slot(Some(reference), about))
+    }
+
+    /// Fails if blocks that a node refers to lie outside of the data file.
+    pub fn check_within_file(&self, extent: Extent) -> Result<()> {
+        if self.storage.holds(extent) {
+            return Ok(());
+        }
+        Err(Error::corrupt("a node refers to blocks beyond the data file"))
+    }
+
+    /// A slot for a node that was just written.
+    pub fn admit(&self, reference: Option<NodeRef>, about: N::About, node: N) -> Arc<Slot<N>> {
+        let slot = self.slot(reference, about);
+        self.keep(&slot, node, &epoch::pin());
+        slot
+    }
+
+    /// The node of `slot`, read if it is absent.
+    #[inline]
+    pub fn load<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Result<&'g Arc<N>> {
+        match self.resident(slot, guard) {
+            Some(node) => Ok(node),
+            None => self.load_absent(slot, guard),
+        }
+    }
+
+    /// The node of `slot`, if it is in memory.
+    #[inline]
+    pub fn resident<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Option<&'g Arc<N>> {
+        if !slot.used.load(Ordering::Relaxed) {
+            slot.used.store(true, Ordering::Relaxed);
+        }
+        slot.node.get(guard)
+    }
+
+    /// The node of `slot`, to keep longer than an epoch guard should live.
+    pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
+        self.load(slot, &epoch::pin()).map(Arc::clone)
+    }
+
+    #[cold]
+    fn load_absent<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Result<&'g Arc<N>> {
+        let node = match slot.reference {
+            None => N::empty(slot.about),
+            Some(reference) => self.read(reference, slot.about)?,
+        };
+        self.moves.loaded.fetch_add(1, Ordering::Relaxed);
+        Ok(self.keep(slot, node, guard))
+    }
+
+    /// Reads and decodes a node without keeping it.
+    pub fn read(&self, reference: NodeRef, about: N::About) -> Result<N> {
+        let bytes = reference.read(&self.storage)?;
+        N::decode(&bytes, about, self)
+            .map_err(|error| error.at(DATA_FILE, reference.extent.offset()))
+    }
+
+    /// Makes `node` resident in `slot`, unless another thread was faster.
+    fn keep<'g>(&self, slot: &'g Arc<Slot<N>>, mut node: N, guard: &'g Guard) -> &'g Arc<N> {
+        let footprint = node.footprint_bytes();
+        node.keep(self.storage.budget().charge(Use::Metadata, node.heap_bytes()));
+        let (kept, mine) = slot.node.put(Arc::new(node), guard);
+        if mine {
+            slot.bytes.store(footprint, Ordering::Relaxed);
+            let resident: Weak<dyn Resident> = Arc::downgrade(slot) as _;
+            self.storage.residents().admit(&resident, footprint, guard);
+        }
+        kept
+    }
+}
+
+/// The place of a node: on disk always, in memory sometimes.
+pub struct Slot<N: Structure> {
+    /// `None` for a node that is nowhere on disk.
+    reference: Option<NodeRef>,
+    about: N::About,
+    node: EpochSlot<Arc<N>>,
+    /// Looked at since the clock last passed.
+    used: AtomicBool,
+    /// The footprint of the node while it is resident.
+    bytes: AtomicU64,
+    clock: Arc<Residents>,
+    moves: Arc<Moves>,
+}
+
+impl<N: Structure> Slot<N> {
+    /// Where the node is; `None` if it is nowhere on disk.
+    #[must_use]
+    pub fn reference(&self) -> Option<NodeRef> {
+        self.reference
+    }
+
+    /// What is known of the node.
+    #[must_use]
+    pub fn about(&self) -> N::About {
+        self.about
+    }
+
+    /// The node, if it is in memory. Does not count as a look at it.
+    pub fn peek<'g>(&'g self, guard: &'g Guard) -> Option<&'g Arc<N>> {
+        self.node.get(guard)
+    }
+}
+
+impl<N: Structure> Resident for Slot<N> {
+    fn take_used(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
+
+    fn evict(&self, guard: &Guard) -> u64 {
+        // Taken before the slot is cleared: from then on another thread may load the node again and
+        // put the bytes of that in.
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        if self.node.clear(guard) {
+            self.moves.evicted.fetch_add(1, Ordering::Relaxed);
+        }
+        bytes
+    }
+}
+
+impl<N: Structure> Drop for Slot<N> {
+    fn drop(&mut self) {
+        self.clock.forget(*self.bytes.get_mut());
+    }
+}
