@@ -24,10 +24,12 @@
 //! 4. After an error from absorb or maintain the newest version is the one before the call, and
 //!    what the call allocated has been given back.
 
+use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
+use crate::base::limits::{SCALING_PERCENT_DEFAULT, SIZE_RATIO_DEFAULT};
 pub use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
 use crate::base::sync::Arc;
@@ -63,8 +65,36 @@ pub trait Engine: Send + Sync {
     /// The checkpoint distance changed (bytes of updates that come with one absorb).
     fn set_checkpoint_distance(&self, bytes: u64);
 
+    /// The shape of levels changed, for engines that have levels.
+    fn set_levels(&self, levels: LevelOptions);
+
     /// Figures by cause.
     fn stats(&self) -> EngineStats;
+}
+
+/// The shape of an engine's levels, if it has levels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LevelOptions {
+    /// The ratio between the sizes of the last two levels: `T`.
+    pub size_ratio: u32,
+    /// By how much the ratios of levels above are larger, level by level, in percent: 100 times `c`.
+    pub scaling_percent: u32,
+    /// Levels are a part of what the last one really holds.
+    pub relative: bool,
+    /// The memory of filters is divided between levels so that reads gain most; else every level
+    /// has the same bits per key.
+    pub filters_by_level: bool,
+}
+
+impl Default for LevelOptions {
+    fn default() -> Self {
+        Self {
+            size_ratio: SIZE_RATIO_DEFAULT,
+            scaling_percent: SCALING_PERCENT_DEFAULT,
+            relative: false,
+            filters_by_level: true,
+        }
+    }
 }
 
 /// An immutable state of one engine.
@@ -93,7 +123,7 @@ pub trait Version: Send + Sync {
 
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.
-    fn verify(&self, report: &mut dyn VerifyReport) -> Result<()>;
+    fn verify(&self, report: &mut dyn CheckReport) -> Result<()>;
 }
 
 /// What a lookup in a version gave.
@@ -142,16 +172,6 @@ pub struct Work<'a> {
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// Where `verify` tells what it found.
-pub trait VerifyReport {
-    /// So many blocks were read and checked.
-    fn blocks(&mut self, count: u64);
-    /// So many entries were seen.
-    fn entries(&mut self, count: u64);
-    /// Something is wrong; the walk goes on where it can.
-    fn finding(&mut self, error: crate::base::error::Error);
-}
-
 /// Figures of one engine, by cause. Byte counts are totals since open.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct EngineStats {
@@ -178,3 +198,6 @@ pub struct EngineStats {
     /// Things that happened, by name, in a fixed order: splits, joins, flushes ...
     pub events: Vec<(&'static str, u64)>,
 }
+
+#[cfg(test)]
+pub mod tests;

@@ -59,3 +59,12 @@ pub const SIZE_RATIO_MIN: u32 = 2;
 
 /// The largest of these ratios.
 pub const SIZE_RATIO_MAX: u32 = 32;
+
+/// The ratio of a keyspace that names none.
+pub const SIZE_RATIO_DEFAULT: u32 = 5;
+
+/// The least scaling of the ratios of an LSM-tree's levels, in percent.
+pub const SCALING_PERCENT_MIN: u32 = 20;
+
+/// The scaling of a keyspace that names none, in percent.
+pub const SCALING_PERCENT_DEFAULT: u32 = 80;

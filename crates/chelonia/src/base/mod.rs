@@ -5,6 +5,7 @@
 
 pub mod budget;
 pub mod bytes;
+pub mod check;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
@@ -20,4 +21,5 @@ pub mod slab;
 pub mod split;
 pub mod stream;
 pub mod sync;
+pub mod text;
 pub mod workers;

@@ -205,6 +205,7 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::LevelOptions;
     use crate::engines::{self, EngineContext, EngineKind, EngineOptions};
     use crate::filters::FilterKind;
 
@@ -216,6 +217,7 @@ mod tests {
             bits_per_key: 10,
             leaf_bytes: 4 << 10,
             pivots_max: 4,
+            levels: LevelOptions::default(),
             checkpoint_distance: 4 << 10,
         };
         let context = EngineContext { storage: Arc::clone(&storage), options };

@@ -44,6 +44,7 @@ use crate::db::signals::Signals;
 use crate::db::snapshots::Snapshots;
 use crate::db::view::Buffer;
 use crate::db::visibility::Visibility;
+use crate::engine::LevelOptions;
 use crate::engines::{self, EngineContext, EngineOptions};
 use crate::log::{Log, LogOptions, LogPosition};
 use crate::memtable::Memtable;
@@ -286,6 +287,7 @@ pub fn new_keyspace(
         bits_per_key: stored.filter_bits_per_key,
         leaf_bytes: u64::from(stored.leaf_bytes.unwrap_or(0)),
         pivots_max: stored.pivots_max,
+        levels: LevelOptions::default(),
         checkpoint_distance: distance,
     };
     let context = EngineContext { storage: Arc::clone(&core.storage), options };

@@ -8,13 +8,13 @@
 //! needless and free them. So one that cannot be read is looked at again under the root that is
 //! durable then.
 
+use crate::base::check::CheckReport;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::stream::Update;
 use crate::db::core::{CheckpointState, Core};
 use crate::db::lifetimes::HeldVersion;
 use crate::db::record::Entries;
-use crate::engine;
 use crate::log::{Log, LogPosition};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl VerifyReport {
     }
 }
 
-impl engine::VerifyReport for VerifyReport {
+impl CheckReport for VerifyReport {
     fn blocks(&mut self, count: u64) {
         self.blocks += count;
     }

@@ -3,16 +3,17 @@
 //! | number | engine | how it keeps data |
 //! | --- | --- | --- |
 //! | 1 | `turtle` | a tree of runs with update buffers, written in one pass per memtable |
+//! | 2 | `autumn` | an LSM-tree whose size ratios grow with the data |
 //!
 //! Numbers and names are stored in catalogs and never change their meaning.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::sync::Arc;
-use crate::engine::Engine;
+use crate::engine::{Engine, LevelOptions};
 use crate::filters::FilterKind;
 use crate::storage::Storage;
 
-mod autumn;
+pub mod autumn;
 pub mod turtle;
 
 /// How a keyspace keeps its durable data.
@@ -24,11 +25,14 @@ pub enum EngineKind {
     /// distance.
     #[default]
     Turtle = 1,
+    /// An LSM-tree with fewer levels the more data there is: reads, scans above all, are as good as
+    /// a few sorted runs allow, whatever is written.
+    Autumn = 2,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [EngineKind; 1] = [EngineKind::Turtle];
+    pub const ALL: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
     /// The number in catalogs.
     #[must_use]
@@ -51,6 +55,7 @@ impl EngineKind {
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Turtle => "turtle",
+            EngineKind::Autumn => "autumn",
         }
     }
 
@@ -72,6 +77,8 @@ pub struct EngineOptions {
     pub leaf_bytes: u64,
     /// The most children of a tree node.
     pub pivots_max: u32,
+    /// The shape of levels.
+    pub levels: LevelOptions,
     /// Bytes of updates that come with one absorb, about.
     pub checkpoint_distance: u64,
 }
@@ -95,6 +102,10 @@ pub fn open(
         EngineKind::Turtle => {
             let options = turtle::TurtleOptions::new(&context.options);
             Ok(Arc::new(turtle::Turtle::open(&context.storage, options, root)?))
+        }
+        EngineKind::Autumn => {
+            let options = autumn::AutumnOptions::new(&context.options);
+            Ok(Arc::new(autumn::Autumn::open(&context.storage, options, root)?))
         }
     }
 }

@@ -44,8 +44,8 @@ mod totals;
 pub use build::{RunBuilder, RunOptions, WasCached};
 pub use opened::OpenRuns;
 pub use read::{
-    Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunReport,
-    RunStream, find_many, find_newest,
+    Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunStream,
+    find_many, find_newest, first_blocks,
 };
 pub use reference::RunRef;
 pub use totals::{Totals, weight};

@@ -4,6 +4,7 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
 use crate::base::stream::Update;
 use crate::run::Run;
+use std::fmt;
 use std::ops::{AddAssign, SubAssign};
 
 /// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
@@ -59,6 +60,13 @@ impl Totals {
             return Err(decoder.damaged("totals are out of bounds"));
         }
         Ok(totals)
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entries, tombstones, bytes } = self;
+        write!(f, "{entries} entries ({tombstones} tombstones), {bytes} bytes")
     }
 }
 

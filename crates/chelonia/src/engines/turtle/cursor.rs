@@ -22,19 +22,8 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::Arc;
 use crate::merge::{Merge, Tombstones};
-use crate::run::{Run, RunCursor};
+use crate::run::{Run, RunCursor, first_blocks};
 use std::ops::Bound;
-
-/// How many blocks of entries a short scan needs, besides the one that it begins in: 16 KiB in all,
-/// which costs little more to read than one block. They are read of all sources together, of each
-/// as much as its share of the entries is: who must read again waits for the device twice.
-const FIRST_BLOCKS: u64 = 3;
-
-/// How many blocks are read at first of a source that has `part` of the `whole` entries of a range.
-fn first_blocks(part: u64, whole: u64) -> u32 {
-    let blocks = (2 * FIRST_BLOCKS * part + whole) / (2 * whole).max(1);
-    1 + u32::try_from(blocks.min(FIRST_BLOCKS)).unwrap_or(0)
-}
 
 /// A node on the way to where the cursor is.
 struct Step {
@@ -272,15 +261,6 @@ fn ends_after_lower(range: &KeyRange, upper: Option<&[u8]>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sources_are_read_by_their_share() {
-        assert_eq!(
-            [1, 10, 30, 60, 90, 100].map(|part| first_blocks(part, 100)),
-            [1, 1, 2, 3, 4, 4]
-        );
-        assert_eq!([first_blocks(0, 0), first_blocks(7, 0)], [1, 4]);
-    }
 
     #[test]
     fn ranges_are_clipped_to_the_leaf() {

@@ -37,6 +37,7 @@ use self::plan::Geometry;
 use self::source::Incoming;
 use self::toll::Dues;
 use super::EngineOptions;
+use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
@@ -46,7 +47,7 @@ use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, OwnedExtent, VerifyReport, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Version, Work,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::storage::Storage;
@@ -436,6 +437,8 @@ impl Engine for Turtle {
         self.checkpoint_distance.store(bytes, Ordering::Relaxed);
     }
 
+    fn set_levels(&self, _: LevelOptions) {}
+
     fn stats(&self) -> EngineStats {
         let version = self.newest();
         let summary = version.summary;
@@ -479,7 +482,7 @@ impl Version for TurtleVersion {
         counts::walk_extents(&self.shared.residence, &self.root, visit)
     }
 
-    fn verify(&self, report: &mut dyn VerifyReport) -> Result<()> {
+    fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
         verify::verify(self, report)
     }
 

@@ -12,13 +12,13 @@ use super::TurtleVersion;
 use super::counts::{BlockSet, large_of};
 use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary};
 use super::source::Stretch;
+use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, Ordering};
-use crate::engine::VerifyReport;
-use crate::run::{Run, RunCursor, RunReport, RunStream, Totals};
+use crate::run::{Run, RunCursor, RunStream, Totals};
 use crate::storage::block::DATA_FILE;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LARGE_CHUNKS_MAX: usize = 1024;
 
 /// Verifies `version`.
-pub(super) fn verify(version: &TurtleVersion, report: &mut dyn VerifyReport) -> Result<()> {
+pub(super) fn verify(version: &TurtleVersion, report: &mut dyn CheckReport) -> Result<()> {
     let mut check = Check {
         version,
         report,
@@ -47,7 +47,7 @@ pub(super) fn verify(version: &TurtleVersion, report: &mut dyn VerifyReport) -> 
 
 struct Check<'a> {
     version: &'a TurtleVersion,
-    report: &'a mut dyn VerifyReport,
+    report: &'a mut dyn CheckReport,
     /// Shared runs seen, by first block: whether they are whole.
     shared: BTreeMap<BlockNo, bool>,
     /// By height, the segments of the node checked last, and whether it marks them as shared.
@@ -141,9 +141,9 @@ impl Check<'_> {
 
     /// Checks a run and the large values that it refers to; true if the run is whole.
     fn run(&mut self, run: &Arc<Run>) -> Result<bool> {
-        let mut relay = Relay { report: &mut *self.report, is_whole: true };
+        let mut relay = Relay::to(&mut *self.report);
         run.verify(&mut relay)?;
-        let is_whole = relay.is_whole;
+        let is_whole = relay.is_whole();
         for large in large_of(run)? {
             let start = large.extent.start;
             if !self.large.insert_bounded(start, LARGE_CHUNKS_MAX)
@@ -234,26 +234,4 @@ fn live(part: &Part, stretch: Stretch<'_>) -> Result<(Totals, Option<Edges>)> {
         stream.advance()?;
     }
     Ok((totals, first.map(|first| (first, last))))
-}
-
-/// Hands what a run reports on to the engine's report.
-struct Relay<'a> {
-    report: &'a mut dyn VerifyReport,
-    /// Nothing was found.
-    is_whole: bool,
-}
-
-impl RunReport for Relay<'_> {
-    fn blocks(&mut self, count: u64) {
-        self.report.blocks(count);
-    }
-
-    fn entries(&mut self, count: u64) {
-        self.report.entries(count);
-    }
-
-    fn finding(&mut self, error: Error) {
-        self.is_whole = false;
-        self.report.finding(error);
-    }
 }

@@ -4,8 +4,10 @@
 //! list is damaged the entries tell the same. What neither the list nor an entry that can be read
 //! names, no read can come to: it is needed no more, and damage of both is no error.
 
-use super::verify::{Ahead, RunReport, visit_entries, visit_spans};
+use super::verify::{Ahead, visit_entries, visit_spans};
+use crate::base::check::CheckReport;
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::keys::KeyRange;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{LargeRef, Update};
 use crate::run::block::SortedBlock;
@@ -14,8 +16,35 @@ use crate::run::read::lookup::Run;
 use crate::storage::block::{BlockKind, expect_kind};
 
 impl Run {
+    /// Visits the large values that entries within `range` refer to, which goes to the end of the
+    /// run and of whose list `skipped` come before; those of a damaged list in any order.
+    pub fn large_refs_from(
+        &self,
+        skipped: u64,
+        range: &KeyRange,
+        visit: &mut dyn FnMut(LargeRef) -> Result<()>,
+    ) -> Result<()> {
+        if skipped == 0 {
+            return self.large_refs(visit);
+        }
+        let mut place = 0;
+        match self.listed(&mut |large| {
+            place += 1;
+            if place > skipped { visit(large) } else { Ok(()) }
+        })? {
+            true => Ok(()),
+            // Places in the list are not known behind the damage.
+            false => self.large_in_entries(range, visit),
+        }
+    }
+
     /// Visits the large values that the run refers to, those of a damaged list more than once.
     pub fn large_refs(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
+        if self.listed(visit)? { Ok(()) } else { self.large_in_entries(&KeyRange::all(), visit) }
+    }
+
+    /// Visits what is listed; false if a block of the list is damaged.
+    fn listed(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<bool> {
         let reference = self.reference();
         let mut bytes = vec![0; BLOCK_BYTES];
         let start = reference.large_start();
@@ -29,7 +58,7 @@ impl Run {
                 Err(error) => return Err(error),
             }
         }
-        if is_whole { Ok(()) } else { self.large_in_entries(visit) }
+        Ok(is_whole)
     }
 
     /// What a block of the list names.
@@ -44,8 +73,12 @@ impl Run {
         Ok(listed)
     }
 
-    /// What all entries name that can be read.
-    fn large_in_entries(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
+    /// What all entries within `range` name that can be read.
+    fn large_in_entries(
+        &self,
+        range: &KeyRange,
+        visit: &mut dyn FnMut(LargeRef) -> Result<()>,
+    ) -> Result<()> {
         let mut unread = Unread { first: None };
         let mut listed = Vec::new();
         let blocks = 0..self.reference().data_blocks;
@@ -57,8 +90,10 @@ impl Run {
             &mut |_, bytes, report| {
                 let Some(bytes) = bytes else { return };
                 let read = SortedBlock::parse(bytes, BlockKind::Data).and_then(|block| {
-                    visit_entries(&block, &mut |_, update| {
-                        if let Update::PutLarge(large) = update {
+                    visit_entries(&block, &mut |key, update| {
+                        if let Update::PutLarge(large) = update
+                            && range.contains(key)
+                        {
                             listed.push(large);
                         }
                         Ok(())
@@ -79,7 +114,7 @@ struct Unread {
     first: Option<Error>,
 }
 
-impl RunReport for Unread {
+impl CheckReport for Unread {
     fn blocks(&mut self, _count: u64) {}
 
     fn entries(&mut self, _count: u64) {}

@@ -14,10 +14,9 @@ mod verify;
 mod window;
 
 pub use candidates::{Candidate, Candidates, find_newest};
-pub use cursor::RunCursor;
+pub use cursor::{RunCursor, first_blocks};
 pub use filter::{FilterState, RunFilter};
 pub use lookup::{Run, RunHit};
 pub use ranges_stream::RangesStream;
 pub use rounds::find_many;
 pub use stream::RunStream;
-pub use verify::RunReport;

@@ -3,6 +3,7 @@
 //! The walk reads the device, not the cache. Each damaged block is a finding, once, and the walk
 //! goes on behind it; what can't be told any more because of it is not reported again.
 
+use crate::base::check::CheckReport;
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
@@ -17,16 +18,6 @@ use crate::storage::block::{BlockKind, DATA_FILE, expect_kind};
 use crate::storage::io::AlignedBuffer;
 use std::collections::BTreeSet;
 use std::ops::Range;
-
-/// Where a verification tells what it saw.
-pub trait RunReport {
-    /// So many blocks were read and checked.
-    fn blocks(&mut self, count: u64);
-    /// So many entries were seen.
-    fn entries(&mut self, count: u64);
-    /// Something is wrong.
-    fn finding(&mut self, error: Error);
-}
 
 /// What the data blocks hold.
 #[derive(Default)]
@@ -64,7 +55,7 @@ impl<'a> Ahead<'a> {
     }
 
     /// A block of the run; `None` if it is damaged.
-    fn block(&mut self, index: u32, report: &mut dyn RunReport) -> Option<&[u8]> {
+    fn block(&mut self, index: u32, report: &mut dyn CheckReport) -> Option<&[u8]> {
         if !self.held.contains(&index) {
             self.fill(index, report);
         }
@@ -76,7 +67,7 @@ impl<'a> Ahead<'a> {
     }
 
     /// Holds the blocks from `first` on.
-    fn fill(&mut self, first: u32, report: &mut dyn RunReport) {
+    fn fill(&mut self, first: u32, report: &mut dyn CheckReport) {
         let most = u32::try_from(self.bytes.len() / BLOCK_BYTES).unwrap_or(0);
         let until = self.run.reference().extent.blocks.min(first.saturating_add(most));
         let count = until.saturating_sub(first) as usize;
@@ -103,7 +94,7 @@ impl<'a> Ahead<'a> {
         first: u32,
         kind: BlockKind,
         end: u32,
-        report: &mut dyn RunReport,
+        report: &mut dyn CheckReport,
     ) -> Option<Vec<u8>> {
         let mut bytes = self.block(first, report)?.to_vec();
         let joined = span_of(&bytes, kind).and_then(|span| {
@@ -130,7 +121,7 @@ impl<'a> Ahead<'a> {
         first: u32,
         kind: BlockKind,
         end: u32,
-        report: &mut dyn RunReport,
+        report: &mut dyn CheckReport,
     ) -> u32 {
         let mut heads = first + 1..end;
         let is_head = |bytes: &[u8]| span_of(bytes, kind).is_ok();
@@ -143,7 +134,7 @@ fn load(run: &Run, first: u32, bytes: &mut [u8]) -> Result<()> {
 }
 
 /// Is given each span, its bytes if they could be read, and where to tell what is wrong.
-pub(super) type VisitSpan<'a> = dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn RunReport) + 'a;
+pub(super) type VisitSpan<'a> = dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn CheckReport) + 'a;
 
 /// Calls `visit` with every span of `kind` in these blocks of a run, joined, with its place; with
 /// `None` for each that is damaged.
@@ -151,7 +142,7 @@ pub(super) fn visit_spans(
     ahead: &mut Ahead<'_>,
     blocks: Range<u32>,
     kind: BlockKind,
-    report: &mut dyn RunReport,
+    report: &mut dyn CheckReport,
     visit: &mut VisitSpan<'_>,
 ) {
     let mut first = blocks.start;
@@ -170,7 +161,7 @@ impl Run {
     /// Reads the whole run and checks it: block checksums and kinds, the order of keys, prefixes
     /// and heads, counts, the index against the data, every key in the filter, the list of large
     /// values.
-    pub fn verify(&self, report: &mut dyn RunReport) -> Result<()> {
+    pub fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
         let mut ahead = Ahead::new(self);
         let seen = self.verify_data(&mut ahead, report);
         report.entries(seen.entries);
@@ -192,7 +183,7 @@ impl Run {
         Error::corrupt(what).at(DATA_FILE, offset)
     }
 
-    fn verify_data(&self, ahead: &mut Ahead<'_>, report: &mut dyn RunReport) -> Seen {
+    fn verify_data(&self, ahead: &mut Ahead<'_>, report: &mut dyn CheckReport) -> Seen {
         let mut seen = Seen { is_whole: true, ..Seen::default() };
         let blocks = 0..self.reference().data_blocks;
         visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {
@@ -234,7 +225,7 @@ impl Run {
     /// The lowest level must name exactly the data spans, each with a key that divides it from
     /// those before; upper levels must name exactly the spans of the level below. Behind damage
     /// only the blocks themselves can be checked.
-    fn verify_index(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
+    fn verify_index(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let reference = self.reference();
         let blocks = reference.data_blocks..reference.filter_start();
         let mut levels = Levels { is_whole: seen.is_whole, ..Levels::new(seen) };
@@ -266,7 +257,7 @@ impl Run {
     }
 
     /// The first key of every span must lead a lookup to that span, through all levels.
-    fn verify_descents(&self, seen: &Seen, report: &mut dyn RunReport) {
+    fn verify_descents(&self, seen: &Seen, report: &mut dyn CheckReport) {
         let guard = epoch::pin();
         for (span, (first, last)) in seen.spans.iter().zip(&seen.edges) {
             for key in [first, last] {
@@ -304,7 +295,7 @@ impl Run {
     }
 
     /// No key whose entry could be read may be denied.
-    fn verify_filter(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
+    fn verify_filter(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let reference = self.reference();
         let (start, count) = (reference.filter_start(), reference.filter.blocks());
         let mut blocks = Vec::new();
@@ -329,7 +320,7 @@ impl Run {
         }
     }
 
-    fn verify_large(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn RunReport) {
+    fn verify_large(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let start = self.reference().large_start();
         let (mut listed, mut is_whole) = (Vec::new(), seen.is_whole);
         for block in start..start + self.reference().large_blocks {

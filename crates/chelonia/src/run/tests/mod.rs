@@ -4,6 +4,7 @@ mod hostile;
 mod layout;
 mod model;
 
+use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::Arc;
 use crate::filters::FilterKind;
-use crate::run::{Run, RunBuilder, RunHit, RunOptions, RunRef, RunReport};
+use crate::run::{Run, RunBuilder, RunHit, RunOptions, RunRef};
 use crate::storage::Storage;
 use crate::storage::cache::Priority;
 use std::collections::BTreeMap;
@@ -94,7 +95,7 @@ pub struct Report {
     pub findings: Vec<Error>,
 }
 
-impl RunReport for Report {
+impl CheckReport for Report {
     fn blocks(&mut self, count: u64) {
         self.blocks += count;
     }

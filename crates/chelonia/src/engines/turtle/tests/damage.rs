@@ -1,12 +1,13 @@
 //! Blocks that cannot be read: they stop nothing but the reads that need them.
 
-use super::world::{Item, Report, World, tiny};
-use super::{key_of, uniform, value};
+use super::{World, tiny};
 use crate::base::error::ErrorKind;
 use crate::base::ids::BlockNo;
 use crate::base::rng::Rng;
 use crate::base::sync::Arc;
 use crate::engine::Engine;
+use crate::engine::tests::world::{Item, Report};
+use crate::engine::tests::{key_of, uniform, value};
 use crate::engines::turtle::TurtleOptions;
 use crate::engines::turtle::counts::walk_nodes;
 use crate::engines::turtle::node::Node;
@@ -52,7 +53,7 @@ fn unreadable(world: &World) -> usize {
     let mut count = 0;
     for (key, item) in &world.model {
         match version.get(key, world.storage.key_hash(key)) {
-            Ok(answer) => assert_eq!(answer.found, Some(super::world::found(item))),
+            Ok(answer) => assert_eq!(answer.found, Some(crate::engine::tests::world::found(item))),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 count += 1;

@@ -1,10 +1,11 @@
 //! Damaged and forged bytes: never believed, never a panic; and a check that finds what is wrong.
 
 use super::damage::nodes;
-use super::world::{Report, World, tiny};
-use super::{key_of, uniform};
+use super::{World, tiny};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
+use crate::engine::tests::world::Report;
+use crate::engine::tests::{key_of, uniform};
 use crate::engine::{Engine, Version};
 use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};

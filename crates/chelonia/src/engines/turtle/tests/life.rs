@@ -1,133 +1,10 @@
-//! Long lives under changing loads, checked all the way.
+//! Long lives, in which everything happens.
 
-use super::world::{Item, Model, World, tiny};
-use super::{key_of, value};
-use crate::base::rng::Rng;
+use super::tiny;
 use crate::engine::Engine;
-use crate::engines::turtle::TurtleOptions;
+use crate::engine::tests::life::{Plan, live};
+use crate::engines::turtle::{Turtle, TurtleOptions};
 use std::collections::BTreeMap;
-
-/// What the updates of an absorb look like.
-#[derive(Clone, Copy, Debug)]
-enum Load {
-    Uniform,
-    Narrow,
-    Sequential,
-    Deletes,
-    Overwrites,
-    Tiny,
-    /// Deletes everything in a range.
-    Clear,
-}
-
-const LOADS: [Load; 7] = [
-    Load::Uniform,
-    Load::Narrow,
-    Load::Sequential,
-    Load::Deletes,
-    Load::Overwrites,
-    Load::Tiny,
-    Load::Clear,
-];
-
-/// A life: geometry, and the sizes of batches and values.
-#[derive(Clone, Copy)]
-struct Plan {
-    options: TurtleOptions,
-    rounds: u64,
-    batch_max: u64,
-    /// Of most values, in bytes.
-    value_max: u64,
-    threads: usize,
-}
-
-fn some_value(plan: &Plan, rng: &mut Rng) -> Item {
-    let length = match rng.below(60) {
-        0 => 0,
-        1 => rng.below(6000),
-        2..8 => rng.below(600),
-        _ => rng.below(plan.value_max),
-    };
-    value(rng, length as usize)
-}
-
-fn existing(model: &Model, rng: &mut Rng) -> Option<Vec<u8>> {
-    let probe = key_of(rng.next_u64());
-    let next = model.range(probe..).next().or_else(|| model.iter().next());
-    next.map(|(key, _)| key.clone())
-}
-
-fn batch(world: &World, plan: &Plan, load: Load, next: &mut u64, rng: &mut Rng) -> Model {
-    let mut batch = Model::new();
-    let count = match load {
-        Load::Tiny => 1 + rng.below(3),
-        _ => 1 + rng.below(plan.batch_max),
-    };
-    let base = rng.next_u64();
-    if matches!(load, Load::Clear) {
-        let range = world.model.range(key_of(base)..).take(count as usize);
-        return range.map(|(key, _)| (key.clone(), Item::Deleted)).collect();
-    }
-    for _ in 0..count {
-        let key = match load {
-            Load::Uniform | Load::Tiny | Load::Clear => Some(key_of(rng.next_u64())),
-            Load::Narrow => Some(key_of(base.wrapping_add(rng.below(1 << 20)))),
-            Load::Sequential => {
-                *next += 1;
-                Some(key_of((1 << 63) + *next))
-            }
-            Load::Deletes if rng.one_in(8) => Some(key_of(rng.next_u64())),
-            Load::Deletes | Load::Overwrites => existing(&world.model, rng),
-        };
-        let Some(key) = key else { continue };
-        let delete = matches!(load, Load::Deletes) || rng.one_in(50);
-        let item = if delete { Item::Deleted } else { some_value(plan, rng) };
-        batch.insert(key, item);
-    }
-    if rng.one_in(6) {
-        let large = world.storage.write_large(&vec![7; 1 + rng.below(9000) as usize]).unwrap();
-        batch.insert(key_of(rng.next_u64()), Item::Large(large));
-    }
-    batch
-}
-
-fn live(plan: &Plan, seed: u64, events: &mut BTreeMap<&'static str, u64>) -> World {
-    let mut rng = Rng::new(seed);
-    let mut world = World::new(plan.options, plan.threads);
-    let (mut next, mut load) = (0, Load::Uniform);
-    let mut gather = |world: &World| {
-        for (name, count) in world.tree.stats().events {
-            *events.entry(name).or_default() += count;
-        }
-    };
-    for round in 1..=plan.rounds {
-        if rng.one_in(7) {
-            load = LOADS[rng.below(LOADS.len() as u64) as usize];
-        }
-        let batch = batch(&world, plan, load, &mut next, &mut rng);
-        if !batch.is_empty() {
-            world.absorb(batch);
-        }
-        if rng.one_in(8) {
-            world.maintain();
-        }
-        if rng.one_in(10) {
-            world.hold();
-        }
-        if world.held.len() > 3 {
-            world.release(rng.below(3) as usize);
-        }
-        if rng.one_in(40) {
-            gather(&world);
-            world.reopen();
-        }
-        if round % 16 == 0 || round == plan.rounds {
-            world.check(&mut rng);
-        }
-    }
-    gather(&world);
-    world
-}
 
 /// Wide and shallow, small entries: buffers matter.
 fn wide() -> TurtleOptions {
@@ -141,9 +18,9 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
     let wide = Plan { options: wide(), rounds: 250, batch_max: 150, value_max: 40, threads: 1 };
     let lazy = Plan { options: TurtleOptions { flush_percent: 200, ..wide.options }, ..wide };
     for seed in 0..5 {
-        live(&narrow, seed, &mut events);
-        live(&wide, seed, &mut events);
-        live(&lazy, seed, &mut events);
+        live::<Turtle>(&narrow, seed, &mut events);
+        live::<Turtle>(&wide, seed, &mut events);
+        live::<Turtle>(&lazy, seed, &mut events);
     }
     // These have tests of their own.
     events.remove("nodes_evicted");
@@ -158,7 +35,7 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
 fn the_number_of_threads_changes_nothing() {
     let plan = Plan { options: wide(), rounds: 60, batch_max: 400, value_max: 60, threads: 1 };
     let figures = |threads| {
-        let world = live(&Plan { threads, ..plan }, 5, &mut BTreeMap::new());
+        let world = live::<Turtle>(&Plan { threads, ..plan }, 5, &mut BTreeMap::new());
         let stats = world.tree.stats();
         let shape = (stats.height, stats.nodes, stats.leaves, stats.buffered_runs);
         (world.model.len(), shape, stats.leaf_bytes, stats.buffered_bytes, stats.disk_bytes)

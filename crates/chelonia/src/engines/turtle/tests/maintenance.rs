@@ -1,10 +1,11 @@
 //! What reads pay for: flushes without updates, and blocks that stay cached.
 
-use super::world::{World, check_scans, tiny};
-use super::{key_of, uniform, value};
+use super::{World, tiny};
 use crate::base::checksum::KeyHash;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::rng::Rng;
+use crate::engine::tests::world::check_scans;
+use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Engine, Work};
 use crate::engines::turtle::TurtleOptions;
 use crate::storage::cache::Presence;

@@ -6,33 +6,66 @@ mod damage;
 mod hostile;
 mod life;
 mod maintenance;
-mod world;
 
-use self::world::{Item, Model, World, check_scans, found, tiny};
-use crate::base::error::ErrorKind;
+use crate::base::epoch;
+use crate::base::error::{ErrorKind, Result};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::Engine;
+use crate::engine::tests::world::{self, Item, Model, Tried, check_scans, found};
+use crate::engine::tests::{key_of, uniform, value};
 use crate::engines::turtle::counts::{Met, walk_references};
 use crate::engines::turtle::output::Output;
+use crate::engines::turtle::toll::paid_within;
 use crate::engines::turtle::{Turtle, TurtleOptions};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
+use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 
-fn key_of(number: u64) -> Vec<u8> {
-    number.to_be_bytes().to_vec()
+/// A tree beside a model.
+pub type World = world::World<Turtle>;
+
+impl Tried for Turtle {
+    type Options = TurtleOptions;
+
+    fn open_tried(
+        storage: &Arc<Storage>,
+        options: TurtleOptions,
+        root: Option<&[u8]>,
+    ) -> Result<Self> {
+        Turtle::open(storage, options, root)
+    }
 }
 
-fn value(rng: &mut Rng, length: usize) -> Item {
-    let mut value = vec![0; length];
-    rng.fill(&mut value);
-    Item::Value(value)
+/// Trees so small that everything happens soon.
+pub fn tiny() -> TurtleOptions {
+    TurtleOptions {
+        leaf_bytes: 4096,
+        checkpoint_distance: 64 << 10,
+        pivots_max: 4,
+        levels_max: 3,
+        flush_percent: 100,
+        run: RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 },
+    }
 }
 
-fn uniform(rng: &mut Rng, count: usize) -> Model {
-    (0..count).map(|_| (key_of(rng.next_u64()), value(rng, 92))).collect()
+impl World {
+    /// How full leaves are, in percent of what they may weigh.
+    pub fn leaf_fill_percent(&self) -> u64 {
+        let events = self.tree.stats();
+        let leaf = self.tree.newest().summary.leaf;
+        100 * leaf.weight() / (events.leaves * self.options.leaf_bytes).max(1)
+    }
+
+    /// All that reads have paid at the pivots that are there.
+    pub fn paid(&self) -> u64 {
+        let guard = epoch::pin();
+        let version = self.tree.newest();
+        let node = self.tree.shared.residence.load(&version.root, &guard).unwrap();
+        node.pivots.iter().map(|pivot| paid_within(pivot, &guard)).sum()
+    }
 }
 
 #[test]
@@ -386,7 +419,7 @@ fn readers_go_on_while_the_tree_changes() {
         for _ in 0..30 {
             let mut batch = uniform(&mut rng, 200);
             batch.retain(|key, _| !constant.contains_key(key));
-            world::absorb_into(&tree, batch, &world.workers).unwrap();
+            world::absorb_into(&*tree, batch, &world.workers).unwrap();
         }
         done.store(true, Ordering::Relaxed);
     });

@@ -1,19 +1,15 @@
-//! A tree beside a plain map that says what it should hold, with the duties of db around it: space
-//! is given back when no version that is held can reach it.
+//! An engine beside a plain map that says what it should hold, with the duties of db around it:
+//! space is given back when no version that is held can reach it.
 
 use crate::base::budget::Budget;
-use crate::base::epoch;
+use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::rng::Rng;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::base::workers::Workers;
-use crate::engine::{Absorbed, Engine, Found, OwnedExtent, VerifyReport, Version, Work};
-use crate::engines::turtle::toll::paid_within;
-use crate::engines::turtle::{Turtle, TurtleOptions};
-use crate::filters::FilterKind;
-use crate::run::RunOptions;
+use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work};
 use crate::storage::Storage;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
@@ -99,7 +95,7 @@ pub struct Report {
     pub findings: Vec<Error>,
 }
 
-impl VerifyReport for Report {
+impl CheckReport for Report {
     fn blocks(&mut self, _count: u64) {}
 
     fn entries(&mut self, count: u64) {
@@ -111,25 +107,26 @@ impl VerifyReport for Report {
     }
 }
 
-/// Trees so small that everything happens soon.
-pub fn tiny() -> TurtleOptions {
-    TurtleOptions {
-        leaf_bytes: 4096,
-        checkpoint_distance: 64 << 10,
-        pivots_max: 4,
-        levels_max: 3,
-        flush_percent: 100,
-        run: RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 },
-    }
+/// An engine that can be tried out.
+pub trait Tried: Engine + Sized {
+    /// Its measures.
+    type Options: Copy;
+
+    /// Opens it, empty or at what `root` describes.
+    fn open_tried(
+        storage: &Arc<Storage>,
+        options: Self::Options,
+        root: Option<&[u8]>,
+    ) -> Result<Self>;
 }
 
 /// See the head of the file.
-pub struct World {
+pub struct World<E: Tried> {
     pub storage: Arc<Storage>,
     pub dir: MemoryDirectory,
     pub faults: FaultPlan,
-    pub options: TurtleOptions,
-    pub tree: Turtle,
+    pub options: E::Options,
+    pub tree: E,
     pub model: Model,
     pub workers: Workers,
     /// What the newest version refers to.
@@ -141,16 +138,16 @@ pub struct World {
     pub absorbs: u64,
 }
 
-impl World {
-    pub fn new(options: TurtleOptions, threads: usize) -> Self {
+impl<E: Tried> World<E> {
+    pub fn new(options: E::Options, threads: usize) -> Self {
         Self::with_memory(options, threads, 64 << 20)
     }
 
-    pub fn with_memory(options: TurtleOptions, threads: usize, memory: u64) -> Self {
+    pub fn with_memory(options: E::Options, threads: usize, memory: u64) -> Self {
         let (dir, faults) = (MemoryDirectory::new(), FaultPlan::new());
         let faulty = FaultDirectory::new(Arc::new(dir.clone()), faults.clone()).unwrap();
         let storage = Storage::create(&faulty, &Budget::new(memory), 7).unwrap().storage;
-        let tree = Turtle::open(&storage, options, None).unwrap();
+        let tree = E::open_tried(&storage, options, None).unwrap();
         Self {
             storage,
             dir,
@@ -164,21 +161,6 @@ impl World {
             held: Vec::new(),
             absorbs: 0,
         }
-    }
-
-    /// How full leaves are, in percent of what they may weigh.
-    pub fn leaf_fill_percent(&self) -> u64 {
-        let events = self.tree.stats();
-        let leaf = self.tree.newest().summary.leaf;
-        100 * leaf.weight() / (events.leaves * self.options.leaf_bytes).max(1)
-    }
-
-    /// All that reads have paid at the pivots that are there.
-    pub fn paid(&self) -> u64 {
-        let guard = epoch::pin();
-        let version = self.tree.newest();
-        let node = self.tree.shared.residence.load(&version.root, &guard).unwrap();
-        node.pivots.iter().map(|pivot| paid_within(pivot, &guard)).sum()
     }
 
     pub fn event(&self, name: &str) -> u64 {
@@ -270,7 +252,7 @@ impl World {
         let blob = self.tree.root().unwrap();
         self.held.clear();
         self.free_unreachable();
-        self.tree = Turtle::open(&self.storage, self.options, Some(&blob)).unwrap();
+        self.tree = E::open_tried(&self.storage, self.options, Some(&blob)).unwrap();
     }
 
     /// Everything: scans both ways, verification, figures.
@@ -324,7 +306,7 @@ impl World {
 }
 
 /// Absorbs `batch` and checks that progress is told.
-pub fn absorb_into(tree: &Turtle, batch: Model, workers: &Workers) -> Result<Absorbed> {
+pub fn absorb_into(tree: &dyn Engine, batch: Model, workers: &Workers) -> Result<Absorbed> {
     let count = batch.len() as u64;
     let updates = Updates::new(batch);
     let progressed = AtomicU64::new(0);

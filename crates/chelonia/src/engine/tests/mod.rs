@@ -1,0 +1,26 @@
+//! What tests of engines share: an engine beside a model, and lives that are lived by any engine.
+
+#![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
+
+pub mod life;
+pub mod world;
+
+use self::world::{Item, Model};
+use crate::base::rng::Rng;
+
+/// The key of a number.
+pub fn key_of(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// A value of random bytes.
+pub fn value(rng: &mut Rng, length: usize) -> Item {
+    let mut value = vec![0; length];
+    rng.fill(&mut value);
+    Item::Value(value)
+}
+
+/// Updates of random keys.
+pub fn uniform(rng: &mut Rng, count: usize) -> Model {
+    (0..count).map(|_| (key_of(rng.next_u64()), value(rng, 92))).collect()
+}

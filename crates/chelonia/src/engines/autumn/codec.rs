@@ -1,0 +1,207 @@
+//! The bytes of nodes and of the root blob. How a node lies in blocks: `structure/mod.rs`.
+//!
+//! ```text
+//! node     0    1  format ([`NODE_FORMAT`])
+//!          1    4  tables
+//!          5       tables
+//!
+//! table        v  bytes that its first key shares with the last key of the table before
+//!              v  length of the rest, then the rest
+//!              v  bytes that its last key shares with its first
+//!              v  length of the rest, then the rest
+//!                 its run (`RunRef`)
+//!              v  entries that are not live (0: the run is live as a whole, nothing follows)
+//!              v  tombstones and v bytes of these
+//!              v  large values that are not live
+//!
+//! root     0    1  format ([`ROOT_FORMAT`])
+//!          1    v  sequences of level 0
+//!               v  how many of them, the oldest, are going down to level 1
+//!               v  levels below level 0
+//!               v  blocks of everything that the tree refers to
+//!                  sequences: those of level 0, newest first, then the levels
+//!
+//! sequence     v  nodes
+//!                 nodes; each: v length of its first key, then that key; `NodeRef`; `Totals`; v tables
+//! ```
+//!
+//! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
+//! anything is allocated, and what of the invariants of `table.rs` can be seen without reading runs
+//! is checked.
+
+use super::garnering::LEVELS_MAX;
+use super::table::{Listed, NODE_TABLES_MAX, Node, Residence, Sequence, Table};
+use crate::base::codec::{Decoder, put_bytes, put_varint};
+use crate::base::error::Result;
+use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
+use crate::base::sync::Arc;
+use crate::kernels::prefix::common_prefix;
+use crate::run::{RunRef, Totals};
+use crate::structure::NodeRef;
+
+/// The first byte of every node.
+const NODE_FORMAT: u8 = 1;
+/// The first byte of every root blob.
+const ROOT_FORMAT: u8 = 1;
+/// Level 0 has never more sequences than this.
+pub(super) const YOUNG_MAX: usize = 1 << 16;
+
+/// The bytes of `node`.
+pub(super) fn encode_node(node: &Node) -> Vec<u8> {
+    let count = u32::try_from(node.tables.len()).unwrap_or(u32::MAX);
+    let mut out = vec![NODE_FORMAT];
+    out.extend_from_slice(&count.to_le_bytes());
+    let mut before: &[u8] = b"";
+    for table in &node.tables {
+        put_key(&mut out, before, &table.first);
+        put_key(&mut out, &table.first, &table.last);
+        before = &table.last;
+        let reference = table.run.reference();
+        reference.encode(&mut out);
+        let mut dead = Totals::of_run(&table.run);
+        dead -= table.live;
+        put_varint(&mut out, dead.entries);
+        if dead.entries > 0 {
+            put_varint(&mut out, dead.tombstones);
+            put_varint(&mut out, dead.bytes);
+            put_varint(&mut out, table.large_skipped);
+        }
+    }
+    out
+}
+
+fn put_key(out: &mut Vec<u8>, before: &[u8], key: &[u8]) {
+    let shared = common_prefix(before, key);
+    put_varint(out, shared as u64);
+    put_bytes(out, &key[shared..]);
+}
+
+fn decode_key(decoder: &mut Decoder<'_>, before: &[u8]) -> Result<Arc<[u8]>> {
+    let shared = decoder.length(before.len())?;
+    let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
+    Ok([&before[..shared], rest].concat().into())
+}
+
+/// Reads a node.
+pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
+    let mut decoder = Decoder::new(bytes, "node");
+    if decoder.u8()? != NODE_FORMAT {
+        return Err(decoder.damaged("its format is not known"));
+    }
+    let count = decoder.u32()? as usize;
+    if count == 0 || count > NODE_TABLES_MAX {
+        return Err(decoder.damaged("it has no tables, or more than a node has"));
+    }
+    let mut tables: Vec<Table> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let before = tables.last().map(|table| &*table.last);
+        let first = decode_key(&mut decoder, before.unwrap_or_default())?;
+        let last = decode_key(&mut decoder, &first)?;
+        if before.is_some_and(|before| *before >= *first) || *first > *last {
+            return Err(decoder.damaged("its tables are not in order"));
+        }
+        let reference = RunRef::decode(&mut decoder)?;
+        residence.check_within_file(reference.extent)?;
+        let run = residence.context().open(residence.storage(), reference);
+        let mut table = Table::whole(run, &first, &last);
+        let dead = decoder.varint()?;
+        if dead > 0 {
+            let dead =
+                Totals { entries: dead, tombstones: decoder.varint()?, bytes: decoder.varint()? };
+            let whole = table.live;
+            let fits = dead.entries < whole.entries
+                && dead.tombstones <= whole.tombstones
+                && dead.bytes <= whole.bytes;
+            if !fits {
+                return Err(decoder.damaged("more of a table is dead than it has"));
+            }
+            table.live -= dead;
+            table.large_skipped = decoder.varint()?;
+        }
+        tables.push(table);
+    }
+    decoder.finish()?;
+    Ok(Node::new(tables))
+}
+
+/// What a root blob says.
+#[derive(Default)]
+pub(super) struct RootBlob {
+    /// The sequences of level 0, newest first.
+    pub young: Vec<Sequence>,
+    /// How many of them, the oldest, are going down to level 1.
+    pub sinking: usize,
+    /// The levels, from level 1 on.
+    pub levels: Vec<Sequence>,
+    /// The blocks of everything that the tree refers to.
+    pub disk_blocks: u64,
+}
+
+impl RootBlob {
+    /// The blob.
+    pub fn encode<'s>(
+        young: impl ExactSizeIterator<Item = &'s Sequence>,
+        sinking: usize,
+        levels: impl ExactSizeIterator<Item = &'s Sequence>,
+        disk_blocks: u64,
+    ) -> Vec<u8> {
+        let mut out = vec![ROOT_FORMAT];
+        for number in [young.len(), sinking, levels.len()] {
+            put_varint(&mut out, number as u64);
+        }
+        put_varint(&mut out, disk_blocks);
+        for sequence in young.chain(levels) {
+            put_varint(&mut out, sequence.nodes.len() as u64);
+            for node in &sequence.nodes {
+                put_bytes(&mut out, &node.first);
+                if let Some(reference) = node.slot.reference() {
+                    reference.encode(&mut out);
+                }
+                node.totals.encode(&mut out);
+                put_varint(&mut out, u64::from(node.tables));
+            }
+        }
+        out
+    }
+
+    /// Reads a blob.
+    pub fn decode(blob: &[u8], residence: &Residence) -> Result<Self> {
+        let mut decoder = Decoder::new(blob, "root of an autumn tree");
+        if decoder.u8()? != ROOT_FORMAT {
+            return Err(decoder.damaged("its format is not known"));
+        }
+        // Each sequence takes a byte at least.
+        let young = decoder.length(blob.len().min(YOUNG_MAX))?;
+        let sinking = decoder.length(young)?;
+        let levels = decoder.length(blob.len().min(LEVELS_MAX))?;
+        let disk_blocks = decoder.varint()?;
+        if disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
+            return Err(decoder.damaged("it counts more blocks than any file has"));
+        }
+        let mut read = |count: usize| -> Result<Vec<Sequence>> {
+            (0..count).map(|_| decode_sequence(&mut decoder, residence)).collect()
+        };
+        let root = Self { young: read(young)?, sinking, levels: read(levels)?, disk_blocks };
+        decoder.finish()?;
+        Ok(root)
+    }
+}
+
+fn decode_sequence(decoder: &mut Decoder<'_>, residence: &Residence) -> Result<Sequence> {
+    let count = decoder.length(decoder.remaining() / 8)?;
+    let mut nodes: Vec<Listed> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let first: Arc<[u8]> = decoder.bytes(KEY_BYTES_MAX)?.into();
+        if nodes.last().is_some_and(|before| *before.first >= *first) {
+            return Err(decoder.damaged("the nodes of a level are not in order"));
+        }
+        let slot = residence.slot_of(NodeRef::decode(decoder)?, ())?;
+        let totals = Totals::decode(decoder)?;
+        let tables = decoder.varint_u32()?;
+        if tables == 0 || tables as usize > NODE_TABLES_MAX || totals.entries < u64::from(tables) {
+            return Err(decoder.damaged("a node has no tables, or more than a node has"));
+        }
+        nodes.push(Listed { first, slot, totals, tables });
+    }
+    Ok(Sequence::new(nodes))
+}

@@ -1,0 +1,255 @@
+//! Range reads: a merge of one cursor for each sequence.
+//!
+//! A sequence's cursor stands in one table at a time and opens the next one when it comes to it. The
+//! cursors start together: what is not cached of the first blocks is read at one time.
+//! Tombstones hide what is older and are dropped.
+//!
+//! A cursor holds its version, so that nothing it reads is reused meanwhile. It belongs to one user,
+//! on any thread.
+
+use super::AutumnVersion;
+use super::table::{Node, Sequence, Table};
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{SortedStream, Update};
+use crate::base::sync::Arc;
+use crate::merge::{Merge, Tombstones};
+use crate::run::{RunCursor, first_blocks};
+use std::ops::Bound;
+
+/// How many blocks of a table are read at first, if the scan comes from the one before it.
+const NEXT_BLOCKS: u32 = 16;
+
+/// The entries of a version within a range: see the head of the file.
+pub(super) struct AutumnCursor {
+    merge: Merge<SequenceCursor>,
+}
+
+impl AutumnCursor {
+    /// A cursor that stands on the first entry.
+    pub fn new(
+        version: &Arc<AutumnVersion>,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Self> {
+        let range = Arc::new(range);
+        let mut sources = Vec::new();
+        if !range.is_empty() {
+            let sequences = || version.young.iter().chain(&version.levels);
+            let whole: u64 = sequences().map(|sequence| sequence.totals().entries).sum();
+            for sequence in sequences() {
+                let (version, sequence) = (Arc::clone(version), Arc::clone(sequence));
+                let mut source = SequenceCursor {
+                    version,
+                    sequence,
+                    range: Arc::clone(&range),
+                    direction,
+                    at: None,
+                    current: None,
+                };
+                let blocks = first_blocks(source.sequence.totals().entries, whole);
+                if source.find_first()? {
+                    source.locate(blocks)?;
+                    sources.push(source);
+                }
+            }
+        }
+        let mut cursors: Vec<RunCursor> =
+            sources.iter_mut().filter_map(|source| source.current.take()).collect();
+        RunCursor::start(&mut cursors)?;
+        for (source, cursor) in sources.iter_mut().zip(cursors) {
+            source.current = Some(cursor);
+            source.settle()?;
+        }
+        Ok(Self { merge: Merge::new(sources, direction, Tombstones::Drop)? })
+    }
+}
+
+impl SortedStream for AutumnCursor {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.merge.key()
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.merge.update()
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        self.merge.advance()
+    }
+}
+
+/// A table of a sequence.
+struct Place {
+    node: usize,
+    /// That node, kept while the cursor is in it.
+    tables: Arc<Node>,
+    table: usize,
+}
+
+/// The entries of one sequence within a range, tombstones included.
+struct SequenceCursor {
+    version: Arc<AutumnVersion>,
+    sequence: Arc<Sequence>,
+    range: Arc<KeyRange>,
+    direction: Direction,
+    /// Where it is; `None` at the end.
+    at: Option<Place>,
+    current: Option<RunCursor>,
+}
+
+impl SequenceCursor {
+    /// Goes to the first table, in its direction, that may have keys of the range; false if there is
+    /// none.
+    fn find_first(&mut self) -> Result<bool> {
+        let bound = match self.direction {
+            Direction::Ascending => &self.range.lower,
+            Direction::Descending => &self.range.upper,
+        };
+        let key = match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key.as_slice()),
+            Bound::Unbounded => None,
+        };
+        let Some(last) = self.sequence.nodes.len().checked_sub(1) else { return Ok(false) };
+        let node = match (key, self.direction) {
+            (Some(key), Direction::Ascending) => self.sequence.node_of(key).unwrap_or(0),
+            (Some(key), Direction::Descending) => match self.sequence.node_of(key) {
+                Some(node) => node,
+                None => return Ok(false),
+            },
+            (None, Direction::Ascending) => 0,
+            (None, Direction::Descending) => last,
+        };
+        let tables = self.load(node)?;
+        let table = match (key, self.direction) {
+            (Some(key), _) => tables.begun_by(key).saturating_sub(1),
+            (None, Direction::Ascending) => 0,
+            (None, Direction::Descending) => tables.tables.len() - 1,
+        };
+        self.at = Some(Place { node, tables, table });
+        while let Some(table) = self.table() {
+            let live = (&table.first, &table.last);
+            let (before, behind) = match self.direction {
+                Direction::Ascending => (!self.range.reaches(live.1), !self.range.admits(live.0)),
+                Direction::Descending => (!self.range.admits(live.0), !self.range.reaches(live.1)),
+            };
+            if behind {
+                break;
+            }
+            if !before {
+                return Ok(true);
+            }
+            self.step()?;
+        }
+        self.at = None;
+        Ok(false)
+    }
+
+    fn load(&self, node: usize) -> Result<Arc<Node>> {
+        self.version.shared.residence.load_owned(&self.sequence.nodes[node].slot)
+    }
+
+    /// The table it is in.
+    fn table(&self) -> Option<&Table> {
+        self.at.as_ref().map(|at| &at.tables.tables[at.table])
+    }
+
+    /// Goes to the next table in its direction.
+    fn step(&mut self) -> Result<()> {
+        let Some(at) = &mut self.at else { return Ok(()) };
+        let within = match self.direction {
+            Direction::Ascending => Some(at.table + 1).filter(|it| *it < at.tables.tables.len()),
+            Direction::Descending => at.table.checked_sub(1),
+        };
+        if let Some(table) = within {
+            at.table = table;
+            return Ok(());
+        }
+        let node = match self.direction {
+            Direction::Ascending => Some(at.node + 1).filter(|it| *it < self.sequence.nodes.len()),
+            Direction::Descending => at.node.checked_sub(1),
+        };
+        self.at = match node {
+            None => None,
+            Some(node) => {
+                let tables = self.load(node)?;
+                let table = match self.direction {
+                    Direction::Ascending => 0,
+                    Direction::Descending => tables.tables.len() - 1,
+                };
+                Some(Place { node, tables, table })
+            }
+        };
+        Ok(())
+    }
+
+    /// Opens the run of the table it is in; it stands nowhere before it is started.
+    fn locate(&mut self, blocks: u32) -> Result<()> {
+        let Some(table) = self.table() else { return Ok(()) };
+        // Entries before a table's first key are not live.
+        let range = if table.is_whole() || *table.first <= *lower_of(&self.range) {
+            Arc::clone(&self.range)
+        } else {
+            let lower = Bound::Included(table.first.to_vec());
+            Arc::new(KeyRange { lower, upper: self.range.upper.clone() })
+        };
+        self.current = Some(RunCursor::located(&table.run, range, self.direction, blocks)?);
+        Ok(())
+    }
+
+    /// Goes on to the next table until there is an entry, or to the end.
+    fn settle(&mut self) -> Result<()> {
+        while self.current.as_ref().is_some_and(|current| current.key().is_none()) {
+            self.current = None;
+            self.step()?;
+            let Some(table) = self.table() else { return Ok(()) };
+            let within = match self.direction {
+                Direction::Ascending => self.range.admits(&table.first),
+                Direction::Descending => self.range.reaches(&table.last),
+            };
+            if !within {
+                self.at = None;
+                return Ok(());
+            }
+            self.locate(NEXT_BLOCKS)?;
+            if let Some(current) = &mut self.current {
+                RunCursor::start(std::slice::from_mut(current))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The least key that a range may have.
+fn lower_of(range: &KeyRange) -> &[u8] {
+    match &range.lower {
+        Bound::Included(key) | Bound::Excluded(key) => key,
+        Bound::Unbounded => &[],
+    }
+}
+
+impl SortedStream for SequenceCursor {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.current.as_ref().and_then(RunCursor::key)
+    }
+
+    #[inline]
+    fn update(&self) -> Update<'_> {
+        self.current.as_ref().map_or(Update::Delete, RunCursor::update)
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        if let Some(current) = &mut self.current {
+            current.advance()?;
+            if current.key().is_some() {
+                return Ok(());
+            }
+        }
+        self.settle()
+    }
+}

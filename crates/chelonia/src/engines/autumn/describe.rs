@@ -1,0 +1,36 @@
+//! The shape of a tree as text: sequences, nodes, tables.
+
+use super::AutumnVersion;
+use super::table::Sequence;
+use crate::base::error::Result;
+use crate::base::text::{shown_key, told};
+use std::fmt::Write;
+
+/// Writes the shape of `version` to `out`.
+pub(super) fn describe(version: &AutumnVersion, out: &mut dyn Write) -> Result<()> {
+    let first = version.young.len() - version.sinking;
+    for (place, young) in version.young.iter().enumerate() {
+        let sinks = if place < first { "" } else { ", sinking" };
+        told(writeln!(out, "  level 0, run {place}{sinks}: {}", young.totals()))?;
+        sequence(version, young, out)?;
+    }
+    for (place, level) in version.levels.iter().enumerate() {
+        told(writeln!(out, "  level {}: {}", place + 1, level.totals()))?;
+        sequence(version, level, out)?;
+    }
+    Ok(())
+}
+
+fn sequence(version: &AutumnVersion, sequence: &Sequence, out: &mut dyn Write) -> Result<()> {
+    for listed in &sequence.nodes {
+        let node = version.shared.residence.load_owned(&listed.slot)?;
+        let place = listed.slot.reference().map(|reference| reference.extent).unwrap_or_default();
+        told(writeln!(out, "    node {place:?}, {} tables", node.tables.len()))?;
+        for table in &node.tables {
+            let (first, last) = (shown_key(&table.first), shown_key(&table.last));
+            let extent = table.run.reference().extent;
+            told(writeln!(out, "      table {extent:?} {first} to {last}: {}", table.live))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! What an absorb or a merge has written, and what the next version no longer refers to.
+//!
+//! Every extent that is allocated is noted at once, so that a failure gives all of them back.
+//! Workers share it; builders are recycled between them.
+
+use super::codec;
+use super::counters::Counters;
+use super::table::{
+    Listed, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, Sequence, Table, owned_node,
+    owned_run,
+};
+use crate::base::error::{Error, Result};
+use crate::base::ids::BlockNo;
+use crate::base::stream::{LargeRef, Update};
+use crate::base::sync::{Arc, Mutex, Ordering};
+use crate::engine::OwnedExtent;
+use crate::run::{RunBuilder, RunOptions, WasCached, weight};
+use crate::structure::NodeRef;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The output of one absorb or one merge.
+pub(super) struct Output<'t> {
+    residence: &'t Residence,
+    counters: &'t Counters,
+    options: RunOptions,
+    builders: Mutex<Vec<RunBuilder>>,
+    ledger: Mutex<Ledger>,
+}
+
+/// What came and went.
+#[derive(Default)]
+struct Ledger {
+    gained: Vec<OwnedExtent>,
+    lost: Vec<OwnedExtent>,
+}
+
+/// What of a sequence changes.
+#[derive(Default)]
+pub(super) struct Change {
+    /// Tables that it has and the next one has not.
+    pub removed: Vec<Table>,
+    /// Tables that the next one has.
+    pub added: Vec<Table>,
+}
+
+impl<'t> Output<'t> {
+    /// Nothing has been written.
+    pub fn new(residence: &'t Residence, counters: &'t Counters, options: RunOptions) -> Self {
+        Self { residence, counters, options, builders: Mutex::default(), ledger: Mutex::default() }
+    }
+
+    /// A writer of tables whose filters have so many bits per key; give it back when done.
+    pub fn writer(&self, bits_per_key: u32) -> TableWriter<'_> {
+        let recycled = self.builders.lock().pop();
+        let mut builder =
+            recycled.unwrap_or_else(|| RunBuilder::new(self.residence.storage(), self.options));
+        builder.set_bits_per_key(bits_per_key);
+        TableWriter { builder, large: Vec::new(), output: self }
+    }
+
+    /// Takes a writer back that has nothing open.
+    pub fn give_back(&self, writer: TableWriter<'_>) {
+        self.builders.lock().push(writer.builder);
+    }
+
+    /// Notes extents that the next version refers to and were written by others.
+    pub fn gain(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
+        self.ledger.lock().gained.extend(extents);
+    }
+
+    /// Notes extents that the next version does not refer to.
+    pub fn lose(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
+        self.ledger.lock().lost.extend(extents);
+    }
+
+    /// Writes a sequence of these tables, which are in order.
+    pub fn write_sequence(&self, tables: Vec<Table>) -> Result<Sequence> {
+        let mut nodes = Vec::new();
+        self.write_nodes(tables, &mut nodes)?;
+        Ok(Sequence::new(nodes))
+    }
+
+    /// Makes the next sequence of `before`: only nodes that change, and neighbours that are joined
+    /// with them, are written.
+    pub fn change(&self, before: &Sequence, change: Change) -> Result<Sequence> {
+        let mut changes: BTreeMap<usize, Change> = BTreeMap::new();
+        let node_of = |table: &Table| before.node_of(&table.first).unwrap_or(0);
+        for table in change.removed {
+            changes.entry(node_of(&table)).or_default().removed.push(table);
+        }
+        for table in change.added {
+            changes.entry(node_of(&table)).or_default().added.push(table);
+        }
+        let mut next = Next { output: self, nodes: Vec::new(), open: Vec::new() };
+        for (index, node) in before.nodes.iter().enumerate() {
+            match changes.remove(&index) {
+                Some(change) => next.take(node, change)?,
+                None => next.pass(node)?,
+            }
+        }
+        // What is added to a sequence without nodes.
+        for change in changes.into_values() {
+            next.open.extend(change.added);
+        }
+        next.end()
+    }
+
+    /// Writes tables as nodes of like size.
+    fn write_nodes(&self, tables: Vec<Table>, nodes: &mut Vec<Listed>) -> Result<()> {
+        if tables.windows(2).any(|pair| *pair[0].last >= *pair[1].first) {
+            return Err(Error::internal("tables of one level overlap"));
+        }
+        let count = match tables.len() {
+            0 => return Ok(()),
+            few if few <= NODE_TABLES_MAX => 1,
+            many => many.div_ceil(NODE_TABLES_MAX / 4 * 3),
+        };
+        let total = tables.len();
+        let mut tables = tables.into_iter();
+        for place in 0..count {
+            let size = total * (place + 1) / count - total * place / count;
+            nodes.push(self.write_node(tables.by_ref().take(size).collect())?);
+        }
+        Ok(())
+    }
+
+    fn write_node(&self, tables: Vec<Table>) -> Result<Listed> {
+        let node = Node::new(tables);
+        let bytes = codec::encode_node(&node);
+        let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
+            self.ledger.lock().gained.push(owned_node(reference));
+        })?;
+        self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        let first = Arc::clone(&node.tables[0].first);
+        let (totals, tables) = (node.totals(), node.tables.len());
+        let slot = self.residence.admit(Some(reference), (), node);
+        Ok(Listed { first, slot, totals, tables: u32::try_from(tables).unwrap_or(u32::MAX) })
+    }
+
+    /// What came and went, of work that succeeded.
+    pub fn settle(self) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
+        let ledger = self.ledger.into_inner();
+        (ledger.gained, ledger.lost)
+    }
+
+    /// Gives everything back that was allocated by work that failed; all that can be given back,
+    /// even if something cannot.
+    pub fn roll_back(self) -> Result<()> {
+        let storage = self.residence.storage();
+        let gained = self.ledger.into_inner().gained.into_iter();
+        let own = gained.filter(|owned| !owned.large_value);
+        own.map(|owned| storage.free(owned.extent)).fold(Ok(()), Result::and)
+    }
+}
+
+/// A sequence on its way.
+struct Next<'o, 't> {
+    output: &'o Output<'t>,
+    nodes: Vec<Listed>,
+    /// Tables behind the nodes that are in none yet.
+    open: Vec<Table>,
+}
+
+impl Next<'_, '_> {
+    /// Takes over a node with changes.
+    fn take(&mut self, node: &Listed, change: Change) -> Result<()> {
+        let gone = |table: &Table| table.run.reference().extent.start;
+        let removed: BTreeSet<BlockNo> = change.removed.iter().map(gone).collect();
+        let before = self.retire(node)?;
+        let stays = before.tables.iter().filter(|table| !removed.contains(&gone(table))).cloned();
+        let mut tables: Vec<Table> = stays.chain(change.added).collect();
+        tables.sort_by(|one, other| one.first.cmp(&other.first));
+        self.open.extend(tables);
+        Ok(())
+    }
+
+    /// Takes over a node as it is, unless it is joined with few tables before it.
+    fn pass(&mut self, node: &Listed) -> Result<()> {
+        if (1..NODE_TABLES_SMALL).contains(&self.open.len()) {
+            let before = self.retire(node)?;
+            self.open.extend(before.tables.iter().cloned());
+            return Ok(());
+        }
+        self.output.write_nodes(std::mem::take(&mut self.open), &mut self.nodes)?;
+        self.nodes.push(node.clone());
+        Ok(())
+    }
+
+    fn retire(&self, node: &Listed) -> Result<Arc<Node>> {
+        self.output.lose(node.slot.reference().map(owned_node));
+        self.output.residence.load_owned(&node.slot)
+    }
+
+    fn end(mut self) -> Result<Sequence> {
+        self.output.write_nodes(self.open, &mut self.nodes)?;
+        Ok(Sequence::new(self.nodes))
+    }
+}
+
+/// Writes one table after the other.
+pub(super) struct TableWriter<'o> {
+    builder: RunBuilder,
+    /// Large values of the tables written so far, and of the open one.
+    large: Vec<LargeRef>,
+    output: &'o Output<'o>,
+}
+
+impl TableWriter<'_> {
+    /// True if nothing was added since the last table.
+    pub fn is_empty(&self) -> bool {
+        self.builder.is_empty()
+    }
+
+    /// The weight of what was added since then.
+    #[inline]
+    pub fn weight(&self) -> u64 {
+        weight(self.builder.entries(), self.builder.user_bytes())
+    }
+
+    /// Adds an entry, greater than the one before.
+    #[inline]
+    pub fn add(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
+        if let Update::PutLarge(large) = update {
+            self.large.push(large);
+        }
+        self.builder.add(key, update)
+    }
+
+    /// Writes the table. Something must have been added. What `was_cached` of its keys before stays
+    /// in the cache.
+    pub fn finish(&mut self, was_cached: Option<&WasCached<'_>>) -> Result<Table> {
+        let first: Vec<u8> = self.builder.first_key().unwrap_or_default().into();
+        let last: Vec<u8> = self.builder.last_key().unwrap_or_default().into();
+        let Output { residence, counters, ledger, .. } = self.output;
+        let open = |reference| {
+            ledger.lock().gained.push(owned_run(&reference));
+            counters.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+            residence.context().open(residence.storage(), reference)
+        };
+        let run = match was_cached {
+            Some(was_cached) => self.builder.finish_warm(open, was_cached)?,
+            None => open(self.builder.finish()?),
+        };
+        Ok(Table::whole(run, &first, &last))
+    }
+
+    /// The large values that were written since this was last asked.
+    pub fn take_large(&mut self) -> Vec<LargeRef> {
+        std::mem::take(&mut self.large)
+    }
+}

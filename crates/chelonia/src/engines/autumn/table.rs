@@ -1,0 +1,271 @@
+//! Tables in memory, and the nodes that list them.
+//!
+//! ```text
+//!   sequence   [ node | node | node ]        what is known without reading a node: where it begins,
+//!                 |                          how much is in it
+//!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in the order of keys
+//!                          |
+//!                          '-> run
+//! ```
+//!
+//! A *table* is a run, and which of its entries are live: those from `first` on. Tables of a level
+//! are live as a whole. Those of level 0 lose their entries from the left, as these go down.
+//!
+//! Invariants (checked when a node is decoded, and by `verify`):
+//! 1. The tables of a sequence are in the order of keys, and no live key is in two.
+//! 2. A table has at least one live entry; all of them are from `first` to `last`; `live` counts
+//!    them exactly.
+//! 3. Every table belongs to one sequence, and every node to one sequence of each version.
+//!
+//! Nodes and tables never change; any thread may read them.
+
+use super::codec;
+use crate::base::budget::Charge;
+use crate::base::error::Result;
+use crate::base::keys::{KeyRange, head64};
+use crate::base::stream::LargeRef;
+use crate::base::sync::Arc;
+use crate::engine::OwnedExtent;
+use crate::run::{OpenRuns, Run, RunFilter, RunRef, Totals};
+use crate::structure::{self, NodeRef, Slot, Structure};
+use std::ops::Bound;
+
+/// The most tables of a node: its blocks are few enough to be written anew with every merge.
+pub(super) const NODE_TABLES_MAX: usize = 128;
+
+/// A node with fewer tables than this should be joined with its neighbour.
+pub(super) const NODE_TABLES_SMALL: usize = 32;
+
+/// The place of a node.
+pub(super) type NodeSlot = Slot<Node>;
+
+/// Which nodes of a tree are in memory, and its open runs.
+pub(super) type Residence = structure::Residence<Node>;
+
+/// A run, and what of it is live.
+#[derive(Clone)]
+pub(super) struct Table {
+    /// The run.
+    pub run: Arc<Run>,
+    /// No live key is less.
+    pub first: Arc<[u8]>,
+    /// No live key is greater.
+    pub last: Arc<[u8]>,
+    /// The live entries.
+    pub live: Totals,
+    /// So many of the large values that the run lists come first in it and are not live any more.
+    pub large_skipped: u64,
+    /// The filter of the run: most lookups need no more of it.
+    pub filter: RunFilter,
+}
+
+impl Table {
+    /// All of a run, with its least and its greatest key.
+    pub fn whole(run: Arc<Run>, first: &[u8], last: &[u8]) -> Self {
+        let filter = run.filter().clone();
+        let live = Totals::of_run(&run);
+        Self { run, first: first.into(), last: last.into(), live, large_skipped: 0, filter }
+    }
+
+    /// True if `key` may be in it.
+    #[inline]
+    pub fn covers(&self, key: &[u8]) -> bool {
+        *self.first <= *key && key <= &*self.last
+    }
+
+    /// True if a key of both tables may be the same.
+    pub fn overlaps(&self, other: &Table) -> bool {
+        *self.first <= *other.last && *other.first <= *self.last
+    }
+
+    /// True if all its entries are live.
+    pub fn is_whole(&self) -> bool {
+        self.live.entries == self.run.reference().entries
+    }
+
+    /// The keys that are live.
+    pub fn live_range(&self) -> KeyRange {
+        KeyRange {
+            lower: Bound::Included(self.first.to_vec()),
+            upper: Bound::Included(self.last.to_vec()),
+        }
+    }
+
+    /// Visits the large values of live entries.
+    pub fn visit_large(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
+        if self.run.reference().large_blocks == 0 {
+            return Ok(());
+        }
+        self.run.large_refs_from(self.large_skipped, &self.live_range(), visit)
+    }
+
+    /// Where the run is.
+    pub fn owned(&self) -> OwnedExtent {
+        owned_run(self.run.reference())
+    }
+}
+
+/// The extent of a run as db sees it.
+pub(super) fn owned_run(reference: &RunRef) -> OwnedExtent {
+    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+}
+
+/// The extent of a node as db sees it.
+pub(super) fn owned_node(reference: NodeRef) -> OwnedExtent {
+    OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
+}
+
+/// Neighbouring tables of one sequence.
+pub(super) struct Node {
+    /// At least one, in the order of keys.
+    pub tables: Vec<Table>,
+    /// The first bytes of their first keys as numbers.
+    heads: Vec<u64>,
+    /// What it takes in memory; `None` in a node that is being looked at before it is kept.
+    charge: Option<Charge>,
+}
+
+impl Node {
+    /// The node of these tables.
+    pub fn new(tables: Vec<Table>) -> Self {
+        let heads = tables.iter().map(|table| head64(&table.first)).collect();
+        Self { tables, heads, charge: None }
+    }
+
+    /// How many tables begin at `key` or before.
+    #[inline]
+    pub fn begun_by(&self, key: &[u8]) -> usize {
+        begun_by(&self.heads, key, |index| &self.tables[index].first)
+    }
+
+    /// The table that may have `key`.
+    #[inline]
+    pub fn table_of(&self, key: &[u8]) -> Option<&Table> {
+        let table = &self.tables[self.begun_by(key).checked_sub(1)?];
+        (key <= &*table.last).then_some(table)
+    }
+
+    /// What is live in all of them.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.tables.iter().for_each(|table| totals += table.live);
+        totals
+    }
+}
+
+impl Structure for Node {
+    type About = ();
+    type Context = OpenRuns;
+
+    fn decode(bytes: &[u8], (): (), residence: &Residence) -> Result<Self> {
+        codec::decode_node(bytes, residence)
+    }
+
+    fn empty((): ()) -> Self {
+        Self::new(Vec::new())
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        const SHARED_BYTES: usize = 16;
+        let keys = |table: &Table| 2 * SHARED_BYTES + table.first.len() + table.last.len();
+        let tables = self.tables.iter().map(|table| size_of::<Table>() + 8 + keys(table));
+        (size_of::<Self>() + tables.sum::<usize>()) as u64
+    }
+
+    fn footprint_bytes(&self) -> u64 {
+        self.heap_bytes() + self.tables.iter().map(|it| it.run.footprint_bytes()).sum::<u64>()
+    }
+
+    fn keep(&mut self, charge: Charge) {
+        self.charge = Some(charge);
+    }
+}
+
+/// A node and what is known of it without reading it.
+#[derive(Clone)]
+pub(super) struct Listed {
+    /// The first key of its first table.
+    pub first: Arc<[u8]>,
+    /// The node.
+    pub slot: Arc<NodeSlot>,
+    /// What is live in it.
+    pub totals: Totals,
+    /// Its tables.
+    pub tables: u32,
+}
+
+/// Tables in the order of keys: a level, or one of the sorted runs of level 0.
+#[derive(Clone, Default)]
+pub(super) struct Sequence {
+    /// Its nodes, in the order of keys.
+    pub nodes: Vec<Listed>,
+    heads: Vec<u64>,
+    totals: Totals,
+    tables: u64,
+}
+
+impl Sequence {
+    /// The sequence of these nodes.
+    pub fn new(nodes: Vec<Listed>) -> Self {
+        let heads = nodes.iter().map(|node| head64(&node.first)).collect();
+        let mut totals = Totals::default();
+        nodes.iter().for_each(|node| totals += node.totals);
+        let tables = nodes.iter().map(|node| u64::from(node.tables)).sum();
+        Self { nodes, heads, totals, tables }
+    }
+
+    /// True if it has no tables.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// What is live in it.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The size that decisions go by, in bytes.
+    pub fn weight(&self) -> u64 {
+        self.totals.weight()
+    }
+
+    /// How many tables it has.
+    pub fn tables(&self) -> u64 {
+        self.tables
+    }
+
+    /// The number of the node that has `key` if any has: the last that begins there or before.
+    #[inline]
+    pub fn node_of(&self, key: &[u8]) -> Option<usize> {
+        begun_by(&self.heads, key, |index| &self.nodes[index].first).checked_sub(1)
+    }
+
+    /// The tables that may have keys of `range`, in order.
+    pub fn tables_in(&self, residence: &Residence, range: &KeyRange) -> Result<Vec<Table>> {
+        let begin = match &range.lower {
+            Bound::Included(key) | Bound::Excluded(key) => self.node_of(key).unwrap_or(0),
+            Bound::Unbounded => 0,
+        };
+        let mut found = Vec::new();
+        for node in &self.nodes[begin.min(self.nodes.len())..] {
+            if !range.admits(&node.first) {
+                break;
+            }
+            let node = residence.load_owned(&node.slot)?;
+            let within = |table: &&Table| range.admits(&table.first) && range.reaches(&table.last);
+            found.extend(node.tables.iter().filter(within).cloned());
+        }
+        Ok(found)
+    }
+}
+
+/// How many of the keys, ascending, whose heads are given are `key` or less.
+#[inline]
+fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k Arc<[u8]>) -> usize {
+    let head = head64(key);
+    let mut after = heads.partition_point(|other| *other < head);
+    while heads.get(after) == Some(&head) && **whole(after) <= *key {
+        after += 1;
+    }
+    after
+}

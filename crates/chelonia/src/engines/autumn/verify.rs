@@ -1,0 +1,166 @@
+//! The walk over extents, and the check of a whole tree: every block, every count, every order that
+//! the other files promise.
+//!
+//! Nodes are read from the data file anew, so that what is on disk is checked and not what is in
+//! memory. A finding that does not hide what lies below does not stop the walk. What a node says of
+//! a run is held against the run only if the run is whole.
+
+use super::AutumnVersion;
+use super::table::{Listed, Node, Sequence, Table, owned_node};
+use crate::base::check::{CheckReport, Relay};
+use crate::base::error::{Error, Result};
+use crate::base::keys::KeyRange;
+use crate::base::stream::{LargeRef, SortedStream};
+use crate::base::sync::Arc;
+use crate::engine::OwnedExtent;
+use crate::run::{RunStream, Totals};
+use crate::storage::block::DATA_FILE;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+/// Visits every extent that `version` refers to.
+pub(super) fn walk_extents(
+    version: &AutumnVersion,
+    visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
+) -> Result<()> {
+    let residence = &version.shared.residence;
+    for listed in version.sequences().flat_map(|sequence| &sequence.nodes) {
+        listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
+        for table in &residence.load_owned(&listed.slot)?.tables {
+            visit(table.owned())?;
+            for large in large_of(table)? {
+                visit(OwnedExtent::from(&large))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The large values of a table, each once.
+fn large_of(table: &Table) -> Result<BTreeSet<LargeRef>> {
+    let mut large = BTreeSet::new();
+    table.visit_large(&mut |reference| {
+        large.insert(reference);
+        Ok(())
+    })?;
+    Ok(large)
+}
+
+/// Verifies `version`.
+pub(super) fn verify(version: &AutumnVersion, report: &mut dyn CheckReport) -> Result<()> {
+    let mut check = Check { version, report, offset: 0, blocks: 0, is_whole: true };
+    for sequence in version.sequences() {
+        check.sequence(sequence)?;
+    }
+    if check.is_whole && check.blocks != version.disk_blocks {
+        check.finding("the root blob does not count the blocks of the tree");
+    }
+    Ok(())
+}
+
+struct Check<'a> {
+    version: &'a AutumnVersion,
+    report: &'a mut dyn CheckReport,
+    /// Of the node that is being checked.
+    offset: u64,
+    /// Blocks that nodes, runs and large values take.
+    blocks: u64,
+    /// Nothing was found so far.
+    is_whole: bool,
+}
+
+impl Check<'_> {
+    fn finding(&mut self, what: &str) {
+        self.is_whole = false;
+        self.report.finding(Error::corrupt(what).at(DATA_FILE, self.offset));
+    }
+
+    fn sequence(&mut self, sequence: &Sequence) -> Result<()> {
+        let mut before: Option<Arc<[u8]>> = None;
+        for listed in &sequence.nodes {
+            let Some(node) = self.node(listed) else {
+                before = None;
+                continue;
+            };
+            let first = &node.tables[0].first;
+            if **first != *listed.first || before.is_some_and(|before| *before >= **first) {
+                self.finding("a node does not begin where its level says");
+            }
+            if node.totals() != listed.totals || node.tables.len() != listed.tables as usize {
+                self.finding("a level does not count what is in its node");
+            }
+            for table in &node.tables {
+                self.table(table)?;
+            }
+            before = node.tables.last().map(|table| Arc::clone(&table.last));
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, listed: &Listed) -> Option<Node> {
+        let place = listed.slot.reference()?;
+        self.offset = place.extent.offset();
+        match self.version.shared.residence.read(place, ()) {
+            Ok(node) => {
+                let blocks = u64::from(place.extent.blocks);
+                self.report.blocks(blocks);
+                self.blocks += blocks;
+                Some(node)
+            }
+            Err(error) => {
+                self.is_whole = false;
+                self.report.finding(error);
+                None
+            }
+        }
+    }
+
+    /// Checks a table, its run, and the large values of its live entries.
+    fn table(&mut self, table: &Table) -> Result<()> {
+        let mut relay = Relay::to(&mut *self.report);
+        table.run.verify(&mut relay)?;
+        let is_whole = relay.is_whole();
+        self.is_whole &= is_whole;
+        self.blocks += u64::from(table.run.reference().extent.blocks);
+        for large in large_of(table)? {
+            self.blocks += u64::from(large.extent.blocks);
+            match self.version.shared.residence.storage().verify_large(&large) {
+                Ok(blocks) => self.report.blocks(blocks),
+                Err(error) => {
+                    self.is_whole = false;
+                    self.report.finding(error);
+                }
+            }
+        }
+        if !is_whole {
+            return Ok(());
+        }
+        match live(table) {
+            Ok(true) => {}
+            Ok(false) => self.finding("a node does not say what is live in a table"),
+            Err(error) => {
+                self.is_whole = false;
+                self.report.finding(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// True if a table has the live entries that are told of it, and no others.
+fn live(table: &Table) -> Result<bool> {
+    let lower = Bound::Included(table.first.to_vec());
+    let range = match table.is_whole() {
+        true => KeyRange::all(),
+        false => KeyRange { lower, upper: Bound::Unbounded },
+    };
+    let mut stream = RunStream::of_device(&table.run, range)?;
+    let mut totals = Totals::default();
+    let mut is_within = true;
+    while let Some(key) = stream.key() {
+        totals.add_entry(key, &stream.update());
+        is_within &= table.covers(key);
+        stream.advance()?;
+    }
+    Ok(is_within && totals == table.live)
+}
