@@ -26,10 +26,10 @@
 
 use crate::base::bytes::Value;
 use crate::base::checksum::KeyHash;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::storage::cache::Presence;
@@ -94,6 +94,10 @@ pub trait Version: Send + Sync {
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.
     fn verify(&self, report: &mut dyn VerifyReport) -> Result<()>;
+
+    /// Hands everything that can be read to `found`, whatever is damaged: what is said of a key in
+    /// the order in which it was said, the oldest first. Fails only as `found` does.
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()>;
 }
 
 /// What a lookup in a version found: never a tombstone.
@@ -158,7 +162,16 @@ pub trait VerifyReport {
     /// So many entries were seen.
     fn entries(&mut self, count: u64);
     /// Something is wrong; the walk goes on where it can.
-    fn finding(&mut self, error: crate::base::error::Error);
+    fn finding(&mut self, error: Error);
+}
+
+/// Where `salvage` puts what it found.
+pub trait Salvaged {
+    /// This is said of `key`, later than all that was said of it before.
+    fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()>;
+    /// What was said of these keys at this point cannot be read: what was said of them before may
+    /// be out of date.
+    fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()>;
 }
 
 /// Figures of one engine, by cause. Byte counts are totals since open.

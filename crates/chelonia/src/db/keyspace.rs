@@ -5,12 +5,14 @@ use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::{Arc, Ordering};
 use crate::db::commit::Write;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::Durability;
+use crate::db::verify::VerifyReport;
 use crate::db::view::Looked;
 use std::ops::{Bound, RangeBounds};
 
@@ -150,6 +152,17 @@ impl Keyspace {
         self.iter().next_back().transpose()
     }
 
+    /// Reads everything that the keyspace has in the data file and checks every checksum and every
+    /// invariant, while reads and writes go on. Damage is in the report, not an error. The log,
+    /// which all keyspaces share, is for [`crate::Database::verify`].
+    ///
+    /// # Errors
+    /// `Stopped` after a close; `NotFound` if the keyspace was dropped.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.core.check_exists()?;
+        self.handle.verify_keyspace(&self.core)
+    }
+
     /// The bytes of updates between two checkpoints that are acted on now.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u64 {
@@ -194,7 +207,7 @@ impl Keyspace {
                     return self.handle.storage.read_large(&large).map(Some);
                 }
                 Looked::Absent => return Ok(None),
-                Looked::Overwritten => {}
+                Looked::Overwritten => mark(Mark::GetLookedAgain),
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::engines::EngineKind;
+use crate::engines::{EngineKind, EngineOptions};
 use crate::filters::FilterKind;
 use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX, BITS_PER_KEY_MIN};
 
@@ -85,6 +85,18 @@ impl KeyspaceOptions {
     pub fn pivots_max(mut self, pivots: u32) -> Self {
         self.pivots_max = Some(pivots);
         self
+    }
+
+    /// The options of another keyspace.
+    pub(crate) fn as_stored(stored: &StoredOptions) -> Self {
+        Self {
+            engine: Some(stored.engine),
+            filter: Some(stored.filter),
+            filter_bits_per_key: Some(stored.filter_bits_per_key),
+            leaf_bytes: stored.leaf_bytes,
+            pivots_max: Some(stored.pivots_max),
+            checkpoint_distance: stored.checkpoint_distance,
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -176,6 +188,17 @@ pub(crate) struct StoredOptions {
 const LAYOUT: u64 = 1;
 
 impl StoredOptions {
+    /// What the engine is told, for a checkpoint distance that is acted on.
+    pub fn for_engine(&self, checkpoint_distance: u64) -> EngineOptions {
+        EngineOptions {
+            filter: self.filter,
+            bits_per_key: self.filter_bits_per_key,
+            leaf_bytes: u64::from(self.leaf_bytes.unwrap_or(0)),
+            pivots_max: self.pivots_max,
+            checkpoint_distance,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for value in [

@@ -5,6 +5,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::scrub::ScrubStats;
 use crate::engine::EngineStats;
 use crate::log::Log;
 
@@ -24,6 +25,8 @@ pub struct Stats {
     pub scans: ScanStats,
     /// Drains, checkpoints, snapshots.
     pub background: BackgroundStats,
+    /// What is read again and again to find rot.
+    pub scrub: ScrubStats,
     /// Bytes written to the data file and the log for each key and value byte of users; 0 before
     /// the first write.
     pub write_amplification: f64,
@@ -185,6 +188,7 @@ impl Core {
                 tombstones_passed: self.counters.tombstones_passed.load(Ordering::Relaxed),
             },
             background: self.background_stats(),
+            scrub: self.scrub.stats(),
             write_amplification,
             last_seqno: self.visibility.visible().0,
             keyspaces: keyspaces.iter().map(|keyspace| self.keyspace_stats(keyspace)).collect(),

@@ -39,8 +39,16 @@ mod read;
 mod reference;
 
 pub use build::{RunBuilder, RunOptions, WasCached};
-pub use read::{FilterState, Located, Run, RunCursor, RunFilter, RunHit, RunReport, RunStream};
+pub use read::{
+    FilterState, Located, Run, RunCursor, RunFilter, RunHit, RunPart, RunReport, RunStream,
+};
 pub use reference::{BlockSpan, RunRef};
+
+/// Decodes a block of a list of large values. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_large_list(bytes: &[u8]) -> crate::base::error::Result<()> {
+    large_list::decode(bytes, &mut |_| Ok(()))
+}
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@
 //! | `toll` | what reads pay for what waits, and when it goes down for that |
 //! | `counts` | what a pass gained and lost |
 //! | `lookup` `rounds` `cursor` | reads |
-//! | `verify` | the check of everything |
+//! | `verify` `salvage` | the check of everything; what damage leaves |
 //! | `events` | what happened, counted |
 //!
 //! Invariants:
@@ -48,7 +48,7 @@ use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, OwnedExtent, VerifyReport, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, OwnedExtent, Salvaged, VerifyReport, Version, Work,
 };
 use crate::run::RunOptions;
 use crate::storage::Storage;
@@ -67,6 +67,7 @@ mod pass;
 mod plan;
 mod residence;
 mod rounds;
+mod salvage;
 mod shape;
 mod source;
 mod toll;
@@ -143,6 +144,12 @@ impl TurtleOptions {
             },
         }
     }
+}
+
+/// Decodes a root blob. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_root(bytes: &[u8]) -> Result<()> {
+    RootBlob::decode(bytes).map(|_| ())
 }
 
 /// What an engine and its versions share.
@@ -485,6 +492,10 @@ impl Version for TurtleVersion {
 
     fn verify(&self, report: &mut dyn VerifyReport) -> Result<()> {
         verify::verify(self, report)
+    }
+
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
+        salvage::salvage(self, found)
     }
 
     fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()> {
