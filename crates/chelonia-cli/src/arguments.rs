@@ -20,7 +20,7 @@ with --hex. Import takes either, whatever the options say.
 
 Exit codes:
   0  done
-  1  the key is not there; verify found damage; the tour found a mismatch
+  1  the key is not there; verify found damage; salvage lost something; the tour found a mismatch
   2  the command line or the input is wrong
   3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O";
 
@@ -70,7 +70,9 @@ pub enum Command {
     /// memory budget goes to a temporary file without a name, in the database's directory or, where
     /// that may not be written, in /var/tmp: as much room as the log takes is enough. What is
     /// verified and counted is the database alone, whatever the budget.
-    Verify(Inspect),
+    Verify(Verify),
+    /// Save what can be read of a damaged database to a new one
+    Salvage(Salvage),
     /// Print the structure on disk
     Dump(Dump),
     /// Move what is in the log into the data file
@@ -296,12 +298,43 @@ pub struct Export {
     pub json: bool,
 }
 
-/// `stats`, `verify` and `keyspaces`
+/// `stats` and `keyspaces`
 #[derive(Args, Debug)]
 pub struct Inspect {
     /// Where.
     #[command(flatten)]
     pub place: Place,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `verify`
+#[derive(Args, Debug)]
+pub struct Verify {
+    /// Where.
+    #[command(flatten)]
+    pub place: Place,
+    /// Only this keyspace, and not the log
+    #[arg(short, long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `salvage`
+#[derive(Args, Debug)]
+pub struct Salvage {
+    /// The directory of the damaged database, which stays as it is
+    #[arg(value_name = "SOURCE")]
+    pub source: PathBuf,
+    /// The directory of the new one, which must not exist or be empty
+    #[arg(value_name = "DESTINATION")]
+    pub destination: PathBuf,
+    /// The memory budget of each, such as 256MB (units are powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

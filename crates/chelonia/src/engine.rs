@@ -26,12 +26,12 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{SCALING_PERCENT_DEFAULT, SIZE_RATIO_DEFAULT};
 pub use crate::base::stream::Found;
-use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
+use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::storage::cache::Presence;
@@ -124,6 +124,10 @@ pub trait Version: Send + Sync {
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()>;
+
+    /// Hands everything that can be read to `found`, whatever is damaged: what is said of a key in
+    /// the order in which it was said, the oldest first. Fails only as `found` does.
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()>;
 }
 
 /// What a lookup in a version gave.
@@ -170,6 +174,15 @@ pub struct Work<'a> {
     pub workers: &'a Workers,
     /// Called with the ranks of updates absorbed since the last call; for progress and pacing.
     pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+/// Where `salvage` puts what it found.
+pub trait Salvaged {
+    /// This is said of `key`, later than all that was said of it before.
+    fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()>;
+    /// What was said of these keys at this point cannot be read: what was said of them before may
+    /// be out of date.
+    fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()>;
 }
 
 /// Figures of one engine, by cause. Byte counts are totals since open.

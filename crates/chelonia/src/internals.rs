@@ -1,11 +1,17 @@
 //! The one door to the inside, for the project's own tests, tools and benchmarks (feature
 //! `internals`). Nothing here is covered by the version promise.
 
+pub mod lies;
+
+#[cfg(feature = "shuttle")]
+pub use crate::base::sync::begin_execution;
+
 use crate::db::Database;
 use crate::{Result, db};
 use std::path::Path;
 
 pub use crate::base::clock::Clock;
+pub use crate::base::reach::{Mark, reached};
 pub use crate::base::rng::Rng;
 pub use crate::storage::data_file::superblock::set_format;
 pub use crate::storage::io::crash::{CrashDirectory, Journal, Survivors};
@@ -33,8 +39,8 @@ pub fn dump(path: impl AsRef<Path>, out: &mut dyn std::fmt::Write) -> Result<()>
     database.handle.dump(out)
 }
 
-/// Does what the background does for the log in two intervals without a commit between them, on a
-/// database that is stepped.
+/// Does what the background does for the log in two intervals without a commit between them, and
+/// what it scrubs meanwhile, on a database that is stepped.
 ///
 /// # Errors
 /// As [`Database::sync`].

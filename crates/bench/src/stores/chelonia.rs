@@ -72,11 +72,12 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
 }
 
 impl Chelonia {
-    /// True if every commit so far is in the data file.
+    /// True if every commit so far is in the data file, and the engine has arranged it as it wants.
     fn is_settled(&self) -> bool {
         let stats = self.database.stats();
         let memtables: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.memtable_bytes).sum();
-        stats.background.backlog_bytes == 0 && memtables == 0
+        let waits = stats.keyspaces.iter().any(|keyspace| keyspace.maintenance_waits);
+        stats.background.backlog_bytes == 0 && memtables == 0 && !waits
     }
 }
 

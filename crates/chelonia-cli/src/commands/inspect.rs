@@ -1,11 +1,11 @@
-//! `stats`, `verify`, `checkpoint`, `keyspaces`: the database as a whole.
+//! `stats`, `checkpoint`, `keyspaces`: the database as a whole.
 
 use super::{Purpose, open};
 use crate::arguments::{Checkpoint, Inspect};
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::output::{Align, Table, bytes, grouped, output};
 use crate::text::Form;
-use chelonia::{ErrorKind, KeyspaceStats, Stats, VerifyReport};
+use chelonia::{KeyspaceStats, Stats};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 
@@ -101,6 +101,7 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
         ("io", io(stats)),
         ("commits", commits(stats)),
         ("background", background(stats)),
+        ("scrub", scrub(stats)),
     ]
 }
 
@@ -176,6 +177,16 @@ fn background(stats: &Stats) -> Section {
     ]
 }
 
+fn scrub(stats: &Stats) -> Section {
+    let scrub = &stats.scrub;
+    vec![
+        ("tours", Figure::Count(scrub.tours)),
+        ("blocks_read", Figure::Count(scrub.blocks)),
+        ("damaged_blocks", Figure::Count(scrub.damaged_blocks)),
+        ("findings", Figure::Count(scrub.findings.len() as u64)),
+    ]
+}
+
 fn of_keyspace(stats: &KeyspaceStats) -> Section {
     let tree = &stats.engine_stats;
     let mut section = vec![
@@ -184,6 +195,7 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
         ("memtable_bytes", Figure::Bytes(stats.memtable_bytes)),
         ("checkpoint_distance_bytes", Figure::Bytes(stats.checkpoint_distance_bytes)),
         ("versions_held", Figure::Count(stats.versions_held as u64)),
+        ("debt", Figure::Bytes(stats.debt_bytes)),
         ("disk_bytes", Figure::Bytes(tree.disk_bytes)),
         ("height", Figure::Count(u64::from(tree.height))),
         ("nodes", Figure::Count(tree.nodes)),
@@ -197,56 +209,6 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
     ];
     section.extend(tree.events.iter().map(|(name, count)| (*name, Figure::Count(*count))));
     section
-}
-
-/// `verify`
-pub fn verify(arguments: &Inspect) -> Result<()> {
-    let report = match open(&arguments.place, Purpose::Read) {
-        Ok(database) => database.verify()?,
-        // Damage to what every open needs: the report is of this one finding.
-        Err(Failure::Store(_, error)) if error.kind() == ErrorKind::Corrupt => {
-            let mut report = VerifyReport::default();
-            report.findings.push(error);
-            report
-        }
-        Err(failure) => return Err(failure),
-    };
-    let mut out = output();
-    if arguments.json {
-        let findings = report.findings.iter().map(|finding| {
-            json!({
-                "kind": format!("{:?}", finding.kind()),
-                "file": finding.file(),
-                "offset": finding.offset(),
-                "message": finding.to_string(),
-            })
-        });
-        let object = json!({
-            "clean": report.is_clean(),
-            "blocks": report.blocks,
-            "entries": report.entries,
-            "log_bytes": report.log_bytes,
-            "log_entries": report.log_entries,
-            "findings": findings.collect::<Vec<Value>>(),
-        });
-        writeln!(out, "{object}")?;
-    } else {
-        let mut table = Table::new(&[Align::Left, Align::Right]);
-        table.row(["blocks read".to_owned(), grouped(report.blocks)]);
-        table.row(["entries in trees".to_owned(), grouped(report.entries)]);
-        table.row(["log read".to_owned(), bytes(report.log_bytes)]);
-        table.row(["writes in the log".to_owned(), grouped(report.log_entries)]);
-        table.row(["findings".to_owned(), grouped(report.findings.len() as u64)]);
-        table.write(&mut out, "")?;
-        for finding in &report.findings {
-            writeln!(out, "{:?}: {finding}", finding.kind())?;
-        }
-    }
-    out.flush()?;
-    if report.is_clean() {
-        return Ok(());
-    }
-    Err(Failure::no(format!("{} is damaged", arguments.place.path.display())))
 }
 
 /// `checkpoint`
@@ -288,8 +250,9 @@ mod tests {
         // The structs may grow, and what they grow by shows here first: `name: value`, for groups
         // of figures too.
         let named = format!("{stats:?}").matches(": ").count();
-        let groups = ["memory", "io", "disk", "commits", "scans", "background", "keyspaces"].len()
-            + ["engine_stats", "events"].len() * stats.keyspaces.len();
+        let groups =
+            ["memory", "io", "disk", "commits", "scans", "background", "scrub", "keyspaces"].len()
+                + ["engine_stats", "events"].len() * stats.keyspaces.len();
         let events: usize = stats.keyspaces.iter().map(|one| one.engine_stats.events.len()).sum();
         let printed = sections(&stats).iter().map(|(_, section)| section.len()).sum::<usize>()
             + stats.keyspaces.iter().map(|one| of_keyspace(one).len()).sum::<usize>();

@@ -3,6 +3,7 @@
 //! A command opens the database read-only unless it writes; only `put` and `import` make one that
 //! is not there.
 
+pub mod damage;
 pub mod dump;
 pub mod entries;
 pub mod inspect;

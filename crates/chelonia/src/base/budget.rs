@@ -22,7 +22,7 @@ use crate::base::limits::SLAB_BYTES;
 use crate::base::pages::Pages;
 use crate::base::slab::{FreeSlabs, OwnedSlab};
 use crate::base::split::{Side, Split};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak, thread};
 
 /// What memory is used for: the rows of the memory statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -214,7 +214,7 @@ impl Budget {
                 // Whoever still sees what is on its way may wait for a processor.
                 Reclaimed::Soon if patience > 0 && self.is_far_over() => {
                     patience -= 1;
-                    std::thread::yield_now();
+                    thread::yield_now();
                 }
                 Reclaimed::Soon | Reclaimed::Nothing => break,
             }

@@ -1,5 +1,7 @@
 //! Every limit of the store, named, related to each other, with its reason.
 
+use std::time::Duration;
+
 /// The unit of I/O, of checksums and of caching, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
 
@@ -32,6 +34,16 @@ pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
 
 /// The memory budget of a database that names none, in bytes (256 MiB).
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// The time in which everything that is stored is read once in the background, if none is named: 14
+/// days, so that rot is found while backups of a few weeks still have what it took.
+pub const SCRUB_INTERVAL_DEFAULT: Duration = Duration::from_hours(14 * 24);
+
+/// The most places that a salvage tells of for one keyspace; all are counted.
+pub const SALVAGE_LOSSES_MAX: usize = 1000;
+
+/// The most findings of scrubbing that are kept; all are counted.
+pub const SCRUB_FINDINGS_MAX: usize = 16;
 
 /// The unit in which memory moves between memtables, cache and merge work, in bytes. It holds the
 /// largest entry of a memtable with room to spare.

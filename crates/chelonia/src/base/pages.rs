@@ -64,6 +64,19 @@ impl Pages {
         let _ = stay_small;
     }
 
+    /// From now on a child process sees zeros here. False if the system cannot do that.
+    pub fn clear_in_children(&mut self) -> bool {
+        #[cfg(not(miri))]
+        let cleared = {
+            use rustix::mm::{Advice, madvise};
+            // SAFETY: the memory is this value's alone, and stays what it is in this process.
+            unsafe { madvise(self.as_ptr().cast(), self.bytes, Advice::LinuxWipeOnFork).is_ok() }
+        };
+        #[cfg(miri)]
+        let cleared = false;
+        cleared
+    }
+
     /// Ends what `stay_small` began.
     pub fn may_be_large(&mut self) {
         #[cfg(not(miri))]

@@ -4,15 +4,16 @@
 //! | --- | --- | --- |
 //! | drain | drains memtables, checkpoints, maintenance | a rotation, wanted maintenance |
 //! | log | syncs, prepares segments, divides memory, lulls | [`SYNC_INTERVAL`], a full segment |
+//! | scrub | reads what is stored, to find rot | [`SCRUB_TICK`] |
 //!
-//! Both only call what any thread could call: a stepped database does the same work on the
+//! They only call what any thread could call: a stepped database does the same work on the
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
-use crate::base::sync::Arc;
+use crate::base::sync::{Arc, thread};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lull::Lulls;
@@ -21,6 +22,9 @@ use std::time::Duration;
 
 /// How far the background sync lets the log run ahead of the device.
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the scrub thread looks whether there is something to read.
+const SCRUB_TICK: Duration = Duration::from_secs(1);
 
 /// How long the drain thread waits before it looks again whether a full device has room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,15 +36,19 @@ const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
 pub struct Threads {
-    handles: Vec<std::thread::JoinHandle<()>>,
+    handles: Vec<thread::JoinHandle<()>>,
 }
 
 impl Threads {
-    /// Starts both threads, or none.
+    /// Starts all threads, or none.
     pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let mut threads = Self::default();
         let started = threads.add("chelonia-drain", drain_loop, core);
         let started = started.and_then(|()| threads.add("chelonia-log", log_loop, core));
+        let started = match core.scrub_interval {
+            Some(_) => started.and_then(|()| threads.add("chelonia-scrub", scrub_loop, core)),
+            None => started,
+        };
         if started.is_err() {
             core.signals.stop();
             threads.join();
@@ -55,7 +63,7 @@ impl Threads {
         core: &Arc<Core>,
     ) -> std::io::Result<()> {
         let shared = Arc::clone(core);
-        let builder = std::thread::Builder::new().name(name.to_owned());
+        let builder = thread::Builder::new().name(name.to_owned());
         self.handles.push(builder.spawn(move || work(&shared))?);
         Ok(())
     }
@@ -132,6 +140,16 @@ fn log_loop(core: &Core) {
     }
 }
 
+fn scrub_loop(core: &Core) {
+    while core.signals.wait_to_scrub(SCRUB_TICK) {
+        // What it finds is told by the figures; it stops nothing.
+        let _ = stopping(core, || {
+            core.scrub_tick();
+            Ok(())
+        });
+    }
+}
+
 /// What the log thread remembers from tick to tick.
 #[derive(Default)]
 pub struct LogProgress {
@@ -164,7 +182,8 @@ impl Core {
         self.storage.budget().trim();
         let mut prepared = Ok(());
         if log.wants_segment() || progress.lacks_segment {
-            prepared = log.prepare_next();
+            let made = log.prepare_next();
+            prepared = made.map_err(|error| self.health.stop_unless_harmless(error));
             // Without room for one it is tried again at the next tick, and what is written is
             // synced nevertheless.
             progress.lacks_segment = prepared.is_err();

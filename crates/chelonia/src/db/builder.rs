@@ -5,6 +5,7 @@ use crate::db::options::Durability;
 use crate::db::settings::Internals;
 use crate::db::settings::{RecoveryProgress, Settings};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Options of a database; made by [`crate::Database::builder`].
 #[must_use]
@@ -53,12 +54,30 @@ impl DatabaseBuilder {
         self
     }
 
+    /// How long it may take until everything that is stored was read and checked once, in the
+    /// background and evenly over that time; 14 days by default, `None` for never. What was found
+    /// is in [`crate::Stats::scrub`]. A database that is open for reading only is not scrubbed.
+    pub fn scrub_interval(mut self, interval: Option<Duration>) -> Self {
+        self.settings.scrub_interval = interval;
+        self
+    }
+
     /// Called as recovery goes on, from the opening thread.
     pub fn on_recovery(
         mut self,
         report: impl Fn(RecoveryProgress) + Send + Sync + 'static,
     ) -> Self {
         self.settings.on_recovery = Some(Box::new(report));
+        self
+    }
+
+    /// Keeps the files there, not at the path.
+    #[cfg(any(test, feature = "internals"))]
+    pub(crate) fn in_directory(
+        mut self,
+        directory: crate::base::sync::Arc<dyn crate::storage::io::Directory>,
+    ) -> Self {
+        self.settings.internals.directory = Some(directory);
         self
     }
 

@@ -18,6 +18,7 @@
 use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::reach::{self, Mark};
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::{Change, CheckpointState, Core, DurableVersion};
 use crate::db::health::Health;
@@ -115,6 +116,7 @@ impl Core {
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {
             if !error.is_passing() {
+                reach::mark(Mark::RootDoubtful);
                 // One copy of the superblock may name them: what still runs must not reuse them.
                 state.doubtful.extend(versions.into_values());
             }

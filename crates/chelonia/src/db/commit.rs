@@ -19,8 +19,9 @@ use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::limits::{BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
+use crate::base::reach::{Mark, mark};
 use crate::base::stream::{LargeRef, Update};
-use crate::base::sync::{Arc, Ordering};
+use crate::base::sync::{Arc, Ordering, thread_local};
 use crate::db::core::{CommitState, Core};
 use crate::db::governor::Admission;
 use crate::db::health::Health;
@@ -127,9 +128,10 @@ impl Core {
             let guard = epoch::pin();
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
-        let end = RECORD.with_borrow_mut(|payload| {
-            encode(payload, keyspaces, writes, &large);
-            let end = self.commit_record(keyspaces, writes, payload, &large);
+        let end = RECORD.with(|record| {
+            let mut payload = record.borrow_mut();
+            encode(&mut payload, keyspaces, writes, &large);
+            let end = self.commit_record(keyspaces, writes, &payload, &large);
             if payload.capacity() > RECORD_BYTES_KEPT {
                 *payload = Vec::new();
             }
@@ -281,6 +283,7 @@ impl Core {
             let lags =
                 first.is_some_and(|first| written.0.saturating_sub(first.position.lsn.0) > limit);
             if lags && view.buffers.len() <= FINALIZED_MAX {
+                mark(Mark::LaggardFinalized);
                 self.rotate(&keyspace);
             }
         }
@@ -320,6 +323,7 @@ impl Core {
 
     /// There is no room: makes sure that something drains, and waits for it.
     fn wait_for_memory(&self, growth: u64) -> Result<Admission<'_>> {
+        mark(Mark::CommitWaitedForMemory);
         let half = self.governor.memtable_bytes_max();
         let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
         let idle = || self.counters.finalized_bytes.load(Ordering::Relaxed) == 0;

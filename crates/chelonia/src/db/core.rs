@@ -28,6 +28,7 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lifetimes::RootVersion;
 use crate::db::options::Durability;
 use crate::db::pacing::{Debt, Pacer};
+use crate::db::scrub::Scrub;
 use crate::db::signals::Signals;
 use crate::db::snapshots::{Pin, Snapshots};
 use crate::db::visibility::Visibility;
@@ -36,6 +37,7 @@ use crate::records::RecordCache;
 use crate::storage::Storage;
 use crate::storage::io::{Directory, LockGuard};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// A database inside.
 pub struct Core {
@@ -51,6 +53,8 @@ pub struct Core {
     pub workers: Workers,
     /// Background work is done by the committing thread, in order: runs can be replayed.
     pub stepped: bool,
+    /// One tour of scrubbing takes so long; `None` if there is none.
+    pub scrub_interval: Option<Duration>,
     // With their own synchronisation.
     pub commit: CachePadded<Mutex<CommitState>>,
     pub visibility: Arc<Visibility>,
@@ -62,6 +66,7 @@ pub struct Core {
     pub governor: Governor,
     pub pacer: Pacer,
     pub signals: Signals,
+    pub scrub: Scrub,
     pub counters: Counters,
     /// Large values were written that no sync of the data file covers.
     pub large_unsynced: AtomicBool,

@@ -208,7 +208,11 @@ impl Database {
 
     fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {
         let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
-        if let Some(distance) = options.for_existing(&core.stored, name)? {
+        options.check_existing(&core.stored, name)?;
+        if let Some(levels) = options.levels {
+            core.set_levels(levels);
+        }
+        if let Some(distance) = options.checkpoint_distance {
             core.distance.store(distance, Ordering::Relaxed);
             let acted_on = self.handle.governor.usual_distance(distance);
             core.engine.set_checkpoint_distance(acted_on);

@@ -14,6 +14,7 @@
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
+use crate::base::reach::{Mark, mark};
 use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::core::Core;
@@ -90,6 +91,12 @@ impl Core {
         let mut cuts: Vec<SeqNo> = partial.versions.iter().map(|(upto, _)| *upto).collect();
         let pinned = self.snapshots.cuts(first.seqno, last);
         cuts.extend(pinned.into_iter().filter(|cut| done.is_none_or(|done| *cut > done)));
+        if done.is_some() {
+            mark(Mark::DrainWentOn);
+        }
+        if !cuts.is_empty() {
+            mark(Mark::DrainCut);
+        }
         let drained = buffer.memtable.drain(&cuts);
         let uptos = cuts.iter().copied().chain([last]);
         let parts = uptos.zip(&drained.batches).skip(partial.versions.len());
@@ -160,6 +167,7 @@ impl Core {
             self.visibility.wait_until_visible(buffer.last())?;
         }
         if self.snapshots.count() > 0 {
+            mark(Mark::DroppedWhileSeen);
             {
                 let _commit = self.commit.lock();
                 self.rotate(keyspace);
@@ -183,6 +191,7 @@ impl Core {
         let drained = match drain() {
             Err(error) if error.is_passing() && undurable() => match self.checkpoint_now() {
                 Ok(()) => {
+                    mark(Mark::DrainMadeRoom);
                     // What it freed comes free when no reader is on the way through it.
                     epoch::settle();
                     drain()

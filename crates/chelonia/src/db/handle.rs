@@ -8,6 +8,7 @@ use crate::base::error::Result;
 use crate::base::sync::{Arc, Mutex};
 use crate::db::background::Threads;
 use crate::db::core::Core;
+use crate::db::health::Health;
 
 /// Keeps a database open.
 pub struct Handle {
@@ -28,6 +29,9 @@ impl Handle {
 
     /// Ends background work, syncs, marks the end of the log, and lets others open the database.
     pub fn close(&self) -> Result<()> {
+        if !self.core.health.is_at_home() {
+            return Err(Health::inherited());
+        }
         let mut threads = self.threads.lock();
         self.core.signals.stop();
         threads.join();
@@ -48,6 +52,12 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.core.health.is_at_home() {
+            // Locks may be held by threads that are not in this process: nothing is taken down. The
+            // parent has it all.
+            std::mem::forget(Arc::clone(&self.core));
+            return;
+        }
         // A drop cannot return an error; whoever wants it calls `Database::close`. What was
         // acknowledged is as durable as its level said, whether this succeeds or not.
         let _ = self.close();

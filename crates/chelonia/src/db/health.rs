@@ -8,9 +8,11 @@
 //! ```
 //!
 //! Reads go on when stopped; after close nothing does. Only a reopen, which looks at the device
-//! anew, leads back.
+//! anew, leads back. In a child of the process that opened it a database is as good as closed
+//! (`crate::base::fork`).
 
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::fork::ForkMark;
 use crate::base::sync::{AtomicU8, Mutex, Ordering};
 use std::path::{Path, PathBuf};
 
@@ -19,9 +21,9 @@ const STOPPED: u8 = 1;
 const CLOSED: u8 = 2;
 
 /// The state above.
-#[derive(Default)]
 pub struct Health {
     state: AtomicU8,
+    process: ForkMark,
     cause: Mutex<Option<Error>>,
     /// Where the files are that a cause may name.
     directory: Option<PathBuf>,
@@ -30,19 +32,32 @@ pub struct Health {
 impl Health {
     /// Healthy, in this directory.
     pub fn new(directory: Option<&Path>) -> Self {
-        Self { directory: directory.map(Path::to_path_buf), ..Self::default() }
+        Self {
+            state: AtomicU8::new(HEALTHY),
+            process: ForkMark::new(),
+            cause: Mutex::default(),
+            directory: directory.map(Path::to_path_buf),
+        }
     }
 
     /// Fails unless writes are accepted.
     #[inline]
     pub fn check_write(&self) -> Result<()> {
-        if self.state.load(Ordering::Acquire) == HEALTHY { Ok(()) } else { Err(self.refusal()) }
+        let is_healthy = self.state.load(Ordering::Acquire) == HEALTHY;
+        if is_healthy && self.is_at_home() { Ok(()) } else { Err(self.refusal()) }
     }
 
     /// Fails once the database is closed.
     #[inline]
     pub fn check_read(&self) -> Result<()> {
-        if self.state.load(Ordering::Acquire) == CLOSED { Err(self.refusal()) } else { Ok(()) }
+        let is_open = self.state.load(Ordering::Acquire) != CLOSED;
+        if is_open && self.is_at_home() { Ok(()) } else { Err(self.refusal()) }
+    }
+
+    /// True in the process that opened the database, false in its children.
+    #[inline]
+    pub fn is_at_home(&self) -> bool {
+        self.process.is_this_process()
     }
 
     /// True once closed.
@@ -84,7 +99,18 @@ impl Health {
         Error::new(ErrorKind::Stopped, "the database was closed; reopen it")
     }
 
+    /// The error of a child of the process that opened the database.
+    pub fn inherited() -> Error {
+        let text = "the database was opened before a fork: open it in this process";
+        Error::new(ErrorKind::Stopped, text)
+    }
+
+    #[cold]
     fn refusal(&self) -> Error {
+        if !self.is_at_home() {
+            // No lock is taken: whoever held it may not be in this process.
+            return Self::inherited();
+        }
         if self.is_closed() {
             return Self::closed();
         }

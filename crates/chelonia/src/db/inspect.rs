@@ -1,9 +1,11 @@
 //! What the project's own tests and tools ask of an open database, and nobody else.
 
+use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::db::background::LogProgress;
 use crate::db::core::Core;
 use crate::db::options::StoredOptions;
+use crate::engine::LevelOptions;
 use crate::storage::data_file::superblock::{CatalogLocation, FIRST_BLOCK, LogMark, Superblock};
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,16 +21,18 @@ impl Core {
     /// Replaced views go when every reader of their time has left, readers of other databases of
     /// this process included; so this looks a number of times before it tells of a leak.
     pub fn unreachable_blocks(&self) -> Result<u64> {
-        let mut unreachable = 0;
+        let mut looked = Ok(0);
         for _ in 0..LOOKS {
             crate::base::epoch::collect();
-            unreachable = self.unreachable_blocks_now()?;
-            if unreachable == 0 {
+            // A drain that ends meanwhile frees what the version before it has.
+            looked = self.unreachable_blocks_now();
+            if matches!(looked, Ok(0)) {
                 break;
             }
-            self.clock.sleep(LOOK_INTERVAL);
+            // Not on the clock of the database: other threads need the time, and that may stand.
+            Clock::real().sleep(LOOK_INTERVAL);
         }
-        Ok(unreachable)
+        looked
     }
 
     fn unreachable_blocks_now(&self) -> Result<u64> {
@@ -44,6 +48,37 @@ impl Core {
         let used = self.storage.stats().space.used_blocks;
         used.checked_sub(reachable)
             .ok_or_else(|| Error::internal("more blocks are referred to than are in use"))
+    }
+
+    /// First block, number of blocks and generation of every extent that the newest versions and
+    /// the durable catalog have.
+    #[cfg(feature = "internals")]
+    pub fn sealed_extents(&self) -> Result<Vec<(u64, u32, u64)>> {
+        let mut extents = Vec::new();
+        if let Some(location) = self.storage.superblock().catalog {
+            let extent = location.extent;
+            extents.push((extent.start.0, extent.blocks, location.generation.0));
+        }
+        for keyspace in self.all_keyspaces() {
+            keyspace.engine.version().extents(&mut |owned| {
+                extents.push((owned.extent.start.0, owned.extent.blocks, owned.generation.0));
+                Ok(())
+            })?;
+        }
+        Ok(extents)
+    }
+
+    /// Appends a record to the log that no commit made.
+    #[cfg(feature = "internals")]
+    pub fn append_to_log(&self, payload: &[u8]) -> Result<()> {
+        let Some(log) = self.log.get() else {
+            return Err(Error::internal("a writer without a log"));
+        };
+        let mut commit = self.commit.lock();
+        let Some(tail) = &mut commit.tail else {
+            return Err(Error::internal("a writer without a log"));
+        };
+        tail.append(payload, log.payload_hash(payload)).map(|_| ())
     }
 
     /// Writes what the database is made of as text, a fact a line: superblock, every keyspace's
@@ -66,10 +101,11 @@ impl Core {
     }
 
     /// What the log thread does in two intervals without a commit between them, for databases
-    /// without one: it syncs, and leaves a witness of that.
+    /// without one: it syncs, and leaves a witness of that. And what the scrub thread does.
     pub fn tick(&self) -> Result<()> {
         let mut progress = LogProgress::default();
         self.log_tick(&mut progress)?;
+        self.scrub_tick();
         self.log_tick(&mut progress)
     }
 }
@@ -98,5 +134,14 @@ fn options(options: &StoredOptions, out: &mut dyn Write) -> std::fmt::Result {
     let leaf = size(options.leaf_bytes.map(u64::from));
     let distance = size(options.checkpoint_distance);
     write!(out, "{kinds} of {filter_bits_per_key} bits a key, leaf size {leaf}, ")?;
-    writeln!(out, "at most {pivots_max} pivots, checkpoint distance {distance}")
+    if let Some(levels) = options.levels {
+        let LevelOptions { size_ratio, scaling_percent, relative, filters_by_level } = levels;
+        let relative = if relative { "relative" } else { "absolute" };
+        let filters = if filters_by_level { "divided between levels" } else { "uniform" };
+        write!(out, "size ratio {size_ratio} scaled by {scaling_percent}%, {relative} levels, ")?;
+        write!(out, "filters {filters}, ")?;
+    } else {
+        write!(out, "at most {pivots_max} pivots, ")?;
+    }
+    writeln!(out, "checkpoint distance {distance}")
 }

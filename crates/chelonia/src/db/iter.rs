@@ -14,6 +14,7 @@
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
+use crate::base::reach::{Mark, mark};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, Mutex, Weak};
 use crate::db::core::Passed;
@@ -75,6 +76,9 @@ struct State {
 impl Standing for Mutex<State> {
     fn let_go(&self) {
         let mut state = self.lock();
+        if state.front.is_some() || state.back.is_some() {
+            mark(Mark::IteratorLetGo);
+        }
         state.front = None;
         state.back = None;
     }
@@ -197,6 +201,7 @@ impl Iter {
             if hidden == HIDDEN_MIN {
                 let (before, mut rest) = split(range, direction, key);
                 if self.keyspace.gaps.jump(&mut rest, direction, self.pin.seqno()) {
+                    mark(Mark::GapJumped);
                     (*gap, *range, hidden) = (Some(before), rest, 0);
                     *slot = None;
                     continue;

@@ -5,13 +5,17 @@ use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::{Arc, Ordering};
 use crate::db::commit::Write;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::Durability;
+use crate::db::options::{check_levels, levels_of};
+use crate::db::verify::VerifyReport;
 use crate::db::view::Looked;
+use crate::engine::LevelOptions;
 use std::ops::{Bound, RangeBounds};
 
 /// A named ordered map of bytes to bytes. Cheap to clone; all clones are the same keyspace, usable
@@ -150,6 +154,17 @@ impl Keyspace {
         self.iter().next_back().transpose()
     }
 
+    /// Reads everything that the keyspace has in the data file and checks every checksum and every
+    /// invariant, while reads and writes go on. Damage is in the report, not an error. The log,
+    /// which all keyspaces share, is for [`crate::Database::verify`].
+    ///
+    /// # Errors
+    /// `Stopped` after a close; `NotFound` if the keyspace was dropped.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.core.check_exists()?;
+        self.handle.verify_keyspace(&self.core)
+    }
+
     /// The bytes of updates between two checkpoints that are acted on now.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u64 {
@@ -174,6 +189,20 @@ impl Keyspace {
         Ok(())
     }
 
+    /// Gives the levels another shape, for engine `autumn`. Acts at once: the tree moves to it by
+    /// itself, and is read and written meanwhile. Stored with the next checkpoint.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a number is out of its range or the engine has no levels; `ReadOnly`.
+    pub fn set_levels(&self, levels: LevelOptions) -> Result<()> {
+        self.handle.check_write()?;
+        check_levels(levels)?;
+        levels_of(self.core.stored.engine, Some(levels))?;
+        self.core.set_levels(levels);
+        self.handle.signals.wake_drain();
+        Ok(())
+    }
+
     #[inline]
     fn look_up(&self, key: &[u8]) -> Result<Option<Value>> {
         self.handle.health.check_read()?;
@@ -194,7 +223,7 @@ impl Keyspace {
                     return self.handle.storage.read_large(&large).map(Some);
                 }
                 Looked::Absent => return Ok(None),
-                Looked::Overwritten => {}
+                Looked::Overwritten => mark(Mark::GetLookedAgain),
             }
         }
     }

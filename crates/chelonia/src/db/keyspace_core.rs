@@ -20,7 +20,7 @@ use crate::db::gaps::Gaps;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, Shelves, View};
-use crate::engine::{Engine, OwnedExtent};
+use crate::engine::{Engine, LevelOptions, OwnedExtent};
 use crate::records::Fresh;
 
 /// A keyspace, shared by its handles and the background.
@@ -35,6 +35,8 @@ pub struct KeyspaceCore {
     pub view: EpochCell<Arc<View>>,
     /// The checkpoint distance that was asked for; 0 for the budget's.
     pub distance: AtomicU64,
+    /// The shape of its levels, if its engine has levels.
+    pub levels: Mutex<Option<LevelOptions>>,
     pub dropped: AtomicBool,
     /// Where nothing is alive.
     pub gaps: Gaps,
@@ -86,6 +88,7 @@ impl KeyspaceCore {
             id,
             name,
             distance: AtomicU64::new(stored.checkpoint_distance.unwrap_or(0)),
+            levels: Mutex::new(stored.levels),
             stored,
             engine,
             lifetimes,
@@ -189,11 +192,19 @@ impl KeyspaceCore {
         Ok(())
     }
 
-    /// The options as the catalog keeps them, with the checkpoint distance of this moment.
+    /// The options as the catalog keeps them, with what may change as it is at this moment.
     pub fn stored_options(&self) -> StoredOptions {
         let distance = self.distance.load(Ordering::Relaxed);
         let checkpoint_distance = Some(distance).filter(|distance| *distance != 0);
-        StoredOptions { checkpoint_distance, ..self.stored.clone() }
+        let levels = *self.levels.lock();
+        StoredOptions { checkpoint_distance, levels, ..self.stored.clone() }
+    }
+
+    /// Gives the levels of its engine another shape.
+    pub fn set_levels(&self, levels: LevelOptions) {
+        let mut current = self.levels.lock();
+        *current = Some(levels);
+        self.engine.set_levels(levels);
     }
 
     /// The bytes of the active memtable and of the finalized ones.

@@ -79,9 +79,16 @@ impl Core {
             // keyspace was dropped, and what it has is given back.
             return Ok(false);
         }
-        // One thread: nobody waits for it, and readers want the processors.
-        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-        let Some(absorbed) = keyspace.engine.maintain(&work)? else { return Ok(false) };
+        // Writers wait for what is owed. Else nobody waits, and readers want the processors.
+        let owes = keyspace.engine.debt_bytes() > 0;
+        let workers = if owes { self.workers } else { Workers::inline() };
+        let work = Work { workers: &workers, progress: &|_| {} };
+        let maintained = keyspace.engine.maintain(&work);
+        if owes {
+            self.refresh_backlog();
+            self.pacer.wake();
+        }
+        let Some(absorbed) = maintained? else { return Ok(false) };
         let lost = absorbed.lost.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
         let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
         self.records.refresh::<SortedBatch>(&keyspace.fresh, version.number(), &[]);

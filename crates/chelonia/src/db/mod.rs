@@ -8,7 +8,8 @@
 //! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
-//! | `open`, `settings`, `health`, `verify`, `stats`, `inspect` | recovery, failure, inspection |
+//! | `open`, `settings`, `health` | recovery, failure |
+//! | `verify`, `scrub`, `salvage`, `stats`, `inspect` | inspection |
 
 mod background;
 mod batch;
@@ -35,6 +36,8 @@ mod options;
 mod pacing;
 mod record;
 mod replay;
+mod salvage;
+mod scrub;
 mod settings;
 mod signals;
 mod snapshot;
@@ -46,12 +49,28 @@ mod verify;
 mod view;
 mod visibility;
 
+/// Decodes the options of a keyspace. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_options(bytes: &[u8]) -> crate::base::error::Result<()> {
+    options::StoredOptions::decode(bytes).map(|_| ())
+}
+
+/// Decodes a record of the log. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_record(bytes: &[u8]) -> crate::base::error::Result<()> {
+    let mut entries = record::Entries::new(bytes)?;
+    while entries.next_entry()?.is_some() {}
+    Ok(())
+}
+
 pub use batch::Batch;
 pub use builder::DatabaseBuilder;
 pub use database::Database;
 pub use iter::Iter;
 pub use keyspace::Keyspace;
 pub use options::{Durability, KeyspaceOptions};
+pub use salvage::{Loss, Salvage, SalvageReport, SalvagedKeyspace};
+pub use scrub::ScrubStats;
 pub use settings::{Internals, RecoveryProgress};
 pub use snapshot::Snapshot;
 pub use stats::{

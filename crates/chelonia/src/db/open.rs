@@ -39,13 +39,13 @@ use crate::db::lifetimes::Lifetimes;
 use crate::db::options::StoredOptions;
 use crate::db::pacing::Pacer;
 use crate::db::replay::{replay_log, survey_log};
+use crate::db::scrub::Scrub;
 use crate::db::settings::Settings;
 use crate::db::signals::Signals;
 use crate::db::snapshots::Snapshots;
 use crate::db::view::Buffer;
 use crate::db::visibility::Visibility;
-use crate::engine::LevelOptions;
-use crate::engines::{self, EngineContext, EngineOptions};
+use crate::engines::{self, EngineContext};
 use crate::log::{Log, LogOptions, LogPosition};
 use crate::memtable::Memtable;
 use crate::records::RecordCache;
@@ -202,6 +202,7 @@ fn new_core(
         durability: settings.durability,
         workers: settings.workers(),
         stepped: settings.internals.stepped,
+        scrub_interval: settings.scrub_interval,
         commit: CachePadded(Mutex::new(CommitState {
             next_seqno: visible.next(),
             next_ticket: 0,
@@ -224,6 +225,7 @@ fn new_core(
         pacer: Pacer::new(clock.clone()),
         clock,
         signals: Signals::default(),
+        scrub: Scrub::default(),
         counters: Counters::default(),
         large_unsynced: AtomicBool::new(false),
         lock: Mutex::new(None),
@@ -282,14 +284,7 @@ pub fn new_keyspace(
     absorbed: SeqNo,
 ) -> Result<Arc<KeyspaceCore>> {
     let distance = core.governor.usual_distance(stored.checkpoint_distance.unwrap_or(0));
-    let options = EngineOptions {
-        filter: stored.filter,
-        bits_per_key: stored.filter_bits_per_key,
-        leaf_bytes: u64::from(stored.leaf_bytes.unwrap_or(0)),
-        pivots_max: stored.pivots_max,
-        levels: LevelOptions::default(),
-        checkpoint_distance: distance,
-    };
+    let options = stored.for_engine(distance);
     let context = EngineContext { storage: Arc::clone(&core.storage), options };
     let engine = engines::open(stored.engine, &context, root)?;
     let lifetimes = Lifetimes::new(Arc::clone(&core.storage));

@@ -2,7 +2,9 @@
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::engines::EngineKind;
+use crate::base::limits::{SCALING_PERCENT_MIN, SIZE_RATIO_MAX, SIZE_RATIO_MIN};
+use crate::engine::LevelOptions;
+use crate::engines::{EngineKind, EngineOptions};
 use crate::filters::FilterKind;
 use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX, BITS_PER_KEY_MIN};
 
@@ -30,6 +32,7 @@ pub struct KeyspaceOptions {
     pub(crate) leaf_bytes: Option<u32>,
     pub(crate) pivots_max: Option<u32>,
     pub(crate) checkpoint_distance: Option<u64>,
+    pub(crate) levels: Option<LevelOptions>,
 }
 
 /// The range of [`KeyspaceOptions::filter_bits_per_key`].
@@ -80,11 +83,31 @@ impl KeyspaceOptions {
         self
     }
 
+    /// The shape of the levels, for engine `autumn`. May be changed at any time, also by
+    /// [`crate::Keyspace::set_levels`]: the tree moves to the new shape by itself.
+    pub fn levels(mut self, levels: LevelOptions) -> Self {
+        self.levels = Some(levels);
+        self
+    }
+
     /// The most children of a tree node (4 to 64, 64 by default): small for tests of deep trees.
     #[cfg(feature = "internals")]
     pub fn pivots_max(mut self, pivots: u32) -> Self {
         self.pivots_max = Some(pivots);
         self
+    }
+
+    /// The options of another keyspace.
+    pub(crate) fn as_stored(stored: &StoredOptions) -> Self {
+        Self {
+            engine: Some(stored.engine),
+            filter: Some(stored.filter),
+            filter_bits_per_key: Some(stored.filter_bits_per_key),
+            leaf_bytes: stored.leaf_bytes,
+            pivots_max: Some(stored.pivots_max),
+            checkpoint_distance: stored.checkpoint_distance,
+            levels: stored.levels,
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -103,26 +126,28 @@ impl KeyspaceOptions {
         if self.checkpoint_distance == Some(0) {
             return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
         }
-        Ok(())
+        self.levels.map_or(Ok(()), check_levels)
     }
 
     /// The options of a new keyspace.
     pub(crate) fn for_new(&self) -> Result<StoredOptions> {
         self.check()?;
+        let engine = self.engine.unwrap_or_default();
         Ok(StoredOptions {
-            engine: self.engine.unwrap_or_default(),
+            engine,
             filter: self.filter.unwrap_or_default(),
             filter_bits_per_key: self.filter_bits_per_key.unwrap_or(BITS_PER_KEY_DEFAULT),
             leaf_bytes: self.leaf_bytes,
             pivots_max: self.pivots_max.unwrap_or(*PIVOTS.end()),
             checkpoint_distance: self.checkpoint_distance,
+            levels: levels_of(engine, self.levels)?,
         })
     }
 
-    /// Fails if a fixed option contradicts what is stored; returns the new checkpoint distance if
-    /// one is set.
-    pub(crate) fn for_existing(&self, stored: &StoredOptions, name: &str) -> Result<Option<u64>> {
+    /// Fails if a fixed option contradicts what is stored.
+    pub(crate) fn check_existing(&self, stored: &StoredOptions, name: &str) -> Result<()> {
         self.check()?;
+        levels_of(stored.engine, self.levels)?;
         let differs = |what: &str, asked: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
             Err(Error::invalid(format!(
                 "keyspace {name:?} exists with {what} {is:?}, which cannot be changed to {asked:?}"
@@ -146,21 +171,55 @@ impl KeyspaceOptions {
             Self { pivots_max: Some(asked), .. } if *asked != stored.pivots_max => {
                 differs("pivots_max", asked, &stored.pivots_max)
             }
-            _ => Ok(self.checkpoint_distance),
+            _ => Ok(()),
         }
     }
+}
+
+/// Fails if levels cannot have this shape.
+pub(crate) fn check_levels(levels: LevelOptions) -> Result<()> {
+    let LevelOptions { size_ratio, scaling_percent, .. } = levels;
+    if !(SIZE_RATIO_MIN..=SIZE_RATIO_MAX).contains(&size_ratio) {
+        let range = format!("from {SIZE_RATIO_MIN} to {SIZE_RATIO_MAX}");
+        return Err(Error::invalid(format!("size_ratio is {size_ratio}; it must be {range}")));
+    }
+    if !(SCALING_PERCENT_MIN..=100).contains(&scaling_percent) {
+        let range = format!("from {SCALING_PERCENT_MIN} to 100");
+        let text = format!("scaling_percent is {scaling_percent}; it must be {range}");
+        return Err(Error::invalid(text));
+    }
+    Ok(())
+}
+
+/// The shape of the levels of an engine that has levels. Fails if one is asked for that has none.
+pub(crate) fn levels_of(
+    engine: EngineKind,
+    asked: Option<LevelOptions>,
+) -> Result<Option<LevelOptions>> {
+    if engine.has_levels() {
+        return Ok(Some(asked.unwrap_or_default()));
+    }
+    if asked.is_some() {
+        let name = engine.name();
+        return Err(Error::invalid(format!("engine {name} has no levels that could be shaped")));
+    }
+    Ok(None)
 }
 
 /// The options of an existing keyspace, as the catalog keeps them.
 ///
 /// ```text
-/// varint  version of this layout (1)
+/// varint  version of this layout (1, or 2 for an engine with levels)
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
 /// varint  leaf bytes, 0 for "follows the checkpoint distance"
 /// varint  most pivots of a node
 /// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
+///         layout 2 goes on:
+/// varint  size ratio of the last two levels
+/// varint  scaling of the ratios, in percent
+/// varint  bit 0: levels are relative to the last; bit 1: filters are divided between levels
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoredOptions {
@@ -170,16 +229,37 @@ pub(crate) struct StoredOptions {
     pub leaf_bytes: Option<u32>,
     pub pivots_max: u32,
     pub checkpoint_distance: Option<u64>,
+    /// Of engines that have levels.
+    pub levels: Option<LevelOptions>,
 }
 
-/// The version of the layout above.
+/// The versions of the layout above.
 const LAYOUT: u64 = 1;
+/// See [`LAYOUT`].
+const LAYOUT_LEVELS: u64 = 2;
+
+/// Bits of the last number of layout 2.
+const RELATIVE: u64 = 1;
+/// See [`RELATIVE`].
+const FILTERS_BY_LEVEL: u64 = 2;
 
 impl StoredOptions {
+    /// What the engine is told, for a checkpoint distance that is acted on.
+    pub fn for_engine(&self, checkpoint_distance: u64) -> EngineOptions {
+        EngineOptions {
+            filter: self.filter,
+            bits_per_key: self.filter_bits_per_key,
+            leaf_bytes: u64::from(self.leaf_bytes.unwrap_or(0)),
+            pivots_max: self.pivots_max,
+            levels: self.levels.unwrap_or_default(),
+            checkpoint_distance,
+        }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         for value in [
-            LAYOUT,
+            if self.levels.is_some() { LAYOUT_LEVELS } else { LAYOUT },
             u64::from(self.engine.number()),
             u64::from(self.filter.number()),
             u64::from(self.filter_bits_per_key),
@@ -189,17 +269,25 @@ impl StoredOptions {
         ] {
             put_varint(&mut out, value);
         }
+        if let Some(levels) = self.levels {
+            let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+            let flags =
+                bit(levels.relative, RELATIVE) | bit(levels.filters_by_level, FILTERS_BY_LEVEL);
+            for value in [u64::from(levels.size_ratio), u64::from(levels.scaling_percent), flags] {
+                put_varint(&mut out, value);
+            }
+        }
         out
     }
 
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "keyspace options");
         let layout = decoder.varint()?;
-        if layout > LAYOUT {
+        if layout > LAYOUT_LEVELS {
             let text = format!("the options of a keyspace are of a newer layout, {layout}");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        if layout != LAYOUT {
+        if layout != LAYOUT && layout != LAYOUT_LEVELS {
             return Err(decoder.damaged("they are of no known layout"));
         }
         let engine = decoder.varint()?;
@@ -218,8 +306,23 @@ impl StoredOptions {
         let leaf_bytes = Some(decoder.varint_u32()?).filter(|bytes| *bytes != 0);
         let pivots_max = decoder.varint_u32()?;
         let checkpoint_distance = Some(decoder.varint()?).filter(|bytes| *bytes != 0);
+        let levels = if layout == LAYOUT_LEVELS {
+            let (size_ratio, scaling_percent) = (decoder.varint_u32()?, decoder.varint_u32()?);
+            let flags = decoder.varint()?;
+            Some(LevelOptions {
+                size_ratio,
+                scaling_percent,
+                relative: flags & RELATIVE != 0,
+                filters_by_level: flags & FILTERS_BY_LEVEL != 0,
+            })
+        } else {
+            None
+        };
         decoder.finish()?;
-        let fits = FILTER_BITS.contains(&filter_bits_per_key)
+        let levels_fit = levels.is_some() == engine.has_levels()
+            && levels.is_none_or(|levels| check_levels(levels).is_ok());
+        let fits = levels_fit
+            && FILTER_BITS.contains(&filter_bits_per_key)
             && leaf_bytes.is_none_or(|bytes| LEAF_BYTES.contains(&bytes))
             && PIVOTS.contains(&pivots_max);
         if !fits {
@@ -232,6 +335,7 @@ impl StoredOptions {
             leaf_bytes,
             pivots_max,
             checkpoint_distance,
+            levels,
         })
     }
 }
@@ -249,10 +353,18 @@ mod tests {
             leaf_bytes: None,
             pivots_max: 7,
             checkpoint_distance: Some(9_000),
+            levels: None,
         };
+        let levels = LevelOptions { size_ratio: 3, relative: true, ..LevelOptions::default() };
+        let leveled =
+            StoredOptions { engine: EngineKind::Autumn, levels: Some(levels), ..stored.clone() };
+        assert_eq!(StoredOptions::decode(&leveled.encode()).unwrap(), leveled);
+        let lacking = StoredOptions { levels: None, ..leveled };
+        assert!(StoredOptions::decode(&lacking.encode()).is_err());
         let mut bytes = stored.encode();
         assert_eq!(StoredOptions::decode(&bytes).unwrap(), stored);
-        for (layout, kind) in [(LAYOUT + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)] {
+        for (layout, kind) in [(LAYOUT_LEVELS + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
+        {
             bytes[0] = u8::try_from(layout).unwrap();
             assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);
         }

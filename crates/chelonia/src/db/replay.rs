@@ -9,6 +9,7 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
+use crate::base::reach::{Mark, mark};
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
@@ -245,8 +246,10 @@ impl<'a> Replayer<'a> {
 
     fn drain(&self) -> Result<()> {
         let core = self.core;
+        mark(Mark::ReplayDrained);
         let _hurry = core.pacer.hurry();
         if core.read_only && core.storage.is_read_only() {
+            mark(Mark::ReplayToScratch);
             core.storage.continue_in(core.directory.scratch(ScratchPlace::Anywhere)?)?;
         }
         if !core.all_keyspaces().iter().any(|keyspace| keyspace.memtable_bytes().1 > 0) {

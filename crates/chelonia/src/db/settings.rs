@@ -2,11 +2,12 @@
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
-use crate::base::limits::MEMORY_BYTES_DEFAULT;
+use crate::base::limits::{MEMORY_BYTES_DEFAULT, SCRUB_INTERVAL_DEFAULT};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::db::options::Durability;
 use crate::storage::io::Directory;
+use std::time::Duration;
 
 /// How far a recovery has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,6 +30,7 @@ pub struct Settings {
     pub read_only: bool,
     pub create: bool,
     pub threads: Option<usize>,
+    pub scrub_interval: Option<Duration>,
     pub on_recovery: Option<Box<ProgressFn>>,
     pub internals: Internals,
 }
@@ -57,6 +59,7 @@ impl Default for Settings {
             read_only: false,
             create: true,
             threads: None,
+            scrub_interval: Some(SCRUB_INTERVAL_DEFAULT),
             on_recovery: None,
             internals: Internals::default(),
         }

@@ -1,7 +1,7 @@
 //! How foreground and background tell each other that there is work.
 //!
 //! Thread-safety: anything may be called from any thread; one thread waits for drains, one for
-//! ticks.
+//! ticks, one to scrub.
 
 use crate::base::sync::{AtomicBool, Condvar, Mutex, Ordering};
 use std::time::Duration;
@@ -12,6 +12,8 @@ pub struct Signals {
     state: Mutex<Wanted>,
     drain_wanted: Condvar,
     log_wanted: Condvar,
+    /// Nobody asks for a scrub; it waits for the end.
+    scrub_ended: Condvar,
     /// The log thread was woken for a segment and has not looked yet.
     log_woken: AtomicBool,
 }
@@ -43,6 +45,7 @@ impl Signals {
         self.state.lock().stop = true;
         self.drain_wanted.notify_all();
         self.log_wanted.notify_all();
+        self.scrub_ended.notify_all();
     }
 
     /// True once all threads are to end.
@@ -77,6 +80,15 @@ impl Signals {
         }
         state.log = false;
         self.log_woken.store(false, Ordering::Relaxed);
+        !state.stop
+    }
+
+    /// Waits for `interval`; false if the thread should end.
+    pub fn wait_to_scrub(&self, interval: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.stop {
+            self.scrub_ended.wait_for(&mut state, interval);
+        }
         !state.stop
     }
 }

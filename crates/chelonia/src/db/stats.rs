@@ -5,6 +5,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::scrub::ScrubStats;
 use crate::engine::EngineStats;
 use crate::log::Log;
 
@@ -24,6 +25,8 @@ pub struct Stats {
     pub scans: ScanStats,
     /// Drains, checkpoints, snapshots.
     pub background: BackgroundStats,
+    /// What is read again and again to find rot.
+    pub scrub: ScrubStats,
     /// Bytes written to the data file and the log for each key and value byte of users; 0 before
     /// the first write.
     pub write_amplification: f64,
@@ -163,6 +166,10 @@ pub struct KeyspaceStats {
     pub checkpoint_distance_bytes: u64,
     /// Versions of it that are held.
     pub versions_held: usize,
+    /// The engine has something to do in the background.
+    pub maintenance_waits: bool,
+    /// What of it writers are slowed down for: bytes to be rewritten.
+    pub debt_bytes: u64,
     /// The engine's own figures.
     pub engine_stats: EngineStats,
 }
@@ -185,6 +192,7 @@ impl Core {
                 tombstones_passed: self.counters.tombstones_passed.load(Ordering::Relaxed),
             },
             background: self.background_stats(),
+            scrub: self.scrub.stats(),
             write_amplification,
             last_seqno: self.visibility.visible().0,
             keyspaces: keyspaces.iter().map(|keyspace| self.keyspace_stats(keyspace)).collect(),
@@ -279,6 +287,8 @@ impl Core {
             memtable_bytes: active + finalized,
             checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
             versions_held: keyspace.lifetimes.held(),
+            maintenance_waits: keyspace.engine.wants_maintenance(),
+            debt_bytes: keyspace.engine.debt_bytes(),
             engine_stats: keyspace.engine.stats(),
         }
     }

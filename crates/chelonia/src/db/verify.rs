@@ -13,9 +13,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::stream::Update;
 use crate::db::core::{CheckpointState, Core};
+use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lifetimes::HeldVersion;
 use crate::db::record::Entries;
-use crate::log::{Log, LogPosition};
+use crate::log::{Log, LogPosition, ReadBack};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
 
@@ -90,21 +91,38 @@ impl Core {
             Err(error) => report.findings.push(error),
         }
         for keyspace in self.all_keyspaces() {
-            let pin = self.pin_one(&keyspace);
-            let version = match pin.view(keyspace.id) {
-                // What a reader drained of the log lies in a scratch file, which is nobody's data.
-                _ if self.read_only => self.durable_version(keyspace.id),
-                view => view.map(|view| view.version.clone()),
-            };
-            let Some(version) = version else { continue };
-            if let Err(error) = version.version().verify(&mut report) {
-                report.findings.push(error);
-            }
+            self.verify_tree(&keyspace, &mut report);
         }
         self.verify_log(&mut report)?;
+        Ok(self.told_findings(report))
+    }
+
+    /// Reads everything that the newest version of `keyspace` refers to.
+    pub fn verify_keyspace(&self, keyspace: &KeyspaceCore) -> Result<VerifyReport> {
+        self.health.check_read()?;
+        let mut report = VerifyReport::default();
+        self.verify_tree(keyspace, &mut report);
+        Ok(self.told_findings(report))
+    }
+
+    fn verify_tree(&self, keyspace: &KeyspaceCore, report: &mut VerifyReport) {
+        let pin = self.pin_one(keyspace);
+        let version = match pin.view(keyspace.id) {
+            // What a reader drained of the log lies in a scratch file, which is nobody's data.
+            _ if self.read_only => self.durable_version(keyspace.id),
+            view => view.map(|view| view.version.clone()),
+        };
+        let Some(version) = version else { return };
+        if let Err(error) = version.version().verify(report) {
+            report.findings.push(error);
+        }
+    }
+
+    /// The same report, in which files are named as the user knows them.
+    fn told_findings(&self, mut report: VerifyReport) -> VerifyReport {
         let findings = std::mem::take(&mut report.findings).into_iter();
         report.findings = findings.map(|error| self.told(error)).collect();
-        Ok(report)
+        report
     }
 
     fn durable_version(&self, keyspace: KeyspaceId) -> Option<HeldVersion> {
@@ -120,15 +138,15 @@ impl Core {
         };
         let (mut suspects, mut large_blocks, mut seqno) = (Vec::new(), 0, needed.mark.seqno);
         let mut writes = 0;
-        let mut check = |payload: &[u8], whole: bool| {
-            let mut entries = Entries::new(payload)?;
+        let mut check = |record: ReadBack<'_>| {
+            let mut entries = Entries::new(record.payload)?;
             while let Some(entry) = entries.next_entry()? {
                 seqno = seqno.next();
                 writes += 1;
                 let Update::PutLarge(large) = entry.update else { continue };
                 let keyspace = entry.keyspace;
                 // Behind damage the numbers are not known, nor what of it was absorbed.
-                if !whole || !needed.wants(keyspace, seqno) {
+                if !record.is_first_part || !needed.wants(keyspace, seqno) {
                     continue;
                 }
                 match self.storage.verify_large(&large) {

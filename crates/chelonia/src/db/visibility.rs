@@ -21,7 +21,11 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering};
+use crate::base::reach::{Mark, mark};
+use crate::base::sync::{
+    AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, SPINS_MAX, YIELDS_MAX, hint,
+    thread,
+};
 
 /// The most commits between the commit lock and their acknowledgement. More threads than this wait.
 pub const TICKETS_MAX: u64 = 1024;
@@ -29,14 +33,9 @@ pub const TICKETS_MAX: u64 = 1024;
 /// So many tickets in a row have slots that are far from each other.
 const ROW_TICKETS: u64 = 64;
 
-/// Looks before a waiter sleeps: a commit in flight takes well under a microsecond, unless its
-/// thread lost the processor.
-const SPINS_MAX: u32 = 64;
-/// Times a waiter offers its processor before it sleeps.
-const YIELDS_MAX: u32 = 16;
-
-/// The order in which commits become visible.
-pub struct Visibility {
+/// The order in which commits become visible. At most `TICKETS` are out at a time: fewer than usual
+/// only where every order of events is tried out.
+pub struct Visibility<const TICKETS: u64 = TICKETS_MAX> {
     /// The seqno of the last visible write.
     visible: AtomicU64,
     /// The first ticket that is not yet visible.
@@ -57,7 +56,7 @@ struct Slot {
     end: AtomicU64,
 }
 
-impl Visibility {
+impl<const TICKETS: u64> Visibility<TICKETS> {
     /// Everything up to `visible` is visible, nothing is in flight.
     #[must_use]
     pub fn new(visible: SeqNo) -> Self {
@@ -65,7 +64,7 @@ impl Visibility {
         Self {
             visible: AtomicU64::new(visible.0),
             head: AtomicU64::new(0),
-            slots: (0..TICKETS_MAX).map(slot).collect(),
+            slots: (0..TICKETS).map(slot).collect(),
             abandoned: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
             sleep: Mutex::new(()),
@@ -83,7 +82,7 @@ impl Visibility {
     /// True if ticket `ticket` may be handed out now; the commit lock holder waits until it may.
     pub fn has_room(&self, ticket: u64) -> bool {
         // Sequentially consistent: waited for, see `advance`.
-        ticket < self.head.load(Ordering::SeqCst) + TICKETS_MAX
+        ticket < self.head.load(Ordering::SeqCst) + TICKETS
     }
 
     /// Waits until ticket `ticket` may be handed out. `Stopped` if that will never be.
@@ -102,6 +101,7 @@ impl Visibility {
             self.advance(true);
             return Ok(());
         }
+        mark(Mark::CommitOutOfOrder);
         let slot = self.slot(ticket);
         slot.end.store(end.0, Ordering::Relaxed);
         // Sequentially consistent, as all of `head` is, against a neighbour doing the same: either
@@ -126,9 +126,9 @@ impl Visibility {
 
     /// The slot of a ticket. Tickets in a row, which different threads hold, are on lines apart.
     fn slot(&self, ticket: u64) -> &Slot {
-        let place = ticket % TICKETS_MAX;
+        let place = ticket % TICKETS;
         let (row, column) = (place / ROW_TICKETS, place % ROW_TICKETS);
-        let scattered = column * (TICKETS_MAX / ROW_TICKETS) + row;
+        let scattered = column * (TICKETS / ROW_TICKETS).max(1) + row;
         &self.slots[usize::try_from(scattered).unwrap_or(0)]
     }
 
@@ -141,7 +141,7 @@ impl Visibility {
             if slot.done.load(Ordering::SeqCst) != head + 1 {
                 break;
             }
-            // The slot may be given to ticket head + TICKETS_MAX only after head moved, and then
+            // The slot may be given to ticket head + TICKETS only after head moved, and then
             // the exchange fails and `end` is not used.
             let end = slot.end.load(Ordering::Relaxed);
             let next = head + 1;
@@ -163,8 +163,9 @@ impl Visibility {
             if ready() {
                 return Ok(());
             }
-            if round < SPINS_MAX { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if round < SPINS_MAX { hint::spin_loop() } else { thread::yield_now() }
         }
+        mark(Mark::CommitSlept);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let mut order = self.sleep.lock();
         let mut abandoned = false;
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn visibility_is_the_completed_prefix() {
-        let visibility = Visibility::new(SeqNo(10));
+        let visibility: Visibility = Visibility::new(SeqNo(10));
         std::thread::scope(|scope| {
             let later = scope.spawn(|| visibility.complete(1, SeqNo(15)).unwrap());
             while visibility.slot(1).done.load(Ordering::Acquire) != 2 {
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn many_threads_all_become_visible_in_order() {
-        let visibility = Visibility::new(SeqNo::ZERO);
+        let visibility: Visibility = Visibility::new(SeqNo::ZERO);
         let order = Mutex::new((0_u64, 0_u64));
         std::thread::scope(|scope| {
             for thread in 0..4 {
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_commit_that_was_broken_off() {
-        let visibility = Visibility::new(SeqNo::ZERO);
+        let visibility: Visibility = Visibility::new(SeqNo::ZERO);
         std::thread::scope(|scope| {
             let later = scope.spawn(|| visibility.complete(1, SeqNo(2)));
             let room = scope.spawn(|| visibility.wait_for_room(TICKETS_MAX));

@@ -59,6 +59,12 @@ impl EngineKind {
         }
     }
 
+    /// True if it keeps data in levels, whose shape [`crate::LevelOptions`] says.
+    #[must_use]
+    pub fn has_levels(self) -> bool {
+        matches!(self, EngineKind::Autumn)
+    }
+
     /// The engine of a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

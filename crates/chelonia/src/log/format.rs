@@ -94,6 +94,23 @@ pub fn looks_like_header(block: &[u8]) -> bool {
     has_magic(0) || has_magic(SEGMENT_COPY_OFFSET)
 }
 
+/// Makes the checksums of a block right, whatever it says: those of a segment header, if it looks
+/// like one, or that of a block of the stream. For tests.
+#[cfg(any(test, feature = "internals"))]
+pub fn seal(block: &mut [u8], salt: u64) {
+    if looks_like_header(block) {
+        for offset in [0, SEGMENT_COPY_OFFSET] {
+            if let Some(copy) = block.get_mut(offset..offset + SEGMENT_HEADER_BYTES) {
+                let sum = checksum(&copy[8..], identity([salt, KIND_SEGMENT, offset as u64]));
+                copy[..8].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+    } else if let Some(header) = block.get_mut(..BLOCK_HEADER_BYTES) {
+        let sum = checksum(&header[8..], identity([salt, KIND_BLOCK, 0]));
+        header[..8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
 /// What a checksum is for, mixed into its seed.
 const KIND_BLOCK: u64 = 0x626c_6f63;
 const KIND_SEGMENT: u64 = 0x7365_676d;

@@ -39,12 +39,17 @@ mod verify;
 pub use format::LogPosition;
 pub use recover::{LogMode, Replay};
 pub use tail::LogTail;
+pub use verify::ReadBack;
+
+#[cfg(feature = "internals")]
+pub use format::seal;
 
 use crate::base::budget::Budget;
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::{
     Arc, AtomicBool, AtomicU64, CachePadded, Condvar, Mutex, OnceLock, Ordering,
 };
@@ -146,6 +151,24 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         self.log.group.lock().led = false;
         self.log.group_changed.notify_all();
+    }
+}
+
+/// Decodes the header of a segment. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_segment_header(bytes: &[u8], salt: u64) -> Result<()> {
+    format::SegmentHeader::decode(bytes, salt).map(|header| {
+        // Whoever reads a header goes on with these.
+        header.map(|header| (header.end_block(), header.is_sequel(), header.encode(salt)));
+    })
+}
+
+/// Decodes the header of a block and the head of a record at every place. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_block_header(bytes: &[u8], salt: u64) {
+    let _ = format::BlockHeader::decode(bytes, salt).map(|header| header.encode(salt));
+    for room in bytes.windows(format::RECORD_HEAD_BYTES_MAX).step_by(64) {
+        let _ = format::Head::decode(room);
     }
 }
 
@@ -270,6 +293,7 @@ impl Log {
             loop {
                 if self.synced() >= lsn {
                     self.syncs_shared.fetch_add(1, Ordering::Relaxed);
+                    mark(Mark::LogSyncShared);
                     return Ok(());
                 }
                 self.check_running()?;
@@ -374,6 +398,7 @@ impl Log {
     #[cold]
     fn poison(&self, error: Error) -> Error {
         let error = error.not_passing();
+        mark(Mark::LogPoisoned);
         // Whoever sees the flag finds the cause.
         let _ = self.poison.set(error.clone());
         self.poisoned.store(true, Ordering::Release);

@@ -21,6 +21,7 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::Arc;
 use crate::log::format::{
     BLOCK_HEADER_BYTES, BlockHeader, Head, LogPosition, RECORD_HEAD_BYTES_MAX, SegmentHeader,
@@ -116,6 +117,7 @@ impl Inventory {
         for at in order.into_iter().rev() {
             let Some(header) = self.files[at].header else { continue };
             if self.overlaps(&header) {
+                mark(Mark::LogClaimsOverlapped);
                 self.files[at].header = None;
                 continue;
             }
@@ -141,6 +143,17 @@ impl Inventory {
         let header = self.files[*at].header?;
         let within = number - header.first_block;
         (number < header.end_block()).then_some((*at, (within + 1) * BLOCK_BYTES_U64))
+    }
+
+    /// The numbers of blocks behind `number`, up to `last`, that a file has, in order. Where the
+    /// log is said to end may be a lie, with more numbers before it than anyone could look at.
+    pub fn numbers_behind(&self, number: u64, last: u64) -> impl Iterator<Item = u64> + use<'_> {
+        self.by_first_block.iter().flat_map(move |(first, at)| {
+            let found = &self.files[*at];
+            let claimed = found.header.map_or(*first, |header| header.end_block());
+            let end = claimed.min(first.saturating_add(found.blocks)).min(last.saturating_add(1));
+            (*first).max(number.saturating_add(1))..end
+        })
     }
 
     /// The file that holds the block of `from`, and whether there is a file in which the log can go

@@ -25,6 +25,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::Arc;
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
 use crate::log::reader::{Evidence, Inventory, Reader, Step};
@@ -144,12 +145,14 @@ fn walk(
             // Further on: a header never continues a position behind its own first block.
             walk.end.lsn = block_start(header.first_block);
             walk.entered = Some((at, header));
+            mark(Mark::LogWentOnElsewhere);
             reader.visited.insert(at);
             continue;
         }
         match reader.next(walk.end)? {
             Step::Record { payload, end } => {
                 if replay(walk.end, payload, end)? == Replay::Cut {
+                    mark(Mark::LogCutAtLargeValue);
                     walk.why = "a record refers to what is not there";
                     return Ok(walk);
                 }
@@ -204,6 +207,7 @@ fn resume(
     let mut old = Vec::new();
     for (at, found) in inventory.files.iter().enumerate() {
         if replaced.is_some_and(|(replaced, _)| replaced == at) {
+            mark(Mark::LogEmptySegmentReplaced);
             inherited.kept_slots.push(found.slot);
             old.push(found.to_segment());
         } else if visited.contains(&at) {
@@ -215,6 +219,7 @@ fn resume(
     }
     inherited.live.sort_by_key(|segment| segment.first_block);
     for slot in &inventory.stray_slots {
+        mark(Mark::LogStrayRemoved);
         dir.remove(&slot_name(*slot))?;
     }
     let (tail, log) = Log::begin(Arc::clone(dir), options, inherited, continued)?;

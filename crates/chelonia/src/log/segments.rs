@@ -34,6 +34,7 @@ use crate::base::budget::{Budget, Charge, Use};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
 use crate::log::slots::{slot_name, unused_slot};
@@ -143,6 +144,7 @@ struct State {
 impl State {
     fn trim(&mut self, lsn: Lsn) {
         if self.holds > 0 {
+            mark(Mark::LogTrimHeld);
             self.trim_held = self.trim_held.max(lsn);
             return;
         }
@@ -239,6 +241,7 @@ impl Segments {
                 return Ok(());
             }
             // One large segment is better than many small ones.
+            mark(Mark::LogSegmentMadeByCommit);
             let missing = (blocks - ready).saturating_add(1).saturating_mul(BLOCK_BYTES_U64);
             self.prepare(&guard, None, missing)?;
         }
@@ -411,6 +414,7 @@ impl Segments {
                 Ok(())
             }
             Err(error) => {
+                mark(Mark::LogSegmentNotMade);
                 self.remove(slot);
                 Err(error)
             }
@@ -459,7 +463,12 @@ fn take_fitting(free: &mut Vec<Segment>, bytes: u64, most: u64) -> (Option<Segme
             let fit = free.swap_remove(at);
             (Some(fit), free.extract_if(.., |segment| segment.file_bytes() > most).collect())
         }
-        None => (None, std::mem::take(free)),
+        None => {
+            if !free.is_empty() {
+                mark(Mark::LogSegmentsOutgrown);
+            }
+            (None, std::mem::take(free))
+        }
     }
 }
 

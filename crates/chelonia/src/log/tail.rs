@@ -18,6 +18,7 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES;
+use crate::base::reach::{Mark, mark};
 use crate::base::sync::Arc;
 use crate::log::Log;
 use crate::log::format::{
@@ -183,6 +184,9 @@ impl LogTail {
         if self.next_block == self.open.end_block {
             let next = self.log.take_segment()?;
             let full = std::mem::replace(&mut self.open, next);
+            if first_start != first_start_after(0) {
+                mark(Mark::LogRecordSpansSegments);
+            }
             self.log.retire_segment(full);
         }
         let number = self.next_block;

@@ -15,6 +15,9 @@
 //! that was taken before `from` and `upto` were keeps its segments from being used again. Files are
 //! listed after `upto` was taken, so none that matters is missed; others may come and go.
 //!
+//! [`Log::salvage`] reads the same of a log that nobody has open, whatever of it is damaged: up to
+//! where it is known to have been durable, and from there on as far as it is whole.
+//!
 //! Nothing is written. Reads go around the page cache where the file system allows it.
 
 use crate::base::error::{Error, Result};
@@ -46,8 +49,37 @@ pub struct LogVerified {
     pub damage: Vec<Error>,
 }
 
-/// Called with the payload of a record, and whether everything before it was good.
-pub type CheckFn<'a> = dyn FnMut(&[u8], bool) -> Result<()> + 'a;
+/// A record that was read back.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadBack<'a> {
+    /// What it carries.
+    pub payload: &'a [u8],
+    /// Everything before it was good.
+    pub is_first_part: bool,
+    /// It is known to have been durable.
+    pub is_durable: bool,
+}
+
+/// Called with every record.
+pub type CheckFn<'a> = dyn FnMut(ReadBack<'_>) -> Result<()> + 'a;
+
+/// How far the log is read.
+#[derive(Clone, Copy, Debug)]
+enum Until {
+    /// To where it was written.
+    Written(Lsn),
+    /// To the end of what can be read behind this place, up to which it was durable.
+    Readable(Lsn),
+}
+
+impl Until {
+    /// Up to here everything must be there.
+    fn known(self) -> Lsn {
+        match self {
+            Until::Written(lsn) | Until::Readable(lsn) => lsn,
+        }
+    }
+}
 
 impl Log {
     /// Keeps the log as long as it is from now on; what is trimmed meanwhile goes afterwards.
@@ -66,24 +98,30 @@ impl Log {
         check: &mut CheckFn<'_>,
     ) -> Result<LogVerified> {
         let inventory = Inventory::scan(dir, salt, OpenMode::Read)?;
-        let mut verifier = Verifier {
-            inventory: &inventory,
-            reader: Reader::new(&inventory, salt),
-            upto,
-            found: LogVerified::default(),
-        };
-        let (begins_in, known) = inventory.begin(from);
-        verifier.reader.visited.extend(begins_in);
-        let begin = if known {
-            Some(from)
-        } else {
-            verifier.found.damage.push(no_beginning(from));
-            verifier.resume_behind(block_of(from.lsn))
-        };
-        if let Some(begin) = begin {
-            verifier.walk(begin, check);
-        }
+        let reader = Reader::new(&inventory, salt);
+        let mut verifier = Verifier::new(&inventory, reader, Until::Written(upto));
+        verifier.begin(from, check);
         verifier.check_headers(salt);
+        Ok(verifier.found)
+    }
+
+    /// Reads what there is of a log that nobody writes, from `from` on, and hands every record to
+    /// `take`. It is known to be durable up to `durable`, and to where its own blocks say; what is
+    /// damaged before is told and passed over. Behind that it ends where it cannot be read, or
+    /// where `take` fails.
+    pub fn salvage(
+        dir: &dyn Directory,
+        salt: u64,
+        from: LogPosition,
+        durable: Lsn,
+        take: &mut CheckFn<'_>,
+    ) -> Result<LogVerified> {
+        let inventory = Inventory::scan(dir, salt, OpenMode::Read)?;
+        let mut reader = Reader::new(&inventory, salt);
+        let evidence = reader.evidence(block_of(from.lsn))?;
+        let said = evidence.watermark.map_or(durable, |(lsn, ..)| lsn.max(durable));
+        let mut verifier = Verifier::new(&inventory, reader, Until::Readable(said));
+        verifier.begin(from, take);
         Ok(verifier.found)
     }
 }
@@ -91,11 +129,30 @@ impl Log {
 struct Verifier<'a> {
     inventory: &'a Inventory,
     reader: Reader<'a>,
-    upto: Lsn,
+    until: Until,
     found: LogVerified,
 }
 
-impl Verifier<'_> {
+impl<'a> Verifier<'a> {
+    fn new(inventory: &'a Inventory, reader: Reader<'a>, until: Until) -> Self {
+        Self { inventory, reader, until, found: LogVerified::default() }
+    }
+
+    /// Checks everything from `from` on.
+    fn begin(&mut self, from: LogPosition, check: &mut CheckFn<'_>) {
+        let (begins_in, known) = self.inventory.begin(from);
+        self.reader.visited.extend(begins_in);
+        let begin = if known {
+            Some(from)
+        } else {
+            self.found.damage.push(no_beginning(from));
+            self.resume_behind(block_of(from.lsn))
+        };
+        if let Some(begin) = begin {
+            self.walk(begin, check);
+        }
+    }
+
     /// Checks record after record.
     fn walk(&mut self, from: LogPosition, check: &mut CheckFn<'_>) {
         let mut position = from;
@@ -103,12 +160,17 @@ impl Verifier<'_> {
             if let Some((_, header)) = self.inventory.continuation(position) {
                 position.lsn = block_start(header.first_block);
             }
-            if position.lsn >= self.upto {
+            let is_durable = position.lsn < self.until.known();
+            if !is_durable && matches!(self.until, Until::Written(_)) {
                 return;
             }
             let wrong = match self.reader.next(position) {
                 Ok(Step::Record { payload, end }) => {
-                    let checked = check(payload, self.found.damage.is_empty());
+                    let is_first_part = self.found.damage.is_empty();
+                    let checked = check(ReadBack { payload, is_first_part, is_durable });
+                    if !is_durable && checked.is_err() {
+                        return;
+                    }
                     self.found.bytes += end.lsn.0 - position.lsn.0;
                     let start = std::mem::replace(&mut position, end).lsn;
                     let damage = checked.err().map(|error| self.inventory.locate(error, start));
@@ -123,6 +185,9 @@ impl Verifier<'_> {
                 Ok(Step::End { why, place }) => self.inventory.damage(place, why),
                 Err(error) => self.inventory.locate(error, position.lsn),
             };
+            if !is_durable {
+                return;
+            }
             self.found.damage.push(wrong);
             match self.resume_behind(block_of(position.lsn)) {
                 Some(next) => position = next,
@@ -133,7 +198,7 @@ impl Verifier<'_> {
 
     /// The first place behind block `number` where the log can be read again.
     fn resume_behind(&mut self, number: u64) -> Option<LogPosition> {
-        let mut numbers = number + 1..=block_of(self.upto);
+        let mut numbers = self.inventory.numbers_behind(number, block_of(self.until.known()));
         numbers.find_map(|number| self.reader.first_start_in(number).ok().flatten())
     }
 

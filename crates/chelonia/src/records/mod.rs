@@ -46,6 +46,7 @@ use crate::base::bytes::Value;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::{self, Guard};
 use crate::base::ids::KeyspaceId;
+use crate::base::reach::{Mark, mark};
 use crate::base::split::{Presence, Side};
 use crate::base::stream::{SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
@@ -326,7 +327,8 @@ impl RecordCache {
             self.make_room(writer, bytes_of(name.key, value), guard);
         }
         // Room may have been made of this very record.
-        let Some((slot, old)) = find() else { return };
+        let Some((slot, old)) = find() else { return mark(Mark::RecordMadeRoomOfItself) };
+        mark(Mark::RecordRefreshed);
         writer.stats.refreshed += 1;
         let renewed = value.and_then(|value| {
             writer.queue.append(name.of.keyspace, name.key, value, old.heat(), guard)

@@ -47,7 +47,8 @@
 //! A record of an 8-byte key and a 120-byte value takes 128 bytes less the shared prefix, so a
 //! block holds 32 of them.
 //!
-//! Invariants (`Run::verify` checks all; a reader only what keeps it within bounds):
+//! Invariants (`Run::verify` checks all; a merge that keys ascend; a reader only what keeps it
+//! within bounds):
 //! 1. Keys ascend strictly. `prefix` is what the first and last key share (at most 65,535 bytes).
 //! 2. Slots ascend, the first is where the prefix ends; the last entry ends at `used`. Entries that
 //!    are alike fill what is between exactly.
@@ -56,7 +57,9 @@
 use crate::base::codec::{Decoder, get_varint};
 use crate::base::error::{Error, Result};
 use crate::base::keys::head32;
-use crate::base::limits::{BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, KEY_BYTES_MAX};
+use crate::base::limits::{
+    BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN,
+};
 use crate::base::stream::{LargeRef, Update};
 use crate::kernels::heads::{HEAD_BYTES, equal_range};
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
@@ -306,6 +309,13 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Fails if it has a value that runs keep elsewhere.
+    #[inline]
+    pub fn check_value(&self) -> Result<()> {
+        let is_large = self.end - self.payload >= LARGE_VALUE_BYTES_MIN;
+        if is_large { Err(damaged("a value is too large for it")) } else { Ok(()) }
+    }
+
     /// The entry's update. Fails if a reference to a large value does not decode.
     #[inline]
     pub fn update<'a>(&self, bytes: &'a [u8]) -> Result<Update<'a>> {
@@ -445,6 +455,26 @@ impl<'a> SortedBlock<'a> {
         Ok(Err(low))
     }
 
+    /// Fails unless the key of entry `index` comes behind that of the one before it. `before` and
+    /// `entry` describe the two.
+    #[inline]
+    pub fn check_ascends(&self, index: usize, before: &Entry, entry: &Entry) -> Result<()> {
+        let (low, high) = (self.head(index - 1), self.head(index));
+        // Two heads that are all key mostly differ, and then nothing else is looked at.
+        let is_whole = before.rest_len.min(entry.rest_len) >= HEAD_BYTES;
+        if is_whole && low < high {
+            return Ok(());
+        }
+        let (low, high) = (low.to_be_bytes(), high.to_be_bytes());
+        let low = &low[..before.rest_len.min(HEAD_BYTES)];
+        let high = &high[..entry.rest_len.min(HEAD_BYTES)];
+        let tail = |entry: &Entry| &self.bytes[entry.tail..entry.payload];
+        match low.cmp(high).then_with(|| tail(before).cmp(tail(entry))) {
+            Ordering::Less => Ok(()),
+            Ordering::Equal | Ordering::Greater => Err(damaged("its keys do not ascend")),
+        }
+    }
+
     /// True if `entry`, which is entry `index`, is laid out as a builder does: no gap before the
     /// first one, zeros in the head after a short key, nothing after a tombstone.
     pub fn is_tidy(&self, index: usize, entry: &Entry) -> bool {
@@ -453,7 +483,7 @@ impl<'a> SortedBlock<'a> {
             || self.head(index).to_be_bytes()[entry.rest_len..].iter().all(|byte| *byte == 0);
         let close = index > 0 || self.layout.alike.is_some() || self.slot(0) == self.layout.entries;
         let bare = entry.kind != EntryKind::Tombstone || entry.payload == entry.end;
-        padded && close && bare
+        padded && close && bare && entry.check_value().is_ok()
     }
 
     /// The entry of `key`, if there is one.

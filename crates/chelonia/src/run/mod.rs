@@ -44,11 +44,17 @@ mod totals;
 pub use build::{RunBuilder, RunOptions, WasCached};
 pub use opened::OpenRuns;
 pub use read::{
-    Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunStream,
-    find_many, find_newest, first_blocks,
+    Candidate, Candidates, FilterState, RangesStream, Run, RunCursor, RunFilter, RunHit, RunPart,
+    RunStream, find_many, find_newest, first_blocks,
 };
 pub use reference::RunRef;
 pub use totals::{Totals, weight};
+
+/// Decodes a block of a list of large values. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_large_list(bytes: &[u8]) -> crate::base::error::Result<()> {
+    large_list::decode(bytes, &mut |_| Ok(()))
+}
 
 #[cfg(test)]
 mod tests;

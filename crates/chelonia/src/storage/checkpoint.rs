@@ -21,6 +21,7 @@
 use super::Storage;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
+use crate::base::reach::{Mark, mark};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
 use crate::storage::data_file::catalog::{self, Catalog};
 use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock, Superblocks};
@@ -62,7 +63,10 @@ impl Storage {
         self.write_superblock(&mut root, next)?;
         // One that was too short is not needed any more.
         let short = std::mem::replace(&mut *spare, before.map(|before| before.extent));
-        short.map_or(Ok(()), |short| self.free(short))?;
+        if let Some(short) = short {
+            mark(Mark::CatalogOutgrew);
+            self.free(short)?;
+        }
         Ok(*root.current())
     }
 

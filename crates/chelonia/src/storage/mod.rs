@@ -132,12 +132,26 @@ impl Storage {
     pub fn open(dir: &dyn Directory, budget: &Arc<Budget>, read_only: bool) -> Result<Opened> {
         let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
         let file = dir.open(DATA_FILE, mode, Access::Direct)?;
-        let Found::Database(mut superblocks) = Superblocks::read(&*file)? else {
-            let text = "there is no database: its creation did not finish";
-            return Err(Error::new(ErrorKind::NotFound, text));
-        };
+        let superblocks = superblocks_of(Superblocks::read(&*file)?)?;
+        Self::open_file(dir, &file, superblocks, budget, read_only)
+    }
+
+    /// Opens what is left of a damaged data file, to be read: it may be shorter than it was.
+    pub fn open_damaged(dir: &dyn Directory, budget: &Arc<Budget>) -> Result<Opened> {
+        let file = dir.open(DATA_FILE, OpenMode::Read, Access::Direct)?;
+        let superblocks = superblocks_of(Superblocks::read_of_any_length(&*file)?)?;
+        Self::open_file(dir, &file, superblocks, budget, true)
+    }
+
+    fn open_file(
+        dir: &dyn Directory,
+        file: &Arc<dyn File>,
+        mut superblocks: Superblocks,
+        budget: &Arc<Budget>,
+        read_only: bool,
+    ) -> Result<Opened> {
         let salt = superblocks.current().salt;
-        let data = Arc::new(DataFile::new(Arc::clone(&file), salt, read_only));
+        let data = Arc::new(DataFile::new(Arc::clone(file), salt, read_only));
         // Everything is checked before anything is written.
         let location = superblocks.current().catalog;
         let catalog = match &location {
@@ -151,10 +165,11 @@ impl Storage {
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
             counted.opens += 1;
-            superblocks.write(&*file, counted)?;
+            superblocks.write(&**file, counted)?;
         }
         let superblock = *superblocks.current();
-        let blocks = file.size()? / BLOCK_BYTES_U64;
+        // What a damaged file lost at its end is read in vain, and told where it is.
+        let blocks = (file.size()? / BLOCK_BYTES_U64).max(superblock.file_blocks);
         let mut space = Space::new(blocks, superblock.file_blocks, superblock.opens);
         if let Some(location) = &location {
             space.mark_used(location.extent)?;
@@ -302,6 +317,21 @@ impl Storage {
         self.file.read_blocks(first, generation, buffer)
     }
 
+    /// Reads blocks as [`Storage::read_blocks`] does, and gives each that is damaged to `find`.
+    pub fn check_blocks(
+        &self,
+        first: BlockNo,
+        generation: Generation,
+        buffer: &mut [u8],
+        mut find: impl FnMut(Error),
+    ) -> Result<()> {
+        self.file.read_each(first, generation, buffer, &mut |block| {
+            if let Err(error) = block {
+                find(error);
+            }
+        })
+    }
+
     /// The same in several places, read together.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.file.read_many(reads)
@@ -368,6 +398,16 @@ impl Storage {
             cache: self.cache.stats(),
             allocated_bytes: self.file.file().allocated_bytes().unwrap_or(length),
             io: self.facts,
+        }
+    }
+}
+
+fn superblocks_of(found: Found) -> Result<Superblocks> {
+    match found {
+        Found::Database(superblocks) => Ok(superblocks),
+        Found::Unfinished => {
+            let text = "there is no database: its creation did not finish";
+            Err(Error::new(ErrorKind::NotFound, text))
         }
     }
 }

@@ -24,6 +24,7 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::reach::{Mark, mark};
 use crate::storage::block::DATA_FILE;
 use crate::storage::extents::{FreeExtents, RangeSet, range_of};
 use crate::storage::io::File;
@@ -183,6 +184,7 @@ impl Space {
             result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace)
         };
         if full(&result) && need < chunk {
+            mark(Mark::FileGrewExactly);
             grown = need;
             result = allocate_range(file, &(end..end + need));
         }
@@ -204,6 +206,7 @@ impl Space {
         let ahead = first.start..free_end.min(range.end.max(first.start + REFILL_BLOCKS));
         let filled = match allocate_range(file, &ahead) {
             Err(error) if error.kind() == ErrorKind::NoSpace && ahead.end > range.end => {
+                mark(Mark::HolesFilledExactly);
                 let exact = first.start..range.end;
                 allocate_range(file, &exact)?;
                 exact
@@ -264,6 +267,7 @@ impl Space {
     /// Gives all free space back: the end of the file, and every free extent that is worth a hole,
     /// also those that may be holes. What was free at open may be none.
     pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
+        mark(Mark::SpaceAllGivenBack);
         self.give_back(file, 0)?;
         for free in self.free.all() {
             if free.end - free.start >= HOLE_BLOCKS_MIN {

@@ -138,6 +138,14 @@ fn paths_that_hold_no_database_are_told() {
     let error = Database::open(&foreign).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Corrupt), "{error:?}");
     assert_eq!(std::fs::read(foreign.join("data")).unwrap(), vec![b'x'; 100_000], "it was touched");
+    // Beside a log it is no other file: it is ours, and damaged.
+    let damaged = directory.path().join("damaged");
+    open(&damaged).close().unwrap();
+    let mut bytes = std::fs::read(damaged.join("data")).unwrap();
+    bytes[..8192].fill(b'x');
+    std::fs::write(damaged.join("data"), bytes).unwrap();
+    let error = Database::open(&damaged).unwrap_err();
+    assert_eq!((error.kind(), error.file()), (ErrorKind::Corrupt, Some("data")), "{error}");
     // A database is not made among somebody else's files.
     let home = directory.path().join("home");
     std::fs::create_dir(&home).unwrap();

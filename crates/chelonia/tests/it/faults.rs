@@ -1,6 +1,5 @@
-//! Failing calls: every kind of call to the file system fails once, or from then on, in the middle
-//! of a run and in the middle of an open. The error is typed, reads go on, nothing hangs, no write
-//! is accepted after a failed one, and what was acknowledged is there after a reopen.
+//! A process that has too many files open. That every call may fail is for the trial `faults`
+//! (`crates/torture`).
 
 use crate::support::tiny_options;
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
@@ -70,88 +69,6 @@ fn check(memory: &MemoryDirectory, database: Option<Database>, acknowledged: u64
     assert!(database.verify().unwrap().is_clean(), "{what}");
     database.checkpoint().unwrap();
     assert_eq!(chelonia::internals::unreachable_blocks(&database).unwrap(), 0, "{what}");
-}
-
-/// How often each kind of call happens in a run without failures.
-fn calls_of_a_run(commits: u64) -> Vec<(Call, u64)> {
-    let memory = MemoryDirectory::new();
-    let plan = FaultPlan::new();
-    let database = open(&memory, &plan).unwrap();
-    assert!(write(&database, 0, commits).1.is_none());
-    drop(database);
-    Call::ALL.iter().map(|call| (*call, plan.calls(*call))).collect()
-}
-
-#[test]
-fn every_kind_of_call_may_fail_in_a_run() {
-    const COMMITS: u64 = 150;
-    let mut cases = 0;
-    for (call, count) in calls_of_a_run(COMMITS) {
-        let stride = (count / 12).max(1);
-        for after in (0..count).step_by(usize::try_from(stride).unwrap()) {
-            for (fault, failure) in [
-                (Fault::once(call, after), Failure::Io),
-                (Fault::sticky(call, after), Failure::Io),
-                (Fault::once(call, after), Failure::NoSpace),
-                (Fault::once(call, after), Failure::IoHalfDone),
-                (Fault::once(call, after), Failure::IoForgetting),
-            ] {
-                let what = format!("{call:?} number {after}: {failure:?}");
-                let memory = MemoryDirectory::new();
-                let plan = FaultPlan::new();
-                plan.fail(fault.with(failure));
-                cases += 1;
-                let Ok(database) = open(&memory, &plan) else {
-                    plan.heal();
-                    check(&memory, None, 0, &what);
-                    continue;
-                };
-                let (acknowledged, error) = write(&database, 0, COMMITS);
-                if let Some(error) = error {
-                    assert_ne!(error.kind(), ErrorKind::Internal, "{what}: {error}");
-                    if error.kind() == ErrorKind::Io {
-                        let (_, again) = write(&database, acknowledged, 1);
-                        let again = again.unwrap_or_else(|| panic!("{what}: a write was accepted"));
-                        assert_eq!(again.kind(), ErrorKind::Stopped, "{what}: {again}");
-                    }
-                }
-                plan.heal();
-                check(&memory, Some(database), acknowledged, &what);
-            }
-        }
-    }
-    println!("{cases} failures");
-    assert!(cases > 300);
-}
-
-#[test]
-fn every_kind_of_call_may_fail_in_recovery() {
-    const COMMITS: u64 = 60;
-    let memory = MemoryDirectory::new();
-    let database = open(&memory, &FaultPlan::new()).unwrap();
-    assert!(write(&database, 0, COMMITS).1.is_none());
-    let files = memory.to_files();
-    drop(database);
-    let counting = FaultPlan::new();
-    drop(open(&MemoryDirectory::from_files(files.clone()), &counting).unwrap());
-    let mut cases = 0;
-    for call in Call::ALL {
-        for after in 0..counting.calls(call) {
-            let what = format!("{call:?} number {after} in recovery");
-            let memory = MemoryDirectory::from_files(files.clone());
-            let plan = FaultPlan::new();
-            plan.fail(Fault::once(call, after));
-            let opened = open(&memory, &plan);
-            if let Err(error) = &opened {
-                assert_ne!(error.kind(), ErrorKind::Internal, "{what}: {error}");
-            }
-            plan.heal();
-            check(&memory, opened.ok(), COMMITS, &what);
-            cases += 1;
-        }
-    }
-    println!("{cases} failures");
-    assert!(cases > 20);
 }
 
 #[test]

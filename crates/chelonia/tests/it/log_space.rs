@@ -1,6 +1,6 @@
 //! The log does not grow for ever, whoever is idle.
 
-use crate::support::tiny_options_of;
+use crate::support::tiny_options;
 use chelonia::Database;
 use chelonia::internals::MemoryDirectory;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ fn one_old_record_in_an_idle_keyspace_does_not_keep_the_log() {
         })
         .open()
         .unwrap();
-    let idle = database.keyspace("left", tiny_options_of("left")).unwrap();
-    let busy = database.keyspace("right", tiny_options_of("right")).unwrap();
+    let idle = database.keyspace("left", tiny_options()).unwrap();
+    let busy = database.keyspace("right", tiny_options()).unwrap();
     busy.set_checkpoint_distance(100_000).unwrap();
     idle.insert("old", "record").unwrap();
     let mut largest = 0;
@@ -43,7 +43,7 @@ fn large_values_count_for_the_checkpoint_distance() {
         })
         .open()
         .unwrap();
-    let keyspace = database.keyspace("left", tiny_options_of("left")).unwrap();
+    let keyspace = database.keyspace("left", tiny_options()).unwrap();
     keyspace.set_checkpoint_distance(1 << 20).unwrap();
     for number in 0..100_u64 {
         keyspace.insert(number.to_be_bytes(), vec![1; 50_000]).unwrap();
@@ -66,7 +66,7 @@ fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
     let mut largest = 0;
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
-            let keyspace = database.keyspace("k", tiny_options_of("left")).unwrap();
+            let keyspace = database.keyspace("k", tiny_options()).unwrap();
             let stopped = &stopped;
             scope.spawn(move || {
                 let mut number = thread << 32;

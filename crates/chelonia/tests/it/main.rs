@@ -7,19 +7,21 @@
 )]
 
 mod bad_input;
-mod concurrency;
-mod crash;
-mod crash_threads;
 mod damage;
+mod double_open;
 mod faults;
+mod fork;
+mod golden;
+mod hostile_sizes;
 mod keyspaces;
-mod kill;
 mod log_space;
 mod memory;
-mod model;
+mod privacy;
 mod queue;
 mod records;
 mod recovery;
+mod salvage;
 mod support;
 mod tidy;
+mod torture;
 mod verify;

@@ -29,6 +29,9 @@ use std::path::{Path, PathBuf};
 /// Folders that are not ours to judge.
 const SKIPPED_FOLDERS: [&str; 3] = ["target", ".git", "proptest-regressions"];
 
+/// Folders whose files are no text, though some may look like it.
+const DATA_FOLDERS: [&str; 2] = ["crates/chelonia/tests/golden/", "crates/torture/seeds/"];
+
 /// Files whose text is not ours or is made by a program.
 const SKIPPED_FILES: [&str; 5] = [
     ".git",
@@ -103,6 +106,10 @@ impl Tree {
         files.sort();
         let mut tree = Self::default();
         for path in files {
+            if DATA_FOLDERS.iter().any(|folder| path.starts_with(folder)) {
+                tree.paths.push(path);
+                continue;
+            }
             let bytes = std::fs::read(root.join(&path)).expect("a listed file is readable");
             match String::from_utf8(bytes) {
                 Ok(text) => tree.add(&path, &text),

@@ -62,6 +62,26 @@ fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
 }
 
 #[test]
+fn a_log_segment_that_cannot_be_made_stops_all_writes() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let core = &database.handle;
+    let log = core.log.get().unwrap();
+    while !log.wants_segment() {
+        keyspace.insert("key", [1; 100]).unwrap();
+    }
+    database.sync().unwrap();
+    plan.fail(Fault::once(Call::Map, 0).on("log-"));
+    let error = core.log_tick(&mut LogProgress::default()).unwrap_err();
+    assert_eq!((error.kind(), plan.failures()), (ErrorKind::Io, 1));
+    // Nor is anything written besides the log.
+    assert!(core.health.cause().is_some());
+    let writes = plan.calls(Call::Write);
+    assert_eq!(database.checkpoint().unwrap_err().kind(), ErrorKind::Stopped);
+    assert_eq!(plan.calls(Call::Write), writes);
+}
+
+#[test]
 fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();

@@ -98,6 +98,7 @@ impl Garnering {
     }
 
     /// The fewest levels whose last one may hold `bytes`.
+    #[cfg(test)]
     pub fn levels_for(&self, bytes: u64) -> usize {
         (1..LEVELS_MAX)
             .find(|levels| self.capacity(*levels, *levels) >= bytes)

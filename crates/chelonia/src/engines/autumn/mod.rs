@@ -12,7 +12,8 @@
 //! | `output` | what was written, and what is no longer referred to |
 //! | `damage` | what merges cannot read, and do without |
 //! | `lookup` `cursor` | reads |
-//! | `verify` `describe` | the check of everything, and the structure for people |
+//! | `verify` `salvage` | the check of everything; what damage leaves |
+//! | `describe` | the structure for people |
 //! | `counters` | what happened, counted |
 //!
 //! Invariants:
@@ -44,7 +45,7 @@ use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Salvaged, Version, Work,
 };
 use crate::merge::UpdatesStream;
 use crate::run::{OpenRuns, RunOptions, weight};
@@ -60,6 +61,7 @@ mod garnering;
 mod lookup;
 mod output;
 mod plan;
+mod salvage;
 mod table;
 mod unit;
 mod verify;
@@ -454,12 +456,13 @@ impl Autumn {
                 Ok(true)
             }
             Down::Unit(unit) => {
-                let merged = unit.run(output, residence, &self.shared.counters, &workers);
+                let merged = unit.run(output, &self.shared.counters, &workers);
                 let merged = merged.inspect_err(|error| {
                     let stuck = writer.damage.learn(&unit, error);
                     Counters::add(&self.shared.counters.tables_stuck, stuck);
                 })?;
                 self.replace(level, &unit, merged, next, output)?;
+                writer.damage.forget(unit.upper.iter().flatten().chain(&unit.lower));
                 let counters = &self.shared.counters;
                 let units = if level == 0 { &counters.young_units } else { &counters.level_units };
                 Counters::add(units, 1);
@@ -725,6 +728,10 @@ impl Version for AutumnVersion {
 
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
         verify::verify(self, report)
+    }
+
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
+        salvage::salvage(self, found)
     }
 
     fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()> {

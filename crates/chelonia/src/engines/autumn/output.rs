@@ -206,11 +206,6 @@ pub(super) struct TableWriter<'o> {
 }
 
 impl TableWriter<'_> {
-    /// True if nothing was added since the last table.
-    pub fn is_empty(&self) -> bool {
-        self.builder.is_empty()
-    }
-
     /// The weight of what was added since then.
     #[inline]
     pub fn weight(&self) -> u64 {

@@ -18,7 +18,7 @@
 
 use super::counters::Counters;
 use super::output::{Output, TableWriter};
-use super::table::{Residence, Table};
+use super::table::Table;
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -83,14 +83,13 @@ impl Unit {
     pub fn run(
         &self,
         output: &Output<'_>,
-        residence: &Residence,
         counters: &Counters,
         workers: &Workers,
     ) -> Result<Merged> {
         let ranges = self.ranges();
         let done: Vec<Mutex<Option<Done>>> = ranges.iter().map(|_| Mutex::default()).collect();
         workers.run(ranges.len(), &|index| {
-            let job = Job { unit: self, range: &ranges[index], output, residence, counters };
+            let job = Job { unit: self, range: &ranges[index], output, counters };
             *done[index].lock() = Some(job.run()?);
             Ok(())
         })?;
@@ -159,7 +158,6 @@ struct Job<'a> {
     unit: &'a Unit,
     range: &'a KeyRange,
     output: &'a Output<'a>,
-    residence: &'a Residence,
     counters: &'a Counters,
 }
 

@@ -14,7 +14,7 @@
 //! | `toll` | what reads pay for what waits, and when it goes down for that |
 //! | `counts` | what a pass gained and lost |
 //! | `lookup` `cursor` | reads |
-//! | `verify` | the check of everything |
+//! | `verify` `salvage` | the check of everything; what damage leaves |
 //! | `events` | what happened, counted |
 //!
 //! Invariants:
@@ -47,7 +47,7 @@ use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Salvaged, Version, Work,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::storage::Storage;
@@ -64,6 +64,7 @@ mod output;
 mod overlap;
 mod pass;
 mod plan;
+mod salvage;
 mod shape;
 mod source;
 mod toll;
@@ -140,6 +141,12 @@ impl TurtleOptions {
             },
         }
     }
+}
+
+/// Decodes a root blob. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_root(bytes: &[u8]) -> Result<()> {
+    RootBlob::decode(bytes).map(|_| ())
 }
 
 /// What an engine and its versions share.
@@ -484,6 +491,10 @@ impl Version for TurtleVersion {
 
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
         verify::verify(self, report)
+    }
+
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
+        salvage::salvage(self, found)
     }
 
     fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::log::verify::LogVerified;
+use crate::log::verify::{LogVerified, ReadBack};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, OpenMode};
 
@@ -22,9 +22,9 @@ fn long_log(memory: &MemoryDirectory) -> (LogTail, Arc<Log>, usize) {
 /// How many records are read, behind which of them everything was good, and what was found.
 fn verify(memory: &MemoryDirectory, upto: Lsn) -> (usize, usize, LogVerified) {
     let (mut records, mut whole_records) = (0, 0);
-    let mut check = |_: &[u8], whole: bool| {
+    let mut check = |record: ReadBack<'_>| {
         records += 1;
-        whole_records += usize::from(whole);
+        whole_records += usize::from(record.is_first_part);
         Ok(())
     };
     let verified = Log::verify(memory, SALT, LogPosition::START, upto, &mut check).unwrap();
@@ -99,4 +99,22 @@ fn a_log_that_begins_nowhere_is_told() {
     let (read, whole, verified) = verify(&memory, log.written());
     assert_eq!((whole, verified.damage.len()), (0, 1), "{:?}", verified.damage);
     assert!(read > records / 2, "{read} of {records}: the rest is read");
+}
+
+#[test]
+fn a_mark_that_no_log_reaches_keeps_nobody_busy() {
+    let memory = MemoryDirectory::new();
+    let (_tail, _log, records) = long_log(&memory);
+    flip(&memory, "log-0001", BLOCK_BYTES_U64 + 700);
+    let mut taken = 0;
+    let mut take = |_: ReadBack<'_>| {
+        taken += 1;
+        Ok(())
+    };
+    // A superblock that lies. Between what there is and that lie more blocks than one can look for.
+    let said = Lsn(u64::MAX / 2);
+    let found = Log::salvage(&memory, SALT, LogPosition::START, said, &mut take).unwrap();
+    // The place where the log ends is told, too.
+    assert_eq!(found.damage.len(), 2, "{:?}", found.damage);
+    assert!(taken + 7 > records && taken < records, "{taken} of {records}");
 }

@@ -1,4 +1,4 @@
-//! Reading runs: point lookups, scans, merges, and the check of everything.
+//! Reading runs: point lookups, scans, merges, the check of everything, and what damage leaves.
 
 mod candidates;
 mod cursor;
@@ -8,6 +8,7 @@ pub(in crate::run) mod lookup;
 mod ranges;
 mod ranges_stream;
 mod rounds;
+mod salvage;
 mod steps;
 mod stream;
 mod verify;
@@ -19,4 +20,5 @@ pub use filter::{FilterState, RunFilter};
 pub use lookup::{Run, RunHit};
 pub use ranges_stream::RangesStream;
 pub use rounds::find_many;
+pub use salvage::RunPart;
 pub use stream::RunStream;

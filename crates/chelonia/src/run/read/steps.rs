@@ -63,6 +63,11 @@ impl Steps {
         }
     }
 
+    /// Fails if the entry the reader stands on has a value that runs keep elsewhere.
+    pub fn check_value(&self) -> Result<()> {
+        self.place.as_ref().map_or(Ok(()), |place| place.entry.check_value())
+    }
+
     /// Stands nowhere.
     pub fn leave(&mut self) {
         self.place = None;
@@ -117,6 +122,22 @@ impl Steps {
         if let Some(place) = &mut self.place {
             place.index = index;
             place.entry = entry;
+        }
+        Ok(true)
+    }
+
+    /// Goes to the next entry, ascending, and fails if a merge must not have it: it does not come
+    /// behind the one before.
+    #[inline]
+    pub fn step_checked(&mut self, bytes: &[u8]) -> Result<bool> {
+        let Some(Place { entry: before, .. }) = self.place else { return Ok(false) };
+        if !self.step(bytes, Direction::Ascending)? {
+            return Ok(false);
+        }
+        if let Some(place) = &self.place {
+            let block = place.layout.over(bytes);
+            block.check_ascends(place.index, &before, &place.entry)?;
+            place.entry.check_value()?;
         }
         Ok(true)
     }

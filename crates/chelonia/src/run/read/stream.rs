@@ -8,6 +8,9 @@
 //! What is cached is copied from there and verified again, which is no use of it: the device is the
 //! readers'. What is read is not left in the cache: the run that is merged will soon be gone.
 //!
+//! What comes is in order and within the range, whatever the blocks say: a merge relies on it, and
+//! whoever would find out later could not tell which block lies.
+//!
 //! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
 //! the range are read: the index (through the cache) says where it begins and ends.
 
@@ -45,6 +48,8 @@ pub struct RunStream {
     /// Where the current span is in the slab.
     span: Range<usize>,
     steps: Steps,
+    /// The last key of the span before, if there is one.
+    last: Vec<u8>,
     bytes_read: u64,
     uses_cache: bool,
     /// What is missing of the piece that is being brought.
@@ -73,6 +78,7 @@ impl RunStream {
             end: blocks.end,
             span: 0..0,
             steps: Steps::default(),
+            last: Vec::new(),
             bytes_read: 0,
             uses_cache,
             missing: Vec::new(),
@@ -89,7 +95,7 @@ impl RunStream {
 
     /// Goes to the first entry of the next span that has any in the range.
     fn next_span(&mut self) -> Result<()> {
-        self.steps.leave();
+        let has_last = self.leave_span()?;
         while self.next < self.end {
             let first = self.next;
             self.bring_span(first).map_err(self.run.blame(first))?;
@@ -102,10 +108,33 @@ impl RunStream {
                 self.end = self.next;
             }
             if entered.found {
-                return Ok(());
+                return self.check_entered(has_last).map_err(self.run.blame(first));
             }
         }
         Ok(())
+    }
+
+    /// Keeps the last key of the span that the stream stands in, if it does.
+    fn leave_span(&mut self) -> Result<bool> {
+        let Some(key) = self.steps.key() else { return Ok(false) };
+        // Those before are less.
+        if !self.range.admits(key) {
+            let error = Error::corrupt("a sorted block has keys in the wrong place");
+            return Err(self.run.blame(self.next.saturating_sub(1))(error));
+        }
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.steps.leave();
+        Ok(true)
+    }
+
+    /// Fails if the first entry of a span is not behind the last one of the span before.
+    fn check_entered(&self, has_last: bool) -> Result<()> {
+        let key = self.steps.key().unwrap_or_default();
+        if !self.range.reaches(key) || (has_last && key <= &self.last[..]) {
+            return Err(Error::corrupt("a sorted block has keys in the wrong place"));
+        }
+        self.steps.check_value()
     }
 
     /// Makes the span that begins at block `first` the current one.
@@ -204,7 +233,7 @@ impl SortedStream for RunStream {
     #[inline]
     fn advance(&mut self) -> Result<()> {
         let bytes = &self.slab.bytes()[self.span.clone()];
-        match self.steps.step(bytes, Direction::Ascending) {
+        match self.steps.step_checked(bytes) {
             Ok(true) => Ok(()),
             Ok(false) => self.next_span(),
             Err(error) => Err(self.run.blame(self.next.saturating_sub(1))(error)),

@@ -5,15 +5,16 @@ use crate::base::epoch;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::limits::BLOCK_BYTES;
+use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN};
 use crate::base::rng::Rng;
 use crate::base::stream::SortedStream;
 use crate::base::sync::Arc;
 use crate::filters::FilterKind;
-use crate::run::block::SortedBlock;
+use crate::run::block::{HEADS, SortedBlock, USED};
 use crate::run::{Run, RunCursor, RunRef, RunStream};
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
+use std::ops::Range;
 
 /// A run with every sort of block: long and short spans, two index levels, large values.
 fn sample(storage: &Arc<Storage>) -> (Model, RunRef) {
@@ -84,6 +85,10 @@ fn read_all(storage: &Arc<Storage>, reference: RunRef, keys: &[Vec<u8>]) {
     }
 }
 
+fn key_of(number: u32) -> Vec<u8> {
+    number.wrapping_mul(0x9e37_79b9).to_be_bytes().to_vec()
+}
+
 fn some_keys(model: &Model) -> Vec<Vec<u8>> {
     let mut keys: Vec<_> = model.keys().step_by(40).cloned().collect();
     keys.extend([Vec::new(), vec![255; 20], vec![3; 2], vec![3; 3], vec![3; 9000]]);
@@ -140,6 +145,68 @@ fn forged_bodies_give_errors_or_answers() {
         }
         forge(&storage, &reference, block, &good);
     }
+}
+
+/// The error of a merge's stream over `range`, which has to name a block from `blocks` on.
+fn refused(storage: &Arc<Storage>, reference: RunRef, range: KeyRange, blocks: Range<u32>) {
+    let run = Run::open(storage, reference);
+    let error = walk(RunStream::new(&run, range)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let offset = |block| (reference.extent.start.0 + u64::from(block)) * BLOCK_BYTES as u64;
+    let within = offset(blocks.start)..offset(blocks.end);
+    assert!(within.contains(&error.offset().unwrap()), "{error}: not within {within:?}");
+}
+
+#[test]
+fn merges_get_nothing_that_is_out_of_order() {
+    let storage = storage();
+    let model: Model =
+        (0..600_u32).map(|number| (key_of(number), Owned::Put(vec![1; 60]))).collect();
+    let reference = build(&storage, &model, options(FilterKind::Quotient));
+    let all = KeyRange::all;
+    for block in [0, 3, reference.data_blocks - 1] {
+        let good = read(&storage, &reference, block);
+        let count = SortedBlock::parse(&good, BlockKind::Data).unwrap().layout().count();
+        // The heads of two entries that are not neighbours, and of all.
+        let mut bad = good.clone();
+        (0..4).for_each(|byte| bad.swap(HEADS + 4 + byte, HEADS + 4 * (count - 2) + byte));
+        forge(&storage, &reference, block, &bad);
+        refused(&storage, reference, all(), block..block + 1);
+        let mut bad = good.clone();
+        bad[HEADS..HEADS + 4 * count].fill(7);
+        forge(&storage, &reference, block, &bad);
+        refused(&storage, reference, all(), block..block + 1);
+        forge(&storage, &reference, block, &good);
+    }
+    // Whole blocks in each other's place.
+    let (one, other) = (read(&storage, &reference, 2), read(&storage, &reference, 4));
+    forge(&storage, &reference, 2, &other);
+    forge(&storage, &reference, 4, &one);
+    refused(&storage, reference, all(), 2..5);
+    let middle = SortedBlock::parse(&one, BlockKind::Data).unwrap();
+    let first = [middle.prefix(), &middle.head(0).to_be_bytes()].concat();
+    // What the index promises in block 2 is not there.
+    refused(&storage, reference, KeyRange::half_open(&first, None), 2..5);
+    forge(&storage, &reference, 2, &one);
+    forge(&storage, &reference, 4, &other);
+    assert_eq!(walk(RunStream::new(&Run::open(&storage, reference), all())).unwrap(), 600);
+}
+
+#[test]
+fn merges_get_no_value_that_is_too_large_for_a_run() {
+    let storage = storage();
+    let most = LARGE_VALUE_BYTES_MIN - 1;
+    let model = Model::from([(b"key".to_vec(), Owned::Put(vec![1; most]))]);
+    let reference = build(&storage, &model, options(FilterKind::Quotient));
+    let stream = || walk(RunStream::new(&Run::open(&storage, reference), KeyRange::all()));
+    assert_eq!(stream().unwrap(), 1);
+    let last = reference.data_blocks - 1;
+    // What the head says of its last block is a byte less than there is.
+    let mut head = read(&storage, &reference, 0);
+    let used = u16::from_le_bytes([head[USED], head[USED + 1]]);
+    head[USED..USED + 2].copy_from_slice(&(used + 1).to_le_bytes());
+    forge(&storage, &reference, 0, &head);
+    assert!(last > 0 && stream().unwrap_err().kind() == ErrorKind::Corrupt);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::extent::copy_frame;
 use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, place_of};
 use crate::base::checksum::identity;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::base::reach::{Mark, mark};
 use crate::base::slab::OwnedSlab;
 use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicU32, Ordering};
@@ -164,6 +165,7 @@ impl State {
     pub(super) fn publish(&mut self, frame: FrameNo, slots: &Slots, index: u32) -> bool {
         let slot = &slots[index as usize];
         if slot.load(Ordering::Relaxed) != 0 {
+            mark(Mark::BlockLoadedTwice);
             self.release_loading(frame);
             return false;
         }
@@ -309,6 +311,7 @@ impl State {
         slots[index as usize].store(target + 1, Ordering::Release);
         let (place, within) = place_of(target);
         self.places[place].frames[within] = Frame::Cached { slots, index };
+        mark(Mark::BlockRelocated);
         // One cached frame for another.
         self.counts.loading -= 1;
         self.retired.push(frame);

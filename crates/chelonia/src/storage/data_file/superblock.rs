@@ -52,6 +52,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::reach::{Mark, mark};
 use crate::storage::block::{BLOCK_PAYLOAD_BYTES, DATA_FILE};
 use crate::storage::io::{AlignedBuffer, File};
 
@@ -105,9 +106,15 @@ const _: () = assert!(CONTENT_END <= crate::base::limits::SECTOR_BYTES);
 pub fn set_format(file: &mut [u8], format: u32) {
     for (copy, block) in file.chunks_exact_mut(BLOCK_BYTES).take(COPIES).enumerate() {
         block[FORMAT_AT..FORMAT_AT + 4].copy_from_slice(&format.to_le_bytes());
-        let sum = checksum(&block[MAGIC_AT..], copy_seed(copy));
-        block[..MAGIC_AT].copy_from_slice(&sum.to_le_bytes());
+        reseal(block, copy);
     }
+}
+
+/// Makes the checksum of a copy right, whatever it says. For tests.
+#[cfg(any(test, feature = "internals"))]
+pub fn reseal(block: &mut [u8], copy: usize) {
+    let sum = checksum(&block[MAGIC_AT..], copy_seed(copy));
+    block[..MAGIC_AT].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Where the catalog is.
@@ -301,6 +308,19 @@ impl Superblocks {
     /// Fails with `InvalidArgument` if the file never was one, with `Corrupt` if no copy is valid,
     /// with `Unsupported` if it is of a newer format.
     pub fn read(file: &dyn File) -> Result<Found> {
+        let found = Self::read_of_any_length(file)?;
+        if let Found::Database(superblocks) = &found {
+            let size = file.size()?;
+            if size / BLOCK_BYTES_U64 < superblocks.current.file_blocks {
+                let text = "the file is shorter than its superblock says";
+                return Err(Error::corrupt(text).at(DATA_FILE, size));
+            }
+        }
+        Ok(found)
+    }
+
+    /// The same, of a file that may have been cut short.
+    pub fn read_of_any_length(file: &dyn File) -> Result<Found> {
         let size = file.size()?;
         if size == 0 {
             return Ok(Found::Unfinished);
@@ -317,16 +337,17 @@ impl Superblocks {
             [Err(error), _] | [_, Err(error)] if error.kind() == ErrorKind::Unsupported => {
                 return Err(error);
             }
-            [Ok(current), Err(_)] => Self { current, older_copy: 1 },
-            [Err(_), Ok(current)] => Self { current, older_copy: 0 },
+            [Ok(current), Err(_)] => Self::with_damaged_copy(current, 1),
+            [Err(_), Ok(current)] => Self::with_damaged_copy(current, 0),
             [Err(error), Err(_)] => return Self::explain_damage(&blocks, size, error),
         };
-        if size / BLOCK_BYTES_U64 < superblocks.current.file_blocks {
-            return Err(
-                Error::corrupt("the file is shorter than its superblock says").at(DATA_FILE, size)
-            );
-        }
         Ok(Found::Database(superblocks))
+    }
+
+    /// Only one copy is good.
+    fn with_damaged_copy(current: Superblock, damaged: usize) -> Self {
+        mark(Mark::SuperblockCopyDamaged);
+        Self { current, older_copy: damaged }
     }
 
     fn newest_of(a: Superblock, b: Superblock) -> Result<Self> {
@@ -344,6 +365,7 @@ impl Superblocks {
         let (first, second) = blocks.split_at(BLOCK_BYTES);
         // A creation writes copy B only after copy A is durable; before, the file has two blocks.
         if size == FIRST_BLOCK * BLOCK_BYTES_U64 && second.iter().all(|byte| *byte == 0) {
+            mark(Mark::CreationUnfinished);
             return Ok(Found::Unfinished);
         }
         let ours = |block: &[u8]| block[MAGIC_AT..FORMAT_AT] == MAGIC;

@@ -19,10 +19,12 @@ use super::{
     ScratchPlace, check_name,
 };
 use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::fork::ForkMark;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, fstatfs, fsync, openat, unlinkat};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use std::fmt::{self, Debug, Formatter};
 use std::fs::TryLockError;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -249,7 +251,7 @@ impl Directory for DirectDirectory {
         let file = std::fs::File::from(file);
         let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
         match outcome {
-            Ok(()) => Ok(Box::new(FileLock { _file: file })),
+            Ok(()) => Ok(Box::new(FileLock { file, process: ForkMark::new() })),
             Err(TryLockError::WouldBlock) => {
                 Err(Error::new(ErrorKind::AlreadyOpen, OPEN_ELSEWHERE))
             }
@@ -303,9 +305,28 @@ fn list_files(directory: &OwnedFd) -> rustix::io::Result<Vec<String>> {
 }
 
 /// `flock` is of the open file, so it excludes within a process too, and ends with the process.
-#[derive(Debug)]
+///
+/// A child that is being started by another thread has the file as well, until it is replaced by
+/// the program that it shall run. So it does not suffice to close the file; but a child must not
+/// give the lock away.
 struct FileLock {
-    _file: std::fs::File,
+    file: std::fs::File,
+    process: ForkMark,
 }
 
 impl LockGuard for FileLock {}
+
+impl Debug for FileLock {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("FileLock").finish_non_exhaustive()
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if self.process.is_this_process() {
+            // Closing the file is what is left.
+            let _ = self.file.unlock();
+        }
+    }
+}

@@ -59,7 +59,7 @@ const RULES: [Rule; 13] = [
     Rule {
         words: &["std::sync::atomic", "std::sync::Mutex", "std::sync::RwLock", "parking_lot::"],
         scope: Scope::Library,
-        homes: &["base/sync.rs"],
+        homes: &["base/sync/", "base/reach.rs"],
         instead: "take locks and atomics from `base::sync`",
     },
     Rule {

@@ -1,0 +1,54 @@
+//! Whether this is still the process that it was.
+//!
+//! What a process has open does not survive a fork: a child has the same files, the same mapped
+//! memory and the same lock, and none of the threads. So a database that was opened before a fork
+//! must not be used by the child; it finds out by a page that the system gives to a child empty
+//! (`MADV_WIPEONFORK`), for the price of one load.
+
+#![expect(unsafe_code, reason = "an island: reads memory that the system may clear")]
+
+use super::pages::{PAGE_BYTES, Pages};
+
+/// Stands in a page that is zeros in a child.
+const MARK: u8 = 1;
+
+/// Made in a process, and true in no child of it.
+pub struct ForkMark {
+    /// `None` where the system does not clear pages in a child: then nobody finds out.
+    page: Option<Pages>,
+}
+
+impl ForkMark {
+    /// The mark of this process.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut page = Pages::map(PAGE_BYTES);
+        if !page.clear_in_children() {
+            return Self { page: None };
+        }
+        // SAFETY: the page is mapped, and nobody else has it yet.
+        unsafe { page.as_ptr().write_volatile(MARK) };
+        Self { page: Some(page) }
+    }
+
+    /// True in the process that made the mark.
+    #[inline]
+    #[must_use]
+    pub fn is_this_process(&self) -> bool {
+        match &self.page {
+            // SAFETY: the page stays mapped while it is held, and is written by nobody after `new`.
+            Some(page) => unsafe { page.as_ptr().read_volatile() == MARK },
+            None => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_that_made_it_is_known() {
+        assert!(ForkMark::new().is_this_process());
+    }
+}

@@ -1,0 +1,40 @@
+//! What can be read of a damaged tree.
+//!
+//! From the lowest level up to the newest sequence: whoever does it all in this order has the newest
+//! of everything in the end. A node that cannot be read takes its range with it, to where the next
+//! one begins.
+
+use super::AutumnVersion;
+use super::table::{Sequence, Table};
+use crate::base::error::Result;
+use crate::base::keys::KeyRange;
+use crate::engine::Salvaged;
+use crate::run::RunPart;
+
+/// Hands everything that can be read of `version` to `found`.
+pub(super) fn salvage(version: &AutumnVersion, found: &mut dyn Salvaged) -> Result<()> {
+    let mut sequences: Vec<_> = version.sequences().collect();
+    sequences.reverse();
+    sequences.into_iter().try_for_each(|it| sequence(version, it, found))
+}
+
+fn sequence(version: &AutumnVersion, sequence: &Sequence, found: &mut dyn Salvaged) -> Result<()> {
+    for (index, listed) in sequence.nodes.iter().enumerate() {
+        let Some(place) = listed.slot.reference() else { continue };
+        match version.shared.residence.read(place, ()) {
+            Ok(node) => node.tables.iter().try_for_each(|table| read(table, found))?,
+            Err(error) => {
+                let next = sequence.nodes.get(index + 1).map(|next| &*next.first);
+                found.lost(KeyRange::half_open(&listed.first, next), error)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read(table: &Table, found: &mut dyn Salvaged) -> Result<()> {
+    table.run.salvage(&table.live_range(), &mut |part| match part {
+        RunPart::Entry(key, update) => found.update(key, update),
+        RunPart::Gap(keys, why) => found.lost(keys, why),
+    })
+}

@@ -1,0 +1,176 @@
+//! Bytes that lie: what decoders get from files whose checksums are right and whose content is not,
+//! as a bug, a bad processor or an attacker would leave them.
+//!
+//! [`decoders`] names every decoder of bytes from files, to be run by itself. The seals make
+//! checksums right again over bytes that were changed, so that what is behind a checksum gets to
+//! see them.
+
+use crate::Result;
+use crate::base::error::Error;
+use crate::base::ids::{BlockNo, Generation};
+use crate::base::limits::BLOCK_BYTES;
+use crate::db::{Database, decode_options, decode_record};
+use crate::engines;
+use crate::log;
+use crate::run;
+use crate::storage::block::{self, BlockKind};
+use crate::storage::data_file::catalog::Catalog;
+use crate::storage::data_file::superblock;
+
+/// The salt that the decoders below take bytes to be of.
+pub const SALT: u64 = 3;
+
+/// A decoder of bytes from files.
+#[derive(Clone, Copy, Debug)]
+pub struct DecoderOfFiles {
+    /// What it decodes.
+    pub name: &'static str,
+    /// Makes the checksum right.
+    pub seal: fn(&mut [u8]),
+    /// Decodes, and looks at everything that comes of it. Must not panic, whatever the bytes are.
+    pub decode: fn(&[u8]),
+}
+
+/// All decoders of bytes from files, but for nodes, which need their file.
+#[must_use]
+pub fn decoders() -> Vec<DecoderOfFiles> {
+    let unsealed = |_: &mut [u8]| {};
+    vec![
+        DecoderOfFiles {
+            name: "superblock",
+            seal: seal_superblock,
+            decode: |bytes| drop(superblock::Superblock::decode(bytes, 0)),
+        },
+        DecoderOfFiles {
+            name: "catalog",
+            seal: unsealed,
+            decode: |bytes| {
+                if let Ok(catalog) = Catalog::decode(bytes) {
+                    catalog.keyspaces.iter().for_each(|one| drop(decode_options(&one.options)));
+                    let encoded = catalog.encode().expect("what was decoded can be encoded");
+                    assert_eq!(
+                        Catalog::decode(&encoded).ok(),
+                        Some(catalog),
+                        "it does not come back"
+                    );
+                }
+            },
+        },
+        DecoderOfFiles {
+            name: "options",
+            seal: unsealed,
+            decode: |bytes| drop(decode_options(bytes)),
+        },
+        DecoderOfFiles {
+            name: "root",
+            seal: unsealed,
+            decode: |bytes| drop(engines::turtle::decode_root(bytes)),
+        },
+        DecoderOfFiles {
+            name: "entries",
+            seal: unsealed,
+            decode: |bytes| sorted(bytes, BlockKind::Data),
+        },
+        DecoderOfFiles {
+            name: "index",
+            seal: unsealed,
+            decode: |bytes| sorted(bytes, BlockKind::Index),
+        },
+        DecoderOfFiles {
+            name: "large values",
+            seal: unsealed,
+            decode: |bytes| drop(run::decode_large_list(bytes)),
+        },
+        DecoderOfFiles {
+            name: "log segment",
+            seal: |bytes| log::seal(bytes, SALT),
+            decode: |bytes| drop(log::decode_segment_header(bytes, SALT)),
+        },
+        DecoderOfFiles {
+            name: "log block",
+            seal: |bytes| log::seal(bytes, SALT),
+            decode: |bytes| log::decode_block_header(bytes, SALT),
+        },
+        DecoderOfFiles {
+            name: "log record",
+            seal: unsealed,
+            decode: |bytes| drop(decode_record(bytes)),
+        },
+    ]
+}
+
+/// Makes the checksum of a superblock right, as copy A.
+fn seal_superblock(bytes: &mut [u8]) {
+    if bytes.len() == BLOCK_BYTES {
+        superblock::reseal(bytes, 0);
+    }
+}
+
+/// Reads a sorted block in every way there is.
+fn sorted(bytes: &[u8], kind: BlockKind) {
+    let look = || -> Result<()> {
+        let mut joined = bytes.to_vec();
+        run::block::join_in_place(&mut joined)?;
+        let block = run::block::SortedBlock::parse(&joined, kind)?;
+        let count = block.layout().count();
+        for index in 0..count {
+            let entry = block.entry(index)?;
+            drop(entry.update(block.bytes()));
+            block.head(index);
+        }
+        for probe in [&b""[..], b"m", &[0xff; 40], block.prefix()] {
+            let _ = block.search(probe)?;
+            let _ = block.find(probe)?;
+        }
+        Ok(())
+    };
+    drop(look());
+}
+
+/// Makes the checksum of block `number` of a data file right.
+pub fn seal_block(block: &mut [u8], salt: u64, generation: u64, number: u64) {
+    block::seal(block, salt, Generation(generation), BlockNo(number));
+}
+
+/// Makes the checksum of a copy of the superblock right.
+pub fn reseal_superblock(block: &mut [u8], copy: usize) {
+    superblock::reseal(block, copy);
+}
+
+/// Makes the checksums of a block of a log file right: those of a segment header, if it looks like
+/// one, or else that of a block's header.
+pub fn reseal_log_block(block: &mut [u8], salt: u64) {
+    log::seal(block, salt);
+}
+
+/// First block, number of blocks and generation of every extent that the newest versions and the
+/// catalog have.
+///
+/// # Errors
+/// As a read.
+pub fn extents(database: &Database) -> Result<Vec<(u64, u32, u64)>> {
+    database.handle.sealed_extents()
+}
+
+/// Appends a record with this payload to the log, right in everything but what it says. The
+/// database can only be let go of after that.
+///
+/// # Errors
+/// As a commit.
+pub fn append_to_log(database: &Database, payload: &[u8]) -> Result<()> {
+    database.handle.append_to_log(payload)
+}
+
+/// That an error speaks of damage or of something that is not known: what lies must come to.
+#[must_use]
+pub fn is_expected_of_lies(error: &Error) -> bool {
+    use crate::ErrorKind;
+    matches!(
+        error.kind(),
+        ErrorKind::Corrupt
+            | ErrorKind::Unsupported
+            | ErrorKind::InvalidArgument
+            | ErrorKind::NotFound
+            | ErrorKind::NoSpace
+    )
+}

@@ -1,0 +1,123 @@
+//! What of a run can be read, whatever of it is damaged.
+//!
+//! ```text
+//!   spans     [a..d] [f..k] ~~~~~~ [t..w] ~~~~~~
+//!   given     a..d   f..k   gap    t..w   gap          gaps: after k and before t; after w
+//! ```
+//!
+//! The index is used if it can be read, and is not needed. Entries and gaps come in the order of
+//! keys.
+
+use super::verify::{Ahead, visit_entries, visit_spans};
+use crate::base::check::CheckReport;
+use crate::base::epoch;
+use crate::base::error::{Error, Result};
+use crate::base::keys::KeyRange;
+use crate::base::stream::Update;
+use crate::run::block::SortedBlock;
+use crate::run::read::lookup::Run;
+use crate::run::reference::BlockSpan;
+use crate::storage::block::BlockKind;
+use std::ops::Bound;
+
+/// A part of what a run says.
+pub enum RunPart<'a> {
+    /// An entry.
+    Entry(&'a [u8], Update<'a>),
+    /// What it says of these keys cannot be read, for this reason.
+    Gap(KeyRange, Error),
+}
+
+/// Is given the parts; what it fails with ends the walk.
+type Take<'a> = dyn FnMut(RunPart<'_>) -> Result<()> + 'a;
+
+impl Run {
+    /// Gives everything within `range` that can be read, and every gap in it, to `take`.
+    pub fn salvage(&self, range: &KeyRange, take: &mut Take<'_>) -> Result<()> {
+        let all = 0..self.reference().data_blocks;
+        let blocks = self.blocks_in(range, &epoch::pin()).unwrap_or(all);
+        let mut walk = Walk { range, take, last: None, gap: None, failed: None };
+        let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
+            let read = match bytes {
+                Some(bytes) => walk.span(bytes),
+                None => Err(Error::corrupt("a block of a run cannot be read")),
+            };
+            if let Err(error) = read {
+                walk.gap.get_or_insert_with(|| self.blame(span.first)(error));
+            }
+        };
+        visit_spans(&mut Ahead::new(self), blocks, BlockKind::Data, &mut Untold, visit);
+        walk.end()
+    }
+}
+
+/// What is wrong is told as a gap.
+struct Untold;
+
+impl CheckReport for Untold {
+    fn blocks(&mut self, _count: u64) {}
+
+    fn entries(&mut self, _count: u64) {}
+
+    fn finding(&mut self, _error: Error) {}
+}
+
+struct Walk<'a, 't> {
+    range: &'a KeyRange,
+    take: &'a mut Take<'t>,
+    /// The last key that was read.
+    last: Option<Vec<u8>>,
+    /// Why what comes behind it is not known, if it is not.
+    gap: Option<Error>,
+    /// Why nothing more is given.
+    failed: Option<Error>,
+}
+
+impl Walk<'_, '_> {
+    /// Gives the entries of a joined span; fails if it is not what was written there.
+    fn span(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        let block = SortedBlock::parse(bytes, BlockKind::Data)?;
+        let visited = visit_entries(&block, &mut |key, update| {
+            let given = self.give(key, update);
+            if let Err(error) = &given {
+                self.failed = Some(error.clone());
+            }
+            given
+        });
+        if self.failed.is_some() { Ok(()) } else { visited }
+    }
+
+    fn give(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
+        self.close_gap(Some(key))?;
+        if self.range.contains(key) {
+            (self.take)(RunPart::Entry(key, update))?;
+        }
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
+        Ok(())
+    }
+
+    /// Tells of the gap between the last key and the `next`, if there is one.
+    fn close_gap(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let Some(error) = self.gap.take() else { return Ok(()) };
+        let mut gap = self.range.clone();
+        if let Some(last) = self.last.as_ref().filter(|last| gap.reaches(last)) {
+            gap.lower = Bound::Excluded(last.clone());
+        }
+        if let Some(next) = next.filter(|next| gap.admits(next)) {
+            gap.upper = Bound::Excluded(next.to_vec());
+        }
+        if gap.is_empty() { Ok(()) } else { (self.take)(RunPart::Gap(gap, error)) }
+    }
+
+    fn end(mut self) -> Result<()> {
+        match self.failed.take() {
+            Some(error) => Err(error),
+            None => self.close_gap(None),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One process writes at a time, however a second one comes to the files, and whatever became of
+//! the first.
+
+use chelonia::{Database, ErrorKind, KeyspaceOptions};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// Set for a child to the database that it opens and holds; the test below is what it runs.
+const HOLD: &str = "CHELONIA_TEST_HOLD";
+
+fn open(path: &Path) -> Result<Database, ErrorKind> {
+    Database::open(path).map_err(|error| error.kind())
+}
+
+/// A database that is open.
+fn database() -> (tempfile::TempDir, PathBuf, Database) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = Database::open(&path).unwrap();
+    (directory, path, database)
+}
+
+#[test]
+fn child_that_holds_a_database() {
+    let Ok(path) = std::env::var(HOLD) else { return };
+    let _database = Database::open(path).unwrap();
+    println!("open");
+    std::io::stdin().lines().for_each(drop);
+}
+
+/// A process that has the database at `path` open until it is killed.
+fn holder(path: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "double_open::child_that_holds_a_database", "--nocapture"])
+        .env(HOLD, path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("open")), "it did not open");
+    child
+}
+
+#[test]
+fn another_path_to_the_same_files_is_no_way_around() {
+    let (directory, path, database) = database();
+    let mut ways = vec![path.clone(), path.join("."), path.join("../database")];
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    ways.push(link);
+    let here = std::env::current_dir().unwrap();
+    let up: PathBuf = here.ancestors().skip(1).map(|_| "..").collect();
+    ways.push(up.join(path.strip_prefix("/").unwrap()));
+    for way in ways {
+        assert_eq!(open(&way).err(), Some(ErrorKind::AlreadyOpen), "{}", way.display());
+    }
+    drop(database);
+    assert!(open(&path).is_ok());
+}
+
+#[test]
+fn files_that_are_linked_elsewhere_are_locked_there_too() {
+    let (directory, path, database) = database();
+    let other = directory.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    for entry in std::fs::read_dir(&path).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::hard_link(entry.path(), other.join(entry.file_name())).unwrap();
+    }
+    assert_eq!(open(&other).err(), Some(ErrorKind::AlreadyOpen));
+    drop(database);
+}
+
+#[test]
+fn a_directory_that_is_mounted_twice_is_one() {
+    let (directory, path, database) = database();
+    let other = directory.path().join("mounted");
+    std::fs::create_dir(&other).unwrap();
+    let mount = |arguments: &[&Path]| {
+        Command::new("mount").arg("--bind").args(arguments).stderr(Stdio::null()).status()
+    };
+    if !mount(&[&path, &other]).is_ok_and(|status| status.success()) {
+        println!("skipped: only root may mount, and where the system lets it");
+        return;
+    }
+    let opened = open(&other).err();
+    drop(database);
+    let afterwards = open(&other).is_ok();
+    let unmounted = Command::new("umount").arg(&other).status().unwrap();
+    assert!(unmounted.success());
+    assert_eq!((opened, afterwards), (Some(ErrorKind::AlreadyOpen), true));
+}
+
+#[test]
+fn another_process_is_told_until_the_first_is_gone_however_it_went() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let mut child = holder(&path);
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+    let reader = Database::builder(&path).read_only(true).open();
+    assert_eq!(reader.err().map(|error| error.kind()), Some(ErrorKind::AlreadyOpen));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(open(&path).is_ok(), "a lock of a process that died stays");
+}
+
+#[test]
+fn closing_another_descriptor_of_a_file_lets_nobody_in() {
+    let (_directory, path, database) = database();
+    // The locks of POSIX would be gone now.
+    for name in ["lock", "data", "log-0000"] {
+        drop(std::fs::File::open(path.join(name)).unwrap());
+    }
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "double_open::child_that_holds_a_database", "--nocapture"])
+        .env(HOLD, &path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(!child.wait().unwrap().success(), "another process opened it");
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", "value").unwrap();
+}
+
+#[test]
+fn a_program_that_is_started_does_not_hold_the_database() {
+    let (_directory, path, database) = database();
+    // It has nothing of ours open: what a database opens is closed when a program is started.
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    drop(database);
+    let opened = open(&path);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(opened.is_ok());
+}

@@ -1,0 +1,136 @@
+//! Keys and values of the sizes and shapes that break stores: at every limit and one beyond, at the
+//! ends of blocks, with nothing or everything in common.
+
+use chelonia::internals::{Directory, MemoryDirectory, Rng};
+use chelonia::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN, VALUE_BYTES_MAX};
+use chelonia::{Database, ErrorKind, FilterKind, Keyspace, KeyspaceOptions, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn open(directory: &MemoryDirectory) -> Database {
+    let directory: Arc<dyn Directory> = Arc::new(directory.clone());
+    let builder = Database::builder("in memory").memory(64 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = true;
+    });
+    builder.open().unwrap()
+}
+
+fn keyspace(database: &Database) -> Keyspace {
+    let options = KeyspaceOptions::new().leaf_bytes(64 << 10).pivots_max(4);
+    database.keyspace("k", options.filter(FilterKind::Bloom)).unwrap()
+}
+
+/// Writes `entries` in an order of its own, some twice, through drains, and holds everything to
+/// them, before and after a reopen.
+fn check(entries: &[(Vec<u8>, Vec<u8>)]) {
+    let directory = MemoryDirectory::new();
+    let database = open(&directory);
+    let space = keyspace(&database);
+    space.set_checkpoint_distance(200_000).unwrap();
+    let mut rng = Rng::new(entries.len() as u64);
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    for place in (1..order.len()).rev() {
+        order.swap(place, usize::try_from(rng.below(place as u64 + 1)).unwrap());
+    }
+    let mut model = Model::new();
+    for place in order.iter().chain(&order[..order.len() / 4]) {
+        let (key, value) = &entries[*place];
+        if rng.one_in(9) {
+            space.remove(key).unwrap();
+            model.remove(key);
+        } else {
+            space.insert(key, value).unwrap();
+            model.insert(key.clone(), value.clone());
+        }
+    }
+    compare(&space, &model);
+    database.checkpoint().unwrap();
+    compare(&space, &model);
+    assert!(database.verify().unwrap().is_clean());
+    drop((space, database));
+    compare(&keyspace(&open(&directory)), &model);
+}
+
+fn compare(keyspace: &Keyspace, model: &Model) {
+    let ours: Model = keyspace
+        .iter()
+        .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
+        .collect::<Result<_>>()
+        .unwrap();
+    assert!(ours == *model, "{} entries instead of {}", ours.len(), model.len());
+    let backward = keyspace.iter().rev().map(|entry| entry.unwrap().0.to_vec());
+    assert!(backward.eq(model.keys().rev().cloned()));
+    for (key, value) in model {
+        assert!(keyspace.get(key).unwrap().as_deref() == Some(value), "{} bytes", key.len());
+    }
+    let absent = keyspace.multi_get(model.keys().map(|key| [key, &b"\0"[..]].concat())).unwrap();
+    for (key, found) in model.keys().zip(absent) {
+        let next = [key, &b"\0"[..]].concat();
+        assert_eq!(found.as_deref(), model.get(&next).map(Vec::as_slice));
+    }
+}
+
+#[test]
+fn keys_with_long_prefixes_in_common() {
+    let entry = |number: u32| {
+        let shared = [1_000, 4_080, 4_096, 9_000][number as usize % 4];
+        let mut key = vec![b'p'; shared];
+        key.extend_from_slice(&(number / 4).to_be_bytes());
+        (key, number.to_le_bytes().to_vec())
+    };
+    check(&(0..600).map(entry).collect::<Vec<_>>());
+}
+
+#[test]
+fn keys_of_one_byte_value_and_of_every_length() {
+    let mut entries = Vec::new();
+    for byte in [0, 1, 0x7f, 0xff] {
+        entries.extend((0..80).map(|length| (vec![byte; length], vec![byte; length * 3])));
+    }
+    entries
+        .extend([255, 256, 4_095, 4_096, 4_097, KEY_BYTES_MAX].map(|n| (vec![0xff; n], vec![1])));
+    check(&entries);
+}
+
+#[test]
+fn values_that_end_where_blocks_do() {
+    let mut sizes: Vec<usize> = vec![0, 1];
+    for edge in [512, 4_064, 4_080, 4_096, 8_160, 8_192, 12_288, LARGE_VALUE_BYTES_MIN, 65_536] {
+        sizes.extend(edge - 20..edge + 3);
+    }
+    let entry = |(number, size): (u32, usize)| (number.to_be_bytes().to_vec(), vec![7; size]);
+    check(&(0..).zip(sizes).map(entry).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_largest_keys_and_values() {
+    let entry = |number: usize| {
+        let mut key = vec![b'k'; KEY_BYTES_MAX - number];
+        key[KEY_BYTES_MAX / 2] = number.to_le_bytes()[0];
+        (key, vec![9; LARGE_VALUE_BYTES_MIN - 1])
+    };
+    check(&(0..40).map(entry).collect::<Vec<_>>());
+    check(&[(b"whole".to_vec(), vec![5; VALUE_BYTES_MAX]), (Vec::new(), Vec::new())]);
+}
+
+#[test]
+fn a_batch_of_a_million_entries_is_refused_and_one_at_the_limit_is_not() {
+    let database = open(&MemoryDirectory::new());
+    let space = keyspace(&database);
+    let mut batch = database.batch();
+    for number in 0..1_000_000_u32 {
+        batch.insert(&space, number.to_be_bytes(), "");
+    }
+    assert_eq!(batch.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(space.first_key_value().unwrap().is_none());
+    let mut batch = database.batch();
+    let fitting = u32::try_from(BATCH_BYTES_MAX / 80).unwrap();
+    for number in 0..fitting {
+        batch.insert(&space, number.to_be_bytes(), "");
+    }
+    batch.commit().unwrap();
+    assert_eq!(space.iter().count(), fitting as usize);
+}

@@ -1,0 +1,231 @@
+//! Salvage: what can be read of a damaged database comes over, nothing that never was, and what may
+//! be out of date is apart.
+
+use chelonia::internals::{Directory, MemoryDirectory, tick};
+use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions, Result, Salvage, SalvageReport};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+const BLOCK: usize = 4096;
+const KEYSPACES: [&str; 2] = ["left", "right"];
+
+/// Commits that only the log has.
+const LOGGED: u64 = 400;
+
+/// What a keyspace holds.
+type Space = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A store with a history.
+struct Store {
+    files: BTreeMap<String, Vec<u8>>,
+    /// What it holds.
+    newest: BTreeMap<&'static str, Space>,
+    /// Every value that a key ever had.
+    ever: BTreeMap<(&'static str, Vec<u8>), BTreeSet<Vec<u8>>>,
+}
+
+fn open(directory: &MemoryDirectory) -> Result<Database> {
+    let directory: Arc<dyn Directory> = Arc::new(directory.clone());
+    let builder = Database::builder("in memory").memory(32 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = true;
+        internals.log_segment_bytes = Some(16 << 10);
+    });
+    builder.open()
+}
+
+fn options() -> KeyspaceOptions {
+    KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4)
+}
+
+impl Store {
+    /// Trees of two levels and more with buffers, tombstones, large values, and a synced log.
+    fn new() -> Self {
+        let directory = MemoryDirectory::new();
+        let database = open(&directory).unwrap();
+        let mut store = Self {
+            files: BTreeMap::new(),
+            newest: KEYSPACES.iter().map(|name| (*name, Space::new())).collect(),
+            ever: BTreeMap::new(),
+        };
+        for name in KEYSPACES {
+            let keyspace = database.keyspace(name, options()).unwrap();
+            keyspace.set_checkpoint_distance(3_000).unwrap();
+        }
+        for number in 0..1_200 {
+            store.change(&database, number).unwrap();
+        }
+        database.checkpoint().unwrap();
+        for name in KEYSPACES {
+            let keyspace = database.keyspace(name, options()).unwrap();
+            keyspace.set_checkpoint_distance(1 << 20).unwrap();
+        }
+        for number in 1_200..1_200 + LOGGED {
+            store.change(&database, number).unwrap();
+        }
+        database.sync().unwrap();
+        tick(&database).unwrap();
+        store.files = directory.to_files();
+        store
+    }
+
+    fn change(&mut self, database: &Database, number: u64) -> Result<()> {
+        let name = KEYSPACES[usize::from(number % 7 > 4)];
+        let keyspace = database.keyspace(name, options())?;
+        let key = (number.wrapping_mul(0x9e37_79b9) % 500).to_be_bytes()[6..].to_vec();
+        if number % 6 == 5 {
+            self.newest.get_mut(name).unwrap().remove(&key);
+            return keyspace.remove(&key);
+        }
+        let length = if number % 200 == 7 { 40_000 } else { number % 150 };
+        let mut value = number.to_le_bytes().to_vec();
+        value.resize(8 + usize::try_from(length).unwrap(), 0xa5);
+        keyspace.insert_with(&key, &value, Durability::Process)?;
+        self.ever.entry((name, key.clone())).or_default().insert(value.clone());
+        self.newest.get_mut(name).unwrap().insert(key, value);
+        Ok(())
+    }
+
+    /// Saves what can be read of `files`: the report, and what is there then, by keyspace.
+    fn save(
+        &self,
+        files: BTreeMap<String, Vec<u8>>,
+    ) -> Result<(SalvageReport, BTreeMap<String, Space>)> {
+        let source = Arc::new(MemoryDirectory::from_files(files));
+        let destination = MemoryDirectory::new();
+        let salvage = Salvage::new("source", "destination").memory(32 << 20);
+        let report = salvage.directories(source, Arc::new(destination.clone())).run()?;
+        let database = open(&destination)?;
+        assert!(database.verify()?.is_clean());
+        let mut saved = BTreeMap::new();
+        for name in database.keyspaces() {
+            let entries = database.keyspace(&name, KeyspaceOptions::new())?.iter();
+            let owned =
+                entries.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())));
+            saved.insert(name, owned.collect::<Result<Space>>()?);
+        }
+        Ok((report, saved))
+    }
+
+    /// Holds what was saved to what there was, where only the data file was damaged.
+    fn check(&self, report: &SalvageReport, saved: &BTreeMap<String, Space>, what: &str) {
+        for keyspace in &report.keyspaces {
+            let name = KEYSPACES.into_iter().find(|name| *name == keyspace.name).unwrap();
+            let newest = &self.newest[name];
+            for (key, value) in &saved[name] {
+                assert_eq!(newest.get(key), Some(value), "{what}: {name} has what is out of date");
+            }
+            for key in newest.keys().filter(|key| !saved[name].contains_key(*key)) {
+                let mut losses = keyspace.losses.iter();
+                let is_told = losses.any(|loss| contains((&loss.lower, &loss.upper), key));
+                assert!(is_told, "{what}: {key:?} is missing and not told");
+            }
+            let doubtful = keyspace.doubtful.as_ref().map(|(doubtful, _)| &saved[doubtful]);
+            for (key, value) in doubtful.into_iter().flatten() {
+                let ever = self.ever.get(&(name, key.clone()));
+                assert!(ever.is_some_and(|ever| ever.contains(value)), "{what}: what never was");
+                assert!(!saved[name].contains_key(key), "{what}: a key is certain and doubtful");
+            }
+        }
+    }
+
+    fn is_all_of(&self, saved: &BTreeMap<String, Space>) -> bool {
+        saved.len() == KEYSPACES.len()
+            && KEYSPACES.iter().all(|name| saved[*name] == self.newest[name])
+    }
+}
+
+fn contains(range: (&Bound<Vec<u8>>, &Bound<Vec<u8>>), key: &[u8]) -> bool {
+    let slice = |bound: &Bound<Vec<u8>>| bound.clone();
+    (slice(range.0), slice(range.1)).contains(&key.to_vec())
+}
+
+#[test]
+fn all_of_a_healthy_database_comes_over() {
+    let store = Store::new();
+    let (report, saved) = store.save(store.files.clone()).unwrap();
+    assert!(report.is_whole() && report.log_records == LOGGED, "{report:?}");
+    assert!(store.is_all_of(&saved));
+}
+
+#[test]
+fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date() {
+    let store = Store::new();
+    let blocks = store.files["data"].len() / BLOCK;
+    let (mut lost, mut doubted, mut refused) = (0, 0, 0);
+    for block in 0..blocks {
+        let what = format!("block {block}");
+        let mut files = store.files.clone();
+        files.get_mut("data").unwrap()[block * BLOCK + 100..][..64].fill(0x5a);
+        let Ok((report, saved)) = store.save(files) else {
+            refused += 1;
+            continue;
+        };
+        store.check(&report, &saved, &what);
+        assert_eq!(report.is_whole(), store.is_all_of(&saved), "{what}: {report:?}");
+        lost += usize::from(!report.is_whole());
+        doubted += usize::from(report.keyspaces.iter().any(|one| one.doubtful.is_some()));
+    }
+    assert!(refused <= 1, "only the catalog is needed for all: {refused} of {blocks} blocks");
+    assert!(lost > blocks / 4 && doubted > 0, "{blocks}: {lost} {doubted}");
+}
+
+#[test]
+fn a_data_file_that_was_cut_short_gives_what_is_left() {
+    let store = Store::new();
+    let mut losses = 0;
+    for part in 4..8 {
+        let mut files = store.files.clone();
+        let data = files.get_mut("data").unwrap();
+        data.truncate(data.len() * part / 8 / BLOCK * BLOCK);
+        assert!(open(&MemoryDirectory::from_files(files.clone())).is_err());
+        if let Ok((report, saved)) = store.save(files) {
+            store.check(&report, &saved, &format!("{part} of eight parts"));
+            losses += usize::from(!report.is_whole());
+        }
+    }
+    assert!(losses > 0);
+}
+
+#[test]
+fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
+    let store = Store::new();
+    let log: Vec<&String> = store.files.keys().filter(|name| name.starts_with("log-")).collect();
+    let mut saved_behind = 0;
+    for name in log {
+        for block in 1..store.files[name].len() / BLOCK {
+            let mut files = store.files.clone();
+            files.get_mut(name).unwrap()[block * BLOCK + 500..][..64].fill(0x5a);
+            let refused = open(&MemoryDirectory::from_files(files.clone())).is_err();
+            let (report, saved) = store.save(files).unwrap();
+            assert_eq!(refused, !report.log_damage.is_empty(), "{name}, {block}: {report:?}");
+            for (keyspace, entries) in &saved {
+                let of = KEYSPACES.into_iter().find(|of| *of == keyspace).unwrap();
+                for (key, value) in entries {
+                    let ever = store.ever.get(&(of, key.clone()));
+                    assert!(ever.is_some_and(|ever| ever.contains(value)), "what never was");
+                }
+            }
+            saved_behind += usize::from(refused && (1..LOGGED).contains(&report.log_records));
+        }
+    }
+    assert!(saved_behind > 3, "{saved_behind}");
+}
+
+#[test]
+fn a_salvage_wants_a_free_place_and_a_source_that_nobody_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, destination) = (directory.path().join("a"), directory.path().join("b"));
+    let kind = || Salvage::new(&source, &destination).run().map_err(|error| error.kind());
+    assert_eq!(kind().err(), Some(ErrorKind::NotFound));
+    let database = Database::open(&source).unwrap();
+    database.keyspace("k", KeyspaceOptions::new()).unwrap().insert("key", "value").unwrap();
+    assert_eq!(kind().err(), Some(ErrorKind::AlreadyOpen));
+    database.close().unwrap();
+    assert!(kind().unwrap().is_whole());
+    assert_eq!(kind().err(), Some(ErrorKind::InvalidArgument));
+    let saved = Database::open(&destination).unwrap();
+    let keyspace = saved.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}

@@ -1,0 +1,63 @@
+//! Canaries in engines and parts: what is in memory, what a drain makes of it, what is found again.
+
+use super::Canary;
+
+/// All of them.
+pub const CANARIES: &[Canary] = &[
+    Canary {
+        name: "cut-off-by-one",
+        bug: "a drain puts the write that a snapshot just sees behind the snapshot",
+        file: "memtable/sorted.rs",
+        text: "cuts.partition_point(|cut| *cut < version.seqno())",
+        instead: "cuts.partition_point(|cut| *cut <= version.seqno())",
+    },
+    Canary {
+        name: "last-key-lost",
+        bug: "a piece of a drain ends one key too early",
+        file: "engines/turtle/source.rs",
+        text: "start..stretch.upper.map_or(self.ranks.end, bound).max(start)",
+        instead: "start..stretch\n            .upper\n            \
+                  .map_or(self.ranks.end, |key| bound(key)\
+                  .saturating_sub(1))\n            .max(start)",
+    },
+    Canary {
+        name: "merge-error-is-end",
+        bug: "a run that a merge cannot read on ends there (rocksdb 6.8.0)",
+        file: "engines/turtle/source.rs",
+        text: "            current.advance()?;\n            if current.key().is_some() {",
+        instead: "            if current.advance().is_err() {\n                \
+                  self.waiting.clear();\n                self.current = None;\n                \
+                  return Ok(());\n            }\n            if current.key().is_some() {",
+    },
+    Canary {
+        name: "tombstone-dropped-early",
+        bug: "a tombstone goes while what it hides is still below (rocksdb 6.11)",
+        file: "engines/turtle/pass/mod.rs",
+        text: "Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;",
+        instead: "Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;",
+    },
+    Canary {
+        name: "older-wins",
+        bug: "of two sources of a merge that have the same key the older one wins",
+        file: "merge/mod.rs",
+        text: "                    self.order[place] = source.min(other);\n                    \
+               source = source.max(other);",
+        instead: "                    self.order[place] = source.max(other);\n                    \
+                  source = source.min(other);",
+    },
+    Canary {
+        name: "filter-misses-a-key",
+        bug: "a filter says no to a key that is there",
+        file: "filters/bloom.rs",
+        text: "    for hash in hashes {\n",
+        instead: "    for hash in hashes.iter().skip(1) {\n",
+    },
+    Canary {
+        name: "stale-record-kept",
+        bug: "cached records are not renewed when a drain brings new values",
+        file: "db/drain.rs",
+        text: "        self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);\n",
+        instead: "        self.records.refresh::<SortedBatch>(&keyspace.fresh, \
+                  newest.number(), &[]);\n",
+    },
+];

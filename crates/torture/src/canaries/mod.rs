@@ -1,0 +1,64 @@
+//! Canaries: bugs that are planted in a copy of the store, one at a time, to see whether the trials
+//! find them. A trial that finds nothing proves little; a programme that finds every canary proves
+//! something.
+//!
+//! A canary is a small change to one file of the library, by its text: what stands there, and what
+//! stands there instead. So production code knows nothing of canaries, and any mistake that
+//! somebody could make can be one. A test holds that each text stands in its file exactly once;
+//! whoever changes such a line changes its canary.
+//!
+//! ```text
+//!   copy of the checkout -- a text replaced --> build --> the lane, until a unit fails --> restore
+//! ```
+//!
+//! The list was written from the bugs that other stores had, by their rows in `docs/testing.md`,
+//! and from the rules of order in `docs/durability.md`, before any of them was run.
+
+mod db;
+mod engine;
+mod log;
+mod nest;
+mod storage;
+
+pub use nest::{Canaries, run};
+
+/// A bug that can be planted.
+#[derive(Clone, Copy, Debug)]
+pub struct Canary {
+    /// What it is called.
+    pub name: &'static str,
+    /// What is wrong then, and where something like it happened.
+    pub bug: &'static str,
+    /// The file that it is planted in, below the library's sources.
+    pub file: &'static str,
+    /// What stands there.
+    pub text: &'static str,
+    /// What stands there instead.
+    pub instead: &'static str,
+}
+
+/// All of them.
+pub fn all() -> Vec<Canary> {
+    [log::CANARIES, storage::CANARIES, db::CANARIES, engine::CANARIES].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn every_canary_has_its_place() {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../chelonia/src");
+        let mut names = BTreeSet::new();
+        for canary in all() {
+            assert!(names.insert(canary.name), "{} is there twice", canary.name);
+            let source = std::fs::read_to_string(sources.join(canary.file)).unwrap();
+            let count = source.matches(canary.text).count();
+            assert_eq!(count, 1, "the text of {} is {count} times in {}", canary.name, canary.file);
+            assert_ne!(canary.text, canary.instead, "{}", canary.name);
+        }
+        assert!(names.len() >= 30);
+    }
+}

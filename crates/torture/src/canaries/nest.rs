@@ -1,0 +1,224 @@
+//! Where canaries are hatched: a copy of the checkout, built anew with each of them, and the long
+//! lane run until it fails.
+//!
+//! It needs cargo, and the checkout that this program was built from.
+
+use super::{Canary, all};
+use crate::failure::{Failure, Result};
+use chelonia::internals::Clock;
+use clap::Args;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// What of a checkout is no source.
+const SKIPPED: [&str; 2] = ["target", ".git"];
+
+/// How the copy is built: fast, for it is built often.
+const BUILD: [&str; 8] = [
+    "build",
+    "--release",
+    "--package",
+    "chelonia-torture",
+    "--config",
+    "profile.release.lto=\"off\"",
+    "--config",
+    "profile.release.codegen-units=16",
+];
+
+/// What is planted, and for how long.
+#[derive(Args, Debug)]
+pub struct Canaries {
+    /// The canaries to plant, by name [default: all]
+    #[arg(long, value_name = "CANARY,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// How long each is looked for
+    #[arg(long, value_name = "M", default_value_t = 5.0)]
+    minutes: f64,
+    /// Where the copy is made and built; kept, so that the next run builds less
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Prints results as lines of JSON
+    #[arg(long)]
+    json: bool,
+    /// Lists the canaries and does nothing
+    #[arg(long)]
+    list: bool,
+}
+
+/// What became of a canary.
+struct Fate {
+    canary: Canary,
+    /// The trial that failed, and what it said first.
+    caught: Option<(String, String)>,
+    took: Duration,
+}
+
+/// Plants each canary and looks for it. Fails if one is not found.
+pub fn run(arguments: &Canaries) -> Result<()> {
+    let chosen = chosen(&arguments.only)?;
+    let mut out = std::io::stdout().lock();
+    if arguments.list {
+        for Canary { name, bug, file, .. } in chosen {
+            writeln!(out, "{name:>26}  {file}\n{:>26}  {bug}", "")?;
+        }
+        return Ok(());
+    }
+    let nest = Nest::new(&arguments.dir)?;
+    let mut missed = 0;
+    for (number, canary) in chosen.iter().enumerate() {
+        let _ = writeln!(std::io::stderr(), "{}/{} {}", number + 1, chosen.len(), canary.name);
+        let fate = nest.hatch(*canary, arguments.minutes)?;
+        missed += usize::from(fate.caught.is_none());
+        fate.print(&mut out, arguments.json)?;
+    }
+    match missed {
+        0 => Ok(()),
+        _ => Err(Failure::Broken(format!("{missed} of {} canaries were not found", chosen.len()))),
+    }
+}
+
+/// The canaries of these names, or all.
+fn chosen(names: &[String]) -> Result<Vec<Canary>> {
+    let mut canaries = all();
+    for name in names {
+        if !canaries.iter().any(|canary| canary.name == name) {
+            return Err(Failure::usage(format!("there is no canary {name:?}; see --list")));
+        }
+    }
+    canaries.retain(|canary| names.is_empty() || names.iter().any(|name| name == canary.name));
+    Ok(canaries)
+}
+
+impl Fate {
+    fn print(&self, out: &mut dyn Write, as_json: bool) -> Result<()> {
+        let (name, seconds) = (self.canary.name, self.took.as_secs_f64());
+        if as_json {
+            let (trial, said) = self.caught.clone().unzip();
+            let line = json!({
+                "canary": name, "bug": self.canary.bug, "found_by": trial, "said": said,
+                "seconds": seconds,
+            });
+            writeln!(out, "{line}")?;
+            return Ok(());
+        }
+        match &self.caught {
+            Some((trial, said)) => {
+                let first: String = said.lines().next().unwrap_or_default().chars().collect();
+                writeln!(out, "{name:>26}  {trial:<14} {seconds:>6.1} s  {first}")?;
+            }
+            None => writeln!(out, "{name:>26}  {:<14} {seconds:>6.1} s", "NOT FOUND")?,
+        }
+        Ok(())
+    }
+}
+
+/// The copy.
+struct Nest {
+    source: PathBuf,
+    target: PathBuf,
+}
+
+impl Nest {
+    fn new(dir: &Path) -> Result<Self> {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let nest = Self { source: dir.join("source"), target: dir.join("target") };
+        copy(&checkout, &nest.source)?;
+        Ok(nest)
+    }
+
+    /// Plants a canary, looks for it, and takes it away.
+    fn hatch(&self, canary: Canary, minutes: f64) -> Result<Fate> {
+        let path = self.source.join("crates/chelonia/src").join(canary.file);
+        let failed = |error| Failure::failed(path.display(), error);
+        let healthy = std::fs::read_to_string(&path).map_err(failed)?;
+        if healthy.matches(canary.text).count() != 1 {
+            let (name, file) = (canary.name, canary.file);
+            return Err(Failure::usage(format!("{file}: the text of {name} is not there once")));
+        }
+        let planted = healthy.replace(canary.text, canary.instead);
+        std::fs::write(&path, planted).map_err(failed)?;
+        let fate = self.look_for(canary, minutes);
+        std::fs::write(&path, healthy).map_err(failed)?;
+        fate
+    }
+
+    fn look_for(&self, canary: Canary, minutes: f64) -> Result<Fate> {
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(BUILD).arg("--target-dir").arg(&self.target).current_dir(&self.source);
+        let built = output(&mut build)?;
+        if !built.status.success() {
+            let said = String::from_utf8_lossy(&built.stderr).into_owned();
+            return Err(Failure::failed(format!("build with {}", canary.name), said));
+        }
+        let clock = Clock::real();
+        let mut lane = Command::new(self.target.join("release/chelonia-torture"));
+        lane.args(["--lane", "long", "--until-failure", "--json"]);
+        let ran = output(lane.arg("--minutes").arg(minutes.to_string()))?;
+        let took = clock.now();
+        if ran.status.success() {
+            return Ok(Fate { canary, caught: None, took });
+        }
+        let text = String::from_utf8_lossy(&ran.stdout);
+        let caught = text.lines().find_map(first_failure).unwrap_or_else(|| {
+            // A process that died, for example because the stack or memory was used up.
+            ("the process".to_owned(), format!("{}", ran.status))
+        });
+        Ok(Fate { canary, caught: Some(caught), took })
+    }
+}
+
+/// The first failure that a line of the lane's table tells of: the trial, and what it said.
+fn first_failure(line: &str) -> Option<(String, String)> {
+    let value: Value = serde_json::from_str(line).ok()?;
+    let said = value["failures"].get(0)?["said"].as_str()?;
+    Some((value["trial"].as_str()?.to_owned(), said.to_owned()))
+}
+
+fn output(command: &mut Command) -> Result<Output> {
+    let ran = command.stdin(Stdio::null()).output();
+    ran.map_err(|error| Failure::failed(format!("run {}", command.get_program().display()), error))
+}
+
+/// Copies what differs of the checkout, so that what does not is not built anew.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let failed = |path: &Path| {
+        let path = path.display().to_string();
+        move |error: std::io::Error| Failure::failed(path, error)
+    };
+    std::fs::create_dir_all(to).map_err(failed(to))?;
+    for entry in std::fs::read_dir(from).map_err(failed(from))? {
+        let entry = entry.map_err(failed(from))?;
+        let (path, name) = (entry.path(), entry.file_name());
+        if SKIPPED.iter().any(|skipped| name == *skipped) {
+            continue;
+        }
+        let copied = to.join(name);
+        if path.is_dir() {
+            copy(&path, &copied)?;
+            continue;
+        }
+        let content = std::fs::read(&path).map_err(failed(&path))?;
+        if std::fs::read(&copied).is_ok_and(|there| there == content) {
+            continue;
+        }
+        std::fs::write(&copied, content).map_err(failed(&copied))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_is_told_by_trial() {
+        let failed = r#"{"trial":"crash","failures":[{"unit":1,"said":"lost"}]}"#;
+        let line = first_failure(failed);
+        assert_eq!(line, Some(("crash".to_owned(), "lost".to_owned())));
+        assert_eq!(first_failure(r#"{"trial":"crash","failures":[]}"#), None);
+        assert!(chosen(&["nothing".to_owned()]).is_err());
+    }
+}

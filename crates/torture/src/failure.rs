@@ -1,0 +1,70 @@
+//! Why the program ended without doing what it was asked, and the exit code for it.
+
+use std::fmt;
+use std::io;
+use std::process::ExitCode;
+
+/// The exit code when the store did what it must not.
+pub const BROKEN: i32 = 1;
+
+/// A result of the program.
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
+
+/// Why it ended.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// The store did what it must not. Exit code 1.
+    Broken(String),
+    /// The command line or the input is wrong. Exit code 2.
+    Usage(String),
+    /// A file could not do it. Exit code 3.
+    Failed(String),
+    /// Whoever read our output has gone: nobody is left to tell. Exit code 0.
+    Quiet,
+}
+
+impl Failure {
+    /// A wrong command line or input.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Failure::Usage(message.into())
+    }
+
+    /// Something failed while `what` was done.
+    pub fn failed(what: impl fmt::Display, error: impl fmt::Display) -> Self {
+        Failure::Failed(format!("{what}: {error}"))
+    }
+
+    /// Tells the user, and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        let code = match self {
+            Failure::Quiet => return ExitCode::SUCCESS,
+            Failure::Broken(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::Failed(_) => 3,
+        };
+        // Where standard error is closed there is nobody to tell.
+        let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("chelonia-torture: {self}\n"));
+        ExitCode::from(code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Broken(message) | Failure::Usage(message) | Failure::Failed(message) => {
+                f.write_str(message)
+            }
+            Failure::Quiet => Ok(()),
+        }
+    }
+}
+
+/// Output errors: the only ones that come without a file's name.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::Quiet,
+            _ => Failure::failed("standard output", error),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Golden stores: databases as the released format has them, which must open for ever.
+//!
+//! ```text
+//!   crates/chelonia/tests/golden/format-1/closed/    everything in the data file
+//!                                         crashed/   with a log to replay, as a death leaves it
+//! ```
+//!
+//! [`make`] writes such a store, once for each format, by `chelonia-torture golden DIR`; the tests
+//! of the library open a copy of each with [`check`]. What they hold follows from [`entries`]: keys
+//! and values of all kinds, two keyspaces with different filters, tombstones, large values, a tree
+//! of several levels with buffers.
+
+use chelonia::{Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The names of the stores of a format.
+pub const STORES: [&str; 2] = ["closed", "crashed"];
+
+/// Changes, the last of which only the log of the crashed store has.
+const CHANGES: u64 = 1_500;
+
+/// What comes behind the last checkpoint.
+const LOGGED: u64 = 60;
+
+/// What a keyspace holds.
+type Space = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn keyspaces(database: &Database) -> Result<[Keyspace; 2]> {
+    let options = |filter| {
+        let options = KeyspaceOptions::new().leaf_bytes(4 << 10).filter(filter);
+        options.filter_bits_per_key(10)
+    };
+    Ok([
+        database.keyspace("bloom", options(FilterKind::Bloom))?,
+        database.keyspace("quotient", options(FilterKind::Quotient))?,
+    ])
+}
+
+/// Change number `number`: in which keyspace, of which key, to which value.
+fn change(number: u64) -> (usize, Vec<u8>, Option<Vec<u8>>) {
+    let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    let mut key = (place % 700).to_be_bytes()[5..].to_vec();
+    if place.is_multiple_of(11) {
+        key = [vec![b'p'; 300], key].concat();
+    }
+    if number == 17 {
+        key.clear();
+    }
+    let length = match number % 500 {
+        499 => 33_000,
+        250 => 5_000,
+        _ => number % 90,
+    };
+    let filled = || (0..length).map(|at| (at ^ number).to_le_bytes()[0]).collect();
+    (usize::from(number % 5 > 3), key, (number % 7 != 3).then(filled))
+}
+
+/// What the store called `name` holds, by keyspace.
+fn entries(name: &str) -> [Space; 2] {
+    let mut spaces = [Space::new(), Space::new()];
+    let changes = if name == STORES[0] { CHANGES - LOGGED } else { CHANGES };
+    for number in 0..changes {
+        let (space, key, value) = change(number);
+        match value {
+            Some(value) => drop(spaces[space].insert(key, value)),
+            None => drop(spaces[space].remove(&key)),
+        }
+    }
+    spaces
+}
+
+fn apply(keyspaces: &[Keyspace; 2], number: u64) -> Result<()> {
+    let (space, key, value) = change(number);
+    match value {
+        Some(value) => keyspaces[space].insert(key, value),
+        None => keyspaces[space].remove(key),
+    }
+}
+
+/// Makes both stores in `directory`, which must exist.
+///
+/// # Errors
+/// As the store.
+pub fn make(directory: &Path) -> Result<()> {
+    let (closed, crashed) = (directory.join(STORES[0]), directory.join(STORES[1]));
+    for path in [&closed, &crashed] {
+        let database = Database::builder(path).memory(32 << 20).open()?;
+        let keyspaces = keyspaces(&database)?;
+        for keyspace in &keyspaces {
+            keyspace.set_checkpoint_distance(6_000)?;
+        }
+        for number in 0..CHANGES - LOGGED {
+            apply(&keyspaces, number)?;
+        }
+        database.checkpoint()?;
+        database.close()?;
+    }
+    // A process that ends without a close, and without the destructors that would do it.
+    let database = Database::builder(&crashed).memory(32 << 20).open()?;
+    let keyspaces = keyspaces(&database)?;
+    for number in CHANGES - LOGGED..CHANGES {
+        apply(&keyspaces, number)?;
+    }
+    database.sync()?;
+    std::mem::forget((database, keyspaces));
+    Ok(())
+}
+
+/// Opens the store called `name` at `path`, for reading and then for writing, and panics unless it
+/// holds what it must, can be written, and is whole.
+///
+/// # Errors
+/// As the store.
+pub fn check(path: &Path, name: &str) -> Result<()> {
+    for read_only in [true, false] {
+        let builder = Database::builder(path).memory(32 << 20).create(false);
+        let database = builder.read_only(read_only).open()?;
+        for (keyspace, expected) in keyspaces(&database)?.iter().zip(entries(name)) {
+            let found = keyspace
+                .iter()
+                .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())));
+            assert!(found.collect::<Result<Space>>()? == expected, "{name}: {}", keyspace.name());
+            for (key, value) in &expected {
+                assert!(keyspace.get(key)?.as_deref() == Some(value), "{name}: a get");
+            }
+            assert!(keyspace.get("nobody wrote this")?.is_none());
+            if !read_only {
+                keyspace.insert_with("new", "entry", Durability::Sync)?;
+            }
+        }
+        let report = database.verify()?;
+        assert!(report.is_clean(), "{name}: {:?}", report.findings);
+        database.close()?;
+    }
+    let database = Database::builder(path).memory(32 << 20).open()?;
+    for keyspace in keyspaces(&database)? {
+        assert!(keyspace.get("new")?.is_some());
+    }
+    database.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_now_is_what_it_must_be() {
+        let directory = tempfile::tempdir().unwrap();
+        make(directory.path()).unwrap();
+        // The process is still there that left the crashed one, and has its lock: a copy has none.
+        for name in STORES {
+            let (from, to) = (directory.path().join(name), directory.path().join("copy"));
+            std::fs::create_dir(&to).unwrap();
+            for entry in std::fs::read_dir(from).unwrap() {
+                let entry = entry.unwrap();
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+            check(&to, name).unwrap();
+            std::fs::remove_dir_all(to).unwrap();
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What a run has done, kept in a file so that the next one goes on where it ended.
+//!
+//! One line of JSON for each unit that ended:
+//!
+//! ```text
+//! {"trial":"crash","unit":7,"seed":"0x1f","seconds":1.5,"counts":{"histories":1},
+//!  "distinct":{"crash states":["5a01...", ...]}}
+//! {"trial":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
+//! ```
+//!
+//! A line that was cut off at the end, because the run was killed, counts for nothing.
+
+use crate::failure::{Failure, Result};
+use crate::standing::{Failed, Standing};
+use chelonia_torture::trial::Tally;
+use serde_json::{Map, Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A file of units that ended.
+pub struct Kept {
+    path: PathBuf,
+    file: File,
+}
+
+impl Kept {
+    /// Opens or makes the file, and adds what it holds of programme `seed` to `standings`, which
+    /// are those of the trials called `names`.
+    pub fn open(
+        path: &Path,
+        seed: u64,
+        names: &[&str],
+        standings: &mut [Standing],
+    ) -> Result<Self> {
+        let failed = |error| Failure::failed(format!("open {}", path.display()), error);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed)?;
+        let text = std::io::read_to_string(&mut file).map_err(failed)?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        for (number, line) in text[..whole].lines().enumerate() {
+            let kept = (|| {
+                let value: Value = serde_json::from_str(line).ok()?;
+                if value["seed"].as_str()? != hex(seed) {
+                    return Some(());
+                }
+                let name = value["trial"].as_str()?;
+                if let Some(trial) = names.iter().position(|known| *known == name) {
+                    add(&mut standings[trial], &value, seed)?;
+                }
+                Some(())
+            })();
+            if kept.is_none() {
+                let (path, line) = (path.display(), number + 1);
+                return Err(Failure::usage(format!("{path}, line {line}: not of a run before")));
+            }
+        }
+        file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Adds a unit that ended well.
+    pub fn add(
+        &mut self,
+        trial: &str,
+        unit: u64,
+        seed: u64,
+        took: Duration,
+        tally: &Tally,
+    ) -> Result<()> {
+        let counts: Map<String, Value> =
+            tally.counts().map(|(what, count)| (what.to_owned(), json!(count))).collect();
+        let states =
+            |all: &[u64]| all.iter().map(|one| json!(format!("{one:x}"))).collect::<Vec<_>>();
+        let distinct: Map<String, Value> =
+            tally.distinct().map(|(what, all)| (what.to_owned(), json!(states(all)))).collect();
+        self.write(&json!({
+            "trial": trial, "unit": unit, "seed": hex(seed), "seconds": took.as_secs_f64(),
+            "counts": counts, "distinct": distinct,
+        }))
+    }
+
+    /// Adds a unit that failed.
+    pub fn add_failed(&mut self, trial: &str, failed: &Failed, took: Duration) -> Result<()> {
+        self.write(&json!({
+            "trial": trial, "unit": failed.unit, "seed": hex(failed.seed),
+            "seconds": took.as_secs_f64(), "failure": failed.text,
+        }))
+    }
+
+    fn write(&mut self, value: &Value) -> Result<()> {
+        let line = format!("{value}\n");
+        self.file
+            .write_all(line.as_bytes())
+            .map_err(|error| Failure::failed(format!("write {}", self.path.display()), error))
+    }
+}
+
+/// Adds a unit to its trial; `None` if the line says something else.
+fn add(standing: &mut Standing, value: &Value, seed: u64) -> Option<()> {
+    let unit = value["unit"].as_u64()?;
+    let took = Duration::try_from_secs_f64(value["seconds"].as_f64()?).ok()?;
+    if let Some(text) = value["failure"].as_str() {
+        standing.fail(Failed { unit, seed, text: text.to_owned() }, took);
+        return Some(());
+    }
+    let mut counts = Vec::new();
+    for (what, count) in value["counts"].as_object()? {
+        counts.push((what.clone(), count.as_u64()?));
+    }
+    let mut distinct = Vec::new();
+    for (what, all) in value["distinct"].as_object()? {
+        let one = |state: &Value| u64::from_str_radix(state.as_str()?, 16).ok();
+        distinct.push((what.clone(), all.as_array()?.iter().map(one).collect::<Option<_>>()?));
+    }
+    standing.add_kept(unit, took, counts, distinct);
+    Some(())
+}
+
+/// A seed as the command line takes it.
+pub fn hex(seed: u64) -> String {
+    format!("{seed:#x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_goes_on_behind_what_was_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept.jsonl");
+        let names = ["crash", "model"];
+        let fresh = || vec![Standing::default(), Standing::default()];
+        let mut standings = fresh();
+        let mut kept = Kept::open(&path, 7, &names, &mut standings).unwrap();
+        let mut tally = Tally::default();
+        tally.add("histories", 2);
+        tally.add_distinct("states", u64::MAX);
+        kept.add("crash", 0, 7, Duration::from_millis(1500), &tally).unwrap();
+        kept.add("crash", 0, 8, Duration::from_millis(1500), &tally).unwrap();
+        let failed = Failed { unit: 1, seed: 7, text: "it \"broke\"\nin two".to_owned() };
+        kept.add_failed("crash", &failed, Duration::ZERO).unwrap();
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"trial\":\"mo").unwrap();
+        for _ in 0..2 {
+            standings = fresh();
+            drop(Kept::open(&path, 7, &names, &mut standings).unwrap());
+            assert_eq!((standings[0].count("histories"), standings[0].count("states")), (2, 1));
+            assert_eq!((standings[0].units(), standings[0].units_begun()), (1, 2));
+            assert_eq!(standings[0].failures(), std::slice::from_ref(&failed));
+            assert_eq!(standings[1].units(), 0);
+        }
+        std::fs::write(&path, "something else\n").unwrap();
+        assert!(Kept::open(&path, 7, &names, &mut standings).is_err());
+    }
+}

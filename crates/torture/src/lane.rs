@@ -1,0 +1,138 @@
+//! Which units are run, and in which order.
+//!
+//! | lane | units of a trial | seed |
+//! | --- | --- | --- |
+//! | short | as many as the trial names, and one that nobody ran before | the same every time |
+//! | long | as many as its targets take | given, or the same every time |
+//!
+//! Threads take units from a [`Queue`] until it has none. The trial that is furthest behind comes
+//! first, so that a lane that is stopped early has done something of all.
+
+use crate::standing::Standing;
+use chelonia::internals::{Clock, Rng};
+use chelonia_torture::trial::{Trial, Unit};
+use clap::ValueEnum;
+use std::time::Duration;
+
+/// How much is done.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Lane {
+    /// Minutes: for every change
+    Short,
+    /// Hours: until every target is met
+    Long,
+}
+
+/// The seed of a programme for which none is given.
+pub const SEED: u64 = 0xc4e1_0017;
+
+/// A trial that failed so often is not run any further.
+const FAILURES_MAX: usize = 3;
+
+/// A unit that somebody is to run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// Which trial, by its place in the list.
+    pub trial: usize,
+    /// Which unit.
+    pub unit: Unit,
+    /// The seed of the programme that it belongs to.
+    pub seed: u64,
+}
+
+/// What is still to be run.
+pub struct Queue<'t> {
+    lane: Lane,
+    until_failure: bool,
+    seed: u64,
+    /// Since the run began.
+    clock: Clock,
+    at_most: Option<Duration>,
+    trials: &'t [Box<dyn Trial>],
+    places: Vec<Place>,
+}
+
+/// How far a trial has come.
+#[derive(Default)]
+struct Place {
+    /// Units handed out, those of earlier runs included.
+    begun: u64,
+    /// The one that nobody ran before is handed out.
+    fresh: bool,
+}
+
+impl<'t> Queue<'t> {
+    /// All of `lane`, for at most `at_most`; `standings` says what earlier runs have done.
+    pub fn new(
+        lane: Lane,
+        seed: u64,
+        at_most: Option<Duration>,
+        trials: &'t [Box<dyn Trial>],
+        standings: &[Standing],
+    ) -> Self {
+        let place = |standing: &Standing| Place { begun: standing.units_begun(), fresh: false };
+        let places = standings.iter().map(place).collect();
+        Self { lane, until_failure: false, seed, clock: Clock::real(), at_most, trials, places }
+    }
+
+    /// No unit begins after one has failed.
+    pub fn until_failure(mut self, until_failure: bool) -> Self {
+        self.until_failure = until_failure;
+        self
+    }
+
+    /// The next unit, given how the trials stand now; `None` if there is no more to do.
+    pub fn next(&mut self, standings: &[Standing]) -> Option<Job> {
+        let is_late = self.at_most.is_some_and(|time| self.clock.now() >= time);
+        let has_failed = standings.iter().any(|standing| !standing.failures().is_empty());
+        if is_late || (self.until_failure && has_failed) {
+            return None;
+        }
+        let open = (0..self.trials.len()).filter(|trial| self.is_open(*trial, &standings[*trial]));
+        let behind = |trial: &usize| {
+            let done = self.done(*trial, &standings[*trial]);
+            // Of those that are equally far the one with fewer units under way.
+            (done.to_bits(), self.places[*trial].begun)
+        };
+        let trial = open.min_by_key(behind)?;
+        let name = self.trials[trial].name();
+        let place = &mut self.places[trial];
+        if self.lane == Lane::Short && place.begun >= self.trials[trial].short_units() {
+            place.fresh = true;
+            let seed = fresh_seed();
+            return Some(Job { trial, unit: Unit::new(name, 0, seed), seed });
+        }
+        let number = place.begun;
+        place.begun += 1;
+        Some(Job { trial, unit: Unit::new(name, number, self.seed), seed: self.seed })
+    }
+
+    /// Whether there is a unit of the trial to run.
+    fn is_open(&self, trial: usize, standing: &Standing) -> bool {
+        let (place, trial) = (&self.places[trial], &self.trials[trial]);
+        if standing.failures().len() >= FAILURES_MAX || trial.excuse().is_some() {
+            return false;
+        }
+        let is_left = trial.units_max().is_none_or(|most| place.begun < most);
+        match self.lane {
+            Lane::Short => place.begun < trial.short_units() || !place.fresh,
+            Lane::Long => is_left && !standing.has_met(trial.targets()),
+        }
+    }
+
+    /// How much of the trial is done, from 0 to 1.
+    fn done(&self, trial: usize, standing: &Standing) -> f64 {
+        let all = match self.lane {
+            Lane::Short => self.trials[trial].short_units(),
+            Lane::Long => return standing.done(self.trials[trial].targets()),
+        };
+        standing.units() as f64 / (all + 1) as f64
+    }
+}
+
+/// A seed that no run had before.
+pub fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
+    Rng::new(seed).next_u64()
+}

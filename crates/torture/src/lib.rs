@@ -1,0 +1,14 @@
+//! The trials of Chelonia: crashes, faults, rot and races, for the program `chelonia-torture` and
+//! for the tests of the library.
+//!
+//! `trial.rs` says what a trial is, `trials/mod.rs` names them all. The program (`main.rs`) runs
+//! them by the minute or by the hour; the library's own tests run a few units of each.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a unit that finds something wrong fails by a panic, as a test does"
+)]
+
+pub mod golden;
+pub mod trial;
+pub mod trials;

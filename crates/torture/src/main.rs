@@ -1,0 +1,214 @@
+//! The program `chelonia-torture`: crashes, faults, rot and races for Chelonia, by the minute or by
+//! the hour.
+//!
+//! The crate's `trials` are what is done to the store; `lane.rs` says how much of it,
+//! `programme.rs` does it on several threads. Counts go to standard output, everything else to
+//! standard error.
+
+mod canaries;
+mod caught;
+mod failure;
+mod kept;
+mod lane;
+mod programme;
+mod report;
+mod standing;
+
+use chelonia_torture::trial::{Trial, Unit};
+use chelonia_torture::{golden, trials};
+use clap::{Parser, Subcommand};
+use failure::{Failure, Result};
+use kept::Kept;
+use lane::{Lane, SEED};
+use programme::Programme;
+use standing::Standing;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Exit codes:
+  0  nothing that was done broke the store; the table says what was not reached in time
+  1  the store lost, invented or refused something, or a unit never ended
+  2  the command line or the file of a run before is wrong
+  3  a file could not be read or written";
+
+/// Try to make Chelonia lose or invent data.
+#[derive(Parser, Debug)]
+#[command(name = "chelonia-torture", version, after_help = AFTER_HELP, max_term_width = 100)]
+struct Arguments {
+    /// How much is done
+    #[arg(long, value_enum, default_value = "short")]
+    lane: Lane,
+    /// What random histories follow from [default: the same every time]
+    #[arg(long, value_name = "N", value_parser = parse_seed)]
+    seed: Option<u64>,
+    /// Begins no unit after so many minutes
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+    /// Begins no unit after one has failed
+    #[arg(long)]
+    until_failure: bool,
+    /// The trials to run, by name [default: all]
+    #[arg(long, value_name = "TRIAL,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Units that run at the same time [default: as many as there are processors]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Keeps what was done in a file, and goes on behind what that holds of the same seed
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Runs one unit alone, as a failure named it
+    #[arg(long, value_name = "TRIAL:UNIT")]
+    #[arg(conflicts_with_all = ["minutes", "resume", "only", "until_failure"])]
+    repeat: Option<String>,
+    /// Prints counts as lines of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// What the program runs of itself.
+#[derive(Subcommand, Debug)]
+enum Part {
+    /// Lists the trials
+    List,
+    /// Plants bugs in a copy of the store, one at a time, and sees whether the trials find them
+    Canaries(canaries::Canaries),
+    /// Writes inputs for chelonia-fuzz to begin with
+    Seeds {
+        /// Where to, a directory that exists
+        directory: PathBuf,
+    },
+    /// Writes the golden stores of the present format: once for each format
+    Golden {
+        /// Where to, a directory that exists
+        directory: PathBuf,
+    },
+    /// The process that a trial kills
+    #[command(hide = true)]
+    Child(trials::Child),
+    /// The process that soaks
+    #[command(hide = true)]
+    SoakChild(trials::SoakChild),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match &arguments.part {
+        Some(Part::List) => report::list(&trials::all()),
+        Some(Part::Canaries(arguments)) => canaries::run(arguments),
+        Some(Part::Seeds { directory }) => {
+            trials::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
+        }
+        Some(Part::Golden { directory }) => golden::make(directory)
+            .map_err(|error| Failure::failed("write the golden stores", error)),
+        Some(Part::Child(child)) => child.run().map_err(Failure::Broken),
+        Some(Part::SoakChild(child)) => child.run().map_err(Failure::Broken),
+        None => run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let seed = arguments.seed.unwrap_or(SEED);
+    if let Some(named) = &arguments.repeat {
+        return repeat(named, seed);
+    }
+    let trials = chosen(&arguments.only)?;
+    let names: Vec<&str> = trials.iter().map(|trial| trial.name()).collect();
+    let mut standings = vec![Standing::default(); trials.len()];
+    let kept_nothing = arguments.resume.is_none();
+    let kept = match &arguments.resume {
+        Some(path) => Some(Kept::open(path, seed, &names, &mut standings)?),
+        None => None,
+    };
+    let at_most = match arguments.minutes.map(|minutes| Duration::try_from_secs_f64(60.0 * minutes))
+    {
+        Some(Ok(time)) => Some(time),
+        Some(Err(_)) => return Err(Failure::usage("--minutes must be a number from 0 on")),
+        None => None,
+    };
+    let threads = arguments.threads.unwrap_or_else(processors);
+    let programme = Programme {
+        lane: arguments.lane,
+        seed,
+        at_most,
+        until_failure: arguments.until_failure,
+        threads,
+        trials: &trials,
+    };
+    let print =
+        |standings: &[Standing]| report::print(arguments.lane, &trials, standings, arguments.json);
+    let stuck = |standings: &[Standing]| {
+        let _ = print(standings);
+        failure::BROKEN
+    };
+    let standings = programme.run(standings, kept, &stuck)?;
+    print(&standings)?;
+    let missed = report::print_marks(arguments.json)?;
+    let failed: usize = standings.iter().map(|standing| standing.failures().len()).sum();
+    if failed > 0 {
+        return Err(Failure::Broken(format!("{failed} units failed")));
+    }
+    // A whole run that comes by less than everything is no whole run.
+    let is_whole = arguments.lane == Lane::Long && arguments.only.is_empty() && at_most.is_none();
+    if is_whole && kept_nothing && missed > 0 {
+        return Err(Failure::Broken(format!("{missed} rare cases were not reached")));
+    }
+    Ok(())
+}
+
+/// Runs one unit, and lets its panic tell what it may.
+fn repeat(named: &str, seed: u64) -> Result<()> {
+    let usage = || Failure::usage("--repeat takes the name of a trial and a number: crash:7");
+    let (name, number) = named.split_once(':').ok_or_else(usage)?;
+    let number = number.parse().map_err(|_| usage())?;
+    let trials = chosen(&[name.to_owned()])?;
+    let tally = trials[0].run(Unit::new(name, number, seed));
+    report::print_tally(&tally)
+}
+
+/// The trials of these names, or all.
+fn chosen(names: &[String]) -> Result<Vec<Box<dyn Trial>>> {
+    let mut trials = trials::all();
+    for name in names {
+        if !trials.iter().any(|trial| trial.name() == name) {
+            let message = format!("there is no trial {name:?}; `chelonia-torture list` names them");
+            return Err(Failure::usage(message));
+        }
+    }
+    trials.retain(|trial| names.is_empty() || names.iter().any(|name| name == trial.name()));
+    Ok(trials)
+}
+
+/// A number, with 0x before it a hexadecimal one.
+fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| "a number from 0 to 2^64 - 1, or 0x and hexadecimal digits".to_owned())
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        assert_eq!((parse_seed("0x1f"), parse_seed("31")), (Ok(31), Ok(31)));
+        assert!(parse_seed("many").is_err() && parse_seed("0x").is_err());
+        assert!(chosen(&["nothing".to_owned()]).is_err());
+    }
+}

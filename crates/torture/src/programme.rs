@@ -1,0 +1,216 @@
+//! Runs units on several threads until the lane has none, and keeps what they count.
+//!
+//! A unit that does not end has failed like any other: threads may wait for each other for ever. It
+//! cannot be broken off, so the whole run ends with it.
+
+use crate::caught;
+use crate::failure::{Failure, Result};
+use crate::kept::Kept;
+use crate::lane::{Job, Lane, Queue};
+use crate::report::Progress;
+use crate::standing::{Failed, Standing};
+use chelonia::internals::Clock;
+use chelonia_torture::trial::{Tally, Trial};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A unit takes a few seconds; one that takes longer than this does not end.
+const UNIT_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What is to be run.
+pub struct Programme<'t> {
+    /// How much.
+    pub lane: Lane,
+    /// What its units follow from.
+    pub seed: u64,
+    /// No unit begins later.
+    pub at_most: Option<Duration>,
+    /// No unit begins after one has failed.
+    pub until_failure: bool,
+    /// Units at the same time.
+    pub threads: usize,
+    /// Which.
+    pub trials: &'t [Box<dyn Trial>],
+}
+
+/// What the threads share.
+struct Shared<'t> {
+    queue: Queue<'t>,
+    standings: Vec<Standing>,
+    kept: Option<Kept>,
+    progress: Progress,
+    /// What each thread is at, and since when.
+    under_way: Vec<Option<(Job, Clock)>>,
+    /// Why the run ends early.
+    failure: Option<Failure>,
+}
+
+fn lock<'s, 't>(shared: &'s Mutex<Shared<'t>>) -> MutexGuard<'s, Shared<'t>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Programme<'_> {
+    /// Runs it, on top of what `standings` say was done before, and gives how the trials stand
+    /// then. If a unit does not end it ends the process, with the code that `stuck` gives.
+    pub fn run(
+        &self,
+        standings: Vec<Standing>,
+        kept: Option<Kept>,
+        stuck: &dyn Fn(&[Standing]) -> i32,
+    ) -> Result<Vec<Standing>> {
+        caught::install();
+        let queue = Queue::new(self.lane, self.seed, self.at_most, self.trials, &standings);
+        let queue = queue.until_failure(self.until_failure);
+        let progress = Progress::new(self.lane, self.trials, &standings);
+        let under_way = vec![None; self.threads.max(1)];
+        let shared = Shared { queue, standings, kept, progress, under_way, failure: None };
+        let shared = Mutex::new(shared);
+        std::thread::scope(|scope| {
+            // Held by every thread that works: gone when all are done.
+            let (working, done) = mpsc::channel::<()>();
+            for within in 0..self.threads.max(1) {
+                let (shared, working) = (&shared, working.clone());
+                scope.spawn(move || {
+                    self.work(within, shared);
+                    drop(working);
+                });
+            }
+            drop(working);
+            while done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                if lock(&shared).tell_overdue(self.trials) {
+                    let code = stuck(&lock(&shared).standings);
+                    std::process::exit(code);
+                }
+            }
+        });
+        let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+        drop(shared.progress);
+        match shared.failure {
+            Some(failure) => Err(failure),
+            None => Ok(shared.standings),
+        }
+    }
+
+    /// One thread: a unit after the other.
+    fn work(&self, within: usize, shared: &Mutex<Shared<'_>>) {
+        loop {
+            let job = lock(shared).begin(within);
+            let Some(job) = job else { return };
+            let clock = Clock::real();
+            let result = caught::run(within, || self.trials[job.trial].run(job.unit));
+            let took = clock.now();
+            let mut shared = lock(shared);
+            shared.under_way[within] = None;
+            if let Err(failure) = shared.ended(self.trials, job, took, result) {
+                shared.failure = Some(failure);
+            }
+        }
+    }
+}
+
+impl Shared<'_> {
+    /// The next unit, for thread `within`.
+    fn begin(&mut self, within: usize) -> Option<Job> {
+        let job = if self.failure.is_some() { None } else { self.queue.next(&self.standings) };
+        self.under_way[within] = job.map(|job| (job, Clock::real()));
+        job
+    }
+
+    /// Tells of a unit that takes too long, if there is one.
+    fn tell_overdue(&mut self, trials: &[Box<dyn Trial>]) -> bool {
+        let overdue = |(_, since): &&(Job, Clock)| since.now() > UNIT_TIME_MAX;
+        let Some((job, since)) = self.under_way.iter().flatten().find(overdue).cloned() else {
+            return false;
+        };
+        let text = format!("it does not end: {} s and more", UNIT_TIME_MAX.as_secs());
+        // The run ends anyway.
+        let _ = self.ended(trials, job, since.now(), Err(text));
+        true
+    }
+
+    /// A unit ended.
+    fn ended(
+        &mut self,
+        trials: &[Box<dyn Trial>],
+        job: Job,
+        took: Duration,
+        result: Result<Tally, String>,
+    ) -> Result<()> {
+        let (name, unit, seed) = (trials[job.trial].name(), job.unit.number, job.seed);
+        let standing = &mut self.standings[job.trial];
+        match result {
+            Ok(tally) => {
+                standing.add(unit, took, &tally);
+                if let Some(kept) = &mut self.kept {
+                    kept.add(name, unit, seed, took, &tally)?;
+                }
+            }
+            Err(text) => {
+                let failed = Failed { unit, seed, text };
+                self.progress.tell(name, &failed);
+                if let Some(kept) = &mut self.kept {
+                    kept.add_failed(name, &failed, took)?;
+                }
+                standing.fail(failed, took);
+            }
+        }
+        self.progress.update(trials, &self.standings);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chelonia_torture::trial::{Target, Unit};
+
+    /// Fails in unit 1.
+    struct Brittle;
+
+    impl Trial for Brittle {
+        fn name(&self) -> &'static str {
+            "brittle"
+        }
+
+        fn about(&self) -> &'static str {
+            "breaks once"
+        }
+
+        fn short_units(&self) -> u64 {
+            3
+        }
+
+        fn targets(&self) -> &'static [Target] {
+            &[Target { what: "things", count: 50 }]
+        }
+
+        fn run(&self, unit: Unit) -> Tally {
+            assert!(unit.number != 1, "number one");
+            let mut tally = Tally::default();
+            tally.add("things", 10);
+            tally
+        }
+    }
+
+    fn run(lane: Lane, at_most: Option<Duration>) -> Standing {
+        let trials: [Box<dyn Trial>; 1] = [Box::new(Brittle)];
+        let programme =
+            Programme { lane, seed: 1, at_most, until_failure: false, threads: 2, trials: &trials };
+        programme.run(vec![Standing::default()], None, &|_| 1).unwrap().remove(0)
+    }
+
+    #[test]
+    fn lanes_end_and_failures_are_told() {
+        let long = run(Lane::Long, None);
+        assert!(long.count("things") >= 50);
+        assert_eq!(long.failures().len(), 1);
+        assert!(long.failures()[0].text.contains("number one"), "{:?}", long.failures());
+        // Units 0 and 2, and one that nobody ran before.
+        assert_eq!(run(Lane::Short, None).count("things"), 30);
+        assert_eq!(run(Lane::Long, Some(Duration::ZERO)).units(), 0);
+    }
+}

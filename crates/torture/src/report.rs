@@ -1,0 +1,223 @@
+//! What the user sees: a bar for each trial, failures as they happen, a table at the end.
+
+use crate::failure::Result;
+use crate::kept::hex;
+use crate::lane::Lane;
+use crate::standing::{Failed, Standing};
+use chelonia::internals::reached as marks;
+use chelonia_torture::trial::{Tally, Trial};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// The length of a bar.
+const STEPS: u64 = 1000;
+
+/// Bars, one for each trial, on a terminal only.
+pub struct Progress {
+    lane: Lane,
+    all: MultiProgress,
+    bars: Vec<ProgressBar>,
+}
+
+impl Progress {
+    /// Draws how the trials stand.
+    pub fn new(lane: Lane, trials: &[Box<dyn Trial>], standings: &[Standing]) -> Self {
+        let all = MultiProgress::new();
+        let style = ProgressStyle::with_template("{prefix:>12} {bar:30} {percent:>3}% {msg}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bars = trials.iter().map(|trial| {
+            let bar = all.add(ProgressBar::new(STEPS).with_style(style.clone()));
+            bar.set_prefix(trial.name());
+            bar
+        });
+        let progress = Self { lane, bars: bars.collect(), all: all.clone() };
+        progress.update(trials, standings);
+        progress
+    }
+
+    /// Draws how they stand now.
+    pub fn update(&self, trials: &[Box<dyn Trial>], standings: &[Standing]) {
+        for ((bar, trial), standing) in self.bars.iter().zip(trials).zip(standings) {
+            bar.set_position(steps(done(self.lane, &**trial, standing)));
+            bar.set_message(counts_of(&**trial, standing));
+        }
+    }
+
+    /// Tells of a failure at once: a run may take hours.
+    pub fn tell(&self, trial: &str, failed: &Failed) {
+        let text = format!("FAILED {trial} {}\n{}", again(trial, failed), failed.text);
+        // Without a terminal `println` of the bars says nothing.
+        if self.all.is_hidden() {
+            let _ = writeln!(std::io::stderr(), "{text}");
+        } else {
+            let _ = self.all.println(text);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let _ = self.all.clear();
+    }
+}
+
+/// A part of a bar.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of a whole is from 0 to 1"
+)]
+fn steps(part: f64) -> u64 {
+    (part * STEPS as f64) as u64
+}
+
+/// How much of a lane a trial has done, from 0 to 1.
+fn done(lane: Lane, trial: &dyn Trial, standing: &Standing) -> f64 {
+    match lane {
+        Lane::Short => standing.units() as f64 / (trial.short_units() + 1) as f64,
+        Lane::Long => standing.done(trial.targets()),
+    }
+}
+
+/// What was counted, those things first that have a target.
+fn counts_of(trial: &dyn Trial, standing: &Standing) -> String {
+    let counts = standing.counts();
+    let targets = trial.targets().iter().map(|target| target.what);
+    let rest = counts.keys().copied().filter(|name| targets.clone().all(|what| what != *name));
+    let text =
+        targets.clone().chain(rest).map(|name| format!("{} {name}", grouped(standing.count(name))));
+    text.collect::<Vec<_>>().join(", ")
+}
+
+/// How to run a unit again.
+fn again(trial: &str, failed: &Failed) -> String {
+    format!("(chelonia-torture --repeat {trial}:{} --seed {})", failed.unit, hex(failed.seed))
+}
+
+/// A number with a comma after every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Prints how all trials stand.
+pub fn print(
+    lane: Lane,
+    trials: &[Box<dyn Trial>],
+    standings: &[Standing],
+    as_json: bool,
+) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for (trial, standing) in trials.iter().zip(standings) {
+        if as_json {
+            let failures = standing.failures().iter().map(|failed| {
+                json!({ "unit": failed.unit, "seed": hex(failed.seed), "said": failed.text })
+            });
+            let targets = trial.targets().iter().map(|one| (one.what, one.count));
+            let line = json!({
+                "trial": trial.name(),
+                "units": standing.units(),
+                "seconds": standing.spent().as_secs_f64(),
+                "counts": standing.counts(),
+                "targets": targets.collect::<BTreeMap<_, _>>(),
+                "failures": failures.collect::<Vec<_>>(),
+                "not_run": trial.excuse(),
+            });
+            writeln!(out, "{line}")?;
+        } else {
+            print_trial(&mut out, lane, &**trial, standing)?;
+        }
+    }
+    Ok(())
+}
+
+fn print_trial(
+    out: &mut dyn Write,
+    lane: Lane,
+    trial: &dyn Trial,
+    standing: &Standing,
+) -> Result<()> {
+    let outcome = match trial.excuse() {
+        _ if !standing.failures().is_empty() => "FAILED".to_owned(),
+        Some(excuse) => format!("not run: {excuse}"),
+        None if lane == Lane::Short || standing.has_met(trial.targets()) => "passed".to_owned(),
+        None => format!("passed, {:.0}% of its target", 100.0 * standing.done(trial.targets())),
+    };
+    let seconds = standing.spent().as_secs_f64();
+    writeln!(out, "{:>12}  {outcome}", trial.name())?;
+    writeln!(
+        out,
+        "{:>12}  {} units in {seconds:.0} s: {}",
+        "",
+        standing.units(),
+        counts_of(trial, standing)
+    )?;
+    for failed in standing.failures() {
+        writeln!(out, "{:>12}  unit {} {}", "", failed.unit, again(trial.name(), failed))?;
+    }
+    Ok(())
+}
+
+/// Prints which rare cases of the store this process came by; gives how many it missed.
+pub fn print_marks(as_json: bool) -> Result<usize> {
+    let mut out = std::io::stdout().lock();
+    let (reached, missed): (Vec<_>, Vec<_>) = marks().partition(|(_, count)| *count > 0);
+    if as_json {
+        let counts: BTreeMap<String, u64> = reached
+            .iter()
+            .chain(&missed)
+            .map(|(mark, count)| (format!("{mark:?}"), *count))
+            .collect();
+        writeln!(out, "{}", json!({ "marks": counts }))?;
+    } else {
+        let (count, all) = (reached.len(), reached.len() + missed.len());
+        writeln!(out, "{:>12}  {count} of {all} rare cases were reached", "marks")?;
+        for (mark, _) in &missed {
+            writeln!(out, "{:>12}  not reached: {mark:?}", "")?;
+        }
+    }
+    Ok(missed.len())
+}
+
+/// Prints what one unit counted.
+pub fn print_tally(tally: &Tally) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let distinct = tally.distinct().map(|(what, all)| (what, all.len() as u64));
+    for (what, count) in tally.counts().chain(distinct) {
+        writeln!(out, "{:>12} {what}", grouped(count))?;
+    }
+    Ok(())
+}
+
+/// Prints what trials there are.
+pub fn list(trials: &[Box<dyn Trial>]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for trial in trials {
+        let excuse =
+            trial.excuse().map_or_else(String::new, |excuse| format!(" (not here: {excuse})"));
+        writeln!(out, "{:>12}  {}{excuse}", trial.name(), trial.about())?;
+        for target in trial.targets() {
+            writeln!(out, "{:>12}  {} {}", "", grouped(target.count), target.what)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!([0, 999, 1_000, 12_345_678].map(grouped), ["0", "999", "1,000", "12,345,678"]);
+    }
+}

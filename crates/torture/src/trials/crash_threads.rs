@@ -1,0 +1,177 @@
+//! Power cuts and deaths of a process in which threads write, drain, sync and make checkpoints at
+//! the same time. Each thread writes few keys of a keyspace of its own over and over, large values
+//! among them; after a cut every keyspace is as one of its writes left it, none that was
+//! acknowledged at a level that survives is missing, and `verify` finds nothing.
+//!
+//! How the threads take turns does not follow from the unit: a failure may need several tries.
+
+use crate::trial::{Tally, Target, Trial, Unit};
+use crate::trials::support::below;
+use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Rng, Survivors};
+use chelonia::{Database, Durability, Keyspace, KeyspaceOptions};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+const THREADS: u64 = 3;
+const KEYS: u64 = 15;
+const WRITES: u64 = 500;
+const IMAGES: u64 = 60;
+
+/// A commit that was acknowledged before this boundary.
+struct Acknowledged {
+    boundary: usize,
+    thread: u64,
+    number: u64,
+    level: Durability,
+}
+
+fn open(directory: Arc<dyn Directory>, stepped: bool) -> Database {
+    Database::builder("crash")
+        .memory(48 << 20)
+        .internals(|internals| {
+            internals.directory = Some(directory);
+            internals.stepped = stepped;
+            internals.salt = Some(9);
+            internals.write_share = Some(3 << 20);
+            internals.log_segment_bytes = Some(64 << 10);
+        })
+        .open()
+        .unwrap()
+}
+
+fn keyspace(database: &Database, thread: u64) -> Keyspace {
+    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
+    database.keyspace(&format!("thread {thread}"), options).unwrap()
+}
+
+fn value(thread: u64, number: u64) -> Vec<u8> {
+    let mut rng = Rng::new(number * THREADS + thread);
+    let length = if rng.one_in(4) { 33_000 + rng.below(9_000) } else { 8 + rng.below(1_500) };
+    let mut value = vec![0; usize::try_from(length).unwrap()];
+    rng.fill(&mut value);
+    value[..8].copy_from_slice(&number.to_be_bytes());
+    value
+}
+
+/// How many writes the state of the keyspace shows, after checking that it is what they left.
+fn writes_shown(keyspace: &Keyspace, thread: u64) -> u64 {
+    let mut found = BTreeMap::new();
+    for entry in keyspace.iter() {
+        let (key, found_value) = entry.unwrap();
+        let number = u64::from_be_bytes(found_value[..8].try_into().unwrap());
+        assert_eq!(found_value, value(thread, number), "a value that nobody wrote");
+        found.insert(u64::from_be_bytes(key[..].try_into().unwrap()), number);
+    }
+    let Some(last) = found.values().max().copied() else { return 0 };
+    let expected = (last.saturating_sub(KEYS - 1)..=last).map(|number| (number % KEYS, number));
+    assert_eq!(found, expected.collect(), "the state is not one that there was");
+    last + 1
+}
+
+fn write(database: &Database, directory: &CrashDirectory, seed: u64) -> Vec<Acknowledged> {
+    let acknowledged = Mutex::new(Vec::new());
+    let work = |thread: u64, keyspace: Keyspace| {
+        let mut rng = Rng::new(seed + thread);
+        for number in 0..WRITES {
+            let level = if rng.one_in(9) { Durability::Sync } else { Durability::Process };
+            let key = (number % KEYS).to_be_bytes();
+            keyspace.insert_with(key, value(thread, number), level).unwrap();
+            let boundary = directory.boundary();
+            let one = Acknowledged { boundary, thread, number, level };
+            acknowledged.lock().unwrap().push(one);
+            if rng.one_in(150) {
+                database.checkpoint().unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let keyspace = keyspace(database, thread);
+            keyspace.set_checkpoint_distance(150_000).unwrap();
+            let work = &work;
+            scope.spawn(move || work(thread, keyspace));
+        }
+    });
+    acknowledged.into_inner().unwrap()
+}
+
+fn survivors(rng: &mut Rng, pending: usize) -> Survivors {
+    let one = usize::try_from(rng.below(pending.max(1) as u64)).unwrap();
+    match rng.below(6) {
+        0 => Survivors::None,
+        1 => Survivors::All,
+        2 => Survivors::AllBut(one),
+        3 => Survivors::Only(one),
+        4 => Survivors::Prefix(one),
+        _ => Survivors::Subset(rng.next_u64()),
+    }
+}
+
+/// A unit is a run of the threads, and its cuts.
+pub struct Threads;
+
+impl Trial for Threads {
+    fn name(&self) -> &'static str {
+        "crash-threads"
+    }
+
+    fn about(&self) -> &'static str {
+        "cuts a run of threads that write, drain, sync and make checkpoints at the same time"
+    }
+
+    fn short_units(&self) -> u64 {
+        3
+    }
+
+    fn targets(&self) -> &'static [Target] {
+        &[Target { what: "cuts", count: 20_000 }]
+    }
+
+    fn run(&self, unit: Unit) -> Tally {
+        let directory = CrashDirectory::new();
+        let database = open(Arc::new(directory.clone()), false);
+        (0..THREADS).for_each(|thread| drop(keyspace(&database, thread)));
+        let first = directory.boundary();
+        let mut rng = unit.rng();
+        let acknowledged = write(&database, &directory, rng.next_u64());
+        drop(database);
+        let journal = directory.journal();
+        for _ in 0..IMAGES {
+            let boundary = first + below(&mut rng, journal.boundaries() - first);
+            let death = rng.one_in(4);
+            let (files, how) = if death {
+                (journal.image_process_death(boundary), "the death of the process".to_owned())
+            } else {
+                let survivors = survivors(&mut rng, journal.pending(boundary));
+                (journal.image(boundary, survivors), format!("{survivors:?}"))
+            };
+            let what = format!("cut at {boundary}, {how}");
+            check(files, &acknowledged, boundary, death, &what);
+        }
+        let mut tally = Tally::default();
+        tally.add("cuts", IMAGES);
+        tally
+    }
+}
+
+/// Opens what a cut at `boundary` left.
+fn check(
+    files: BTreeMap<String, Vec<u8>>,
+    acknowledged: &[Acknowledged],
+    boundary: usize,
+    death: bool,
+    what: &str,
+) {
+    let database = open(Arc::new(MemoryDirectory::from_files(files)), true);
+    for thread in 0..THREADS {
+        let promised = acknowledged.iter().filter(|one| {
+            let survives = death || one.level == Durability::Sync;
+            one.thread == thread && one.boundary <= boundary && survives
+        });
+        let promised = promised.map(|one| one.number + 1).max().unwrap_or(0);
+        let shown = writes_shown(&keyspace(&database, thread), thread);
+        assert!(shown >= promised, "{what}: {promised} promised, {shown} there");
+    }
+    let report = database.verify().unwrap();
+    assert!(report.is_clean(), "{what}: {:?}", report.findings);
+}

@@ -1,0 +1,75 @@
+//! Failing calls: each place in the library that calls the file system meets every way in which a
+//! call can fail, once and from then on.
+
+mod script;
+mod sites;
+
+use crate::trial::{Tally, Target, Trial, Unit};
+use chelonia::internals::{Failure, Fault, FaultPlan};
+
+/// The calls of a place that are failed: so many of those that there are, spread over the run.
+const CALLS: usize = 3;
+
+const FAILURES: [Failure; 6] = [
+    Failure::Io,
+    Failure::NoSpace,
+    Failure::TooManyFiles,
+    Failure::IoHalfDone,
+    Failure::IoAllDone,
+    Failure::IoForgetting,
+];
+
+/// A unit is a place.
+pub struct Faults;
+
+impl Trial for Faults {
+    fn name(&self) -> &'static str {
+        "faults"
+    }
+
+    fn about(&self) -> &'static str {
+        "fails calls at every place that calls the file system, once and for good"
+    }
+
+    fn short_units(&self) -> u64 {
+        8
+    }
+
+    fn targets(&self) -> &'static [Target] {
+        &[Target { what: "call sites", count: 40 }]
+    }
+
+    fn units_max(&self) -> Option<u64> {
+        Some(sites::all().len() as u64)
+    }
+
+    fn run(&self, unit: Unit) -> Tally {
+        let sites = sites::all();
+        let number = usize::try_from(unit.number).unwrap();
+        let (site, calls) = &sites[(number * 7) % sites.len()];
+        let mut tally = Tally::default();
+        tally.add("call sites", 1);
+        let step = calls.len().div_ceil(CALLS);
+        for call in calls.iter().step_by(step.max(1)) {
+            for failure in FAILURES {
+                for sticky in [false, true] {
+                    let what = format!("{site:?}, call {call}: {failure:?}, sticky: {sticky}");
+                    let plan = FaultPlan::new();
+                    plan.fail(Fault {
+                        call: None,
+                        file_prefix: String::new(),
+                        after: *call,
+                        sticky,
+                        failure,
+                    });
+                    script::run(&plan, &mut |left, database, progress| {
+                        assert!(plan.failures() > 0, "{what}: the call never came");
+                        script::check(&plan, left, database, progress, &what);
+                    });
+                    tally.add("failures", 1);
+                }
+            }
+        }
+        tally
+    }
+}

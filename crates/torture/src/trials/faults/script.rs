@@ -1,0 +1,186 @@
+//! What a database does while calls fail: everything that touches a file.
+
+use chelonia::internals::{FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
+use chelonia::{Database, Durability, Error, ErrorKind, Keyspace, KeyspaceOptions, Result};
+use std::sync::Arc;
+
+/// Commits of a run.
+const COMMITS: u64 = 130;
+
+/// Opens over `memory`, failing as planned.
+pub fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
+    let directory = FaultDirectory::new(Arc::new(memory.clone()), plan.clone())?;
+    Database::builder("faults")
+        .memory(48 << 20)
+        .internals(|internals| {
+            internals.directory = Some(Arc::new(directory));
+            internals.stepped = true;
+            internals.salt = Some(5);
+            internals.log_segment_bytes = Some(16 << 10);
+        })
+        .open()
+}
+
+fn keyspace(database: &Database) -> Result<Keyspace> {
+    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
+    database.keyspace("k", options.checkpoint_distance(2_000))
+}
+
+fn value(number: u64) -> Vec<u8> {
+    vec![number.to_le_bytes()[0]; if number % 50 == 9 { 40_000 } else { 90 }]
+}
+
+/// How far a run came.
+#[derive(Default)]
+pub struct Progress {
+    /// Commits that were acknowledged at level `Sync`.
+    pub acknowledged: u64,
+    /// The error that ended it.
+    pub error: Option<Error>,
+}
+
+/// Writes from `progress.acknowledged` on, so many commits at most, and all the rest that touches
+/// files.
+pub fn write(database: &Database, commits: u64, progress: &mut Progress) {
+    progress.error = attempt(database, commits, &mut progress.acknowledged).err();
+}
+
+fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<()> {
+    let keyspace = keyspace(database)?;
+    for number in *acknowledged..*acknowledged + commits {
+        keyspace.insert_with(number.to_be_bytes(), value(number), Durability::Sync)?;
+        *acknowledged = number + 1;
+        match number % 40 {
+            13 => {
+                let snapshot = database.snapshot();
+                for entry in snapshot.iter(&keyspace).take(30) {
+                    entry?;
+                }
+            }
+            17 => {
+                keyspace.multi_get((0..number).step_by(7).map(u64::to_be_bytes))?;
+            }
+            23 => {
+                keyspace.get((number / 2).to_be_bytes())?;
+            }
+            29 => database.checkpoint()?,
+            31 => {
+                let other = database.keyspace("other", KeyspaceOptions::new())?;
+                other.insert("key", "value")?;
+                database.drop_keyspace("other")?;
+            }
+            37 => {
+                let mut report = database.verify()?;
+                if let Some(finding) = report.findings.pop() {
+                    return Err(finding);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A whole run: a first life that ends with the death of the process, a recovery, a second life
+/// that is closed.
+pub fn run(
+    plan: &FaultPlan,
+    check: &mut dyn FnMut(&MemoryDirectory, Option<&Database>, &Progress),
+) {
+    let first = MemoryDirectory::new();
+    let mut progress = Progress::default();
+    let second = match open(&first, plan) {
+        Ok(database) => {
+            write(&database, COMMITS, &mut progress);
+            let left = MemoryDirectory::from_files(first.to_files());
+            if progress.error.is_some() {
+                return check(&left, Some(&database), &progress);
+            }
+            left
+        }
+        Err(error) => {
+            progress.error = Some(error);
+            return check(&first, None, &progress);
+        }
+    };
+    match open(&second, plan) {
+        Ok(database) => {
+            write(&database, COMMITS / 4, &mut progress);
+            let left = MemoryDirectory::from_files(second.to_files());
+            if progress.error.is_some() {
+                return check(&left, Some(&database), &progress);
+            }
+            progress.error = database.close().err();
+            let left = MemoryDirectory::from_files(second.to_files());
+            check(&left, None, &progress);
+        }
+        Err(error) => {
+            progress.error = Some(error);
+            check(&second, None, &progress);
+        }
+    }
+}
+
+/// A run in which nothing fails.
+pub fn run_healthy(plan: &FaultPlan) {
+    run(plan, &mut |_, _, progress| assert!(progress.error.is_none(), "{:?}", progress.error));
+}
+
+/// What must hold after a failure: the error is typed, reads answer, no write is accepted after a
+/// failed one, and what was acknowledged is there after a reopen, in `left`.
+pub fn check(
+    plan: &FaultPlan,
+    left: &MemoryDirectory,
+    database: Option<&Database>,
+    progress: &Progress,
+    what: &str,
+) {
+    if let Some(error) = &progress.error {
+        let kind = error.kind();
+        let known =
+            [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::TooManyFiles, ErrorKind::Stopped];
+        assert!(known.contains(&kind), "{what}: {kind:?}: {error}");
+    }
+    plan.heal();
+    if let Some(database) = database {
+        check_alive(database, progress, what);
+    }
+    let database = open(left, &FaultPlan::new()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut after = Progress { acknowledged: progress.acknowledged, error: None };
+    write(&database, 20, &mut after);
+    assert!(after.error.is_none(), "{what}: after a reopen: {:?}", after.error);
+    let keyspace = keyspace(&database).unwrap();
+    for number in 0..after.acknowledged {
+        let found = keyspace.get(number.to_be_bytes()).unwrap();
+        assert!(found.is_some_and(|found| found == value(number)), "{what}: {number} is gone");
+    }
+    assert!(database.verify().unwrap().is_clean(), "{what}");
+    database.checkpoint().unwrap();
+    assert_eq!(unreachable_blocks(&database).unwrap(), 0, "{what}: space is lost");
+}
+
+/// The database that met the failure, when nothing fails any more.
+fn check_alive(database: &Database, progress: &Progress, what: &str) {
+    let Ok(keyspace) = keyspace(database) else { return };
+    for number in 0..progress.acknowledged {
+        match keyspace.get(number.to_be_bytes()) {
+            Ok(found) => {
+                let is = found.is_some_and(|found| found == value(number));
+                assert!(is, "{what}: {number} is gone while it is open");
+            }
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Stopped, "{what}: {error}"),
+        }
+    }
+    let again =
+        keyspace.insert_with("again", "x", Durability::Sync).map(|()| keyspace.remove("again"));
+    match progress.error.as_ref().map(Error::kind) {
+        Some(ErrorKind::NoSpace | ErrorKind::TooManyFiles) => {
+            assert!(again.is_ok(), "{what}: no write although there is room: {again:?}");
+        }
+        _ => {
+            if let Err(error) = again {
+                assert_eq!(error.kind(), ErrorKind::Stopped, "{what}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What is done to the store.
+//!
+//! | trial | what is done | what is asserted |
+//! | --- | --- | --- |
+//! | `crash` | random histories, cut everywhere | a prefix, with what was acknowledged |
+//! | `crash-every` | every history of up to three verbs, cut in the last | the same |
+//! | `crash-twice` | a second verb after a cut in the first | the same |
+//! | `crash-threads` | cuts while threads write, drain and sync | the same, for each thread |
+//! | `model` | random histories under ten sets of options | answers of an ordered map |
+//! | `simulation` | faults, full devices, cuts, from one seed | possible answers, typed errors |
+//! | `faults` | every call site fails in every way | typed errors, reads, nothing lost |
+//! | `kill` | SIGKILL, on the real file system | as `crash` |
+//! | `power` | a mounted file system is shut down | as `crash`, through the kernel |
+//! | `soak` | eight times as much data as memory | values; bounded memory, files, space |
+//! | `readers` | reads beside writers, drains, checkpoints | one moment in the order of commits |
+//! | `rot-flips` | every byte flipped, one by one | told with file and offset, no wrong answer |
+//! | `rot-blocks` | blocks zeroed, swapped, misdirected, aged | the same |
+//! | `decoders` | bytes that lie, under right checksums | no panic |
+//! | `lies` | whole stores that lie | typed errors, no panic, no end of memory or time |
+//! | `schedules` | threads under all kinds of schedules (feature `shuttle`) | as `crash-threads` |
+//!
+//! `docs/testing.md` says more of each.
+
+mod crash;
+mod crash_every;
+mod crash_threads;
+mod crash_twice;
+mod faults;
+mod lies;
+mod model;
+mod process;
+mod readers;
+mod rot;
+#[cfg(feature = "shuttle")]
+mod schedules;
+mod simulation;
+mod support;
+
+use crate::trial::Trial;
+pub use lies::{fuzz_store, write_seeds};
+pub use process::{Child, SoakChild};
+
+/// All trials. Over the scheduler of the feature `shuttle` only those run that are made for it.
+pub fn all() -> Vec<Box<dyn Trial>> {
+    let scheduled = scheduled();
+    if scheduled.is_empty() { of_the_machine() } else { scheduled }
+}
+
+#[cfg(feature = "shuttle")]
+fn scheduled() -> Vec<Box<dyn Trial>> {
+    vec![Box::new(schedules::Schedules)]
+}
+
+#[cfg(not(feature = "shuttle"))]
+fn scheduled() -> Vec<Box<dyn Trial>> {
+    Vec::new()
+}
+
+fn of_the_machine() -> Vec<Box<dyn Trial>> {
+    vec![
+        Box::new(crash::Random),
+        Box::new(crash_every::Every),
+        Box::new(crash_twice::Twice),
+        Box::new(crash_threads::Threads),
+        Box::new(model::Model),
+        Box::new(simulation::Simulation),
+        Box::new(faults::Faults),
+        Box::new(process::Kill),
+        Box::new(process::Power),
+        Box::new(process::Soak),
+        Box::new(readers::Readers),
+        Box::new(rot::Flips),
+        Box::new(rot::Blocks),
+        Box::new(lies::Decoders),
+        Box::new(lies::Stores),
+    ]
+}

@@ -1,0 +1,208 @@
+//! The whole store under a scheduler that chooses who goes on at every lock and at some of the
+//! atomic operations: writers, a reader, and the background of the store, on the simulated disk,
+//! whose power is cut at the end.
+//!
+//! ```text
+//!   schedule   two writers, one reader, drain, log  --> every read is of one moment
+//!              power cut anywhere in what they wrote --> a prefix of what each wrote, nothing
+//!                                                        acknowledged as durable is missing
+//! ```
+//!
+//! A schedule follows from the unit alone. Only in a build with the feature `shuttle`.
+
+use crate::trial::{Tally, Target, Trial, Unit};
+use crate::trials::support::below;
+use chelonia::internals::{
+    Clock, CrashDirectory, Directory, MemoryDirectory, Rng, Survivors, begin_execution,
+};
+use chelonia::{Database, Durability, Keyspace, KeyspaceOptions, Result};
+use shuttle::scheduler::RandomScheduler;
+use shuttle::{Config, MaxSteps, Runner, thread};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Schedules of a unit.
+const SCHEDULES: usize = 40;
+
+/// Writers.
+const WRITERS: usize = 2;
+
+/// Commits of each.
+const COMMITS: u64 = 14;
+
+/// Keys of each writer; commit `c` writes `c` under key `c % KEYS`.
+const KEYS: u64 = 5;
+
+/// The same, as a length.
+const KEYS_OF_WRITER: usize = 5;
+
+/// Power cuts of a schedule.
+const CUTS: usize = 3;
+
+/// A unit is some schedules.
+pub struct Schedules;
+
+impl Trial for Schedules {
+    fn name(&self) -> &'static str {
+        "schedules"
+    }
+
+    fn about(&self) -> &'static str {
+        "writers, a reader and the background under schedules of all kinds, then power cuts"
+    }
+
+    fn short_units(&self) -> u64 {
+        3
+    }
+
+    fn targets(&self) -> &'static [Target] {
+        &[Target { what: "schedules", count: 100_000 }]
+    }
+
+    fn run(&self, unit: Unit) -> Tally {
+        let mut config = Config::new();
+        config.max_steps = MaxSteps::FailAfter(20_000_000);
+        config.stack_size = 1 << 20;
+        let scheduler = RandomScheduler::new_from_seed(unit.seed, SCHEDULES);
+        let seed = unit.seed;
+        let number = AtomicU64::new(0);
+        Runner::new(scheduler, config).run(move || {
+            run_schedule(Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed)));
+        });
+        let mut tally = Tally::default();
+        tally.add("schedules", SCHEDULES as u64);
+        tally.add("power cuts", (SCHEDULES * CUTS) as u64);
+        tally
+    }
+}
+
+fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
+    let builder = Database::builder("schedules").memory(32 << 20).threads(1).scrub_interval(None);
+    let builder = builder.internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = stepped;
+        internals.clock = Clock::manual();
+        internals.salt = Some(5);
+        internals.write_share = Some(1 << 20);
+        internals.log_segment_bytes = Some(16 << 10);
+    });
+    builder.open()
+}
+
+fn keyspace(database: &Database) -> Keyspace {
+    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
+    database.keyspace("k", options.checkpoint_distance(600)).unwrap()
+}
+
+fn key(writer: usize, commit: u64) -> [u8; 2] {
+    [writer.to_le_bytes()[0], (commit % KEYS).to_le_bytes()[0]]
+}
+
+fn value(commit: u64) -> Vec<u8> {
+    let length = if commit % 9 == 5 { 33_000 } else { 120 };
+    let mut value = vec![commit.to_le_bytes()[0]; length];
+    value[..8].copy_from_slice(&commit.to_le_bytes());
+    value
+}
+
+/// An acknowledged commit: when, whose, which, and whether it is durable.
+type Acknowledged = (usize, usize, u64, bool);
+
+/// What a keyspace shows of each writer: the number of its last commit, after checking that all
+/// commits before are there.
+fn shown(
+    entries: impl Iterator<Item = Result<(chelonia::Key, chelonia::Value)>>,
+) -> [u64; WRITERS] {
+    let mut found = [[0; KEYS_OF_WRITER]; WRITERS];
+    for entry in entries {
+        let (key, value) = entry.unwrap();
+        let commit = u64::from_le_bytes(value[..8].try_into().unwrap());
+        assert_eq!(&value[..], self::value(commit), "a value that nobody wrote");
+        found[usize::from(key[0])][usize::from(key[1])] = commit;
+    }
+    found.map(|of_writer| {
+        let last = of_writer.iter().copied().max().unwrap();
+        for commit in last.saturating_sub(KEYS - 1).max(1)..=last {
+            let there = of_writer[usize::try_from(commit % KEYS).unwrap()];
+            assert_eq!(there, commit, "the state is not one that there was: {of_writer:?}");
+        }
+        last
+    })
+}
+
+fn run_schedule(mut rng: Rng) {
+    begin_execution();
+    let directory = CrashDirectory::new();
+    let database = open(Arc::new(directory.clone()), false).unwrap();
+    let space = keyspace(&database);
+    let first = directory.boundary();
+    let acknowledged: Arc<Mutex<Vec<Acknowledged>>> = Arc::default();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let (space, database) = (space.clone(), database.clone());
+            let (directory, acknowledged) = (directory.clone(), Arc::clone(&acknowledged));
+            thread::spawn(move || {
+                for commit in 1..=COMMITS {
+                    let durable = commit % 5 == writer as u64;
+                    let level = if durable { Durability::Sync } else { Durability::Process };
+                    space.insert_with(key(writer, commit), value(commit), level).unwrap();
+                    let when = directory.boundary();
+                    acknowledged.lock().unwrap().push((when, writer, commit, durable));
+                    if commit == 9 && writer == 0 {
+                        database.checkpoint().unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    let reader = {
+        let (space, database, acknowledged) =
+            (space.clone(), database.clone(), Arc::clone(&acknowledged));
+        thread::spawn(move || {
+            for _ in 0..4 {
+                let least = last_of(&acknowledged.lock().unwrap(), usize::MAX, false);
+                let snapshot = database.snapshot();
+                let before = shown(snapshot.iter(&space));
+                assert!((0..WRITERS).all(|writer| before[writer] >= least[writer]), "not seen");
+                let now = shown(space.iter());
+                assert!((0..WRITERS).all(|writer| now[writer] >= before[writer]), "it went back");
+                assert_eq!(shown(snapshot.iter(&space).rev()), before, "a snapshot moved");
+            }
+        })
+    };
+    for thread in writers.into_iter().chain([reader]) {
+        thread.join().unwrap();
+    }
+    assert_eq!(shown(space.iter()), [COMMITS; WRITERS]);
+    drop(space);
+    database.close().unwrap();
+    let journal = directory.journal();
+    let acknowledged = acknowledged.lock().unwrap();
+    for _ in 0..CUTS {
+        let boundary = first + below(&mut rng, journal.boundaries() - first);
+        let survivors = match rng.below(3) {
+            0 => Survivors::None,
+            1 => Survivors::All,
+            _ => Survivors::Subset(rng.next_u64()),
+        };
+        let image = MemoryDirectory::from_files(journal.image(boundary, survivors));
+        let database = open(Arc::new(image), true).unwrap();
+        let least = last_of(&acknowledged, boundary, true);
+        let found = shown(keyspace(&database).iter());
+        let is_there = (0..WRITERS).all(|writer| found[writer] >= least[writer]);
+        assert!(is_there, "cut at {boundary}: {least:?} promised, {found:?} there");
+        assert!(database.verify().unwrap().is_clean());
+    }
+}
+
+/// The last commit of each writer that was acknowledged up to a boundary, at whatever level or as
+/// durable.
+fn last_of(all: &[Acknowledged], boundary: usize, durable: bool) -> [u64; WRITERS] {
+    let mut last = [0; WRITERS];
+    for (when, writer, commit, is_durable) in all {
+        if *when <= boundary && (*is_durable || !durable) {
+            last[*writer] = last[*writer].max(*commit);
+        }
+    }
+    last
+}

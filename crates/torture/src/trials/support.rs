@@ -1,0 +1,17 @@
+//! What several trials need: models, tiny databases, verbs.
+
+use chelonia::internals::Rng;
+use std::collections::BTreeMap;
+
+/// What a keyspace should hold.
+pub type ModelSpace = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A number below `bound`, as an index.
+pub fn below(rng: &mut Rng, bound: usize) -> usize {
+    usize::try_from(rng.below(bound.max(1) as u64)).unwrap()
+}
+
+/// One of `all`.
+pub fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[below(rng, all.len())]
+}

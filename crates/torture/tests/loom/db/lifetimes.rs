@@ -1,0 +1,3 @@
+//! Versions play no part here.
+
+pub struct HeldVersion;

@@ -1,0 +1,140 @@
+//! Small parts that threads share without locks, in every order of events that their memory model
+//! allows, up to so many preemptions (`loom`). The files are those of the library, over locks and
+//! atomics of loom.
+//!
+//! | part | what holds |
+//! | --- | --- |
+//! | `db/visibility.rs` | what is visible is a completed prefix; nobody waits for ever |
+//! | `db/snapshots.rs` | what a pin needs is not unlinked, however the two meet |
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::reversed_empty_ranges,
+    clippy::absurd_extreme_comparisons,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "files of the library of which a part is used; a test that fails panics"
+)]
+
+mod base;
+mod db;
+mod memtable;
+
+use base::ids::SeqNo;
+use base::sync::{Arc, AtomicU64, Ordering, thread};
+use db::snapshots::Snapshots;
+use db::visibility::Visibility;
+use memtable::Pins as _;
+use std::collections::BTreeMap;
+
+/// The usual number of preemptions: few bugs need more.
+const PREEMPTIONS: usize = 3;
+
+fn main() {
+    let models: [(&str, fn()); 4] = [
+        ("what is visible is a completed prefix", what_is_visible_is_a_completed_prefix),
+        ("tickets wait for room and get it", tickets_wait_for_room_and_get_it),
+        (
+            "nobody waits for a ticket that was given up",
+            nobody_waits_for_a_ticket_that_was_given_up,
+        ),
+        ("what a pin needs stays", what_a_pin_needs_stays),
+    ];
+    for (name, model) in models {
+        model();
+        println!("in every order: {name}");
+    }
+}
+
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(model);
+}
+
+fn what_is_visible_is_a_completed_prefix() {
+    explore(|| {
+        let visibility: Arc<Visibility<4>> = Arc::new(Visibility::new(SeqNo(10)));
+        // For each ticket, whether its entries are there.
+        let written: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let commit = |ticket: usize| {
+            let (visibility, written) = (Arc::clone(&visibility), Arc::clone(&written));
+            move || {
+                written[ticket].store(1, Ordering::Relaxed);
+                let end = SeqNo(11 + ticket as u64);
+                visibility.complete(ticket as u64, end).unwrap();
+                assert!(visibility.visible() >= end);
+            }
+        };
+        let later = thread::spawn(commit(1));
+        let first = thread::spawn(commit(0));
+        let visible = visibility.visible().0;
+        assert!((10..=12).contains(&visible));
+        for ticket in 0..visible - 10 {
+            let ticket = usize::try_from(ticket).unwrap();
+            assert_eq!(written[ticket].load(Ordering::Relaxed), 1, "seen and not written");
+        }
+        first.join().unwrap();
+        later.join().unwrap();
+        assert_eq!(visibility.visible(), SeqNo(12));
+    });
+}
+
+fn tickets_wait_for_room_and_get_it() {
+    explore(|| {
+        let visibility: Arc<Visibility<2>> = Arc::new(Visibility::new(SeqNo(0)));
+        let first = {
+            let visibility = Arc::clone(&visibility);
+            thread::spawn(move || visibility.complete(0, SeqNo(1)).unwrap())
+        };
+        let second = {
+            let visibility = Arc::clone(&visibility);
+            thread::spawn(move || visibility.complete(1, SeqNo(2)).unwrap())
+        };
+        visibility.wait_for_room(2).unwrap();
+        visibility.complete(2, SeqNo(3)).unwrap();
+        first.join().unwrap();
+        second.join().unwrap();
+        assert_eq!(visibility.visible(), SeqNo(3));
+    });
+}
+
+fn nobody_waits_for_a_ticket_that_was_given_up() {
+    explore(|| {
+        let visibility: Arc<Visibility<2>> = Arc::new(Visibility::new(SeqNo(0)));
+        let later = {
+            let visibility = Arc::clone(&visibility);
+            thread::spawn(move || visibility.complete(1, SeqNo(2)).is_err())
+        };
+        visibility.abandon();
+        assert!(later.join().unwrap());
+    });
+}
+
+fn what_a_pin_needs_stays() {
+    explore(|| {
+        let visibility: Arc<Visibility> = Arc::new(Visibility::new(SeqNo(1)));
+        let snapshots = Snapshots::new(Arc::clone(&visibility));
+        // Version 1 of a key is there; 1 means that it was unlinked.
+        let unlinked = Arc::new(AtomicU64::new(0));
+        let writer = {
+            let (visibility, snapshots) = (Arc::clone(&visibility), Arc::clone(&snapshots));
+            let unlinked = Arc::clone(&unlinked);
+            thread::spawn(move || {
+                // Version 2 comes, and then what a memtable does with the one before.
+                visibility.complete(0, SeqNo(2)).unwrap();
+                if snapshots.visible() >= SeqNo(2) && !snapshots.any_in(SeqNo(1), SeqNo(2)) {
+                    unlinked.store(1, Ordering::SeqCst);
+                }
+            })
+        };
+        let pin = snapshots.pin(BTreeMap::new);
+        if pin.seqno() == SeqNo(1) {
+            assert_eq!(unlinked.load(Ordering::SeqCst), 0, "a version that a pin needs is gone");
+            writer.join().unwrap();
+            assert_eq!(unlinked.load(Ordering::SeqCst), 0, "it went while it was needed");
+        } else {
+            writer.join().unwrap();
+        }
+    });
+}

@@ -1,0 +1,9 @@
+//! What the pins of the library serve.
+
+use crate::base::ids::SeqNo;
+
+/// As in the library.
+pub trait Pins: Sync {
+    fn visible(&self) -> SeqNo;
+    fn any_in(&self, from: SeqNo, to: SeqNo) -> bool;
+}
