@@ -1,4 +1,5 @@
-//! The bytes of nodes and of the root blob. How a node lies in blocks: `structure/mod.rs`.
+//! The bytes of nodes, of the directory that lists them, and of the root blob. How a node or the
+//! directory lies in blocks: `structure/mod.rs`.
 //!
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
@@ -15,14 +16,18 @@
 //!              v  large values that are not live
 //!
 //! root     0    1  format ([`ROOT_FORMAT`])
+//!          1    1  0 = empty tree, nothing follows; 1 = `NodeRef` of the directory,
+//!               v  blocks of everything that the tree refers to
+//!
+//! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!          1    v  sequences of level 0
 //!               v  how many of them, the oldest, are going down to level 1
 //!               v  levels below level 0
-//!               v  blocks of everything that the tree refers to
 //!                  sequences: those of level 0, newest first, then the levels
 //!
 //! sequence     v  nodes
-//!                 nodes; each: v length of its first key, then that key; `NodeRef`; `Totals`; v tables
+//!                 nodes; each: v length of its first key, then that key; `NodeRef`; `Totals`;
+//!              v  tables
 //! ```
 //!
 //! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
@@ -43,6 +48,8 @@ use crate::structure::NodeRef;
 const NODE_FORMAT: u8 = 1;
 /// The first byte of every root blob.
 const ROOT_FORMAT: u8 = 1;
+/// The first byte of every directory.
+const DIRECTORY_FORMAT: u8 = 1;
 /// Level 0 has never more sequences than this.
 pub(super) const YOUNG_MAX: usize = 1 << 16;
 
@@ -124,32 +131,70 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
     Ok(Node::new(tables))
 }
 
-/// What a root blob says.
-#[derive(Default)]
+/// What a root blob says: where the directory is, and the blocks of everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RootBlob {
-    /// The sequences of level 0, newest first.
-    pub young: Vec<Sequence>,
-    /// How many of them, the oldest, are going down to level 1.
-    pub sinking: usize,
-    /// The levels, from level 1 on.
-    pub levels: Vec<Sequence>,
+    /// `None` for an empty tree.
+    pub directory: Option<NodeRef>,
     /// The blocks of everything that the tree refers to.
     pub disk_blocks: u64,
 }
 
 impl RootBlob {
     /// The blob.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![ROOT_FORMAT, u8::from(self.directory.is_some())];
+        if let Some(directory) = self.directory {
+            directory.encode(&mut out);
+            put_varint(&mut out, self.disk_blocks);
+        }
+        out
+    }
+
+    /// Reads a blob.
+    pub fn decode(blob: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder::new(blob, "root of an autumn tree");
+        if decoder.u8()? != ROOT_FORMAT {
+            return Err(decoder.damaged("its format is not known"));
+        }
+        let root = match decoder.u8()? {
+            0 => Self::default(),
+            1 => {
+                let directory = Some(NodeRef::decode(&mut decoder)?);
+                Self { directory, disk_blocks: decoder.varint()? }
+            }
+            _ => return Err(decoder.damaged("it says neither that it is empty nor where it is")),
+        };
+        if root.disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
+            return Err(decoder.damaged("it counts more blocks than any file has"));
+        }
+        decoder.finish()?;
+        Ok(root)
+    }
+}
+
+/// All sequences, and how far they have sunk.
+#[derive(Default)]
+pub(super) struct Directory {
+    /// The sequences of level 0, newest first.
+    pub young: Vec<Sequence>,
+    /// How many of them, the oldest, are going down to level 1.
+    pub sinking: usize,
+    /// The levels, from level 1 on.
+    pub levels: Vec<Sequence>,
+}
+
+impl Directory {
+    /// The bytes of a directory.
     pub fn encode<'s>(
         young: impl ExactSizeIterator<Item = &'s Sequence>,
         sinking: usize,
         levels: impl ExactSizeIterator<Item = &'s Sequence>,
-        disk_blocks: u64,
     ) -> Vec<u8> {
-        let mut out = vec![ROOT_FORMAT];
+        let mut out = vec![DIRECTORY_FORMAT];
         for number in [young.len(), sinking, levels.len()] {
             put_varint(&mut out, number as u64);
         }
-        put_varint(&mut out, disk_blocks);
         for sequence in young.chain(levels) {
             put_varint(&mut out, sequence.nodes.len() as u64);
             for node in &sequence.nodes {
@@ -164,26 +209,22 @@ impl RootBlob {
         out
     }
 
-    /// Reads a blob.
-    pub fn decode(blob: &[u8], residence: &Residence) -> Result<Self> {
-        let mut decoder = Decoder::new(blob, "root of an autumn tree");
-        if decoder.u8()? != ROOT_FORMAT {
+    /// Reads a directory.
+    pub fn decode(bytes: &[u8], residence: &Residence) -> Result<Self> {
+        let mut decoder = Decoder::new(bytes, "directory of an autumn tree");
+        if decoder.u8()? != DIRECTORY_FORMAT {
             return Err(decoder.damaged("its format is not known"));
         }
         // Each sequence takes a byte at least.
-        let young = decoder.length(blob.len().min(YOUNG_MAX))?;
+        let young = decoder.length(bytes.len().min(YOUNG_MAX))?;
         let sinking = decoder.length(young)?;
-        let levels = decoder.length(blob.len().min(LEVELS_MAX))?;
-        let disk_blocks = decoder.varint()?;
-        if disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
-            return Err(decoder.damaged("it counts more blocks than any file has"));
-        }
+        let levels = decoder.length(bytes.len().min(LEVELS_MAX))?;
         let mut read = |count: usize| -> Result<Vec<Sequence>> {
             (0..count).map(|_| decode_sequence(&mut decoder, residence)).collect()
         };
-        let root = Self { young: read(young)?, sinking, levels: read(levels)?, disk_blocks };
+        let directory = Self { young: read(young)?, sinking, levels: read(levels)? };
         decoder.finish()?;
-        Ok(root)
+        Ok(directory)
     }
 }
 

@@ -27,7 +27,7 @@
 //! Locks: `writer` is held for a whole absorb or unit; `newest` for moments; inside it nothing is
 //! taken.
 
-use self::codec::{RootBlob, YOUNG_MAX};
+use self::codec::{Directory, RootBlob, YOUNG_MAX};
 use self::counters::Counters;
 use self::damage::Damage;
 use self::garnering::{Garnering, Sizing};
@@ -50,6 +50,8 @@ use crate::engine::{
 use crate::merge::UpdatesStream;
 use crate::run::{OpenRuns, RunOptions, weight};
 use crate::storage::Storage;
+use crate::storage::block::DATA_FILE;
+use crate::structure::NodeRef;
 use std::collections::BTreeMap;
 
 mod codec;
@@ -174,6 +176,8 @@ struct Writer {
 /// A state of a tree.
 pub struct AutumnVersion {
     shared: Arc<Shared>,
+    /// Where the list of all nodes is; `None` in an empty tree that was never written.
+    directory: Option<NodeRef>,
     /// The sequences of level 0, newest first.
     young: Vec<Arc<Sequence>>,
     /// How many of them, the oldest, are going down to level 1.
@@ -213,16 +217,18 @@ impl Next {
 }
 
 impl Autumn {
-    /// Opens the tree that `root` describes, or an empty one. Reads nothing but the blob.
+    /// Opens the tree that `root` describes, or an empty one. Reads the directory.
     pub fn open(
         storage: &Arc<Storage>,
         options: AutumnOptions,
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
-        let blob = match root {
-            Some(blob) => RootBlob::decode(blob, &residence)?,
-            None => RootBlob::default(),
+        let blob = root.map_or_else(|| Ok(RootBlob::default()), RootBlob::decode)?;
+        let directory = match blob.directory {
+            Some(place) => Directory::decode(&place.read(storage)?, &residence)
+                .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
+            None => Directory::default(),
         };
         let shared = Arc::new(Shared {
             residence,
@@ -231,9 +237,10 @@ impl Autumn {
         });
         let version = AutumnVersion {
             shared: Arc::clone(&shared),
-            young: blob.young.into_iter().map(Arc::new).collect(),
-            sinking: blob.sinking,
-            levels: blob.levels.into_iter().map(Arc::new).collect(),
+            directory: blob.directory,
+            young: directory.young.into_iter().map(Arc::new).collect(),
+            sinking: directory.sinking,
+            levels: directory.levels.into_iter().map(Arc::new).collect(),
             disk_blocks: blob.disk_blocks,
         };
         let tree = Self {
@@ -368,8 +375,16 @@ impl Autumn {
         output.write_sequence(tables)
     }
 
-    /// Makes the version that `next` describes the newest one.
-    fn publish(&self, version: &AutumnVersion, next: Next, output: Output<'_>) -> Absorbed {
+    /// Writes the directory of the version that `next` describes, and makes it the newest one.
+    fn publish(&self, version: &AutumnVersion, next: Next, output: Output<'_>) -> Result<Absorbed> {
+        let directory = match output.write_directory(version.directory, &next) {
+            Ok(directory) => directory,
+            Err(error) => {
+                // The first error tells more than one of giving back would.
+                let _ = output.roll_back();
+                return Err(error);
+            }
+        };
         let (gained, lost) = output.settle();
         let blocks = |extents: &[OwnedExtent]| -> u64 {
             extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
@@ -377,9 +392,10 @@ impl Autumn {
         let disk_blocks = (version.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
         let Next { young, sinking, levels } = next;
         let shared = Arc::clone(&self.shared);
-        let next = Arc::new(AutumnVersion { shared, young, sinking, levels, disk_blocks });
+        let next =
+            Arc::new(AutumnVersion { shared, directory, young, sinking, levels, disk_blocks });
         *self.newest.write() = Arc::clone(&next);
-        Absorbed { version: next, gained, lost }
+        Ok(Absorbed { version: next, gained, lost })
     }
 
     /// Does `step`; `None` if nothing of it can be done.
@@ -425,7 +441,7 @@ impl Autumn {
             }
         }
         next.settle();
-        Ok(Some(self.publish(version, next, output)))
+        self.publish(version, next, output).map(Some)
     }
 
     /// Lets something go down from `level`; false if nothing can.
@@ -590,7 +606,7 @@ impl Engine for Autumn {
         };
         let mut next = Next::of(&version);
         next.young.insert(0, Arc::new(sequence));
-        let absorbed = self.publish(&version, next, output);
+        let absorbed = self.publish(&version, next, output)?;
         Counters::add(&self.shared.counters.absorbs, 1);
         // What was stuck is tried again.
         writer.stuck.clear();
@@ -600,12 +616,8 @@ impl Engine for Autumn {
 
     fn root(&self) -> Result<Vec<u8>> {
         let version = self.newest();
-        Ok(RootBlob::encode(
-            version.young.iter().map(|sequence| &**sequence),
-            version.sinking,
-            version.levels.iter().map(|sequence| &**sequence),
-            version.disk_blocks,
-        ))
+        let blob = RootBlob { directory: version.directory, disk_blocks: version.disk_blocks };
+        Ok(blob.encode())
     }
 
     fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {

@@ -3,6 +3,7 @@
 //! Every extent that is allocated is noted at once, so that a failure gives all of them back.
 //! Workers share it; builders are recycled between them.
 
+use super::Next;
 use super::codec;
 use super::counters::Counters;
 use super::table::{
@@ -91,7 +92,7 @@ impl<'t> Output<'t> {
         for table in change.added {
             changes.entry(node_of(&table)).or_default().added.push(table);
         }
-        let mut next = Next { output: self, nodes: Vec::new(), open: Vec::new() };
+        let mut next = NextNodes { output: self, nodes: Vec::new(), open: Vec::new() };
         for (index, node) in before.nodes.iter().enumerate() {
             match changes.remove(&index) {
                 Some(change) => next.take(node, change)?,
@@ -137,6 +138,23 @@ impl<'t> Output<'t> {
         Ok(Listed { first, slot, totals, tables: u32::try_from(tables).unwrap_or(u32::MAX) })
     }
 
+    /// Writes the directory of the next version in the place of the one `before`. An empty tree has
+    /// none.
+    pub fn write_directory(&self, before: Option<NodeRef>, next: &Next) -> Result<Option<NodeRef>> {
+        self.lose(before.map(owned_node));
+        if next.young.is_empty() && next.levels.iter().all(|level| level.is_empty()) {
+            return Ok(None);
+        }
+        let young = next.young.iter().map(|sequence| &**sequence);
+        let levels = next.levels.iter().map(|sequence| &**sequence);
+        let bytes = codec::Directory::encode(young, next.sinking, levels);
+        let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
+            self.ledger.lock().gained.push(owned_node(reference));
+        })?;
+        self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
+        Ok(Some(reference))
+    }
+
     /// What came and went, of work that succeeded.
     pub fn settle(self) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
         let ledger = self.ledger.into_inner();
@@ -154,14 +172,14 @@ impl<'t> Output<'t> {
 }
 
 /// A sequence on its way.
-struct Next<'o, 't> {
+struct NextNodes<'o, 't> {
     output: &'o Output<'t>,
     nodes: Vec<Listed>,
     /// Tables behind the nodes that are in none yet.
     open: Vec<Table>,
 }
 
-impl Next<'_, '_> {
+impl NextNodes<'_, '_> {
     /// Takes over a node with changes.
     fn take(&mut self, node: &Listed, change: Change) -> Result<()> {
         let gone = |table: &Table| table.run.reference().extent.start;

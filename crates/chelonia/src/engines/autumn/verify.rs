@@ -6,6 +6,7 @@
 //! a run is held against the run only if the run is whole.
 
 use super::AutumnVersion;
+use super::codec::Directory;
 use super::table::{Listed, Node, Sequence, Table, owned_node};
 use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
@@ -15,6 +16,7 @@ use crate::base::sync::Arc;
 use crate::engine::OwnedExtent;
 use crate::run::{RunStream, Totals};
 use crate::storage::block::DATA_FILE;
+use crate::structure::NodeRef;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
@@ -24,6 +26,7 @@ pub(super) fn walk_extents(
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
     let residence = &version.shared.residence;
+    version.directory.map(owned_node).map_or(Ok(()), &mut *visit)?;
     for listed in version.sequences().flat_map(|sequence| &sequence.nodes) {
         listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
         for table in &residence.load_owned(&listed.slot)?.tables {
@@ -49,6 +52,9 @@ fn large_of(table: &Table) -> Result<BTreeSet<LargeRef>> {
 /// Verifies `version`.
 pub(super) fn verify(version: &AutumnVersion, report: &mut dyn CheckReport) -> Result<()> {
     let mut check = Check { version, report, offset: 0, blocks: 0, is_whole: true };
+    if let Some(directory) = version.directory {
+        check.directory(directory);
+    }
     for sequence in version.sequences() {
         check.sequence(sequence)?;
     }
@@ -73,6 +79,29 @@ impl Check<'_> {
     fn finding(&mut self, what: &str) {
         self.is_whole = false;
         self.report.finding(Error::corrupt(what).at(DATA_FILE, self.offset));
+    }
+
+    /// Reads the directory anew: it must say what is in memory.
+    fn directory(&mut self, place: NodeRef) {
+        self.offset = place.extent.offset();
+        let residence = &self.version.shared.residence;
+        let young = self.version.young.iter().map(|sequence| &**sequence);
+        let levels = self.version.levels.iter().map(|sequence| &**sequence);
+        let expected = Directory::encode(young, self.version.sinking, levels);
+        match place.read(residence.storage()) {
+            Ok(bytes) => {
+                let blocks = u64::from(place.extent.blocks);
+                self.report.blocks(blocks);
+                self.blocks += blocks;
+                if bytes != expected {
+                    self.finding("the directory does not list what is in the tree");
+                }
+            }
+            Err(error) => {
+                self.is_whole = false;
+                self.report.finding(error);
+            }
+        }
     }
 
     fn sequence(&mut self, sequence: &Sequence) -> Result<()> {
