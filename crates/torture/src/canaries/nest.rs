@@ -1,11 +1,12 @@
 //! Where canaries are hatched: a copy of the checkout, built anew with each of them, and the long
-//! lane run until it fails.
+//! lane run until it fails. What no trial finds in time is for the library's own tests to find.
 //!
 //! It needs cargo, and the checkout that this program was built from.
 
 use super::{Canary, all};
 use crate::failure::{Failure, Result};
 use chelonia::internals::Clock;
+use chelonia_torture::trials;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -107,9 +108,9 @@ impl Fate {
         match &self.caught {
             Some((trial, said)) => {
                 let first: String = said.lines().next().unwrap_or_default().chars().collect();
-                writeln!(out, "{name:>26}  {trial:<14} {seconds:>6.1} s  {first}")?;
+                writeln!(out, "{name:>26}  {trial:<20} {seconds:>6.1} s  {first}")?;
             }
-            None => writeln!(out, "{name:>26}  {:<14} {seconds:>6.1} s", "NOT FOUND")?,
+            None => writeln!(out, "{name:>26}  {:<20} {seconds:>6.1} s", "NOT FOUND")?,
         }
         Ok(())
     }
@@ -146,7 +147,7 @@ impl Nest {
     }
 
     fn look_for(&self, canary: Canary, minutes: f64) -> Result<Fate> {
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut build = Command::new(cargo());
         build.args(BUILD).arg("--target-dir").arg(&self.target).current_dir(&self.source);
         let built = output(&mut build)?;
         if !built.status.success() {
@@ -155,11 +156,12 @@ impl Nest {
         }
         let clock = Clock::real();
         let mut lane = Command::new(self.target.join("release/chelonia-torture"));
-        lane.args(["--lane", "long", "--until-failure", "--json"]);
+        lane.args(["--lane", "long", "--until-failure", "--json", "--only", &looking()]);
         let ran = output(lane.arg("--minutes").arg(minutes.to_string()))?;
         let took = clock.now();
         if ran.status.success() {
-            return Ok(Fate { canary, caught: None, took });
+            let caught = self.test()?;
+            return Ok(Fate { canary, caught, took: clock.now() });
         }
         let text = String::from_utf8_lossy(&ran.stdout);
         let caught = text.lines().find_map(first_failure).unwrap_or_else(|| {
@@ -168,6 +170,33 @@ impl Nest {
         });
         Ok(Fate { canary, caught: Some(caught), took })
     }
+}
+
+impl Nest {
+    /// Runs the tests in the library's sources; gives one that failed.
+    fn test(&self) -> Result<Option<(String, String)>> {
+        let mut test = Command::new(cargo());
+        test.args(["test", "--package", "chelonia", "--lib", "--target-dir"]).arg(&self.target);
+        let ran = output(test.current_dir(&self.source))?;
+        if ran.status.success() {
+            return Ok(None);
+        }
+        let text = String::from_utf8_lossy(&ran.stdout);
+        let mut failed = text.lines().filter_map(|line| line.strip_suffix(" ... FAILED"));
+        let name = failed.next().map_or("they do not build or end", |name| name);
+        Ok(Some(("the library's tests".to_owned(), name.replace("test ", ""))))
+    }
+}
+
+/// The trials that look for canaries: all but one whose units take minutes.
+fn looking() -> String {
+    let mut names: Vec<&str> = trials::all().iter().map(|trial| trial.name()).collect();
+    names.retain(|name| *name != "soak");
+    names.join(",")
+}
+
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// The first failure that a line of the lane's table tells of: the trial, and what it said.

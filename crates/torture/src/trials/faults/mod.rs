@@ -5,7 +5,7 @@ mod script;
 mod sites;
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use chelonia::internals::{Failure, Fault, FaultPlan};
+use chelonia::internals::{Call, Failure, Fault, FaultPlan};
 
 /// The calls of a place that are failed: so many of those that there are, spread over the run.
 const CALLS: usize = 3;
@@ -64,6 +64,9 @@ impl Trial for Faults {
                     });
                     script::run(&plan, &mut |left, database, progress| {
                         assert!(plan.failures() > 0, "{what}: the call never came");
+                        // Everything that the script does waits for its syncs.
+                        let is_told = progress.error.is_some() || site.call != Call::Sync;
+                        assert!(is_told, "{what}: nobody is told that a sync failed");
                         script::check(&plan, left, database, progress, &what);
                     });
                     tally.add("failures", 1);

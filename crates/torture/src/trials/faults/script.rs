@@ -92,7 +92,12 @@ pub fn run(
     let second = match open(&first, plan) {
         Ok(database) => {
             write(&database, COMMITS, &mut progress);
+            // The second life begins with what a death leaves here. The close, of which it has
+            // nothing, is only there to tell what fails in it.
             let left = MemoryDirectory::from_files(first.to_files());
+            if progress.error.is_none() {
+                progress.error = database.clone().close().err();
+            }
             if progress.error.is_some() {
                 return check(&left, Some(&database), &progress);
             }

@@ -32,10 +32,10 @@ impl Trial for Blocks {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let store = Store::get();
         let mut rng = unit.rng();
         let mut tally = Tally::default();
         for _ in 0..CASES {
+            let store = &Store::all()[below(&mut rng, 2)];
             let mut files = store.files.clone();
             let names: Vec<String> = files.keys().cloned().collect();
             // Most of the time the data file, which has most to tell apart.
