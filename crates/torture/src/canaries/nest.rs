@@ -1,5 +1,5 @@
-//! Where canaries are hatched: a copy of the checkout, built anew with each of them, and the long
-//! lane run until it fails. What no trial finds in time the library's own tests may find.
+//! Where canaries are hatched: a copy of the checkout, built anew with each of them, and a lane run
+//! until it fails. What no trial finds in time the library's own tests may find.
 //!
 //! It needs cargo, and the checkout that this program was built from.
 
@@ -37,7 +37,10 @@ pub struct Canaries {
     /// The canaries to plant, by name [default: all]
     #[arg(long, value_name = "CANARY,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// How long each is looked for
+    /// The long lane instead of the short one
+    #[arg(long)]
+    long: bool,
+    /// How long each is looked for, at most
     #[arg(long, value_name = "M", default_value_t = 5.0)]
     minutes: f64,
     /// Where the copy is made and built; kept, so that the next run builds less
@@ -161,7 +164,8 @@ impl Nest {
         }
         let clock = Clock::real();
         let mut lane = Command::new(self.target.join("release/chelonia-torture"));
-        lane.args(["--lane", "long", "--until-failure", "--json", "--only", &looking()]);
+        let lane_name = if arguments.long { "long" } else { "short" };
+        lane.args(["--lane", lane_name, "--until-failure", "--json", "--only", &looking()]);
         let ran = output(lane.arg("--minutes").arg(arguments.minutes.to_string()))?;
         let took = clock.now();
         if ran.status.success() {

@@ -37,7 +37,7 @@ impl Trial for Faults {
     }
 
     fn short_units(&self) -> u64 {
-        8
+        sites::all().len() as u64
     }
 
     fn targets(&self) -> &'static [Target] {

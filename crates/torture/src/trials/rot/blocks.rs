@@ -64,7 +64,13 @@ impl Trial for Blocks {
 fn damage(bytes: &mut [u8], stale: &[u8], is_data: bool, rng: &mut Rng) -> &'static str {
     let blocks = bytes.len() / BLOCK;
     let range = |block: usize| block * BLOCK..(block + 1) * BLOCK;
-    let (one, other) = (below(rng, blocks), below(rng, blocks));
+    let one = below(rng, blocks);
+    // Neighbours are of one structure, and were written together: only their places differ.
+    let other = match rng.below(4) {
+        0 | 1 => (one + 1).min(blocks - 1),
+        2 => (one + 2).min(blocks - 1),
+        _ => below(rng, blocks),
+    };
     let sector = below(rng, bytes.len() / SECTOR) * SECTOR;
     match rng.below(7) {
         0 => {
