@@ -95,8 +95,9 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
     pub fn complete(&self, ticket: u64, end: SeqNo) -> Result<()> {
         if self.head.load(Ordering::SeqCst) == ticket {
             // All before it are complete, and nobody else moves the head past a ticket that is not
-            // marked: it needs no mark.
-            self.visible.store(end.0, Ordering::SeqCst);
+            // marked: it needs no mark. A swap, as cheap as such a store: it has its place between
+            // the changes that others make of the number, for loom as well.
+            self.visible.swap(end.0, Ordering::SeqCst);
             self.head.store(ticket + 1, Ordering::SeqCst);
             self.advance(true);
             return Ok(());

@@ -1,7 +1,9 @@
 //! Salvage: what can be read of a damaged database comes over, nothing that never was, and what may
 //! be out of date is apart.
 
-use chelonia::internals::{Directory, MemoryDirectory, tick};
+use chelonia::internals::{
+    Call, Directory, Fault, FaultDirectory, FaultPlan, MemoryDirectory, tick,
+};
 use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions, Result, Salvage, SalvageReport};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
@@ -211,6 +213,26 @@ fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
         }
     }
     assert!(saved_behind > 3, "{saved_behind}");
+}
+
+#[test]
+fn what_a_device_cannot_read_is_lost_for_that_reason() {
+    let store = Store::new();
+    let mut losses = 0;
+    for after in 0..60 {
+        let plan = FaultPlan::new();
+        let source = Arc::new(MemoryDirectory::from_files(store.files.clone()));
+        let source = Arc::new(FaultDirectory::new(source, plan.clone()).unwrap());
+        plan.fail(Fault::once(Call::Read, after).on("data"));
+        let salvage = Salvage::new("damaged", "saved").memory(32 << 20);
+        let saved = salvage.directories(source, Arc::new(MemoryDirectory::new())).run();
+        let Ok(report) = saved else { continue };
+        for loss in report.keyspaces.iter().flat_map(|keyspace| &keyspace.losses) {
+            assert_eq!(loss.why.kind(), ErrorKind::Io, "read {after}: {}", loss.why);
+            losses += 1;
+        }
+    }
+    assert!(losses > 10, "{losses}");
 }
 
 #[test]

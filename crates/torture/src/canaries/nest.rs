@@ -1,11 +1,12 @@
-//! Where canaries are hatched: a copy of the checkout, built anew with each of them, and the long
-//! lane run until it fails.
+//! Where canaries are hatched: a copy of the checkout, built anew with each of them, and a lane run
+//! until it fails. What no trial finds in time the library's own tests may find.
 //!
 //! It needs cargo, and the checkout that this program was built from.
 
 use super::{Canary, all};
 use crate::failure::{Failure, Result};
 use chelonia::internals::Clock;
+use chelonia_torture::trials;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -17,7 +18,7 @@ use std::time::Duration;
 const SKIPPED: [&str; 2] = ["target", ".git"];
 
 /// How the copy is built: fast, for it is built often.
-const BUILD: [&str; 8] = [
+const BUILD: [&str; 10] = [
     "build",
     "--release",
     "--package",
@@ -26,6 +27,8 @@ const BUILD: [&str; 8] = [
     "profile.release.lto=\"off\"",
     "--config",
     "profile.release.codegen-units=16",
+    "--config",
+    "profile.release.opt-level=1",
 ];
 
 /// What is planted, and for how long.
@@ -34,12 +37,18 @@ pub struct Canaries {
     /// The canaries to plant, by name [default: all]
     #[arg(long, value_name = "CANARY,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// How long each is looked for
+    /// The long lane instead of the short one
+    #[arg(long)]
+    long: bool,
+    /// How long each is looked for, at most
     #[arg(long, value_name = "M", default_value_t = 5.0)]
     minutes: f64,
     /// Where the copy is made and built; kept, so that the next run builds less
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// Lets the library's own tests look for what no trial finds
+    #[arg(long)]
+    with_tests: bool,
     /// Prints results as lines of JSON
     #[arg(long)]
     json: bool,
@@ -70,7 +79,7 @@ pub fn run(arguments: &Canaries) -> Result<()> {
     let mut missed = 0;
     for (number, canary) in chosen.iter().enumerate() {
         let _ = writeln!(std::io::stderr(), "{}/{} {}", number + 1, chosen.len(), canary.name);
-        let fate = nest.hatch(*canary, arguments.minutes)?;
+        let fate = nest.hatch(*canary, arguments)?;
         missed += usize::from(fate.caught.is_none());
         fate.print(&mut out, arguments.json)?;
     }
@@ -107,9 +116,9 @@ impl Fate {
         match &self.caught {
             Some((trial, said)) => {
                 let first: String = said.lines().next().unwrap_or_default().chars().collect();
-                writeln!(out, "{name:>26}  {trial:<14} {seconds:>6.1} s  {first}")?;
+                writeln!(out, "{name:>26}  {trial:<20} {seconds:>6.1} s  {first}")?;
             }
-            None => writeln!(out, "{name:>26}  {:<14} {seconds:>6.1} s", "NOT FOUND")?,
+            None => writeln!(out, "{name:>26}  {:<20} {seconds:>6.1} s", "NOT FOUND")?,
         }
         Ok(())
     }
@@ -130,7 +139,7 @@ impl Nest {
     }
 
     /// Plants a canary, looks for it, and takes it away.
-    fn hatch(&self, canary: Canary, minutes: f64) -> Result<Fate> {
+    fn hatch(&self, canary: Canary, arguments: &Canaries) -> Result<Fate> {
         let path = self.source.join("crates/chelonia/src").join(canary.file);
         let failed = |error| Failure::failed(path.display(), error);
         let healthy = std::fs::read_to_string(&path).map_err(failed)?;
@@ -140,13 +149,13 @@ impl Nest {
         }
         let planted = healthy.replace(canary.text, canary.instead);
         std::fs::write(&path, planted).map_err(failed)?;
-        let fate = self.look_for(canary, minutes);
+        let fate = self.look_for(canary, arguments);
         std::fs::write(&path, healthy).map_err(failed)?;
         fate
     }
 
-    fn look_for(&self, canary: Canary, minutes: f64) -> Result<Fate> {
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    fn look_for(&self, canary: Canary, arguments: &Canaries) -> Result<Fate> {
+        let mut build = Command::new(cargo());
         build.args(BUILD).arg("--target-dir").arg(&self.target).current_dir(&self.source);
         let built = output(&mut build)?;
         if !built.status.success() {
@@ -155,11 +164,13 @@ impl Nest {
         }
         let clock = Clock::real();
         let mut lane = Command::new(self.target.join("release/chelonia-torture"));
-        lane.args(["--lane", "long", "--until-failure", "--json"]);
-        let ran = output(lane.arg("--minutes").arg(minutes.to_string()))?;
+        let lane_name = if arguments.long { "long" } else { "short" };
+        lane.args(["--lane", lane_name, "--until-failure", "--json", "--only", &looking()]);
+        let ran = output(lane.arg("--minutes").arg(arguments.minutes.to_string()))?;
         let took = clock.now();
         if ran.status.success() {
-            return Ok(Fate { canary, caught: None, took });
+            let caught = if arguments.with_tests { self.test()? } else { None };
+            return Ok(Fate { canary, caught, took: clock.now() });
         }
         let text = String::from_utf8_lossy(&ran.stdout);
         let caught = text.lines().find_map(first_failure).unwrap_or_else(|| {
@@ -168,6 +179,33 @@ impl Nest {
         });
         Ok(Fate { canary, caught: Some(caught), took })
     }
+}
+
+impl Nest {
+    /// Runs the tests in the library's sources; gives one that failed.
+    fn test(&self) -> Result<Option<(String, String)>> {
+        let mut test = Command::new(cargo());
+        test.args(["test", "--package", "chelonia", "--lib", "--target-dir"]).arg(&self.target);
+        let ran = output(test.current_dir(&self.source))?;
+        if ran.status.success() {
+            return Ok(None);
+        }
+        let text = String::from_utf8_lossy(&ran.stdout);
+        let mut failed = text.lines().filter_map(|line| line.strip_suffix(" ... FAILED"));
+        let name = failed.next().map_or("they do not build or end", |name| name);
+        Ok(Some(("the library's tests".to_owned(), name.replace("test ", ""))))
+    }
+}
+
+/// The trials that look for canaries: all but one whose units take minutes.
+fn looking() -> String {
+    let mut names: Vec<&str> = trials::all().iter().map(|trial| trial.name()).collect();
+    names.retain(|name| *name != "soak");
+    names.join(",")
+}
+
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// The first failure that a line of the lane's table tells of: the trial, and what it said.

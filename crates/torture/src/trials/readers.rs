@@ -4,7 +4,8 @@
 //! both keyspaces. So the content after `c` commits is known exactly, and whatever a snapshot or a
 //! scan shows must be the content after some number of commits of each writer: not less than were
 //! acknowledged before it was made, not more than had begun when it was done, and the same number
-//! in both keyspaces. Meanwhile memtables are drained and checkpoints are made.
+//! in both keyspaces. Meanwhile memtables are drained, checkpoints are made, and other keyspaces
+//! come and go.
 //!
 //! A check *overlaps a write* if a commit began before it ended that was not acknowledged before it
 //! began. How threads take turns does not follow from the unit.
@@ -96,9 +97,25 @@ impl Shared {
         }
     }
 
+    /// Makes checkpoints, and keyspaces with long names until the catalog is of several blocks.
     fn make_checkpoints(&self) {
+        let mut made = Vec::new();
         while !self.done.load(Ordering::SeqCst) {
+            for _ in 0..MADE_AT_ONCE {
+                let name = format!("{:0>200}", made.len());
+                let other = self.database.keyspace(&name, KeyspaceOptions::new()).unwrap();
+                other.insert("key", &name).unwrap();
+                made.push(name);
+            }
             self.database.checkpoint().unwrap();
+            if made.len() == CROWD {
+                for name in made.drain(..) {
+                    let other = self.database.keyspace(&name, KeyspaceOptions::new()).unwrap();
+                    assert!(other.get("key").unwrap().as_deref() == Some(name.as_bytes()));
+                    drop(other);
+                    self.database.drop_keyspace(&name).unwrap();
+                }
+            }
             std::thread::yield_now();
         }
     }
@@ -194,6 +211,12 @@ impl Shared {
         }
     }
 }
+
+/// Keyspaces that are made, and dropped when there are so many.
+const CROWD: usize = 40;
+
+/// So many of them between two checkpoints.
+const MADE_AT_ONCE: usize = 8;
 
 /// Commits of each writer in a unit.
 const COMMITS: u64 = 20_000;

@@ -167,6 +167,11 @@ fn run_schedule(mut rng: Rng) {
                 let now = shown(space.iter());
                 assert!((0..WRITERS).all(|writer| now[writer] >= before[writer]), "it went back");
                 assert_eq!(shown(snapshot.iter(&space).rev()), before, "a snapshot moved");
+                for (writer, last) in (0..WRITERS).zip(now).filter(|(_, last)| *last > 0) {
+                    let found = space.get(key(writer, last)).unwrap().unwrap();
+                    let commit = u64::from_le_bytes(found[..8].try_into().unwrap());
+                    assert!(commit >= last && commit % KEYS == last % KEYS, "a get went back");
+                }
             }
         })
     };

@@ -18,6 +18,7 @@ use crate::run::block::SortedBlock;
 use crate::run::read::lookup::Run;
 use crate::run::reference::BlockSpan;
 use crate::storage::block::BlockKind;
+use std::cell::RefCell;
 use std::ops::Bound;
 
 /// A part of what a run says.
@@ -37,29 +38,33 @@ impl Run {
         let all = 0..self.reference().data_blocks;
         let blocks = self.blocks_in(range, &epoch::pin()).unwrap_or(all);
         let mut walk = Walk { range, take, last: None, gap: None, failed: None };
+        let why = RefCell::new(None);
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
+            let told = || Error::corrupt("a block of a run cannot be read");
             let read = match bytes {
                 Some(bytes) => walk.span(bytes),
-                None => Err(Error::corrupt("a block of a run cannot be read")),
+                None => Err(why.take().unwrap_or_else(told)),
             };
             if let Err(error) = read {
                 walk.gap.get_or_insert_with(|| self.blame(span.first)(error));
             }
         };
-        visit_spans(&mut Ahead::new(self), blocks, BlockKind::Data, &mut Untold, visit);
+        visit_spans(&mut Ahead::new(self), blocks, BlockKind::Data, &mut Why(&why), visit);
         walk.end()
     }
 }
 
-/// What is wrong is told as a gap.
-struct Untold;
+/// Keeps why a block cannot be read, for the gap that it leaves.
+struct Why<'a>(&'a RefCell<Option<Error>>);
 
-impl CheckReport for Untold {
+impl CheckReport for Why<'_> {
     fn blocks(&mut self, _count: u64) {}
 
     fn entries(&mut self, _count: u64) {}
 
-    fn finding(&mut self, _error: Error) {}
+    fn finding(&mut self, error: Error) {
+        self.0.replace(Some(error));
+    }
 }
 
 struct Walk<'a, 't> {

@@ -1,9 +1,9 @@
 //! Cuts of a recorded history, and what each image that they leave is held to.
 
-use super::history::{NAMES, Run, Space, State, open, options_of, read};
+use super::history::{NAMES, Run, Space, State, open, open_to_read, options_of, read};
 use crate::trial::Tally;
 use chelonia::internals::{CrashDirectory, MemoryDirectory, Rng, Survivors, unreachable_blocks};
-use chelonia::{Database, KeyspaceOptions, Result};
+use chelonia::{Database, Error, ErrorKind, KeyspaceOptions, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,6 +11,12 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 
 /// Sectors of a block.
 const BLOCK_SECTORS: usize = 8;
+
+/// Where the second copy of the superblock is.
+const BLOCK_BYTES: u64 = 4096;
+
+/// One image of so many is opened for reading only, as well.
+const READ_ONE_IN: u64 = 8;
 
 /// How much is tried.
 #[derive(Clone, Copy)]
@@ -147,6 +153,9 @@ impl<'a> Cutter<'a> {
         }
         let report = database.verify().unwrap();
         assert!(report.is_clean(), "{what}: {:?}", report.findings);
+        if self.rng.one_in(READ_ONE_IN) {
+            self.check_reader(files, &found, what);
+        }
         let expected = go_on(&database, found, what);
         // Not absorbed: what was written before the cut and since is replayed together.
         database.close().unwrap();
@@ -154,6 +163,29 @@ impl<'a> Cutter<'a> {
         assert!(read(&again).unwrap().0 == expected, "{what}: different after a second open");
         again.checkpoint().unwrap();
         assert_eq!(unreachable_blocks(&again).unwrap(), 0, "{what}: space is lost");
+    }
+
+    /// Opens the image for reading only: it shows the same, and writes nothing.
+    fn check_reader(&mut self, files: &Files, found: &State, what: &str) {
+        let directory = MemoryDirectory::from_files(files.clone());
+        let reader = open_to_read(Arc::new(directory.clone()), self.run.write_share);
+        let reader = match reader {
+            Ok(reader) => reader,
+            // No keyspace was made yet, nor the database.
+            Err(error) if found.is_empty() => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: a reader: {error}");
+                return;
+            }
+            Err(error) => panic!("{what}: a reader: {error}"),
+        };
+        assert!(read(&reader).unwrap().0 == *found, "{what}: a reader sees something else");
+        // The copy of the superblock that a cut tore is made good by the next open for writing.
+        let torn = |error: &Error| error.offset() <= Some(BLOCK_BYTES);
+        let findings = reader.verify().unwrap().findings;
+        assert!(findings.len() <= 1 && findings.iter().all(torn), "{what}: {findings:?}");
+        drop(reader);
+        assert!(directory.to_files() == *files, "{what}: a reader wrote something");
+        self.tally.add("images read without writing", 1);
     }
 
     /// Cuts the power at every boundary inside the recovery of `files`.

@@ -19,7 +19,9 @@
 
 use crate::trials::support::ModelSpace;
 use chelonia::internals::{CrashDirectory, Directory, Journal, Rng, tick};
-use chelonia::{Batch, Database, Durability, FilterKind, KeyspaceOptions, Result, Snapshot};
+use chelonia::{
+    Batch, Database, DatabaseBuilder, Durability, FilterKind, KeyspaceOptions, Result, Snapshot,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -58,16 +60,22 @@ pub const SHARE_MIN: u64 = 16 << 10;
 
 /// Opens a stepped database of a tiny geometry.
 pub fn open(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
-    Database::builder("crash")
-        .memory(64 << 20)
-        .internals(|internals| {
-            internals.directory = Some(directory);
-            internals.write_share = write_share;
-            internals.stepped = true;
-            internals.salt = Some(7);
-            internals.log_segment_bytes = Some(16 << 10);
-        })
-        .open()
+    builder(directory, write_share).open()
+}
+
+/// The same, for reading only.
+pub fn open_to_read(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
+    builder(directory, write_share).read_only(true).open()
+}
+
+fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseBuilder {
+    Database::builder("crash").memory(64 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.write_share = write_share;
+        internals.stepped = true;
+        internals.salt = Some(7);
+        internals.log_segment_bytes = Some(16 << 10);
+    })
 }
 
 /// Everything that a database holds, read entry by entry.

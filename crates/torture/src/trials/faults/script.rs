@@ -1,24 +1,52 @@
 //! What a database does while calls fail: everything that touches a file.
 
 use chelonia::internals::{FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
-use chelonia::{Database, Durability, Error, ErrorKind, Keyspace, KeyspaceOptions, Result};
-use std::sync::Arc;
+use chelonia::{
+    Database, DatabaseBuilder, Durability, Error, ErrorKind, Keyspace, KeyspaceOptions, Result,
+    Salvage,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 /// Commits of a run.
 const COMMITS: u64 = 130;
 
+/// A value that comes and goes, and leaves a hole in the data file.
+const HUGE_BYTES: usize = 700_000;
+
+fn failing(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Arc<FaultDirectory>> {
+    Ok(Arc::new(FaultDirectory::new(Arc::new(memory.clone()), plan.clone())?))
+}
+
+fn builder(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<DatabaseBuilder> {
+    let directory = failing(memory, plan)?;
+    Ok(Database::builder("faults").memory(48 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = true;
+        internals.salt = Some(5);
+        internals.log_segment_bytes = Some(16 << 10);
+    }))
+}
+
 /// Opens over `memory`, failing as planned.
 pub fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
-    let directory = FaultDirectory::new(Arc::new(memory.clone()), plan.clone())?;
-    Database::builder("faults")
-        .memory(48 << 20)
-        .internals(|internals| {
-            internals.directory = Some(Arc::new(directory));
-            internals.stepped = true;
-            internals.salt = Some(5);
-            internals.log_segment_bytes = Some(16 << 10);
-        })
-        .open()
+    builder(memory, plan)?.open()
+}
+
+/// What a creation leaves that did not finish: an empty data file, and a log that nobody wrote to.
+fn unfinished() -> BTreeMap<String, Vec<u8>> {
+    static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
+    let make = || {
+        let memory = MemoryDirectory::new();
+        open(&memory, &FaultPlan::new()).and_then(Database::close).unwrap();
+        let mut files = memory.to_files();
+        files.insert("data".to_owned(), Vec::new());
+        for (_, segment) in files.iter_mut().filter(|(name, _)| name.starts_with("log-")) {
+            segment[4096..].fill(0);
+        }
+        files
+    };
+    FILES.get_or_init(make).clone()
 }
 
 fn keyspace(database: &Database) -> Result<Keyspace> {
@@ -51,6 +79,10 @@ fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<
         keyspace.insert_with(number.to_be_bytes(), value(number), Durability::Sync)?;
         *acknowledged = number + 1;
         match number % 40 {
+            3 => keyspace.insert_with("huge", vec![3; HUGE_BYTES], Durability::Sync)?,
+            25 => keyspace.remove("huge")?,
+            // A record that is longer than the usual segment.
+            33 => keyspace.insert_with("wide", vec![1; 30_000], Durability::Sync)?,
             13 => {
                 let snapshot = database.snapshot();
                 for entry in snapshot.iter(&keyspace).take(30) {
@@ -87,16 +119,24 @@ pub fn run(
     plan: &FaultPlan,
     check: &mut dyn FnMut(&MemoryDirectory, Option<&Database>, &Progress),
 ) {
-    let first = MemoryDirectory::new();
+    let first = MemoryDirectory::from_files(unfinished());
     let mut progress = Progress::default();
     let second = match open(&first, plan) {
         Ok(database) => {
             write(&database, COMMITS, &mut progress);
+            // The second life begins with what a death leaves here. The close, of which it has
+            // nothing, is only there to tell what fails in it.
             let left = MemoryDirectory::from_files(first.to_files());
+            if progress.error.is_none() {
+                progress.error = database.clone().close().err();
+            }
             if progress.error.is_some() {
                 return check(&left, Some(&database), &progress);
             }
-            left
+            // A file that a death left in the middle of making it.
+            let mut files = left.to_files();
+            files.insert("log-0042".to_owned(), Vec::new());
+            MemoryDirectory::from_files(files)
         }
         Err(error) => {
             progress.error = Some(error);
@@ -111,14 +151,38 @@ pub fn run(
                 return check(&left, Some(&database), &progress);
             }
             progress.error = database.close().err();
-            let left = MemoryDirectory::from_files(second.to_files());
-            check(&left, None, &progress);
+            let closed = MemoryDirectory::from_files(second.to_files());
+            if progress.error.is_none() {
+                progress.error = look(&left, plan).err();
+            }
+            check(&closed, None, &progress);
         }
         Err(error) => {
             progress.error = Some(error);
             check(&second, None, &progress);
         }
     }
+}
+
+/// Opens what a death left, without writing to it, and reads everything; saves it to another place.
+fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
+    let files = left.to_files();
+    let reader = builder(left, plan)?.read_only(true).open()?;
+    for entry in keyspace(&reader)?.iter() {
+        entry?;
+    }
+    let told = reader.stats().disk.log_file_bytes;
+    assert!(plan.failures() > 0 || told > 0, "the log has no length");
+    reader.close()?;
+    assert!(left.to_files() == files, "a reader wrote something");
+    let salvage = Salvage::new("faults", "saved").memory(48 << 20);
+    let report =
+        salvage.directories(failing(left, plan)?, Arc::new(MemoryDirectory::new())).run()?;
+    let losses = report.keyspaces.iter().flat_map(|one| &one.losses).map(|loss| &loss.why);
+    for error in report.log_damage.iter().chain(losses) {
+        assert_ne!(error.kind(), ErrorKind::Corrupt, "nothing rots here: {error}");
+    }
+    Ok(())
 }
 
 /// A run in which nothing fails.

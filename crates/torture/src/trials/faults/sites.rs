@@ -40,15 +40,127 @@ pub fn all() -> &'static [(Site, Vec<u64>)] {
 }
 
 /// The innermost place of a trace that lies in the library, but not in its door to the file system.
-/// Traces name places as seen from where the process is: for the library's own tests, its folder.
 fn place_of(trace: &str) -> String {
+    // Traces name places as seen from where the process is: for the library's tests, its folder.
+    let at_home = std::env::current_dir().is_ok_and(|at| at.ends_with("crates/chelonia"));
+    let here = if at_home { "./src/" } else { "crates/chelonia/src/" };
     let places = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
-    let within = places.filter_map(|place| {
-        let below = place.split_once("crates/chelonia/src/").map(|(_, rest)| rest);
-        below.or_else(|| place.strip_prefix("./src/"))
-    });
+    let within = places.filter_map(|place| place.split_once(here)).map(|(_, rest)| rest);
     let mut outside = within.filter(|place| !place.starts_with("storage/io/"));
     let place = outside.next().unwrap_or_else(|| panic!("nobody calls: {trace}"));
     // Without the column.
     place.rsplit_once(':').map_or(place, |(place, _)| place).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    /// How calls of the file system look in the library's sources.
+    const CALLS: [&str; 22] = [
+        ".read_at(",
+        ".read_many_while(&mut requests",
+        ".write_at(",
+        ".set_size(",
+        "file.allocate(",
+        "scratch.allocate(",
+        ".punch_hole(",
+        "file.sync()",
+        "dir.sync()",
+        "file.map(",
+        "region.write(",
+        "dir.open(",
+        "directory.open(",
+        "dir.list()",
+        "directory.list()",
+        "dir.remove(",
+        "directory.remove(",
+        "directory.lock(",
+        "file.size()",
+        ".size()).sum()",
+        "allocated_bytes()",
+        "directory.scratch(",
+    ];
+
+    /// Calls that the script does not come to, and why: the file, what the line says, who fails
+    /// them.
+    const ELSEWHERE: [(&str, &str, &str); 14] = [
+        ("log/slots.rs", "dir.list()?.into_iter()", "a data file damaged or gone: `bad_input.rs`"),
+        ("log/slots.rs", "dir.open(&name, OpenMode::Read", "the same"),
+        ("log/slots.rs", "file.size()?.min(", "the same"),
+        ("log/slots.rs", "file.read_at(&mut block, 0)?", "the same"),
+        ("storage/mod.rs", "match dir.open(DATA_FILE, OpenMode::Read", "the same"),
+        ("db/open.rs", "directory.lock(true, true)", "a lock file that is gone: `bad_input.rs`"),
+        ("db/open.rs", "match directory.lock(true, false)", "the same"),
+        (
+            "log/tail.rs",
+            "region.write(at, &self.joined)",
+            "where logs are not mapped: `io/tests.rs`",
+        ),
+        (
+            "storage/data_file/mod.rs",
+            "read_at(buffer, offset)",
+            "a scrub, which counts: `scrub.rs`",
+        ),
+        ("storage/mod.rs", "self.file.sync()", "no call by itself: leads to `data_file`"),
+        (
+            "storage/space.rs",
+            "file.set_size(end *",
+            "full devices: `simulation`, `db/tests/full.rs`",
+        ),
+        ("storage/space.rs", "file.punch_hole(free.start", "the same"),
+        ("db/drain.rs", "directory.scratch(", "the same"),
+        ("db/replay.rs", "ScratchPlace::Anywhere", "a log longer than memory: `recovery.rs`"),
+    ];
+
+    #[test]
+    fn every_call_of_the_file_system_is_reached_or_excused() {
+        let reached: BTreeSet<&str> = all().iter().map(|(site, _)| site.place.as_str()).collect();
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../chelonia/src");
+        let (mut missed, mut calls, mut excuses) = (Vec::new(), 0, BTreeSet::new());
+        look_through(&sources, &sources, &mut |place, line| {
+            if !CALLS.iter().any(|call| line.contains(call)) {
+                return;
+            }
+            calls += 1;
+            if reached.contains(place) {
+                return;
+            }
+            let excuse = ELSEWHERE
+                .iter()
+                .position(|(file, text, _)| place.starts_with(file) && line.contains(text));
+            match excuse {
+                Some(excuse) => drop(excuses.insert(excuse)),
+                None => missed.push(format!("{place}: {line}")),
+            }
+        });
+        assert!(missed.is_empty(), "nobody fails these calls: {missed:#?}");
+        assert!(calls > 60, "{calls} calls: do they look different now?");
+        let needless: Vec<_> = (0..ELSEWHERE.len()).filter(|at| !excuses.contains(at)).collect();
+        assert!(needless.is_empty(), "reached or gone: {needless:?} of the table");
+    }
+
+    /// Gives every line of production code below `folder`, with its place.
+    fn look_through(root: &Path, folder: &Path, take: &mut dyn FnMut(&str, &str)) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            if path.is_dir() {
+                if name != "storage/io" && !name.ends_with("tests") {
+                    look_through(root, &path, take);
+                }
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            let tests = ["tests.rs", "testing.rs"].iter().any(|end| name.ends_with(end));
+            let production = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+            for (line, number) in production.lines().zip(1_u32..).filter(|_| !tests) {
+                if !line.trim_start().starts_with("//") {
+                    take(&format!("{name}:{number}"), line.trim());
+                }
+            }
+        }
+    }
 }

@@ -32,10 +32,10 @@ impl Trial for Blocks {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let store = Store::get();
         let mut rng = unit.rng();
         let mut tally = Tally::default();
         for _ in 0..CASES {
+            let store = &Store::all()[below(&mut rng, 2)];
             let mut files = store.files.clone();
             let names: Vec<String> = files.keys().cloned().collect();
             // Most of the time the data file, which has most to tell apart.
@@ -64,7 +64,13 @@ impl Trial for Blocks {
 fn damage(bytes: &mut [u8], stale: &[u8], is_data: bool, rng: &mut Rng) -> &'static str {
     let blocks = bytes.len() / BLOCK;
     let range = |block: usize| block * BLOCK..(block + 1) * BLOCK;
-    let (one, other) = (below(rng, blocks), below(rng, blocks));
+    let one = below(rng, blocks);
+    // Neighbours are of one structure, and were written together: only their places differ.
+    let other = match rng.below(4) {
+        0 | 1 => (one + 1).min(blocks - 1),
+        2 => (one + 2).min(blocks - 1),
+        _ => below(rng, blocks),
+    };
     let sector = below(rng, bytes.len() / SECTOR) * SECTOR;
     match rng.below(7) {
         0 => {

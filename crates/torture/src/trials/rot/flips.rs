@@ -1,4 +1,4 @@
-//! Every byte of a small store, flipped one by one.
+//! Every byte of two small stores, flipped one by one.
 
 use super::store::{BLOCK, DATA, Damage, Outcome, Store};
 use crate::trial::{Tally, Target, Trial, Unit};
@@ -17,7 +17,7 @@ impl Trial for Flips {
     }
 
     fn short_units(&self) -> u64 {
-        8
+        5
     }
 
     fn targets(&self) -> &'static [Target] {
@@ -25,11 +25,13 @@ impl Trial for Flips {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let store = Store::get();
-        let blocks = store.blocks();
+        let stores = Store::all().iter();
+        let blocks: Vec<(&Store, &str, usize)> = stores
+            .flat_map(|store| store.blocks().into_iter().map(move |(file, at)| (store, file, at)))
+            .collect();
         // Neighbouring units are far from each other, and every block comes before a second bit.
         let number = usize::try_from(unit.number).unwrap();
-        let (file, block) = blocks[(number * 37) % blocks.len()];
+        let (store, file, block) = blocks[(number * 37) % blocks.len()];
         let bit = (number / blocks.len()) % 8;
         let damage = Damage { file: file.to_owned(), blocks: vec![block] };
         let bytes = store.files[file].len().min((block + 1) * BLOCK) - block * BLOCK;

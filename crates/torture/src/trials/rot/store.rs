@@ -7,7 +7,7 @@
 //!   is what the store held; after damage to the log, what it held after any number of commits that
 //!   is not less than what was synced. If the damage took along all blocks that bear witness of
 //!   what was synced, the log looks like one that ends there: then not less than the last
-//!   checkpoint;
+//!   checkpoint. Of a store that was closed the superblock says it: nothing may be missing;
 //! - that `verify` finds such blocks, or nothing if every answer is right: then nothing refers to
 //!   what is damaged.
 
@@ -41,8 +41,9 @@ pub struct Store {
     states: Vec<State>,
     /// Which of them was synced.
     synced: usize,
-    /// The blocks of the log that were written since, with what was synced in their headers.
-    witnesses: Vec<(String, usize)>,
+    /// The blocks of the log that were written since, with what was synced in their headers. None
+    /// of a store that was closed: the superblock bears witness.
+    witnesses: Option<Vec<(String, usize)>>,
 }
 
 /// What became of damage.
@@ -106,13 +107,13 @@ fn options() -> KeyspaceOptions {
 }
 
 impl Store {
-    /// The store; made once.
-    pub fn get() -> &'static Store {
-        static STORE: OnceLock<Store> = OnceLock::new();
-        STORE.get_or_init(|| Self::make().unwrap())
+    /// Two stores, made once: one whose process died, and one that was closed.
+    pub fn all() -> &'static [Store; 2] {
+        static STORES: OnceLock<[Store; 2]> = OnceLock::new();
+        STORES.get_or_init(|| [false, true].map(|is_closed| Self::make(is_closed).unwrap()))
     }
 
-    fn make() -> Result<Store> {
+    fn make(is_closed: bool) -> Result<Store> {
         let directory = MemoryDirectory::new();
         let database = open(&directory)?;
         for name in KEYSPACES {
@@ -146,20 +147,26 @@ impl Store {
             change(&database, &mut state, "left", number, Durability::Process)?;
             states.push(state.clone());
         }
+        if is_closed {
+            let synced = states.len() - 1;
+            database.close()?;
+            let files = directory.to_files();
+            return Ok(Store { files, stale, states, synced, witnesses: None });
+        }
         let files = directory.to_files();
         // The block of the synced commit is finished later and says nothing of it.
         let finished = changed_log_blocks(&before, &at_sync);
         let mut witnesses = changed_log_blocks(&at_sync, &files);
         witnesses.retain(|block| !finished.contains(block));
         assert!(!witnesses.is_empty(), "nothing bears witness");
-        Ok(Store { files, stale, states, synced, witnesses })
+        Ok(Store { files, stale, states, synced, witnesses: Some(witnesses) })
     }
 
     /// Whether the damage is to all blocks that say what was synced.
     fn takes_witnesses(&self, damage: &Damage) -> bool {
         let takes =
             |(file, block): &(String, usize)| *file == damage.file && damage.blocks.contains(block);
-        self.witnesses.iter().all(takes)
+        self.witnesses.as_ref().is_some_and(|witnesses| witnesses.iter().all(takes))
     }
 
     /// Every block of every file, in order.
