@@ -77,7 +77,8 @@ pub trait Engine: Send + Sync {
 pub struct LevelOptions {
     /// The ratio between the sizes of the last two levels: `T`.
     pub size_ratio: u32,
-    /// By how much the ratios of levels above are larger, level by level, in percent: 100 times `c`.
+    /// By how much the ratios of levels above are larger, level by level, in percent: 100 times
+    /// `c`.
     pub scaling_percent: u32,
     /// Levels are a part of what the last one really holds.
     pub relative: bool,

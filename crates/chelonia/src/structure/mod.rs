@@ -1,8 +1,8 @@
 //! Nodes: the units of an engine's structure, on disk always, in memory sometimes.
 //!
-//! What an engine knows of its runs or pages is cut into nodes. A node is written once, as a sequence
-//! of bytes over the payloads of consecutive blocks of kind `Engine` in one extent; the rest of the
-//! last payload is zero.
+//! What an engine knows of its runs or pages is cut into nodes. A node is written once, as a
+//! sequence of bytes over the payloads of consecutive blocks of kind `Engine` in one extent; the
+//! rest of the last payload is zero.
 //!
 //! ```text
 //! block    0  checksum, kind (see `storage/block.rs`); bytes 9 to 15 are zero

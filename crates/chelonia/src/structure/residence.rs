@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Readers look at a resident node under an epoch guard, without a lock or a count; a dropped node
-//! is freed when no guard of that time is left. An absorb, which takes long, keeps an `Arc` instead.
+//! is freed when no guard of that time is left. An absorb, which takes long, keeps an `Arc`
+//! instead.
 //!
 //! Invariants:
 //! 1. A slot's node never changes: what is loaded again is the same.

@@ -6,7 +6,7 @@
 //! How the threads take turns does not follow from the unit: a failure may need several tries.
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::below;
+use crate::trials::support::{below, engine_of};
 use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Rng, Survivors};
 use chelonia::{Database, Durability, Keyspace, KeyspaceOptions};
 use std::collections::BTreeMap;
@@ -41,6 +41,7 @@ fn open(directory: Arc<dyn Directory>, stepped: bool) -> Database {
 
 fn keyspace(database: &Database, thread: u64) -> Keyspace {
     let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
+    let options = options.engine(engine_of(thread));
     database.keyspace(&format!("thread {thread}"), options).unwrap()
 }
 

@@ -11,6 +11,7 @@
 //! began. How threads take turns does not follow from the unit.
 
 use crate::trial::{Tally, Target, Trial, Unit};
+use crate::trials::support::engine_of;
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
 use chelonia::{Database, FilterKind, Key, Keyspace, KeyspaceOptions, Result, Snapshot, Value};
 use std::collections::BTreeMap;
@@ -61,6 +62,7 @@ impl Shared {
         let keyspace = |name: &str| {
             let filter = if name == "left" { FilterKind::Bloom } else { FilterKind::Quotient };
             let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4).filter(filter);
+            let options = options.engine(engine_of(u64::from(name == "right")));
             let keyspace = database.keyspace(name, options).unwrap();
             keyspace.set_checkpoint_distance(3_000).unwrap();
             keyspace

@@ -1,10 +1,17 @@
 //! What several trials need: models, tiny databases, verbs.
 
+use chelonia::EngineKind;
 use chelonia::internals::Rng;
 use std::collections::BTreeMap;
 
 /// What a keyspace should hold.
 pub type ModelSpace = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The engine of keyspace number `number`: every trial has them all, side by side.
+pub fn engine_of(number: u64) -> EngineKind {
+    let all = EngineKind::ALL;
+    all[usize::try_from(number % all.len() as u64).unwrap()]
+}
 
 /// A number below `bound`, as an index.
 pub fn below(rng: &mut Rng, bound: usize) -> usize {

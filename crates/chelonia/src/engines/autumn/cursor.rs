@@ -1,11 +1,11 @@
 //! Range reads: a merge of one cursor for each sequence.
 //!
-//! A sequence's cursor stands in one table at a time and opens the next one when it comes to it. The
-//! cursors start together: what is not cached of the first blocks is read at one time.
+//! A sequence's cursor stands in one table at a time and opens the next one when it comes to it.
+//! The cursors start together: what is not cached of the first blocks is read at one time.
 //! Tombstones hide what is older and are dropped.
 //!
-//! A cursor holds its version, so that nothing it reads is reused meanwhile. It belongs to one user,
-//! on any thread.
+//! A cursor holds its version, so that nothing it reads is reused meanwhile. It belongs to one
+//! user, on any thread.
 
 use super::AutumnVersion;
 use super::table::{Node, Sequence, Table};
@@ -102,8 +102,8 @@ struct SequenceCursor {
 }
 
 impl SequenceCursor {
-    /// Goes to the first table, in its direction, that may have keys of the range; false if there is
-    /// none.
+    /// Goes to the first table, in its direction, that may have keys of the range; false if there
+    /// is none.
     fn find_first(&mut self) -> Result<bool> {
         let bound = match self.direction {
             Direction::Ascending => &self.range.lower,

@@ -1,9 +1,9 @@
 //! What merges cannot read, and do without.
 //!
-//! A merge that meets a block that cannot be read gives back what it wrote, and the table is *stuck*:
-//! it stays where it is, and so does what meets it in the level above. Everything else goes
-//! down as before. In level 0 the keys that sink go from the left to the right, and past a stuck table
-//! only where no other table goes through.
+//! A merge that meets a block that cannot be read gives back what it wrote, and the table is
+//! *stuck*: it stays where it is, and so does what meets it in the level above. Everything else
+//! goes down as before. In level 0 the keys that sink go from the left to the right, and past a
+//! stuck table only where no other table goes through.
 //!
 //! What is known is not stored: after an open the first merge that comes there tries again.
 

@@ -4,11 +4,13 @@
 //!
 //! | module | what it is |
 //! | --- | --- |
+//! | `options` | its measures |
 //! | `garnering` | the policy: capacities, levels, filter bits |
 //! | `table` | tables, nodes and sequences in memory |
-//! | `codec` | their bytes; the root blob |
-//! | `plan` | what goes down next |
-//! | `unit` | a unit of merging |
+//! | `codec` | their bytes; the directory; the root blob |
+//! | `young` | absorbing: memtables become sequences of level 0 |
+//! | `plan` `choose` | what is to be done next; which tables go down |
+//! | `merging` `unit` | one step of it; a unit of merging |
 //! | `output` | what was written, and what is no longer referred to |
 //! | `damage` | what merges cannot read, and do without |
 //! | `lookup` `cursor` | reads |
@@ -30,12 +32,10 @@
 use self::codec::{Directory, RootBlob, YOUNG_MAX};
 use self::counters::Counters;
 use self::damage::Damage;
-use self::garnering::{Garnering, Sizing};
-use self::output::{Change, Output};
-use self::plan::{Down, Measure, Sizes, Step, YOUNG_TRIGGER};
-use self::table::{Residence, Sequence, Table};
-use self::unit::{Goal, Merged, Unit};
-use super::EngineOptions;
+pub use self::options::AutumnOptions;
+use self::output::Output;
+use self::plan::{Sizes, Step};
+use self::table::{Residence, Sequence};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
@@ -43,17 +43,16 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
-use crate::base::workers::Workers;
 use crate::engine::{
     Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Salvaged, Version, Work,
 };
-use crate::merge::UpdatesStream;
-use crate::run::{OpenRuns, RunOptions, weight};
+use crate::run::OpenRuns;
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::BTreeMap;
 
+mod choose;
 mod codec;
 mod counters;
 mod cursor;
@@ -61,86 +60,21 @@ mod damage;
 mod describe;
 mod garnering;
 mod lookup;
+mod merging;
+mod options;
 mod output;
 mod plan;
 mod salvage;
 mod table;
 mod unit;
 mod verify;
+mod young;
 
 #[cfg(test)]
 mod tests;
 
-/// Tables that follow the checkpoint distance are at least and at most this large.
-const TABLE_AUTO_MIN: u64 = 256 << 10;
-const TABLE_AUTO_MAX: u64 = 2 << 20;
-
-/// So many tables come with one absorb, if they follow the checkpoint distance.
-const TABLES_PER_ABSORB: u64 = 32;
-
-/// A job of a unit merges about so many tables, and no more bytes than this.
-const JOB_TABLES: u64 = 16;
-const JOB_BYTES_MAX: u64 = 32 << 20;
-
-/// All workers together build tables of at most this part of the budget: one that is being built
-/// takes several times its weight.
-const TABLES_PART: u64 = 16;
-
 /// One get of so many asks for level 0 to be merged when nothing is written.
 const READS_SAMPLED: u64 = 64;
-
-/// The measures of a tree.
-#[derive(Clone, Copy, Debug)]
-pub struct AutumnOptions {
-    /// About the most bytes of a table; 0 lets it follow the checkpoint distance.
-    pub table_bytes: u64,
-    /// Bytes of updates that come with one absorb, about.
-    pub checkpoint_distance: u64,
-    /// The shape of the levels.
-    pub levels: LevelOptions,
-    /// How new runs are made; the bits per key are those of all filters together.
-    pub run: RunOptions,
-}
-
-impl AutumnOptions {
-    /// The measures for the options of a keyspace.
-    #[must_use]
-    pub fn new(options: &EngineOptions) -> Self {
-        Self {
-            table_bytes: options.leaf_bytes,
-            checkpoint_distance: options.checkpoint_distance,
-            levels: options.levels,
-            run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
-        }
-    }
-
-    fn policy(&self) -> Garnering {
-        let base = self.checkpoint_distance.saturating_mul(YOUNG_TRIGGER as u64);
-        let sizing = if self.levels.relative { Sizing::Relative } else { Sizing::Absolute };
-        Garnering::new(self.levels.size_ratio, self.levels.scaling_percent, base, sizing)
-    }
-
-    fn table_bytes(&self) -> u64 {
-        let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
-        match self.table_bytes {
-            0 => power(self.checkpoint_distance / TABLES_PER_ABSORB)
-                .clamp(TABLE_AUTO_MIN, TABLE_AUTO_MAX),
-            bytes => bytes,
-        }
-    }
-
-    /// The size of the tables of level `level` (0: level 0) of `levels`: a table there meets about
-    /// as many below as the ratio of the two levels says, and they must fit a job.
-    fn table_bytes_of(&self, level: usize, levels: usize) -> u64 {
-        let usual = self.table_bytes();
-        if level == 0 || level >= levels {
-            return usual;
-        }
-        let policy = self.policy();
-        let ratio = policy.capacity(level + 1, levels) / policy.capacity(level, levels).max(1);
-        usual.min((JOB_BYTES_MAX / (1 + ratio)).max(TABLE_AUTO_MIN))
-    }
-}
 
 /// What an engine and its versions share.
 struct Shared {
@@ -297,84 +231,6 @@ impl Autumn {
         self.wants.store(wants, Ordering::Relaxed);
     }
 
-    /// How many of `workers` may build tables at one time.
-    fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
-        let part = self.shared.residence.storage().budget().limit() / TABLES_PART;
-        let count = part / table_bytes.clamp(TABLE_AUTO_MIN, TABLE_AUTO_MAX);
-        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
-    }
-
-    /// Bits per key of the filters of a table in a sequence of so many entries; it takes the place of
-    /// the sequence `place` (level 0 first, newest first), or comes before all.
-    fn filter_bits(&self, version: &AutumnVersion, place: Option<usize>, entries: u64) -> u32 {
-        let options = self.options();
-        if !options.levels.filters_by_level || options.run.bits_per_key == 0 {
-            return options.run.bits_per_key;
-        }
-        let sequences = version.young.iter().chain(&version.levels);
-        let mut all: Vec<u64> = sequences.map(|sequence| sequence.totals().entries).collect();
-        let place = match place.filter(|place| *place < all.len()) {
-            Some(place) => {
-                all[place] = all[place].max(entries);
-                place
-            }
-            None => {
-                all.insert(0, entries);
-                0
-            }
-        };
-        Garnering::filter_bits(options.run.bits_per_key, &all)[place]
-    }
-
-    /// Writes the updates as a sequence of level 0.
-    fn write_young(
-        &self,
-        version: &AutumnVersion,
-        updates: &dyn SortedUpdates,
-        work: &Work<'_>,
-        output: &Output<'_>,
-    ) -> Result<Sequence> {
-        let count = updates.len();
-        let weight_of = |from: usize, to: usize| {
-            let bytes = updates.bytes_before(to) - updates.bytes_before(from);
-            weight((to - from) as u64, bytes)
-        };
-        let table_bytes = self.options().table_bytes();
-        let total = weight_of(0, count);
-        let tables = total.div_ceil(table_bytes).max(1);
-        let bits = self.filter_bits(version, None, count as u64);
-        // Ranks at which tables of like weight begin.
-        let mut begins = vec![0];
-        for table in 1..tables {
-            let target = total / tables * table;
-            let rank = partition_point(count, |rank| weight_of(0, rank) < target);
-            if begins.last().is_some_and(|last| rank > *last) && rank < count {
-                begins.push(rank);
-            }
-        }
-        begins.push(count);
-        let written: Vec<Mutex<Option<Table>>> =
-            begins.windows(2).map(|_| Mutex::default()).collect();
-        let workers = self.room(*work.workers, table_bytes);
-        workers.run(written.len(), &|index| {
-            let ranks = begins[index]..begins[index + 1];
-            let mut stream = UpdatesStream::new(updates, vec![ranks], work.progress);
-            let mut writer = output.writer(bits);
-            while let Some(key) = stream.key() {
-                writer.add(key, stream.update())?;
-                stream.advance()?;
-            }
-            *written[index].lock() = Some(writer.finish(None)?);
-            output.give_back(writer);
-            let large = stream.finish();
-            output.gain(large.iter().map(OwnedExtent::from));
-            Ok(())
-        })?;
-        let tables: Option<Vec<Table>> = written.into_iter().map(Mutex::into_inner).collect();
-        let tables = tables.ok_or_else(|| Error::internal("a table was not written"))?;
-        output.write_sequence(tables)
-    }
-
     /// Writes the directory of the version that `next` describes, and makes it the newest one.
     fn publish(&self, version: &AutumnVersion, next: Next, output: Output<'_>) -> Result<Absorbed> {
         let directory = match output.write_directory(version.directory, &next) {
@@ -397,188 +253,6 @@ impl Autumn {
         *self.newest.write() = Arc::clone(&next);
         Ok(Absorbed { version: next, gained, lost })
     }
-
-    /// Does `step`; `None` if nothing of it can be done.
-    fn take(
-        &self,
-        step: &Step,
-        version: &AutumnVersion,
-        writer: &mut Writer,
-        workers: Workers,
-    ) -> Result<Option<Absorbed>> {
-        let counters = &self.shared.counters;
-        let output = Output::new(&self.shared.residence, counters, self.options().run);
-        let mut next = Next::of(version);
-        match step {
-            Step::Sink => {
-                next.sinking = next.young.len();
-                Counters::add(&counters.sinkings, 1);
-            }
-            Step::AddLevel(place) => {
-                next.levels.insert(*place, Arc::default());
-                writer.from.clear();
-                Counters::add(&counters.levels_added, 1);
-            }
-            Step::RemoveLevel(place) => {
-                next.levels.remove(*place);
-                writer.from.clear();
-                Counters::add(&counters.levels_removed, 1);
-            }
-            Step::Down(level) => {
-                let workers = self.room(workers, self.options().table_bytes());
-                let done = match self.down(*level, version, writer, &mut next, &output, workers) {
-                    Ok(done) => done,
-                    Err(error) => {
-                        // The first error tells more than one of giving back would.
-                        let _ = output.roll_back();
-                        return Err(error);
-                    }
-                };
-                if !done {
-                    writer.stuck.push(*level);
-                    return Ok(None);
-                }
-            }
-        }
-        next.settle();
-        self.publish(version, next, output).map(Some)
-    }
-
-    /// Lets something go down from `level`; false if nothing can.
-    fn down(
-        &self,
-        level: usize,
-        version: &AutumnVersion,
-        writer: &mut Writer,
-        next: &mut Next,
-        output: &Output<'_>,
-        workers: Workers,
-    ) -> Result<bool> {
-        let (residence, options) = (&self.shared.residence, self.options());
-        let job = JOB_BYTES_MAX.min(JOB_TABLES * options.table_bytes());
-        let jobs = workers.threads();
-        let measure = Measure { unit_bytes: job * jobs as u64, jobs };
-        let goal = self.goal(version, level);
-        let down = if level == 0 {
-            plan::from_young(version, residence, measure, goal, &writer.damage)?
-        } else {
-            let from = writer.from.entry(level).or_insert_with(|| Arc::from(&b""[..]));
-            plan::from_level(version, residence, level, from, measure, goal, &writer.damage)?
-        };
-        match down {
-            Down::Stuck => Ok(false),
-            Down::Moves(moves) => {
-                self.move_tables(level, moves, version, next, output)?;
-                Ok(true)
-            }
-            Down::Unit(unit) => {
-                let merged = unit.run(output, &self.shared.counters, &workers);
-                let merged = merged.inspect_err(|error| {
-                    let stuck = writer.damage.learn(&unit, error);
-                    Counters::add(&self.shared.counters.tables_stuck, stuck);
-                })?;
-                self.replace(level, &unit, merged, next, output)?;
-                writer.damage.forget(unit.upper.iter().flatten().chain(&unit.lower));
-                let counters = &self.shared.counters;
-                let units = if level == 0 { &counters.young_units } else { &counters.level_units };
-                Counters::add(units, 1);
-                Ok(true)
-            }
-        }
-    }
-
-    /// How tables that come down from `level` are written.
-    fn goal(&self, version: &AutumnVersion, level: usize) -> Goal {
-        let levels = version.levels.len();
-        let below = version.levels.get(level);
-        let coming = match level {
-            0 => version.young.iter().map(|sequence| sequence.totals().entries).sum(),
-            level => version.levels[level - 1].totals().entries,
-        };
-        let entries = below.map_or(0, |below| below.totals().entries).max(coming);
-        let place = version.young.len() + level;
-        Goal {
-            table_bytes: self.options().table_bytes_of(level + 1, levels),
-            bits_per_key: self.filter_bits(version, Some(place), entries),
-            bottom: version.levels[level + 1..].iter().all(|below| below.is_empty()),
-        }
-    }
-
-    /// Moves tables from `level` to the one below as they are.
-    fn move_tables(
-        &self,
-        level: usize,
-        moves: Vec<(usize, Table)>,
-        version: &AutumnVersion,
-        next: &mut Next,
-        output: &Output<'_>,
-    ) -> Result<()> {
-        let count = moves.len() as u64;
-        let mut removed: BTreeMap<usize, Vec<Table>> = BTreeMap::new();
-        let mut added = Vec::with_capacity(moves.len());
-        for (sequence, table) in moves {
-            added.push(table.clone());
-            removed.entry(sequence).or_default().push(table);
-        }
-        for (sequence, removed) in removed {
-            let place = match level {
-                0 => &mut next.young[sequence],
-                level => &mut next.levels[level - 1],
-            };
-            let change = Change { removed, added: Vec::new() };
-            *place = Arc::new(output.change(place, change)?);
-        }
-        let change = Change { removed: Vec::new(), added };
-        next.levels[level] = Arc::new(output.change(&version.levels[level], change)?);
-        Counters::add(&self.shared.counters.tables_moved, count);
-        Ok(())
-    }
-
-    /// Puts what a unit made in the place of what it merged.
-    fn replace(
-        &self,
-        level: usize,
-        unit: &Unit,
-        mut merged: Merged,
-        next: &mut Next,
-        output: &Output<'_>,
-    ) -> Result<()> {
-        let mut gone: Vec<OwnedExtent> = unit.lower.iter().map(Table::owned).collect();
-        let first = next.young.len() - next.sinking;
-        for (place, upper) in unit.upper.iter().enumerate() {
-            let mut change = Change { removed: upper.clone(), added: Vec::new() };
-            for table in upper {
-                match merged.left.remove(&table.run.reference().extent.start) {
-                    Some(left) => change.added.push(left),
-                    None => gone.push(table.owned()),
-                }
-            }
-            let sequence = match level {
-                0 => &mut next.young[first + place],
-                level => &mut next.levels[level - 1],
-            };
-            *sequence = Arc::new(output.change(sequence, change)?);
-        }
-        let below = &mut next.levels[level];
-        let change = Change { removed: unit.lower.clone(), added: merged.tables };
-        *below = Arc::new(output.change(below, change)?);
-        output.lose(gone);
-        Ok(())
-    }
-}
-
-/// The least number up to `count` of which `before` is not true.
-fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
-    let (mut low, mut high) = (0, count);
-    while low < high {
-        let middle = low.midpoint(high);
-        if before(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 impl Engine for Autumn {

@@ -1,8 +1,8 @@
 //! What can be read of a damaged tree.
 //!
-//! From the lowest level up to the newest sequence: whoever does it all in this order has the newest
-//! of everything in the end. A node that cannot be read takes its range with it, to where the next
-//! one begins.
+//! From the lowest level up to the newest sequence: whoever does it all in this order has the
+//! newest of everything in the end. A node that cannot be read takes its range with it, to where
+//! the next one begins.
 
 use super::AutumnVersion;
 use super::table::{Sequence, Table};

@@ -1,7 +1,8 @@
 //! Tables in memory, and the nodes that list them.
 //!
 //! ```text
-//!   sequence   [ node | node | node ]        what is known without reading a node: where it begins,
+//!   sequence   [ node | node | node ]        what is known without reading a node: where it
+//! begins,
 //!                 |                          how much is in it
 //!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in the order of keys
 //!                          |

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! All entries of upper tables within the unit's range go down. Upper tables that end within it are
-//! gone then; those that go on behind it (`b`, `d`; only of level 0) keep what is behind. Lower tables
-//! are always merged whole, so no cut between jobs goes through one.
+//! gone then; those that go on behind it (`b`, `d`; only of level 0) keep what is behind. Lower
+//! tables are always merged whole, so no cut between jobs goes through one.
 //!
-//! Large values: those of merged entries that are not written again are lost. A table that is merged
-//! whole has a list of them; of others the merge notes what it meets.
+//! Large values: those of merged entries that are not written again are lost. A table that is
+//! merged whole has a list of them; of others the merge notes what it meets.
 
 use super::counters::Counters;
 use super::output::{Output, TableWriter};

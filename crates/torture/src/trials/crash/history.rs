@@ -17,7 +17,7 @@
 //! distance is not part of a state, for it is durable with the next checkpoint: it is one of the
 //! values that were set since the last checkpoint that returned, or the last one before it.
 
-use crate::trials::support::ModelSpace;
+use crate::trials::support::{ModelSpace, engine_of};
 use chelonia::internals::{CrashDirectory, Directory, Journal, Rng, tick};
 use chelonia::{
     Batch, Database, DatabaseBuilder, Durability, FilterKind, KeyspaceOptions, Result, Snapshot,
@@ -52,7 +52,8 @@ pub fn options_of(made: u32) -> KeyspaceOptions {
     let kind = if made.is_multiple_of(2) { FilterKind::Bloom } else { FilterKind::Quotient };
     let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
     let options = KeyspaceOptions::new().leaf_bytes(leaf_bytes).pivots_max(4);
-    options.filter(kind).filter_bits_per_key(4 + made % MAKES)
+    let engine = engine_of(u64::from(made / 2));
+    options.engine(engine).filter(kind).filter_bits_per_key(4 + made % MAKES)
 }
 
 /// A write share so small that recovery has to drain what it replays.

@@ -2,8 +2,8 @@
 
 use chelonia::internals::{FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
 use chelonia::{
-    Database, DatabaseBuilder, Durability, Error, ErrorKind, Keyspace, KeyspaceOptions, Result,
-    Salvage,
+    Batch, Database, DatabaseBuilder, Durability, EngineKind, Error, ErrorKind, Keyspace,
+    KeyspaceOptions, Result, Salvage,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -49,9 +49,22 @@ fn unfinished() -> BTreeMap<String, Vec<u8>> {
     FILES.get_or_init(make).clone()
 }
 
-fn keyspace(database: &Database) -> Result<Keyspace> {
-    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
-    database.keyspace("k", options.checkpoint_distance(2_000))
+/// A keyspace of each engine; all are written the same.
+fn keyspaces(database: &Database) -> Result<Vec<Keyspace>> {
+    let keyspace = |engine: EngineKind| {
+        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10).pivots_max(4);
+        database.keyspace(engine.name(), options.checkpoint_distance(2_000))
+    };
+    EngineKind::ALL.into_iter().map(keyspace).collect()
+}
+
+/// Writes to all of them, all or nothing.
+fn commit(database: &Database, change: impl Fn(&mut Batch, &Keyspace)) -> Result<()> {
+    let mut batch = database.batch();
+    for keyspace in keyspaces(database)? {
+        change(&mut batch, &keyspace);
+    }
+    batch.commit_with(Durability::Sync)
 }
 
 fn value(number: u64) -> Vec<u8> {
@@ -74,9 +87,12 @@ pub fn write(database: &Database, commits: u64, progress: &mut Progress) {
 }
 
 fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<()> {
-    let keyspace = keyspace(database)?;
+    let keyspaces = keyspaces(database)?;
     for number in *acknowledged..*acknowledged + commits {
-        keyspace.insert_with(number.to_be_bytes(), value(number), Durability::Sync)?;
+        commit(database, |batch, keyspace| {
+            batch.insert(keyspace, number.to_be_bytes(), value(number));
+        })?;
+        let keyspace = &keyspaces[usize::try_from(number).unwrap_or(0) % keyspaces.len()];
         *acknowledged = number + 1;
         match number % 40 {
             3 => keyspace.insert_with("huge", vec![3; HUGE_BYTES], Durability::Sync)?,
@@ -85,7 +101,7 @@ fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<
             33 => keyspace.insert_with("wide", vec![1; 30_000], Durability::Sync)?,
             13 => {
                 let snapshot = database.snapshot();
-                for entry in snapshot.iter(&keyspace).take(30) {
+                for entry in snapshot.iter(keyspace).take(30) {
                     entry?;
                 }
             }
@@ -168,8 +184,10 @@ pub fn run(
 fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
     let files = left.to_files();
     let reader = builder(left, plan)?.read_only(true).open()?;
-    for entry in keyspace(&reader)?.iter() {
-        entry?;
+    for keyspace in keyspaces(&reader)? {
+        for entry in keyspace.iter() {
+            entry?;
+        }
     }
     let told = reader.stats().disk.log_file_bytes;
     assert!(plan.failures() > 0 || told > 0, "the log has no length");
@@ -213,10 +231,11 @@ pub fn check(
     let mut after = Progress { acknowledged: progress.acknowledged, error: None };
     write(&database, 20, &mut after);
     assert!(after.error.is_none(), "{what}: after a reopen: {:?}", after.error);
-    let keyspace = keyspace(&database).unwrap();
-    for number in 0..after.acknowledged {
-        let found = keyspace.get(number.to_be_bytes()).unwrap();
-        assert!(found.is_some_and(|found| found == value(number)), "{what}: {number} is gone");
+    for keyspace in keyspaces(&database).unwrap() {
+        for number in 0..after.acknowledged {
+            let found = keyspace.get(number.to_be_bytes()).unwrap();
+            assert!(found.is_some_and(|found| found == value(number)), "{what}: {number} is gone");
+        }
     }
     assert!(database.verify().unwrap().is_clean(), "{what}");
     database.checkpoint().unwrap();
@@ -225,16 +244,19 @@ pub fn check(
 
 /// The database that met the failure, when nothing fails any more.
 fn check_alive(database: &Database, progress: &Progress, what: &str) {
-    let Ok(keyspace) = keyspace(database) else { return };
-    for number in 0..progress.acknowledged {
-        match keyspace.get(number.to_be_bytes()) {
-            Ok(found) => {
-                let is = found.is_some_and(|found| found == value(number));
-                assert!(is, "{what}: {number} is gone while it is open");
+    let Ok(keyspaces) = keyspaces(database) else { return };
+    for keyspace in &keyspaces {
+        for number in 0..progress.acknowledged {
+            match keyspace.get(number.to_be_bytes()) {
+                Ok(found) => {
+                    let is = found.is_some_and(|found| found == value(number));
+                    assert!(is, "{what}: {number} is gone while it is open");
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Stopped, "{what}: {error}"),
             }
-            Err(error) => assert_eq!(error.kind(), ErrorKind::Stopped, "{what}: {error}"),
         }
     }
+    let keyspace = &keyspaces[0];
     let again =
         keyspace.insert_with("again", "x", Durability::Sync).map(|()| keyspace.remove("again"));
     match progress.error.as_ref().map(Error::kind) {

@@ -6,7 +6,7 @@
 
 use super::mutate::mutate;
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::below;
+use crate::trials::support::{below, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory, Rng, lies, tick};
 use chelonia::{Database, Error, KeyspaceOptions, Result, Salvage};
 use std::collections::BTreeMap;
@@ -54,9 +54,10 @@ impl Sample {
     fn make() -> Result<Self> {
         let directory = MemoryDirectory::new();
         let database = open(&directory)?;
-        let options = || KeyspaceOptions::new().leaf_bytes(8 << 10).pivots_max(4);
-        for name in ["one", "two"] {
-            database.keyspace(name, options())?.set_checkpoint_distance(3_000)?;
+        let options = KeyspaceOptions::new;
+        for (number, name) in (0..).zip(["one", "two"]) {
+            let tiny = options().leaf_bytes(8 << 10).pivots_max(4).engine(engine_of(number));
+            database.keyspace(name, tiny)?.set_checkpoint_distance(3_000)?;
         }
         let write = |numbers: std::ops::Range<u64>| -> Result<()> {
             for number in numbers {

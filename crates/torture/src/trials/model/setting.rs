@@ -1,5 +1,6 @@
 //! Sets of options under which the same history must give the same answers.
 
+use crate::trials::support::engine_of;
 use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{Database, Durability, FilterKind, KeyspaceOptions, Result};
@@ -16,6 +17,8 @@ pub struct Setting {
     /// Of the first keyspace; the second has the other kind.
     filter: FilterKind,
     filter_bits: u32,
+    /// The number of the engine of the first keyspace; the second has the next one.
+    engine: u64,
     /// Bytes of updates that a memtable takes before it is drained.
     pub distance: u64,
     log_segment_bytes: u64,
@@ -34,6 +37,7 @@ const TINY: Setting = Setting {
     pivots_max: 4,
     filter: FilterKind::Bloom,
     filter_bits: 16,
+    engine: 0,
     distance: 2_000,
     log_segment_bytes: 32 << 10,
     write_share: None,
@@ -42,8 +46,9 @@ const TINY: Setting = Setting {
 };
 
 /// All of them.
-pub const SETTINGS: [Setting; 10] = [
+pub const SETTINGS: [Setting; 11] = [
     TINY,
+    Setting { name: "engines the other way round", engine: 1, ..TINY },
     Setting { name: "a memtable of one entry", distance: 1, ..TINY },
     Setting {
         name: "quotient filters of few bits",
@@ -88,10 +93,12 @@ impl Setting {
             FilterKind::Bloom => FilterKind::Quotient,
             _ => FilterKind::Bloom,
         };
-        let filter = if name == KEYSPACES[0] { self.filter } else { other };
+        let is_first = name == KEYSPACES[0];
+        let filter = if is_first { self.filter } else { other };
+        let engine = engine_of(self.engine + u64::from(!is_first));
         let options =
             KeyspaceOptions::new().leaf_bytes(self.leaf_bytes).pivots_max(self.pivots_max);
-        options.filter(filter).filter_bits_per_key(self.filter_bits)
+        options.engine(engine).filter(filter).filter_bits_per_key(self.filter_bits)
     }
 
     /// Opens a database over `directory`.

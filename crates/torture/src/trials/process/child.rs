@@ -2,7 +2,7 @@
 //! was acknowledged. One kind writes number after number, so that a gap shows; another writes few
 //! keys over and over, with large values that come and go within a drain.
 
-use crate::trials::support::below;
+use crate::trials::support::{below, engine_of};
 use chelonia::internals::Rng;
 use chelonia::{Database, Durability, Keyspace, KeyspaceOptions};
 use clap::Args;
@@ -75,6 +75,7 @@ pub fn open(path: &Path) -> chelonia::Result<(Database, Vec<Keyspace>)> {
     let mut keyspaces = Vec::new();
     for thread in 0..THREADS {
         let options = KeyspaceOptions::new().leaf_bytes(16 << 10).checkpoint_distance(100_000);
+        let options = options.engine(engine_of(thread as u64));
         keyspaces.push(database.keyspace(&format!("thread {thread}"), options)?);
     }
     Ok((database, keyspaces))

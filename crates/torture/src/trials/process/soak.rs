@@ -11,9 +11,9 @@
 //! data file is no longer than twice what is alive in it; no block is lost.
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::below;
+use crate::trials::support::{below, engine_of};
 use chelonia::internals::{Rng, unreachable_blocks};
-use chelonia::{Database, Keyspace, KeyspaceOptions, Result, Snapshot};
+use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions, Result, Snapshot};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -153,15 +153,18 @@ struct Life {
     files: usize,
 }
 
-fn open(path: &Path) -> Result<(Database, Keyspace)> {
+/// Opens the database; its keyspace has the engine that it was made with.
+fn open(path: &Path, engine: Option<EngineKind>) -> Result<(Database, Keyspace)> {
     let database = Database::builder(path).memory(MEMORY).open()?;
-    let keyspace = database.keyspace("soak", KeyspaceOptions::new())?;
+    let options = KeyspaceOptions::new();
+    let options = engine.map_or(options.clone(), |engine| options.engine(engine));
+    let keyspace = database.keyspace("soak", options)?;
     Ok((database, keyspace))
 }
 
 impl Life {
     fn begin(path: &Path, seed: u64) -> Result<Self> {
-        let (database, keyspace) = open(path)?;
+        let (database, keyspace) = open(path, Some(engine_of(seed)))?;
         for key in 0..KEYS {
             keyspace.insert(key_of(key), value_of(key, 1).unwrap())?;
         }
@@ -194,7 +197,7 @@ impl Life {
         let peak = peak_resident_bytes();
         assert!(peak <= allowed, "{peak} bytes were resident, {allowed} are allowed");
         self.database.clone().close()?;
-        (self.database, self.keyspace) = open(&self.path)?;
+        (self.database, self.keyspace) = open(&self.path, None)?;
         self.compare()
     }
 

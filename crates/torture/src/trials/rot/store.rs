@@ -11,6 +11,7 @@
 //! - that `verify` finds such blocks, or nothing if every answer is right: then nothing refers to
 //!   what is damaged.
 
+use crate::trials::support::engine_of;
 use chelonia::internals::{Directory, MemoryDirectory, tick};
 use chelonia::{Database, Durability, Error, ErrorKind, KeyspaceOptions, Result};
 use std::collections::BTreeMap;
@@ -116,8 +117,9 @@ impl Store {
     fn make(is_closed: bool) -> Result<Store> {
         let directory = MemoryDirectory::new();
         let database = open(&directory)?;
-        for name in KEYSPACES {
-            database.keyspace(name, options().checkpoint_distance(3_000))?;
+        for (number, name) in (0..).zip(KEYSPACES) {
+            let engine = engine_of(number);
+            database.keyspace(name, options().engine(engine).checkpoint_distance(3_000))?;
         }
         let (mut state, mut stale) = (State::new(), Vec::new());
         for number in 0..900_u64 {

@@ -11,6 +11,7 @@
 //! Only the last commit may have begun and not returned: a commit that failed, whose outcome is not
 //! known until the next open, and after which none is accepted.
 
+use crate::trials::support::engine_of;
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, FaultDirectory, FaultPlan, Rng, Survivors,
 };
@@ -106,8 +107,8 @@ impl World {
             internals.log_segment_bytes = Some(16 << 10);
         });
         let database = builder.open()?;
-        for (name, distance) in KEYSPACES.into_iter().zip(self.distances) {
-            let options = options().checkpoint_distance(distance);
+        for (number, (name, distance)) in (0..).zip(KEYSPACES.into_iter().zip(self.distances)) {
+            let options = options().engine(engine_of(number)).checkpoint_distance(distance);
             database.keyspace(name, options)?;
         }
         Ok(database)

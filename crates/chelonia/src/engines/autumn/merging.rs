@@ -1,0 +1,213 @@
+//! Merging: one step of it, from what is to be done to what the next version is made of.
+
+use super::choose::{self, Down, Measure};
+use super::counters::Counters;
+use super::garnering::Garnering;
+use super::options::{JOB_BYTES_MAX, JOB_TABLES};
+use super::output::{Change, Output};
+use super::plan::Step;
+use super::table::Table;
+use super::unit::{Goal, Merged, Unit};
+use super::{Autumn, AutumnVersion, Next, Writer};
+use crate::base::error::Result;
+use crate::base::sync::Arc;
+use crate::base::workers::Workers;
+use crate::engine::{Absorbed, OwnedExtent};
+use std::collections::BTreeMap;
+
+impl Autumn {
+    /// Does `step`; `None` if nothing of it can be done.
+    pub(super) fn take(
+        &self,
+        step: &Step,
+        version: &AutumnVersion,
+        writer: &mut Writer,
+        workers: Workers,
+    ) -> Result<Option<Absorbed>> {
+        let counters = &self.shared.counters;
+        let output = Output::new(&self.shared.residence, counters, self.options().run);
+        let mut next = Next::of(version);
+        match step {
+            Step::Sink => {
+                next.sinking = next.young.len();
+                Counters::add(&counters.sinkings, 1);
+            }
+            Step::AddLevel(place) => {
+                next.levels.insert(*place, Arc::default());
+                writer.from.clear();
+                Counters::add(&counters.levels_added, 1);
+            }
+            Step::RemoveLevel(place) => {
+                next.levels.remove(*place);
+                writer.from.clear();
+                Counters::add(&counters.levels_removed, 1);
+            }
+            Step::Down(level) => {
+                let workers = self.room(workers, self.options().table_bytes());
+                let done = match self.down(*level, version, writer, &mut next, &output, workers) {
+                    Ok(done) => done,
+                    Err(error) => {
+                        // The first error tells more than one of giving back would.
+                        let _ = output.roll_back();
+                        return Err(error);
+                    }
+                };
+                if !done {
+                    writer.stuck.push(*level);
+                    return Ok(None);
+                }
+            }
+        }
+        next.settle();
+        self.publish(version, next, output).map(Some)
+    }
+
+    /// Lets something go down from `level`; false if nothing can.
+    fn down(
+        &self,
+        level: usize,
+        version: &AutumnVersion,
+        writer: &mut Writer,
+        next: &mut Next,
+        output: &Output<'_>,
+        workers: Workers,
+    ) -> Result<bool> {
+        let (residence, options) = (&self.shared.residence, self.options());
+        let job = JOB_BYTES_MAX.min(JOB_TABLES * options.table_bytes());
+        let jobs = workers.threads();
+        let measure = Measure { unit_bytes: job * jobs as u64, jobs };
+        let goal = self.goal(version, level);
+        let down = if level == 0 {
+            choose::from_young(version, residence, measure, goal, &writer.damage)?
+        } else {
+            let from = writer.from.entry(level).or_insert_with(|| Arc::from(&b""[..]));
+            choose::from_level(version, residence, level, from, measure, goal, &writer.damage)?
+        };
+        match down {
+            Down::Stuck => Ok(false),
+            Down::Moves(moves) => {
+                self.move_tables(level, moves, version, next, output)?;
+                Ok(true)
+            }
+            Down::Unit(unit) => {
+                let merged = unit.run(output, &self.shared.counters, &workers);
+                let merged = merged.inspect_err(|error| {
+                    let stuck = writer.damage.learn(&unit, error);
+                    Counters::add(&self.shared.counters.tables_stuck, stuck);
+                })?;
+                self.replace(level, &unit, merged, next, output)?;
+                writer.damage.forget(unit.upper.iter().flatten().chain(&unit.lower));
+                let counters = &self.shared.counters;
+                let units = if level == 0 { &counters.young_units } else { &counters.level_units };
+                Counters::add(units, 1);
+                Ok(true)
+            }
+        }
+    }
+
+    /// How tables that come down from `level` are written.
+    fn goal(&self, version: &AutumnVersion, level: usize) -> Goal {
+        let levels = version.levels.len();
+        let below = version.levels.get(level);
+        let coming = match level {
+            0 => version.young.iter().map(|sequence| sequence.totals().entries).sum(),
+            level => version.levels[level - 1].totals().entries,
+        };
+        let entries = below.map_or(0, |below| below.totals().entries).max(coming);
+        let place = version.young.len() + level;
+        Goal {
+            table_bytes: self.options().table_bytes_of(level + 1, levels),
+            bits_per_key: self.filter_bits(version, Some(place), entries),
+            bottom: version.levels[level + 1..].iter().all(|below| below.is_empty()),
+        }
+    }
+
+    /// Moves tables from `level` to the one below as they are.
+    fn move_tables(
+        &self,
+        level: usize,
+        moves: Vec<(usize, Table)>,
+        version: &AutumnVersion,
+        next: &mut Next,
+        output: &Output<'_>,
+    ) -> Result<()> {
+        let count = moves.len() as u64;
+        let mut removed: BTreeMap<usize, Vec<Table>> = BTreeMap::new();
+        let mut added = Vec::with_capacity(moves.len());
+        for (sequence, table) in moves {
+            added.push(table.clone());
+            removed.entry(sequence).or_default().push(table);
+        }
+        for (sequence, removed) in removed {
+            let place = match level {
+                0 => &mut next.young[sequence],
+                level => &mut next.levels[level - 1],
+            };
+            let change = Change { removed, added: Vec::new() };
+            *place = Arc::new(output.change(place, change)?);
+        }
+        let change = Change { removed: Vec::new(), added };
+        next.levels[level] = Arc::new(output.change(&version.levels[level], change)?);
+        Counters::add(&self.shared.counters.tables_moved, count);
+        Ok(())
+    }
+
+    /// Puts what a unit made in the place of what it merged.
+    fn replace(
+        &self,
+        level: usize,
+        unit: &Unit,
+        mut merged: Merged,
+        next: &mut Next,
+        output: &Output<'_>,
+    ) -> Result<()> {
+        let mut gone: Vec<OwnedExtent> = unit.lower.iter().map(Table::owned).collect();
+        let first = next.young.len() - next.sinking;
+        for (place, upper) in unit.upper.iter().enumerate() {
+            let mut change = Change { removed: upper.clone(), added: Vec::new() };
+            for table in upper {
+                match merged.left.remove(&table.run.reference().extent.start) {
+                    Some(left) => change.added.push(left),
+                    None => gone.push(table.owned()),
+                }
+            }
+            let sequence = match level {
+                0 => &mut next.young[first + place],
+                level => &mut next.levels[level - 1],
+            };
+            *sequence = Arc::new(output.change(sequence, change)?);
+        }
+        let below = &mut next.levels[level];
+        let change = Change { removed: unit.lower.clone(), added: merged.tables };
+        *below = Arc::new(output.change(below, change)?);
+        output.lose(gone);
+        Ok(())
+    }
+
+    /// Bits per key of the filters of a table in a sequence of so many entries; it takes the place
+    /// of the sequence `place` (level 0 first, newest first), or comes before all.
+    pub(super) fn filter_bits(
+        &self,
+        version: &AutumnVersion,
+        place: Option<usize>,
+        entries: u64,
+    ) -> u32 {
+        let options = self.options();
+        if !options.levels.filters_by_level || options.run.bits_per_key == 0 {
+            return options.run.bits_per_key;
+        }
+        let sequences = version.young.iter().chain(&version.levels);
+        let mut all: Vec<u64> = sequences.map(|sequence| sequence.totals().entries).collect();
+        let place = match place.filter(|place| *place < all.len()) {
+            Some(place) => {
+                all[place] = all[place].max(entries);
+                place
+            }
+            None => {
+                all.insert(0, entries);
+                0
+            }
+        };
+        Garnering::filter_bits(options.run.bits_per_key, &all)[place]
+    }
+}

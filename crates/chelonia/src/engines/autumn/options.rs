@@ -1,0 +1,73 @@
+//! The measures of a tree.
+
+use super::garnering::{Garnering, Sizing};
+use super::plan::YOUNG_TRIGGER;
+use crate::engine::LevelOptions;
+use crate::engines::EngineOptions;
+use crate::run::RunOptions;
+
+/// Tables that follow the checkpoint distance are at least and at most this large.
+pub(super) const TABLE_AUTO_MIN: u64 = 256 << 10;
+pub(super) const TABLE_AUTO_MAX: u64 = 2 << 20;
+
+/// So many tables come with one absorb, if they follow the checkpoint distance.
+const TABLES_PER_ABSORB: u64 = 32;
+
+/// A job of a unit merges about so many tables, and no more bytes than this.
+pub(super) const JOB_TABLES: u64 = 16;
+pub(super) const JOB_BYTES_MAX: u64 = 32 << 20;
+
+/// The measures of a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct AutumnOptions {
+    /// About the most bytes of a table; 0 lets it follow the checkpoint distance.
+    pub table_bytes: u64,
+    /// Bytes of updates that come with one absorb, about.
+    pub checkpoint_distance: u64,
+    /// The shape of the levels.
+    pub levels: LevelOptions,
+    /// How new runs are made; the bits per key are those of all filters together.
+    pub run: RunOptions,
+}
+
+impl AutumnOptions {
+    /// The measures for the options of a keyspace.
+    #[must_use]
+    pub fn new(options: &EngineOptions) -> Self {
+        Self {
+            table_bytes: options.leaf_bytes,
+            checkpoint_distance: options.checkpoint_distance,
+            levels: options.levels,
+            run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
+        }
+    }
+
+    /// The policy that follows from them.
+    pub(super) fn policy(&self) -> Garnering {
+        let base = self.checkpoint_distance.saturating_mul(YOUNG_TRIGGER as u64);
+        let sizing = if self.levels.relative { Sizing::Relative } else { Sizing::Absolute };
+        Garnering::new(self.levels.size_ratio, self.levels.scaling_percent, base, sizing)
+    }
+
+    /// The size of most tables, in bytes.
+    pub(super) fn table_bytes(&self) -> u64 {
+        let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
+        match self.table_bytes {
+            0 => power(self.checkpoint_distance / TABLES_PER_ABSORB)
+                .clamp(TABLE_AUTO_MIN, TABLE_AUTO_MAX),
+            bytes => bytes,
+        }
+    }
+
+    /// The size of the tables of level `level` (0: level 0) of `levels`: a table there meets about
+    /// as many below as the ratio of the two levels says, and they must fit a job.
+    pub(super) fn table_bytes_of(&self, level: usize, levels: usize) -> u64 {
+        let usual = self.table_bytes();
+        if level == 0 || level >= levels {
+            return usual;
+        }
+        let policy = self.policy();
+        let ratio = policy.capacity(level + 1, levels) / policy.capacity(level, levels).max(1);
+        usual.min((JOB_BYTES_MAX / (1 + ratio)).max(TABLE_AUTO_MIN))
+    }
+}
