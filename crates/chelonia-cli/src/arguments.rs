@@ -5,6 +5,7 @@
 
 use crate::formats::Format;
 use crate::text::{Form, parse_seconds, parse_size};
+use chelonia::EngineKind;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -121,6 +122,17 @@ pub struct Target {
     /// The keyspace
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub keyspace: String,
+    /// How the keyspace keeps its data: turtle (the default) or autumn. Fixed when it is made
+    #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
+    pub engine: Option<EngineKind>,
+}
+
+/// The engine of a name.
+fn parse_engine(name: &str) -> Result<EngineKind, String> {
+    EngineKind::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
+        format!("there is no such engine; there are {}", names.join(" and "))
+    })
 }
 
 /// How keys and values are written.

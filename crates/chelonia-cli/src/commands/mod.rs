@@ -50,7 +50,9 @@ fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspac
         let text = format!("there is no keyspace {name:?}");
         return Err(Failure::Store(place, Error::new(ErrorKind::NotFound, text)));
     }
-    let keyspace = database.keyspace(name, KeyspaceOptions::default()).context(place)?;
+    let options = KeyspaceOptions::new();
+    let options = target.engine.map_or(options.clone(), |engine| options.engine(engine));
+    let keyspace = database.keyspace(name, options).context(place)?;
     Ok((database, keyspace))
 }
 

@@ -26,6 +26,23 @@ fn the_database_as_a_whole_is_told() {
 }
 
 #[test]
+fn a_keyspace_is_made_with_an_engine_and_keeps_it() {
+    let place = Place::new();
+    let autumn = ["--keyspace", "leaves", "--engine", "autumn"];
+    place.print("put", &[&["key", "value"], &autumn[..]].concat());
+    place.print("checkpoint", &[]);
+    assert!(place.print("stats", &[]).contains("autumn"));
+    assert!(place.print("dump", &[]).contains("level 0"));
+    assert_eq!(place.print("get", &["key", "--keyspace", "leaves"]).trim_end(), "value");
+    fails(
+        &place.run("get", &["key", "-k", "leaves", "--engine", "turtle"]),
+        2,
+        "cannot be changed",
+    );
+    fails(&place.run("get", &["key", "--engine", "oak"]), 2, "turtle and autumn");
+}
+
+#[test]
 fn damage_is_found_and_named() {
     const BLOCK: usize = 4096;
     let place = Place::new();

@@ -36,6 +36,7 @@ pub use self::options::AutumnOptions;
 use self::output::Output;
 use self::plan::{Sizes, Step};
 use self::table::{Residence, Sequence};
+use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
@@ -120,6 +121,8 @@ pub struct AutumnVersion {
     levels: Vec<Arc<Sequence>>,
     /// The blocks of everything it refers to.
     disk_blocks: u64,
+    /// For the lists of nodes.
+    _charge: Charge,
 }
 
 /// What the next version is made of.
@@ -169,14 +172,13 @@ impl Autumn {
             counters: Counters::default(),
             is_read: AtomicBool::new(false),
         });
-        let version = AutumnVersion {
-            shared: Arc::clone(&shared),
-            directory: blob.directory,
+        let next = Next {
             young: directory.young.into_iter().map(Arc::new).collect(),
             sinking: directory.sinking,
             levels: directory.levels.into_iter().map(Arc::new).collect(),
-            disk_blocks: blob.disk_blocks,
         };
+        let version =
+            AutumnVersion::new(Arc::clone(&shared), blob.directory, next, blob.disk_blocks);
         let tree = Self {
             shared,
             newest: RwLock::new(Arc::new(version)),
@@ -246,10 +248,8 @@ impl Autumn {
             extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
         };
         let disk_blocks = (version.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
-        let Next { young, sinking, levels } = next;
         let shared = Arc::clone(&self.shared);
-        let next =
-            Arc::new(AutumnVersion { shared, directory, young, sinking, levels, disk_blocks });
+        let next = Arc::new(AutumnVersion::new(shared, directory, next, disk_blocks));
         *self.newest.write() = Arc::clone(&next);
         Ok(Absorbed { version: next, gained, lost })
     }
@@ -377,6 +377,13 @@ impl Engine for Autumn {
 }
 
 impl AutumnVersion {
+    fn new(shared: Arc<Shared>, directory: Option<NodeRef>, next: Next, disk_blocks: u64) -> Self {
+        let Next { young, sinking, levels } = next;
+        let lists = young.iter().chain(&levels).map(|sequence| sequence.heap_bytes()).sum();
+        let charge = shared.residence.storage().budget().charge(Use::Metadata, lists);
+        Self { shared, directory, young, sinking, levels, disk_blocks, _charge: charge }
+    }
+
     /// Notes a read that level 0 made dearer.
     fn note_read(&self) {
         let is_read = &self.shared.is_read;

@@ -235,6 +235,13 @@ impl Sequence {
         self.tables
     }
 
+    /// What it takes on the heap, about, in bytes: nodes are counted where they are.
+    pub fn heap_bytes(&self) -> u64 {
+        const SLOT_BYTES: usize = 128;
+        let listed = |node: &Listed| size_of::<Listed>() + 8 + node.first.len() + SLOT_BYTES;
+        self.nodes.iter().map(listed).sum::<usize>() as u64
+    }
+
     /// The number of the node that has `key` if any has: the last that begins there or before.
     #[inline]
     pub fn node_of(&self, key: &[u8]) -> Option<usize> {
