@@ -15,8 +15,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A unit takes a few seconds; one that takes longer than this does not end.
-const UNIT_TIME_MAX: Duration = Duration::from_secs(300);
+/// A unit takes seconds, that of `soak` minutes, and more where others use the processors as well;
+/// one that takes longer than this does not end.
+const UNIT_TIME_MAX: Duration = Duration::from_secs(1_200);
 
 /// How often that is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
 //! Where canaries are hatched: a copy of the checkout, built anew with each of them, and a lane run
-//! until it fails. What no trial finds in time the library's own tests may find.
+//! until it fails. What that does not find in time the schedules and the library's own tests may.
 //!
 //! It needs cargo, and the checkout that this program was built from.
 
@@ -13,6 +13,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
+
+/// How long the trial of schedules looks, in a build of its own, for what the others do not find.
+const SCHEDULES_MINUTES: &str = "0.5";
 
 /// What of a checkout is no source.
 const SKIPPED: [&str; 2] = ["target", ".git"];
@@ -46,7 +49,7 @@ pub struct Canaries {
     /// Where the copy is made and built; kept, so that the next run builds less
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Lets the library's own tests look for what no trial finds
+    /// Lets schedules and the library's own tests look for what no other trial finds
     #[arg(long)]
     with_tests: bool,
     /// Prints results as lines of JSON
@@ -155,29 +158,48 @@ impl Nest {
     }
 
     fn look_for(&self, canary: Canary, arguments: &Canaries) -> Result<Fate> {
-        let mut build = Command::new(cargo());
-        build.args(BUILD).arg("--target-dir").arg(&self.target).current_dir(&self.source);
-        let built = output(&mut build)?;
-        if !built.status.success() {
-            let said = String::from_utf8_lossy(&built.stderr).into_owned();
-            return Err(Failure::failed(format!("build with {}", canary.name), said));
-        }
+        self.build(canary, &[])?;
         let clock = Clock::real();
-        let mut lane = Command::new(self.target.join("release/chelonia-torture"));
         let lane_name = if arguments.long { "long" } else { "short" };
-        lane.args(["--lane", lane_name, "--until-failure", "--json", "--only", &looking()]);
-        let ran = output(lane.arg("--minutes").arg(arguments.minutes.to_string()))?;
-        let took = clock.now();
+        let minutes = arguments.minutes.to_string();
+        let mut caught =
+            self.run(&["--lane", lane_name, "--only", &looking(), "--minutes", &minutes])?;
+        let mut took = clock.now();
+        if caught.is_none() && arguments.with_tests {
+            self.build(canary, &["--features", "shuttle"])?;
+            let clock = Clock::real();
+            caught = self.run(&["--lane", "long", "--minutes", SCHEDULES_MINUTES])?;
+            took += clock.now();
+        }
+        if caught.is_none() && arguments.with_tests {
+            caught = self.test()?;
+        }
+        Ok(Fate { canary, caught, took })
+    }
+
+    fn build(&self, canary: Canary, features: &[&str]) -> Result<()> {
+        let mut build = Command::new(cargo());
+        build.args(BUILD).args(features).arg("--target-dir").arg(&self.target);
+        let built = output(build.current_dir(&self.source))?;
+        if built.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&built.stderr).into_owned();
+        Err(Failure::failed(format!("build with {}", canary.name), said))
+    }
+
+    /// Runs what was built until a unit fails; gives the trial, and what it said.
+    fn run(&self, lane: &[&str]) -> Result<Option<(String, String)>> {
+        let mut program = Command::new(self.target.join("release/chelonia-torture"));
+        let ran = output(program.args(["--until-failure", "--json"]).args(lane))?;
         if ran.status.success() {
-            let caught = if arguments.with_tests { self.test()? } else { None };
-            return Ok(Fate { canary, caught, took: clock.now() });
+            return Ok(None);
         }
         let text = String::from_utf8_lossy(&ran.stdout);
-        let caught = text.lines().find_map(first_failure).unwrap_or_else(|| {
+        Ok(Some(text.lines().find_map(first_failure).unwrap_or_else(|| {
             // A process that died, for example because the stack or memory was used up.
             ("the process".to_owned(), format!("{}", ran.status))
-        });
-        Ok(Fate { canary, caught: Some(caught), took })
+        })))
     }
 }
 

@@ -16,13 +16,16 @@ use chelonia::internals::{
     Clock, CrashDirectory, Directory, MemoryDirectory, Rng, Survivors, begin_execution,
 };
 use chelonia::{Database, Durability, Keyspace, KeyspaceOptions, Result};
-use shuttle::scheduler::RandomScheduler;
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Schedules of a unit.
 const SCHEDULES: usize = 40;
+
+/// Where a schedule goes by priorities: how often one of them changes.
+const CHANGES: usize = 4;
 
 /// Writers.
 const WRITERS: usize = 2;
@@ -63,12 +66,17 @@ impl Trial for Schedules {
         let mut config = Config::new();
         config.max_steps = MaxSteps::FailAfter(20_000_000);
         config.stack_size = 1 << 20;
-        let scheduler = RandomScheduler::new_from_seed(unit.seed, SCHEDULES);
         let seed = unit.seed;
         let number = AtomicU64::new(0);
-        Runner::new(scheduler, config).run(move || {
-            run_schedule(Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed)));
-        });
+        let run = move || run_schedule(Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed)));
+        // By chance everyone goes on a little all the time; by priorities some wait very long.
+        if unit.number.is_multiple_of(2) {
+            let scheduler = PctScheduler::new_from_seed(seed, CHANGES, SCHEDULES);
+            Runner::new(scheduler, config).run(run);
+        } else {
+            let scheduler = RandomScheduler::new_from_seed(seed, SCHEDULES);
+            Runner::new(scheduler, config).run(run);
+        }
         let mut tally = Tally::default();
         tally.add("schedules", SCHEDULES as u64);
         tally.add("power cuts", (SCHEDULES * CUTS) as u64);

@@ -50,17 +50,24 @@ pub fn begin_execution() {
 fn choose() {
     let number = OPERATIONS.fetch_add(1, Ordering::Relaxed);
     if (number.wrapping_mul(0x9e37_79b9) >> 16).is_multiple_of(CHOOSES_ONE_IN) {
-        thread::yield_now();
+        switch();
     }
+}
+
+/// Lets the scheduler choose who goes on. Not a yield: one that goes by priorities would take that
+/// for a wish to be the last.
+fn switch() {
+    shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
 /// Tries until it succeeds, with a choice before each try.
 fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    switch();
     loop {
-        thread::yield_now();
         if let Some(got) = attempt() {
             return got;
         }
+        thread::yield_now();
     }
 }
 
@@ -89,7 +96,7 @@ impl<T> Mutex<T> {
 
     /// Takes it if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        thread::yield_now();
+        switch();
         self.0.try_lock().map(|guard| MutexGuard { lock: self, guard: Some(guard) })
     }
 
@@ -108,6 +115,7 @@ impl<T> MutexGuard<'_, T> {
     /// Lets go of the lock, lets others go on, and takes it again.
     fn step_back(&mut self) {
         self.guard = None;
+        thread::yield_now();
         self.guard = Some(wait_for(|| self.lock.0.try_lock()));
     }
 }

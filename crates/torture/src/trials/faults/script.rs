@@ -262,6 +262,8 @@ fn check_alive(database: &Database, progress: &Progress, what: &str) {
     match progress.error.as_ref().map(Error::kind) {
         Some(ErrorKind::NoSpace | ErrorKind::TooManyFiles) => {
             assert!(again.is_ok(), "{what}: no write although there is room: {again:?}");
+            database.checkpoint().unwrap();
+            assert_eq!(unreachable_blocks(database).unwrap(), 0, "{what}: space is kept");
         }
         _ => {
             if let Err(error) = again {

@@ -39,6 +39,21 @@ pub fn all() -> &'static [(Site, Vec<u64>)] {
     })
 }
 
+/// Tells, when a run has come so far, from which place call number `number` came.
+pub fn watch(plan: &FaultPlan, number: u64) -> Arc<Mutex<Option<Site>>> {
+    let seen = Arc::new(Mutex::new(None));
+    let noted = Arc::clone(&seen);
+    let mut at = 0;
+    plan.on_call(move |call, _file| {
+        if at == number {
+            let place = place_of(&Backtrace::force_capture().to_string());
+            noted.lock().unwrap().replace(Site { call, place });
+        }
+        at += 1;
+    });
+    seen
+}
+
 /// The innermost place of a trace that lies in the library, but not in its door to the file system.
 fn place_of(trace: &str) -> String {
     // Traces name places as seen from where the process is: for the library's tests, its folder.
