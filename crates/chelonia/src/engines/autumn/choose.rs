@@ -9,7 +9,7 @@
 
 use super::AutumnVersion;
 use super::damage::Damage;
-use super::table::{Residence, Sequence, Table};
+use super::table::{Residence, Sequence, SharedKey, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
@@ -46,7 +46,7 @@ pub(super) enum Down {
 struct Front {
     tables: VecDeque<Table>,
     /// The first key of what follows them, if anything does.
-    next: Option<Arc<[u8]>>,
+    next: Option<SharedKey>,
 }
 
 impl Front {
@@ -84,7 +84,7 @@ pub(super) fn from_young(
 ) -> Result<Down> {
     let first = version.young.len() - version.sinking;
     let sinking = &version.young[first..];
-    let mut from: Arc<[u8]> =
+    let mut from: SharedKey =
         match sinking.iter().filter_map(|it| it.nodes.first()).map(|it| &it.first).min() {
             Some(from) => Arc::clone(from),
             None => return Ok(Down::Moves(Vec::new())),
@@ -145,7 +145,7 @@ impl Stretch {
 
     /// Where what is known of all sequences ends: the first key that one of them may have beyond
     /// what was gathered.
-    fn horizon(&self) -> Option<&Arc<[u8]>> {
+    fn horizon(&self) -> Option<&SharedKey> {
         let below = &self.below.next;
         self.fronts.iter().filter_map(|front| front.next.as_ref()).chain(below).min()
     }
@@ -191,11 +191,11 @@ impl Stretch {
     }
 
     /// Where the unit is cut into jobs, and where it ends.
-    fn cuts(&self, measure: Measure) -> (Vec<Arc<[u8]>>, Option<Arc<[u8]>>) {
+    fn cuts(&self, measure: Measure) -> (Vec<SharedKey>, Option<SharedKey>) {
         let horizon = self.horizon().cloned();
         let uppers: Vec<&Table> = self.fronts.iter().flat_map(|front| &front.tables).collect();
         let lowers: Vec<&Table> = self.below.tables.iter().collect();
-        let known = |key: &Arc<[u8]>| horizon.as_ref().is_none_or(|horizon| key < horizon);
+        let known = |key: &SharedKey| horizon.as_ref().is_none_or(|horizon| key < horizon);
         let total: u64 = uppers
             .iter()
             .chain(&lowers)
@@ -218,8 +218,8 @@ impl Stretch {
 
 /// Keys at which `jobs` parts of `bytes` together can be ended: the first of tables, through which
 /// no lower table goes.
-fn places_to_cut(uppers: &[&Table], lowers: &[&Table], bytes: u64, jobs: usize) -> Vec<Arc<[u8]>> {
-    let mut begins: Vec<(&Arc<[u8]>, u64, Option<&Arc<[u8]>>)> = uppers
+fn places_to_cut(uppers: &[&Table], lowers: &[&Table], bytes: u64, jobs: usize) -> Vec<SharedKey> {
+    let mut begins: Vec<(&SharedKey, u64, Option<&SharedKey>)> = uppers
         .iter()
         .map(|table| (&table.first, table.live.weight(), None))
         .chain(lowers.iter().map(|it| (&it.first, it.live.weight(), Some(&it.last))))
@@ -227,7 +227,7 @@ fn places_to_cut(uppers: &[&Table], lowers: &[&Table], bytes: u64, jobs: usize) 
     begins.sort_unstable_by(|one, other| one.0.cmp(other.0));
     let each = (bytes / jobs.max(1) as u64).max(1);
     let (mut gathered, mut cuts) = (0, Vec::new());
-    let mut lower_end: Option<&Arc<[u8]>> = None;
+    let mut lower_end: Option<&SharedKey> = None;
     for (first, weight, end) in begins {
         let through = lower_end.is_some_and(|end| end >= first);
         if gathered >= each && !through {
@@ -250,7 +250,7 @@ pub(super) fn from_level(
     version: &AutumnVersion,
     residence: &Residence,
     level: usize,
-    from: &mut Arc<[u8]>,
+    from: &mut SharedKey,
     measure: Measure,
     goal: Goal,
     damage: &Damage,
@@ -263,7 +263,7 @@ pub(super) fn from_level(
     loop {
         let window = window(upper, residence, from)?;
         let Some(last) = window.last() else { return Ok(Down::Stuck) };
-        let next: Arc<[u8]> = [&last.last[..], &[0]].concat().into();
+        let next: SharedKey = [&last.last[..], &[0]].concat().into();
         let range = KeyRange {
             lower: Bound::Included(window[0].first.to_vec()),
             upper: Bound::Included(last.last.to_vec()),

@@ -35,11 +35,10 @@
 //! is checked.
 
 use super::garnering::LEVELS_MAX;
-use super::table::{Listed, NODE_TABLES_MAX, Node, Residence, Sequence, Table};
+use super::table::{Listed, NODE_TABLES_MAX, Node, Residence, Sequence, SharedKey, Table};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
-use crate::base::sync::Arc;
 use crate::kernels::prefix::common_prefix;
 use crate::run::{RunRef, Totals};
 use crate::structure::NodeRef;
@@ -83,7 +82,7 @@ fn put_key(out: &mut Vec<u8>, before: &[u8], key: &[u8]) {
     put_bytes(out, &key[shared..]);
 }
 
-fn decode_key(decoder: &mut Decoder<'_>, before: &[u8]) -> Result<Arc<[u8]>> {
+fn decode_key(decoder: &mut Decoder<'_>, before: &[u8]) -> Result<SharedKey> {
     let shared = decoder.length(before.len())?;
     let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
     Ok([&before[..shared], rest].concat().into())
@@ -232,7 +231,7 @@ fn decode_sequence(decoder: &mut Decoder<'_>, residence: &Residence) -> Result<S
     let count = decoder.length(decoder.remaining() / 8)?;
     let mut nodes: Vec<Listed> = Vec::with_capacity(count);
     for _ in 0..count {
-        let first: Arc<[u8]> = decoder.bytes(KEY_BYTES_MAX)?.into();
+        let first: SharedKey = decoder.bytes(KEY_BYTES_MAX)?.into();
         if nodes.last().is_some_and(|before| *before.first >= *first) {
             return Err(decoder.damaged("the nodes of a level are not in order"));
         }

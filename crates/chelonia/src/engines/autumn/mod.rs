@@ -35,7 +35,7 @@ use self::damage::Damage;
 pub use self::options::AutumnOptions;
 use self::output::Output;
 use self::plan::{Sizes, Step};
-use self::table::{Residence, Sequence};
+use self::table::{Residence, Sequence, SharedKey};
 use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
@@ -103,7 +103,7 @@ pub struct Autumn {
 struct Writer {
     damage: Damage,
     /// Where each level goes on, when its turn comes.
-    from: BTreeMap<usize, Arc<[u8]>>,
+    from: BTreeMap<usize, SharedKey>,
     /// Levels of which nothing can go down, for something cannot be read.
     stuck: Vec<usize>,
 }
@@ -395,7 +395,7 @@ impl AutumnVersion {
 
 impl Version for AutumnVersion {
     fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        if hash.0 % READS_SAMPLED == 0 {
+        if hash.0.is_multiple_of(READS_SAMPLED) {
             self.note_read();
         }
         self.find(key, hash)

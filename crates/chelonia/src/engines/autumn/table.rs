@@ -37,6 +37,9 @@ pub(super) const NODE_TABLES_MAX: usize = 128;
 /// A node with fewer tables than this should be joined with its neighbour.
 pub(super) const NODE_TABLES_SMALL: usize = 32;
 
+/// A key that several parts of the structure name.
+pub(super) type SharedKey = Arc<[u8]>;
+
 /// The place of a node.
 pub(super) type NodeSlot = Slot<Node>;
 
@@ -49,9 +52,9 @@ pub(super) struct Table {
     /// The run.
     pub run: Arc<Run>,
     /// No live key is less.
-    pub first: Arc<[u8]>,
+    pub first: SharedKey,
     /// No live key is greater.
-    pub last: Arc<[u8]>,
+    pub last: SharedKey,
     /// The live entries.
     pub live: Totals,
     /// So many of the large values that the run lists come first in it and are not live any more.
@@ -186,7 +189,7 @@ impl Structure for Node {
 #[derive(Clone)]
 pub(super) struct Listed {
     /// The first key of its first table.
-    pub first: Arc<[u8]>,
+    pub first: SharedKey,
     /// The node.
     pub slot: Arc<NodeSlot>,
     /// What is live in it.
@@ -269,7 +272,7 @@ impl Sequence {
 
 /// How many of the keys, ascending, whose heads are given are `key` or less.
 #[inline]
-fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k Arc<[u8]>) -> usize {
+fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k SharedKey) -> usize {
     let head = head64(key);
     let mut after = heads.partition_point(|other| *other < head);
     while heads.get(after) == Some(&head) && **whole(after) <= *key {

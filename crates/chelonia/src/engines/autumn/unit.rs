@@ -18,7 +18,7 @@
 
 use super::counters::Counters;
 use super::output::{Output, TableWriter};
-use super::table::Table;
+use super::table::{SharedKey, Table};
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -40,9 +40,9 @@ pub(super) struct Unit {
     /// What it meets, in the order of keys.
     pub lower: Vec<Table>,
     /// Where the range of keys ends, if it does not go to the end of all keys.
-    pub to: Option<Arc<[u8]>>,
+    pub to: Option<SharedKey>,
     /// Where it is cut into jobs, ascending; no lower table goes through a cut.
-    pub cuts: Vec<Arc<[u8]>>,
+    pub cuts: Vec<SharedKey>,
     /// How it is written.
     pub goal: Goal,
 }
@@ -137,7 +137,7 @@ impl Unit {
 
     /// The ranges of the jobs.
     fn ranges(&self) -> Vec<KeyRange> {
-        let bound = |key: &Arc<[u8]>| Bound::Excluded(key.to_vec());
+        let bound = |key: &SharedKey| Bound::Excluded(key.to_vec());
         let uppers = self.cuts.iter().map(bound);
         let uppers = uppers.chain([self.to.as_ref().map_or(Bound::Unbounded, bound)]);
         let mut lower = Bound::Unbounded;

@@ -7,7 +7,7 @@
 
 use super::AutumnVersion;
 use super::codec::Directory;
-use super::table::{Listed, Node, Sequence, Table, owned_node};
+use super::table::{Listed, Node, Sequence, SharedKey, Table, owned_node};
 use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
@@ -105,7 +105,7 @@ impl Check<'_> {
     }
 
     fn sequence(&mut self, sequence: &Sequence) -> Result<()> {
-        let mut before: Option<Arc<[u8]>> = None;
+        let mut before: Option<SharedKey> = None;
         for listed in &sequence.nodes {
             let Some(node) = self.node(listed) else {
                 before = None;
