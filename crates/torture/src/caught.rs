@@ -46,12 +46,17 @@ pub fn run<T>(within: usize, work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
+/// Held by tests in which units fail: what their panics say is kept in one place.
+#[cfg(test)]
+pub static FAILING: Mutex<()> = Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_panic_of_a_unit_or_of_its_threads_is_told() {
+        let _alone = FAILING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = std::panic::take_hook();
         install();
         let fine = run(0, || 7);

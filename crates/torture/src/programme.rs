@@ -206,6 +206,7 @@ mod tests {
 
     #[test]
     fn lanes_end_and_failures_are_told() {
+        let _alone = caught::FAILING.lock().unwrap_or_else(PoisonError::into_inner);
         let long = run(Lane::Long, None);
         assert!(long.count("things") >= 50);
         assert_eq!(long.failures().len(), 1);

@@ -179,6 +179,7 @@ impl Scene {
             Marker::Diamond => regular(at, size * 1.25, 4, 0.0),
             Marker::Wedge => regular(at, size * 1.25, 3, PI),
             Marker::Pentagon => regular(at, size * 1.15, 5, 0.0),
+            Marker::Hexagon => regular(at, size * 1.1, 6, 0.0),
             Marker::Cross => {
                 for (dx, dy) in [(size, size), (size, -size)] {
                     let ends = [(at.0 - dx, at.1 - dy), (at.0 + dx, at.1 + dy)];

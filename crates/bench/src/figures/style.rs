@@ -61,6 +61,8 @@ pub enum Marker {
     Cross,
     /// Five corners.
     Pentagon,
+    /// Six corners.
+    Hexagon,
 }
 
 /// How one curve or bar looks.
@@ -77,8 +79,9 @@ pub struct Look {
 }
 
 /// Stores that have a colour of their own. Engines of ours that come later take the rest.
-const STORES: [(&str, Color, Marker); 7] = [
+const STORES: [(&str, Color, Marker); 8] = [
     ("turtle", Color(0x00, 0x72, 0xb2), Marker::Circle),
+    ("autumn", Color(0x88, 0x22, 0x55), Marker::Hexagon),
     ("rocksdb", Color(0xd5, 0x5e, 0x00), Marker::Square),
     ("wiredtiger", Color(0x00, 0x9e, 0x73), Marker::Triangle),
     ("lmdb", Color(0xcc, 0x79, 0xa7), Marker::Diamond),
@@ -89,7 +92,7 @@ const STORES: [(&str, Color, Marker); 7] = [
 
 const OTHERS: [(Color, Marker); 3] = [
     (Color(0x33, 0x22, 0x88), Marker::Diamond),
-    (Color(0x88, 0x22, 0x55), Marker::Triangle),
+    (Color(0x99, 0x99, 0x33), Marker::Triangle),
     (Color(0x11, 0x77, 0x33), Marker::Square),
 ];
 
