@@ -44,7 +44,9 @@ impl AutumnOptions {
 
     /// The policy that follows from them.
     pub(super) fn policy(&self) -> Garnering {
-        let base = self.checkpoint_distance.saturating_mul(YOUNG_TRIGGER as u64);
+        let incoming = self.checkpoint_distance.saturating_mul(YOUNG_TRIGGER as u64);
+        // However little comes in at one time: levels of less than a table would be many.
+        let base = incoming.max(self.table_bytes());
         let sizing = if self.levels.relative { Sizing::Relative } else { Sizing::Absolute };
         Garnering::new(self.levels.size_ratio, self.levels.scaling_percent, base, sizing)
     }
