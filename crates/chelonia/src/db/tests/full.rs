@@ -111,6 +111,28 @@ fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
 }
 
 #[test]
+fn a_batch_that_is_refused_keeps_no_space() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let core = &database.handle;
+    keyspace.insert("key", "value").unwrap();
+    core.checkpoint_now().unwrap();
+    let used = || core.storage.stats().space.used_blocks;
+    let before = used();
+    // The file grows by more than the first needs, but not by what all need.
+    plan.set_capacity(Some(plan.taken_bytes() + (6 << 20)));
+    let mut batch = database.batch();
+    for number in 0..20_u32 {
+        batch.insert(&keyspace, number.to_be_bytes(), vec![1; 1 << 20]);
+    }
+    assert_eq!(batch.commit().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(used(), before);
+    assert_eq!(core.unreachable_blocks().unwrap(), 0);
+    plan.set_capacity(None);
+    keyspace.insert("more", vec![2; 1 << 20]).unwrap();
+}
+
+#[test]
 fn a_checkpoint_needs_no_room() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();

@@ -11,7 +11,7 @@ use crate::base::stream::SortedStream;
 use crate::base::sync::Arc;
 use crate::filters::FilterKind;
 use crate::run::block::{HEADS, SortedBlock, USED};
-use crate::run::{Run, RunCursor, RunRef, RunStream};
+use crate::run::{RangesStream, Run, RunCursor, RunRef, RunStream};
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 use std::ops::Range;
@@ -190,6 +190,31 @@ fn merges_get_nothing_that_is_out_of_order() {
     forge(&storage, &reference, 2, &one);
     forge(&storage, &reference, 4, &other);
     assert_eq!(walk(RunStream::new(&Run::open(&storage, reference), all())).unwrap(), 600);
+}
+
+#[test]
+fn what_a_merge_cannot_read_is_no_end() {
+    let storage = storage();
+    let entries = |range: Range<u32>| -> Model {
+        range.map(|number| (key_of(number), Owned::Put(vec![1; 200]))).collect()
+    };
+    // Runs of several pieces: the damage is met on the way.
+    let runs = [0..3_000, 3_000..6_000].map(|range| {
+        Run::open(&storage, build(&storage, &entries(range), options(FilterKind::Bloom)))
+    });
+    let stream =
+        || RangesStream::new(runs.iter().map(|it| (Arc::clone(it), KeyRange::all())).collect());
+    assert_eq!(walk(stream()).unwrap(), 6_000);
+    let reference = *runs[0].reference();
+    for block in [1, 70, reference.data_blocks - 1] {
+        let good = read(&storage, &reference, block);
+        let mut bad = good.clone();
+        bad[HEADS..HEADS + 8].fill(7);
+        forge(&storage, &reference, block, &bad);
+        assert_eq!(walk(stream()).unwrap_err().kind(), ErrorKind::Corrupt, "block {block}");
+        forge(&storage, &reference, block, &good);
+    }
+    assert_eq!(walk(stream()).unwrap(), 6_000);
 }
 
 #[test]
