@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`make`] writes such a store, once for each format, by `chelonia-torture golden DIR`; the tests
-//! of the library open a copy of each with [`check`]. What they hold follows from [`entries`]: keys
+//! of the library open a copy of each with [`check`]. What they hold follows from `entries`: keys
 //! and values of all kinds, two keyspaces with different filters, tombstones, large values, a tree
 //! of several levels with buffers.
 
