@@ -100,6 +100,9 @@ pub(super) fn from_young(
             return Ok(Down::Moves(moves.into_iter().map(|(at, it)| (first + at, it)).collect()));
         }
         let unit = stretch.unit(measure, goal);
+        if unit.upper.iter().all(Vec::is_empty) {
+            return Ok(Down::Stuck);
+        }
         if !damage.touches(&unit) {
             return Ok(Down::Unit(unit));
         }
@@ -226,12 +229,15 @@ fn places_to_cut(uppers: &[&Table], lowers: &[&Table], bytes: u64, jobs: usize) 
         .collect();
     begins.sort_unstable_by(|one, other| one.0.cmp(other.0));
     let each = (bytes / jobs.max(1) as u64).max(1);
+    let Some((mut since, ..)) = begins.first().copied() else { return Vec::new() };
     let (mut gathered, mut cuts) = (0, Vec::new());
     let mut lower_end: Option<&SharedKey> = None;
     for (first, weight, end) in begins {
         let through = lower_end.is_some_and(|end| end >= first);
-        if gathered >= each && !through {
+        // Tables that sank to the same key begin there, many of them: none is a part alone.
+        if gathered >= each && !through && first > since {
             cuts.push(Arc::clone(first));
+            since = first;
             gathered = 0;
             if cuts.len() == jobs {
                 break;

@@ -9,7 +9,7 @@ use super::plan::Step;
 use super::table::Table;
 use super::unit::{Goal, Merged, Unit};
 use super::{Autumn, AutumnVersion, Next, Writer};
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::engine::{Absorbed, OwnedExtent};
@@ -34,12 +34,14 @@ impl Autumn {
             }
             Step::AddLevel(place) => {
                 next.levels.insert(*place, Arc::default());
-                writer.from.clear();
+                writer.forget_places();
                 Counters::add(&counters.levels_added, 1);
             }
             Step::RemoveLevel(place) => {
-                next.levels.remove(*place);
-                writer.from.clear();
+                if !next.levels.remove(*place).is_empty() {
+                    return Err(Error::internal("a level is taken away that holds something"));
+                }
+                writer.forget_places();
                 Counters::add(&counters.levels_removed, 1);
             }
             Step::Down(level) => {

@@ -108,6 +108,14 @@ struct Writer {
     stuck: Vec<usize>,
 }
 
+impl Writer {
+    /// Levels have other numbers now.
+    fn forget_places(&mut self) {
+        self.from.clear();
+        self.stuck.clear();
+    }
+}
+
 /// A state of a tree.
 pub struct AutumnVersion {
     shared: Arc<Shared>,
@@ -205,30 +213,17 @@ impl Autumn {
         !self.busy.load(Ordering::Relaxed) && self.shared.is_read.load(Ordering::Relaxed)
     }
 
-    /// The step that comes next, but for levels that are stuck.
+    /// The step that comes next; nothing goes down from levels that are `stuck`.
     fn step(&self, version: &AutumnVersion, stuck: &[usize]) -> Option<Step> {
-        let mut sizes = Sizes::of(version);
-        for level in stuck {
-            match level {
-                0 => sizes.sinking = 0,
-                level => sizes.levels[level - 1] = 0,
-            }
-        }
-        if stuck.contains(&0) {
-            sizes.young.clear();
-        }
-        sizes.step(&self.options().policy(), self.is_eager())
+        Sizes::of(version).step(&self.options().policy(), self.is_eager(), stuck)
     }
 
     /// Finds out anew whether there is something to do, and how much.
     fn weigh(&self, stuck: &[usize]) {
         let version = self.newest();
         let policy = self.options().policy();
-        let mut sizes = Sizes::of(&version);
-        if stuck.contains(&0) {
-            sizes.young.clear();
-        }
-        self.debt.store(sizes.debt(&policy), Ordering::Relaxed);
+        let debt = Sizes::of(&version).debt(&policy, stuck);
+        self.debt.store(debt, Ordering::Relaxed);
         let wants = self.step(&version, stuck).is_some();
         self.wants.store(wants, Ordering::Relaxed);
     }

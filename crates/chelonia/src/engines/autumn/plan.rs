@@ -80,24 +80,26 @@ impl Sizes {
         above + last <= policy.capacity(fewer, fewer) / 2
     }
 
-    /// What is to be done next, if anything. `eager` asks for what only reads gain from.
-    pub fn step(&self, policy: &Garnering, eager: bool) -> Option<Step> {
+    /// What is to be done next, if anything. `eager` asks for what only reads gain from; nothing
+    /// goes down from levels that are `stuck` (0: level 0).
+    pub fn step(&self, policy: &Garnering, eager: bool, stuck: &[usize]) -> Option<Step> {
         if let Some(step) = self.shape(policy) {
             return Some(step);
         }
         let early = eager || (!self.levels.is_empty() && self.deletes_much(0));
         let trigger = if early { 1 } else { YOUNG_TRIGGER };
-        if self.sinking == 0 && self.young.len() >= trigger {
+        let is_stuck = stuck.contains(&0);
+        if self.sinking == 0 && self.young.len() >= trigger && !is_stuck {
             let has_level = !self.levels.is_empty();
             return Some(if has_level { Step::Sink } else { Step::AddLevel(0) });
         }
         // A thousandth of what is allowed: the first of equals is the highest level.
         let mut most = (0, None);
-        if self.sinking > 0 {
+        if self.sinking > 0 && !is_stuck {
             most = ((1000 * self.young.len() / YOUNG_TRIGGER).max(1000) as u64, Some(0));
         }
         for (place, excess) in self.permille(policy).into_iter().enumerate() {
-            if excess > most.0.max(1000) {
+            if excess > most.0.max(1000) && !stuck.contains(&(place + 1)) {
                 most = (excess, Some(place + 1));
             }
         }
@@ -147,13 +149,14 @@ impl Sizes {
         [count - 1, count - 2].into_iter().find(|at| self.levels[*at] == 0).map(Step::RemoveLevel)
     }
 
-    /// Bytes to be rewritten until nothing is far beyond its measure.
-    pub fn debt(&self, policy: &Garnering) -> u64 {
+    /// Bytes to be rewritten until nothing is far beyond its measure, but for what is `stuck`:
+    /// nobody can wait for that.
+    pub fn debt(&self, policy: &Garnering, stuck: &[usize]) -> u64 {
         let below = |at: usize| self.levels.get(at).copied().unwrap_or(0);
         let young: u64 = self.young.iter().sum();
         let most = YOUNG_TRIGGER + YOUNG_TRIGGER / 2;
         let mut debt = 0;
-        if self.young.len() > most {
+        if self.young.len() > most && !stuck.contains(&0) {
             let each = young / self.young.len() as u64;
             let over = (self.young.len() - most) as u64;
             let rewritten = below(0) * over / YOUNG_TRIGGER as u64;
@@ -161,7 +164,8 @@ impl Sizes {
         }
         for (at, capacity) in policy.capacities(&self.levels).into_iter().enumerate() {
             let allowed = capacity / 100 * SLACK_PERCENT;
-            if at + 1 < self.levels.len() && self.levels[at] > allowed {
+            let goes_down = at + 1 < self.levels.len() && !stuck.contains(&(at + 1));
+            if goes_down && self.levels[at] > allowed {
                 let over = self.levels[at] - allowed;
                 debt += over + scaled(over, below(at + 1), self.levels[at]);
             }

@@ -15,6 +15,7 @@ use crate::filters::FilterKind;
 use crate::run::RunOptions;
 use crate::storage::Storage;
 use crate::storage::io::fault::{Call, Fault};
+use crate::storage::io::{Access, Directory, OpenMode};
 use std::collections::BTreeMap;
 
 /// A tree beside a model.
@@ -196,6 +197,65 @@ fn tombstones_go_at_the_bottom() {
     assert!(left.leaf_bytes + left.buffered_bytes < 60 << 10, "{left:?}");
     world.reopen();
     world.check(&mut rng);
+}
+
+/// Flips a bit at each of these places of the data file; the second time it flips it back.
+fn flip(world: &World, places: &[u64]) {
+    let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
+    for place in places {
+        let mut byte = [0];
+        file.read_at(&mut byte, *place).unwrap();
+        file.write_at(&[byte[0] ^ 0x10], *place).unwrap();
+    }
+}
+
+#[test]
+fn damage_stops_nothing_else_and_loses_nothing() {
+    let mut rng = Rng::new(7);
+    for damaged_level in [0, 1] {
+        let mut world = World::new(tiny(), 1);
+        for _ in 0..60 {
+            world.absorb(uniform(&mut rng, 80));
+            world.maintain();
+        }
+        // Some tables of a level; what is cached is gone after the reopen.
+        let version = world.tree.newest();
+        let level = Arc::clone(&version.levels[damaged_level]);
+        drop(version);
+        let tables = level
+            .tables_in(&world.tree.shared.residence, &crate::base::keys::KeyRange::all())
+            .unwrap();
+        let offset = |table: &super::table::Table| table.run.reference().extent.offset() + 1000;
+        let places: Vec<u64> = tables.iter().step_by(3).map(offset).collect();
+        assert!(places.len() > 2, "{} tables", tables.len());
+        drop((tables, level));
+        world.reopen();
+        flip(&world, &places);
+        for _ in 0..40 {
+            world.absorb(uniform(&mut rng, 80));
+            world.maintain();
+        }
+        assert!(world.event("tables_stuck") > 0);
+        let version = world.tree.version();
+        let mut unreadable = 0;
+        for (key, item) in &world.model {
+            match version.get(key, world.storage.key_hash(key)) {
+                Ok(answer) => assert_eq!(answer.found, Some(world::found(item))),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt);
+                    unreadable += 1;
+                }
+            }
+        }
+        assert!((1..world.model.len() / 4).contains(&unreadable), "{unreadable} keys");
+        drop(version);
+        // All of it was kept: it is there again when the device gives it back.
+        flip(&world, &places);
+        world.reopen();
+        world.check(&mut rng);
+        world.maintain();
+        world.check(&mut rng);
+    }
 }
 
 #[test]
