@@ -287,21 +287,14 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::db::builder::DatabaseBuilder;
     use crate::db::options::KeyspaceOptions;
-    use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
+    use crate::db::tests::open_faulty;
+    use crate::storage::io::fault::{Call, Fault};
     use crate::storage::io::memory::MemoryDirectory;
-    use std::path::Path;
 
     #[test]
     fn large_values_whose_sync_failed_are_durable_for_nobody() {
-        let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
-        let mut builder = DatabaseBuilder::new(Path::new("in memory"));
-        builder.settings.internals.directory =
-            Some(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
-        builder.settings.internals.stepped = true;
-        let database = builder.open().unwrap();
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
         plan.fail(Fault::once(Call::Sync, 0).on("data"));
         keyspace.insert("key", vec![7; 100_000]).unwrap();

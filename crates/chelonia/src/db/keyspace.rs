@@ -284,20 +284,14 @@ pub(crate) fn checked_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Resu
 mod tests {
     use super::*;
     use crate::base::sync::AtomicU64;
-    use crate::db::builder::DatabaseBuilder;
     use crate::db::options::KeyspaceOptions;
-    use crate::storage::io::fault::{Call, FaultDirectory, FaultPlan};
+    use crate::db::tests::open_faulty;
+    use crate::storage::io::fault::Call;
     use crate::storage::io::memory::MemoryDirectory;
-    use std::path::Path;
 
     #[test]
     fn nothing_is_pinned_while_a_large_value_is_read() {
-        let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
-        let mut builder = DatabaseBuilder::new(Path::new("in memory"));
-        builder.settings.internals.directory =
-            Some(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
-        builder.settings.internals.stepped = true;
-        let database = builder.open().unwrap();
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
         keyspace.insert("key", vec![7; 100_000]).unwrap();
         let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];

@@ -1,10 +1,12 @@
-//! Maintenance: what engines do for reads, a unit at a time, when nothing waits to be drained.
+//! Maintenance: what engines do on their own, a unit at a time, when nothing waits to be drained.
 //!
-//! The drain thread does it, unit after unit: an engine wants only what reads have paid for, and
-//! they pay until it is done. What waits to be drained comes first.
+//! The drain thread does it, unit after unit. Some is for reads: an engine wants what they have
+//! paid for, and they pay until it is done. Some is what writes left to be merged: an engine owes
+//! it (`debt_bytes`), writers are slowed down as that grows, and all workers take part. What waits
+//! to be drained comes first.
 //!
-//! What cannot be done for want of room, or because something cannot be read, is left: it is not
-//! needed, and who needs what cannot be read is told.
+//! What cannot be done for want of room, or because something cannot be read, is left: everything
+//! can be read and written without it, and who needs what cannot be read is told.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;

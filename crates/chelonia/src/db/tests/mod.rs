@@ -23,7 +23,7 @@ fn open(directory: Arc<dyn Directory>) -> Database {
 }
 
 /// The same on a device that can fail, which holds these files.
-fn open_faulty(memory: &MemoryDirectory) -> (Database, FaultPlan) {
+pub fn open_faulty(memory: &MemoryDirectory) -> (Database, FaultPlan) {
     let plan = FaultPlan::new();
     let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
     (open(Arc::new(faulty)), plan)
