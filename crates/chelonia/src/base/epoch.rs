@@ -9,9 +9,11 @@
 
 #![expect(unsafe_code, reason = "an island: the one place that dereferences epoch pointers")]
 
+use crate::base::clock::Clock;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crossbeam_epoch::{Atomic, Owned, Shared};
 use std::ops::Deref;
+use std::time::Duration;
 
 /// As long as it lives, what could be seen when it was made is neither dropped nor used for
 /// anything else. Only [`pin`] makes one, so it is of the collector through which everything is
@@ -88,21 +90,27 @@ pub fn collect() {
     }
 }
 
-/// Waits until what was taken out before is dropped, as long as guards of the time allow that soon:
-/// a thread may have lost its processor while it held one.
+/// Waits until what was taken out before is dropped, as long as guards of the time allow that
+/// within about a second: a thread may have lost its processor while it held one.
 pub fn settle() {
-    const TRIES_MAX: u32 = 10_000;
+    const YIELDS_MAX: u32 = 1_000;
+    const SLEEPS_MAX: u32 = 1_000;
     let is_dropped = Arc::new(AtomicBool::new(false));
     pin().defer({
         let is_dropped = Arc::clone(&is_dropped);
         move || is_dropped.store(true, Ordering::Release)
     });
-    for _ in 0..TRIES_MAX {
+    let clock = Clock::real();
+    for round in 0..YIELDS_MAX + SLEEPS_MAX {
         collect();
         if is_dropped.load(Ordering::Acquire) {
             return;
         }
-        std::thread::yield_now();
+        if round < YIELDS_MAX {
+            std::thread::yield_now();
+        } else {
+            clock.sleep(Duration::from_millis(1));
+        }
     }
 }
 
