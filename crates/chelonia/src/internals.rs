@@ -11,7 +11,7 @@ use crate::{Result, db};
 use std::path::Path;
 
 pub use crate::base::clock::Clock;
-pub use crate::base::reach::{Mark, reached};
+pub use crate::base::reach::{Mark, mark_again, reached};
 pub use crate::base::rng::Rng;
 pub use crate::storage::data_file::superblock::set_format;
 pub use crate::storage::io::crash::{CrashDirectory, Journal, Survivors};

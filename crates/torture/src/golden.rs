@@ -1,21 +1,24 @@
 //! Golden stores: databases as the released format has them, which must open for ever.
 //!
 //! ```text
-//!   crates/chelonia/tests/golden/format-1/closed/    everything in the data file
-//!                                         crashed/   with a log to replay, as a death leaves it
+//!   crates/chelonia/tests/golden/format-1/
+//!     closed/        everything in the data file
+//!     crashed/       with a log to replay, as a death leaves it
+//!     both-closed/   the same with two engines, and options that name theirs
+//!     both-crashed/
 //! ```
 //!
 //! [`make`] writes such a store, once for each format, by `chelonia-torture golden DIR`; the tests
 //! of the library open a copy of each with [`check`]. What they hold follows from `entries`: keys
-//! and values of all kinds, two keyspaces with different filters, tombstones, large values, a tree
-//! of several levels with buffers.
+//! and values of all kinds, two keyspaces with different filters and, in the later stores, engines,
+//! tombstones, large values, trees of several levels with buffers.
 
-use chelonia::{Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result};
+use chelonia::{Database, Durability, EngineKind, FilterKind, Keyspace, KeyspaceOptions, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The names of the stores of a format.
-pub const STORES: [&str; 2] = ["closed", "crashed"];
+pub const STORES: [&str; 4] = ["closed", "crashed", "both-closed", "both-crashed"];
 
 /// Changes, the last of which only the log of the crashed store has.
 const CHANGES: u64 = 1_500;
@@ -26,15 +29,24 @@ const LOGGED: u64 = 60;
 /// What a keyspace holds.
 type Space = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn keyspaces(database: &Database) -> Result<[Keyspace; 2]> {
+/// The keyspaces of the store called `name`.
+fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
     let options = |filter| {
         let options = KeyspaceOptions::new().leaf_bytes(4 << 10).filter(filter);
         options.filter_bits_per_key(10)
     };
-    Ok([
-        database.keyspace("bloom", options(FilterKind::Bloom))?,
-        database.keyspace("quotient", options(FilterKind::Quotient))?,
-    ])
+    let bloom = options(FilterKind::Bloom);
+    let bloom = match name.starts_with("both") {
+        true => bloom.engine(EngineKind::Autumn),
+        false => bloom,
+    };
+    let quotient = options(FilterKind::Quotient);
+    Ok([database.keyspace("bloom", bloom)?, database.keyspace("quotient", quotient)?])
+}
+
+/// Whether the process that made the store called `name` died.
+fn has_crashed(name: &str) -> bool {
+    name.ends_with("crashed")
 }
 
 /// Change number `number`: in which keyspace, of which key, to which value.
@@ -59,7 +71,7 @@ fn change(number: u64) -> (usize, Vec<u8>, Option<Vec<u8>>) {
 /// What the store called `name` holds, by keyspace.
 fn entries(name: &str) -> [Space; 2] {
     let mut spaces = [Space::new(), Space::new()];
-    let changes = if name == STORES[0] { CHANGES - LOGGED } else { CHANGES };
+    let changes = if has_crashed(name) { CHANGES } else { CHANGES - LOGGED };
     for number in 0..changes {
         let (space, key, value) = change(number);
         match value {
@@ -78,32 +90,35 @@ fn apply(keyspaces: &[Keyspace; 2], number: u64) -> Result<()> {
     }
 }
 
-/// Makes both stores in `directory`, which must exist.
+/// Makes the stores in `directory`, which must exist.
 ///
 /// # Errors
 /// As the store.
 pub fn make(directory: &Path) -> Result<()> {
-    let (closed, crashed) = (directory.join(STORES[0]), directory.join(STORES[1]));
-    for path in [&closed, &crashed] {
+    STORES.iter().try_for_each(|name| make_one(&directory.join(name), name))
+}
+
+fn make_one(path: &Path, name: &str) -> Result<()> {
+    let database = Database::builder(path).memory(32 << 20).open()?;
+    let spaces = keyspaces(&database, name)?;
+    for keyspace in &spaces {
+        keyspace.set_checkpoint_distance(6_000)?;
+    }
+    for number in 0..CHANGES - LOGGED {
+        apply(&spaces, number)?;
+    }
+    database.checkpoint()?;
+    database.close()?;
+    if has_crashed(name) {
+        // A process that ends without a close, and without the destructors that would do it.
         let database = Database::builder(path).memory(32 << 20).open()?;
-        let keyspaces = keyspaces(&database)?;
-        for keyspace in &keyspaces {
-            keyspace.set_checkpoint_distance(6_000)?;
+        let spaces = keyspaces(&database, name)?;
+        for number in CHANGES - LOGGED..CHANGES {
+            apply(&spaces, number)?;
         }
-        for number in 0..CHANGES - LOGGED {
-            apply(&keyspaces, number)?;
-        }
-        database.checkpoint()?;
-        database.close()?;
+        database.sync()?;
+        std::mem::forget((database, spaces));
     }
-    // A process that ends without a close, and without the destructors that would do it.
-    let database = Database::builder(&crashed).memory(32 << 20).open()?;
-    let keyspaces = keyspaces(&database)?;
-    for number in CHANGES - LOGGED..CHANGES {
-        apply(&keyspaces, number)?;
-    }
-    database.sync()?;
-    std::mem::forget((database, keyspaces));
     Ok(())
 }
 
@@ -116,7 +131,7 @@ pub fn check(path: &Path, name: &str) -> Result<()> {
     for read_only in [true, false] {
         let builder = Database::builder(path).memory(32 << 20).create(false);
         let database = builder.read_only(read_only).open()?;
-        for (keyspace, expected) in keyspaces(&database)?.iter().zip(entries(name)) {
+        for (keyspace, expected) in keyspaces(&database, name)?.iter().zip(entries(name)) {
             let found = keyspace
                 .iter()
                 .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())));
@@ -134,7 +149,7 @@ pub fn check(path: &Path, name: &str) -> Result<()> {
         database.close()?;
     }
     let database = Database::builder(path).memory(32 << 20).open()?;
-    for keyspace in keyspaces(&database)? {
+    for keyspace in keyspaces(&database, name)? {
         assert!(keyspace.get("new")?.is_some());
     }
     database.close()

@@ -8,10 +8,17 @@
 //! {"trial":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
 //! ```
 //!
+//! At its end each run adds the rare cases that it and those before it came by:
+//!
+//! ```text
+//! {"seed":"0x1f","marks":{"RecordRefreshed":12}}
+//! ```
+//!
 //! A line that was cut off at the end, because the run was killed, counts for nothing.
 
 use crate::failure::{Failure, Result};
 use crate::standing::{Failed, Standing};
+use chelonia_torture::marks;
 use chelonia_torture::trial::Tally;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
@@ -45,10 +52,15 @@ impl Kept {
             .map_err(failed)?;
         let text = std::io::read_to_string(&mut file).map_err(failed)?;
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let mut met = json!({});
         for (number, line) in text[..whole].lines().enumerate() {
-            let kept = (|| {
+            let mut add_line = || {
                 let value: Value = serde_json::from_str(line).ok()?;
                 if value["seed"].as_str()? != hex(seed) {
+                    return Some(());
+                }
+                if let Some(marks) = value.get("marks") {
+                    met = marks.clone();
                     return Some(());
                 }
                 let name = value["trial"].as_str()?;
@@ -56,12 +68,12 @@ impl Kept {
                     add(&mut standings[trial], &value, seed)?;
                 }
                 Some(())
-            })();
-            if kept.is_none() {
-                let (path, line) = (path.display(), number + 1);
-                return Err(Failure::usage(format!("{path}, line {line}: not of a run before")));
+            };
+            if add_line().is_none() {
+                return Err(not_kept(path, number + 1));
             }
         }
+        marks::add(&met).ok_or_else(|| not_kept(path, text[..whole].lines().count()))?;
         file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file })
     }
@@ -95,12 +107,21 @@ impl Kept {
         }))
     }
 
+    /// The run has ended: adds which rare cases there were, those of earlier runs included.
+    pub fn end(&mut self, seed: u64) -> Result<()> {
+        self.write(&json!({ "seed": hex(seed), "marks": marks::told() }))
+    }
+
     fn write(&mut self, value: &Value) -> Result<()> {
         let line = format!("{value}\n");
         self.file
             .write_all(line.as_bytes())
             .map_err(|error| Failure::failed(format!("write {}", self.path.display()), error))
     }
+}
+
+fn not_kept(path: &Path, line: usize) -> Failure {
+    Failure::usage(format!("{}, line {line}: not of a run before", path.display()))
 }
 
 /// Adds a unit to its trial; `None` if the line says something else.
@@ -148,6 +169,7 @@ mod tests {
         kept.add("crash", 0, 8, Duration::from_millis(1500), &tally).unwrap();
         let failed = Failed { unit: 1, seed: 7, text: "it \"broke\"\nin two".to_owned() };
         kept.add_failed("crash", &failed, Duration::ZERO).unwrap();
+        kept.end(7).unwrap();
         std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"trial\":\"mo").unwrap();
         for _ in 0..2 {
             standings = fresh();

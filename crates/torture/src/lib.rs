@@ -10,5 +10,6 @@
 )]
 
 pub mod golden;
+pub mod marks;
 pub mod trial;
 pub mod trials;

@@ -90,10 +90,13 @@ impl Programme<'_> {
         });
         let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
         drop(shared.progress);
-        match shared.failure {
-            Some(failure) => Err(failure),
-            None => Ok(shared.standings),
+        if let Some(failure) = shared.failure {
+            return Err(failure);
         }
+        if let Some(mut kept) = shared.kept {
+            kept.end(self.seed)?;
+        }
+        Ok(shared.standings)
     }
 
     /// One thread: a unit after the other.

@@ -167,7 +167,7 @@ fn print_trial(
     Ok(())
 }
 
-/// Prints which rare cases of the store this process came by; gives how many it missed.
+/// Prints which rare cases of the store the run came by; gives how many it missed.
 pub fn print_marks(as_json: bool) -> Result<usize> {
     let mut out = std::io::stdout().lock();
     let (reached, missed): (Vec<_>, Vec<_>) = marks().partition(|(_, count)| *count > 0);

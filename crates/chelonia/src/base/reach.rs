@@ -18,6 +18,14 @@ macro_rules! marks {
         impl Mark {
             /// All of them.
             pub const ALL: &[Mark] = &[$(Mark::$name,)*];
+
+            /// The one of this name, as `Debug` writes it.
+            pub fn named(name: &str) -> Option<Mark> {
+                match name {
+                    $(stringify!($name) => Some(Mark::$name),)*
+                    _ => None,
+                }
+            }
         }
     };
 }
@@ -107,7 +115,13 @@ mod counted {
     /// Counts a case that was reached.
     #[inline]
     pub fn mark(mark: Mark) {
-        COUNTS[mark as usize].fetch_add(1, Ordering::Relaxed);
+        mark_again(mark, 1);
+    }
+
+    /// Counts a case that was reached so often, here or in another process.
+    #[inline]
+    pub fn mark_again(mark: Mark, times: u64) {
+        COUNTS[mark as usize].fetch_add(times, Ordering::Relaxed);
     }
 
     /// How often this process reached each case.
@@ -117,7 +131,7 @@ mod counted {
 }
 
 #[cfg(feature = "internals")]
-pub use counted::{mark, reached};
+pub use counted::{mark, mark_again, reached};
 
 /// Nothing is counted.
 #[cfg(not(feature = "internals"))]

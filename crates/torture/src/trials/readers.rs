@@ -1,11 +1,12 @@
 //! Readers and writers on many threads, with every read checked against the order of commits.
 //!
 //! Each writer numbers its commits. Commit `c` puts `c` under key `c % KEYS` of the writer's own in
-//! both keyspaces. So the content after `c` commits is known exactly, and whatever a snapshot or a
-//! scan shows must be the content after some number of commits of each writer: not less than were
-//! acknowledged before it was made, not more than had begun when it was done, and the same number
-//! in both keyspaces. Meanwhile memtables are drained, checkpoints are made, and other keyspaces
-//! come and go.
+//! two keyspaces, and under the writer's one key in a third, where keys are overwritten so fast
+//! that a reader may have to look again. So the content after `c` commits is known exactly, and
+//! whatever a snapshot or a scan shows must be the content after some number of commits of each
+//! writer: not less than were acknowledged before it was made, not more than had begun when it was
+//! done, and the same number in all keyspaces. Meanwhile memtables are drained, checkpoints are
+//! made, and other keyspaces come and go.
 //!
 //! A check *overlaps a write* if a commit began before it ended that was not acknowledged before it
 //! began. How threads take turns does not follow from the unit.
@@ -25,6 +26,7 @@ struct Shared {
     database: Database,
     left: Keyspace,
     right: Keyspace,
+    newest: Keyspace,
     begun: [AtomicU64; WRITERS],
     acknowledged: [AtomicU64; WRITERS],
     checked: AtomicU64,
@@ -70,6 +72,7 @@ impl Shared {
         Self {
             left: keyspace("left"),
             right: keyspace("right"),
+            newest: database.keyspace("newest", KeyspaceOptions::new()).unwrap(),
             database,
             begun: std::array::from_fn(|_| AtomicU64::new(0)),
             acknowledged: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -86,6 +89,7 @@ impl Shared {
             let mut batch = self.database.batch();
             batch.insert(&self.left, key(writer, commit), value(commit));
             batch.insert(&self.right, key(writer, commit), value(commit));
+            batch.insert(&self.newest, writer.to_be_bytes(), value(commit));
             batch.commit().unwrap();
             self.acknowledged[slot].store(commit, Ordering::SeqCst);
         }
@@ -197,9 +201,13 @@ impl Shared {
                 let behind = (commits + KEYS - residue % KEYS) % KEYS;
                 commits.saturating_sub(behind)
             };
+            let is_newest = number >> 57 & 1 == 1;
+            let latest = |commits| if is_newest { commits } else { latest(commits) };
             let acknowledged = self.acknowledged[slot].load(Ordering::SeqCst);
             let least = latest(acknowledged);
-            let found = if number & 1 == 0 {
+            let found = if is_newest {
+                self.newest.get(writer.to_be_bytes()).unwrap()
+            } else if number & 1 == 0 {
                 self.right.get(key(writer, residue)).unwrap()
             } else {
                 self.right.multi_get([key(writer, residue)]).unwrap().remove(0)

@@ -10,11 +10,13 @@
 //! 16 MiB and what the model itself takes; it has about as many files open as after the load; the
 //! data file is no longer than twice what is alive in it; no block is lost.
 
+use crate::marks;
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{below, engine_of};
 use chelonia::internals::{Rng, unreachable_blocks};
 use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions, Result, Snapshot};
 use clap::Args;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -41,6 +43,9 @@ const GOT_ONE_IN: usize = 20;
 
 /// Operations of a round.
 const OPERATIONS: usize = 60_000;
+
+/// Neighbours that are read and overwritten in a round.
+const SWEPT: usize = 20_000;
 
 /// Snapshots held at the same time.
 const SNAPSHOTS: usize = 3;
@@ -91,6 +96,8 @@ impl Trial for Soak {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", output.status);
+        let told = serde_json::from_slice(&output.stdout).unwrap();
+        marks::add(&told).unwrap();
         let mut tally = Tally::default();
         tally.add("operations", KEYS as u64 + rounds * OPERATIONS as u64);
         tally.add("lives", 1);
@@ -99,13 +106,14 @@ impl Trial for Soak {
 }
 
 impl SoakChild {
-    /// Lives the whole life; panics if something is wrong.
+    /// Lives the whole life, and says which rare cases it came by; panics if something is wrong.
     ///
     /// # Errors
     /// What the store said.
     pub fn run(&self) -> Result<(), String> {
         let mut life = Life::begin(&self.path, self.seed).map_err(|error| error.to_string())?;
-        life.live(self.rounds).map_err(|error| error.to_string())
+        life.live(self.rounds).map_err(|error| error.to_string())?;
+        writeln!(std::io::stdout(), "{}", marks::told()).map_err(|error| error.to_string())
     }
 }
 
@@ -140,6 +148,13 @@ fn key_of(key: usize) -> [u8; 8] {
 struct Held {
     snapshot: Snapshot,
     remembered: Vec<(usize, u32)>,
+}
+
+/// The number of the key that [`key_of`] made of it.
+fn number_of(key: &[u8]) -> usize {
+    // The multiplication that made it, undone.
+    let number = u64::from_be_bytes(key.try_into().unwrap());
+    usize::try_from(number.wrapping_mul(0xf1de_83e1_9937_733d)).unwrap()
 }
 
 struct Life {
@@ -179,6 +194,7 @@ impl Life {
             for _ in 0..OPERATIONS {
                 self.step()?;
             }
+            self.sweep()?;
             self.hold();
             if round % 3 == 2 {
                 self.look_at_snapshots()?;
@@ -214,12 +230,27 @@ impl Life {
                 (key..KEYS.min(key + 500)).try_for_each(|key| self.put(key))
             }
             12 if self.rng.one_in(20) => self.scan(key),
-            _ => {
-                let found = self.keyspace.get(key_of(key))?;
-                assert!(found.as_deref() == self.model.value(key).as_deref(), "key {key}");
-                Ok(())
-            }
+            _ => self.get(key),
         }
+    }
+
+    /// Reads and then overwrites many neighbours in their order: what is cached of them makes way
+    /// for new values in the order in which it came.
+    fn sweep(&mut self) -> Result<()> {
+        let from = key_of(below(&mut self.rng, KEYS));
+        let entries = self.keyspace.range(&from[..]..)?.take(SWEPT);
+        let keys = entries.map(|entry| Ok(number_of(&entry?.0))).collect::<Result<Vec<_>>>()?;
+        for key in &keys {
+            self.get(*key)?;
+        }
+        keys.into_iter().try_for_each(|key| self.put(key))?;
+        self.database.checkpoint()
+    }
+
+    fn get(&self, key: usize) -> Result<()> {
+        let found = self.keyspace.get(key_of(key))?;
+        assert!(found.as_deref() == self.model.value(key).as_deref(), "key {key}");
+        Ok(())
     }
 
     fn put(&mut self, key: usize) -> Result<()> {
@@ -240,10 +271,7 @@ impl Life {
 
     /// Holds an entry of a scan to the model.
     fn check_entry(&self, found: &[u8], value: &[u8]) {
-        // The multiplication that made it, undone.
-        let number = u64::from_be_bytes(found.try_into().unwrap());
-        let key = number.wrapping_mul(0xf1de_83e1_9937_733d);
-        let expected = self.model.value(usize::try_from(key).unwrap());
+        let expected = self.model.value(number_of(found));
         assert!(expected.as_deref() == Some(value), "a scan shows what is not there");
     }
 
@@ -270,8 +298,7 @@ impl Life {
     /// Holds every entry to the model, and some gets.
     fn compare(&self) -> Result<()> {
         for key in (0..KEYS).step_by(GOT_ONE_IN) {
-            let found = self.keyspace.get(key_of(key))?;
-            assert!(found.as_deref() == self.model.value(key).as_deref(), "key {key}");
+            self.get(key)?;
         }
         let there = self.model.versions.iter().filter(|version| **version > 0).count();
         let mut found = 0;
