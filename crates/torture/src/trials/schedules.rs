@@ -1,6 +1,6 @@
 //! The whole store under a scheduler that chooses who goes on at every lock and at some of the
 //! atomic operations: writers, a reader, and the background of the store, on the simulated disk,
-//! whose power is cut at the end.
+//! whose power is cut at the end. Each commit is a batch over a keyspace of every engine.
 //!
 //! ```text
 //!   schedule   two writers, one reader, drain, log  --> every read is of one moment
@@ -15,7 +15,7 @@ use crate::trials::support::below;
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, MemoryDirectory, Rng, Survivors, begin_execution,
 };
-use chelonia::{Database, Durability, Keyspace, KeyspaceOptions, Result};
+use chelonia::{Database, Durability, EngineKind, Keyspace, KeyspaceOptions, Result, Snapshot};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,9 @@ const KEYS: u64 = 5;
 /// The same, as a length.
 const KEYS_OF_WRITER: usize = 5;
 
+/// How often the reader looks.
+const LOOKS: usize = 4;
+
 /// Power cuts of a schedule.
 const CUTS: usize = 3;
 
@@ -55,7 +58,7 @@ impl Trial for Schedules {
     }
 
     fn short_units(&self) -> u64 {
-        3
+        60
     }
 
     fn targets(&self) -> &'static [Target] {
@@ -97,9 +100,13 @@ fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
     builder.open()
 }
 
-fn keyspace(database: &Database) -> Keyspace {
-    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
-    database.keyspace("k", options.checkpoint_distance(600)).unwrap()
+/// One of each engine, written the same.
+fn keyspaces(database: &Database) -> Vec<Keyspace> {
+    let keyspace = |engine: EngineKind| {
+        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10).pivots_max(4);
+        database.keyspace(engine.name(), options.checkpoint_distance(600)).unwrap()
+    };
+    EngineKind::ALL.into_iter().map(keyspace).collect()
 }
 
 fn key(writer: usize, commit: u64) -> [u8; 2] {
@@ -138,22 +145,35 @@ fn shown(
     })
 }
 
+/// What a snapshot shows of each writer: the same in every keyspace.
+fn shown_in(snapshot: &Snapshot, spaces: &[Keyspace]) -> [u64; WRITERS] {
+    let first = shown(snapshot.iter(&spaces[0]));
+    for space in &spaces[1..] {
+        assert_eq!(shown(snapshot.iter(space)), first, "half a batch");
+    }
+    first
+}
+
 fn run_schedule(mut rng: Rng) {
     begin_execution();
     let directory = CrashDirectory::new();
     let database = open(Arc::new(directory.clone()), false).unwrap();
-    let space = keyspace(&database);
+    let spaces = keyspaces(&database);
     let first = directory.boundary();
     let acknowledged: Arc<Mutex<Vec<Acknowledged>>> = Arc::default();
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
-            let (space, database) = (space.clone(), database.clone());
+            let (spaces, database) = (spaces.clone(), database.clone());
             let (directory, acknowledged) = (directory.clone(), Arc::clone(&acknowledged));
             thread::spawn(move || {
                 for commit in 1..=COMMITS {
                     let durable = commit % 5 == writer as u64;
                     let level = if durable { Durability::Sync } else { Durability::Process };
-                    space.insert_with(key(writer, commit), value(commit), level).unwrap();
+                    let mut batch = database.batch();
+                    for space in &spaces {
+                        batch.insert(space, key(writer, commit), value(commit));
+                    }
+                    batch.commit_with(level).unwrap();
                     let when = directory.boundary();
                     acknowledged.lock().unwrap().push((when, writer, commit, durable));
                     if commit == 9 && writer == 0 {
@@ -164,17 +184,17 @@ fn run_schedule(mut rng: Rng) {
         })
         .collect();
     let reader = {
-        let (space, database, acknowledged) =
-            (space.clone(), database.clone(), Arc::clone(&acknowledged));
+        let (spaces, database, acknowledged) =
+            (spaces.clone(), database.clone(), Arc::clone(&acknowledged));
         thread::spawn(move || {
-            for _ in 0..4 {
+            for space in spaces.iter().cycle().take(LOOKS) {
                 let least = last_of(&acknowledged.lock().unwrap(), usize::MAX, false);
                 let snapshot = database.snapshot();
-                let before = shown(snapshot.iter(&space));
+                let before = shown_in(&snapshot, &spaces);
                 assert!((0..WRITERS).all(|writer| before[writer] >= least[writer]), "not seen");
                 let now = shown(space.iter());
                 assert!((0..WRITERS).all(|writer| now[writer] >= before[writer]), "it went back");
-                assert_eq!(shown(snapshot.iter(&space).rev()), before, "a snapshot moved");
+                assert_eq!(shown(snapshot.iter(space).rev()), before, "a snapshot moved");
                 for (writer, last) in (0..WRITERS).zip(now).filter(|(_, last)| *last > 0) {
                     let found = space.get(key(writer, last)).unwrap().unwrap();
                     let commit = u64::from_le_bytes(found[..8].try_into().unwrap());
@@ -186,8 +206,8 @@ fn run_schedule(mut rng: Rng) {
     for thread in writers.into_iter().chain([reader]) {
         thread.join().unwrap();
     }
-    assert_eq!(shown(space.iter()), [COMMITS; WRITERS]);
-    drop(space);
+    assert_eq!(shown_in(&database.snapshot(), &spaces), [COMMITS; WRITERS]);
+    drop(spaces);
     database.close().unwrap();
     let journal = directory.journal();
     let acknowledged = acknowledged.lock().unwrap();
@@ -201,7 +221,7 @@ fn run_schedule(mut rng: Rng) {
         let image = MemoryDirectory::from_files(journal.image(boundary, survivors));
         let database = open(Arc::new(image), true).unwrap();
         let least = last_of(&acknowledged, boundary, true);
-        let found = shown(keyspace(&database).iter());
+        let found = shown_in(&database.snapshot(), &keyspaces(&database));
         let is_there = (0..WRITERS).all(|writer| found[writer] >= least[writer]);
         assert!(is_there, "cut at {boundary}: {least:?} promised, {found:?} there");
         assert!(database.verify().unwrap().is_clean());
