@@ -209,23 +209,31 @@ fn run_schedule(mut rng: Rng) {
     assert_eq!(shown_in(&database.snapshot(), &spaces), [COMMITS; WRITERS]);
     drop(spaces);
     database.close().unwrap();
-    let journal = directory.journal();
     let acknowledged = acknowledged.lock().unwrap();
-    for _ in 0..CUTS {
-        let boundary = first + below(&mut rng, journal.boundaries() - first);
-        let survivors = match rng.below(3) {
-            0 => Survivors::None,
-            1 => Survivors::All,
-            _ => Survivors::Subset(rng.next_u64()),
-        };
-        let image = MemoryDirectory::from_files(journal.image(boundary, survivors));
-        let database = open(Arc::new(image), true).unwrap();
-        let least = last_of(&acknowledged, boundary, true);
-        let found = shown_in(&database.snapshot(), &keyspaces(&database));
-        let is_there = (0..WRITERS).all(|writer| found[writer] >= least[writer]);
-        assert!(is_there, "cut at {boundary}: {least:?} promised, {found:?} there");
-        assert!(database.verify().unwrap().is_clean());
-    }
+    (0..CUTS).for_each(|_| check_cut(&directory, first, &acknowledged, &mut rng));
+}
+
+/// Cuts the power somewhere behind boundary `first`, and holds what is left to what was promised.
+fn check_cut(
+    directory: &CrashDirectory,
+    first: usize,
+    acknowledged: &[Acknowledged],
+    rng: &mut Rng,
+) {
+    let journal = directory.journal();
+    let boundary = first + below(rng, journal.boundaries() - first);
+    let survivors = match rng.below(3) {
+        0 => Survivors::None,
+        1 => Survivors::All,
+        _ => Survivors::Subset(rng.next_u64()),
+    };
+    let image = MemoryDirectory::from_files(journal.image(boundary, survivors));
+    let database = open(Arc::new(image), true).unwrap();
+    let least = last_of(acknowledged, boundary, true);
+    let found = shown_in(&database.snapshot(), &keyspaces(&database));
+    let is_there = (0..WRITERS).all(|writer| found[writer] >= least[writer]);
+    assert!(is_there, "cut at {boundary}: {least:?} promised, {found:?} there");
+    assert!(database.verify().unwrap().is_clean());
 }
 
 /// The last commit of each writer that was acknowledged up to a boundary, at whatever level or as
