@@ -90,6 +90,7 @@ fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
         "passes_repeated",
         "pivots_stuck",
         "tables_stuck",
+        "merges_within_level0",
     ];
     let mut never: Vec<&str> =
         tally.counts().filter(|(_, count)| *count == 0).map(|(name, _)| name).collect();

@@ -123,6 +123,9 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
             }
             table.live -= dead;
             table.large_skipped = decoder.varint()?;
+            if table.large_skipped > dead.entries - dead.tombstones.min(dead.entries) {
+                return Err(decoder.damaged("more large values of a table are dead than entries"));
+            }
         }
         tables.push(table);
     }
@@ -222,6 +225,12 @@ impl Directory {
             (0..count).map(|_| decode_sequence(&mut decoder, residence)).collect()
         };
         let directory = Self { young: read(young)?, sinking, levels: read(levels)? };
+        if sinking > 0 && levels == 0 {
+            return Err(decoder.damaged("something goes down, and there is no level below"));
+        }
+        if directory.young.iter().any(Sequence::is_empty) {
+            return Err(decoder.damaged("a sequence of level 0 has no nodes"));
+        }
         decoder.finish()?;
         Ok(directory)
     }

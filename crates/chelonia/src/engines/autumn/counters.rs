@@ -39,6 +39,8 @@ counters! {
     young_units = "merges_level0",
     /// Units of merging between levels below.
     level_units = "merges_levels",
+    /// Merges of level 0 within itself, because something cannot be read.
+    merges_within = "merges_within_level0",
     /// Tables that went down a level without being rewritten.
     tables_moved = "tables_moved",
     /// Levels that were added.

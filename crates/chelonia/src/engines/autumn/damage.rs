@@ -26,11 +26,6 @@ impl Damage {
         !self.runs.is_empty() && self.runs.contains(&table.run.reference().extent.start)
     }
 
-    /// True if anything of a unit is.
-    pub fn touches(&self, unit: &Unit) -> bool {
-        unit.upper.iter().flatten().chain(&unit.lower).any(|table| self.has(table))
-    }
-
     /// Remembers what of `unit` cannot be read; how many tables that are: none if `error` says
     /// something else.
     pub fn learn(&mut self, unit: &Unit, error: &Error) -> u64 {

@@ -20,6 +20,16 @@ use crate::storage::cache::Presence;
 /// So many tables are found before their filters are asked.
 const AHEAD: usize = 16;
 
+/// Where a key may be in a sequence.
+enum Where<'g> {
+    /// In no table.
+    Nowhere,
+    /// In this one.
+    In(&'g Table),
+    /// The node that knows it is not in memory.
+    OnDevice,
+}
+
 fn answer((hit, presence): (RunHit, Presence)) -> Answer {
     Answer { found: hit.found(), presence }
 }
@@ -30,17 +40,24 @@ impl AutumnVersion {
         self.young.iter().chain(&self.levels)
     }
 
-    /// The table of `sequence` that may have `key`.
+    /// The table of `sequence` that may have `key`; reads the node that says it only if that may
+    /// not wait.
     #[inline]
     fn table_of<'g>(
         &self,
         sequence: &'g Sequence,
         key: &[u8],
+        may_wait: bool,
         guard: &'g Guard,
-    ) -> Result<Option<&'g Table>> {
-        let Some(place) = sequence.node_of(key) else { return Ok(None) };
-        let node = self.shared.residence.load(&sequence.nodes[place].slot, guard)?;
-        Ok(node.table_of(key))
+    ) -> Result<Where<'g>> {
+        let Some(place) = sequence.node_of(key) else { return Ok(Where::Nowhere) };
+        let (residence, slot) = (&self.shared.residence, &sequence.nodes[place].slot);
+        let node = match residence.resident(slot, guard) {
+            Some(node) => node,
+            None if may_wait => return Ok(Where::OnDevice),
+            None => residence.load(slot, guard)?,
+        };
+        Ok(node.table_of(key).map_or(Where::Nowhere, Where::In))
     }
 
     /// Calls `visit` with every table that may have `key`, newest first, until it returns
@@ -53,26 +70,28 @@ impl AutumnVersion {
         guard: &'g Guard,
         mut visit: impl FnMut(&'g Table) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let mut sequences = self.sequences();
+        let mut sequences = self.sequences().peekable();
         loop {
             let mut tables: [Option<&Table>; AHEAD] = [None; AHEAD];
             let (mut count, mut failure) = (0, None);
-            for sequence in sequences.by_ref() {
-                match self.table_of(sequence, key, guard) {
-                    Ok(None) => continue,
-                    Ok(Some(table)) => {
+            while count < AHEAD
+                && let Some(sequence) = sequences.peek()
+            {
+                match self.table_of(sequence, key, count > 0, guard) {
+                    Ok(Where::Nowhere) => {}
+                    Ok(Where::In(table)) => {
                         table.filter.prefetch(hash, guard);
                         tables[count] = Some(table);
                         count += 1;
                     }
+                    // Perhaps nobody needs it: what is newer is looked at first.
+                    Ok(Where::OnDevice) => break,
                     Err(error) => {
                         failure = Some(error);
                         break;
                     }
                 }
-                if count == AHEAD {
-                    break;
-                }
+                sequences.next();
             }
             for table in tables.into_iter().map_while(|table| table) {
                 if let Some(found) = visit(table)? {
@@ -81,7 +100,7 @@ impl AutumnVersion {
             }
             // What is newer than what cannot be read has not the key.
             failure.map_or(Ok(()), Err)?;
-            if count < AHEAD {
+            if sequences.peek().is_none() {
                 return Ok(None);
             }
         }

@@ -5,15 +5,24 @@ use super::counters::Counters;
 use super::garnering::Garnering;
 use super::options::{JOB_BYTES_MAX, JOB_TABLES};
 use super::output::{Change, Output};
-use super::plan::Step;
+use super::plan::{Step, YOUNG_TRIGGER};
+use super::stretch;
 use super::table::Table;
 use super::unit::{Goal, Merged, Unit};
 use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
+use crate::base::limits::SLAB_BYTES;
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::engine::{Absorbed, OwnedExtent};
+
 use std::collections::BTreeMap;
+
+/// What merges of level 0 read ahead is at most this part of the budget.
+const MERGE_PART: u64 = 16;
+
+/// No filter has more than so many times the bits per key that filters may have on average.
+const FILTER_BITS_TIMES: u32 = 2;
 
 impl Autumn {
     /// Does `step`; `None` if nothing of it can be done.
@@ -29,7 +38,9 @@ impl Autumn {
         let mut next = Next::of(version);
         match step {
             Step::Sink => {
-                next.sinking = next.young.len();
+                let fresh = next.young.len() - next.sinking;
+                next.sinking += fresh.min(self.sinking_max(workers));
+                writer.stuck.retain(|stuck| *stuck != 0);
                 Counters::add(&counters.sinkings, 1);
             }
             Step::AddLevel(place) => {
@@ -58,10 +69,19 @@ impl Autumn {
                     writer.stuck.push(*level);
                     return Ok(None);
                 }
+                // What comes down may be merged with what could not go on.
+                writer.stuck.retain(|stuck| *stuck != level + 1);
             }
         }
         next.settle();
         self.publish(version, next, output).map(Some)
+    }
+
+    /// How many sequences may begin to sink at one time: a merge reads ahead in each of them.
+    fn sinking_max(&self, workers: Workers) -> usize {
+        let part = self.shared.residence.storage().budget().limit() / MERGE_PART;
+        let streams = part / SLAB_BYTES as u64 / workers.threads() as u64;
+        usize::try_from(streams).unwrap_or(usize::MAX).max(YOUNG_TRIGGER)
     }
 
     /// Lets something go down from `level`; false if nothing can.
@@ -80,7 +100,7 @@ impl Autumn {
         let measure = Measure { unit_bytes: job * jobs as u64, jobs };
         let goal = self.goal(version, level);
         let down = if level == 0 {
-            choose::from_young(version, residence, measure, goal, &writer.damage)?
+            stretch::from_young(version, residence, measure, goal, &writer.damage)?
         } else {
             let from = writer.from.entry(level).or_insert_with(|| Arc::from(&b""[..]));
             choose::from_level(version, residence, level, from, measure, goal, &writer.damage)?
@@ -92,19 +112,36 @@ impl Autumn {
                 Ok(true)
             }
             Down::Unit(unit) => {
-                let merged = unit.run(output, &self.shared.counters, &workers);
-                let merged = merged.inspect_err(|error| {
-                    let stuck = writer.damage.learn(&unit, error);
-                    Counters::add(&self.shared.counters.tables_stuck, stuck);
-                })?;
+                let merged = self.merge(&unit, writer, output, workers)?;
                 self.replace(level, &unit, merged, next, output)?;
-                writer.damage.forget(unit.upper.iter().flatten().chain(&unit.lower));
                 let counters = &self.shared.counters;
                 let units = if level == 0 { &counters.young_units } else { &counters.level_units };
                 Counters::add(units, 1);
                 Ok(true)
             }
+            Down::Within { first, unit } => {
+                let merged = self.merge(&unit, writer, output, workers)?;
+                Self::replace_within(first, &unit, merged, next, output)?;
+                Counters::add(&self.shared.counters.merges_within, 1);
+                Ok(true)
+            }
         }
+    }
+
+    /// Merges a unit, and learns what of it cannot be read.
+    fn merge(
+        &self,
+        unit: &Unit,
+        writer: &mut Writer,
+        output: &Output<'_>,
+        workers: Workers,
+    ) -> Result<Merged> {
+        let merged = unit.run(output, &self.shared.counters, &workers).inspect_err(|error| {
+            let stuck = writer.damage.learn(unit, error);
+            Counters::add(&self.shared.counters.tables_stuck, stuck);
+        })?;
+        writer.damage.forget(unit.upper.iter().flatten().chain(&unit.lower));
+        Ok(merged)
     }
 
     /// How tables that come down from `level` are written.
@@ -186,6 +223,24 @@ impl Autumn {
         Ok(())
     }
 
+    /// Puts what a unit made of sequences of level 0, from `first` on, in the last of them.
+    fn replace_within(
+        first: usize,
+        unit: &Unit,
+        merged: Merged,
+        next: &mut Next,
+        output: &Output<'_>,
+    ) -> Result<()> {
+        let mut added = merged.tables;
+        for (place, removed) in unit.upper.iter().enumerate().rev() {
+            let sequence = &mut next.young[first + place];
+            let change = Change { removed: removed.clone(), added: std::mem::take(&mut added) };
+            *sequence = Arc::new(output.change(sequence, change)?);
+        }
+        output.lose(unit.upper.iter().flatten().map(Table::owned));
+        Ok(())
+    }
+
     /// Bits per key of the filters of a table in a sequence of so many entries; it takes the place
     /// of the sequence `place` (level 0 first, newest first), or comes before all.
     pub(super) fn filter_bits(
@@ -210,6 +265,8 @@ impl Autumn {
                 0
             }
         };
-        Garnering::filter_bits(options.run.bits_per_key, &all)[place]
+        let bits = Garnering::filter_bits(options.run.bits_per_key, &all)[place];
+        // Tables that move keep their filters, and may be most of the tree one day.
+        bits.min(FILTER_BITS_TIMES * options.run.bits_per_key)
     }
 }

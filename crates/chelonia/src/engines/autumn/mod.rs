@@ -9,7 +9,8 @@
 //! | `table` | tables, nodes and sequences in memory |
 //! | `codec` | their bytes; the directory; the root blob |
 //! | `young` | absorbing: memtables become sequences of level 0 |
-//! | `plan` `choose` | what is to be done next; which tables go down |
+//! | `plan` | what is to be done next |
+//! | `stretch` `choose` | which tables go down: of level 0; of a level below |
 //! | `merging` `unit` | one step of it; a unit of merging |
 //! | `output` | what was written, and what is no longer referred to |
 //! | `damage` | what merges cannot read, and do without |
@@ -66,6 +67,7 @@ mod options;
 mod output;
 mod plan;
 mod salvage;
+mod stretch;
 mod table;
 mod unit;
 mod verify;
@@ -256,7 +258,7 @@ impl Engine for Autumn {
     }
 
     fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        let mut writer = self.writer.lock();
+        let writer = self.writer.lock();
         let version = self.newest();
         if updates.is_empty() {
             return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
@@ -277,9 +279,7 @@ impl Engine for Autumn {
         next.young.insert(0, Arc::new(sequence));
         let absorbed = self.publish(&version, next, output)?;
         Counters::add(&self.shared.counters.absorbs, 1);
-        // What was stuck is tried again.
-        writer.stuck.clear();
-        self.weigh(&[]);
+        self.weigh(&writer.stuck);
         Ok(absorbed)
     }
 
@@ -326,8 +326,9 @@ impl Engine for Autumn {
 
     fn expect_updates(&self, expected: bool) {
         let before = self.busy.swap(expected, Ordering::Relaxed);
-        if (before || !self.wants.load(Ordering::Relaxed)) && self.is_eager() {
-            self.wants.store(!self.newest().young.is_empty(), Ordering::Relaxed);
+        let is_asked = before || !self.wants.load(Ordering::Relaxed);
+        if is_asked && self.is_eager() && !self.newest().young.is_empty() {
+            self.wants.store(true, Ordering::Relaxed);
         }
     }
 

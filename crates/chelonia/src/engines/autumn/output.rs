@@ -10,12 +10,13 @@ use super::table::{
     Listed, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, Sequence, Table, owned_node,
     owned_run,
 };
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::{LargeRef, Update};
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::engine::OwnedExtent;
 use crate::run::{RunBuilder, RunOptions, WasCached, weight};
+use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,8 +109,9 @@ impl<'t> Output<'t> {
 
     /// Writes tables as nodes of like size.
     fn write_nodes(&self, tables: Vec<Table>, nodes: &mut Vec<Listed>) -> Result<()> {
-        if tables.windows(2).any(|pair| *pair[0].last >= *pair[1].first) {
-            return Err(Error::internal("tables of one level overlap"));
+        if let Some(pair) = tables.windows(2).find(|pair| *pair[0].last >= *pair[1].first) {
+            let offset = pair[1].run.reference().extent.offset();
+            return Err(Error::corrupt("tables of one level overlap").at(DATA_FILE, offset));
         }
         let count = match tables.len() {
             0 => return Ok(()),
@@ -180,13 +182,25 @@ struct NextNodes<'o, 't> {
 }
 
 impl NextNodes<'_, '_> {
-    /// Takes over a node with changes.
+    /// Takes over a node with changes. Before a damaged one something may be added nevertheless.
     fn take(&mut self, node: &Listed, change: Change) -> Result<()> {
         let gone = |table: &Table| table.run.reference().extent.start;
         let removed: BTreeSet<BlockNo> = change.removed.iter().map(gone).collect();
-        let before = self.retire(node)?;
+        let is_before = change.added.iter().all(|table| *table.last < *node.first);
+        let Some(before) = self.load(node, removed.is_empty() && is_before)? else {
+            self.open.extend(change.added);
+            return self.keep(node);
+        };
+        self.output.lose(node.slot.reference().map(owned_node));
         let stays = before.tables.iter().filter(|table| !removed.contains(&gone(table))).cloned();
-        let mut tables: Vec<Table> = stays.chain(change.added).collect();
+        let mut tables: Vec<Table> = stays.collect();
+        if tables.len() + removed.len() != before.tables.len() {
+            let offset = node.slot.reference().map_or(0, |place| place.extent.offset());
+            return Err(
+                Error::corrupt("a level does not begin where it says").at(DATA_FILE, offset)
+            );
+        }
+        tables.extend(change.added);
         tables.sort_by(|one, other| one.first.cmp(&other.first));
         self.open.extend(tables);
         Ok(())
@@ -194,19 +208,28 @@ impl NextNodes<'_, '_> {
 
     /// Takes over a node as it is, unless it is joined with few tables before it.
     fn pass(&mut self, node: &Listed) -> Result<()> {
-        if (1..NODE_TABLES_SMALL).contains(&self.open.len()) {
-            let before = self.retire(node)?;
+        if (1..NODE_TABLES_SMALL).contains(&self.open.len())
+            && let Some(before) = self.load(node, true)?
+        {
+            self.output.lose(node.slot.reference().map(owned_node));
             self.open.extend(before.tables.iter().cloned());
             return Ok(());
         }
+        self.keep(node)
+    }
+
+    fn keep(&mut self, node: &Listed) -> Result<()> {
         self.output.write_nodes(std::mem::take(&mut self.open), &mut self.nodes)?;
         self.nodes.push(node.clone());
         Ok(())
     }
 
-    fn retire(&self, node: &Listed) -> Result<Arc<Node>> {
-        self.output.lose(node.slot.reference().map(owned_node));
-        self.output.residence.load_owned(&node.slot)
+    /// The node; `None` if it is damaged and `may_be_damaged`.
+    fn load(&self, node: &Listed, may_be_damaged: bool) -> Result<Option<Arc<Node>>> {
+        match self.output.residence.load_owned(&node.slot) {
+            Err(error) if may_be_damaged && error.kind() == ErrorKind::Corrupt => Ok(None),
+            node => node.map(Some),
+        }
     }
 
     fn end(mut self) -> Result<Sequence> {

@@ -2,7 +2,7 @@
 //!
 //! | what goes down | when | how much at one time (`choose.rs`) |
 //! | --- | --- | --- |
-//! | level 0 | it has 4 sequences: all there are *sink* | a stretch of keys, from the left on |
+//! | level 0 | 4 sequences came: all there are *sink* | a stretch of keys, from the left on |
 //! | level i | it holds more than its capacity | tables that meet least below |
 //!
 //! Whatever is most beyond its measure comes first: level 0 by the count of its sequences, other
@@ -24,7 +24,7 @@ const SLACK_PERCENT: u64 = 150;
 
 /// What is to be done next.
 pub(super) enum Step {
-    /// All sequences of level 0 begin to sink.
+    /// Sequences of level 0 begin to sink, the oldest first.
     Sink,
     /// An empty level is put in at this place (0 is level 1).
     AddLevel(usize),
@@ -89,7 +89,9 @@ impl Sizes {
         let early = eager || (!self.levels.is_empty() && self.deletes_much(0));
         let trigger = if early { 1 } else { YOUNG_TRIGGER };
         let is_stuck = stuck.contains(&0);
-        if self.sinking == 0 && self.young.len() >= trigger && !is_stuck {
+        // If what sinks cannot go on, others may nevertheless, as far as they come.
+        let may_sink = self.sinking == 0 || is_stuck;
+        if may_sink && self.young.len() - self.sinking >= trigger {
             let has_level = !self.levels.is_empty();
             return Some(if has_level { Step::Sink } else { Step::AddLevel(0) });
         }
@@ -153,12 +155,16 @@ impl Sizes {
     /// nobody can wait for that.
     pub fn debt(&self, policy: &Garnering, stuck: &[usize]) -> u64 {
         let below = |at: usize| self.levels.get(at).copied().unwrap_or(0);
-        let young: u64 = self.young.iter().sum();
+        let count = match stuck.contains(&0) {
+            true => self.young.len() - self.sinking,
+            false => self.young.len(),
+        };
+        let young: u64 = self.young[..count].iter().sum();
         let most = YOUNG_TRIGGER + YOUNG_TRIGGER / 2;
         let mut debt = 0;
-        if self.young.len() > most && !stuck.contains(&0) {
-            let each = young / self.young.len() as u64;
-            let over = (self.young.len() - most) as u64;
+        if count > most {
+            let each = young / count as u64;
+            let over = (count - most) as u64;
             let rewritten = below(0) * over / YOUNG_TRIGGER as u64;
             debt += each * over + rewritten.min(each * over * 8);
         }

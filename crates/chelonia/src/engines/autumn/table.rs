@@ -1,9 +1,8 @@
 //! Tables in memory, and the nodes that list them.
 //!
 //! ```text
-//!   sequence   [ node | node | node ]        what is known without reading a node: where it
-//! begins,
-//!                 |                          how much is in it
+//!   sequence   [ node | node | node ]     of each, without reading it: where it begins, how much
+//!                 |                       is in it
 //!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in the order of keys
 //!                          |
 //!                          '-> run
@@ -22,7 +21,7 @@
 
 use super::codec;
 use crate::base::budget::Charge;
-use crate::base::error::Result;
+use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::{KeyRange, head64};
 use crate::base::stream::LargeRef;
 use crate::base::sync::Arc;
@@ -251,23 +250,80 @@ impl Sequence {
         begun_by(&self.heads, key, |index| &self.nodes[index].first).checked_sub(1)
     }
 
-    /// The tables that may have keys of `range`, in order.
-    pub fn tables_in(&self, residence: &Residence, range: &KeyRange) -> Result<Vec<Table>> {
+    /// The node of this number, or what is not known if it is damaged.
+    pub fn node(&self, residence: &Residence, index: usize) -> Result<Result<Arc<Node>, Hole>> {
+        let listed = &self.nodes[index];
+        match residence.load_owned(&listed.slot) {
+            Ok(node) => Ok(Ok(node)),
+            Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Err(Hole {
+                first: Arc::clone(&listed.first),
+                next: self.nodes.get(index + 1).map(|next| Arc::clone(&next.first)),
+                tables: u64::from(listed.tables),
+            })),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The tables that may have keys of `range`.
+    pub fn tables_in(&self, residence: &Residence, range: &KeyRange) -> Result<Found> {
         let begin = match &range.lower {
             Bound::Included(key) | Bound::Excluded(key) => self.node_of(key).unwrap_or(0),
             Bound::Unbounded => 0,
         };
-        let mut found = Vec::new();
-        for node in &self.nodes[begin.min(self.nodes.len())..] {
-            if !range.admits(&node.first) {
+        let mut found = Found::default();
+        for index in begin..self.nodes.len() {
+            if !range.admits(&self.nodes[index].first) {
                 break;
             }
-            let node = residence.load_owned(&node.slot)?;
             let within = |table: &&Table| range.admits(&table.first) && range.reaches(&table.last);
-            found.extend(node.tables.iter().filter(within).cloned());
+            match self.node(residence, index)? {
+                Ok(node) => found.tables.extend(node.tables.iter().filter(within).cloned()),
+                Err(hole) => found.holes.push(hole),
+            }
         }
         Ok(found)
     }
+
+    /// Tables just before `key` and just behind it, the nearest first: those of the node where it
+    /// would be.
+    pub fn near(&self, residence: &Residence, key: &[u8]) -> Result<(Vec<Table>, Vec<Table>)> {
+        if self.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let Ok(node) = self.node(residence, self.node_of(key).unwrap_or(0))? else {
+            return Ok((Vec::new(), Vec::new()));
+        };
+        let before = node.tables.iter().rev().filter(|table| *table.last < *key);
+        let behind = node.tables.iter().filter(|table| *table.first > *key);
+        Ok((before.cloned().collect(), behind.cloned().collect()))
+    }
+}
+
+/// Keys of which nothing is known: the node that lists their tables is damaged.
+#[derive(Clone)]
+pub(super) struct Hole {
+    /// Where they begin.
+    pub first: SharedKey,
+    /// Where what is known goes on.
+    pub next: Option<SharedKey>,
+    /// The tables that it is said to have.
+    pub tables: u64,
+}
+
+impl Hole {
+    /// True if it has keys from `first` to `last`.
+    pub fn meets(&self, first: &[u8], last: &[u8]) -> bool {
+        *self.first <= *last && self.next.as_ref().is_none_or(|next| *first < **next)
+    }
+}
+
+/// What there is in a range of keys of a sequence.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Tables, in order.
+    pub tables: Vec<Table>,
+    /// Where there may be more.
+    pub holes: Vec<Hole>,
 }
 
 /// How many of the keys, ascending, whose heads are given are `key` or less.

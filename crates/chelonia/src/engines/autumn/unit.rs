@@ -34,6 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 /// What goes down.
+#[derive(Default)]
 pub(super) struct Unit {
     /// Newest first, each in the order of keys.
     pub upper: Vec<Vec<Table>>,
@@ -43,12 +44,14 @@ pub(super) struct Unit {
     pub to: Option<SharedKey>,
     /// Where it is cut into jobs, ascending; no lower table goes through a cut.
     pub cuts: Vec<SharedKey>,
+    /// Where tables of the level below begin that are not met, ascending: no new one goes across.
+    pub barriers: Vec<SharedKey>,
     /// How it is written.
     pub goal: Goal,
 }
 
 /// How the tables of a level are written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Goal {
     /// The size of a table, in bytes.
     pub table_bytes: u64,
@@ -245,10 +248,13 @@ impl Job<'_> {
         let most = self.unit.goal.table_bytes.max(1);
         let was_cached = |key: &[u8], guard: &Guard| self.heat(key, guard);
         let mut written = 0;
-        while merge.key().is_some() {
+        let mut barriers = self.unit.barriers.iter().peekable();
+        while let Some(first) = merge.key() {
+            while barriers.next_if(|barrier| ***barrier <= *first).is_some() {}
             let size = even_share(expected, written, passed_weight(merge), most);
             while let Some(key) = merge.key() {
-                if writer.weight() >= size {
+                let is_across = barriers.peek().is_some_and(|barrier| ***barrier <= *key);
+                if writer.weight() >= size || is_across {
                     break;
                 }
                 writer.add(key, merge.update())?;

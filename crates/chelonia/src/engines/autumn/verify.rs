@@ -18,7 +18,6 @@ use crate::run::{RunStream, Totals};
 use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
 /// Visits every extent that `version` refers to.
 pub(super) fn walk_extents(
@@ -176,20 +175,20 @@ impl Check<'_> {
     }
 }
 
-/// True if a table has the live entries that are told of it, and no others.
+/// True if a table has the live entries that are told of it, and before them so many large values.
 fn live(table: &Table) -> Result<bool> {
-    let lower = Bound::Included(table.first.to_vec());
-    let range = match table.is_whole() {
-        true => KeyRange::all(),
-        false => KeyRange { lower, upper: Bound::Unbounded },
-    };
-    let mut stream = RunStream::of_device(&table.run, range)?;
-    let mut totals = Totals::default();
+    let mut stream = RunStream::of_device(&table.run, KeyRange::all())?;
+    let (mut totals, mut large_before) = (Totals::default(), 0);
     let mut is_within = true;
     while let Some(key) = stream.key() {
-        totals.add_entry(key, &stream.update());
-        is_within &= table.covers(key);
+        let update = stream.update();
+        if *key < *table.first && !table.is_whole() {
+            large_before += u64::from(update.large().is_some());
+        } else {
+            totals.add_entry(key, &update);
+            is_within &= table.covers(key);
+        }
         stream.advance()?;
     }
-    Ok(is_within && totals == table.live)
+    Ok(is_within && totals == table.live && large_before == table.large_skipped)
 }

@@ -1,6 +1,6 @@
 //! Absorbing: a memtable becomes a sequence of level 0. Nothing that is there is read.
 
-use super::options::{TABLE_AUTO_MAX, TABLE_AUTO_MIN};
+use super::options::TABLE_AUTO_MIN;
 use super::output::Output;
 use super::table::{Sequence, Table};
 use super::{Autumn, AutumnVersion};
@@ -20,7 +20,7 @@ impl Autumn {
     /// How many of `workers` may build tables at one time.
     pub(super) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
         let part = self.shared.residence.storage().budget().limit() / TABLES_PART;
-        let count = part / table_bytes.clamp(TABLE_AUTO_MIN, TABLE_AUTO_MAX);
+        let count = part / table_bytes.max(TABLE_AUTO_MIN);
         workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 

@@ -1,0 +1,460 @@
+//! What of level 0 goes down next: a stretch of keys of all sequences that sink, from the left on.
+//!
+//! ```text
+//!   sinking    [ a ......... ][ b ... ]          newest first
+//!              [ c .... ][ x x x ][ d ... ]      x cannot be read: an obstacle
+//!   level 1       [ X ... ]    [ Y ... ]
+//!                        |        |
+//!                     goes down   parted here (`a` if it goes through), and on behind it
+//! ```
+//!
+//! What is newer than an obstacle and has keys of it stays: it must not get below what is older.
+//! What lies before and behind goes down as ever; a table that goes through is cut in two, within
+//! its sequence. If more and more stays, that is merged within level 0, so that reads have to look
+//! at few sequences.
+
+use super::AutumnVersion;
+use super::choose::{Down, Measure, joined, may_move, places_to_cut};
+use super::damage::Damage;
+use super::plan::YOUNG_TRIGGER;
+use super::table::{Found, Hole, Residence, Sequence, SharedKey, Table};
+use super::unit::{Goal, Unit};
+use crate::base::error::Result;
+use crate::base::keys::KeyRange;
+use crate::base::sync::Arc;
+use std::collections::VecDeque;
+
+/// The most tables that move in one unit.
+const MOVES_MAX: usize = 1024;
+
+/// The first tables of a sequence.
+#[derive(Default)]
+struct Front {
+    tables: VecDeque<Table>,
+    /// The first key of what follows them, if anything does.
+    next: Option<SharedKey>,
+    /// What follows them, if that cannot be read.
+    hole: Option<Hole>,
+}
+
+impl Front {
+    /// Tables of `sequence` from `from` on, until they weigh `bytes`.
+    fn of(
+        sequence: &Sequence,
+        residence: &Residence,
+        from: &SharedKey,
+        bytes: u64,
+    ) -> Result<Self> {
+        let mut front = Self::default();
+        let mut weight = 0;
+        for index in sequence.node_of(from).unwrap_or(0)..sequence.nodes.len() {
+            if weight >= bytes {
+                front.next = Some(Arc::clone(&sequence.nodes[index].first));
+                return Ok(front);
+            }
+            let node = match sequence.node(residence, index)? {
+                Ok(node) => node,
+                Err(hole) => {
+                    front.next = Some(Arc::clone((&hole.first).max(from)));
+                    front.hole = Some(hole);
+                    return Ok(front);
+                }
+            };
+            for table in node.tables.iter().filter(|table| *table.last >= **from) {
+                if weight >= bytes {
+                    front.next = Some(Arc::clone(&table.first));
+                    return Ok(front);
+                }
+                weight += table.live.weight();
+                front.tables.push_back(table.clone());
+            }
+        }
+        Ok(front)
+    }
+}
+
+/// What the fronts meet in the level below, as far as it was gathered.
+#[derive(Default)]
+struct Below {
+    /// Tables that may have keys of those above.
+    met: Vec<Table>,
+    /// Where tables begin, or nodes of tables, that are not met: what is merged goes round them.
+    barriers: Vec<SharedKey>,
+    /// The first key of what follows, if anything does that may be met.
+    next: Option<SharedKey>,
+    /// What follows, if that cannot be read.
+    hole: Option<Hole>,
+    /// Tables before all this, the nearest first.
+    before: Vec<Table>,
+    /// Tables behind all that there is above, the nearest first.
+    behind: Vec<Table>,
+}
+
+impl Below {
+    /// What of `level` is met by `fronts`, until it weighs `bytes`.
+    fn of(
+        level: &Sequence,
+        residence: &Residence,
+        fronts: &[Front],
+        from: &SharedKey,
+        bytes: u64,
+    ) -> Result<Self> {
+        let reach = Reach::of(fronts);
+        let Some(first) = reach.firsts.first() else { return Ok(Self::default()) };
+        let mut below = Self { before: level.near(residence, first)?.0, ..Self::default() };
+        let mut weight = 0;
+        for index in level.node_of(first.max(from)).unwrap_or(0)..level.nodes.len() {
+            let listed = &level.nodes[index];
+            let next = level.nodes.get(index + 1).map(|next| &*next.first);
+            if !reach.meets(&listed.first, next) {
+                below.barriers.push(Arc::clone(&listed.first));
+                continue;
+            }
+            if weight >= bytes {
+                below.next = Some(Arc::clone(&listed.first));
+                return Ok(below);
+            }
+            let node = match level.node(residence, index)? {
+                Ok(node) => node,
+                Err(hole) => {
+                    below.next = Some(Arc::clone((&hole.first).max(from)));
+                    below.hole = Some(hole);
+                    return Ok(below);
+                }
+            };
+            for table in node.tables.iter().filter(|table| *table.last >= **from) {
+                if !reach.meets(&table.first, Some(&table.last)) {
+                    below.barriers.push(Arc::clone(&table.first));
+                } else if weight >= bytes {
+                    below.next = Some(Arc::clone(&table.first));
+                    return Ok(below);
+                } else {
+                    weight += table.live.weight();
+                    below.met.push(table.clone());
+                }
+            }
+        }
+        if let Some(last) = reach.lasts.last() {
+            let last = below.met.last().map_or(last, |table| last.max(&table.last));
+            below.behind = level.near(residence, last)?.1;
+        }
+        Ok(below)
+    }
+}
+
+/// Where the tables of several fronts are.
+struct Reach {
+    /// Their first keys, ascending.
+    firsts: Vec<SharedKey>,
+    /// The greatest last key of those up to here.
+    lasts: Vec<SharedKey>,
+}
+
+impl Reach {
+    fn of(fronts: &[Front]) -> Self {
+        let tables = fronts.iter().flat_map(|front| &front.tables);
+        let mut ends: Vec<_> = tables.map(|table| (&table.first, &table.last)).collect();
+        ends.sort_unstable();
+        let mut lasts: Vec<SharedKey> = Vec::with_capacity(ends.len());
+        for (_, last) in &ends {
+            let greatest = lasts.last().map_or(*last, |before| before.max(*last));
+            lasts.push(Arc::clone(greatest));
+        }
+        Self { firsts: ends.into_iter().map(|(first, _)| Arc::clone(first)).collect(), lasts }
+    }
+
+    /// True if a table may have keys from `first` to `last`.
+    fn meets(&self, first: &[u8], last: Option<&[u8]>) -> bool {
+        let begun = last.map_or(self.firsts.len(), |last| {
+            self.firsts.partition_point(|other| **other <= *last)
+        });
+        begun.checked_sub(1).is_some_and(|at| *self.lasts[at] >= *first)
+    }
+}
+
+/// Something that cannot be read.
+struct Obstacle {
+    /// Its first key.
+    first: SharedKey,
+    /// The first key behind it, if it ends.
+    past: Option<SharedKey>,
+}
+
+impl Obstacle {
+    fn table(table: &Table) -> Self {
+        Self { first: Arc::clone(&table.first), past: Some(behind(&table.last)) }
+    }
+
+    fn hole(hole: &Hole) -> Self {
+        Self { first: Arc::clone(&hole.first), past: hole.next.clone() }
+    }
+}
+
+/// The first key after `key`.
+pub(super) fn behind(key: &[u8]) -> SharedKey {
+    [key, &[0]].concat().into()
+}
+
+/// What of the sinking sequences goes down next.
+pub(super) fn from_young(
+    version: &AutumnVersion,
+    residence: &Residence,
+    measure: Measure,
+    goal: Goal,
+    damage: &Damage,
+) -> Result<Down> {
+    let place = version.young.len() - version.sinking;
+    let sinking = Sinking { sequences: &version.young[place..], place, residence, damage };
+    let firsts = sinking.sequences.iter().filter_map(|it| it.nodes.first()).map(|it| &it.first);
+    let Some(mut from) = firsts.min().cloned() else { return Ok(Down::Moves(Vec::new())) };
+    let below = version.levels.first().map(|level| &**level);
+    loop {
+        let stretch = Stretch::gather(&sinking, below, &from, measure.unit_bytes)?;
+        let moves = stretch.moves(goal, damage);
+        if !moves.is_empty() {
+            return Ok(Down::Moves(moves.into_iter().map(|(at, it)| (place + at, it)).collect()));
+        }
+        let Some(obstacle) = stretch.obstacle(damage) else {
+            let unit = stretch.unit(measure, goal, damage, None);
+            let is_empty = unit.upper.iter().all(Vec::is_empty);
+            return Ok(if is_empty { Down::Stuck } else { Down::Unit(unit) });
+        };
+        let unit = stretch.unit(measure, goal, damage, Some(&obstacle.first));
+        if !unit.upper.iter().all(Vec::is_empty) {
+            return Ok(Down::Unit(unit));
+        }
+        from = match sinking.pass(&from, obstacle, goal)? {
+            Passed::Behind(past) => past,
+            Passed::Never => return Ok(Down::Stuck),
+            Passed::After { first, unit } => return Ok(Down::Within { first, unit }),
+        };
+    }
+}
+
+/// What became of an attempt to go on behind an obstacle.
+enum Passed {
+    /// It goes on here.
+    Behind(SharedKey),
+    /// Nothing is behind it.
+    Never,
+    /// Something has to be merged before, within the sequences from `first` on.
+    After { first: usize, unit: Unit },
+}
+
+/// The sequences of level 0 that sink.
+struct Sinking<'v> {
+    /// Newest first.
+    sequences: &'v [Arc<Sequence>],
+    /// The place of the first of them in level 0.
+    place: usize,
+    residence: &'v Residence,
+    damage: &'v Damage,
+}
+
+impl Sinking<'_> {
+    /// Finds out what is between `from` and the end of an obstacle, and what goes through there.
+    fn pass(&self, from: &SharedKey, obstacle: Obstacle, goal: Goal) -> Result<Passed> {
+        let goal = Goal { bottom: false, ..goal };
+        let (found, past) = self.find(from, obstacle.past)?;
+        if let Some(past) = &past {
+            for (at, Found { tables, .. }) in found.iter().enumerate() {
+                if let Some(through) = tables.last().filter(|table| table.last >= *past) {
+                    let upper = vec![vec![through.clone()]];
+                    let cuts = vec![Arc::clone(past)];
+                    let unit = Unit { upper, cuts, goal, ..Unit::default() };
+                    return Ok(Passed::After { first: self.place + at, unit });
+                }
+            }
+        }
+        if let Some((at, upper)) = self.gathered(&found) {
+            let unit = Unit { upper, goal, ..Unit::default() };
+            return Ok(Passed::After { first: self.place + at, unit });
+        }
+        Ok(past.map_or(Passed::Never, Passed::Behind))
+    }
+
+    /// What there is in each sequence from `from` on up to the end of an obstacle, and of all that
+    /// cannot be read there.
+    fn find(
+        &self,
+        from: &SharedKey,
+        mut past: Option<SharedKey>,
+    ) -> Result<(Vec<Found>, Option<SharedKey>)> {
+        loop {
+            let range = KeyRange::half_open(from, past.as_deref());
+            let found = self.sequences.iter().map(|it| it.tables_in(self.residence, &range));
+            let found: Vec<Found> = found.collect::<Result<_>>()?;
+            let mut end = past.clone();
+            for Found { tables, holes } in &found {
+                let damaged = tables.iter().filter(|table| self.damage.has(table));
+                let ends = damaged.map(|table| Some(behind(&table.last)));
+                for other in ends.chain(holes.iter().map(|hole| hole.next.clone())) {
+                    end = end.zip(other).map(|(end, other)| end.max(other));
+                }
+            }
+            if end == past {
+                return Ok((found, past));
+            }
+            past = end;
+        }
+    }
+
+    /// Sequences next to each other of like size, whose tables stay before an obstacle: so many
+    /// that they are better one. None is far larger than those before it together, so that nothing
+    /// is merged again and again.
+    fn gathered(&self, found: &[Found]) -> Option<(usize, Vec<Vec<Table>>)> {
+        let mut first = 0;
+        while first < found.len() {
+            let (mut sum, mut some, mut end) = (0, 0, first);
+            for (at, Found { tables, holes }) in found.iter().enumerate().skip(first) {
+                let weight: u64 = tables.iter().map(|table| table.live.weight()).sum();
+                let is_read = holes.is_empty() && !tables.iter().any(|it| self.damage.has(it));
+                if !is_read || (some > 0 && weight > 2 * sum) {
+                    break;
+                }
+                if weight > 0 {
+                    (some, end) = (some + 1, at + 1);
+                }
+                sum += weight;
+            }
+            if some >= YOUNG_TRIGGER {
+                return Some((
+                    first,
+                    found[first..end].iter().map(|it| it.tables.clone()).collect(),
+                ));
+            }
+            first = end.max(first + 1);
+        }
+        None
+    }
+}
+
+/// The next keys of the sinking sequences, and what they meet.
+struct Stretch {
+    fronts: Vec<Front>,
+    below: Below,
+}
+
+impl Stretch {
+    fn gather(
+        sinking: &Sinking<'_>,
+        below: Option<&Sequence>,
+        from: &SharedKey,
+        bytes: u64,
+    ) -> Result<Self> {
+        let residence = sinking.residence;
+        let fronts = sinking.sequences.iter().map(|it| Front::of(it, residence, from, bytes));
+        let fronts: Vec<Front> = fronts.collect::<Result<_>>()?;
+        let below = match below {
+            Some(below) => Below::of(below, residence, &fronts, from, bytes)?,
+            None => Below::default(),
+        };
+        Ok(Self { fronts, below })
+    }
+
+    /// Where what is known of all sequences ends: the first key that one of them may have beyond
+    /// what was gathered.
+    fn horizon(&self) -> Option<&SharedKey> {
+        self.fronts.iter().filter_map(|front| front.next.as_ref()).chain(&self.below.next).min()
+    }
+
+    /// The first thing that cannot be read.
+    fn obstacle(&self, damage: &Damage) -> Option<Obstacle> {
+        let tables = self.fronts.iter().flat_map(|front| &front.tables).chain(&self.below.met);
+        let damaged = tables.filter(|table| damage.has(table)).map(Obstacle::table);
+        let holes = self.fronts.iter().filter_map(|front| front.hole.as_ref());
+        let holes = holes.chain(&self.below.hole).map(Obstacle::hole);
+        damaged.chain(holes).min_by(|one, other| one.first.cmp(&other.first))
+    }
+
+    /// Whole tables at the beginning that meet nothing: with the place of their sequence.
+    fn moves(&self, goal: Goal, damage: &Damage) -> Vec<(usize, Table)> {
+        let mut at = vec![0; self.fronts.len()];
+        let mut below = 0;
+        let mut moves: Vec<(usize, Table)> = Vec::new();
+        let horizon = self.horizon();
+        while moves.len() < MOVES_MAX {
+            let next = |place: usize| self.fronts[place].tables.get(at[place]);
+            let least = (0..at.len()).filter_map(|place| Some((&next(place)?.first, place))).min();
+            let Some((_, place)) = least else { break };
+            let Some(table) = next(place) else { break };
+            while self.below.met.get(below).is_some_and(|it| *it.last < *table.first) {
+                below += 1;
+            }
+            let meets = |other: Option<&Table>| other.is_some_and(|other| other.overlaps(table));
+            let alone = !meets(self.below.met.get(below))
+                && (0..at.len()).all(|other| other == place || !meets(next(other)))
+                && horizon.is_none_or(|horizon| *table.last < **horizon);
+            if !alone || !may_move(table, goal) || damage.has(table) {
+                break;
+            }
+            moves.push((place, table.clone()));
+            at[place] += 1;
+        }
+        moves
+    }
+
+    /// As much from the beginning as a unit takes, before `end`.
+    fn unit(&self, measure: Measure, goal: Goal, damage: &Damage, end: Option<&SharedKey>) -> Unit {
+        let (mut cuts, mut to) = self.cuts(measure);
+        if let Some(end) = end.filter(|end| to.as_ref().is_none_or(|to| *end < to)) {
+            // No table below may go through.
+            let through = self.below.met.iter().find(|it| it.first < *end && it.last >= *end);
+            let end = through.map_or(end, |table| &table.first);
+            cuts.retain(|cut| cut < end);
+            to = Some(Arc::clone(end));
+        }
+        let begins = |table: &&Table| to.as_ref().is_none_or(|to| table.first < *to);
+        let upper: Vec<Vec<Table>> = self
+            .fronts
+            .iter()
+            .map(|front| front.tables.iter().filter(begins).cloned().collect())
+            .collect();
+        let mut lower: Vec<Table> = self.below.met.iter().filter(begins).cloned().collect();
+        let mut barriers = self.below.barriers.clone();
+        let coming = upper.iter().flatten().chain(&lower).map(|table| table.live.weight()).sum();
+        let before = joined(&self.below.before, coming, goal, damage);
+        let last = upper.iter().flatten().chain(&lower).map(|table| &table.last).max().cloned();
+        lower.splice(..0, before.iter().rev().cloned());
+        // What is behind everything that goes down.
+        let all = self
+            .fronts
+            .iter()
+            .zip(&upper)
+            .all(|(front, upper)| front.next.is_none() && front.tables.len() == upper.len());
+        let ends = |last: &SharedKey| to.as_ref().is_none_or(|to| last < to);
+        if all && last.as_ref().is_some_and(ends) {
+            let near = self.below.behind.iter().take_while(begins).cloned();
+            let near: Vec<Table> = near.collect();
+            let behind = joined(&near, coming, goal, damage);
+            barriers.retain(|barrier| behind.iter().all(|it| it.first != *barrier));
+            lower.extend_from_slice(behind);
+        }
+        Unit { upper, lower, to, cuts, barriers, goal }
+    }
+
+    /// Where the unit is cut into jobs, and where it ends.
+    fn cuts(&self, measure: Measure) -> (Vec<SharedKey>, Option<SharedKey>) {
+        let horizon = self.horizon().cloned();
+        let uppers: Vec<&Table> = self.fronts.iter().flat_map(|front| &front.tables).collect();
+        let lowers: Vec<&Table> = self.below.met.iter().collect();
+        let known = |key: &SharedKey| horizon.as_ref().is_none_or(|horizon| key < horizon);
+        let total: u64 = uppers
+            .iter()
+            .chain(&lowers)
+            .filter(|table| known(&table.first))
+            .map(|table| table.live.weight())
+            .sum();
+        let mut cuts = places_to_cut(&uppers, &lowers, total.min(measure.unit_bytes), measure.jobs);
+        cuts.retain(|cut| known(cut));
+        if total <= measure.unit_bytes && horizon.is_none() {
+            cuts.truncate(measure.jobs.saturating_sub(1));
+            return (cuts, None);
+        }
+        // The last cut is where the unit ends. Without one it ends with what is known.
+        match cuts.pop() {
+            Some(to) => (cuts, Some(to)),
+            None => (cuts, horizon),
+        }
+    }
+}
