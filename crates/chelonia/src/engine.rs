@@ -44,6 +44,14 @@ pub trait Engine: Send + Sync {
     /// Takes in `updates` and makes the next version: newer than everything the engine has.
     fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
 
+    /// The same on a device that is nearly full: writes hardly more than the updates.
+    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
+
+    /// Does a little work that frees more space than it takes, when the next checkpoint has been
+    /// made: on a device that is nearly full, whether it is worth that otherwise or not. `None` if
+    /// there is nothing to gain.
+    fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
+
     /// Describes the newest version so that `crate::engines::open` finds it again. What the blob
     /// refers to has been written when this returns.
     fn root(&self) -> Result<Vec<u8>>;

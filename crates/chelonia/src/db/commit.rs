@@ -121,6 +121,7 @@ impl Core {
             )));
         }
         let bytes = bytes as u64;
+        self.check_room(bytes, writes)?;
         let admission = self.admit(bytes, self.growth(keyspaces, writes, bytes))?;
         let large = self.write_large_values(writes)?;
         if let ([keyspace], [write]) = (keyspaces, writes) {

@@ -28,6 +28,7 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lifetimes::RootVersion;
 use crate::db::options::Durability;
 use crate::db::pacing::{Debt, Pacer};
+use crate::db::room::Room;
 use crate::db::scrub::Scrub;
 use crate::db::signals::Signals;
 use crate::db::snapshots::{Pin, Snapshots};
@@ -65,6 +66,7 @@ pub struct Core {
     pub health: Health,
     pub governor: Governor,
     pub pacer: Pacer,
+    pub room: Room,
     pub signals: Signals,
     pub scrub: Scrub,
     pub counters: Counters,

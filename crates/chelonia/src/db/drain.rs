@@ -55,6 +55,7 @@ impl Core {
         match drained {
             Ok(()) => {
                 self.counters.out_of_space.store(false, Ordering::Relaxed);
+                self.room.forget();
                 let took = self.clock.now().saturating_sub(start);
                 self.pacer.drained(buffer.memtable.bytes(), took);
                 self.counters.drains.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `database`, `keyspace`, `batch`, `snapshot`, `iter`, `builder`, `options` | the public face |
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
-//! | `commit`, `record`, `visibility`, `pacing` | the life of a write |
+//! | `commit`, `record`, `room`, `visibility`, `pacing` | the life of a write |
 //! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
@@ -36,6 +36,7 @@ mod options;
 mod pacing;
 mod record;
 mod replay;
+mod room;
 mod salvage;
 mod scrub;
 mod settings;

@@ -39,6 +39,7 @@ use crate::db::lifetimes::Lifetimes;
 use crate::db::options::StoredOptions;
 use crate::db::pacing::Pacer;
 use crate::db::replay::{replay_log, survey_log};
+use crate::db::room::Room;
 use crate::db::scrub::Scrub;
 use crate::db::settings::Settings;
 use crate::db::signals::Signals;
@@ -224,6 +225,7 @@ fn new_core(
         governor: Governor::new(budget, &settings.internals),
         pacer: Pacer::new(clock.clone()),
         clock,
+        room: Room::default(),
         signals: Signals::default(),
         scrub: Scrub::default(),
         counters: Counters::default(),

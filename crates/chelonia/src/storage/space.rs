@@ -140,19 +140,38 @@ impl Space {
         if blocks == 0 || self.allocations >> COUNTER_BITS != 0 {
             return Err(Error::internal("an allocation is empty or one too many"));
         }
-        let start = match self.free.find(blocks) {
-            Some(start) => start,
-            None => self.grow(file, u64::from(blocks))?,
+        let extent = match self.find(file, blocks) {
+            // What is free in pieces that are too small is given back for it: the file has a place
+            // for every block, and the device does not care which.
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.solid() >= blocks.into() => {
+                self.give_all_back(file)?;
+                self.find(file, blocks)?
+            }
+            found => found?,
         };
-        let extent = Extent::new(start, blocks);
         let range = range_of(extent);
-        self.fill_holes(file, &range)?;
         if !self.free.take(range.clone()) {
             return Err(Error::internal("the free space contradicts itself"));
         }
         self.fresh.remove(&range);
         self.allocations += 1;
         Ok(Allocation { extent, generation: self.newest_generation() })
+    }
+
+    /// Finds free blocks and makes sure that the device has them.
+    fn find(&mut self, file: &dyn File, blocks: u32) -> Result<Extent> {
+        let start = match self.free.find(blocks) {
+            Some(start) => start,
+            None => self.grow(file, u64::from(blocks))?,
+        };
+        let extent = Extent::new(start, blocks);
+        self.fill_holes(file, &range_of(extent))?;
+        Ok(extent)
+    }
+
+    /// The free blocks that the device keeps for the file.
+    fn solid(&self) -> u64 {
+        self.free.free_blocks() - self.holes.blocks()
     }
 
     /// Hands an extent that was handed out before to its owner anew, with a new generation, but for
@@ -237,7 +256,6 @@ impl Space {
     pub fn give_back(&mut self, file: &dyn File, keep_blocks: u64) -> Result<()> {
         let end = self.free.file_blocks();
         let used_end = self.free.used_end();
-        let solid = |space: &Self| space.free.free_blocks() - space.holes.blocks();
         let cut = self.length_min.max(used_end + keep_blocks.min(end - used_end));
         if cut < end {
             file.set_size(cut * BLOCK_BYTES_U64)?;
@@ -247,7 +265,7 @@ impl Space {
                 return Err(Error::internal("the end of the file is not free"));
             }
         }
-        while solid(self) > keep_blocks {
+        while self.solid() > keep_blocks {
             let Some(range) = self.fresh.pop_last() else { break };
             // A fresh range may be a part of a free extent: all of that is looked at.
             let Some(free) = self.free.containing(range.start) else { continue };
@@ -271,10 +289,12 @@ impl Space {
         self.give_back(file, 0)?;
         for free in self.free.all() {
             if free.end - free.start >= HOLE_BLOCKS_MIN {
-                let bytes = (free.end - free.start) * BLOCK_BYTES_U64;
-                file.punch_hole(free.start * BLOCK_BYTES_U64, bytes)?;
                 self.fresh.remove(&free);
-                self.holes.insert(free);
+                for gap in self.holes.gaps(&free) {
+                    let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
+                    file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
+                    self.holes.insert(gap);
+                }
             }
         }
         Ok(())

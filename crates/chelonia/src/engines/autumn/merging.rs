@@ -3,7 +3,6 @@
 use super::choose::{self, Down, Measure};
 use super::counters::Counters;
 use super::garnering::Garnering;
-use super::options::{JOB_BYTES_MAX, JOB_TABLES};
 use super::output::{Change, Output};
 use super::plan::{Step, YOUNG_TRIGGER};
 use super::stretch;
@@ -31,7 +30,7 @@ impl Autumn {
         step: &Step,
         version: &AutumnVersion,
         writer: &mut Writer,
-        workers: Workers,
+        (workers, measure): (Workers, Measure),
     ) -> Result<Option<Absorbed>> {
         let counters = &self.shared.counters;
         let output = Output::new(&self.shared.residence, counters, self.options().run);
@@ -56,8 +55,8 @@ impl Autumn {
                 Counters::add(&counters.levels_removed, 1);
             }
             Step::Down(level) => {
-                let workers = self.room(workers, self.options().table_bytes());
-                let done = match self.down(*level, version, writer, &mut next, &output, workers) {
+                let how = (workers, measure);
+                let done = match self.down(*level, version, writer, &mut next, &output, how) {
                     Ok(done) => done,
                     Err(error) => {
                         // The first error tells more than one of giving back would.
@@ -92,12 +91,9 @@ impl Autumn {
         writer: &mut Writer,
         next: &mut Next,
         output: &Output<'_>,
-        workers: Workers,
+        (workers, measure): (Workers, Measure),
     ) -> Result<bool> {
-        let (residence, options) = (&self.shared.residence, self.options());
-        let job = JOB_BYTES_MAX.min(JOB_TABLES * options.table_bytes());
-        let jobs = workers.threads();
-        let measure = Measure { unit_bytes: job * jobs as u64, jobs };
+        let residence = &self.shared.residence;
         let goal = self.goal(version, level);
         let down = if level == 0 {
             stretch::from_young(version, residence, measure, goal, &writer.damage)?

@@ -299,7 +299,9 @@ impl Engine for Autumn {
                 return Ok(None);
             };
             let before = self.shared.counters.tables_stuck.load(Ordering::Relaxed);
-            match self.take(&step, &version, &mut writer, *work.workers) {
+            let workers = self.room(*work.workers, self.options().table_bytes());
+            let measure = self.options().measure(workers);
+            match self.take(&step, &version, &mut writer, (workers, measure)) {
                 Ok(Some(absorbed)) => {
                     self.weigh(&writer.stuck);
                     return Ok(Some(absorbed));
@@ -318,6 +320,20 @@ impl Engine for Autumn {
                 }
             }
         }
+    }
+
+    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+        self.absorb(updates, work)
+    }
+
+    fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+        let mut writer = self.writer.lock();
+        let version = self.newest();
+        let Some(step) = Sizes::of(&version).step_for_room(&writer.stuck) else { return Ok(None) };
+        let measure = self.options().measure_least();
+        let absorbed = self.take(&step, &version, &mut writer, (*work.workers, measure))?;
+        self.weigh(&writer.stuck);
+        Ok(absorbed)
     }
 
     fn wants_maintenance(&self) -> bool {

@@ -1,7 +1,9 @@
 //! The measures of a tree.
 
+use super::choose::Measure;
 use super::garnering::{Garnering, Sizing};
 use super::plan::YOUNG_TRIGGER;
+use crate::base::workers::Workers;
 use crate::engine::LevelOptions;
 use crate::engines::EngineOptions;
 use crate::run::RunOptions;
@@ -14,8 +16,11 @@ pub(super) const TABLE_AUTO_MAX: u64 = 2 << 20;
 const TABLES_PER_ABSORB: u64 = 32;
 
 /// A job of a unit merges about so many tables, and no more bytes than this.
-pub(super) const JOB_TABLES: u64 = 16;
-pub(super) const JOB_BYTES_MAX: u64 = 32 << 20;
+const JOB_TABLES: u64 = 16;
+const JOB_BYTES_MAX: u64 = 32 << 20;
+
+/// The same while there is hardly any room for what is written.
+const JOB_TABLES_LEAST: u64 = 4;
 
 /// The measures of a tree.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +64,18 @@ impl AutumnOptions {
                 .clamp(TABLE_AUTO_MIN, TABLE_AUTO_MAX),
             bytes => bytes,
         }
+    }
+
+    /// How much `workers` merge in one unit.
+    pub(super) fn measure(&self, workers: Workers) -> Measure {
+        let jobs = workers.threads();
+        let job = JOB_BYTES_MAX.min(JOB_TABLES * self.table_bytes());
+        Measure { unit_bytes: job * jobs as u64, jobs }
+    }
+
+    /// The same while there is hardly any room.
+    pub(super) fn measure_least(&self) -> Measure {
+        Measure { unit_bytes: JOB_TABLES_LEAST * self.table_bytes(), jobs: 1 }
     }
 
     /// The size of the tables of level `level` (0: level 0) of `levels`: a table there meets about

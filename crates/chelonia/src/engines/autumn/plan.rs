@@ -108,6 +108,24 @@ impl Sizes {
         most.1.map(Step::Down)
     }
 
+    /// What frees space in the end: level 0 goes down, for newer updates hide what is below; then
+    /// tombstones do.
+    pub fn step_for_room(&self, stuck: &[usize]) -> Option<Step> {
+        let is_stuck = |level: usize| stuck.contains(&level);
+        if self.levels.is_empty() {
+            return (!self.young.is_empty()).then_some(Step::AddLevel(0));
+        }
+        if self.sinking > 0 && !is_stuck(0) {
+            return Some(Step::Down(0));
+        }
+        if self.young.len() > self.sinking {
+            return Some(Step::Sink);
+        }
+        let levels = 1..self.levels.len();
+        let downward = levels.filter(|level| self.tombstones[*level] > 0 && !is_stuck(*level));
+        downward.max_by_key(|level| self.tombstones[*level]).map(Step::Down)
+    }
+
     /// How full each level but the last is, in thousandths of its capacity.
     fn permille(&self, policy: &Garnering) -> Vec<u64> {
         let last = self.levels.len().saturating_sub(1);

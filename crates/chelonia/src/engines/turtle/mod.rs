@@ -33,7 +33,7 @@ use self::node::{Child, HEIGHT_MAX, Node, NodeSlot, Residence, Summary};
 use self::output::Output;
 use self::overlap::Overlap;
 use self::pass::{Grown, Pass};
-use self::plan::Geometry;
+use self::plan::{Geometry, Pace};
 use self::source::Incoming;
 use self::toll::Dues;
 use super::EngineOptions;
@@ -139,6 +139,7 @@ impl TurtleOptions {
                 0 => overlap.flush_percent(),
                 percent => percent.clamp(10, 1000),
             },
+            pace: Pace::Usual,
         }
     }
 }
@@ -241,6 +242,7 @@ impl Turtle {
         writer: &mut Writer,
         version: &TurtleVersion,
         updates: &dyn SortedUpdates,
+        pace: Pace,
         work: &Work<'_>,
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
@@ -248,6 +250,7 @@ impl Turtle {
         let (workers, leaf_max) = self.room(*work.workers);
         let work = Work { workers: &workers, progress: work.progress };
         let geometry = writer.options.geometry(leaf_max, writer.overlap);
+        let geometry = Geometry { pace, ..geometry };
         let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
         let settled = match (grown, &mut writer.counts) {
             (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
@@ -318,7 +321,7 @@ impl Turtle {
     }
 
     /// Makes the next version: of the updates, or without any for what reads have paid.
-    fn pass(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+    fn pass(&self, updates: &dyn SortedUpdates, pace: Pace, work: &Work<'_>) -> Result<Absorbed> {
         let mut writer = self.writer.lock();
         let version = self.newest();
         if writer.counts.is_none() {
@@ -339,7 +342,7 @@ impl Turtle {
                 (work.progress)(now.saturating_sub(before));
             };
             let work = Work { workers: work.workers, progress: &progress };
-            match self.try_absorb(&mut writer, &version, updates, &work) {
+            match self.try_absorb(&mut writer, &version, updates, pace, &work) {
                 Err(_) if writer.damage.learn() => shared.events.add(Event::PassesRepeated, 1),
                 done => break done?,
             }
@@ -399,9 +402,22 @@ impl Engine for Turtle {
         if updates.is_empty() {
             return Ok(Absorbed { version: self.newest(), gained: Vec::new(), lost: Vec::new() });
         }
-        let absorbed = self.pass(updates, work)?;
+        let absorbed = self.pass(updates, Pace::Usual, work)?;
         self.shared.events.add(Event::Absorbs, 1);
         Ok(absorbed)
+    }
+
+    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+        let absorbed = self.pass(updates, Pace::Incoming, work)?;
+        self.shared.events.add(Event::Absorbs, 1);
+        Ok(absorbed)
+    }
+
+    fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+        if self.newest().summary.buffered.entries == 0 {
+            return Ok(None);
+        }
+        self.pass(&Nothing, Pace::OneLeaf, work).map(Some)
     }
 
     fn root(&self) -> Result<Vec<u8>> {
@@ -421,7 +437,7 @@ impl Engine for Turtle {
             self.shared.dues.settle();
             return Ok(None);
         }
-        let passed = self.pass(&Nothing, work);
+        let passed = self.pass(&Nothing, Pace::Usual, work);
         if passed.is_err() {
             self.shared.dues.refuse();
         }

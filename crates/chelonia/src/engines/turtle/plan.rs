@@ -3,6 +3,7 @@
 //! All sizes are weights (`node.rs`), in bytes. Figures of what comes in may be estimates; nothing
 //! but the quality of the decision depends on them.
 
+use crate::run::Totals;
 use std::ops::Range;
 
 /// The part of a leaf that a short run of a buffer holds.
@@ -22,7 +23,24 @@ pub(super) struct Geometry {
     pub levels_max: usize,
     /// The flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
+    /// How much a pass may write.
+    pub pace: Pace,
 }
+
+/// How much a pass may write.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum Pace {
+    /// What is best in the long run.
+    #[default]
+    Usual,
+    /// Hardly more than what comes in, for the device is full: nothing is flushed.
+    Incoming,
+    /// Hardly more than a leaf: that over which most waits, tombstones before all, is flushed.
+    OneLeaf,
+}
+
+/// The levels of a buffer while the device is full, where few are merged.
+const LEVELS_FULL_DEVICE: usize = 200;
 
 impl Geometry {
     /// The flush size in percent of the leaf size, of pivots of a node of this height. Above leaves
@@ -44,6 +62,14 @@ impl Geometry {
             child.clamp(self.leaf_small(), self.leaf)
         } else {
             self.leaf
+        }
+    }
+
+    /// The most levels that a pass leaves.
+    pub fn levels_left(&self) -> usize {
+        match self.pace {
+            Pace::Usual => self.levels_max,
+            Pace::Incoming | Pace::OneLeaf => LEVELS_FULL_DEVICE,
         }
     }
 
@@ -104,6 +130,8 @@ pub(super) struct Figures {
     pub child: u64,
     /// Tombstones that come in, and wait.
     pub tombstones: u64,
+    /// Entries, and tombstones among them, that wait somewhere below (above height 1).
+    pub waiting_below: Totals,
     /// Entries of the leaf, or of everything below.
     pub child_entries: u64,
     /// Pivots of the child (above height 1).
@@ -155,6 +183,9 @@ pub(super) struct Group {
 /// Divides the pivots of a node into groups that are flushed together, and those that are not
 /// flushed (each a group of its own). Stuck ones are not flushed whatever comes.
 pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Vec<Group> {
+    if geometry.pace != Pace::Usual {
+        return groups_on_full_device(height, figures, geometry.pace);
+    }
     let mut groups: Vec<Group> = Vec::with_capacity(figures.len());
     for (index, figure) in figures.iter().enumerate() {
         let own = reason(height, figure, figures.len() == 1, geometry);
@@ -177,6 +208,26 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
         groups.push(Group { pivots: index..index + 1, flush: own });
     }
     groups
+}
+
+/// The same while there is hardly any room: at most one pivot is flushed.
+fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
+    let gain = |figure: &Figures| {
+        let below = figure.waiting_below;
+        (figure.tombstones + below.tombstones, figure.pending + figure.incoming + below.weight())
+    };
+    let flushable = figures.iter().enumerate().filter(|(_, figure)| !figure.stuck);
+    let most = flushable.max_by_key(|(_, figure)| gain(figure));
+    let most = most.filter(|(_, figure)| pace == Pace::OneLeaf && gain(figure) > (0, 0));
+    let most = most.map(|(pivot, _)| pivot);
+    // Only a root has a single child for long: see `reason`.
+    let alone = (height > 1 && figures.len() == 1 && !figures[0].stuck).then_some(0);
+    let flushed = most.or(alone);
+    let group = |pivot: usize| Group {
+        pivots: pivot..pivot + 1,
+        flush: (flushed == Some(pivot)).then_some(Reason::Full),
+    };
+    (0..figures.len()).map(group).collect()
 }
 
 /// Why a pivot is flushed for its own sake.
@@ -314,8 +365,13 @@ pub(super) fn pieces(chosen: &[(usize, u64)], size: u64) -> Vec<Vec<usize>> {
 mod tests {
     use super::*;
 
-    const GEOMETRY: Geometry =
-        Geometry { leaf: 100_000, pivots_max: 64, levels_max: 6, flush_percent: 100 };
+    const GEOMETRY: Geometry = Geometry {
+        leaf: 100_000,
+        pivots_max: 64,
+        levels_max: 6,
+        flush_percent: 100,
+        pace: Pace::Usual,
+    };
 
     fn leaf(child: u64, pending: u64, incoming: u64) -> Figures {
         Figures {

@@ -278,6 +278,11 @@ impl Directory for DirectDirectory {
         }
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        let facts = rustix::fs::fstatvfs(&self.descriptor).ok()?;
+        facts.f_bavail.checked_mul(facts.f_frsize)
+    }
+
     fn path(&self) -> Option<&Path> {
         Some(&self.path)
     }

@@ -130,6 +130,11 @@ pub trait Directory: Send + Sync + Debug {
     /// What the file system offers.
     fn facts(&self) -> IoFacts;
 
+    /// The bytes that the device has left for files of this directory, if that can be told.
+    fn free_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// The path of the directory, if it has one: for the texts of errors.
     fn path(&self) -> Option<&Path> {
         None

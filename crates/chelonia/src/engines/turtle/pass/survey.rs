@@ -36,12 +36,14 @@ impl<'u> Pass<'_, 'u> {
         for (index, pivot) in at.node.pivots.iter().enumerate() {
             let stretch = at.stretch_of(index);
             let pending = pivot.pending();
+            let mut waiting_below = Totals::default();
             let (child, child_pivots) = match &pivot.child {
                 Child::None => (Totals::default(), 0),
                 Child::Leaf(run) => (Totals::of_run(run), 0),
                 Child::Node(_, summary) => {
                     let mut below = summary.leaf;
                     below += summary.buffered;
+                    waiting_below = summary.buffered;
                     (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
                 }
             };
@@ -53,6 +55,7 @@ impl<'u> Pass<'_, 'u> {
                 child: child.weight(),
                 tombstones: pending.tombstones
                     + incoming.tombstones_in(&incoming.ranks_in(stretch)),
+                waiting_below,
                 child_entries: child.entries,
                 child_pivots,
                 stuck: self.damage.sticks(pivot, stretch, &guard)?,
@@ -119,7 +122,7 @@ impl<'u> Pass<'_, 'u> {
             let incoming = staying.iter().map(|pivot| figures[*pivot].incoming).sum();
             let sizes: Vec<u64> = sizes.values().copied().collect();
             let forced;
-            (merged, forced) = plan::levels_to_merge(incoming, &sizes, self.geometry.levels_max);
+            (merged, forced) = plan::levels_to_merge(incoming, &sizes, self.geometry.levels_left());
             first = 1;
             self.events.add(Event::LevelsAdded, 1);
             self.events.add(Event::MergesLevel, merged as u64);
@@ -178,7 +181,8 @@ impl<'u> Pass<'_, 'u> {
         let readable = |level: &u8| unread.is_none_or(|unread| *level < unread);
         let sizes: Vec<u64> =
             sizes.iter().filter(|(level, _)| readable(level)).map(|(_, size)| *size).collect();
-        let (merged, _) = plan::levels_to_merge(figure.incoming, &sizes, self.geometry.levels_max);
+        let (merged, _) =
+            plan::levels_to_merge(figure.incoming, &sizes, self.geometry.levels_left());
         Ok(StuckPlan { levels: Levels::new(&levels, merged, 1), written: true })
     }
 

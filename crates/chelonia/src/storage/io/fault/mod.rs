@@ -116,6 +116,10 @@ impl Directory for FaultDirectory {
         self.inner.facts()
     }
 
+    fn free_bytes(&self) -> Option<u64> {
+        self.plan.space().free_bytes().or_else(|| self.inner.free_bytes())
+    }
+
     fn path(&self) -> Option<&Path> {
         self.inner.path()
     }

@@ -21,6 +21,11 @@ impl Space {
         self.taken * BLOCK_BYTES_U64
     }
 
+    /// The bytes that may still be taken, if that is limited.
+    pub fn free_bytes(&self) -> Option<u64> {
+        Some(self.capacity?.saturating_sub(self.taken_bytes()))
+    }
+
     /// Limits what may be taken from now on.
     pub fn set_capacity(&mut self, capacity: Option<u64>) {
         self.capacity = capacity;

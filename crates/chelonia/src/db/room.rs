@@ -1,0 +1,121 @@
+//! Room on the device for what is accepted.
+//!
+//! What a memtable holds has to go into the data file one day, and must not fail to for want of
+//! room: only what is drained lets the log behind it go. So a commit is accepted if memtables, with
+//! it, could be drained now.
+//!
+//! ```text
+//!   free on the device and in the data file
+//!   |<- memtables, a few times ->|<------- not needed ------->|<- kept for deletes ->|
+//! ```
+//!
+//! If there is not enough for that, memtables are drained and a checkpoint is made: empty ones need
+//! nothing, and a checkpoint frees what was overwritten. If that does not help, puts are refused
+//! with `NoSpace` while there is still some room left; deletes, which make room in the end, are
+//! accepted as long as the log takes them.
+//!
+//! Others may use the device too: what was free when this looked may be gone when it is needed.
+//! Then the drain waits for room, as it says there (`db/drain.rs`).
+
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::limits::{BLOCK_BYTES_U64, LARGE_VALUE_BYTES_MIN};
+use crate::base::sync::{AtomicU64, Mutex, Ordering};
+use crate::db::commit::Write;
+use crate::db::core::Core;
+
+/// A drain needs about so many times the bytes of its memtable, for the tree makes room in its
+/// buffers, until the checkpoint behind it frees what that replaced.
+const DRAIN_TIMES: u64 = 3;
+
+/// This part of the used space is kept for deletes, and for the merges that make them worth
+/// something.
+const KEPT_PART: u64 = 16;
+
+/// At least and at most so many bytes of it.
+const KEPT_BYTES_MIN: u64 = 2 << 20;
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// How often memtables are drained for one commit before it is refused.
+const ATTEMPTS: usize = 2;
+
+/// What is known of the room on the device.
+#[derive(Default)]
+pub struct Room {
+    /// While memtables hold no more than so many bytes nobody has to look.
+    enough_for: AtomicU64,
+    looking: Mutex<()>,
+}
+
+impl Room {
+    /// The device may have less room than it had.
+    pub fn forget(&self) {
+        self.enough_for.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// Fails with `NoSpace` if what is in memtables and `bytes` more, which `writes` bring, could
+    /// not be drained.
+    #[inline]
+    pub fn check_room(&self, bytes: u64, writes: &[Write<'_>]) -> Result<()> {
+        let memtables = self.governor.memtable_bytes() + bytes;
+        if memtables <= self.room.enough_for.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.look_for_room(bytes, writes)
+    }
+
+    #[cold]
+    fn look_for_room(&self, bytes: u64, writes: &[Write<'_>]) -> Result<()> {
+        let large =
+            |value: &[u8]| if value.len() < LARGE_VALUE_BYTES_MIN { 0 } else { value.len() };
+        let large: usize = writes.iter().filter_map(|write| write.value).map(large).sum();
+        let deletes = writes.iter().all(|write| write.value.is_none());
+        let _looking = self.room.looking.lock();
+        for attempt in 0..=ATTEMPTS {
+            let Some(room) = self.room_bytes() else {
+                self.room.enough_for.store(u64::MAX, Ordering::Relaxed);
+                return Ok(());
+            };
+            // Large values go to the data file at once, and once.
+            let memtables = self.governor.memtable_bytes() + bytes - large as u64;
+            let most = room.saturating_sub(self.kept_bytes() + large as u64) / DRAIN_TIMES;
+            if memtables <= most {
+                // The log grows as well, and others may want some: soon somebody looks again.
+                let enough_for = memtables + (most - memtables) / 4;
+                self.room.enough_for.store(enough_for, Ordering::Relaxed);
+                return Ok(());
+            }
+            if deletes && memtables <= room / DRAIN_TIMES {
+                return Ok(());
+            }
+            match attempt {
+                ATTEMPTS => {}
+                _ => match self.checkpoint_all() {
+                    Err(error) if !error.is_passing() => return Err(error),
+                    // It may have helped nevertheless.
+                    Ok(()) | Err(_) => {}
+                },
+            }
+        }
+        if deletes {
+            return Ok(());
+        }
+        let full = "the device is nearly full, and what is left is kept for deletes; make room";
+        Err(Error::new(ErrorKind::NoSpace, full))
+    }
+
+    /// What drains could use, in bytes; `None` if nobody knows.
+    fn room_bytes(&self) -> Option<u64> {
+        let space = self.storage.stats().space;
+        let free = (space.free_blocks - space.hole_blocks) * BLOCK_BYTES_U64;
+        Some(self.directory.free_bytes()?.saturating_add(free))
+    }
+
+    /// What puts leave free, in bytes.
+    fn kept_bytes(&self) -> u64 {
+        let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
+        let log = self.governor.log_segment_bytes();
+        (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX) + log
+    }
+}
