@@ -209,13 +209,16 @@ impl Core {
     }
 
     /// Whether a drain that met a full device may do better now: something came free in the data
-    /// file, which had `free_blocks` then, or the device has room for all that waits. Where that
-    /// cannot be asked, it may.
-    pub fn may_have_room(&self, free_blocks: u64) -> bool {
-        let waiting = self.counters.finalized_bytes.load(Ordering::Relaxed);
-        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, waiting);
+    /// file, which had `free_blocks` then, or the device has room for all that waits.
+    pub fn may_drain(&self, free_blocks: u64) -> bool {
         self.storage.stats().space.free_blocks > free_blocks
-            || !probe().is_err_and(|error| error.is_passing())
+            || self.may_have_room(self.counters.finalized_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether the device has room for `bytes`. Where that cannot be asked, it may.
+    pub fn may_have_room(&self, bytes: u64) -> bool {
+        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, bytes);
+        !probe().is_err_and(|error| error.is_passing())
     }
 
     /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers

@@ -6,6 +6,7 @@ use crate::base::error::ErrorKind;
 use crate::base::sync::Arc;
 use crate::db::background::LogProgress;
 use crate::db::{Database, KeyspaceOptions};
+use crate::engines::EngineKind;
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 
@@ -242,6 +243,40 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
     keyspace.insert("there is", "room").unwrap();
     database.checkpoint().unwrap();
     assert_eq!(keyspace.iter().count() as u64, count + 1);
+}
+
+#[test]
+fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
+    let keyspace = database.keyspace("k", options).unwrap();
+    let core = &database.handle;
+    let absorb = |count: u64| {
+        for number in 0..count {
+            keyspace.insert(number.wrapping_mul(0x9e37_79b9).to_be_bytes(), [1; 10_000]).unwrap();
+        }
+        rotate(&database, &keyspace);
+        core.drain_all_finalized().unwrap();
+    };
+    while !core.wants_maintenance(&keyspace.core) {
+        absorb(400);
+    }
+    // A merge writes some of what it has to, in vain.
+    plan.set_capacity(Some(plan.taken_bytes() + (1 << 20)));
+    let written = || core.storage.stats().file.blocks_written.iter().sum::<u64>();
+    let (before, mut progress) = (written(), LogProgress::default());
+    for _ in 0..100 {
+        core.log_tick(&mut progress).unwrap();
+        core.maintain_all().unwrap();
+    }
+    let in_vain = written() - before;
+    assert!(in_vain < 2_000, "{in_vain} blocks were written in vain");
+    assert!(keyspace.core.engine.wants_maintenance() && !core.wants_maintenance(&keyspace.core));
+    plan.set_capacity(None);
+    absorb(1);
+    core.maintain_all().unwrap();
+    assert!(!keyspace.core.engine.wants_maintenance());
+    assert!(keyspace.core.refused.lock().is_none());
 }
 
 #[test]
