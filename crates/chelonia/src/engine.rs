@@ -124,7 +124,8 @@ pub trait Version: Send + Sync {
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>>;
 
-    /// Visits every extent that the version refers to, each once. Reads metadata, never data.
+    /// Visits every extent that the version refers to, each once. Reads metadata, never data. Where
+    /// that cannot be read it goes on behind it, and fails in the end.
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()>;
 
     /// Writes the version's structure as text for people: where everything is and how full.

@@ -32,6 +32,7 @@ pub fn verify(arguments: &Verify) -> Result<()> {
         (Err(Failure::Store(_, error)), _) if error.kind() == ErrorKind::Corrupt => {
             let mut report = VerifyReport::default();
             report.findings.push(error);
+            report.findings_total += 1;
             report
         }
         (Err(failure), _) => return Err(failure),
@@ -44,6 +45,7 @@ pub fn verify(arguments: &Verify) -> Result<()> {
             "entries": report.entries,
             "log_bytes": report.log_bytes,
             "log_entries": report.log_entries,
+            "findings_total": report.findings_total,
             "findings": report.findings.iter().map(finding_json).collect::<Vec<Value>>(),
         });
         writeln!(out, "{object}")?;
@@ -53,7 +55,7 @@ pub fn verify(arguments: &Verify) -> Result<()> {
         table.row(["entries in trees".to_owned(), grouped(report.entries)]);
         table.row(["log read".to_owned(), bytes(report.log_bytes)]);
         table.row(["writes in the log".to_owned(), grouped(report.log_entries)]);
-        table.row(["findings".to_owned(), grouped(report.findings.len() as u64)]);
+        table.row(["findings".to_owned(), grouped(report.findings_total)]);
         table.write(&mut out, "")?;
         for finding in &report.findings {
             writeln!(out, "{:?}: {finding}", finding.kind())?;

@@ -46,7 +46,7 @@ fn verify(database: &Database, report: &mut Report) -> Result<()> {
     let watch = Stopwatch::start();
     let verified = database.verify()?;
     if let Some(finding) = verified.findings.first() {
-        let count = verified.findings.len();
+        let count = verified.findings_total;
         return Err(Failure::no(format!("verify found damage ({count}), first: {finding}")));
     }
     report.add(Row::new("blocks verified", verified.blocks, 0, watch))

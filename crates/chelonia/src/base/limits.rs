@@ -42,6 +42,9 @@ pub const SCRUB_INTERVAL_DEFAULT: Duration = Duration::from_hours(14 * 24);
 /// The most places that a salvage tells of for one keyspace; all are counted.
 pub const SALVAGE_LOSSES_MAX: usize = 1000;
 
+/// The most findings of a verification that are kept; all are counted.
+pub const VERIFY_FINDINGS_MAX: usize = 1000;
+
 /// The most findings of scrubbing that are kept; all are counted.
 pub const SCRUB_FINDINGS_MAX: usize = 16;
 

@@ -27,11 +27,11 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 const SCRUB_TICK: Duration = Duration::from_secs(1);
 
 /// How long the drain thread waits before it looks again whether a full device has room.
-const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The longest it waits where looking does not help: each drain that fails has written much in
 /// vain, so that the wait doubles.
-const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
+pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl Threads {
 fn drain_loop(core: &Core) {
     let mut full = None;
     while core.signals.wait_for_drain(full.as_ref().map(|full: &FullDevice| full.wait)) {
-        if full.as_ref().is_some_and(|full| !core.may_have_room(full.free_blocks)) {
+        if full.as_ref().is_some_and(|full| !core.may_drain(full.free_blocks)) {
             continue;
         }
         let before = full.take();
@@ -171,7 +171,7 @@ impl Core {
     /// recovery can tell rot from a torn end, and give back what an idle database does not need.
     pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
-        let wants = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.wants_maintenance();
+        let wants = |keyspace: &Arc<KeyspaceCore>| self.wants_maintenance(keyspace);
         // Drains come first, and wake the thread themselves.
         if !self.has_finalized() && self.all_keyspaces().iter().any(wants) {
             self.signals.wake_drain();

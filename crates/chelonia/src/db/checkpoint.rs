@@ -53,7 +53,7 @@ impl Core {
         for keyspace in self.all_keyspaces() {
             // Only what was finalized above: others go on writing meanwhile.
             while oldest_is_within(&keyspace, upto)
-                && self.making_room(|| self.drain_keyspace(&keyspace))?
+                && self.making_room(|pace| self.drain_at(&keyspace, pace))?
             {}
         }
         self.checkpoint_now()?;

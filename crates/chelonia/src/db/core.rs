@@ -11,7 +11,7 @@
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a drain |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
-//! | the table of `KeyspaceCore::gaps` | a few comparisons |
+//! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::refused` | a few comparisons |
 
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};

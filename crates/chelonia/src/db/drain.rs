@@ -24,9 +24,18 @@ use crate::engine::{OwnedExtent, Version, Work};
 use crate::memtable::{Memtable, SortedBatch};
 use crate::storage::io::ScratchPlace;
 
+/// How much a drain may write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DrainPace {
+    /// What is best in the long run.
+    Usual,
+    /// Hardly more than what is drained: the device is full.
+    Tight,
+}
+
 impl Core {
     /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
-    pub fn drain_oldest(&self) -> Result<bool> {
+    pub fn drain_oldest(&self, pace: DrainPace) -> Result<bool> {
         let oldest = |keyspace: &Arc<KeyspaceCore>| {
             let buffer = keyspace.finalized().pop()?;
             Some((buffer.first().map(|first| first.seqno), Arc::clone(keyspace)))
@@ -35,12 +44,17 @@ impl Core {
         let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
         let Some((_, keyspace)) = next else { return Ok(false) };
         // One that was dropped since is not listed again; others may still have something.
-        Ok(self.drain_keyspace(&keyspace)? || keyspace.check_exists().is_err())
+        Ok(self.drain_at(&keyspace, pace)? || keyspace.check_exists().is_err())
     }
 
     /// Drains the oldest finalized memtable of `keyspace`; false if there is none, or nobody wants
     /// it any more.
     pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
+        self.drain_at(keyspace, DrainPace::Usual)
+    }
+
+    /// The same at any pace.
+    pub fn drain_at(&self, keyspace: &Arc<KeyspaceCore>, pace: DrainPace) -> Result<bool> {
         let mut partial = keyspace.drain.lock();
         // It may have taken long to get here, and the next absorb may take longer.
         self.health.check_write()?;
@@ -50,7 +64,7 @@ impl Core {
         let Some(buffer) = keyspace.finalized().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
-        let drained = self.absorb(keyspace, &buffer, &mut partial);
+        let drained = self.absorb(keyspace, &buffer, &mut partial, pace);
         self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
         match drained {
             Ok(()) => {
@@ -80,6 +94,7 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         partial: &mut Partial,
+        pace: DrainPace,
     ) -> Result<()> {
         let Some(first) = buffer.first() else {
             keyspace.publish(buffer, &[]);
@@ -102,7 +117,7 @@ impl Core {
         let uptos = cuts.iter().copied().chain([last]);
         let parts = uptos.zip(&drained.batches).skip(partial.versions.len());
         for (upto, updates) in parts {
-            let (version, mut lost) = self.absorb_part(keyspace, buffer, updates)?;
+            let (version, mut lost) = self.absorb_part(keyspace, buffer, updates, pace)?;
             if upto == last {
                 lost.extend(drained.superseded.iter().map(OwnedExtent::from));
             }
@@ -129,6 +144,7 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         updates: &SortedBatch,
+        pace: DrainPace,
     ) -> Result<(Arc<dyn Version>, Vec<OwnedExtent>)> {
         let bytes_each = buffer.memtable.bytes() / (updates.len() as u64).max(1);
         let progress = |absorbed: u64| {
@@ -138,7 +154,10 @@ impl Core {
             self.pacer.rest(self.workers.threads(), || self.has_time_to_drain(keyspace));
         };
         let work = Work { workers: &self.workers, progress: &progress };
-        let absorbed = keyspace.engine.absorb(updates, &work)?;
+        let absorbed = match pace {
+            DrainPace::Usual => keyspace.engine.absorb(updates, &work)?,
+            DrainPace::Tight => keyspace.engine.absorb_tight(updates, &work)?,
+        };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
         if !known {
             return Err(Error::internal("an engine refers to what lies beyond the data file"));
@@ -176,7 +195,8 @@ impl Core {
             // On a full device the pins have to hold memory after all.
             let unless_full =
                 |error: Error| if error.is_passing() { Ok(false) } else { Err(error) };
-            while self.drain_keyspace(keyspace).or_else(unless_full)? {}
+            let drain = || self.drain_keyspace(keyspace);
+            while drain().or_else(unless_full)? {}
         }
         let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
         keyspace.release_all(empty)?;
@@ -185,38 +205,62 @@ impl Core {
         Ok(())
     }
 
-    /// Does `drain`. If the device is full and a checkpoint would free what the versions before
-    /// had, makes it and tries once more. Writers are told if that does not help either.
-    pub fn making_room(&self, drain: impl Fn() -> Result<bool>) -> Result<bool> {
-        let undurable = || self.counters.undurable_bytes.load(Ordering::Relaxed) > 0;
-        let drained = match drain() {
-            Err(error) if error.is_passing() && undurable() => match self.checkpoint_now() {
-                Ok(()) => {
-                    mark(Mark::DrainMadeRoom);
-                    // What it freed comes free when no reader is on the way through it.
-                    epoch::settle();
-                    drain()
-                }
-                Err(failed) if failed.is_passing() => Err(error),
-                Err(failed) => Err(failed),
-            },
-            drained => drained,
-        };
-        if drained.as_ref().is_err_and(Error::is_passing) {
+    /// Does `drain`. If the device is full, does it again after a checkpoint, which frees what the
+    /// versions before had, then so that it takes hardly more than what it drains, then after what
+    /// engines can do to gain room. Writers are told if nothing of that helps.
+    pub fn making_room(&self, drain: impl Fn(DrainPace) -> Result<bool>) -> Result<bool> {
+        let is_full = |drained: &Result<bool>| drained.as_ref().is_err_and(Error::is_passing);
+        let mut drained = drain(DrainPace::Usual);
+        if is_full(&drained) && self.free_what_was_replaced()? {
+            drained = drain(DrainPace::Usual);
+        }
+        if is_full(&drained) {
+            drained = drain(DrainPace::Tight);
+        }
+        if is_full(&drained) && self.gain_room()? {
+            drained = drain(DrainPace::Tight);
+        }
+        if is_full(&drained) {
             self.counters.out_of_space.store(true, Ordering::Relaxed);
             self.pacer.wake();
         }
         drained
     }
 
+    /// Makes a checkpoint on a device that is full, if it would free something; false if not.
+    pub fn free_what_was_replaced(&self) -> Result<bool> {
+        if self.counters.undurable_bytes.load(Ordering::Relaxed) == 0 {
+            return Ok(false);
+        }
+        match self.checkpoint_now() {
+            Ok(()) => {
+                mark(Mark::DrainMadeRoom);
+                // What it freed comes free when no reader is on the way through it.
+                epoch::settle();
+                Ok(true)
+            }
+            Err(error) if error.is_passing() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets all engines free some space on a device that is nearly full; false if none could.
+    pub fn gain_room(&self) -> Result<bool> {
+        let gain = |gained, keyspace: Arc<KeyspaceCore>| Ok(self.gain_room_in(&keyspace)? | gained);
+        self.all_keyspaces().into_iter().try_fold(false, gain)
+    }
+
     /// Whether a drain that met a full device may do better now: something came free in the data
-    /// file, which had `free_blocks` then, or the device has room for all that waits. Where that
-    /// cannot be asked, it may.
-    pub fn may_have_room(&self, free_blocks: u64) -> bool {
-        let waiting = self.counters.finalized_bytes.load(Ordering::Relaxed);
-        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, waiting);
+    /// file, which had `free_blocks` then, or the device has room for all that waits.
+    pub fn may_drain(&self, free_blocks: u64) -> bool {
         self.storage.stats().space.free_blocks > free_blocks
-            || !probe().is_err_and(|error| error.is_passing())
+            || self.may_have_room(self.counters.finalized_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether the device has room for `bytes`. Where that cannot be asked, it may.
+    pub fn may_have_room(&self, bytes: u64) -> bool {
+        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, bytes);
+        !probe().is_err_and(|error| error.is_passing())
     }
 
     /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers
@@ -224,7 +268,7 @@ impl Core {
     /// without them neither log nor extents come free, and a close does not wait for an end that
     /// may never come.
     pub fn drain_all_finalized(&self) -> Result<()> {
-        while !self.signals.is_stopping() && self.making_room(|| self.drain_oldest())? {
+        while !self.signals.is_stopping() && self.making_room(|pace| self.drain_oldest(pace))? {
             self.checkpoint_if_undurable(self.governor.write_share())?;
         }
         self.checkpoint_if_undurable(1)

@@ -18,6 +18,7 @@ use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::db::core::Core;
 use crate::db::gaps::Gaps;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
+use crate::db::maintenance::Refused;
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, Shelves, View};
 use crate::engine::{Engine, LevelOptions, OwnedExtent};
@@ -48,6 +49,8 @@ pub struct KeyspaceCore {
     pub drain: Mutex<Partial>,
     /// What a checkpoint may make durable.
     pub latest: Mutex<Latest>,
+    /// The maintenance that failed last, until some succeeds.
+    pub refused: Mutex<Option<Refused>>,
 }
 
 /// How far the oldest finalized memtable was absorbed by a drain that failed in the middle.
@@ -99,6 +102,7 @@ impl KeyspaceCore {
             change: Mutex::new(()),
             drain: Mutex::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),
+            refused: Mutex::default(),
         }))
     }
 

@@ -13,6 +13,7 @@ use crate::base::reach::{Mark, mark};
 use crate::base::stream::Update;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
+use crate::db::drain::DrainPace;
 use crate::db::governor::Governor;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::record::Entries;
@@ -256,7 +257,11 @@ impl<'a> Replayer<'a> {
             let _commit = core.commit.lock();
             core.rotate_largest(u64::MAX);
         }
-        while core.drain_oldest()? {}
+        let drain = || match core.drain_oldest(DrainPace::Usual) {
+            Err(error) if error.is_passing() => core.drain_oldest(DrainPace::Tight),
+            drained => drained,
+        };
+        while drain()? {}
         Ok(())
     }
 

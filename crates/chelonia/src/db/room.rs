@@ -19,9 +19,10 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES_U64, LARGE_VALUE_BYTES_MIN};
-use crate::base::sync::{AtomicU64, Mutex, Ordering};
+use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::db::commit::Write;
 use crate::db::core::Core;
+use crate::db::keyspace_core::KeyspaceCore;
 
 /// A drain needs about so many times the bytes of its memtable, for the tree makes room in its
 /// buffers, until the checkpoint behind it frees what that replaced.
@@ -35,14 +36,16 @@ const KEPT_PART: u64 = 16;
 const KEPT_BYTES_MIN: u64 = 2 << 20;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
-/// How often memtables are drained for one commit before it is refused.
-const ATTEMPTS: usize = 2;
+/// How often something is done to gain room for one commit before it is refused.
+const ATTEMPTS: usize = 8;
 
 /// What is known of the room on the device.
 #[derive(Default)]
 pub struct Room {
     /// While memtables hold no more than so many bytes nobody has to look.
     enough_for: AtomicU64,
+    /// After so many drains, and one, nothing could be gained any more.
+    in_vain: AtomicU64,
     looking: Mutex<()>,
 }
 
@@ -72,7 +75,7 @@ impl Core {
         let large: usize = writes.iter().filter_map(|write| write.value).map(large).sum();
         let deletes = writes.iter().all(|write| write.value.is_none());
         let _looking = self.room.looking.lock();
-        for attempt in 0..=ATTEMPTS {
+        for _ in 0..ATTEMPTS {
             let Some(room) = self.room_bytes() else {
                 self.room.enough_for.store(u64::MAX, Ordering::Relaxed);
                 return Ok(());
@@ -86,16 +89,8 @@ impl Core {
                 self.room.enough_for.store(enough_for, Ordering::Relaxed);
                 return Ok(());
             }
-            if deletes && memtables <= room / DRAIN_TIMES {
-                return Ok(());
-            }
-            match attempt {
-                ATTEMPTS => {}
-                _ => match self.checkpoint_all() {
-                    Err(error) if !error.is_passing() => return Err(error),
-                    // It may have helped nevertheless.
-                    Ok(()) | Err(_) => {}
-                },
+            if (deletes && memtables <= room / DRAIN_TIMES) || !self.work_for_room()? {
+                break;
             }
         }
         if deletes {
@@ -103,6 +98,33 @@ impl Core {
         }
         let full = "the device is nearly full, and what is left is kept for deletes; make room";
         Err(Error::new(ErrorKind::NoSpace, full))
+    }
+
+    /// Does something that may give more room; false if nothing can be done, or was done in vain
+    /// since the last drain.
+    fn work_for_room(&self) -> Result<bool> {
+        let has_updates = |keyspace: &Arc<KeyspaceCore>| {
+            keyspace.current_view().buffers.iter().any(|buffer| buffer.first().is_some())
+        };
+        if self.all_keyspaces().iter().any(has_updates) {
+            match self.checkpoint_all() {
+                Ok(()) => return Ok(true),
+                Err(error) if error.is_passing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.free_what_was_replaced()? {
+            return Ok(true);
+        }
+        let drains = self.counters.drains.load(Ordering::Relaxed);
+        if self.room.in_vain.load(Ordering::Relaxed) == drains + 1 {
+            return Ok(false);
+        }
+        let gained = self.gain_room()?;
+        if !gained {
+            self.room.in_vain.store(drains + 1, Ordering::Relaxed);
+        }
+        Ok(gained)
     }
 
     /// What drains could use, in bytes; `None` if nobody knows.

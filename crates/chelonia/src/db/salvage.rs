@@ -154,7 +154,8 @@ impl Salvage {
         let source: Arc<dyn Directory> = Arc::new(DirectDirectory::open(&self.source, false)?);
         let is_free = match DirectDirectory::open(&self.destination, false) {
             Ok(destination) => destination.list()?.is_empty(),
-            Err(error) => error.kind() == ErrorKind::NotFound,
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
+            Err(error) => return Err(error),
         };
         if !is_free {
             let text = "there is something at the destination; name a place that is free";

@@ -14,17 +14,19 @@
 //!
 //! A tour reads both superblocks, the catalog, and every block of every extent. The log is not
 //! read: it is short, and its files are written anew all the time. What lies in the blocks, and how
-//! they refer to each other, is for [`crate::Database::verify`] to check.
+//! they refer to each other, is for [`crate::Database::verify`] to check. Structure that cannot be
+//! read is a finding itself, and hides no more than what only it names.
 //!
 //! Thread-safety: one thread scrubs; its state is under a lock of its own, held for one tick.
 
 use crate::base::budget::{Charge, Use};
-use crate::base::error::{Error, Result};
-use crate::base::ids::Extent;
+use crate::base::error::Error;
+use crate::base::ids::{Extent, KeyspaceId};
 use crate::base::limits::{BLOCK_BYTES, SCRUB_FINDINGS_MAX};
 use crate::base::sync::Mutex;
 use crate::db::core::Core;
 use crate::engine::OwnedExtent;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Fewer blocks (64 KiB) are not worth a read.
@@ -42,6 +44,9 @@ const LEG_BLOCKS_MIN: u64 = 16 << 10;
 
 /// See [`LEG_BLOCKS_MIN`].
 const LEGS_MAX: u64 = 64;
+
+/// So many places are remembered, to be told once a tour.
+const TOLD_MAX: usize = 4096;
 
 /// What scrubbing has read and found since the database was opened.
 #[derive(Clone, Debug, Default)]
@@ -77,15 +82,38 @@ struct State {
     within: u32,
     /// Where the next leg begins; the roots come first if that is 0.
     next: u64,
-    /// The tour has found something.
-    found: bool,
+    /// What this tour has found.
+    told: BTreeSet<Told>,
     stats: ScrubStats,
 }
 
+/// What is told once a tour: a block is come to by the walk of every leg, and by its own turn.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Told {
+    /// Something at this offset of the data file.
+    Offset(u64),
+    /// Something in the structure of a keyspace, without a place.
+    Structure(KeyspaceId),
+    /// Something else without a place.
+    Unplaced,
+}
+
 impl State {
-    fn find(&mut self, error: Error) {
-        if !std::mem::replace(&mut self.found, true) {
+    /// Notes a finding in the structure of a keyspace, or in blocks.
+    fn find(&mut self, of: Option<KeyspaceId>, error: Error) {
+        let told = match (error.offset(), of) {
+            (Some(offset), _) => Told::Offset(offset),
+            (None, Some(keyspace)) => Told::Structure(keyspace),
+            (None, None) => Told::Unplaced,
+        };
+        if self.told.contains(&told) {
+            return;
+        }
+        if self.told.is_empty() {
             self.stats.findings.clear();
+        }
+        if self.told.len() < TOLD_MAX {
+            self.told.insert(told);
         }
         self.stats.damaged_blocks += 1;
         if self.stats.findings.len() < SCRUB_FINDINGS_MAX {
@@ -126,13 +154,11 @@ impl Core {
         let mut left = blocks;
         while left > 0 {
             let Some(owned) = state.waiting.last().copied() else {
-                match self.begin_leg(state) {
-                    // A tour ended: the next one is paid for by its own time.
-                    Ok(true) => return,
-                    Ok(false) => continue,
-                    // The structure itself cannot be read: the next leg may do better.
-                    Err(error) => return state.find(error),
+                if self.begin_leg(state) {
+                    continue;
                 }
+                // A tour ended: the next one is paid for by its own time.
+                return;
             };
             let rest = owned.extent.blocks - state.within;
             let count = rest.min(u32::try_from(left).unwrap_or(u32::MAX)).min(PIECE_BLOCKS_MAX);
@@ -157,57 +183,65 @@ impl Core {
         });
         state.stats.blocks += u64::from(piece.blocks);
         damage.extend(read.err());
-        if !damage.is_empty() && self.names(owned).unwrap_or(true) {
-            damage.into_iter().for_each(|error| state.find(error));
+        if !damage.is_empty() && self.may_name(owned) {
+            damage.into_iter().for_each(|error| state.find(None, error));
         }
     }
 
-    /// Lists the extents of the next leg; true if that was the end of a tour.
-    fn begin_leg(&self, state: &mut State) -> Result<bool> {
+    /// Lists the extents of the next leg; false if there is none: that was the end of a tour.
+    fn begin_leg(&self, state: &mut State) -> bool {
         let file_blocks = self.storage.stats().space.file_blocks;
         if state.next == 0 {
-            state.found = false;
+            state.told.clear();
             match self.storage.verify_root() {
                 Ok(blocks) => state.stats.blocks += blocks,
-                Err(error) => state.find(error),
+                Err(error) => state.find(None, error),
             }
         }
         if state.next >= file_blocks {
             state.next = 0;
             state.stats.tours += 1;
-            return Ok(true);
+            return false;
         }
         let leg = state.next..state.next + (file_blocks / LEGS_MAX).max(LEG_BLOCKS_MIN);
         state.next = leg.end;
-        self.walk_newest(&mut |owned| {
+        let mut waiting = Vec::new();
+        let unread = self.walk_newest(&mut |owned| {
             if leg.contains(&owned.extent.start.0) {
-                state.waiting.push(owned);
+                waiting.push(owned);
             }
-        })?;
-        state.waiting.sort_unstable_by_key(|owned| std::cmp::Reverse(owned.extent.start));
-        let bytes = (state.waiting.capacity() * size_of::<OwnedExtent>()) as u64;
+        });
+        for (keyspace, error) in unread {
+            state.find(Some(keyspace), error);
+        }
+        waiting.sort_unstable_by_key(|owned| std::cmp::Reverse(owned.extent.start));
+        let bytes = (waiting.capacity() * size_of::<OwnedExtent>()) as u64;
         state.charge = Some(self.storage.budget().charge(Use::Metadata, bytes));
-        Ok(false)
+        state.waiting = waiting;
+        true
     }
 
-    /// True if a newest version refers to this very extent.
-    fn names(&self, wanted: &OwnedExtent) -> Result<bool> {
+    /// True if a newest version refers to this very extent, or that cannot be told.
+    fn may_name(&self, wanted: &OwnedExtent) -> bool {
         let mut is_there = false;
-        self.walk_newest(&mut |owned| is_there |= owned == *wanted)?;
-        Ok(is_there)
+        let unread = self.walk_newest(&mut |owned| is_there |= owned == *wanted);
+        is_there || !unread.is_empty()
     }
 
-    /// Visits every extent of the newest version of every keyspace.
-    fn walk_newest(&self, visit: &mut dyn FnMut(OwnedExtent)) -> Result<()> {
+    /// Visits every extent of the newest version of every keyspace, as far as its structure can be
+    /// read; gives the first error of each whose structure cannot.
+    fn walk_newest(&self, visit: &mut dyn FnMut(OwnedExtent)) -> Vec<(KeyspaceId, Error)> {
+        let mut unread = Vec::new();
         for keyspace in self.all_keyspaces() {
             let pin = self.pin_one(&keyspace);
             let Some(view) = pin.view(keyspace.id) else { continue };
-            view.version.version().extents(&mut |owned| {
+            let walked = view.version.version().extents(&mut |owned| {
                 visit(owned);
                 Ok(())
-            })?;
+            });
+            unread.extend(walked.err().map(|error| (keyspace.id, error)));
         }
-        Ok(())
+        unread
     }
 }
 
@@ -220,7 +254,8 @@ mod tests {
     use crate::db::builder::DatabaseBuilder;
     use crate::db::database::Database;
     use crate::db::options::KeyspaceOptions;
-    use crate::storage::block::DATA_FILE;
+    use crate::engines::EngineKind;
+    use crate::storage::block::{BlockKind, DATA_FILE};
     use crate::storage::io::memory::MemoryDirectory;
     use crate::storage::io::{Access, Directory, OpenMode};
     use std::path::Path;
@@ -237,14 +272,47 @@ mod tests {
     }
 
     fn fill(database: &Database) {
-        let options = KeyspaceOptions::new().leaf_bytes(16 << 10).pivots_max(4);
-        let keyspace = database.keyspace("default", options).unwrap();
+        fill_keyspace(database, "default", EngineKind::Turtle);
+    }
+
+    fn fill_keyspace(database: &Database, name: &str, engine: EngineKind) {
+        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(16 << 10).pivots_max(4);
+        let keyspace = database.keyspace(name, options).unwrap();
         keyspace.set_checkpoint_distance(30_000).unwrap();
         for number in 0..3_000_u64 {
             keyspace.insert(number.wrapping_mul(0x9e37_79b9).to_be_bytes(), [7; 90]).unwrap();
         }
         keyspace.insert("large", vec![1; 100_000]).unwrap();
         database.checkpoint().unwrap();
+    }
+
+    fn flip(directory: &MemoryDirectory, place: u64) {
+        let file = directory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
+        let mut byte = [0];
+        file.read_at(&mut byte, place).unwrap();
+        file.write_at(&[byte[0] ^ 1], place).unwrap();
+    }
+
+    /// The extents of one keyspace whose blocks are of this kind.
+    fn extents_of(
+        database: &Database,
+        directory: &MemoryDirectory,
+        name: &str,
+        kind: BlockKind,
+    ) -> Vec<Extent> {
+        let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
+        let file = directory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
+        let mut extents = Vec::new();
+        let mut visit = |owned: OwnedExtent| {
+            let mut byte = [0];
+            file.read_at(&mut byte, owned.extent.offset() + 8).unwrap();
+            if byte[0] == kind as u8 {
+                extents.push(owned.extent);
+            }
+            Ok(())
+        };
+        keyspace.core.engine.version().extents(&mut visit).unwrap();
+        extents
     }
 
     /// Lets `passed` go by in ticks.
@@ -282,17 +350,59 @@ mod tests {
         let healthy = database.stats().scrub;
         assert_eq!(healthy.damaged_blocks, 0, "{healthy:?}");
         let mut extents = Vec::new();
-        database.handle.core().walk_newest(&mut |owned| extents.push(owned.extent)).unwrap();
+        database.handle.core().walk_newest(&mut |owned| extents.push(owned.extent));
         let place = extents[extents.len() / 2].start.0 * BLOCK_BYTES_U64 + 77;
-        let file = directory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
-        let mut byte = [0];
-        file.read_at(&mut byte, place).unwrap();
-        file.write_at(&[byte[0] ^ 1], place).unwrap();
+        flip(&directory, place);
         wait(&database, &clock, 2 * INTERVAL);
         let scrub = database.stats().scrub;
         assert!(scrub.damaged_blocks >= 1, "{scrub:?}");
         let offset = place / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
         assert!(scrub.findings.iter().all(|error| error.offset() == Some(offset)), "{scrub:?}");
         assert_eq!(scrub.findings.len(), 1, "{scrub:?}");
+    }
+
+    #[test]
+    fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
+        let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
+        let engines = [("0", EngineKind::Turtle), ("1", EngineKind::Autumn)];
+        let database = open(&directory, &clock);
+        for (name, engine) in engines {
+            // More than one leg has; what comes last has a node of its own.
+            fill_keyspace(&database, name, engine);
+            let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
+            for number in 0..90_u64 {
+                keyspace.insert(number.to_be_bytes(), vec![1; 1 << 20]).unwrap();
+            }
+            database.checkpoint().unwrap();
+            keyspace.insert("last", "of all").unwrap();
+            database.checkpoint().unwrap();
+        }
+        let mut damaged = BTreeSet::new();
+        for (name, _) in engines {
+            let of = |kind| extents_of(&database, &directory, name, kind);
+            // The first node below what names all, the last entries, and the last large value.
+            let nodes = of(BlockKind::Engine);
+            assert!(nodes.len() > 2, "{name}: {nodes:?}");
+            damaged.insert(nodes[1].offset());
+            damaged.extend(
+                [BlockKind::Data, BlockKind::LargeValue]
+                    .map(|kind| of(kind).last().unwrap().offset()),
+            );
+        }
+        damaged.iter().for_each(|offset| flip(&directory, offset + 77));
+        // The nodes are in memory no more.
+        let storage = &database.handle.storage;
+        let limit = storage.budget().limit();
+        storage.budget().set_limit(0);
+        storage.residents().trim();
+        storage.budget().set_limit(limit);
+        while database.stats().scrub.tours == 0 {
+            clock.advance(INTERVAL / 100);
+            database.handle.core().scrub_tick();
+        }
+        let scrub = database.stats().scrub;
+        let told: Vec<_> = scrub.findings.iter().filter_map(Error::offset).collect();
+        assert_eq!(BTreeSet::from_iter(told.iter().copied()), damaged, "{scrub:?}");
+        assert_eq!((told.len(), scrub.damaged_blocks), (damaged.len(), damaged.len() as u64));
     }
 }

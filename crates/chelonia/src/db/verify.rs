@@ -11,6 +11,7 @@
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::limits::VERIFY_FINDINGS_MAX;
 use crate::base::stream::Update;
 use crate::db::core::{CheckpointState, Core};
 use crate::db::keyspace_core::KeyspaceCore;
@@ -34,15 +35,17 @@ pub struct VerifyReport {
     pub log_bytes: u64,
     /// Writes seen there: entries put and keys removed. Some may be in the trees too.
     pub log_entries: u64,
-    /// What is wrong, each with file and offset where there is one.
+    /// What is wrong, each with file and offset where there is one: the first thousand of these.
     pub findings: Vec<Error>,
+    /// How many there are.
+    pub findings_total: u64,
 }
 
 impl VerifyReport {
     /// True if nothing is wrong.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.findings.is_empty()
+        self.findings_total == 0
     }
 }
 
@@ -56,7 +59,10 @@ impl CheckReport for VerifyReport {
     }
 
     fn finding(&mut self, error: Error) {
-        self.findings.push(error);
+        self.findings_total += 1;
+        if self.findings.len() < VERIFY_FINDINGS_MAX {
+            self.findings.push(error);
+        }
     }
 }
 
@@ -88,7 +94,7 @@ impl Core {
         let mut report = VerifyReport::default();
         match self.storage.verify_root() {
             Ok(blocks) => report.blocks += blocks,
-            Err(error) => report.findings.push(error),
+            Err(error) => report.finding(error),
         }
         for keyspace in self.all_keyspaces() {
             self.verify_tree(&keyspace, &mut report);
@@ -114,7 +120,7 @@ impl Core {
         };
         let Some(version) = version else { return };
         if let Err(error) = version.version().verify(report) {
-            report.findings.push(error);
+            report.finding(error);
         }
     }
 
@@ -161,7 +167,7 @@ impl Core {
         let verified = match Log::verify(directory, salt, begin, upto, &mut check) {
             Ok(verified) => verified,
             Err(error) => {
-                report.findings.push(error);
+                report.finding(error);
                 return Ok(());
             }
         };
@@ -170,13 +176,13 @@ impl Core {
         report.blocks += large_blocks;
         if verified.damage.is_empty() && seqno != last {
             let text = "the log does not hold as many writes as were committed";
-            report.findings.push(Error::corrupt(text));
+            report.finding(Error::corrupt(text));
         }
-        report.findings.extend(verified.damage);
+        verified.damage.into_iter().for_each(|error| report.finding(error));
         if !suspects.is_empty() {
             let needed = self.needed_log(&self.checkpoint.lock());
             suspects.retain(|suspect| needed.wants(suspect.keyspace, suspect.seqno));
-            report.findings.extend(suspects.into_iter().map(|suspect| suspect.error));
+            suspects.into_iter().for_each(|suspect| report.finding(suspect.error));
         }
         Ok(())
     }
@@ -196,5 +202,23 @@ impl Core {
     fn needed_log(&self, state: &CheckpointState) -> Needed {
         let absorbed = state.durable.iter().map(|(id, durable)| (*id, durable.absorbed)).collect();
         Needed { mark: self.storage.superblock().log, absorbed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_findings_are_counted_and_the_first_are_kept() {
+        let mut report = VerifyReport::default();
+        assert!(report.is_clean());
+        for number in 0..VERIFY_FINDINGS_MAX as u64 + 5 {
+            report.finding(Error::corrupt("a block").at("data", number));
+        }
+        assert!(!report.is_clean());
+        let kept = report.findings.iter().map(|error| error.offset().unwrap());
+        assert!(kept.eq(0..VERIFY_FINDINGS_MAX as u64));
+        assert_eq!(report.findings_total, VERIFY_FINDINGS_MAX as u64 + 5);
     }
 }

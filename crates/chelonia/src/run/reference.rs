@@ -5,6 +5,7 @@ use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 use crate::filters::FilterSpec;
 use crate::run::block::SPAN_BLOCKS_MAX;
+use crate::run::totals::COUNT_MAX;
 
 /// Consecutive blocks of a run's extent that hold one sorted block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -131,6 +132,9 @@ impl RunRef {
         if self.data_blocks == 0 || self.entries == 0 || self.tombstones > self.entries {
             return Some("a run has no entries or more tombstones than entries");
         }
+        if self.entries > COUNT_MAX || self.user_bytes > COUNT_MAX {
+            return Some("a run counts more than any file holds");
+        }
         if has_index != (self.index_levels > 0) || self.index_levels > INDEX_LEVELS_MAX {
             return Some("the index of a run has an impossible height");
         }
@@ -181,7 +185,7 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let wrongs: [fn(&mut RunRef); 9] = [
+        let wrongs: [fn(&mut RunRef); 11] = [
             |r| r.extent.blocks += 1,
             |r| r.data_blocks = 0,
             |r| r.entries = 0,
@@ -191,6 +195,8 @@ mod tests {
             |r| r.root_blocks = 0,
             |r| r.root_blocks = 8,
             |r| r.extent.start.0 = u64::MAX - 3,
+            |r| r.entries = COUNT_MAX + 1,
+            |r| r.user_bytes = COUNT_MAX + 1,
         ];
         for wrong in wrongs {
             let mut reference = sample();

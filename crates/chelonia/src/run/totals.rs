@@ -10,6 +10,10 @@ use std::ops::{AddAssign, SubAssign};
 /// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
 const ENTRY_OVERHEAD: u64 = 8;
 
+/// Nothing has more entries or bytes than this, so that sums of what is told stay far from the end
+/// of numbers. What is told may be a lie nevertheless: sums end there, and do not wrap around.
+pub(super) const COUNT_MAX: u64 = 1 << 56;
+
 /// How much is somewhere.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Totals {
@@ -54,9 +58,7 @@ impl Totals {
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (entries, tombstones) = (decoder.varint()?, decoder.varint()?);
         let totals = Self { entries, tombstones, bytes: decoder.varint()? };
-        // Sums of totals stay far from the end of numbers.
-        let bound = 1 << 56;
-        if tombstones > entries || entries > bound || totals.bytes > bound {
+        if tombstones > entries || entries > COUNT_MAX || totals.bytes > COUNT_MAX {
             return Err(decoder.damaged("totals are out of bounds"));
         }
         Ok(totals)
@@ -72,9 +74,9 @@ impl fmt::Display for Totals {
 
 impl AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
-        self.entries += other.entries;
-        self.tombstones += other.tombstones;
-        self.bytes += other.bytes;
+        self.entries = self.entries.saturating_add(other.entries);
+        self.tombstones = self.tombstones.saturating_add(other.tombstones);
+        self.bytes = self.bytes.saturating_add(other.bytes);
     }
 }
 
@@ -89,4 +91,20 @@ impl SubAssign for Totals {
 /// The size that decisions go by, of `entries` with `bytes` of keys and inline values.
 pub fn weight(entries: u64, bytes: u64) -> u64 {
     bytes.saturating_add(entries.saturating_mul(ENTRY_OVERHEAD))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_of_lies_do_not_wrap_around() {
+        let most = Totals { entries: COUNT_MAX, tombstones: COUNT_MAX, bytes: COUNT_MAX };
+        let mut sum = Totals::default();
+        (0..300).for_each(|_| sum += most);
+        assert_eq!(sum, Totals { entries: u64::MAX, tombstones: u64::MAX, bytes: u64::MAX });
+        assert_eq!(sum.weight(), u64::MAX);
+        sum -= most;
+        assert!(sum.entries < u64::MAX);
+    }
 }

@@ -28,7 +28,9 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::storage::Storage;
-use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, expect_kind};
+use crate::storage::block::{
+    BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, DATA_FILE, expect_kind,
+};
 
 /// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
 const NODE_BYTES_MAX: u32 = 64 << 20;
@@ -77,7 +79,8 @@ impl NodeRef {
     /// Reads the bytes of the node.
     pub fn read(&self, storage: &Storage) -> Result<Vec<u8>> {
         if !storage.holds(self.extent) {
-            return Err(Error::corrupt("a node lies beyond the data file"));
+            let error = Error::corrupt("a node lies beyond the data file");
+            return Err(error.at(DATA_FILE, self.extent.offset()));
         }
         let first = self.extent.start;
         let mut blocks = vec![0; self.extent.blocks as usize * BLOCK_BYTES];

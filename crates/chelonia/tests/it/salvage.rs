@@ -251,3 +251,17 @@ fn a_salvage_wants_a_free_place_and_a_source_that_nobody_writes() {
     let keyspace = saved.keyspace("k", KeyspaceOptions::new()).unwrap();
     assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"value"[..]));
 }
+
+#[test]
+fn a_destination_that_cannot_be_looked_at_is_told_as_what_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    Database::builder(&source).open().unwrap().close().unwrap();
+    let salvage = |name: &str| Salvage::new(&source, directory.path().join(name)).run();
+    // No file system has such a name.
+    let error = salvage(&"x".repeat(5000)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    // Something is there.
+    assert_eq!(salvage("source").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(salvage("free").unwrap().is_whole());
+}

@@ -3,11 +3,14 @@
 use super::{open, open_faulty, rotate};
 use crate::base::epoch;
 use crate::base::error::ErrorKind;
+use crate::base::rng::Rng;
 use crate::base::sync::Arc;
 use crate::db::background::LogProgress;
 use crate::db::{Database, KeyspaceOptions};
+use crate::engines::EngineKind;
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
+use std::collections::BTreeMap;
 
 #[test]
 fn a_keyspace_is_dropped_though_there_is_no_room() {
@@ -245,6 +248,40 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
 }
 
 #[test]
+fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
+    let keyspace = database.keyspace("k", options).unwrap();
+    let core = &database.handle;
+    let absorb = |count: u64| {
+        for number in 0..count {
+            keyspace.insert(number.wrapping_mul(0x9e37_79b9).to_be_bytes(), [1; 10_000]).unwrap();
+        }
+        rotate(&database, &keyspace);
+        core.drain_all_finalized().unwrap();
+    };
+    while !core.wants_maintenance(&keyspace.core) {
+        absorb(400);
+    }
+    // A merge writes some of what it has to, in vain.
+    plan.set_capacity(Some(plan.taken_bytes() + (1 << 20)));
+    let written = || core.storage.stats().file.blocks_written.iter().sum::<u64>();
+    let (before, mut progress) = (written(), LogProgress::default());
+    for _ in 0..100 {
+        core.log_tick(&mut progress).unwrap();
+        core.maintain_all().unwrap();
+    }
+    let in_vain = written() - before;
+    assert!(in_vain < 2_000, "{in_vain} blocks were written in vain");
+    assert!(keyspace.core.engine.wants_maintenance() && !core.wants_maintenance(&keyspace.core));
+    plan.set_capacity(None);
+    absorb(1);
+    core.maintain_all().unwrap();
+    assert!(!keyspace.core.engine.wants_maintenance());
+    assert!(keyspace.core.refused.lock().is_none());
+}
+
+#[test]
 fn batches_over_many_keyspaces_find_memory_in_the_end() {
     let memory = Arc::new(MemoryDirectory::new());
     let builder = Database::builder("memory").memory(32 << 20);
@@ -269,4 +306,44 @@ fn batches_over_many_keyspaces_find_memory_in_the_end() {
     batch.commit().unwrap();
     let used = database.stats().memory.used_bytes;
     assert!(used <= 32 << 20, "{used} bytes");
+}
+
+#[test]
+fn deletes_get_through_on_a_full_device_and_make_room() {
+    for engine in EngineKind::ALL {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace("k", options).unwrap();
+        plan.set_capacity(Some(40 << 20));
+        let mut rng = Rng::new(7);
+        let mut there: BTreeMap<u64, u8> = BTreeMap::new();
+        for round in 0..4 {
+            let before = there.len();
+            loop {
+                let (key, value) = (rng.below(1 << 40), rng.next_u64().to_le_bytes()[0]);
+                match keyspace.insert(key.to_be_bytes(), [value; 1000]) {
+                    Ok(()) => drop(there.insert(key, value)),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::NoSpace);
+                        break;
+                    }
+                }
+            }
+            let came = there.len() - before;
+            assert!(came > 2_000, "{engine:?}, round {round}: {came} came until it was full");
+            let gone: Vec<u64> = there.keys().copied().step_by(2).collect();
+            for key in gone {
+                keyspace.remove(key.to_be_bytes()).unwrap();
+                there.remove(&key);
+            }
+            assert!(there.iter().all(|(key, value)| {
+                keyspace.get(key.to_be_bytes()).unwrap().is_some_and(|it| it == [*value; 1000])
+            }));
+        }
+        assert_eq!(keyspace.iter().map(|entry| entry.map(drop).unwrap()).count(), there.len());
+        assert!(database.verify().unwrap().is_clean());
+        database.checkpoint().unwrap();
+        epoch::settle();
+        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+    }
 }

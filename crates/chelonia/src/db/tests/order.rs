@@ -7,6 +7,7 @@ use super::{open, rotate};
 use crate::base::error::ErrorKind;
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::db::KeyspaceOptions;
+use crate::db::drain::DrainPace;
 use crate::db::options::Durability;
 use crate::storage::io::crash::{CrashDirectory, Survivors};
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
@@ -36,7 +37,7 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
     database.drop_keyspace("dropped").unwrap();
     let used = core.storage.stats().space.used_blocks;
     assert!(!core.drain_keyspace(&keyspace.core).unwrap());
-    assert!(!core.drain_oldest().unwrap());
+    assert!(!core.drain_oldest(DrainPace::Usual).unwrap());
     assert_eq!(core.storage.stats().space.used_blocks, used, "space went to what nobody sees");
     drop(keyspace);
     // What it had is used by others, and by nobody twice.

@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+pub mod hostile;
 pub mod life;
 pub mod world;
 

@@ -19,33 +19,42 @@ use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::BTreeSet;
 
-/// Visits every extent that `version` refers to.
+/// Visits every extent that `version` refers to; fails in the end if a node or a list of large
+/// values cannot be read.
 pub(super) fn walk_extents(
     version: &AutumnVersion,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
     let residence = &version.shared.residence;
+    let mut unread = None;
     version.directory.map(owned_node).map_or(Ok(()), &mut *visit)?;
     for listed in version.sequences().flat_map(|sequence| &sequence.nodes) {
         listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
-        for table in &residence.load_owned(&listed.slot)?.tables {
-            visit(table.owned())?;
-            for large in large_of(table)? {
-                visit(OwnedExtent::from(&large))?;
+        let node = match residence.load_owned(&listed.slot) {
+            Ok(node) => node,
+            Err(error) => {
+                unread.get_or_insert(error);
+                continue;
             }
+        };
+        for table in &node.tables {
+            visit(table.owned())?;
+            let (large, listed) = large_of(table);
+            unread = unread.or(listed.err());
+            large.iter().map(OwnedExtent::from).try_for_each(&mut *visit)?;
         }
     }
-    Ok(())
+    unread.map_or(Ok(()), Err)
 }
 
-/// The large values of a table, each once.
-fn large_of(table: &Table) -> Result<BTreeSet<LargeRef>> {
+/// The large values of a table that could be listed, each once; and whether that is all.
+fn large_of(table: &Table) -> (BTreeSet<LargeRef>, Result<()>) {
     let mut large = BTreeSet::new();
-    table.visit_large(&mut |reference| {
+    let listed = table.visit_large(&mut |reference| {
         large.insert(reference);
         Ok(())
-    })?;
-    Ok(large)
+    });
+    (large, listed)
 }
 
 /// Verifies `version`.
@@ -147,10 +156,17 @@ impl Check<'_> {
     fn table(&mut self, table: &Table) -> Result<()> {
         let mut relay = Relay::to(&mut *self.report);
         table.run.verify(&mut relay)?;
+        self.blocks += u64::from(table.run.reference().extent.blocks);
+        let (large, listed) = large_of(table);
+        // A block that cannot be read was told already.
+        if let Err(error) = listed
+            && relay.is_whole()
+        {
+            relay.finding(error);
+        }
         let is_whole = relay.is_whole();
         self.is_whole &= is_whole;
-        self.blocks += u64::from(table.run.reference().extent.blocks);
-        for large in large_of(table)? {
+        for large in large {
             self.blocks += u64::from(large.extent.blocks);
             match self.version.shared.residence.storage().verify_large(&large) {
                 Ok(blocks) => self.report.blocks(blocks),

@@ -81,16 +81,17 @@ pub(super) fn run_extent(reference: &RunRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
-/// The large values that a run lists, each once.
-pub(super) fn large_of(run: &Run) -> Result<BTreeSet<LargeRef>> {
+/// The large values of a run that could be listed, each once; and whether that is all.
+pub(super) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
     let mut list = BTreeSet::new();
-    if run.reference().large_blocks > 0 {
-        run.large_refs(&mut |large| {
-            list.insert(large);
-            Ok(())
-        })?;
+    if run.reference().large_blocks == 0 {
+        return (list, Ok(()));
     }
-    Ok(list)
+    let listed = run.large_refs(&mut |large| {
+        list.insert(large);
+        Ok(())
+    });
+    (list, listed)
 }
 
 /// The counts of two and more of one version.
@@ -215,7 +216,9 @@ impl Counts {
             arrived.iter().map(|large| (*large, 0)).collect();
         for (runs, change) in [(gained, 1), (lost, -1)] {
             for run in runs {
-                for large in large_of(run)? {
+                let (large, listed) = large_of(run);
+                listed?;
+                for large in large {
                     *changes.entry(large).or_default() += change;
                 }
             }
@@ -272,10 +275,12 @@ fn commit(counts: &mut BTreeMap<BlockNo, u32>, changed: BTreeMap<BlockNo, i64>) 
 }
 
 /// Visits the nodes below `root` and the root itself, parents first, left to right, with the place
-/// of each. At most one node of each height is held.
+/// of each. At most one node of each height is held. Children that cannot be read are passed over:
+/// the first error goes to `unread`.
 pub(super) fn walk_nodes(
     residence: &Residence,
     root: &Arc<NodeSlot>,
+    unread: &mut Option<Error>,
     visit: &mut dyn FnMut(&Arc<NodeSlot>, &Node) -> Result<()>,
 ) -> Result<()> {
     let first = residence.load_owned(root)?;
@@ -289,9 +294,13 @@ pub(super) fn walk_nodes(
         *next += 1;
         if let Child::Node(slot, _) = &pivot.child {
             let slot = Arc::clone(slot);
-            let child = residence.load_owned(&slot)?;
-            visit(&slot, &child)?;
-            path.push((child, 0));
+            match residence.load_owned(&slot) {
+                Ok(child) => {
+                    visit(&slot, &child)?;
+                    path.push((child, 0));
+                }
+                Err(error) => drop(unread.get_or_insert(error)),
+            }
         }
     }
     Ok(())
@@ -325,7 +334,7 @@ fn window_blocks(residence: &Residence) -> u64 {
 }
 
 /// Visits everything that the tree below `root` refers to, and tells what it remembered: see the
-/// head of the file.
+/// head of the file. Fails in the end if a node or a list of large values cannot be read.
 pub(super) fn walk_references(
     residence: &Residence,
     root: &Arc<NodeSlot>,
@@ -335,11 +344,13 @@ pub(super) fn walk_references(
     let mut memory = Memory::default();
     let mut charge = residence.storage().budget().charge(Use::Work, 0);
     let mut window = 0..window_blocks;
+    let mut unread = None;
     loop {
         let is_first = memory.walks == 0;
         let (mut shared, mut large) = (BTreeMap::new(), BlockSet::default());
         let mut beyond: Option<u64> = None;
-        walk_nodes(residence, root, &mut |slot, node| {
+        let (mut unread_nodes, mut unread_lists) = (None, None);
+        walk_nodes(residence, root, &mut unread_nodes, &mut |slot, node| {
             if is_first {
                 visit(Met::Node(slot))?;
             }
@@ -356,7 +367,9 @@ pub(super) fn walk_references(
                 if is_first {
                     visit(Met::Run(&run))?;
                 }
-                for value in large_of(&run)? {
+                let (values, listed) = large_of(&run);
+                unread_lists = unread_lists.take().or(listed.err());
+                for value in values {
                     let block = value.extent.start;
                     if block.0 >= window.end {
                         beyond = Some(beyond.map_or(block.0, |least| least.min(block.0)));
@@ -371,10 +384,11 @@ pub(super) fn walk_references(
             }
             Ok(())
         })?;
+        unread = unread.or(unread_nodes).or(unread_lists);
         memory.walks += 1;
         memory.chunks_max = memory.chunks_max.max(large.chunks.len());
         memory.shared = shared;
-        let Some(next) = beyond else { return Ok(memory) };
+        let Some(next) = beyond else { return unread.map_or(Ok(memory), Err) };
         // Aligned to chunks, so that as many are used as there is room for.
         let next = next / CHUNK_BLOCKS * CHUNK_BLOCKS;
         window = next..next.saturating_add(window_blocks);

@@ -359,7 +359,6 @@ impl Turtle {
         let hidden = writer.overlap.hidden(buffered.bytes);
         let in_use = shared.residence.storage().stats().space.used_blocks * BLOCK_BYTES_U64;
         shared.dues.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
-        shared.dues.accept();
         Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
     }
 }
@@ -437,11 +436,7 @@ impl Engine for Turtle {
             self.shared.dues.settle();
             return Ok(None);
         }
-        let passed = self.pass(&Nothing, Pace::Usual, work);
-        if passed.is_err() {
-            self.shared.dues.refuse();
-        }
-        passed.map(Some)
+        self.pass(&Nothing, Pace::Usual, work).map(Some)
     }
 
     fn wants_maintenance(&self) -> bool {

@@ -111,8 +111,6 @@ pub(super) fn sources(count: usize, read: usize) -> Units {
 #[derive(Default)]
 pub(super) struct Dues {
     due: AtomicBool,
-    /// The last pass failed: there is none for reads before one for updates has succeeded.
-    refused: AtomicBool,
     /// No updates are expected.
     lull: AtomicBool,
     // What the newest version was weighed at.
@@ -166,17 +164,7 @@ impl Dues {
 
     /// True if maintenance may be due.
     pub fn may_be_due(&self) -> bool {
-        self.due.load(Ordering::Relaxed) && !self.refused.load(Ordering::Relaxed)
-    }
-
-    /// A pass for what reads have paid failed.
-    pub fn refuse(&self) {
-        self.refused.store(true, Ordering::Relaxed);
-    }
-
-    /// A pass succeeded.
-    pub fn accept(&self) {
-        self.refused.store(false, Ordering::Relaxed);
+        self.due.load(Ordering::Relaxed)
     }
 
     /// Nothing is due, until somebody pays.

@@ -143,8 +143,15 @@ impl Check<'_> {
     fn run(&mut self, run: &Arc<Run>) -> Result<bool> {
         let mut relay = Relay::to(&mut *self.report);
         run.verify(&mut relay)?;
+        let (large, listed) = large_of(run);
+        // A block that cannot be read was told already.
+        if let Err(error) = listed
+            && relay.is_whole()
+        {
+            relay.finding(error);
+        }
         let is_whole = relay.is_whole();
-        for large in large_of(run)? {
+        for large in large {
             let start = large.extent.start;
             if !self.large.insert_bounded(start, LARGE_CHUNKS_MAX)
                 || self.large_told.contains(&start)

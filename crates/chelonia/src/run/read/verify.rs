@@ -1,8 +1,10 @@
 //! Checks a run against itself: every checksum, every invariant, every count.
 //!
 //! The walk reads the device, not the cache. Each damaged block is a finding, once, and the walk
-//! goes on behind it; what can't be told any more because of it is not reported again.
+//! goes on behind it; what can't be told any more because of it is not reported again. What is
+//! remembered meanwhile is counted in the budget.
 
+use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
@@ -32,6 +34,19 @@ struct Seen {
     entries: u64,
     tombstones: u64,
     user_bytes: u64,
+    /// Bytes of the keys in `edges`.
+    edge_bytes: u64,
+}
+
+impl Seen {
+    /// What this takes on the heap, in bytes.
+    fn heap_bytes(&self) -> u64 {
+        let lists = self.spans.capacity() * size_of::<BlockSpan>()
+            + self.edges.capacity() * size_of::<(Vec<u8>, Vec<u8>)>()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.large.capacity() * size_of::<LargeRef>();
+        lists as u64 + self.edge_bytes
+    }
 }
 
 /// How much is read at a time, in blocks: 256 KiB.
@@ -45,13 +60,15 @@ pub(super) struct Ahead<'a> {
     damaged: BTreeSet<u32>,
     /// Blocks before this one were counted.
     counted: u32,
+    _charge: Charge,
 }
 
 impl<'a> Ahead<'a> {
     pub fn new(run: &'a Run) -> Self {
         let blocks = run.reference().extent.blocks.min(AHEAD_BLOCKS);
         let bytes = AlignedBuffer::new(blocks as usize * BLOCK_BYTES);
-        Self { run, bytes, held: 0..0, damaged: BTreeSet::new(), counted: 0 }
+        let _charge = run.storage().budget().charge(Use::Work, bytes.len() as u64);
+        Self { run, bytes, held: 0..0, damaged: BTreeSet::new(), counted: 0, _charge }
     }
 
     /// A block of the run; `None` if it is damaged.
@@ -163,7 +180,8 @@ impl Run {
     /// values.
     pub fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
         let mut ahead = Ahead::new(self);
-        let seen = self.verify_data(&mut ahead, report);
+        let mut charge = self.storage().budget().charge(Use::Work, 0);
+        let seen = self.verify_data(&mut ahead, &mut charge, report);
         report.entries(seen.entries);
         let reference = self.reference();
         let counted = (seen.entries, seen.tombstones, seen.user_bytes);
@@ -183,12 +201,18 @@ impl Run {
         Error::corrupt(what).at(DATA_FILE, offset)
     }
 
-    fn verify_data(&self, ahead: &mut Ahead<'_>, report: &mut dyn CheckReport) -> Seen {
+    fn verify_data(
+        &self,
+        ahead: &mut Ahead<'_>,
+        charge: &mut Charge,
+        report: &mut dyn CheckReport,
+    ) -> Seen {
         let mut seen = Seen { is_whole: true, ..Seen::default() };
         let blocks = 0..self.reference().data_blocks;
         visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {
             let checked = bytes.map(|bytes| self.verify_span(span.first, bytes, &mut seen));
             seen.is_whole &= matches!(checked, Some(Ok(())));
+            charge.resize(seen.heap_bytes());
             if let Some(Err(error)) = checked {
                 report.finding(self.blame(span.first)(error));
             }
@@ -218,7 +242,9 @@ impl Run {
             Ok(())
         })?;
         seen.spans.push(BlockSpan { first, blocks: block.span() });
-        seen.edges.push((edges.unwrap_or_default(), last.unwrap_or_default()));
+        let edges = (edges.unwrap_or_default(), last.unwrap_or_default());
+        seen.edge_bytes += (edges.0.capacity() + edges.1.capacity()) as u64;
+        seen.edges.push(edges);
         Ok(())
     }
 
@@ -229,6 +255,9 @@ impl Run {
         let reference = self.reference();
         let blocks = reference.data_blocks..reference.filter_start();
         let mut levels = Levels { is_whole: seen.is_whole, ..Levels::new(seen) };
+        // A level takes no more than what it divides.
+        let budget = self.storage().budget();
+        let _charge = budget.charge(Use::Work, seen.heap_bytes());
         visit_spans(ahead, blocks, BlockKind::Index, report, &mut |span, bytes, report| {
             let checked = bytes.map(|bytes| match levels.is_whole {
                 true => levels.take(self, span, bytes, seen),
@@ -299,6 +328,8 @@ impl Run {
         let reference = self.reference();
         let (start, count) = (reference.filter_start(), reference.filter.blocks());
         let mut blocks = Vec::new();
+        let bytes = u64::from(count) * BLOCK_BYTES_U64;
+        let _charge = self.storage().budget().charge(Use::Work, bytes);
         for block in start..start + count {
             let bytes = ahead.block(block, report).map(<[u8]>::to_vec);
             let kind = bytes.as_deref().map_or(Ok(()), |bytes| {

@@ -1,8 +1,12 @@
 //! What a block holds, and that lookups in it agree with a search of the plain keys.
 
 use super::{Model, Owned, build, storage};
+use crate::base::budget::{Budget, Use};
+use crate::base::check::CheckReport;
+use crate::base::error::Error;
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::rng::Rng;
+use crate::base::sync::Arc;
 use crate::filters::{BLOCK_KIND_FILTER, FilterKind};
 use crate::run::{Run, RunOptions};
 use crate::storage::block::BlockKind;
@@ -79,4 +83,40 @@ fn a_single_block_has_no_index_and_no_filter() {
 #[test]
 fn filters_and_storage_agree_on_the_kind_of_a_block() {
     assert_eq!(BLOCK_KIND_FILTER, BlockKind::Filter as u8);
+}
+
+/// Notes how much memory the check has taken for its work.
+struct Watch {
+    budget: Arc<Budget>,
+    most: u64,
+}
+
+impl CheckReport for Watch {
+    fn blocks(&mut self, _count: u64) {
+        self.most = self.most.max(self.budget.used_by(Use::Work));
+    }
+
+    fn entries(&mut self, _count: u64) {
+        self.blocks(0);
+    }
+
+    fn finding(&mut self, error: Error) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn what_a_check_remembers_is_counted() {
+    let storage = storage();
+    let model: Model =
+        (0..40_000_u64).map(|n| (n.to_be_bytes().to_vec(), Owned::Put(vec![7; 20]))).collect();
+    let reference = build(&storage, &model, RunOptions::default());
+    let budget = storage.budget();
+    let mut watch = Watch { budget: Arc::clone(budget), most: 0 };
+    let before = budget.used_by(Use::Work);
+    Run::open(&storage, reference).verify(&mut watch).unwrap();
+    // A hash an entry, and 256 KiB of blocks.
+    let least = 8 * reference.entries + (256 << 10);
+    assert!(watch.most - before >= least, "{} bytes, not {least}", watch.most - before);
+    assert_eq!(budget.used_by(Use::Work), before);
 }

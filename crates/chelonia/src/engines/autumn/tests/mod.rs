@@ -9,7 +9,7 @@ use crate::base::rng::Rng;
 use crate::base::sync::Arc;
 use crate::engine::tests::life::{Plan, live};
 use crate::engine::tests::world::{self, Item, Model, Tried};
-use crate::engine::tests::{key_of, uniform, value};
+use crate::engine::tests::{hostile, key_of, uniform, value};
 use crate::engine::{Engine, LevelOptions};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
@@ -360,4 +360,9 @@ fn a_failed_absorb_or_unit_changes_nothing() {
         world.check(&mut rng);
         assert!(failed > 2, "{call:?} failed {failed} times");
     }
+}
+
+#[test]
+fn hostile_bytes_and_devices_are_survived() {
+    hostile::battery::<Autumn>(tiny());
 }

@@ -31,7 +31,7 @@ pub fn nodes(world: &World) -> Vec<Arc<Node>> {
     let mut nodes = Vec::new();
     let version = world.tree.newest();
     let residence = &world.tree.shared.residence;
-    walk_nodes(residence, &version.root, &mut |slot, _| {
+    walk_nodes(residence, &version.root, &mut None, &mut |slot, _| {
         nodes.push(residence.load_owned(slot)?);
         Ok(())
     })

@@ -5,13 +5,12 @@ use super::{World, tiny};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::tests::world::Report;
-use crate::engine::tests::{key_of, uniform};
+use crate::engine::tests::{hostile, key_of, uniform};
 use crate::engine::{Engine, Version};
 use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};
 use crate::engines::turtle::output::Output;
-use crate::engines::turtle::{TurtleOptions, TurtleVersion};
-use crate::storage::io::{Access, Directory, OpenMode};
+use crate::engines::turtle::{Turtle, TurtleOptions, TurtleVersion};
 use crate::structure::{from_blocks, to_blocks};
 
 /// A tree with several heights and full buffers.
@@ -67,7 +66,7 @@ fn nodes_come_back_and_damaged_ones_do_not_panic() {
 }
 
 #[test]
-fn root_blobs_come_back_and_damaged_ones_do_not_panic() {
+fn root_blobs_come_back() {
     let mut rng = Rng::new(2);
     let world = grown(&mut rng);
     let blob = world.tree.root().unwrap();
@@ -75,40 +74,11 @@ fn root_blobs_come_back_and_damaged_ones_do_not_panic() {
     for end in 0..blob.len() {
         assert!(RootBlob::decode(&blob[..end]).is_err());
     }
-    for _ in 0..20_000 {
-        let mut damaged = blob.clone();
-        let place = rng.below(damaged.len() as u64) as usize;
-        damaged[place] = rng.next_u64() as u8;
-        let Ok(tree) = super::super::Turtle::open(&world.storage, world.options, Some(&damaged))
-        else {
-            continue;
-        };
-        if damaged != blob && rng.one_in(20) {
-            // It may open, for only the node itself tells; then it must not be believed.
-            let _ = tree.version().get(b"key", world.storage.key_hash(b"key"));
-        }
-    }
 }
 
 #[test]
-fn every_damaged_block_is_found() {
-    let mut rng = Rng::new(3);
-    let world = grown(&mut rng);
-    let blob = world.tree.root().unwrap();
-    let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
-    for owned in world.owned.iter().step_by(7) {
-        let block = owned.extent.start.0 + rng.below(u64::from(owned.extent.blocks));
-        let place = block * 4096 + rng.below(4096);
-        let mut byte = [0];
-        file.read_at(&mut byte, place).unwrap();
-        file.write_at(&[byte[0] ^ 0x10], place).unwrap();
-        let tree = super::super::Turtle::open(&world.storage, world.options, Some(&blob)).unwrap();
-        let mut report = Report::default();
-        tree.version().verify(&mut report).unwrap();
-        let offsets: Vec<_> = report.findings.iter().filter_map(|error| error.offset()).collect();
-        assert!(offsets.contains(&(block * 4096)), "block {block}: {:?}", report.findings);
-        file.write_at(&byte, place).unwrap();
-    }
+fn hostile_bytes_and_devices_are_survived() {
+    hostile::battery::<Turtle>(TurtleOptions { pivots_max: 8, ..tiny() });
 }
 
 /// The findings on a tree whose root node was changed.

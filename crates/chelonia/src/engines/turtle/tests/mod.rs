@@ -274,22 +274,6 @@ fn a_walk_over_references_remembers_only_what_it_can_meet_twice() {
 }
 
 #[test]
-fn nodes_are_dropped_from_memory_and_come_back() {
-    let mut rng = Rng::new(7);
-    let mut world = World::with_memory(tiny(), 1, 1 << 20);
-    for _ in 0..10 {
-        world.absorb(uniform(&mut rng, 600));
-    }
-    world.reopen();
-    let (version, model) = (world.tree.version(), world.model.clone());
-    check_scans(&version, &model);
-    world.check_reads(&version, &model, &mut rng, 200);
-    assert!(world.event("nodes_evicted") > 0 && world.event("nodes_loaded") > 100);
-    let resident = world.storage.residents();
-    assert!(resident.bytes() <= resident.share() + 16_384, "{}", resident.bytes());
-}
-
-#[test]
 fn many_trees_share_the_memory_of_one() {
     let mut rng = Rng::new(12);
     let mut world = World::with_memory(tiny(), 1, 4 << 20);
