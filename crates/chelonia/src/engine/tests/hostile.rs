@@ -1,14 +1,14 @@
 //! Damaged and forged bytes, failing devices, little memory: never believed, never a panic, and
 //! nothing lost that is not damaged. For any engine.
 
-use super::world::{Item, Model, Report, Tried, World, check_scans};
+use super::world::{Item, Model, Report, Tried, Updates, World, check_scans};
 use super::{key_of, uniform};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::rng::Rng;
 use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::Arc;
-use crate::engine::{OwnedExtent, Salvaged};
+use crate::engine::{OwnedExtent, Salvaged, Work};
 use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
@@ -91,9 +91,28 @@ fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
     version.salvage(&mut Found::default()).unwrap();
     let _ = version.describe(&mut String::new());
     tree.stats();
+    write_on(world, tree, keys);
     let wrongs: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     wrongs.iter().for_each(check_told);
     !wrongs.is_empty()
+}
+
+/// Absorbs and merges: what was forged stops that, as damage or as a contradiction, or does not.
+fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
+    let work = Work { workers: &world.workers, progress: &|_| {} };
+    let batch = Updates::new(keys.iter().map(|key| (key.clone(), Item::Deleted)).collect());
+    let mut written = tree.absorb(&batch, &work).map(Some);
+    for _ in 0..20 {
+        match &written {
+            Ok(Some(_)) => written = tree.maintain(&work),
+            Ok(None) => return,
+            Err(error) => {
+                let told = [ErrorKind::Corrupt, ErrorKind::Internal];
+                assert!(told.contains(&error.kind()), "{error:?}");
+                return;
+            }
+        }
+    }
 }
 
 fn check_told(error: &Error) {

@@ -5,6 +5,7 @@
 use super::plan::YOUNG_TRIGGER;
 use super::{Autumn, AutumnOptions};
 use crate::base::error::{ErrorKind, Result};
+use crate::base::keys::KeyRange;
 use crate::base::rng::Rng;
 use crate::base::sync::Arc;
 use crate::engine::tests::life::{Plan, live};
@@ -231,7 +232,7 @@ fn places_of(world: &World, damaged: Damaged) -> Vec<u64> {
     };
     let tables = |sequence: &super::table::Sequence, step: usize| {
         let residence = &world.tree.shared.residence;
-        let found = sequence.tables_in(residence, &crate::base::keys::KeyRange::all()).unwrap();
+        let found = sequence.tables_in(residence, &KeyRange::all()).unwrap();
         let offset = |table: &super::table::Table| table.run.reference().extent.offset() + 1000;
         found.tables.iter().skip(1).step_by(step).map(offset).collect::<Vec<_>>()
     };
