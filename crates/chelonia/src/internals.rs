@@ -7,7 +7,7 @@ pub mod lies;
 pub use crate::base::sync::begin_execution;
 
 use crate::db::Database;
-use crate::{Result, db};
+use crate::{Keyspace, LevelOptions, Result, db};
 use std::path::Path;
 
 pub use crate::base::clock::Clock;
@@ -27,6 +27,12 @@ pub use db::Internals;
 /// As a read.
 pub fn unreachable_blocks(database: &Database) -> Result<u64> {
     database.handle.unreachable_blocks()
+}
+
+/// The shape of the levels of a keyspace, if its engine has levels.
+#[must_use]
+pub fn levels(keyspace: &Keyspace) -> Option<LevelOptions> {
+    *keyspace.core.levels.lock()
 }
 
 /// Writes what the database at `path` is made of as text: superblock, catalog, every tree. Opens it
