@@ -86,10 +86,11 @@ fn fails(site: &Site, call: u64, failure: Failure, sticky: bool) -> bool {
         let failed = failed.lock().unwrap().clone();
         came = failed.as_ref() == Some(site);
         // Everything that the script does waits for its syncs.
-        let is_sync = failed.is_some_and(|site| site.call == Call::Sync);
+        let call = failed.map(|site| site.call);
+        let is_sync = call == Some(Call::Sync);
         let is_told = progress.error.is_some() || !is_sync;
         assert!(is_told, "{what}: nobody is told that a sync failed");
-        script::check(&plan, left, database, progress, &what);
+        script::check(&plan, left, (database, call), progress, &what);
     });
     came
 }
