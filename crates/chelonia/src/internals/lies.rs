@@ -6,19 +6,27 @@
 //! see them.
 
 use crate::Result;
+use crate::base::budget::Budget;
 use crate::base::error::Error;
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::db::{Database, decode_options, decode_record};
-use crate::engines;
+use crate::engines::{self, EngineKind};
 use crate::log;
 use crate::run;
+use crate::storage::Storage;
 use crate::storage::block::{self, BlockKind};
 use crate::storage::data_file::catalog::Catalog;
 use crate::storage::data_file::superblock;
+use crate::storage::io::memory::MemoryDirectory;
+use std::sync::{Arc, OnceLock};
 
 /// The salt that the decoders below take bytes to be of.
 pub const SALT: u64 = 3;
+
+/// The file that nodes and directories lie about.
+const SCRATCH_BLOCKS: u32 = 1 << 10;
+const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// A decoder of bytes from files.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +39,7 @@ pub struct DecoderOfFiles {
     pub decode: fn(&[u8]),
 }
 
-/// All decoders of bytes from files, but for nodes, which need their file.
+/// All decoders of bytes from files.
 #[must_use]
 pub fn decoders() -> Vec<DecoderOfFiles> {
     let unsealed = |_: &mut [u8]| {};
@@ -64,7 +72,9 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
         DecoderOfFiles {
             name: "root",
             seal: unsealed,
-            decode: |bytes| drop(engines::turtle::decode_root(bytes)),
+            decode: |bytes| {
+                EngineKind::ALL.iter().for_each(|kind| drop(engines::decode_root(*kind, bytes)));
+            },
         },
         DecoderOfFiles {
             name: "entries",
@@ -96,7 +106,29 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
             seal: unsealed,
             decode: |bytes| drop(decode_record(bytes)),
         },
+        DecoderOfFiles {
+            name: "structure",
+            seal: unsealed,
+            decode: |bytes| {
+                for kind in EngineKind::ALL {
+                    engines::decode_structure(kind, bytes, scratch());
+                }
+            },
+        },
     ]
+}
+
+/// A data file with room for everything that structure may refer to, and nothing in it.
+fn scratch() -> &'static Arc<Storage> {
+    static STORAGE: OnceLock<Arc<Storage>> = OnceLock::new();
+    STORAGE.get_or_init(|| {
+        let budget = Budget::new(SCRATCH_BYTES);
+        let opened = Storage::create(&MemoryDirectory::new(), &budget, SALT);
+        let storage = opened.expect("memory has room").storage;
+        // Never given back.
+        storage.allocate(SCRATCH_BLOCKS).expect("memory has room");
+        storage
+    })
 }
 
 /// Makes the checksum of a superblock right, as copy A.
