@@ -6,13 +6,14 @@
 //! How the threads take turns does not follow from the unit: a failure may need several tries.
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::{below, engine_of};
+use crate::trials::support::{ENGINES, below, engine_of};
 use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Rng, Survivors};
 use chelonia::{Database, Durability, Keyspace, KeyspaceOptions, LevelOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-const THREADS: u64 = 3;
+/// One of each engine, and one more.
+const THREADS: u64 = ENGINES as u64 + 1;
 const KEYS: u64 = 40;
 const WRITES: u64 = 500;
 const IMAGES: u64 = 60;

@@ -11,7 +11,7 @@
 //! - that `verify` finds such blocks, or nothing if every answer is right: then nothing refers to
 //!   what is damaged.
 
-use crate::trials::support::engine_of;
+use crate::trials::support::{ENGINES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory, tick};
 use chelonia::{
     Database, Durability, Error, ErrorKind, Key, Keyspace, KeyspaceOptions, Result, Value,
@@ -34,7 +34,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// What the keyspaces hold, by name and key.
 type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
-const KEYSPACES: [&str; 2] = ["left", "right"];
+const KEYSPACES: [&str; ENGINES] = ["left", "right"];
 
 /// Keys of a `multi_get`: an error of one is one of all.
 const TOGETHER: usize = 8;
