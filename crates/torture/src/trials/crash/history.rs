@@ -19,11 +19,11 @@
 //! time before it.
 
 use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
-use crate::trials::support::{ModelSpace, below, engine_of, one_of};
+use crate::trials::support::{ENGINES, ModelSpace, below, engine_of, one_of};
 use chelonia::internals::{CrashDirectory, Directory, Rng, levels, tick};
 use chelonia::{
-    Batch, Database, DatabaseBuilder, Durability, EngineKind, FilterKind, Keyspace,
-    KeyspaceOptions, LevelOptions, Result, Snapshot,
+    Batch, Database, DatabaseBuilder, Durability, FilterKind, Keyspace, KeyspaceOptions,
+    LevelOptions, Result, Snapshot,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,8 +58,7 @@ const SHAPES: [LevelOptions; 3] = {
 /// The fixed options of the keyspace that was made as number `made`: whatever two are made one
 /// after the other have two engines.
 pub fn options_of(made: u32) -> KeyspaceOptions {
-    const ENGINES: u32 = EngineKind::ALL.len() as u32;
-    let is_even = (made / ENGINES).is_multiple_of(2);
+    let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
     let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
     let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
     let options = KeyspaceOptions::new().leaf_bytes(leaf_bytes).pivots_max(4);

@@ -12,9 +12,8 @@ pub mod run;
 pub mod short;
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::{below, one_of};
+use crate::trials::support::{ENGINES, below, one_of};
 use chelonia::Durability::{Memory, Process, Sync};
-use chelonia::EngineKind;
 use chelonia::internals::{CrashDirectory, Rng};
 use cuts::{CRASH_STATES, Cutter, Effort};
 use history::{History, SHARE_MIN, Verb};
@@ -87,9 +86,9 @@ impl Trial for Random {
         let few = Effort { all_subsets_of: 2, subsets: 1, recovery_one_in: 40 };
         let many = Effort { all_subsets_of: 4, subsets: 2, recovery_one_in: 40 };
         let (verbs, stride, effort) = match unit.number % 10 {
-            3 => (300, 29, few),
-            7 => (80, 7, many),
-            _ => (12, 1, many),
+            3 => (300, 37, few),
+            7 => (80, 9, many),
+            _ => (10, 1, many),
         };
         let mut rng = unit.rng();
         // In every other one recovery has to drain.
@@ -106,15 +105,17 @@ impl Trial for Random {
 
 /// A random history of so many verbs: from trees of a few levels on, or from `nothing`.
 fn random(write_share: Option<u64>, nothing: bool, verbs: usize, rng: &mut Rng) -> Run {
+    let seed = rng.next_u64();
     let mut history = if nothing {
         let nothing = (State::new(), 0);
-        History::begin(CrashDirectory::new(), write_share, nothing, rng.next_u64())
+        let mut history = History::begin(CrashDirectory::new(), write_share, nothing, seed);
+        for _ in 0..ENGINES {
+            history.apply(Verb::Make);
+        }
+        history
     } else {
-        Start::get().begin(write_share, rng.next_u64())
+        Start::get().begin(write_share, seed)
     };
-    for _ in 0..if nothing { EngineKind::ALL.len() } else { 0 } {
-        history.apply(Verb::Make);
-    }
     for _ in 0..verbs {
         history.apply(one_of(rng, &DRAWN));
     }

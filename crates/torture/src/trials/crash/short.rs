@@ -4,9 +4,8 @@ use super::cuts::{Cutter, Effort, Files};
 use super::history::{History, Verb};
 use super::run::{Run, State};
 use crate::trial::Tally;
-use crate::trials::support::engine_of;
+use crate::trials::support::{ENGINES, engine_of};
 use chelonia::Durability::{Process, Sync};
-use chelonia::EngineKind;
 use chelonia::internals::CrashDirectory;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -77,7 +76,7 @@ impl Start {
             let (files, state, next_made) = history.files();
             let engines = state.values().map(|space| engine_of(u64::from(space.made)).number());
             let engines: BTreeSet<u8> = engines.collect();
-            assert_eq!(engines.len(), EngineKind::ALL.len(), "an engine is missing");
+            assert_eq!(engines.len(), ENGINES, "an engine is missing");
             Start { files, state, next_made }
         })
     }
