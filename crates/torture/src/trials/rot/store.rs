@@ -173,8 +173,9 @@ impl Store {
         all
     }
 
-    /// Opens `files`, which differ from the store's by `damage` only, and checks all that it says.
-    pub fn check(&self, files: Files, damage: &Damage) -> Outcome {
+    /// Opens `files`, which differ from the store's by `damage` only, and checks all that it says:
+    /// keys one by one and scans forward, or several keys together and scans backward.
+    pub fn check(&self, files: Files, damage: &Damage, backward: bool) -> Outcome {
         let directory = MemoryDirectory::from_files(files);
         let database = match open(&directory) {
             Ok(database) => database,
@@ -192,7 +193,7 @@ impl Store {
         let mut look = Look { store: self, damage, possible, outcome: Outcome::Harmless };
         for name in KEYSPACES {
             match database.keyspace(name, options()) {
-                Ok(keyspace) => look.read(name, &keyspace),
+                Ok(keyspace) => look.read(name, &keyspace, backward),
                 Err(error) => look.said(&error),
             }
         }
@@ -252,27 +253,29 @@ impl Look<'_> {
         self.outcome = Outcome::Found;
     }
 
-    /// Reads everything in every way.
-    fn read(&mut self, name: &'static str, keyspace: &Keyspace) {
+    /// Reads everything: one by one and forward, or several together and backward.
+    fn read(&mut self, name: &'static str, keyspace: &Keyspace, backward: bool) {
         let newest = self.store.states.last().unwrap();
         let keys: Vec<&(&str, Vec<u8>)> = of(newest, name).map(|(key, _)| key).collect();
-        for key in &keys {
+        if backward {
+            for keys in keys.chunks(TOGETHER) {
+                match keyspace.multi_get(keys.iter().map(|key| &key.1)) {
+                    Ok(found) => {
+                        let both = keys.iter().zip(&found);
+                        both.for_each(|(key, found)| self.shows(key, found.as_deref()));
+                    }
+                    Err(error) => self.said(&error),
+                }
+            }
+            return self.scan(name, keyspace.iter().rev());
+        }
+        for key in keys {
             match keyspace.get(&key.1) {
                 Ok(found) => self.shows(key, found.as_deref()),
                 Err(error) => self.said(&error),
             }
         }
-        for keys in keys.chunks(TOGETHER) {
-            match keyspace.multi_get(keys.iter().map(|key| &key.1)) {
-                Ok(found) => {
-                    let both = keys.iter().zip(&found);
-                    both.for_each(|(key, found)| self.shows(key, found.as_deref()));
-                }
-                Err(error) => self.said(&error),
-            }
-        }
         self.scan(name, keyspace.iter());
-        self.scan(name, keyspace.iter().rev());
     }
 
     fn shows(&mut self, key: &(&'static str, Vec<u8>), found: Option<&[u8]>) {
