@@ -42,7 +42,12 @@ pub struct DecoderOfFiles {
 /// All decoders of bytes from files.
 #[must_use]
 pub fn decoders() -> Vec<DecoderOfFiles> {
-    let unsealed = |_: &mut [u8]| {};
+    [decoders_of_data(), decoders_of_logs(), decoders_of_structure()].concat()
+}
+
+fn unsealed(_: &mut [u8]) {}
+
+fn decoders_of_data() -> Vec<DecoderOfFiles> {
     vec![
         DecoderOfFiles {
             name: "superblock",
@@ -91,6 +96,11 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
             seal: unsealed,
             decode: |bytes| drop(run::decode_large_list(bytes)),
         },
+    ]
+}
+
+fn decoders_of_logs() -> Vec<DecoderOfFiles> {
+    vec![
         DecoderOfFiles {
             name: "log segment",
             seal: |bytes| log::seal(bytes, SALT),
@@ -106,16 +116,19 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
             seal: unsealed,
             decode: |bytes| drop(decode_record(bytes)),
         },
-        DecoderOfFiles {
-            name: "structure",
-            seal: unsealed,
-            decode: |bytes| {
-                for kind in EngineKind::ALL {
-                    engines::decode_structure(kind, bytes, scratch());
-                }
-            },
-        },
     ]
+}
+
+fn decoders_of_structure() -> Vec<DecoderOfFiles> {
+    vec![DecoderOfFiles {
+        name: "structure",
+        seal: unsealed,
+        decode: |bytes| {
+            for kind in EngineKind::ALL {
+                engines::decode_structure(kind, bytes, scratch());
+            }
+        },
+    }]
 }
 
 /// A data file with room for everything that structure may refer to, and nothing in it.

@@ -1,7 +1,7 @@
 //! Power cuts and deaths of a process in which threads write, drain, sync and make checkpoints at
-//! the same time, on trees of a few levels. Each thread writes few keys of a keyspace of its own over
-//! and over, large values among them; after a cut every keyspace is as one of its writes left it, none that was
-//! acknowledged at a level that survives is missing, and `verify` finds nothing.
+//! the same time, on trees of a few levels. Each thread writes few keys of a keyspace of its own
+//! over and over, large values among them; after a cut every keyspace is as one of its writes left
+//! it, none that was acknowledged at a level that survives is missing, and `verify` finds nothing.
 //!
 //! How the threads take turns does not follow from the unit: a failure may need several tries.
 

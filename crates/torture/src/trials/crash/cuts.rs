@@ -219,8 +219,8 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// Tells images apart: word by word, for there are tens of thousands of them, and in four lanes, for
-/// a word need not wait for the one before.
+/// Tells images apart: word by word, for there are tens of thousands of them, and in four lanes,
+/// for a word need not wait for the one before.
 fn fingerprint(files: &Files) -> u64 {
     const LANES: usize = 4;
     let mix =
