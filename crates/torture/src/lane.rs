@@ -12,6 +12,7 @@ use crate::standing::Standing;
 use chelonia::internals::{Clock, Rng};
 use chelonia_torture::trial::{Trial, Unit};
 use clap::ValueEnum;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How much is done.
@@ -55,10 +56,21 @@ pub struct Queue<'t> {
 /// How far a trial has come.
 #[derive(Default)]
 struct Place {
-    /// Units handed out, those of earlier runs included.
-    begun: u64,
+    /// The units that were handed out, those of earlier runs that ended included.
+    taken: BTreeSet<u64>,
     /// The one that nobody ran before is handed out.
     fresh: bool,
+}
+
+impl Place {
+    /// The least unit that nobody took.
+    fn next(&self) -> u64 {
+        let taken = self.taken.iter();
+        taken
+            .zip(0..)
+            .find(|(unit, number)| **unit != *number)
+            .map_or_else(|| self.taken.len() as u64, |(_, number)| number)
+    }
 }
 
 impl<'t> Queue<'t> {
@@ -70,7 +82,8 @@ impl<'t> Queue<'t> {
         trials: &'t [Box<dyn Trial>],
         standings: &[Standing],
     ) -> Self {
-        let place = |standing: &Standing| Place { begun: standing.units_begun(), fresh: false };
+        let place =
+            |standing: &Standing| Place { taken: standing.units_ended().clone(), fresh: false };
         let places = standings.iter().map(place).collect();
         Self { lane, until_failure: false, seed, clock: Clock::real(), at_most, trials, places }
     }
@@ -92,18 +105,18 @@ impl<'t> Queue<'t> {
         let behind = |trial: &usize| {
             let done = self.done(*trial, &standings[*trial]);
             // Of those that are equally far the one with fewer units under way.
-            (done.to_bits(), self.places[*trial].begun)
+            (done.to_bits(), self.places[*trial].taken.len())
         };
         let trial = open.min_by_key(behind)?;
         let name = self.trials[trial].name();
         let place = &mut self.places[trial];
-        if self.lane == Lane::Short && place.begun >= self.trials[trial].short_units() {
+        let number = place.next();
+        if self.lane == Lane::Short && number >= self.trials[trial].short_units() {
             place.fresh = true;
             let seed = fresh_seed();
             return Some(Job { trial, unit: Unit::new(name, 0, seed), seed });
         }
-        let number = place.begun;
-        place.begun += 1;
+        place.taken.insert(number);
         Some(Job { trial, unit: Unit::new(name, number, self.seed), seed: self.seed })
     }
 
@@ -113,9 +126,9 @@ impl<'t> Queue<'t> {
         if standing.failures().len() >= FAILURES_MAX || trial.excuse().is_some() {
             return false;
         }
-        let is_left = trial.units_max().is_none_or(|most| place.begun < most);
+        let is_left = trial.units_max().is_none_or(|most| place.next() < most);
         match self.lane {
-            Lane::Short => place.begun < trial.short_units() || !place.fresh,
+            Lane::Short => place.next() < trial.short_units() || !place.fresh,
             Lane::Long => is_left && !standing.has_met(trial.targets()),
         }
     }
@@ -135,4 +148,55 @@ pub fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
     Rng::new(seed).next_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chelonia_torture::trial::{Tally, Target};
+
+    /// There are four units of it.
+    struct Finite;
+
+    impl Trial for Finite {
+        fn name(&self) -> &'static str {
+            "finite"
+        }
+
+        fn about(&self) -> &'static str {
+            "comes to an end"
+        }
+
+        fn short_units(&self) -> u64 {
+            2
+        }
+
+        fn targets(&self) -> &'static [Target] {
+            &[Target { what: "things", count: 4 }]
+        }
+
+        fn units_max(&self) -> Option<u64> {
+            Some(4)
+        }
+
+        fn run(&self, _: Unit) -> Tally {
+            Tally::default()
+        }
+    }
+
+    #[test]
+    fn what_was_under_way_when_a_run_was_killed_is_run_again() {
+        let trials: [Box<dyn Trial>; 1] = [Box::new(Finite)];
+        let mut standings = [Standing::default()];
+        for unit in [0, 2] {
+            standings[0].add(unit, Duration::ZERO, &Tally::default());
+        }
+        let units = |lane| {
+            let mut queue = Queue::new(lane, 7, None, &trials, &standings);
+            let next = || queue.next(&standings).filter(|job| job.seed == 7);
+            std::iter::from_fn(next).map(|job| job.unit.number).collect::<Vec<_>>()
+        };
+        assert_eq!(units(Lane::Long), [1, 3]);
+        assert_eq!(units(Lane::Short), [1]);
+    }
 }

@@ -1,7 +1,7 @@
 //! How a trial stands: what its units have counted, and how they failed.
 
 use chelonia_torture::trial::{Tally, Target};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 /// A unit that failed.
@@ -19,7 +19,7 @@ pub struct Failed {
 #[derive(Clone, Default, Debug)]
 pub struct Standing {
     units: u64,
-    begun: u64,
+    ended: BTreeSet<u64>,
     spent: Duration,
     counts: BTreeMap<String, u64>,
     seen: BTreeMap<String, HashSet<u64>>,
@@ -32,9 +32,10 @@ impl Standing {
         self.units
     }
 
-    /// The number after that of the last unit that ended, however.
-    pub fn units_begun(&self) -> u64 {
-        self.begun
+    /// The numbers of the units that ended, however. Those of a run that was killed have gaps:
+    /// what was under way then is not among them.
+    pub fn units_ended(&self) -> &BTreeSet<u64> {
+        &self.ended
     }
 
     /// The time that units took, added up.
@@ -96,7 +97,7 @@ impl Standing {
     }
 
     fn ended(&mut self, unit: u64, took: Duration) {
-        self.begun = self.begun.max(unit + 1);
+        self.ended.insert(unit);
         self.spent += took;
     }
 

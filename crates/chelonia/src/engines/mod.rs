@@ -116,6 +116,25 @@ pub fn open(
     }
 }
 
+/// Decodes a root blob. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
+    match kind {
+        EngineKind::Turtle => turtle::decode_root(bytes),
+        EngineKind::Autumn => autumn::decode_root(bytes),
+    }
+}
+
+/// Decodes a part of the structure on disk as whatever it may be, in the file of `storage`. For
+/// tests.
+#[cfg(feature = "internals")]
+pub fn decode_structure(kind: EngineKind, bytes: &[u8], storage: &Arc<Storage>) {
+    match kind {
+        EngineKind::Turtle => turtle::decode_structure(bytes, storage),
+        EngineKind::Autumn => autumn::decode_structure(bytes, storage),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

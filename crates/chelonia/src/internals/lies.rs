@@ -6,19 +6,27 @@
 //! see them.
 
 use crate::Result;
+use crate::base::budget::Budget;
 use crate::base::error::Error;
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::db::{Database, decode_options, decode_record};
-use crate::engines;
+use crate::engines::{self, EngineKind};
 use crate::log;
 use crate::run;
+use crate::storage::Storage;
 use crate::storage::block::{self, BlockKind};
 use crate::storage::data_file::catalog::Catalog;
 use crate::storage::data_file::superblock;
+use crate::storage::io::memory::MemoryDirectory;
+use std::sync::{Arc, OnceLock};
 
 /// The salt that the decoders below take bytes to be of.
 pub const SALT: u64 = 3;
+
+/// The file that nodes and directories lie about.
+const SCRATCH_BLOCKS: u32 = 1 << 10;
+const SCRATCH_BYTES: u64 = 16 << 20;
 
 /// A decoder of bytes from files.
 #[derive(Clone, Copy, Debug)]
@@ -31,10 +39,15 @@ pub struct DecoderOfFiles {
     pub decode: fn(&[u8]),
 }
 
-/// All decoders of bytes from files, but for nodes, which need their file.
+/// All decoders of bytes from files.
 #[must_use]
 pub fn decoders() -> Vec<DecoderOfFiles> {
-    let unsealed = |_: &mut [u8]| {};
+    [decoders_of_data(), decoders_of_logs(), decoders_of_structure()].concat()
+}
+
+fn unsealed(_: &mut [u8]) {}
+
+fn decoders_of_data() -> Vec<DecoderOfFiles> {
     vec![
         DecoderOfFiles {
             name: "superblock",
@@ -64,7 +77,9 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
         DecoderOfFiles {
             name: "root",
             seal: unsealed,
-            decode: |bytes| drop(engines::turtle::decode_root(bytes)),
+            decode: |bytes| {
+                EngineKind::ALL.iter().for_each(|kind| drop(engines::decode_root(*kind, bytes)));
+            },
         },
         DecoderOfFiles {
             name: "entries",
@@ -81,6 +96,11 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
             seal: unsealed,
             decode: |bytes| drop(run::decode_large_list(bytes)),
         },
+    ]
+}
+
+fn decoders_of_logs() -> Vec<DecoderOfFiles> {
+    vec![
         DecoderOfFiles {
             name: "log segment",
             seal: |bytes| log::seal(bytes, SALT),
@@ -97,6 +117,31 @@ pub fn decoders() -> Vec<DecoderOfFiles> {
             decode: |bytes| drop(decode_record(bytes)),
         },
     ]
+}
+
+fn decoders_of_structure() -> Vec<DecoderOfFiles> {
+    vec![DecoderOfFiles {
+        name: "structure",
+        seal: unsealed,
+        decode: |bytes| {
+            for kind in EngineKind::ALL {
+                engines::decode_structure(kind, bytes, scratch());
+            }
+        },
+    }]
+}
+
+/// A data file with room for everything that structure may refer to, and nothing in it.
+fn scratch() -> &'static Arc<Storage> {
+    static STORAGE: OnceLock<Arc<Storage>> = OnceLock::new();
+    STORAGE.get_or_init(|| {
+        let budget = Budget::new(SCRATCH_BYTES);
+        let opened = Storage::create(&MemoryDirectory::new(), &budget, SALT);
+        let storage = opened.expect("memory has room").storage;
+        // Never given back.
+        storage.allocate(SCRATCH_BLOCKS).expect("memory has room");
+        storage
+    })
 }
 
 /// Makes the checksum of a superblock right, as copy A.

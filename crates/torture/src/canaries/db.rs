@@ -114,6 +114,13 @@ pub const CANARIES: &[Canary] = &[
         instead: "",
     },
     Canary {
+        name: "reads-stop-too",
+        bug: "after a failed write reads are refused as well",
+        file: "db/health.rs",
+        text: "self.state.load(Ordering::Acquire) != CLOSED;",
+        instead: "self.state.load(Ordering::Acquire) == HEALTHY;",
+    },
+    Canary {
         name: "full-device-stops",
         bug: "after a full device writes never resume",
         file: "db/health.rs",

@@ -1,21 +1,28 @@
 //! Power cuts and deaths of a process in which threads write, drain, sync and make checkpoints at
-//! the same time. Each thread writes few keys of a keyspace of its own over and over, large values
-//! among them; after a cut every keyspace is as one of its writes left it, none that was
-//! acknowledged at a level that survives is missing, and `verify` finds nothing.
+//! the same time, on trees of a few levels. Each thread writes few keys of a keyspace of its own
+//! over and over, large values among them; after a cut every keyspace is as one of its writes left
+//! it, none that was acknowledged at a level that survives is missing, and `verify` finds nothing.
 //!
 //! How the threads take turns does not follow from the unit: a failure may need several tries.
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::{below, engine_of};
+use crate::trials::support::{ENGINES, below, engine_of};
 use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Rng, Survivors};
-use chelonia::{Database, Durability, Keyspace, KeyspaceOptions};
+use chelonia::{Database, Durability, Keyspace, KeyspaceOptions, LevelOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-const THREADS: u64 = 3;
-const KEYS: u64 = 15;
+/// One of each engine, and one more.
+const THREADS: u64 = ENGINES as u64 + 1;
+const KEYS: u64 = 40;
 const WRITES: u64 = 500;
 const IMAGES: u64 = 60;
+
+/// Memtables of a few entries.
+const DISTANCE: u64 = 3_000;
+
+/// How high trees are when the threads begin: a node above nodes, a level below a level.
+const HEIGHT: u32 = 2;
 
 /// A commit that was acknowledged before this boundary.
 struct Acknowledged {
@@ -41,13 +48,16 @@ fn open(directory: Arc<dyn Directory>, stepped: bool) -> Database {
 
 fn keyspace(database: &Database, thread: u64) -> Keyspace {
     let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
-    let options = options.engine(engine_of(thread));
+    let engine = engine_of(thread);
+    let few = LevelOptions { size_ratio: 2, scaling_percent: 100, ..LevelOptions::default() };
+    let levels = engine.has_levels().then_some(few);
+    let options = levels.into_iter().fold(options.engine(engine), KeyspaceOptions::levels);
     database.keyspace(&format!("thread {thread}"), options).unwrap()
 }
 
 fn value(thread: u64, number: u64) -> Vec<u8> {
     let mut rng = Rng::new(number * THREADS + thread);
-    let length = if rng.one_in(4) { 33_000 + rng.below(9_000) } else { 8 + rng.below(1_500) };
+    let length = if rng.one_in(8) { 33_000 + rng.below(9_000) } else { 8 + rng.below(1_500) };
     let mut value = vec![0; usize::try_from(length).unwrap()];
     rng.fill(&mut value);
     value[..8].copy_from_slice(&number.to_be_bytes());
@@ -69,11 +79,38 @@ fn writes_shown(keyspace: &Keyspace, thread: u64) -> u64 {
     last + 1
 }
 
-fn write(database: &Database, directory: &CrashDirectory, seed: u64) -> Vec<Acknowledged> {
+/// Writes until the trees of all keyspaces have a few levels; gives how many writes each has then.
+fn fill(database: &Database) -> u64 {
+    let keyspaces: Vec<Keyspace> = (0..THREADS).map(|one| keyspace(database, one)).collect();
+    for keyspace in &keyspaces {
+        keyspace.set_checkpoint_distance(DISTANCE).unwrap();
+    }
+    for number in 0..50 * KEYS {
+        let trees = database.stats().keyspaces;
+        if number >= KEYS && trees.iter().all(|tree| tree.engine_stats.height >= HEIGHT) {
+            return number;
+        }
+        for (thread, keyspace) in (0..).zip(&keyspaces) {
+            keyspace.insert((number % KEYS).to_be_bytes(), value(thread, number)).unwrap();
+        }
+        if number % KEYS == KEYS - 1 {
+            database.checkpoint().unwrap();
+        }
+    }
+    panic!("trees stay low");
+}
+
+/// Every thread writes, from number `filled` on.
+fn write(
+    database: &Database,
+    directory: &CrashDirectory,
+    filled: u64,
+    seed: u64,
+) -> Vec<Acknowledged> {
     let acknowledged = Mutex::new(Vec::new());
     let work = |thread: u64, keyspace: Keyspace| {
         let mut rng = Rng::new(seed + thread);
-        for number in 0..WRITES {
+        for number in filled..filled + WRITES {
             let level = if rng.one_in(9) { Durability::Sync } else { Durability::Process };
             let key = (number % KEYS).to_be_bytes();
             keyspace.insert_with(key, value(thread, number), level).unwrap();
@@ -88,7 +125,6 @@ fn write(database: &Database, directory: &CrashDirectory, seed: u64) -> Vec<Ackn
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let keyspace = keyspace(database, thread);
-            keyspace.set_checkpoint_distance(150_000).unwrap();
             let work = &work;
             scope.spawn(move || work(thread, keyspace));
         }
@@ -131,10 +167,11 @@ impl Trial for Threads {
     fn run(&self, unit: Unit) -> Tally {
         let directory = CrashDirectory::new();
         let database = open(Arc::new(directory.clone()), false);
-        (0..THREADS).for_each(|thread| drop(keyspace(&database, thread)));
+        let filled = fill(&database);
+        database.sync().unwrap();
         let first = directory.boundary();
         let mut rng = unit.rng();
-        let acknowledged = write(&database, &directory, rng.next_u64());
+        let acknowledged = write(&database, &directory, filled, rng.next_u64());
         drop(database);
         let journal = directory.journal();
         for _ in 0..IMAGES {
@@ -147,7 +184,7 @@ impl Trial for Threads {
                 (journal.image(boundary, survivors), format!("{survivors:?}"))
             };
             let what = format!("cut at {boundary}, {how}");
-            check(files, &acknowledged, boundary, death, &what);
+            check(files, (filled, &acknowledged), boundary, death, &what);
         }
         let mut tally = Tally::default();
         tally.add("cuts", IMAGES);
@@ -155,10 +192,11 @@ impl Trial for Threads {
     }
 }
 
-/// Opens what a cut at `boundary` left.
+/// Opens what a cut at `boundary` left: so many writes of each thread are there, and more that were
+/// acknowledged since.
 fn check(
     files: BTreeMap<String, Vec<u8>>,
-    acknowledged: &[Acknowledged],
+    (filled, acknowledged): (u64, &[Acknowledged]),
     boundary: usize,
     death: bool,
     what: &str,
@@ -169,7 +207,7 @@ fn check(
             let survives = death || one.level == Durability::Sync;
             one.thread == thread && one.boundary <= boundary && survives
         });
-        let promised = promised.map(|one| one.number + 1).max().unwrap_or(0);
+        let promised = promised.map(|one| one.number + 1).max().unwrap_or(filled);
         let shown = writes_shown(&keyspace(&database, thread), thread);
         assert!(shown >= promised, "{what}: {promised} promised, {shown} there");
     }

@@ -40,7 +40,7 @@ impl Trial for Twice {
 
 fn cut_twice(first: Verb, second: Verb, rng: &mut Rng) -> Tally {
     let start = Start::get();
-    let mut history = start.begin();
+    let mut history = start.begin(None, rng.next_u64());
     let began = history.boundary();
     history.apply(first);
     let run = history.end();

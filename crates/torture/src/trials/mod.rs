@@ -6,7 +6,7 @@
 //! | `crash-every` | every history of up to three verbs, cut in the last | the same |
 //! | `crash-twice` | a second verb after a cut in the first | the same |
 //! | `crash-threads` | cuts while threads write, drain and sync | the same, for each thread |
-//! | `model` | random histories under ten sets of options | answers of an ordered map |
+//! | `model` | random histories under many sets of options | answers of an ordered map |
 //! | `simulation` | faults, full devices, cuts, from one seed | possible answers, typed errors |
 //! | `faults` | every call site fails in every way | typed errors, reads, nothing lost |
 //! | `kill` | SIGKILL, on the real file system | as `crash` |

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 /// What a keyspace should hold.
 pub type ModelSpace = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// How many engines there are.
+pub const ENGINES: usize = EngineKind::ALL.len();
+
 /// The engine of keyspace number `number`: every trial has them all, side by side.
 pub fn engine_of(number: u64) -> EngineKind {
     let all = EngineKind::ALL;

@@ -79,6 +79,20 @@ mod tests;
 /// One get of so many asks for level 0 to be merged when nothing is written.
 const READS_SAMPLED: u64 = 64;
 
+/// Decodes a root blob. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_root(bytes: &[u8]) -> Result<()> {
+    RootBlob::decode(bytes).map(|_| ())
+}
+
+/// Decodes a node, and a directory. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
+    let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
+    drop(codec::decode_node(bytes, &residence));
+    drop(Directory::decode(bytes, &residence));
+}
+
 /// What an engine and its versions share.
 struct Shared {
     residence: Residence,

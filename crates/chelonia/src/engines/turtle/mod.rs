@@ -150,6 +150,15 @@ pub fn decode_root(bytes: &[u8]) -> Result<()> {
     RootBlob::decode(bytes).map(|_| ())
 }
 
+/// Decodes a node of either kind: one over leaves, and one over nodes. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
+    let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
+    for height in 1..=2 {
+        drop(codec::decode_node(bytes, height, &residence));
+    }
+}
+
 /// What an engine and its versions share.
 struct Shared {
     residence: Residence,

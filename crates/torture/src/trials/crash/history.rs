@@ -13,14 +13,17 @@
 //! - never newer than the last change that began.
 //!
 //! So a dropped keyspace is there with all that it held or not at all, and one that was made again
-//! under the same name never shows what the one before held, nor its options. The checkpoint
-//! distance is not part of a state, for it is durable with the next checkpoint: it is one of the
-//! values that were set since the last checkpoint that returned, or the last one before it.
+//! under the same name never shows what the one before held, nor its options. The dials (checkpoint
+//! distance, shape of levels) are not part of a state, for they are durable with the next
+//! checkpoint: they are as they were turned since the last checkpoint that returned, or the last
+//! time before it.
 
-use crate::trials::support::{ModelSpace, engine_of};
-use chelonia::internals::{CrashDirectory, Directory, Journal, Rng, tick};
+use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
+use crate::trials::support::{ENGINES, ModelSpace, below, engine_of, one_of};
+use chelonia::internals::{CrashDirectory, Directory, Rng, levels, tick};
 use chelonia::{
-    Batch, Database, DatabaseBuilder, Durability, FilterKind, KeyspaceOptions, Result, Snapshot,
+    Batch, Database, DatabaseBuilder, Durability, FilterKind, Keyspace, KeyspaceOptions,
+    LevelOptions, Result, Snapshot,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,26 +37,37 @@ const MAKES: u32 = 29;
 /// Commits choose among so few keys that they overwrite each other.
 const KEYS: u64 = 40;
 
-/// One keyspace: by its options it is told from others of its name.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Space {
-    pub made: u32,
-    pub entries: Arc<ModelSpace>,
-}
+/// Keys that are only there to make trees high.
+const COLD_KEYS: u64 = 200;
 
-/// What a database holds.
-pub type State = BTreeMap<String, Space>;
+/// Shapes of levels: with few bytes there are several.
+const SHAPES: [LevelOptions; 3] = {
+    let plain = LevelOptions {
+        size_ratio: 2,
+        scaling_percent: 100,
+        relative: false,
+        filters_by_level: true,
+    };
+    [
+        plain,
+        LevelOptions { relative: true, ..plain },
+        LevelOptions { size_ratio: 4, scaling_percent: 50, filters_by_level: false, ..plain },
+    ]
+};
 
-/// The checkpoint distance of each keyspace.
-pub type Distances = BTreeMap<String, u64>;
-
-/// The fixed options of the keyspace that was made as number `made`.
+/// The fixed options of the keyspace that was made as number `made`: whatever two are made one
+/// after the other have two engines.
 pub fn options_of(made: u32) -> KeyspaceOptions {
-    let kind = if made.is_multiple_of(2) { FilterKind::Bloom } else { FilterKind::Quotient };
+    let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
+    let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
     let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
     let options = KeyspaceOptions::new().leaf_bytes(leaf_bytes).pivots_max(4);
-    let engine = engine_of(u64::from(made / 2));
-    options.engine(engine).filter(kind).filter_bits_per_key(4 + made % MAKES)
+    let options = options.engine(engine_of(u64::from(made)));
+    options.filter(kind).filter_bits_per_key(4 + made % MAKES)
+}
+
+fn has_levels(made: u32) -> bool {
+    engine_of(u64::from(made)).has_levels()
 }
 
 /// A write share so small that recovery has to drain what it replays.
@@ -80,8 +94,8 @@ fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseB
 }
 
 /// Everything that a database holds, read entry by entry.
-pub fn read(database: &Database) -> Result<(State, Distances)> {
-    let (mut state, mut distances) = (State::new(), Distances::new());
+pub fn read(database: &Database) -> Result<(State, AllDials)> {
+    let (mut state, mut dials) = (State::new(), AllDials::new());
     for name in database.keyspaces() {
         let keyspace = database.keyspace(&name, KeyspaceOptions::new())?;
         let mut entries = ModelSpace::new();
@@ -92,10 +106,14 @@ pub fn read(database: &Database) -> Result<(State, Distances)> {
         // Options that differ from the stored ones are refused.
         let made = (0..MAKES).find(|made| database.keyspace(&name, options_of(*made)).is_ok());
         let made = made.unwrap_or_else(|| panic!("{name:?} has options that nobody chose"));
-        distances.insert(name.clone(), keyspace.checkpoint_distance());
+        dials.insert(name.clone(), dials_of(&keyspace));
         state.insert(name, Space { made, entries: Arc::new(entries) });
     }
-    Ok((state, distances))
+    Ok((state, dials))
+}
+
+fn dials_of(keyspace: &Keyspace) -> Dials {
+    Dials { distance: keyspace.checkpoint_distance(), levels: levels(keyspace) }
 }
 
 /// What a history is made of.
@@ -115,6 +133,8 @@ pub enum Verb {
     Remake,
     /// Turns the checkpoint distance of a keyspace.
     Dial,
+    /// Gives the levels of a keyspace another shape.
+    Shape,
     Checkpoint,
     Sync,
     /// What the log thread does at an interval.
@@ -127,55 +147,6 @@ pub enum Verb {
     LetGo,
     /// The process dies; the next one opens what is in the page cache.
     Die,
-}
-
-/// What happened to checkpoint distances.
-enum Turn {
-    /// This was set, or found set, for the keyspace of this name and number.
-    Set(String, u32, u64),
-    /// Whatever was set is durable.
-    Stored,
-}
-
-/// A history as it was recorded.
-pub struct Run {
-    pub journal: Journal,
-    /// What it was opened with.
-    pub write_share: Option<u64>,
-    /// `states[i]` is the content after `i` changes.
-    pub states: Vec<State>,
-    /// For each change, the boundary when it began and the one when it returned.
-    changes: Vec<(usize, usize)>,
-    /// From this boundary on, so many changes survive a power cut.
-    durable: Vec<(usize, usize)>,
-    /// In their order, each with the boundary when it happened.
-    turns: Vec<(usize, Turn)>,
-}
-
-impl Run {
-    /// How many changes must at least have survived a cut at `boundary`, and how many may have.
-    pub fn bounds(&self, boundary: usize, process_death: bool) -> (usize, usize) {
-        let begun = self.changes.iter().filter(|(began, _)| *began < boundary).count();
-        let returned = self.changes.iter().filter(|(_, ended)| *ended <= boundary).count();
-        let durable = self.durable.iter().filter(|(since, _)| *since <= boundary);
-        let durable = durable.map(|(_, changes)| *changes).max().unwrap_or(0);
-        (if process_death { returned } else { durable }, begun)
-    }
-
-    /// The checkpoint distances that a keyspace may have after a cut at `boundary`.
-    pub fn distances(&self, boundary: usize, of: &str, number: u32) -> Vec<u64> {
-        let mut possible = Vec::new();
-        for (_, turn) in self.turns.iter().take_while(|(when, _)| *when <= boundary) {
-            match turn {
-                Turn::Set(name, made, bytes) if name == of && *made == number => {
-                    possible.push(*bytes);
-                }
-                Turn::Set(..) => {}
-                Turn::Stored => drop(possible.drain(..possible.len().saturating_sub(1))),
-            }
-        }
-        possible
-    }
 }
 
 /// A history in the making.
@@ -205,6 +176,7 @@ impl History {
             changes: Vec::new(),
             durable: Vec::new(),
             turns: Vec::new(),
+            events: BTreeMap::new(),
         };
         let (database, held, rng) = (None, None, Rng::new(seed));
         let mut history = Self { directory, database, held, rng, state, next_made, run };
@@ -225,7 +197,8 @@ impl History {
     }
 
     /// Ends it.
-    pub fn end(self) -> Run {
+    pub fn end(mut self) -> Run {
+        self.count_events();
         let journal = self.directory.journal();
         Run { journal, ..self.run }
     }
@@ -244,6 +217,7 @@ impl History {
             Verb::Drop => return self.drop_one().is_some(),
             Verb::Remake => return self.remake(),
             Verb::Dial => return self.dial(),
+            Verb::Shape => return self.shape(),
             Verb::Checkpoint => {
                 self.database().checkpoint().unwrap();
                 self.all_is_durable();
@@ -266,8 +240,25 @@ impl History {
         true
     }
 
-    fn database(&self) -> &Database {
+    /// The open database.
+    pub fn database(&self) -> &Database {
         self.database.as_ref().unwrap()
+    }
+
+    /// What trees did since the database was opened, by the names of [`TELLING`].
+    pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let trees = self.database.as_ref().map_or(Vec::new(), |one| one.stats().keyspaces);
+        TELLING.iter().map(move |told| {
+            let of = trees.iter().filter(|tree| tree.engine == told.engine);
+            let all = of.flat_map(|tree| &tree.engine_stats.events);
+            (told.called, all.filter(|(event, _)| *event == told.event).map(|(_, n)| n).sum())
+        })
+    }
+
+    fn count_events(&mut self) {
+        for (called, count) in self.events() {
+            *self.run.events.entry(called).or_default() += count;
+        }
     }
 
     /// The rest of the run must keep everything so far, even if the power is cut.
@@ -317,26 +308,39 @@ impl History {
         self.rng.below(KEYS).to_string().into_bytes()
     }
 
-    fn put_bytes(&mut self, batch: &mut Batch, name: &str, bytes: u64) {
+    fn put_bytes(&mut self, batch: &mut Batch, name: &str, key: Vec<u8>, bytes: u64) {
         let keyspace = self.database().keyspace(name, KeyspaceOptions::new()).unwrap();
         let mut value = vec![0; usize::try_from(bytes).unwrap()];
         self.rng.fill(&mut value);
-        let key = self.key();
         batch.insert(&keyspace, &key, &value);
         let space = self.state.get_mut(name).unwrap();
         Arc::make_mut(&mut space.entries).insert(key, value);
     }
 
+    /// Sets so many keys that no verb touches, in every keyspace, in one commit.
+    pub fn put_cold(&mut self, keys: u32) {
+        let began = self.boundary();
+        let mut batch = self.database().batch();
+        for name in self.state.keys().cloned().collect::<Vec<_>>() {
+            for _ in 0..keys {
+                let (key, bytes) = (self.rng.below(COLD_KEYS), 200 + self.rng.below(200));
+                self.put_bytes(&mut batch, &name, format!("cold {key:03}").into_bytes(), bytes);
+            }
+        }
+        batch.commit_with(Durability::Process).unwrap();
+        self.changed(began);
+    }
+
     fn put(&mut self, batch: &mut Batch, name: &str) {
         // Some records fill several blocks of the log.
         let bytes = if self.rng.one_in(20) { 9_000 } else { 300 };
-        let bytes = self.rng.below(bytes);
-        self.put_bytes(batch, name, bytes);
+        let (bytes, key) = (self.rng.below(bytes), self.key());
+        self.put_bytes(batch, name, key, bytes);
     }
 
     fn put_large(&mut self, batch: &mut Batch, name: &str) {
-        let bytes = 33_000 + self.rng.below(8_000);
-        self.put_bytes(batch, name, bytes);
+        let (bytes, key) = (33_000 + self.rng.below(8_000), self.key());
+        self.put_bytes(batch, name, key, bytes);
     }
 
     fn remove(&mut self, batch: &mut Batch, name: &str) {
@@ -374,8 +378,11 @@ impl History {
         let made = self.next_made % MAKES;
         self.next_made += 1;
         let distance = 1_500 + u64::from(self.next_made);
-        self.turned(Turn::Set(name.to_owned(), made, distance));
-        let options = options_of(made).checkpoint_distance(distance);
+        let shape = has_levels(made).then_some(SHAPES[0]);
+        let dials = Dials { distance, levels: shape };
+        self.turned(Turn::Set(name.to_owned(), made, dials));
+        let mut options = options_of(made).checkpoint_distance(distance);
+        options = shape.into_iter().fold(options, KeyspaceOptions::levels);
         let keyspace = self.database().keyspace(name, options).unwrap();
         assert!(keyspace.iter().next().is_none(), "a new keyspace is empty");
         self.state.insert(name.to_owned(), Space { made, entries: Arc::default() });
@@ -386,13 +393,18 @@ impl History {
 
     fn drop_one(&mut self) -> Option<String> {
         let name = self.some_name()?;
+        self.drop_as(&name);
+        Some(name)
+    }
+
+    /// Drops the keyspace of this name.
+    pub fn drop_as(&mut self, name: &str) {
         let began = self.boundary();
-        self.database().drop_keyspace(&name).unwrap();
-        self.state.remove(&name);
+        self.database().drop_keyspace(name).unwrap();
+        self.state.remove(name);
         self.changed(began);
         self.all_is_durable();
         self.turned(Turn::Stored);
-        Some(name)
     }
 
     fn remake(&mut self) -> bool {
@@ -407,13 +419,31 @@ impl History {
         let bytes = [1, 400, 1_500, 6_000][usize::try_from(self.rng.below(4)).unwrap()];
         let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
         keyspace.set_checkpoint_distance(bytes).unwrap();
-        let made = self.state[&name].made;
-        self.turned(Turn::Set(name, made, bytes));
+        self.dialed(name, &keyspace);
         true
+    }
+
+    fn shape(&mut self) -> bool {
+        let names = self.state.iter().filter(|(_, space)| has_levels(space.made));
+        let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
+        if names.is_empty() {
+            return false;
+        }
+        let name = names[below(&mut self.rng, names.len())].clone();
+        let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
+        keyspace.set_levels(one_of(&mut self.rng, &SHAPES)).unwrap();
+        self.dialed(name, &keyspace);
+        true
+    }
+
+    fn dialed(&mut self, name: String, keyspace: &Keyspace) {
+        let made = self.state[&name].made;
+        self.turned(Turn::Set(name, made, dials_of(keyspace)));
     }
 
     fn reopen(&mut self, verb: Verb) {
         self.held = None;
+        self.count_events();
         let database = self.database.take().unwrap();
         match verb {
             Verb::Close => {
@@ -433,15 +463,15 @@ impl History {
     fn open(&mut self) {
         let before = self.boundary();
         let database = open(Arc::new(self.directory.clone()), self.run.write_share).unwrap();
-        let (found, distances) = read(&database).unwrap();
+        let (found, all_dials) = read(&database).unwrap();
         assert!(found == self.state, "not as it was left");
         self.database = Some(database);
         self.all_is_durable();
-        for (name, bytes) in distances {
+        for (name, dials) in all_dials {
             let made = found[&name].made;
-            let possible = self.run.distances(before, &name, made);
-            assert!(possible.is_empty() || possible.contains(&bytes), "{name:?}: {bytes}");
-            self.run.turns.push((before, Turn::Set(name, made, bytes)));
+            let possible = self.run.dials(before, &name, made);
+            assert!(possible.is_empty() || possible.contains(&dials), "{name:?}: {dials:?}");
+            self.run.turns.push((before, Turn::Set(name, made, dials)));
         }
         self.turned(Turn::Stored);
     }

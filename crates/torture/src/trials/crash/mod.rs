@@ -8,17 +8,20 @@
 
 pub mod cuts;
 pub mod history;
+pub mod run;
 pub mod short;
 
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::{below, one_of};
+use crate::trials::support::{ENGINES, below, one_of};
 use chelonia::Durability::{Memory, Process, Sync};
 use chelonia::internals::{CrashDirectory, Rng};
 use cuts::{CRASH_STATES, Cutter, Effort};
-use history::{History, Run, SHARE_MIN, State, Verb};
+use history::{History, SHARE_MIN, Verb};
+use run::{Run, State};
+use short::Start;
 
 /// What random histories draw from; what comes more often stands here more often.
-const DRAWN: [Verb; 34] = [
+const DRAWN: [Verb; 38] = [
     Verb::Insert(Process),
     Verb::Insert(Process),
     Verb::Insert(Process),
@@ -45,6 +48,10 @@ const DRAWN: [Verb; 34] = [
     Verb::Drop,
     Verb::Remake,
     Verb::Dial,
+    Verb::Dial,
+    Verb::Shape,
+    Verb::Checkpoint,
+    Verb::Checkpoint,
     Verb::Checkpoint,
     Verb::Sync,
     Verb::Tick,
@@ -79,14 +86,14 @@ impl Trial for Random {
         let few = Effort { all_subsets_of: 2, subsets: 1, recovery_one_in: 40 };
         let many = Effort { all_subsets_of: 4, subsets: 2, recovery_one_in: 40 };
         let (verbs, stride, effort) = match unit.number % 10 {
-            3 => (300, 29, few),
-            7 => (80, 5, many),
-            _ => (20, 1, many),
+            3 => (300, 37, few),
+            7 => (80, 9, many),
+            _ => (10, 1, many),
         };
         let mut rng = unit.rng();
         // In every other one recovery has to drain.
         let write_share = rng.one_in(2).then_some(SHARE_MIN);
-        let run = random(write_share, verbs, &mut rng);
+        let run = random(write_share, unit.number % 4 == 1, verbs, &mut rng);
         let offset = below(&mut rng, stride);
         let boundaries = (0..=run.journal.boundaries()).skip(offset).step_by(stride);
         let name = format!("unit {}", unit.number);
@@ -96,13 +103,19 @@ impl Trial for Random {
     }
 }
 
-/// A random history of so many verbs.
-fn random(write_share: Option<u64>, verbs: usize, rng: &mut Rng) -> Run {
-    let nothing = (State::new(), 0);
-    let mut history = History::begin(CrashDirectory::new(), write_share, nothing, rng.next_u64());
-    for _ in 0..2 {
-        history.apply(Verb::Make);
-    }
+/// A random history of so many verbs: from trees of a few levels on, or from `nothing`.
+fn random(write_share: Option<u64>, nothing: bool, verbs: usize, rng: &mut Rng) -> Run {
+    let seed = rng.next_u64();
+    let mut history = if nothing {
+        let nothing = (State::new(), 0);
+        let mut history = History::begin(CrashDirectory::new(), write_share, nothing, seed);
+        for _ in 0..ENGINES {
+            history.apply(Verb::Make);
+        }
+        history
+    } else {
+        Start::get().begin(write_share, seed)
+    };
     for _ in 0..verbs {
         history.apply(one_of(rng, &DRAWN));
     }

@@ -1,15 +1,18 @@
 //! Where short histories begin, what they are made of, and how they are cut.
 
 use super::cuts::{Cutter, Effort, Files};
-use super::history::{History, Run, State, Verb};
+use super::history::{History, Verb};
+use super::run::{Run, State};
 use crate::trial::Tally;
+use crate::trials::support::{ENGINES, engine_of};
 use chelonia::Durability::{Process, Sync};
 use chelonia::internals::CrashDirectory;
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 /// What every history of a few verbs is made of. (At level `Memory` a commit does what it does at
 /// `Process`; to make again is to drop and to make.)
-pub const EVERY: [Verb; 15] = [
+pub const EVERY: [Verb; 16] = [
     Verb::Insert(Process),
     Verb::Insert(Sync),
     Verb::Remove(Process),
@@ -19,6 +22,7 @@ pub const EVERY: [Verb; 15] = [
     Verb::Make,
     Verb::Drop,
     Verb::Dial,
+    Verb::Shape,
     Verb::Checkpoint,
     Verb::Sync,
     Verb::Tick,
@@ -30,6 +34,13 @@ pub const EVERY: [Verb; 15] = [
 /// How thoroughly they are cut.
 pub const EFFORT: Effort = Effort { all_subsets_of: 3, subsets: 1, recovery_one_in: 60 };
 
+/// How high trees are where histories begin: a node above nodes, a level below a level.
+const HEIGHT: u32 = 2;
+
+/// So many memtables go down before the last commits, without a drain that would be followed by
+/// maintenance: more than level 0 may have.
+const YOUNG: usize = 4;
+
 /// Where histories of a few verbs begin.
 pub struct Start {
     files: Files,
@@ -40,28 +51,61 @@ pub struct Start {
 }
 
 impl Start {
-    /// Two keyspaces with trees of a few levels, a dropped one, large values, and a log to replay.
+    /// A keyspace of each engine with a tree of a few levels, a dropped one, large values, and a
+    /// log to replay.
     pub fn get() -> &'static Start {
         static START: OnceLock<Start> = OnceLock::new();
         START.get_or_init(|| {
             let nothing = (State::new(), 0);
             let mut history = History::begin(CrashDirectory::new(), None, nothing, 0x57a7);
-            let before = [Verb::Make, Verb::Make, Verb::Make, Verb::Large(Process), Verb::Drop];
-            let after = [Verb::Large(Process), Verb::Insert(Process), Verb::Batch(Process)];
-            let filling = std::iter::repeat_n(Verb::Batch(Process), 20);
-            for verb in before.into_iter().chain(filling).chain([Verb::Checkpoint]).chain(after) {
-                assert!(history.apply(verb), "{verb:?}");
+            let before = [Verb::Make, Verb::Make, Verb::Make, Verb::Large(Process)];
+            do_all(&mut history, &before);
+            let (_, state, next_made) = history.files();
+            let last = state.iter().find(|(_, space)| space.made + 1 == next_made).unwrap();
+            history.drop_as(last.0);
+            do_all(&mut history, &[Verb::Batch(Process); 3]);
+            fill(&mut history);
+            do_all(&mut history, &[Verb::Large(Process)]);
+            // The next drain finds level 0 full, and is near.
+            for _ in 0..YOUNG {
+                history.put_cold(2);
+                do_all(&mut history, &[Verb::Checkpoint]);
             }
+            do_all(&mut history, &[Verb::Insert(Process)]);
+            history.put_cold(4);
             let (files, state, next_made) = history.files();
+            let engines = state.values().map(|space| engine_of(u64::from(space.made)).number());
+            let engines: BTreeSet<u8> = engines.collect();
+            assert_eq!(engines.len(), ENGINES, "an engine is missing");
             Start { files, state, next_made }
         })
     }
 
-    /// A history that begins here.
-    pub fn begin(&self) -> History {
+    /// A history that begins here. It is opened with this write share; what verbs choose follows
+    /// from `seed`.
+    pub fn begin(&self, write_share: Option<u64>, seed: u64) -> History {
         let directory = CrashDirectory::from_files(&self.files);
-        History::begin(directory, None, (self.state.clone(), self.next_made), 0x3e7b)
+        History::begin(directory, write_share, (self.state.clone(), self.next_made), seed)
     }
+}
+
+fn do_all(history: &mut History, verbs: &[Verb]) {
+    for verb in verbs {
+        assert!(history.apply(*verb), "{verb:?}");
+    }
+}
+
+/// Writes until every tree has a few levels, and moved something between them.
+fn fill(history: &mut History) {
+    for _ in 0..40 {
+        let trees = history.database().stats().keyspaces;
+        let are_high = trees.iter().all(|tree| tree.engine_stats.height >= HEIGHT);
+        if are_high && history.events().all(|(_, count)| count > 0) {
+            return;
+        }
+        history.put_cold(8);
+    }
+    panic!("trees stay low");
 }
 
 /// Cuts at every boundary behind `began`, and at the last one.

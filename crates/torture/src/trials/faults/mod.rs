@@ -44,7 +44,7 @@ impl Trial for Faults {
     }
 
     fn targets(&self) -> &'static [Target] {
-        &[Target { what: "call sites", count: 55 }]
+        &[Target { what: "call sites", count: 61 }]
     }
 
     fn units_max(&self) -> Option<u64> {
@@ -57,22 +57,35 @@ impl Trial for Faults {
         let (site, calls) = &sites[(number * 7) % sites.len()];
         let mut tally = Tally::default();
         tally.add("call sites", 1);
-        let most = if site.call == Call::Read { READS } else { CALLS };
-        let step = calls.len().div_ceil(most);
-        let mut hits = 0;
-        for call in calls.iter().step_by(step.max(1)) {
-            for failure in FAILURES {
-                for sticky in [false, true] {
-                    let came = (0..ATTEMPTS).any(|_| fails(site, *call, failure, sticky));
-                    hits += u64::from(came);
-                    tally.add("failures", 1);
-                }
+        let mut hits = fail_calls(site, calls, &mut tally);
+        for _ in 0..ATTEMPTS {
+            if hits == 0 {
+                // The numbers were those of an unusual run.
+                let calls = sites::look().remove(site).unwrap_or_default();
+                hits = fail_calls(site, &calls, &mut tally);
             }
         }
         assert!(hits > 0, "{site:?}: none of its calls came");
         tally.add("of them at the place", hits);
         tally
     }
+}
+
+/// Fails some of these calls of a place in every way; gives how many came from there.
+fn fail_calls(site: &Site, calls: &[u64], tally: &mut Tally) -> u64 {
+    let most = if site.call == Call::Read { READS } else { CALLS };
+    let step = calls.len().div_ceil(most);
+    let mut hits = 0;
+    for call in calls.iter().step_by(step.max(1)) {
+        for failure in FAILURES {
+            for sticky in [false, true] {
+                let came = (0..ATTEMPTS).any(|_| fails(site, *call, failure, sticky));
+                hits += u64::from(came);
+                tally.add("failures", 1);
+            }
+        }
+    }
+    hits
 }
 
 /// Runs the script, in which one call fails, or all from that one on; false if it did not come.
@@ -86,10 +99,21 @@ fn fails(site: &Site, call: u64, failure: Failure, sticky: bool) -> bool {
         let failed = failed.lock().unwrap().clone();
         came = failed.as_ref() == Some(site);
         // Everything that the script does waits for its syncs.
-        let is_sync = failed.is_some_and(|site| site.call == Call::Sync);
+        let call = failed.map(|site| site.call);
+        let is_sync = call == Some(Call::Sync);
         let is_told = progress.error.is_some() || !is_sync;
         assert!(is_told, "{what}: nobody is told that a sync failed");
-        script::check(&plan, left, database, progress, &what);
+        script::check(&plan, left, (database, call), progress, &what);
     });
     came
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_long_lane_comes_to_every_place() {
+        assert_eq!(Faults.targets()[0].count, sites::all().len() as u64);
+    }
 }

@@ -22,21 +22,24 @@ pub struct Site {
 /// All places that the script reaches, each with the numbers of its calls.
 pub fn all() -> &'static [(Site, Vec<u64>)] {
     static SITES: OnceLock<Vec<(Site, Vec<u64>)>> = OnceLock::new();
-    SITES.get_or_init(|| {
-        let plan = FaultPlan::new();
-        let seen: Arc<Mutex<BTreeMap<Site, Vec<u64>>>> = Arc::default();
-        let noted = Arc::clone(&seen);
-        let mut number = 0;
-        plan.on_call(move |call, _file| {
-            let place = place_of(&Backtrace::force_capture().to_string());
-            noted.lock().unwrap().entry(Site { call, place }).or_default().push(number);
-            number += 1;
-        });
-        script::run_healthy(&plan);
-        plan.on_call(|_, _| {});
-        let seen = std::mem::take(&mut *seen.lock().unwrap());
-        seen.into_iter().collect()
-    })
+    SITES.get_or_init(|| look().into_iter().collect())
+}
+
+/// The places of a run of now, with the numbers of their calls: what readers of other units hold
+/// may shift them.
+pub fn look() -> BTreeMap<Site, Vec<u64>> {
+    let plan = FaultPlan::new();
+    let seen: Arc<Mutex<BTreeMap<Site, Vec<u64>>>> = Arc::default();
+    let noted = Arc::clone(&seen);
+    let mut number = 0;
+    plan.on_call(move |call, _file| {
+        let place = place_of(&Backtrace::force_capture().to_string());
+        noted.lock().unwrap().entry(Site { call, place }).or_default().push(number);
+        number += 1;
+    });
+    script::run_healthy(&plan);
+    plan.on_call(|_, _| {});
+    std::mem::take(&mut *seen.lock().unwrap())
 }
 
 /// Tells, when a run has come so far, from which place call number `number` came.

@@ -2,9 +2,9 @@
 //! from the setting that it runs under.
 
 use super::setting::{KEYSPACES, Setting};
-use crate::trials::support::{ModelSpace, below};
+use crate::trials::support::{ModelSpace, below, one_of};
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
-use chelonia::{Database, Durability, Key, Keyspace, Result, Snapshot, Value};
+use chelonia::{Database, Durability, Key, Keyspace, LevelOptions, Result, Snapshot, Value};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -154,7 +154,8 @@ impl History {
             63..72 => self.check_gets()?,
             72..80 => self.check_range()?,
             80..83 => self.take_snapshot(),
-            83..87 => self.check_snapshot()?,
+            83..86 => self.check_snapshot()?,
+            86 => self.reshape()?,
             87..89 => self.start_iterator(),
             89..94 => self.walk()?,
             94 => self.database().checkpoint()?,
@@ -349,6 +350,21 @@ impl History {
         let space = self.space();
         let bytes = 1 + self.rng.below(4 * self.setting.distance);
         self.keyspace(space).set_checkpoint_distance(bytes)
+    }
+
+    /// Gives levels another shape, where there are levels.
+    fn reshape(&mut self) -> Result<()> {
+        let space = self.space();
+        let shape = LevelOptions {
+            size_ratio: one_of(&mut self.rng, &[2, 3, 8]),
+            scaling_percent: one_of(&mut self.rng, &[40, 80, 100]),
+            relative: self.rng.one_in(2),
+            filters_by_level: self.rng.one_in(2),
+        };
+        match self.setting.engine(space).has_levels() {
+            true => self.keyspace(space).set_levels(shape),
+            false => Ok(()),
+        }
     }
 
     /// Closes, or just drops what is in memory as the death of the process does, and opens again.

@@ -1,9 +1,11 @@
 //! Sets of options under which the same history must give the same answers.
 
-use crate::trials::support::engine_of;
+use crate::trials::support::{ENGINES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
-use chelonia::{Database, Durability, FilterKind, KeyspaceOptions, Result};
+use chelonia::{
+    Database, Durability, EngineKind, FilterKind, KeyspaceOptions, LevelOptions, Result,
+};
 use std::sync::Arc;
 
 /// One set of options.
@@ -19,6 +21,8 @@ pub struct Setting {
     filter_bits: u32,
     /// The number of the engine of the first keyspace; the second has the next one.
     engine: u64,
+    /// The shape of the levels of keyspaces that have levels.
+    levels: LevelOptions,
     /// Bytes of updates that a memtable takes before it is drained.
     pub distance: u64,
     log_segment_bytes: u64,
@@ -27,6 +31,10 @@ pub struct Setting {
     /// Background work on threads of its own; else the committing thread does it.
     threads: bool,
 }
+
+/// What levels are by default.
+const FEW_LEVELS: LevelOptions =
+    LevelOptions { size_ratio: 5, scaling_percent: 80, relative: false, filters_by_level: true };
 
 /// What most others differ from in one thing: leaves of a block, four pivots, memtables of a few
 /// entries, so that every case of the tree comes up soon.
@@ -38,6 +46,7 @@ const TINY: Setting = Setting {
     filter: FilterKind::Bloom,
     filter_bits: 16,
     engine: 0,
+    levels: FEW_LEVELS,
     distance: 2_000,
     log_segment_bytes: 32 << 10,
     write_share: None,
@@ -46,7 +55,7 @@ const TINY: Setting = Setting {
 };
 
 /// All of them.
-pub const SETTINGS: [Setting; 11] = [
+pub const SETTINGS: [Setting; 13] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },
     Setting { name: "a memtable of one entry", distance: 1, ..TINY },
@@ -80,11 +89,26 @@ pub const SETTINGS: [Setting; 11] = [
         log_segment_bytes: 16 << 10,
         ..TINY
     },
+    Setting {
+        name: "levels that are a part of the last one",
+        levels: LevelOptions { size_ratio: 2, relative: true, ..FEW_LEVELS },
+        ..TINY
+    },
+    Setting {
+        name: "many levels with like filters",
+        levels: LevelOptions {
+            size_ratio: 2,
+            scaling_percent: 100,
+            filters_by_level: false,
+            ..FEW_LEVELS
+        },
+        ..TINY
+    },
     Setting { name: "background threads", threads: true, distance: 3_000, ..TINY },
 ];
 
 /// The keyspaces of a history.
-pub const KEYSPACES: [&str; 2] = ["left", "right"];
+pub const KEYSPACES: [&str; ENGINES] = ["left", "right"];
 
 impl Setting {
     /// The fixed options of a keyspace.
@@ -95,10 +119,15 @@ impl Setting {
         };
         let is_first = name == KEYSPACES[0];
         let filter = if is_first { self.filter } else { other };
-        let engine = engine_of(self.engine + u64::from(!is_first));
         let options =
             KeyspaceOptions::new().leaf_bytes(self.leaf_bytes).pivots_max(self.pivots_max);
-        options.engine(engine).filter(filter).filter_bits_per_key(self.filter_bits)
+        options.engine(self.engine(name)).filter(filter).filter_bits_per_key(self.filter_bits)
+    }
+
+    /// The engine of a keyspace.
+    pub fn engine(&self, name: &str) -> EngineKind {
+        let place = KEYSPACES.iter().position(|one| *one == name).unwrap_or(0);
+        engine_of(self.engine + place as u64)
     }
 
     /// Opens a database over `directory`.
@@ -114,7 +143,11 @@ impl Setting {
         });
         let database = builder.open()?;
         for name in KEYSPACES {
-            database.keyspace(name, self.options(name))?.set_checkpoint_distance(self.distance)?;
+            let keyspace = database.keyspace(name, self.options(name))?;
+            keyspace.set_checkpoint_distance(self.distance)?;
+            if self.engine(name).has_levels() {
+                keyspace.set_levels(self.levels)?;
+            }
         }
         Ok(database)
     }

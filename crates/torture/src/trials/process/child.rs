@@ -1,19 +1,24 @@
 //! The process that is killed: it writes, and says of each commit on its standard output that it
 //! was acknowledged. One kind writes number after number, so that a gap shows; another writes few
-//! keys over and over, with large values that come and go within a drain.
+//! keys over and over, with large values that come and go within a drain. Now and then a commit is
+//! a batch over the thread's keyspace and those that all threads share, one of each engine.
 
-use crate::trials::support::{below, engine_of};
-use chelonia::internals::Rng;
+use crate::trials::support::{ENGINES, below, engine_of};
+use chelonia::internals::{Rng, unreachable_blocks};
 use chelonia::{Database, Durability, Keyspace, KeyspaceOptions};
 use clap::Args;
 use rustix::io::ioctl_fionread;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 
-/// Threads of the child, each with a keyspace of its own.
-pub const THREADS: usize = 2;
+/// Threads of the child, each with a keyspace of its own: one of each engine.
+pub const THREADS: usize = ENGINES;
+
+/// One commit of so many is a batch.
+const BATCHES: u64 = 7;
 
 /// Few keys are written over and over.
 const OVERWRITTEN_KEYS: u64 = 20;
@@ -35,11 +40,11 @@ impl Child {
     /// What the store said.
     pub fn run(&self) -> Result<(), String> {
         let failed = |error| format!("write in a child: {error}");
-        let (_database, keyspaces) = open(&self.path).map_err(failed)?;
+        let opened = &open(&self.path).map_err(failed)?;
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..)
-                .zip(&keyspaces)
-                .map(|(thread, keyspace)| scope.spawn(move || self.write(thread, keyspace)))
+                .zip(&opened.own)
+                .map(|(thread, own)| scope.spawn(move || self.write(opened, thread, own)))
                 .collect();
             threads.into_iter().try_for_each(|thread| match thread.join() {
                 Ok(result) => result.map_err(failed),
@@ -48,16 +53,25 @@ impl Child {
         })
     }
 
-    fn write(&self, thread: usize, keyspace: &Keyspace) -> chelonia::Result<()> {
-        let next =
-            if self.overwriting { check_overwritten(keyspace) } else { after_last(keyspace)? };
+    fn write(&self, opened: &Opened, thread: usize, own: &Keyspace) -> chelonia::Result<()> {
+        let next = if self.overwriting { check_overwritten(own) } else { after_last(own)? };
         for number in next.. {
             let level = level_of(number);
-            if self.overwriting {
-                let key = (number % OVERWRITTEN_KEYS).to_be_bytes();
-                keyspace.insert_with(key, overwriting_value(number), level)?;
+            let (key, value) = if self.overwriting {
+                (number % OVERWRITTEN_KEYS, overwriting_value(number))
             } else {
-                keyspace.insert_with(number.to_be_bytes(), value(number), level)?;
+                (number, value(number))
+            };
+            let key = key.to_be_bytes();
+            if number.is_multiple_of(BATCHES) {
+                let mut batch = opened.database.batch();
+                batch.insert(own, key, value);
+                for shared in &opened.shared {
+                    batch.insert(shared, [thread.to_le_bytes()[0]], number.to_be_bytes());
+                }
+                batch.commit_with(level)?;
+            } else {
+                own.insert_with(key, value, level)?;
             }
             // One write, so that lines of threads do not mix; whoever reads may be gone.
             let line = format!("{thread} {number}\n");
@@ -69,16 +83,27 @@ impl Child {
     }
 }
 
-/// Opens the database with the keyspaces of the child.
-pub fn open(path: &Path) -> chelonia::Result<(Database, Vec<Keyspace>)> {
+/// The database with the keyspaces of the child.
+struct Opened {
+    database: Database,
+    /// That of each thread.
+    own: Vec<Keyspace>,
+    /// One of each engine: the number of each thread's last batch.
+    shared: Vec<Keyspace>,
+}
+
+fn open(path: &Path) -> chelonia::Result<Opened> {
     let database = Database::builder(path).memory(32 << 20).open()?;
-    let mut keyspaces = Vec::new();
-    for thread in 0..THREADS {
-        let options = KeyspaceOptions::new().leaf_bytes(16 << 10).checkpoint_distance(100_000);
-        let options = options.engine(engine_of(thread as u64));
-        keyspaces.push(database.keyspace(&format!("thread {thread}"), options)?);
-    }
-    Ok((database, keyspaces))
+    let keyspaces = |name: &str| -> chelonia::Result<Vec<Keyspace>> {
+        let numbers = 0..THREADS as u64;
+        let made = numbers.map(|number| {
+            let options = KeyspaceOptions::new().leaf_bytes(16 << 10).checkpoint_distance(100_000);
+            database.keyspace(&format!("{name} {number}"), options.engine(engine_of(number)))
+        });
+        made.collect()
+    };
+    let (own, shared) = (keyspaces("thread")?, keyspaces("shared")?);
+    Ok(Opened { database, own, shared })
 }
 
 /// The level of a commit: now and then it survives a power cut.
@@ -136,6 +161,8 @@ fn check_overwritten(keyspace: &Keyspace) -> u64 {
     last + 1
 }
 
+const SIGKILL: i32 = 9;
+
 /// What a child acknowledged: for each thread the number after the last one.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Acknowledged {
@@ -159,7 +186,7 @@ impl Running {
     pub fn start(path: &Path, overwriting: bool) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("child").arg(path).args(overwriting.then_some("--overwriting"));
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Self { child, lines, acknowledged: Acknowledged::default() }
     }
@@ -178,11 +205,16 @@ impl Running {
         self.acknowledged
     }
 
-    /// Kills it; gives all that it acknowledged. What it said before it died counts too.
-    pub fn kill(mut self) -> Acknowledged {
+    /// Kills it; gives all that it acknowledged. What it said before it died counts too. Unless its
+    /// file system failed before it must have lived until now.
+    pub fn kill(mut self, may_have_failed: bool) -> Acknowledged {
         self.child.kill().unwrap();
         while self.note() {}
-        self.child.wait().unwrap();
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let is_killed = status.signal() == Some(SIGKILL);
+        assert!(is_killed || may_have_failed, "the child ended by itself, {status}: {said}");
         self.acknowledged
     }
 
@@ -204,15 +236,32 @@ impl Running {
     }
 }
 
-/// Opens what a child left, and checks that it is what one of its commits left, not older than
-/// `promised` says for each thread.
+/// Opens what a child left, and checks that it is what one of its commits left, batches whole, not
+/// older than `promised` says for each thread.
 pub fn check(path: &Path, overwriting: bool, promised: [u64; THREADS]) -> Database {
-    let (database, keyspaces) = open(path).unwrap();
-    for (keyspace, promised) in keyspaces.iter().zip(promised) {
-        let next = if overwriting { check_overwritten(keyspace) } else { check_prefix(keyspace) };
+    let opened = open(path).unwrap();
+    for ((thread, own), promised) in (0..).zip(&opened.own).zip(promised) {
+        let next = if overwriting { check_overwritten(own) } else { check_prefix(own) };
         assert!(next >= promised, "{promised} promised, {next} found");
+        let last = next.checked_sub(1).map(|last| last - last % BATCHES);
+        for shared in &opened.shared {
+            let found = shared.get([thread]).unwrap();
+            let found = found.map(|found| u64::from_be_bytes(found[..].try_into().unwrap()));
+            assert_eq!(found, last, "of a batch a part is missing, or there is too much");
+        }
     }
-    let report = database.verify().unwrap();
+    let report = opened.database.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
-    database
+    opened.database
+}
+
+/// Writes to what a child left, and looks for space that is lost.
+pub fn go_on(database: &Database) {
+    for name in database.keyspaces().iter().filter(|name| name.starts_with("shared")) {
+        let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
+        keyspace.insert_with("after", "the death", Durability::Sync).unwrap();
+        assert_eq!(keyspace.get("after").unwrap().as_deref(), Some(&b"the death"[..]));
+    }
+    database.checkpoint().unwrap();
+    assert_eq!(unreachable_blocks(database).unwrap(), 0, "space is lost");
 }

@@ -2,7 +2,7 @@
 //! acknowledged commit is there, and what is there is a prefix. Between its lives files that are no
 //! part of the database are laid beside it.
 
-use super::child::{Acknowledged, Running, check};
+use super::child::{Acknowledged, Running, check, go_on};
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{below, one_of};
 use chelonia::internals::{Clock, Rng};
@@ -45,6 +45,10 @@ impl Trial for Kill {
             tally.add("commits acknowledged", acknowledged.lines);
             plant(&path, &mut rng);
             let database = check(&path, overwriting, acknowledged.all);
+            // Else the log grows, over several deaths.
+            if rng.one_in(3) {
+                go_on(&database);
+            }
             if rng.one_in(2) {
                 database.close().unwrap();
             }
@@ -61,7 +65,7 @@ fn write_and_kill(path: &Path, overwriting: bool, rng: &mut Rng) -> Acknowledged
     } else {
         child.wait_for(1 + rng.below(3_000));
     }
-    child.kill()
+    child.kill(false)
 }
 
 /// Lays files beside those of the database: what programs that died, or people, leave.

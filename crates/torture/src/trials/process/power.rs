@@ -4,7 +4,7 @@
 //!
 //! Needs root, the loop device, and `mkfs.ext4`, `mount` and `umount`.
 
-use super::child::{Running, check};
+use super::child::{Running, check, go_on};
 use super::shutdown::shut_down;
 use crate::trial::{Tally, Target, Trial, Unit};
 use std::fs::File;
@@ -66,12 +66,15 @@ impl Trial for Power {
             // by a journal that is given up then: no device loses its power so slowly.
             let promised = child.acknowledged_so_far().synced;
             shut_down(&mounted.at).unwrap();
-            let acknowledged = child.kill();
+            let acknowledged = child.kill(true);
             drop(mounted);
             tally.add("power cuts", 1);
             tally.add("commits acknowledged", acknowledged.lines);
             let _mounted = Mounted::new(&device, &at);
-            check(&at.join("database"), overwriting, promised);
+            let database = check(&at.join("database"), overwriting, promised);
+            if rng.one_in(3) {
+                go_on(&database);
+            }
         }
         tally
     }

@@ -12,7 +12,7 @@
 
 use crate::marks;
 use crate::trial::{Tally, Target, Trial, Unit};
-use crate::trials::support::{below, engine_of};
+use crate::trials::support::{ENGINES, below, engine_of};
 use chelonia::internals::{Rng, unreachable_blocks};
 use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions, Result, Snapshot};
 use clap::Args;
@@ -35,7 +35,7 @@ const VALUE_BYTES: usize = 260;
 /// Rounds of a unit.
 const ROUNDS: u64 = 12;
 
-/// Rounds of the first unit, which the short lane runs.
+/// Rounds of the first unit of each engine: those are what the short lane runs.
 const FEW_ROUNDS: u64 = 4;
 
 /// One of so many keys is read by itself when everything is compared.
@@ -61,6 +61,8 @@ const REMEMBERED: usize = 300;
 pub struct SoakChild {
     /// The database
     path: PathBuf,
+    /// The engine of its keyspace, by its number in the list of all
+    engine: u64,
     /// What random numbers follow from
     seed: u64,
     /// How often keys are overwritten, deleted and read before all are compared
@@ -80,7 +82,7 @@ impl Trial for Soak {
     }
 
     fn short_units(&self) -> u64 {
-        1
+        ENGINES as u64
     }
 
     fn targets(&self) -> &'static [Target] {
@@ -90,9 +92,10 @@ impl Trial for Soak {
     fn run(&self, unit: Unit) -> Tally {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("database");
-        let rounds = if unit.number == 0 { FEW_ROUNDS } else { ROUNDS };
+        let rounds = if unit.number < ENGINES as u64 { FEW_ROUNDS } else { ROUNDS };
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg("soak-child").arg(&path).arg(unit.seed.to_string()).arg(rounds.to_string());
+        command.arg("soak-child").arg(&path);
+        command.args([unit.number, unit.seed, rounds].map(|number| number.to_string()));
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", output.status);
@@ -111,7 +114,9 @@ impl SoakChild {
     /// # Errors
     /// What the store said.
     pub fn run(&self) -> Result<(), String> {
-        let mut life = Life::begin(&self.path, self.seed).map_err(|error| error.to_string())?;
+        let engine = engine_of(self.engine);
+        let life = Life::begin(&self.path, engine, self.seed);
+        let mut life = life.map_err(|error| error.to_string())?;
         life.live(self.rounds).map_err(|error| error.to_string())?;
         writeln!(std::io::stdout(), "{}", marks::told()).map_err(|error| error.to_string())
     }
@@ -178,8 +183,8 @@ fn open(path: &Path, engine: Option<EngineKind>) -> Result<(Database, Keyspace)>
 }
 
 impl Life {
-    fn begin(path: &Path, seed: u64) -> Result<Self> {
-        let (database, keyspace) = open(path, Some(engine_of(seed)))?;
+    fn begin(path: &Path, engine: EngineKind, seed: u64) -> Result<Self> {
+        let (database, keyspace) = open(path, Some(engine))?;
         for key in 0..KEYS {
             keyspace.insert(key_of(key), value_of(key, 1).unwrap())?;
         }

@@ -49,7 +49,7 @@ impl Trial for Blocks {
             };
             let blocks: Vec<usize> = (0..before.len().div_ceil(BLOCK)).filter(changed).collect();
             let damage = Damage { file: name.to_owned(), blocks };
-            let outcome = store.check(files, &damage);
+            let outcome = store.check(files, &damage, rng.one_in(2));
             if !damage.blocks.is_empty() {
                 tally.add("blocks damaged", damage.blocks.len() as u64);
                 tally.add(kind, 1);

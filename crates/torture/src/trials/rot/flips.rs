@@ -40,7 +40,7 @@ impl Trial for Flips {
         for within in 0..bytes {
             let mut files = store.files.clone();
             files.get_mut(file).unwrap()[block * BLOCK + within] ^= 1 << bit;
-            let outcome = store.check(files, &damage);
+            let outcome = store.check(files, &damage, (within + bit) % 2 == 1);
             tally.add("bytes flipped", 1);
             tally.add(
                 match outcome {
