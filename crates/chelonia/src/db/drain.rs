@@ -211,7 +211,7 @@ impl Core {
     pub fn making_room(&self, drain: impl Fn(DrainPace) -> Result<bool>) -> Result<bool> {
         let is_full = |drained: &Result<bool>| drained.as_ref().is_err_and(Error::is_passing);
         let mut drained = drain(DrainPace::Usual);
-        if is_full(&drained) && self.free_what_was_replaced()? {
+        if is_full(&drained) && (self.free_what_was_replaced()? | self.release_log()) {
             drained = drain(DrainPace::Usual);
         }
         if is_full(&drained) {

@@ -33,7 +33,7 @@ const DRAIN_TIMES: u64 = 3;
 const KEPT_PART: u64 = 16;
 
 /// At least and at most so many bytes of it.
-const KEPT_BYTES_MIN: u64 = 2 << 20;
+const KEPT_BYTES_MIN: u64 = 1 << 20;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 /// How often something is done to gain room for one commit before it is refused.
@@ -81,15 +81,15 @@ impl Core {
                 return Ok(());
             };
             // Large values go to the data file at once, and once.
-            let memtables = self.governor.memtable_bytes() + bytes - large as u64;
+            let updates = self.update_bytes() + bytes - large as u64;
             let most = room.saturating_sub(self.kept_bytes() + large as u64) / DRAIN_TIMES;
-            if memtables <= most {
+            if updates <= most {
                 // The log grows as well, and others may want some: soon somebody looks again.
-                let enough_for = memtables + (most - memtables) / 4;
+                let enough_for = self.governor.memtable_bytes() + (most - updates) / 4;
                 self.room.enough_for.store(enough_for, Ordering::Relaxed);
                 return Ok(());
             }
-            if (deletes && memtables <= room / DRAIN_TIMES) || !self.work_for_room()? {
+            if (deletes && updates <= room / DRAIN_TIMES) || !self.work_for_room()? {
                 break;
             }
         }
@@ -113,7 +113,7 @@ impl Core {
                 Err(error) => return Err(error),
             }
         }
-        if self.free_what_was_replaced()? {
+        if self.free_what_was_replaced()? || self.release_log() {
             return Ok(true);
         }
         let drains = self.counters.drains.load(Ordering::Relaxed);
@@ -127,6 +127,22 @@ impl Core {
         Ok(gained)
     }
 
+    /// Gives log segments back that wait to be used again; false if there are none.
+    pub fn release_log(&self) -> bool {
+        let Some(log) = self.log.get() else { return false };
+        let before = log.stats().file_bytes;
+        log.release_idle();
+        log.stats().file_bytes < before
+    }
+
+    /// The bytes of all updates in memtables.
+    fn update_bytes(&self) -> u64 {
+        let bytes = |keyspace: &Arc<KeyspaceCore>| -> u64 {
+            keyspace.current_view().buffers.iter().map(|buffer| buffer.update_bytes()).sum()
+        };
+        self.all_keyspaces().iter().map(bytes).sum()
+    }
+
     /// What drains could use, in bytes; `None` if nobody knows.
     fn room_bytes(&self) -> Option<u64> {
         let space = self.storage.stats().space;
@@ -137,7 +153,6 @@ impl Core {
     /// What puts leave free, in bytes.
     fn kept_bytes(&self) -> u64 {
         let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
-        let log = self.governor.log_segment_bytes();
-        (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX) + log
+        (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX)
     }
 }
