@@ -247,6 +247,14 @@ mod tests {
         database.checkpoint().unwrap();
     }
 
+    /// Flips a bit of the block at `offset` of the data file.
+    fn damage(directory: &MemoryDirectory, offset: u64) {
+        let file = directory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
+        let mut byte = [0];
+        file.read_at(&mut byte, offset + 77).unwrap();
+        file.write_at(&[byte[0] ^ 1], offset + 77).unwrap();
+    }
+
     /// Lets `passed` go by in ticks.
     fn wait(database: &Database, clock: &Clock, passed: Duration) {
         for _ in 0..100 {
@@ -283,16 +291,33 @@ mod tests {
         assert_eq!(healthy.damaged_blocks, 0, "{healthy:?}");
         let mut extents = Vec::new();
         database.handle.core().walk_newest(&mut |owned| extents.push(owned.extent)).unwrap();
-        let place = extents[extents.len() / 2].start.0 * BLOCK_BYTES_U64 + 77;
-        let file = directory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
-        let mut byte = [0];
-        file.read_at(&mut byte, place).unwrap();
-        file.write_at(&[byte[0] ^ 1], place).unwrap();
+        let offset = extents[extents.len() / 2].start.0 * BLOCK_BYTES_U64;
+        damage(&directory, offset);
         wait(&database, &clock, 2 * INTERVAL);
         let scrub = database.stats().scrub;
         assert!(scrub.damaged_blocks >= 1, "{scrub:?}");
-        let offset = place / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
         assert!(scrub.findings.iter().all(|error| error.offset() == Some(offset)), "{scrub:?}");
         assert_eq!(scrub.findings.len(), 1, "{scrub:?}");
+    }
+
+    #[test]
+    fn rot_at_the_end_of_a_long_extent_is_found() {
+        let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
+        let database = open(&directory, &clock);
+        let keyspace = database.keyspace("default", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("large", vec![1; 3_000_000]).unwrap();
+        database.checkpoint().unwrap();
+        let mut extents = Vec::new();
+        database.handle.core().walk_newest(&mut |owned| extents.push(owned.extent)).unwrap();
+        let longest = extents.iter().max_by_key(|extent| extent.blocks).unwrap();
+        assert!(longest.blocks > 10 * PIECE_BLOCKS_MAX, "{longest:?}");
+        // What lies beyond one piece, and the last block.
+        let places = [PIECE_BLOCKS_MAX, longest.blocks - 1];
+        let places = places.map(|at| (longest.start.0 + u64::from(at)) * BLOCK_BYTES_U64);
+        places.iter().for_each(|place| damage(&directory, *place));
+        wait(&database, &clock, 2 * INTERVAL);
+        let scrub = database.stats().scrub;
+        let found: Vec<_> = scrub.findings.iter().map(|error| error.offset().unwrap()).collect();
+        assert_eq!(found, places, "{scrub:?}");
     }
 }
