@@ -133,6 +133,8 @@ pub struct DurableVersion {
 /// Totals since open.
 #[derive(Default)]
 pub struct Counters {
+    /// See [`crate::stats::DiskStats::hidden_bytes`].
+    pub hidden_bytes: AtomicU64,
     /// Tombstones that iterators passed over.
     pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,

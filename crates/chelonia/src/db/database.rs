@@ -100,7 +100,7 @@ impl Database {
 
     /// Drops the keyspace called `name` with everything in it. Durable on return; a crash before
     /// that leaves it whole or not at all. Handles of it answer `NotFound` from then on; snapshots
-    /// made before go on reading it.
+    /// made before go on reading it. Space that damage hides comes free with the next open.
     ///
     /// # Errors
     /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.

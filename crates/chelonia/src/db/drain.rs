@@ -65,6 +65,7 @@ impl Core {
         self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
         let drained = self.absorb(keyspace, &buffer, &mut partial, pace);
+        let is_dropped = || keyspace.check_exists().is_err();
         self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
         match drained {
             Ok(()) => {
@@ -76,6 +77,11 @@ impl Core {
                 // Also a memtable without bytes is a reason for a checkpoint.
                 let bytes = buffer.update_bytes().max(1);
                 self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            // On a full device, and where the tree cannot be read, what pins see of a dropped
+            // keyspace has to stay in memory after all.
+            Err(error) if is_dropped() && self.is_harmless_to_maintenance(&error) => {
+                return Ok(false);
             }
             Err(error) => {
                 self.pacer.wake();
@@ -192,14 +198,11 @@ impl Core {
                 let _commit = self.commit.lock();
                 self.rotate(keyspace);
             }
-            // On a full device the pins have to hold memory after all.
-            let unless_full =
-                |error: Error| if error.is_passing() { Ok(false) } else { Err(error) };
-            let drain = || self.drain_keyspace(keyspace);
-            while drain().or_else(unless_full)? {}
+            while self.drain_keyspace(keyspace)? {}
         }
         let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
-        keyspace.release_all(empty)?;
+        let hidden = keyspace.release_all(empty);
+        self.counters.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
         self.refresh_backlog();
         self.pacer.wake();
         Ok(())

@@ -35,7 +35,8 @@ impl Core {
         looked
     }
 
-    fn unreachable_blocks_now(&self) -> Result<u64> {
+    /// The same, looked at once.
+    pub fn unreachable_blocks_now(&self) -> Result<u64> {
         let mut reachable = FIRST_BLOCK;
         reachable += self.storage.catalog_extent().map_or(0, |extent| u64::from(extent.blocks));
         reachable += self.storage.spare_extent().map_or(0, |extent| u64::from(extent.blocks));

@@ -165,18 +165,22 @@ impl KeyspaceCore {
     }
 
     /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
-    /// everything it has is free once no view shows it. Its own view is empty from then on.
-    pub fn release_all(&self, empty: Arc<Buffer>) -> Result<()> {
+    /// everything it has is free once no view shows it. Its own view is empty from then on. Gives
+    /// the bytes on disk that damage hides: nobody knows where they are before the next open.
+    pub fn release_all(&self, empty: Arc<Buffer>) -> u64 {
         let mut partial = self.drain.lock();
         // What a drain that stopped half way absorbed is in the engine's newest version; the rest
         // of that memtable is what the same cuts leave.
         let absorbed = std::mem::take(&mut partial.versions);
         let mut cuts: Vec<SeqNo> = absorbed.iter().map(|(upto, _)| *upto).collect();
         let mut extents = Vec::new();
-        self.engine.version().extents(&mut |owned| {
+        // The keyspace is gone whatever of it can be read.
+        let _ = self.engine.version().extents(&mut |owned| {
             extents.push(owned);
             Ok(())
-        })?;
+        });
+        let found = extents.iter().map(|owned| owned.extent.bytes()).sum();
+        let hidden = self.engine.stats().disk_bytes.saturating_sub(found);
         for buffer in self.current_view().buffers.iter().rev() {
             let drained = buffer.memtable.drain(&cuts);
             extents.extend(drained.superseded.iter().map(OwnedExtent::from));
@@ -193,7 +197,7 @@ impl KeyspaceCore {
         let mut next = View::clone(&self.current_view());
         next.buffers = vec![empty];
         self.view.replace(Arc::new(next));
-        Ok(())
+        hidden
     }
 
     /// The options as the catalog keeps them, with what may change as it is at this moment.

@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// True if nothing was changed: there was no room, or something could not be read.
-    fn is_harmless_to_maintenance(&self, error: &Error) -> bool {
+    pub fn is_harmless_to_maintenance(&self, error: &Error) -> bool {
         let is_read = error.kind() == ErrorKind::Io && !self.storage.has_failed_write();
         error.is_passing() || error.kind() == ErrorKind::Corrupt || is_read
     }

@@ -80,7 +80,7 @@ pub struct SalvagedKeyspace {
     /// Entries that it has in the destination.
     pub entries: u64,
     /// Entries that may be out of date, and the keyspace of the destination that has them, if there
-    /// are any.
+    /// are any. Where there can be no further keyspace they are lost, with that as the reason.
     pub doubtful: Option<(String, u64)>,
     /// What could not be read: the first thousand of these places.
     pub losses: Vec<Loss>,
@@ -178,10 +178,12 @@ fn salvage(
     let mut names: BTreeSet<String> =
         catalog.keyspaces.iter().map(|entry| entry.name.clone()).collect();
     let mut rescues = Vec::new();
+    // What is doubtful takes none of their places.
     for entry in &catalog.keyspaces {
-        let mut rescue = Rescue::new(&storage, &destination, entry, &mut names)?;
+        rescues.push(Rescue::new(&storage, &destination, entry, &mut names)?);
+    }
+    for (entry, rescue) in catalog.keyspaces.iter().zip(&mut rescues) {
         rescue.tree(entry)?;
-        rescues.push(rescue);
     }
     let mut report = SalvageReport::default();
     take_log(&**directory, &storage, superblock.log, &mut rescues, &mut report)?;
@@ -330,27 +332,42 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Moves what there is of these keys to the doubtful ones.
-    fn doubt(&mut self, keys: &KeyRange) -> Result<()> {
+    /// Moves what there is of these keys to the doubtful ones. If there can be no keyspace for
+    /// those they are lost: gives the reason.
+    fn doubt(&mut self, keys: &KeyRange) -> Result<Option<Error>> {
         self.commit()?;
         let range = (keys.lower.clone(), keys.upper.clone());
+        let mut no_place = None;
         for entry in self.keyspace.range(range)? {
             let (key, value) = entry?;
-            let doubtful = match &self.doubtful {
-                Some(doubtful) => doubtful.clone(),
-                None => {
-                    let options = KeyspaceOptions::new();
-                    let doubtful = self.destination.keyspace(&self.doubtful_name, options)?;
-                    self.doubtful.insert(doubtful).clone()
+            if self.doubtful.is_none() && no_place.is_none() {
+                match self.destination.keyspace(&self.doubtful_name, KeyspaceOptions::new()) {
+                    Ok(doubtful) => self.doubtful = Some(doubtful),
+                    // There are as many keyspaces as there may be.
+                    Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+                        no_place = Some(error);
+                    }
+                    Err(error) => return Err(error),
                 }
-            };
-            self.batch.insert(&doubtful, &key, &value).remove(&self.keyspace, &key);
+            }
+            if let Some(doubtful) = &self.doubtful {
+                self.batch.insert(doubtful, &key, &value);
+            }
+            self.batch.remove(&self.keyspace, &key);
             self.batch_bytes += key.len() + value.len();
             if self.batch_bytes >= BATCH_BYTES {
                 self.commit()?;
             }
         }
-        self.commit()
+        self.commit()?;
+        Ok(no_place)
+    }
+
+    fn tell(&mut self, keys: KeyRange, why: Error) {
+        self.report.losses_total += 1;
+        if self.report.losses.len() < SALVAGE_LOSSES_MAX {
+            self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, why });
+        }
     }
 
     /// Everything was said.
@@ -380,10 +397,10 @@ impl Salvaged for Rescue<'_> {
     }
 
     fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()> {
-        self.doubt(&keys)?;
-        self.report.losses_total += 1;
-        if self.report.losses.len() < SALVAGE_LOSSES_MAX {
-            self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, why });
+        let no_place = self.doubt(&keys)?;
+        self.tell(keys.clone(), why);
+        if let Some(why) = no_place {
+            self.tell(keys, why);
         }
         Ok(())
     }

@@ -356,8 +356,7 @@ mod tests {
         wait(&database, &clock, 2 * INTERVAL);
         let scrub = database.stats().scrub;
         assert!(scrub.damaged_blocks >= 1, "{scrub:?}");
-        let offset = place / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
-        assert!(scrub.findings.iter().all(|error| error.offset() == Some(offset)), "{scrub:?}");
+        assert!(scrub.findings.iter().all(|error| error.offset() == Some(place - 77)), "{scrub:?}");
         assert_eq!(scrub.findings.len(), 1, "{scrub:?}");
     }
 
@@ -404,5 +403,26 @@ mod tests {
         let told: Vec<_> = scrub.findings.iter().filter_map(Error::offset).collect();
         assert_eq!(BTreeSet::from_iter(told.iter().copied()), damaged, "{scrub:?}");
         assert_eq!((told.len(), scrub.damaged_blocks), (damaged.len(), damaged.len() as u64));
+    }
+
+    #[test]
+    fn rot_at_the_end_of_a_long_extent_is_found() {
+        let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
+        let database = open(&directory, &clock);
+        let keyspace = database.keyspace("default", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("large", vec![1; 3_000_000]).unwrap();
+        database.checkpoint().unwrap();
+        let mut extents = Vec::new();
+        database.handle.core().walk_newest(&mut |owned| extents.push(owned.extent));
+        let longest = extents.iter().max_by_key(|extent| extent.blocks).unwrap();
+        assert!(longest.blocks > 10 * PIECE_BLOCKS_MAX, "{longest:?}");
+        // What lies beyond one piece, and the last block.
+        let places = [PIECE_BLOCKS_MAX, longest.blocks - 1];
+        let places = places.map(|at| (longest.start.0 + u64::from(at)) * BLOCK_BYTES_U64);
+        places.iter().for_each(|place| flip(&directory, place + 77));
+        wait(&database, &clock, 2 * INTERVAL);
+        let scrub = database.stats().scrub;
+        let found: Vec<_> = scrub.findings.iter().map(|error| error.offset().unwrap()).collect();
+        assert_eq!(found, places, "{scrub:?}");
     }
 }

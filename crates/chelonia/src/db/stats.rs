@@ -108,6 +108,9 @@ pub struct DiskStats {
     pub data_allocated_bytes: u64,
     /// No longer in the newest state, kept for snapshots and the durable root.
     pub held_for_older_bytes: u64,
+    /// In use for keyspaces that were dropped since the open, where damage hides what it is: comes
+    /// free with the next open.
+    pub hidden_bytes: u64,
     /// All log segment files.
     pub log_file_bytes: u64,
 }
@@ -252,6 +255,7 @@ impl Core {
             data_used_bytes: data.space.used_blocks * BLOCK_BYTES_U64,
             data_allocated_bytes: data.allocated_bytes,
             held_for_older_bytes: keyspaces.iter().map(|one| one.lifetimes.lost_bytes()).sum(),
+            hidden_bytes: self.counters.hidden_bytes.load(Ordering::Relaxed),
             log_file_bytes,
         }
     }

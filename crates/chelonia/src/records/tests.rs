@@ -40,6 +40,15 @@ fn settle() {
     crate::base::epoch::collect();
 }
 
+/// Waits until that is so.
+fn eventually(done: impl Fn() -> bool) {
+    assert!((0..1_000_000).any(|_| {
+        settle();
+        std::thread::yield_now();
+        done()
+    }));
+}
+
 /// Updates in key order.
 struct Batch(Vec<(Vec<u8>, Option<Vec<u8>>)>);
 
@@ -178,9 +187,8 @@ fn memory_goes_back_to_whoever_asks() {
             budget.take_slab_forced(Use::Memtable)
         })
         .collect();
-    settle();
-    assert!(budget.used() <= budget.limit() + SLAB, "{} of {}", budget.used(), budget.limit());
-    assert_eq!(cache.stats().records, 0);
+    // A thread of another test may be on its way through what it saw, without a processor.
+    eventually(|| budget.used() <= budget.limit() + SLAB && cache.stats().records == 0);
     fill(&cache, &of, 1, b"again", b"no room");
     assert_eq!(get(&cache, &of, b"again"), None);
     drop(taken);

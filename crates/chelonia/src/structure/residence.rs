@@ -234,3 +234,82 @@ impl<N: Structure> Drop for Slot<N> {
         self.clock.forget(*self.bytes.get_mut());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAP_BYTES: u64 = 3_000;
+    const FOOTPRINT_BYTES: u64 = 10_000;
+
+    /// A node that is nowhere on disk.
+    struct Leaf {
+        charge: Option<Charge>,
+    }
+
+    impl Structure for Leaf {
+        type About = ();
+        type Context = ();
+
+        fn decode(_bytes: &[u8], (): (), _residence: &Residence<Self>) -> Result<Self> {
+            Err(Error::internal("there are no bytes of it"))
+        }
+
+        fn empty((): ()) -> Self {
+            Self { charge: None }
+        }
+
+        fn heap_bytes(&self) -> u64 {
+            HEAP_BYTES
+        }
+
+        fn footprint_bytes(&self) -> u64 {
+            FOOTPRINT_BYTES
+        }
+
+        fn keep(&mut self, charge: Charge) {
+            self.charge = Some(charge);
+        }
+    }
+
+    /// Waits until the budget counts so many bytes of nodes: threads of other tests may be on their
+    /// way.
+    fn expect_charge(storage: &Storage, bytes: u64) {
+        let used = || storage.budget().used_by(Use::Metadata);
+        let is_so = (0..1_000_000).any(|_| {
+            epoch::collect();
+            std::thread::yield_now();
+            used() == bytes
+        });
+        assert!(is_so, "{} bytes, not {bytes}", used());
+    }
+
+    #[test]
+    fn an_evicted_node_is_gone_and_so_is_what_it_took() {
+        let (storage, _directory) = Storage::testing(16 << 20);
+        let residents = Arc::clone(storage.residents());
+        let before = storage.budget().used_by(Use::Metadata);
+        let residence = Residence::<Leaf>::new(Arc::clone(&storage), ());
+        let slot = residence.admit(None, (), Leaf::empty(()));
+        for round in 0..3 {
+            assert!(slot.peek(&epoch::pin()).is_some());
+            assert_eq!(residents.bytes(), FOOTPRINT_BYTES);
+            expect_charge(&storage, before + HEAP_BYTES);
+            let kept = (round == 1).then(|| residence.load_owned(&slot).unwrap());
+            let evicted = slot.evict(&epoch::pin());
+            assert_eq!(evicted, FOOTPRINT_BYTES);
+            residents.forget(evicted);
+            assert!(slot.peek(&epoch::pin()).is_none());
+            // Whoever holds it keeps its memory, and nobody else.
+            expect_charge(&storage, before + if kept.is_some() { HEAP_BYTES } else { 0 });
+            drop(kept);
+            expect_charge(&storage, before);
+            assert_eq!(slot.evict(&epoch::pin()), 0);
+            assert_eq!(residence.moves(), (round, round + 1));
+            residence.load_owned(&slot).unwrap();
+        }
+        drop(slot);
+        assert_eq!(residents.bytes(), 0);
+        expect_charge(&storage, before);
+    }
+}

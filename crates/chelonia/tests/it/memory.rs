@@ -217,6 +217,39 @@ fn many_full_batches_at_once_stay_within_the_write_share() {
     assert!(most <= budget / 16 * 9 + (2 << 20), "memtables took {most} bytes");
 }
 
+/// The same where each batch goes to many keyspaces, and nothing else is written.
+#[test]
+fn many_full_batches_over_many_keyspaces_stay_within_the_budget() {
+    const KEYSPACES: usize = 40;
+    let directory = tempfile::tempdir().unwrap();
+    let budget = 32 << 20;
+    let database = Database::builder(directory.path().join("d")).memory(budget).open().unwrap();
+    let open = |number| database.keyspace(&format!("{number}"), KeyspaceOptions::new()).unwrap();
+    let keyspaces: Vec<_> = (0..KEYSPACES).map(open).collect();
+    let most = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let (database, keyspaces, most) = (&database, &keyspaces, &most);
+            scope.spawn(move || {
+                let mut rng = Rng::new(thread);
+                for _ in 0..3 {
+                    let mut batch = database.batch();
+                    for number in 0..chelonia::limits::BATCH_BYTES_MAX / 1_200 {
+                        let key = rng.next_u64().to_le_bytes();
+                        batch.insert(&keyspaces[number % KEYSPACES], key, [1; 1_000]);
+                    }
+                    batch.commit().unwrap();
+                    let used = database.stats().memory.memtable_bytes;
+                    most.fetch_max(used, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let most = most.into_inner();
+    // What each keyspace takes is guessed when a batch is admitted.
+    assert!(most <= budget, "memtables took {most} bytes");
+}
+
 #[test]
 fn a_batch_over_a_thousand_keyspaces_takes_a_block_each() {
     let directory = tempfile::tempdir().unwrap();

@@ -238,3 +238,38 @@ fn a_gap_that_is_learned_while_a_write_lands_in_it_hides_nothing() {
     });
     assert_eq!(keyspace.iter().count(), 0);
 }
+
+#[test]
+fn a_batch_over_several_keyspaces_cuts_the_gaps_of_each() {
+    const TOMBSTONES: u64 = 1_000;
+    let database = open(true);
+    let names = ["a", "b", "c"];
+    let keyspaces = names.map(|name| database.keyspace(name, KeyspaceOptions::new()).unwrap());
+    for keyspace in &keyspaces {
+        for number in 0..TOMBSTONES {
+            keyspace.insert(number.to_be_bytes(), [1]).unwrap();
+            keyspace.remove(number.to_be_bytes()).unwrap();
+        }
+        assert_eq!(keyspace.iter().count(), 0);
+        let passed = || database.stats().scans.tombstones_passed;
+        let before = passed();
+        assert_eq!(keyspace.iter().count() + keyspace.iter().rev().count(), 0);
+        assert_eq!(passed(), before, "the gap was not learned");
+    }
+    for count in [2, 3, 1] {
+        for number in [1, TOMBSTONES / 2, TOMBSTONES - 2] {
+            let mut batch = database.batch();
+            for keyspace in &keyspaces[..count] {
+                batch.insert(keyspace, number.to_be_bytes(), [2]);
+            }
+            batch.commit().unwrap();
+            for keyspace in &keyspaces[..count] {
+                let found: Vec<_> = keyspace.iter().map(|entry| entry.unwrap().0).collect();
+                assert_eq!(found, [number.to_be_bytes()], "over {count} keyspaces");
+                assert_eq!(keyspace.iter().rev().count(), 1);
+                keyspace.remove(number.to_be_bytes()).unwrap();
+                assert_eq!(keyspace.iter().count(), 0);
+            }
+        }
+    }
+}

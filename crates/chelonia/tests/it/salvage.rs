@@ -4,13 +4,21 @@
 use chelonia::internals::{
     Call, Directory, Fault, FaultDirectory, FaultPlan, MemoryDirectory, tick,
 };
-use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions, Result, Salvage, SalvageReport};
+use chelonia::limits::KEYSPACES_MAX;
+use chelonia::{
+    Database, Durability, EngineKind, ErrorKind, KeyspaceOptions, LevelOptions, Result, Salvage,
+    SalvageReport,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 const KEYSPACES: [&str; 2] = ["left", "right"];
+const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+
+/// The number of a block's kind, which stands in its header, of nodes.
+const NODE: u8 = 7;
 
 /// Commits that only the log has.
 const LOGGED: u64 = 400;
@@ -37,13 +45,34 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
     builder.open()
 }
 
-fn options() -> KeyspaceOptions {
-    KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4)
+fn options(engine: EngineKind) -> KeyspaceOptions {
+    let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10).pivots_max(4);
+    match engine {
+        EngineKind::Autumn => options.levels(LevelOptions { size_ratio: 2, ..Default::default() }),
+        _ => options,
+    }
+}
+
+/// What can be read of `files` is in a new database then, which is given with the report.
+fn save(files: BTreeMap<String, Vec<u8>>) -> Result<(SalvageReport, BTreeMap<String, Space>)> {
+    let source = Arc::new(MemoryDirectory::from_files(files));
+    let destination = MemoryDirectory::new();
+    let salvage = Salvage::new("source", "destination").memory(32 << 20);
+    let report = salvage.directories(source, Arc::new(destination.clone())).run()?;
+    let database = open(&destination)?;
+    assert!(database.verify()?.is_clean());
+    let mut saved = BTreeMap::new();
+    for name in database.keyspaces() {
+        let entries = database.keyspace(&name, KeyspaceOptions::new())?.iter();
+        let owned = entries.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())));
+        saved.insert(name, owned.collect::<Result<Space>>()?);
+    }
+    Ok((report, saved))
 }
 
 impl Store {
     /// Trees of two levels and more with buffers, tombstones, large values, and a synced log.
-    fn new() -> Self {
+    fn new(engine: EngineKind) -> Self {
         let directory = MemoryDirectory::new();
         let database = open(&directory).unwrap();
         let mut store = Self {
@@ -52,15 +81,20 @@ impl Store {
             ever: BTreeMap::new(),
         };
         for name in KEYSPACES {
-            let keyspace = database.keyspace(name, options()).unwrap();
+            let keyspace = database.keyspace(name, options(engine)).unwrap();
             keyspace.set_checkpoint_distance(3_000).unwrap();
         }
         for number in 0..1_200 {
             store.change(&database, number).unwrap();
         }
         database.checkpoint().unwrap();
+        for keyspace in database.stats().keyspaces {
+            let (stats, least) =
+                (keyspace.engine_stats, if keyspace.name == "left" { 2 } else { 1 });
+            assert!(stats.height >= least && stats.buffered_runs > 0, "{stats:?}");
+        }
         for name in KEYSPACES {
-            let keyspace = database.keyspace(name, options()).unwrap();
+            let keyspace = database.keyspace(name, options(engine)).unwrap();
             keyspace.set_checkpoint_distance(1 << 20).unwrap();
         }
         for number in 1_200..1_200 + LOGGED {
@@ -74,7 +108,7 @@ impl Store {
 
     fn change(&mut self, database: &Database, number: u64) -> Result<()> {
         let name = KEYSPACES[usize::from(number % 7 > 4)];
-        let keyspace = database.keyspace(name, options())?;
+        let keyspace = database.keyspace(name, KeyspaceOptions::new())?;
         let key = (number.wrapping_mul(0x9e37_79b9) % 500).to_be_bytes()[6..].to_vec();
         if number % 6 == 5 {
             self.newest.get_mut(name).unwrap().remove(&key);
@@ -87,27 +121,6 @@ impl Store {
         self.ever.entry((name, key.clone())).or_default().insert(value.clone());
         self.newest.get_mut(name).unwrap().insert(key, value);
         Ok(())
-    }
-
-    /// Saves what can be read of `files`: the report, and what is there then, by keyspace.
-    fn save(
-        &self,
-        files: BTreeMap<String, Vec<u8>>,
-    ) -> Result<(SalvageReport, BTreeMap<String, Space>)> {
-        let source = Arc::new(MemoryDirectory::from_files(files));
-        let destination = MemoryDirectory::new();
-        let salvage = Salvage::new("source", "destination").memory(32 << 20);
-        let report = salvage.directories(source, Arc::new(destination.clone())).run()?;
-        let database = open(&destination)?;
-        assert!(database.verify()?.is_clean());
-        let mut saved = BTreeMap::new();
-        for name in database.keyspaces() {
-            let entries = database.keyspace(&name, KeyspaceOptions::new())?.iter();
-            let owned =
-                entries.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())));
-            saved.insert(name, owned.collect::<Result<Space>>()?);
-        }
-        Ok((report, saved))
     }
 
     /// Holds what was saved to what there was, where only the data file was damaged.
@@ -145,44 +158,57 @@ fn contains(range: (&Bound<Vec<u8>>, &Bound<Vec<u8>>), key: &[u8]) -> bool {
 
 #[test]
 fn all_of_a_healthy_database_comes_over() {
-    let store = Store::new();
-    let (report, saved) = store.save(store.files.clone()).unwrap();
-    assert!(report.is_whole() && report.log_records == LOGGED, "{report:?}");
-    assert!(store.is_all_of(&saved));
+    for engine in ENGINES {
+        let store = Store::new(engine);
+        let (report, saved) = save(store.files.clone()).unwrap();
+        assert!(report.is_whole() && report.log_records == LOGGED, "{report:?}");
+        assert!(store.is_all_of(&saved), "{engine:?}");
+    }
 }
 
 #[test]
 fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date() {
-    let store = Store::new();
-    let blocks = store.files["data"].len() / BLOCK;
-    let (mut lost, mut doubted, mut refused) = (0, 0, 0);
-    for block in 0..blocks {
-        let what = format!("block {block}");
-        let mut files = store.files.clone();
-        files.get_mut("data").unwrap()[block * BLOCK + 100..][..64].fill(0x5a);
-        let Ok((report, saved)) = store.save(files) else {
-            refused += 1;
-            continue;
-        };
-        store.check(&report, &saved, &what);
-        assert_eq!(report.is_whole(), store.is_all_of(&saved), "{what}: {report:?}");
-        lost += usize::from(!report.is_whole());
-        doubted += usize::from(report.keyspaces.iter().any(|one| one.doubtful.is_some()));
+    for engine in ENGINES {
+        let store = Store::new(engine);
+        let blocks = store.files["data"].len() / BLOCK;
+        let (mut lost, mut doubted, mut refused, mut nodes) = (0, 0, 0, [0; 2]);
+        for block in 0..blocks {
+            let what = format!("{engine:?}, block {block}");
+            let mut files = store.files.clone();
+            let bytes = &mut files.get_mut("data").unwrap()[block * BLOCK..][..BLOCK];
+            let is_node = bytes[8] == NODE;
+            bytes[100..164].fill(0x5a);
+            let Ok((report, saved)) = save(files) else {
+                refused += 1;
+                continue;
+            };
+            store.check(&report, &saved, &what);
+            // What is lost may be older than what is there.
+            assert!(store.is_all_of(&saved) || !report.is_whole(), "{what}: {report:?}");
+            let is_doubted = report.keyspaces.iter().any(|one| one.doubtful.is_some());
+            lost += usize::from(!report.is_whole());
+            doubted += usize::from(is_doubted);
+            nodes[0] += usize::from(is_node && !report.is_whole());
+            nodes[1] += usize::from(is_node && is_doubted);
+        }
+        assert!(refused <= 1, "only the catalog is needed for all: {refused} of {blocks} blocks");
+        assert!(lost > blocks / 4 && doubted > 0, "{engine:?}, {blocks}: {lost} {doubted}");
+        // Of a turtle tree nothing was said of a node's keys before the node.
+        let least = if engine == EngineKind::Autumn { [1, 1] } else { [1, 0] };
+        assert!(nodes[0] >= least[0] && nodes[1] >= least[1], "{engine:?}: {nodes:?}");
     }
-    assert!(refused <= 1, "only the catalog is needed for all: {refused} of {blocks} blocks");
-    assert!(lost > blocks / 4 && doubted > 0, "{blocks}: {lost} {doubted}");
 }
 
 #[test]
 fn a_data_file_that_was_cut_short_gives_what_is_left() {
-    let store = Store::new();
+    let store = Store::new(EngineKind::Turtle);
     let mut losses = 0;
     for part in 4..8 {
         let mut files = store.files.clone();
         let data = files.get_mut("data").unwrap();
         data.truncate(data.len() * part / 8 / BLOCK * BLOCK);
         assert!(open(&MemoryDirectory::from_files(files.clone())).is_err());
-        if let Ok((report, saved)) = store.save(files) {
+        if let Ok((report, saved)) = save(files) {
             store.check(&report, &saved, &format!("{part} of eight parts"));
             losses += usize::from(!report.is_whole());
         }
@@ -192,7 +218,7 @@ fn a_data_file_that_was_cut_short_gives_what_is_left() {
 
 #[test]
 fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
-    let store = Store::new();
+    let store = Store::new(EngineKind::Turtle);
     let log: Vec<&String> = store.files.keys().filter(|name| name.starts_with("log-")).collect();
     let mut saved_behind = 0;
     for name in log {
@@ -200,7 +226,7 @@ fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
             let mut files = store.files.clone();
             files.get_mut(name).unwrap()[block * BLOCK + 500..][..64].fill(0x5a);
             let refused = open(&MemoryDirectory::from_files(files.clone())).is_err();
-            let (report, saved) = store.save(files).unwrap();
+            let (report, saved) = save(files).unwrap();
             assert_eq!(refused, !report.log_damage.is_empty(), "{name}, {block}: {report:?}");
             for (keyspace, entries) in &saved {
                 let of = KEYSPACES.into_iter().find(|of| *of == keyspace).unwrap();
@@ -217,7 +243,7 @@ fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
 
 #[test]
 fn what_a_device_cannot_read_is_lost_for_that_reason() {
-    let store = Store::new();
+    let store = Store::new(EngineKind::Turtle);
     let mut losses = 0;
     for after in 0..60 {
         let plan = FaultPlan::new();
@@ -264,4 +290,56 @@ fn a_destination_that_cannot_be_looked_at_is_told_as_what_it_is() {
     // Something is there.
     assert_eq!(salvage("source").unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(salvage("free").unwrap().is_whole());
+}
+
+/// A store of so many keyspaces: the files, with damage to newer values of the first and the last.
+fn full_of_keyspaces(count: usize) -> BTreeMap<String, Vec<u8>> {
+    let directory = MemoryDirectory::new();
+    let database = open(&directory).unwrap();
+    let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
+    let keyspaces: Vec<_> = (0..count)
+        .map(|number| database.keyspace(&format!("{number:04}"), options.clone()).unwrap())
+        .collect();
+    for (value, keys) in [(b'o', 0..1_000_u32), (b'n', 300..500)] {
+        for keyspace in [&keyspaces[0], &keyspaces[count - 1]] {
+            keys.clone().for_each(|key| keyspace.insert(key.to_be_bytes(), [value; 100]).unwrap());
+        }
+        database.checkpoint().unwrap();
+    }
+    drop(keyspaces);
+    database.close().unwrap();
+    let mut files = directory.to_files();
+    for block in files.get_mut("data").unwrap().chunks_mut(BLOCK) {
+        if block.windows(60).any(|bytes| bytes == [b'n'; 60]) {
+            block[2_000] ^= 1;
+        }
+    }
+    files
+}
+
+#[test]
+fn what_is_doubtful_is_told_as_lost_where_there_is_no_place_for_it() {
+    for free in [0, 1] {
+        let (report, saved) = save(full_of_keyspaces(KEYSPACES_MAX - free)).unwrap();
+        assert_eq!(report.keyspaces.len(), KEYSPACES_MAX - free);
+        assert_eq!(saved.len(), KEYSPACES_MAX);
+        let damaged = [&report.keyspaces[0], &report.keyspaces[KEYSPACES_MAX - free - 1]];
+        for (place, keyspace) in damaged.into_iter().enumerate() {
+            let certain = &saved[&keyspace.name];
+            assert!(certain.values().all(|value| *value == [b'o'; 100]));
+            assert_eq!(certain.len() as u64, keyspace.entries);
+            let is_lost = |key: &u32| {
+                let mut losses = keyspace.losses.iter();
+                losses.any(|loss| contains((&loss.lower, &loss.upper), &key.to_be_bytes()))
+            };
+            let kept = (0..1_000).filter(|key| !is_lost(key)).count();
+            assert!(certain.len() == kept && (700..=800).contains(&kept), "{kept}");
+            let has_place = free == 1 && place == 0;
+            assert_eq!(keyspace.doubtful.is_some(), has_place, "{free} free");
+            let reasons = keyspace.losses.iter().map(|loss| loss.why.kind());
+            let is_told = reasons.clone().any(|kind| kind == ErrorKind::InvalidArgument);
+            assert_eq!(is_told, !has_place, "{:?}", keyspace.losses);
+            assert!(reasons.clone().any(|kind| kind == ErrorKind::Corrupt));
+        }
+    }
 }

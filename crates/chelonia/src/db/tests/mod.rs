@@ -1,7 +1,8 @@
-//! What users meet by chance only, made on purpose: orders of events between threads, and devices
-//! that have room for this but not for that.
+//! What users meet by chance only, made on purpose: orders of events between threads, devices that
+//! have room for this but not for that, and keyspaces that are dropped when they cannot be read.
 
 mod full;
+mod keyspaces;
 mod lull;
 mod order;
 mod watched;

@@ -8,7 +8,7 @@ use crate::base::epoch;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::rng::Rng;
-use crate::base::stream::SortedStream;
+use crate::base::stream::{LargeRef, SortedStream};
 use crate::base::sync::Arc;
 use crate::filters::FilterKind;
 use crate::run::read::lookup::Located;
@@ -277,34 +277,44 @@ fn references_count_what_the_run_holds() {
     let deletes = model.values().filter(|update| **update == Owned::Delete).count();
     assert_eq!(reference.tombstones, deletes as u64);
     assert_eq!(reference.user_bytes, user_bytes);
-    let mut listed = Vec::new();
-    let run = Run::open(&storage, reference);
-    run.large_refs(&mut |large| {
-        listed.push(large);
-        Ok(())
-    })
-    .unwrap();
     let large = model.values().filter_map(|update| match update {
         Owned::Large(large) => Some(*large),
         _ => None,
     });
-    assert_eq!(listed, large.collect::<Vec<_>>());
+    assert_eq!(listed(&Run::open(&storage, reference), 0), large.collect::<Vec<_>>());
     let mut encoded = Vec::new();
     reference.encode(&mut encoded);
     let mut decoder = crate::base::codec::Decoder::new(&encoded, "run");
     assert_eq!(RunRef::decode(&mut decoder).unwrap(), reference);
 }
 
+/// The large values of a run, but for the first `skipped`.
+fn listed(run: &Run, skipped: u64) -> Vec<LargeRef> {
+    let mut listed = Vec::new();
+    let list = &mut |large| {
+        listed.push(large);
+        Ok(())
+    };
+    run.large_refs_from(skipped, &KeyRange::all(), list).unwrap();
+    listed
+}
+
 #[test]
 fn many_large_values_take_many_blocks_of_the_list() {
     let storage = storage();
     let mut rng = Rng::new(8);
+    let values: Vec<_> = (0..3000).map(|_| large(&mut rng)).collect();
     let model: Model = (0..3000_u32)
-        .map(|key| (key.to_be_bytes().to_vec(), Owned::Large(large(&mut rng))))
+        .zip(&values)
+        .map(|(key, large)| (key.to_be_bytes().to_vec(), Owned::Large(*large)))
         .collect();
     let reference = build(&storage, &model, RunOptions::default());
     assert!(reference.large_blocks > 10);
-    let report = verify(&Run::open(&storage, reference));
+    let run = Run::open(&storage, reference);
+    for skipped in [0, 1, 1000, 2999, 3000] {
+        assert!(listed(&run, skipped as u64) == values[skipped..], "{skipped} skipped");
+    }
+    let report = verify(&run);
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
 

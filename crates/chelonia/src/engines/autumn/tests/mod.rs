@@ -2,6 +2,7 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+use super::garnering::Garnering;
 use super::plan::YOUNG_TRIGGER;
 use super::{Autumn, AutumnOptions};
 use crate::base::error::{ErrorKind, Result};
@@ -366,4 +367,82 @@ fn a_failed_absorb_or_unit_changes_nothing() {
 #[test]
 fn hostile_bytes_and_devices_are_survived() {
     hostile::battery::<Autumn>(tiny());
+}
+
+/// Tables of level 0 that are live in part only.
+fn clipped(world: &World) -> usize {
+    let version = world.tree.newest();
+    let residence = &world.tree.shared.residence;
+    let tables = version
+        .young
+        .iter()
+        .flat_map(|sequence| sequence.tables_in(residence, &KeyRange::all()).unwrap().tables);
+    tables.filter(|table| !table.is_whole()).count()
+}
+
+#[test]
+fn what_sank_out_of_level_0_stays_hidden() {
+    let mut rng = Rng::new(9);
+    let mut world = World::new(tiny(), 1);
+    let mut seen = 0;
+    for round in 0..4 {
+        // Sparse and dense in turn, so that tables of the one end within those of the other.
+        for sequence in 0..YOUNG_TRIGGER {
+            let step = if sequence % 2 == 0 { 3 } else { 1 };
+            let keys = (0..1500_u64).step_by(step).filter(|_| !rng.one_in(8)).collect::<Vec<_>>();
+            let batch = keys.into_iter().map(|key| match rng.one_in(4) {
+                true => (key_of(key), Item::Deleted),
+                false => (key_of(key), value(&mut rng, 92)),
+            });
+            let batch: Model = batch.collect();
+            world.absorb(batch);
+        }
+        loop {
+            let work = crate::engine::Work { workers: &world.workers, progress: &|_| {} };
+            let Some(absorbed) = world.tree.maintain(&work).unwrap() else { break };
+            world.note(&Model::new(), absorbed);
+            let clipped = clipped(&world);
+            if clipped > 0 {
+                world.check(&mut rng);
+                seen += 1;
+            }
+            if clipped > 0 && seen % 8 == round {
+                world.reopen();
+            }
+        }
+    }
+    assert!(seen > 20, "{seen} times was a table live in part only");
+}
+
+#[test]
+fn filters_of_levels_are_as_large_as_the_policy_says() {
+    let mut rng = Rng::new(10);
+    let mut world = World::new(tiny(), 1);
+    for _ in 0..100 {
+        world.absorb(uniform(&mut rng, 80));
+        world.maintain();
+    }
+    world.absorb(uniform(&mut rng, 80));
+    let version = world.tree.newest();
+    assert!(version.young.len() == 1 && levels(&world) >= 3);
+    let sequences = version.young.iter().chain(&version.levels);
+    let entries: Vec<u64> = sequences.map(|sequence| sequence.totals().entries).collect();
+    let bits = Garnering::filter_bits(tiny().run.bits_per_key, &entries);
+    assert!(bits.first() > bits.last(), "{entries:?}: {bits:?}");
+    for (place, bits) in bits.iter().enumerate() {
+        let asked = world.tree.filter_bits(&version, Some(place), 0);
+        assert_eq!(asked, *bits, "sequence {place} of {entries:?}");
+    }
+    // A sequence that is to come counts in its own place.
+    for coming in [1, 80, 100_000] {
+        let all: Vec<u64> = [coming].into_iter().chain(entries.iter().copied()).collect();
+        let bits = Garnering::filter_bits(tiny().run.bits_per_key, &all);
+        assert_eq!(world.tree.filter_bits(&version, None, coming), bits[0], "{coming}");
+    }
+    for place in 0..entries.len() {
+        let mut all = entries.clone();
+        all[place] += 1_000;
+        let bits = Garnering::filter_bits(tiny().run.bits_per_key, &all);
+        assert_eq!(world.tree.filter_bits(&version, Some(place), all[place]), bits[place]);
+    }
 }

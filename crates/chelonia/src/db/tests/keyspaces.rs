@@ -1,0 +1,160 @@
+//! Keyspaces that go while they are damaged or seen, and what of them comes back with a reopen.
+
+use super::{open, rotate};
+use crate::base::epoch;
+use crate::base::error::ErrorKind;
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::residents::Resident;
+use crate::base::sync::Arc;
+use crate::db::{Database, KeyspaceOptions};
+use crate::engine::LevelOptions;
+use crate::engines::EngineKind;
+use crate::storage::block::{BlockKind, DATA_FILE};
+use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::io::{Access, Directory, OpenMode};
+
+const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+
+/// Takes all the room that nodes have in memory.
+struct Greedy;
+
+impl Resident for Greedy {
+    fn take_used(&self) -> bool {
+        true
+    }
+
+    fn evict(&self, _guard: &epoch::Guard) -> u64 {
+        0
+    }
+}
+
+/// Every node of `database` has to be read again.
+fn forget_nodes(database: &Database) {
+    const ALL: u64 = 1 << 40;
+    let residents = database.handle.storage.residents();
+    let greedy: Arc<dyn Resident> = Arc::new(Greedy);
+    residents.admit(&Arc::downgrade(&greedy), ALL, &epoch::pin());
+    residents.forget(ALL);
+}
+
+/// Flips a bit in every node that ever was.
+fn damage_nodes(memory: &MemoryDirectory) {
+    let file = memory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
+    let mut bytes = memory.to_files().remove(DATA_FILE).unwrap();
+    let mut damaged = 0;
+    for (number, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate().skip(2) {
+        if block[8] == BlockKind::Engine as u8 {
+            file.write_at(&[block[100] ^ 1], (number * BLOCK_BYTES + 100) as u64).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 2, "{damaged}");
+}
+
+/// Waits until that is so: readers of other tests keep what they see.
+fn eventually(done: impl Fn() -> bool) -> bool {
+    (0..100_000).any(|_| {
+        epoch::collect();
+        std::thread::yield_now();
+        done()
+    })
+}
+
+#[test]
+fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
+    for (engine, is_seen) in ENGINES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let memory = MemoryDirectory::new();
+        let database = open(Arc::new(memory.clone()));
+        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10);
+        let keyspace = database.keyspace("damaged", options.clone()).unwrap();
+        keyspace.set_checkpoint_distance(50_000).unwrap();
+        for number in 0..10_000_u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            keyspace.insert(key, [7; 50]).unwrap();
+        }
+        keyspace.insert("large", [8; 50_000]).unwrap();
+        database.checkpoint().unwrap();
+        keyspace.set_checkpoint_distance(1 << 40).unwrap();
+        for number in 0..500_u32 {
+            keyspace.insert(number.to_be_bytes(), [9; 10_000]).unwrap();
+        }
+        keyspace.insert("in memory", [9; 50_000]).unwrap();
+        forget_nodes(&database);
+        damage_nodes(&memory);
+        let snapshot = is_seen.then(|| database.snapshot());
+        database.drop_keyspace("damaged").unwrap();
+        let again = database.drop_keyspace("damaged").unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::NotFound);
+        if let Some(snapshot) = &snapshot {
+            assert_eq!(snapshot.get(&keyspace, 7_u32.to_be_bytes()).unwrap().unwrap(), [9; 10_000]);
+        }
+        drop((snapshot, keyspace));
+        let memtables = || database.stats().memory.memtable_bytes;
+        assert!(eventually(|| memtables() < 1 << 20), "{engine:?}, {is_seen}: {}", memtables());
+        // Others go on, and nobody knows where what is hidden is.
+        let other = database.keyspace("damaged", options).unwrap();
+        other.insert("key", "value").unwrap();
+        database.checkpoint().unwrap();
+        let hidden = database.stats().disk.hidden_bytes;
+        assert!(hidden > 100 << 10, "{hidden}");
+        let lost = || database.handle.unreachable_blocks_now().unwrap() * BLOCK_BYTES as u64;
+        assert!(eventually(|| lost() == hidden), "{engine:?}, {is_seen}: {} {hidden}", lost());
+        drop(other);
+        database.close().unwrap();
+        let database = open(Arc::new(memory));
+        assert_eq!(database.keyspaces(), ["damaged"]);
+        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+        assert_eq!(database.stats().disk.hidden_bytes, 0);
+        assert!(database.verify().unwrap().is_clean());
+    }
+}
+
+#[test]
+fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
+    for engine in ENGINES {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace("dropped", options).unwrap();
+        keyspace.insert("finalized", "1").unwrap();
+        rotate(&database, &keyspace);
+        keyspace.insert("changed", "old").unwrap();
+        let pins = [database.handle.pin_one(&keyspace.core), database.handle.pin_all()];
+        let snapshot = database.snapshot();
+        keyspace.insert("changed", "new").unwrap();
+        database.drop_keyspace("dropped").unwrap();
+        for pin in &pins {
+            let view = pin.view(keyspace.core.id).unwrap();
+            assert!(view.buffers.is_empty(), "{engine:?}: {} memtables", view.buffers.len());
+        }
+        assert_eq!(snapshot.get(&keyspace, "changed").unwrap().unwrap(), *b"old");
+        assert_eq!(snapshot.get(&keyspace, "finalized").unwrap().unwrap(), *b"1");
+        drop((pins, snapshot, keyspace));
+        database.checkpoint().unwrap();
+        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+    }
+}
+
+#[test]
+fn the_shape_of_levels_is_as_it_was_set_last() {
+    let memory = MemoryDirectory::new();
+    let first = LevelOptions { size_ratio: 3, ..LevelOptions::default() };
+    let set = LevelOptions {
+        size_ratio: 7,
+        scaling_percent: 60,
+        relative: true,
+        filters_by_level: false,
+    };
+    let options = KeyspaceOptions::new().engine(EngineKind::Autumn).levels(first);
+    let database = open(Arc::new(memory.clone()));
+    drop(database.keyspace("k", options).unwrap());
+    database.close().unwrap();
+    for (stored, next) in [(first, set), (set, first), (first, first)] {
+        let database = open(Arc::new(memory.clone()));
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.core.stored.levels, Some(stored));
+        keyspace.set_levels(next).unwrap();
+        database.checkpoint().unwrap();
+        drop(keyspace);
+        database.close().unwrap();
+    }
+}
