@@ -52,6 +52,9 @@ pub trait Engine: Send + Sync {
     /// there is nothing to gain.
     fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
 
+    /// The bytes that [`Engine::make_room`] takes before it frees some, about.
+    fn room_needed_bytes(&self) -> u64;
+
     /// Describes the newest version so that `crate::engines::open` finds it again. What the blob
     /// refers to has been written when this returns.
     fn root(&self) -> Result<Vec<u8>>;

@@ -150,9 +150,11 @@ impl Core {
         Some(self.directory.free_bytes()?.saturating_add(free))
     }
 
-    /// What puts leave free, in bytes.
+    /// What puts leave free, in bytes: for deletes, and for the work that makes room of them.
     fn kept_bytes(&self) -> u64 {
         let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
-        (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX)
+        let part = (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
+        let needed = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.room_needed_bytes();
+        part + self.all_keyspaces().iter().map(needed).max().unwrap_or(0)
     }
 }

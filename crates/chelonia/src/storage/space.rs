@@ -282,19 +282,17 @@ impl Space {
         Ok(())
     }
 
-    /// Gives all free space back: the end of the file, and every free extent that is worth a hole,
-    /// also those that may be holes. What was free at open may be none.
+    /// Gives all free space back: the end of the file, and every free extent, however small, also
+    /// those that may be holes. What was free at open may be none.
     pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
         mark(Mark::SpaceAllGivenBack);
         self.give_back(file, 0)?;
         for free in self.free.all() {
-            if free.end - free.start >= HOLE_BLOCKS_MIN {
-                self.fresh.remove(&free);
-                for gap in self.holes.gaps(&free) {
-                    let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
-                    file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
-                    self.holes.insert(gap);
-                }
+            self.fresh.remove(&free);
+            for gap in self.holes.gaps(&free) {
+                let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
+                file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
+                self.holes.insert(gap);
             }
         }
         Ok(())

@@ -269,7 +269,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
     while let Ok(allocation) = core.storage.allocate(1) {
         taken.push(allocation.extent);
     }
-    taken.drain(..256.min(taken.len())).for_each(|extent| core.storage.free(extent).unwrap());
+    taken.drain(..16.min(taken.len())).for_each(|extent| core.storage.free(extent).unwrap());
     let written = || core.storage.stats().file.blocks_written.iter().sum::<u64>();
     let (before, mut progress) = (written(), LogProgress::default());
     for _ in 0..100 {

@@ -350,6 +350,12 @@ impl Engine for Autumn {
         Ok(absorbed)
     }
 
+    fn room_needed_bytes(&self) -> u64 {
+        // What goes down, and what that meets.
+        let all: u64 = self.newest().sequences().map(|sequence| sequence.weight()).sum();
+        (4 * self.options().measure_least().unit_bytes).min(2 * all)
+    }
+
     fn wants_maintenance(&self) -> bool {
         self.wants.load(Ordering::Relaxed)
     }

@@ -401,6 +401,9 @@ impl SortedUpdates for Nothing {
     fn prefetch_rest(&self, _index: usize) {}
 }
 
+/// Leaves that have room are enough for a pass that makes room, and as many for what waits.
+const LEAVES_OF_ROOM: u64 = 3;
+
 impl Engine for Turtle {
     fn version(&self) -> Arc<dyn Version> {
         self.newest()
@@ -446,6 +449,16 @@ impl Engine for Turtle {
             return Ok(None);
         }
         self.pass(&Nothing, Pace::Usual, work).map(Some)
+    }
+
+    fn room_needed_bytes(&self) -> u64 {
+        let version = self.newest();
+        let Summary { leaf, buffered, .. } = version.summary;
+        let options = self.writer.lock().options;
+        let largest = options.geometry(self.room(Workers::inline()).1, Overlap::default()).leaf;
+        // A leaf, and what waits in runs that it shares with the next ones.
+        LEAVES_OF_ROOM * largest.min(leaf.weight())
+            + LEAVES_OF_ROOM * largest.min(buffered.weight())
     }
 
     fn wants_maintenance(&self) -> bool {

@@ -35,7 +35,7 @@ pub(super) enum Pace {
     Usual,
     /// Hardly more than what comes in, for the device is full: nothing is flushed.
     Incoming,
-    /// Hardly more than a leaf: that over which most waits, tombstones before all, is flushed.
+    /// Hardly more than a leaf: the first over which something waits is flushed.
     OneLeaf,
 }
 
@@ -210,19 +210,17 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
     groups
 }
 
-/// The same while there is hardly any room: at most one pivot is flushed.
+/// The same while there is hardly any room: at most one pivot is flushed, the first over which
+/// something waits. So one after the other is, and the runs that they share go.
 fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
-    let gain = |figure: &Figures| {
-        let below = figure.waiting_below;
-        (figure.tombstones + below.tombstones, figure.pending + figure.incoming + below.weight())
+    let waits = |figure: &Figures| {
+        let arrived = figure.pending + figure.incoming + figure.waiting_below.weight();
+        !figure.stuck && (arrived > 0 || figure.tombstones > 0)
     };
-    let flushable = figures.iter().enumerate().filter(|(_, figure)| !figure.stuck);
-    let most = flushable.max_by_key(|(_, figure)| gain(figure));
-    let most = most.filter(|(_, figure)| pace == Pace::OneLeaf && gain(figure) > (0, 0));
-    let most = most.map(|(pivot, _)| pivot);
+    let first = figures.iter().position(waits).filter(|_| pace == Pace::OneLeaf);
     // Only a root has a single child for long: see `reason`.
     let alone = (height > 1 && figures.len() == 1 && !figures[0].stuck).then_some(0);
-    let flushed = most.or(alone);
+    let flushed = first.or(alone);
     let group = |pivot: usize| Group {
         pivots: pivot..pivot + 1,
         flush: (flushed == Some(pivot)).then_some(Reason::Full),
