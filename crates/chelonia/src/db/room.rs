@@ -80,8 +80,8 @@ impl Core {
                 self.room.enough_for.store(u64::MAX, Ordering::Relaxed);
                 return Ok(());
             };
-            // Large values go to the data file at once, and once.
-            let updates = self.update_bytes() + bytes - large as u64;
+            // Large values go to the data file at once, and once: `bytes` is without them.
+            let updates = self.update_bytes() + bytes;
             let most = room.saturating_sub(self.kept_bytes() + large as u64) / DRAIN_TIMES;
             if updates <= most {
                 // The log grows as well, and others may want some: soon somebody looks again.

@@ -248,7 +248,7 @@ impl Trial for Readers {
     }
 
     fn targets(&self) -> &'static [Target] {
-        &[Target { what: "entries checked", count: 5_000_000 }]
+        &[Target { what: "entries checked", count: 50_000_000 }]
     }
 
     fn run(&self, unit: Unit) -> Tally {
