@@ -273,11 +273,17 @@ impl Space {
             if free.end - free.start < HOLE_BLOCKS_MIN {
                 continue;
             }
-            for gap in self.holes.gaps(&free) {
-                let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
-                file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
-                self.holes.insert(gap);
-            }
+            self.punch(file, &free)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the device blocks from all of a free extent that has some.
+    fn punch(&mut self, file: &dyn File, free: &Range<u64>) -> Result<()> {
+        for gap in self.holes.gaps(free) {
+            let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
+            file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
+            self.holes.insert(gap);
         }
         Ok(())
     }
@@ -289,11 +295,7 @@ impl Space {
         self.give_back(file, 0)?;
         for free in self.free.all() {
             self.fresh.remove(&free);
-            for gap in self.holes.gaps(&free) {
-                let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
-                file.punch_hole(gap.start * BLOCK_BYTES_U64, bytes)?;
-                self.holes.insert(gap);
-            }
+            self.punch(file, &free)?;
         }
         Ok(())
     }

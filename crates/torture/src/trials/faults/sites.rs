@@ -104,7 +104,7 @@ mod tests {
 
     /// Calls that the script does not come to, and why: the file, what the line says, who fails
     /// them.
-    const ELSEWHERE: [(&str, &str, &str); 14] = [
+    const ELSEWHERE: [(&str, &str, &str); 13] = [
         ("log/slots.rs", "dir.list()?.into_iter()", "a data file damaged or gone: `bad_input.rs`"),
         ("log/slots.rs", "dir.open(&name, OpenMode::Read", "the same"),
         ("log/slots.rs", "file.size()?.min(", "the same"),
@@ -128,7 +128,6 @@ mod tests {
             "file.set_size(end *",
             "full devices: `simulation`, `db/tests/full.rs`",
         ),
-        ("storage/space.rs", "file.punch_hole(free.start", "the same"),
         ("db/drain.rs", "directory.scratch(", "the same"),
         ("db/replay.rs", "ScratchPlace::Anywhere", "a log longer than memory: `recovery.rs`"),
     ];
