@@ -7,7 +7,7 @@ pub mod lies;
 pub use crate::base::sync::begin_execution;
 
 use crate::db::Database;
-use crate::{Error, Keyspace, LevelOptions, Result, db};
+use crate::{Error, Result, db};
 use std::path::Path;
 
 pub use crate::base::clock::Clock;
@@ -33,12 +33,6 @@ pub fn unreachable_blocks(database: &Database) -> Result<u64> {
 #[must_use]
 pub fn stopped_by(database: &Database) -> Option<Error> {
     database.handle.health.cause()
-}
-
-/// The shape of the levels of a keyspace, if its engine has levels.
-#[must_use]
-pub fn levels(keyspace: &Keyspace) -> Option<LevelOptions> {
-    *keyspace.core.levels.lock()
 }
 
 /// Writes what the database at `path` is made of as text: superblock, catalog, every tree. Opens it

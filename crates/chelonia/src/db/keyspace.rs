@@ -189,6 +189,12 @@ impl Keyspace {
         Ok(())
     }
 
+    /// The shape of the levels; `None` if the engine has no levels.
+    #[must_use]
+    pub fn levels(&self) -> Option<LevelOptions> {
+        *self.core.levels.lock()
+    }
+
     /// Gives the levels another shape, for engine `autumn`. Acts at once: the tree moves to it by
     /// itself, and is read and written meanwhile. Stored with the next checkpoint.
     ///

@@ -20,7 +20,7 @@
 
 use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
 use crate::trials::support::{ENGINES, ModelSpace, below, engine_of, one_of};
-use chelonia::internals::{CrashDirectory, Directory, Rng, levels, tick};
+use chelonia::internals::{CrashDirectory, Directory, Rng, tick};
 use chelonia::{
     Batch, Database, DatabaseBuilder, Durability, FilterKind, Keyspace, KeyspaceOptions,
     LevelOptions, Result, Snapshot,
@@ -113,7 +113,7 @@ pub fn read(database: &Database) -> Result<(State, AllDials)> {
 }
 
 fn dials_of(keyspace: &Keyspace) -> Dials {
-    Dials { distance: keyspace.checkpoint_distance(), levels: levels(keyspace) }
+    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.levels() }
 }
 
 /// What a history is made of.

@@ -1,0 +1,72 @@
+//! Canaries in the engine `autumn`, and in what a database does on a full device: bugs that people
+//! thought of who had not written the trials.
+
+use super::Canary;
+
+/// All of them.
+pub const CANARIES: &[Canary] = &[
+    Canary {
+        name: "newer-behind-older",
+        bug: "a memtable is put behind the older sequences of level 0",
+        file: "engines/autumn/mod.rs",
+        text: "next.young.insert(0, Arc::new(sequence));",
+        instead: "next.young.push(Arc::new(sequence));",
+    },
+    Canary {
+        name: "bottom-everywhere",
+        bug: "tombstones are dropped in levels that have older entries below",
+        file: "engines/autumn/merging.rs",
+        text: "bottom: version.levels[level + 1..].iter().all(|below| below.is_empty()),",
+        instead: "bottom: true,",
+    },
+    Canary {
+        name: "moved-past-older",
+        bug: "a table of level 0 moves down past older ones that have its keys",
+        file: "engines/autumn/stretch.rs",
+        text: "                && (0..at.len()).all(|other| \
+               other == place || !meets(next(other)))\n",
+        instead: "",
+    },
+    Canary {
+        name: "barrier-ignored",
+        bug: "a table is written across one of its level that was not merged",
+        file: "engines/autumn/unit.rs",
+        text: "let is_across = barriers.peek().is_some_and(|barrier| ***barrier <= *key);",
+        instead: "let is_across = false;",
+    },
+    Canary {
+        name: "sunk-comes-back",
+        bug: "what has sunk out of a table of level 0 is still read there",
+        file: "engines/autumn/unit.rs",
+        text: "            rest.first = Arc::clone(to);\n",
+        instead: "            let _ = to;\n",
+    },
+    Canary {
+        name: "large-gone-twice",
+        bug: "a table forgets which of its large values went before",
+        file: "engines/autumn/unit.rs",
+        text: "rest.large_skipped += large;",
+        instead: "rest.large_skipped = *large;",
+    },
+    Canary {
+        name: "shape-forgotten",
+        bug: "the shape of levels that was set is not stored",
+        file: "db/keyspace_core.rs",
+        text: "        *current = Some(levels);\n        self.engine.set_levels(levels);",
+        instead: "        current.get_or_insert(levels);\n        self.engine.set_levels(levels);",
+    },
+    Canary {
+        name: "older-saved-last",
+        bug: "a salvage lets older values win over newer ones",
+        file: "engines/autumn/salvage.rs",
+        text: "    sequences.reverse();\n",
+        instead: "",
+    },
+    Canary {
+        name: "filled-to-the-end",
+        bug: "puts fill the device, and nothing can be drained any more",
+        file: "db/commit.rs",
+        text: "        self.check_room(bytes, writes)?;\n",
+        instead: "",
+    },
+];
