@@ -28,7 +28,7 @@ impl Trial for Model {
     }
 
     fn targets(&self) -> &'static [Target] {
-        &[Target { what: "operations", count: 2_000_000 }]
+        &[Target { what: "operations", count: 20_000_000 }]
     }
 
     fn run(&self, unit: Unit) -> Tally {
