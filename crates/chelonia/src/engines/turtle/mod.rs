@@ -170,6 +170,8 @@ struct Shared {
 pub struct Turtle {
     shared: Arc<Shared>,
     newest: RwLock<Arc<TurtleVersion>>,
+    /// As they were at the open.
+    opened_with: TurtleOptions,
     /// Of the options, what may change while an absorb runs.
     checkpoint_distance: AtomicU64,
     writer: Mutex<Writer>,
@@ -177,7 +179,6 @@ pub struct Turtle {
 
 /// What only absorbs use.
 struct Writer {
-    options: TurtleOptions,
     /// Found by a walk when the first absorb needs them.
     counts: Option<Counts>,
     damage: Damage,
@@ -223,9 +224,9 @@ impl Turtle {
         Ok(Self {
             shared,
             newest: RwLock::new(Arc::new(version)),
+            opened_with: options,
             checkpoint_distance: AtomicU64::new(options.checkpoint_distance),
             writer: Mutex::new(Writer {
-                options,
                 counts: None,
                 damage: Damage::default(),
                 overlap: Overlap::default(),
@@ -239,6 +240,11 @@ impl Turtle {
         let part = self.shared.residence.storage().budget().limit() / LEAVES_PART;
         let workers = workers.at_most(usize::try_from(part / LEAF_AUTO_MIN).unwrap_or(usize::MAX));
         (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
+    }
+
+    fn options(&self) -> TurtleOptions {
+        let checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
+        TurtleOptions { checkpoint_distance, ..self.opened_with }
     }
 
     fn newest(&self) -> Arc<TurtleVersion> {
@@ -255,10 +261,10 @@ impl Turtle {
         work: &Work<'_>,
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
-        let output = Output::new(&shared.residence, &shared.events, writer.options.run);
+        let output = Output::new(&shared.residence, &shared.events, self.options().run);
         let (workers, leaf_max) = self.room(*work.workers);
         let work = Work { workers: &workers, progress: work.progress };
-        let geometry = writer.options.geometry(leaf_max, writer.overlap);
+        let geometry = self.options().geometry(leaf_max, writer.overlap);
         let geometry = Geometry { pace, ..geometry };
         let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
         let settled = match (grown, &mut writer.counts) {
@@ -336,9 +342,8 @@ impl Turtle {
         if writer.counts.is_none() {
             writer.counts = Some(Counts::walk(&self.shared.residence, &version.root)?);
         }
-        writer.options.checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
         let shared = &self.shared;
-        if writer.options.flush_percent == 0 {
+        if self.options().flush_percent == 0 {
             writer.overlap = writer.overlap.after(shared, &version, updates);
         }
         let told = AtomicU64::new(0);
@@ -454,8 +459,9 @@ impl Engine for Turtle {
     fn room_needed_bytes(&self) -> u64 {
         let version = self.newest();
         let Summary { leaf, buffered, .. } = version.summary;
-        let options = self.writer.lock().options;
-        let largest = options.geometry(self.room(Workers::inline()).1, Overlap::default()).leaf;
+        // Commits ask: none may wait for an absorb.
+        let leaf_max = self.room(Workers::inline()).1;
+        let largest = self.options().geometry(leaf_max, Overlap::default()).leaf;
         // A leaf, and what waits in runs that it shares with the next ones.
         LEAVES_OF_ROOM * largest.min(leaf.weight())
             + LEAVES_OF_ROOM * largest.min(buffered.weight())

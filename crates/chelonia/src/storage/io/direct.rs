@@ -280,6 +280,10 @@ impl Directory for DirectDirectory {
 
     fn free_bytes(&self) -> Option<u64> {
         let facts = rustix::fs::fstatvfs(&self.descriptor).ok()?;
+        // Some file systems count nothing.
+        if facts.f_blocks == 0 {
+            return None;
+        }
         facts.f_bavail.checked_mul(facts.f_frsize)
     }
 

@@ -452,3 +452,12 @@ fn filters_of_levels_are_as_large_as_the_policy_says() {
         assert_eq!(world.tree.filter_bits(&version, Some(place), all[place]), bits[place]);
     }
 }
+
+#[test]
+fn what_room_is_needed_is_known_while_an_absorb_runs() {
+    let mut rng = Rng::new(3);
+    let mut world = World::new(tiny(), 1);
+    world.absorb(uniform(&mut rng, 80));
+    let _absorbing = world.tree.writer.lock();
+    assert!(world.tree.room_needed_bytes() > 0);
+}

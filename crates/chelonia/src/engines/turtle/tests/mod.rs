@@ -478,3 +478,12 @@ fn any_number_of_keys_is_got_together_from_a_cold_tree() {
         }
     }
 }
+
+#[test]
+fn what_room_is_needed_is_known_while_an_absorb_runs() {
+    let mut rng = Rng::new(3);
+    let mut world = World::new(tiny(), 1);
+    world.absorb(uniform(&mut rng, 80));
+    let _absorbing = world.tree.writer.lock();
+    assert!(world.tree.room_needed_bytes() > 0);
+}
