@@ -52,8 +52,8 @@ pub trait Engine: Send + Sync {
     /// there is nothing to gain.
     fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
 
-    /// The bytes that [`Engine::make_room`] takes before it frees some, about. Commits ask: it waits
-    /// for nothing that takes long.
+    /// The bytes that [`Engine::make_room`] takes before it frees some, about. Commits ask: it
+    /// waits for nothing that takes long.
     fn room_needed_bytes(&self) -> u64;
 
     /// Describes the newest version so that `crate::engines::open` finds it again. What the blob
