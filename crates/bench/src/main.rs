@@ -16,6 +16,7 @@ mod process;
 mod record;
 mod report;
 mod run;
+mod shape;
 mod stores;
 mod table;
 mod workload;

@@ -5,6 +5,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::kinds::{Durability, KeyKind, SizeRange, parse_count, parse_size};
+use crate::shape::Shape;
 use crate::stores;
 use crate::workload::keys::ORDERING_BYTES;
 use crate::workload::phases::{OVERWRITES, Phase};
@@ -67,14 +68,14 @@ pub struct Options {
     /// Records that are loaded; with `--keys file:PATH` the lines of the file are the default
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub records: Option<u64>,
-    /// Operations of each phase but `load`, `e` and `o`
+    /// Operations of each phase but `load`, `o` and scans
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub ops: u64,
-    /// Operations of phase `e`: scans and a few updates
+    /// Operations of phases of scans: `e`, `s1`, `s10`, `s100`
     #[arg(long, value_name = "N", default_value = "200k", value_parser = parse_count)]
     pub scan_ops: u64,
     /// What to run, in this order; `load` comes first, others may come again; `o`, two uniform
-    /// updates for each record, runs only if it is named
+    /// updates for each record, and scans of 1, 10 and 100 records run only if they are named
     #[arg(
         long,
         value_name = "a,b,...",
@@ -97,6 +98,8 @@ pub struct Options {
     /// intended start
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub rate: Option<u64>,
+    #[command(flatten)]
+    pub shape: Shape,
     /// Leave the database there
     #[arg(long)]
     pub keep: bool,
@@ -179,6 +182,7 @@ impl Options {
                 add(name, value.to_string().into());
             }
         }
+        arguments.extend(self.shape.arguments());
         let switches = [("--keep", self.keep), ("--detail", self.detail)];
         arguments.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| name.into()));
         arguments
@@ -198,7 +202,7 @@ impl Options {
         match phase {
             Phase::Load => records,
             Phase::O => records.saturating_mul(OVERWRITES),
-            Phase::E => self.scan_ops,
+            Phase::E | Phase::S1 | Phase::S10 | Phase::S100 => self.scan_ops,
             _ => self.ops,
         }
     }
@@ -233,6 +237,7 @@ impl Options {
             "settle_cap_seconds": self.common.settle_cap,
             "rate": self.rate,
             "seed": self.common.seed,
+            "shape": self.shape.describe(),
         })
     }
 }
@@ -278,7 +283,7 @@ mod tests {
             (options.ops, options.scan_ops, options.common.threads),
             (2_000_000, 200_000, 2)
         );
-        assert_eq!(options.phases, Phase::ALL.split_last().unwrap().1, "all but `o`");
+        assert_eq!(options.phases, Phase::ALL[..11], "all but `o` and scans of one length");
         let operations = |phase: Phase| options.operations(phase, 1000);
         assert_eq!([Phase::Load, Phase::O].map(operations), [1000, 2000]);
         assert_eq!([Phase::A, Phase::E].map(operations), [2_000_000, 200_000]);
@@ -312,10 +317,20 @@ mod tests {
 
     #[test]
     fn options_come_back_from_their_arguments() {
-        let lines: [&[&str]; 3] = [
+        let lines: [&[&str]; 4] = [
             &["x"],
             &["x", "--records", "7M", "--phases", "load,a", "--checkpoint-distance", "1MB,2MiB"],
             &["x", "--keys", "mixed:7", "--key-size", "9..12", "--cap", "5", "--rate", "1k"],
+            &[
+                "x",
+                "--size-ratio",
+                "3",
+                "--scaling",
+                "40",
+                "--filter-bits",
+                "0",
+                "--uniform-filters",
+            ],
         ];
         for line in lines {
             let mut options = Line::try_parse_from(line).unwrap().options;

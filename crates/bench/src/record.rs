@@ -11,6 +11,9 @@
 //!   disk_bytes, live_bytes                 files of the database; records x (key + value)
 //!   log_disk_bytes                         of disk_bytes those of the log, as the store counts, or
 //!                                          null
+//!   levels                                 that the store has now, or null
+//!   delayed_seconds                        for which it held writes back, all threads together
+//!                                          and as it counts, or null
 //!   latency_us                             kind of operation -> p50, p99, p999, max
 //!   settings                               what was asked; under `store` what the store was told
 //!   detail                                 if asked: seconds, distributions, means, cancelled
@@ -81,6 +84,10 @@ pub struct Record {
     pub log_disk_bytes: Option<u64>,
     /// Keys and values that are in it.
     pub live_bytes: u64,
+    /// Levels that the store has, if it tells.
+    pub levels: Option<u64>,
+    /// How long the store held writes back, if it tells.
+    pub delayed_seconds: Option<f64>,
     /// How long operations took.
     pub latency_us: BTreeMap<Kind, Percentiles>,
     /// What was asked and set.
@@ -124,6 +131,8 @@ impl Record {
             "disk_bytes": self.disk_bytes,
             "log_disk_bytes": self.log_disk_bytes,
             "live_bytes": self.live_bytes,
+            "levels": self.levels,
+            "delayed_seconds": self.delayed_seconds,
             "latency_us": latencies,
             "settings": self.settings,
         });
@@ -173,6 +182,8 @@ impl Record {
             disk_bytes: count("disk_bytes")?,
             log_disk_bytes: object["log_disk_bytes"].as_u64(),
             live_bytes: count("live_bytes")?,
+            levels: object["levels"].as_u64(),
+            delayed_seconds: object["delayed_seconds"].as_f64(),
             latency_us,
             settings: object["settings"].clone(),
             detail: object.get("detail").cloned(),
@@ -264,6 +275,8 @@ pub mod tests {
             disk_bytes: 256_000,
             log_disk_bytes: Some(64_000),
             live_bytes: 128_000,
+            levels: Some(3),
+            delayed_seconds: Some(0.125),
             latency_us: BTreeMap::from([(Kind::Get, times)]),
             settings: json!({"records": 1000}),
             detail: None,
@@ -276,6 +289,8 @@ pub mod tests {
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
         record.log_bytes = None;
         record.log_disk_bytes = None;
+        record.levels = None;
+        record.delayed_seconds = None;
         record.write_amplification = None;
         record.detail = Some(json!({"seconds": [1, 2]}));
         assert_eq!(Record::from_json(&record.to_json()).unwrap(), record);
@@ -286,7 +301,7 @@ pub mod tests {
         let mut expected =
             "engine version phase ops seconds kops kops_worst_second cpu_user cpu_sys \
              read_bytes write_bytes log_bytes write_amplification rss_bytes rss_peak_bytes \
-             disk_bytes log_disk_bytes live_bytes latency_us settings"
+             disk_bytes log_disk_bytes live_bytes levels delayed_seconds latency_us settings"
                 .split_whitespace()
                 .collect::<Vec<_>>();
         expected.sort_unstable();

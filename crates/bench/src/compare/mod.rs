@@ -137,7 +137,7 @@ fn earlier(arguments: &Compare) -> Result<Vec<Record>> {
             .as_object()
             .into_iter()
             .flatten()
-            .find(|(name, value)| record.settings.get(name.as_str()) != Some(*value));
+            .find(|(name, value)| record.settings[name.as_str()] != **value);
         let other = other.map(|(name, _)| name.as_str());
         let other = match asked_records {
             Some(count) if record.settings["records"] != json!(count) => Some("records"),

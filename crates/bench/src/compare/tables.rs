@@ -272,6 +272,8 @@ impl View<'_> {
         let mut table = Table::new([
             "store",
             "settle seconds",
+            "held back s",
+            "levels",
             "written MB",
             "write amplification",
             "of it log",
@@ -291,6 +293,8 @@ impl View<'_> {
             table.row([
                 engine.clone(),
                 figure(&|record| record.settings["settle_seconds"].as_f64()),
+                figure(&|record| record.delayed_seconds),
+                own().and_then(|one| one.levels).map_or(NOTHING.to_owned(), |it| it.to_string()),
                 bytes(|record| record.write_bytes),
                 figure(&|record| record.write_amplification),
                 figure(&log_amplification),

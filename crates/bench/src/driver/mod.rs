@@ -85,6 +85,7 @@ pub fn run(
 ) -> Result<()> {
     options.check()?;
     kind.check_built()?;
+    options.shape.check_for(kind.name)?;
     let shared = plan(options)?;
     let _lock = lock(&options.common.dir)?;
     let path = make_directory(&options.common.dir, kind.name)?;
@@ -203,6 +204,7 @@ fn open<'a>(
         engine: kind.name.to_owned(),
         memory: options.memory,
         checkpoint_distance: options.checkpoint_distance_of(0),
+        shape: options.shape,
         durability: options.common.durability,
         threads: options.common.threads,
         live_bytes: live_bytes(&shared, shared.records),
@@ -381,6 +383,12 @@ impl Run<'_> {
             rss_peak_bytes: memory.rss_peak_bytes,
             disk_bytes: process::disk_bytes(&self.path)?,
             log_disk_bytes: now.counters.log_disk_bytes,
+            levels: now.counters.levels,
+            delayed_seconds: now
+                .counters
+                .delayed
+                .zip(start.counters.delayed)
+                .map(|(now, start)| now.saturating_sub(start).as_secs_f64()),
             live_bytes: live_bytes(&self.shared, inserted.sum()),
             latency_us: tally.latencies.percentiles(),
             settings: self.settings(outcome),

@@ -44,7 +44,7 @@ impl Planned {
             .as_object()
             .into_iter()
             .flatten()
-            .find(|(name, value)| record.settings.get(name.as_str()) != Some(*value));
+            .find(|(name, value)| record.settings[name.as_str()] != **value);
         differing.map(|(name, _)| name.clone())
     }
 
@@ -58,6 +58,13 @@ impl Planned {
         );
         if let [distance] = self.options.checkpoint_distance[..] {
             text += &format!(", checkpoint distance {}", size(distance));
+        }
+        let shape = self.options.shape;
+        if let (Some(ratio), Some(percent)) = (shape.size_ratio, shape.scaling) {
+            text += &format!(", T = {ratio}, c = {}", number(f64::from(percent) / 100.0));
+        }
+        if let Some(bits) = shape.filter_bits {
+            text += &format!(", {bits} bits of filters per key");
         }
         text
     }
@@ -249,6 +256,9 @@ pub fn phase_words(name: &str) -> &'static str {
         Some(Phase::Q) => "queues",
         Some(Phase::M) => "64 at once",
         Some(Phase::O) => "overwrites",
+        Some(Phase::S1) => "scans of 1",
+        Some(Phase::S10) => "scans of 10",
+        Some(Phase::S100) => "scans of 100",
         None => "",
     }
 }

@@ -15,6 +15,7 @@
 pub mod axes;
 pub mod data;
 mod fit;
+mod garnering;
 mod growth;
 mod latency;
 mod lettering;
@@ -59,6 +60,10 @@ pub enum Name {
     Memory,
     /// Throughput in every second of a long load
     Stall,
+    /// Levels of a tree against the number of records
+    Levels,
+    /// What the shape of levels does to writes and reads
+    Shape,
 }
 
 /// A figure and what is drawn in it.
@@ -72,7 +77,7 @@ pub struct Drawing {
 
 impl Name {
     /// All figures, in the order of a report.
-    pub const ALL: [Name; 7] = [
+    pub const ALL: [Name; 9] = [
         Name::Ycsb,
         Name::Wm,
         Name::Sensitivity,
@@ -80,6 +85,8 @@ impl Name {
         Name::Latency,
         Name::Memory,
         Name::Stall,
+        Name::Levels,
+        Name::Shape,
     ];
 
     /// The name in options and of files.
@@ -92,6 +99,8 @@ impl Name {
             Name::Latency => "latency",
             Name::Memory => "memory",
             Name::Stall => "stall",
+            Name::Levels => "levels",
+            Name::Shape => "shape",
         }
     }
 
@@ -105,15 +114,18 @@ impl Name {
             Name::Latency => "Latency",
             Name::Memory => "Memory over time",
             Name::Stall => "Every second of a load",
+            Name::Levels => "Levels against size",
+            Name::Shape => "Shape of levels",
         }
     }
 
     /// The records by default: each figure takes minutes. Of `growth` the size in the middle.
     fn records(self) -> u64 {
         match self {
-            Name::Wm | Name::Ycsb | Name::Latency | Name::Memory => 4_000_000,
+            Name::Wm | Name::Ycsb | Name::Latency | Name::Memory | Name::Shape => 4_000_000,
             Name::Sensitivity => 2_000_000,
             Name::Stall => 10_000_000,
+            Name::Levels => 16_000_000,
             Name::Growth => 20_000_000,
         }
     }
@@ -129,22 +141,28 @@ impl Name {
 
     /// The phases by default.
     fn phases(self) -> &'static [Phase] {
-        use Phase::{A, B, C, Cu, D, E, F, Load};
+        use Phase::{A, B, C, Cm, Cu, D, E, F, Load, S1, S10, S100};
         match self {
-            Name::Wm | Name::Stall => &[Load],
+            Name::Wm | Name::Stall | Name::Levels => &[Load],
             Name::Ycsb => &[Load, A, B, C, F, D, E],
             Name::Sensitivity | Name::Memory => &[Load, A, B, C, F, E],
             Name::Latency => &[Load, A, C, F, E],
             Name::Growth => &[Load, Cu],
+            Name::Shape => &[Load, Cu, Cm, S1, S10, S100],
         }
     }
 
     fn takes_repeats(self) -> bool {
-        matches!(self, Name::Wm | Name::Ycsb | Name::Sensitivity | Name::Growth)
+        matches!(self, Name::Wm | Name::Ycsb | Name::Sensitivity | Name::Growth | Name::Shape)
     }
 
     fn takes_memories(self) -> bool {
         matches!(self, Name::Ycsb | Name::Sensitivity)
+    }
+
+    /// True if it is about the shape of levels.
+    fn is_of_levels(self) -> bool {
+        matches!(self, Name::Levels | Name::Shape)
     }
 
     /// True if distances are what goes to the right.
@@ -158,6 +176,8 @@ impl Name {
             Name::Wm => wm::plan(figure),
             Name::Sensitivity => sensitivity::plan(figure),
             Name::Growth => growth::plan(figure),
+            Name::Levels => garnering::levels::plan(figure),
+            Name::Shape => garnering::shape::plan(figure),
             Name::Ycsb | Name::Latency | Name::Memory | Name::Stall => each_store(figure),
         }
     }
@@ -172,6 +192,8 @@ impl Name {
             Name::Latency => latency::draw(records),
             Name::Memory => memory::draw(records),
             Name::Stall => stall::draw(records),
+            Name::Levels => garnering::levels::draw(records),
+            Name::Shape => garnering::shape::draw(records),
         };
         if drawing.points.rows.is_empty() {
             let why = "the results have none of its points: make them with `figure`";

@@ -9,6 +9,7 @@ use crate::figures::data::Planned;
 use crate::figures::{Name, growth};
 use crate::kinds::{parse_count, parse_size};
 use crate::options::{Common, Options, parse_engine, parse_phase};
+use crate::shape::Shape;
 use crate::stores;
 use crate::workload::phases::Phase;
 use clap::Args;
@@ -18,6 +19,9 @@ use std::path::PathBuf;
 /// measurements are for 2560 MB of data.
 const THIRD: (u64, u64) = (850, 2560);
 const WHOLE: (u64, u64) = (2600, 2560);
+
+/// Memory by default where most reads are to meet the device: such a part of the data.
+const SHAPE_PART: u64 = 8;
 
 /// No store of ours takes less.
 const MEMORY_MIN: u64 = 32 << 20;
@@ -45,6 +49,12 @@ another; --cap bounds each phase):
                4M records, memory for a third, phases load,a,b,c,f,e, all stores; 2 minutes
   stall        throughput in every second of a long load
                10M records, memory for a third, all stores; 1 minute
+  levels       how many levels a tree has against the number of records, and by the formula
+               16M records, halved seven times, memory for a third of the most, T = 2, 3, 5, c = 1,
+               0.8, 0.4, engines with levels; 10 minutes
+  shape        what reads and writes cost for other shapes of levels, with filters and without
+               4M records, memory for an eighth, T = 2, 3, 5, c = 1, 0.8, 0.4, phases
+               load,cu,cm,s1,s10,s100, engines with levels; 10 minutes
 
 The results go to OUT/NAME.jsonl, the points that are drawn to OUT/NAME.csv, and the figure to
 OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again what is in
@@ -65,11 +75,11 @@ pub struct Figure {
     /// Records that are loaded [default: see below]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub records: Option<u64>,
-    /// Operations of each phase but `load`, `e` and `o` [default: a tenth of the records, for
+    /// Operations of each phase but `load`, `o` and scans [default: a tenth of the records, for
     /// `growth` of each size]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub ops: Option<u64>,
-    /// Operations of phase `e` [default: a hundredth of the records]
+    /// Operations of phases of scans [default: a hundredth of the records]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub scan_ops: Option<u64>,
     /// What to run, `load` first [default: see below]
@@ -80,10 +90,18 @@ pub struct Figure {
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     pub memory: Vec<u64>,
     /// The distances of `wm` and `sensitivity`, the fixed one of `growth` [default: an eighth of
-    /// the memory of its least size]; for the others as of `run`: one, or one for each phase
+    /// the memory of its least size], of `levels` and of `shape` [default: a small part of the
+    /// data]; for the others as of `run`: one, or one for each phase
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     pub checkpoint_distance: Vec<u64>,
-    /// How often everything is done; `wm`, `ycsb`, `sensitivity` and `growth` draw the median
+    /// For `levels` and `shape`: ratios of the last two levels (T) [default: 2,3,5]
+    #[arg(long, value_name = "T,...", value_delimiter = ',')]
+    pub size_ratio: Vec<u32>,
+    /// For `levels` and `shape`: 100 c [default: 100,80,40]
+    #[arg(long, value_name = "PERCENT,...", value_delimiter = ',')]
+    pub scaling: Vec<u32>,
+    /// How often everything is done; `wm`, `ycsb`, `sensitivity`, `growth` and `shape` draw the
+    /// median
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     pub repeats: u64,
     /// The most seconds for the timed part of a phase; a load that needs more ends its run
@@ -147,6 +165,8 @@ impl Figure {
             Name::Wm => vec![of(WHOLE)],
             Name::Ycsb | Name::Sensitivity => vec![of(THIRD), of(WHOLE)],
             Name::Growth => growth::sizes(self).into_iter().map(|one| self.third_of(one)).collect(),
+            Name::Levels => vec![self.third_of(self.records())],
+            Name::Shape => vec![(self.data_bytes() / SHAPE_PART).max(MEMORY_MIN)],
             Name::Latency | Name::Memory | Name::Stall => vec![of(THIRD)],
         };
         memories.dedup();
@@ -163,6 +183,7 @@ impl Figure {
         match self.name {
             Name::Wm => names.filter(|name| has_dial(name)).collect(),
             Name::Sensitivity | Name::Growth => names.take(1).collect(),
+            Name::Levels | Name::Shape => names.filter(|name| has_levels(name)).take(1).collect(),
             _ => names.collect(),
         }
     }
@@ -199,6 +220,7 @@ impl Figure {
             checkpoint_distance: distances,
             cap: Some(self.cap.unwrap_or(self.name.cap())),
             rate: None,
+            shape: Shape::default(),
             keep: false,
             detail: true,
         };
@@ -222,13 +244,26 @@ impl Figure {
             let message = "--memory: growth gives each size a third of its data: leave it out";
             return refuse(message.to_owned());
         }
-        if self.checkpoint_distance.len() > 1 && self.name == Name::Growth {
-            return refuse("--checkpoint-distance: one size for growth".to_owned());
+        let is_of_levels = self.name.is_of_levels();
+        if self.checkpoint_distance.len() > 1 && (self.name == Name::Growth || is_of_levels) {
+            return refuse(format!("--checkpoint-distance: one size for {name}"));
+        }
+        let has_shape = !self.size_ratio.is_empty() || !self.scaling.is_empty();
+        if has_shape && !is_of_levels {
+            return refuse("--size-ratio, --scaling: for levels and shape alone".to_owned());
+        }
+        if is_of_levels {
+            let refused = |name: &String| !has_levels(name);
+            if self.engines.len() > 1 || self.engines.iter().any(refused) {
+                let allowed = with_levels().join(", ");
+                return refuse(format!("--engines: one with levels for {name}: {allowed}"));
+            }
         }
         if self.engines.len() > 1 && self.name == Name::Sensitivity {
             return refuse("--engines: one store for sensitivity".to_owned());
         }
-        if !self.phases.is_empty() && matches!(self.name, Name::Wm | Name::Stall) {
+        let of_load = matches!(self.name, Name::Wm | Name::Stall | Name::Levels);
+        if !self.phases.is_empty() && of_load {
             return refuse(format!("--phases: {name} is about the load alone: leave it out"));
         }
         for list in [&self.memory, &self.checkpoint_distance] {
@@ -257,6 +292,16 @@ impl Figure {
 /// True if the checkpoint distance changes what the store does.
 pub fn has_dial(engine: &str) -> bool {
     with_dial().contains(&engine)
+}
+
+/// True if it is an engine of ours that has levels.
+fn has_levels(engine: &str) -> bool {
+    with_levels().contains(&engine)
+}
+
+fn with_levels() -> Vec<&'static str> {
+    let with = chelonia::EngineKind::ALL.iter().filter(|kind| kind.has_levels());
+    with.map(|kind| kind.name()).collect()
 }
 
 /// Ours, and those whose buffer of writes is set by it.
@@ -323,6 +368,10 @@ pub mod tests {
             (&["growth", "--memory", "1GB"], "leave it out"),
             (&["growth", "--checkpoint-distance", "1MB,2MB,3MB"], "one size for growth"),
             (&["ycsb", "--engines", "turtle,turtle"], "turtle is there twice"),
+            (&["levels", "--engines", "turtle"], "autumn"),
+            (&["shape", "--checkpoint-distance", "1MB,2MB"], "one size for shape"),
+            (&["levels", "--phases", "load"], "leave it out"),
+            (&["ycsb", "--scaling", "40"], "for levels and shape alone"),
         ] {
             let message = figure(line).check().unwrap_err().to_string();
             assert!(message.contains(told), "{line:?}: {message}");
@@ -343,6 +392,7 @@ pub mod tests {
             engine: kind.name.to_owned(),
             memory: 64_000_000,
             checkpoint_distance: Some(asked),
+            shape: Shape::default(),
             durability: Durability::Memory,
             threads: 1,
             live_bytes: 1000,

@@ -167,6 +167,49 @@ pub fn stall_results() -> Vec<Record> {
     vec![slow, fast]
 }
 
+/// Trees of two ratios at two sizes.
+pub fn levels_results() -> Vec<Record> {
+    let mut records = Vec::new();
+    for (ratio, percent) in [(2, 100), (2, 40), (5, 100), (5, 40)] {
+        for times in [1_u64, 64] {
+            for phase in ["load", "load+settle"] {
+                let mut record = result("autumn", phase, 100.0);
+                record.settings["records"] = json!(1000 * times);
+                record.settings["checkpoint_distance_bytes"] = json!([1000]);
+                record.settings["shape"] = json!({"size_ratio": ratio, "scaling_percent": percent});
+                record.live_bytes = 128_000 * times;
+                record.levels = Some(times.ilog2().into());
+                records.push(record);
+            }
+        }
+    }
+    records
+}
+
+/// Trees of two ratios, with filters and, for fewer phases, without.
+pub fn shape_results() -> Vec<Record> {
+    let mut records = Vec::new();
+    for (ratio, percent) in [(2, 100), (2, 40), (5, 100), (5, 40)] {
+        for bits in [json!(null), json!(0)] {
+            let has_filters = bits.is_null();
+            let phases: &[&str] = match has_filters {
+                true => &["load", "load+settle", "cu", "cm", "s1", "s10", "s100"],
+                false => &["load", "load+settle", "cu", "cm"],
+            };
+            for phase in phases {
+                let kops = if percent == 40 { 60.0 } else { 40.0 };
+                let kops = if has_filters { kops } else { kops / 2.0 };
+                let mut record = result("autumn", phase, kops + alone(phase));
+                record.settings["shape"] = json!({
+                    "size_ratio": ratio, "scaling_percent": percent, "filter_bits": bits,
+                });
+                records.push(record);
+            }
+        }
+    }
+    records
+}
+
 /// The results of a figure, and the rows of its points.
 pub fn stored(name: Name) -> (Vec<Record>, usize) {
     match name {
@@ -177,6 +220,8 @@ pub fn stored(name: Name) -> (Vec<Record>, usize) {
         Name::Latency => (latency_results(), 16),
         Name::Memory => (memory_results(), 12),
         Name::Stall => (stall_results(), 4),
+        Name::Levels => (levels_results(), 8),
+        Name::Shape => (shape_results(), 15 * 4),
     }
 }
 
@@ -194,7 +239,7 @@ fn many_stores_fit_too() {
         let (few, _) = stored(name);
         let mut many = Vec::new();
         for engine in crate::stores::names() {
-            for record in few.iter().filter(|record| record.engine == "turtle") {
+            for record in few.iter().filter(|record| record.engine == few[0].engine) {
                 let mut record = record.clone();
                 engine.clone_into(&mut record.engine);
                 record.kops *= 1.37;

@@ -50,10 +50,14 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         .durability(durability)
         .open()
         .map_err(|error| Failure::failed("open", error))?;
+    let filter_bits = options.shape.filter_bits.unwrap_or(FILTER_BITS);
     let mut keyspace_options = KeyspaceOptions::new()
         .engine(engine)
         .filter(FilterKind::Bloom)
-        .filter_bits_per_key(FILTER_BITS);
+        .filter_bits_per_key(filter_bits);
+    if let Some(levels) = options.shape.levels() {
+        keyspace_options = keyspace_options.levels(levels);
+    }
     if let Some(bytes) = options.checkpoint_distance {
         keyspace_options = keyspace_options.checkpoint_distance(bytes);
     }
@@ -66,7 +70,7 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         ("log", if io.mapped_log { "mapped" } else { "written" }.to_owned()),
         ("data", if io.direct { "O_DIRECT" } else { "buffered" }.to_owned()),
         ("file_system", io.file_system),
-        ("filter", format!("Bloom, {FILTER_BITS} bits per key")),
+        ("filter", format!("Bloom, {filter_bits} bits per key")),
     ];
     Ok(Box::new(Chelonia { database, keyspace, settings }))
 }
@@ -118,6 +122,8 @@ impl Store for Chelonia {
             log_bytes: Some(stats.io.log_bytes_written),
             data_bytes: Some(stats.io.data_bytes_written),
             log_disk_bytes: Some(stats.disk.log_file_bytes),
+            levels: stats.keyspaces.first().map(|one| u64::from(one.engine_stats.height)),
+            delayed: Some(Duration::from_nanos(stats.commits.delay_nanos)),
         })
     }
 

@@ -39,6 +39,7 @@ mod wiredtiger;
 
 use crate::failure::{Failure, Result};
 use crate::kinds::Durability;
+use crate::shape::Shape;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub struct StoreOptions {
     pub memory: u64,
     /// The bytes of updates between two checkpoints, for stores with such a dial.
     pub checkpoint_distance: Option<u64>,
+    /// The shape of levels and the bits of filters, if it is an engine of ours.
+    pub shape: Shape,
     /// What a write has survived when its call returns.
     pub durability: Durability,
     /// Threads that will work at the same time.
@@ -90,6 +93,10 @@ pub struct Counters {
     pub data_bytes: Option<u64>,
     /// Bytes of its log on disk now.
     pub log_disk_bytes: Option<u64>,
+    /// Levels that it has now, besides those that come in as they are written.
+    pub levels: Option<u64>,
+    /// How long writes were held back for the sake of background work, all threads together.
+    pub delayed: Option<Duration>,
 }
 
 /// How a settle ended.

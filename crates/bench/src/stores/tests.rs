@@ -22,6 +22,7 @@ fn options(kind: Kind, path: &Path) -> StoreOptions {
         engine: kind.name.to_owned(),
         memory: MEMORY,
         checkpoint_distance: None,
+        shape: Shape::default(),
         durability: Durability::Process,
         threads: 2,
         live_bytes: ENTRIES * 128,

@@ -14,6 +14,7 @@
 //! | `q` | a queue for each thread: insert at the tail, scan the head, delete the head | its own |
 //! | `m` | gets of 64 records at a time | uniform |
 //! | `o` | updates, two for each record that was loaded | uniform |
+//! | `s1`, `s10`, `s100` | scans of 1, 10 and 100 records | uniform |
 //!
 //! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three
 //! is an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted
@@ -21,7 +22,9 @@
 //! deleted. The queues are filled before the operations that are timed, and emptied after them.
 //!
 //! `o` runs only if it is asked for: it takes longer than the load. It is for what a store occupies
-//! on disk when nearly everything in it was overwritten.
+//! on disk when nearly everything in it was overwritten. `s1`, `s10` and `s100` run only if they
+//! are asked for, too: they tell what it costs to find a place, and what each further record does
+//! [Autumn 4.2].
 
 /// Updates of `o` for each record that was loaded: one in seven records keeps what was loaded.
 pub const OVERWRITES: u64 = 2;
@@ -53,12 +56,18 @@ pub enum Phase {
     M,
     /// Overwrites of nearly everything.
     O,
+    /// Scans of one record.
+    S1,
+    /// Scans of ten.
+    S10,
+    /// Scans of a hundred.
+    S100,
 }
 
 impl Phase {
     /// All phases there are. The place of a phase is part of the seed of its streams: a new one
     /// comes last, so that the others do what they did.
-    pub const ALL: [Phase; 12] = [
+    pub const ALL: [Phase; 15] = [
         Phase::Load,
         Phase::A,
         Phase::B,
@@ -71,6 +80,9 @@ impl Phase {
         Phase::Q,
         Phase::M,
         Phase::O,
+        Phase::S1,
+        Phase::S10,
+        Phase::S100,
     ];
 
     /// The names of the phases that run if none are given, in their order.
@@ -91,6 +103,9 @@ impl Phase {
             Phase::Q => "q",
             Phase::M => "m",
             Phase::O => "o",
+            Phase::S1 => "s1",
+            Phase::S10 => "s10",
+            Phase::S100 => "s100",
         }
     }
 
@@ -101,7 +116,17 @@ impl Phase {
 
     /// True if a settle follows.
     pub fn writes(self) -> bool {
-        !matches!(self, Phase::C | Phase::Cu | Phase::Cm | Phase::M)
+        !matches!(self, Phase::C | Phase::Cu | Phase::Cm | Phase::M) && self.scans().is_none()
+    }
+
+    /// The records of each scan, if it is made of such scans alone.
+    pub fn scans(self) -> Option<u64> {
+        match self {
+            Phase::S1 => Some(1),
+            Phase::S10 => Some(10),
+            Phase::S100 => Some(100),
+            _ => None,
+        }
     }
 
     /// True if operations that are not timed come first: the caches must fill.

@@ -6,7 +6,7 @@ use crate::base::limits::{SCALING_PERCENT_MIN, SIZE_RATIO_MAX, SIZE_RATIO_MIN};
 use crate::engine::LevelOptions;
 use crate::engines::{EngineKind, EngineOptions};
 use crate::filters::FilterKind;
-use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX, BITS_PER_KEY_MIN};
+use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX};
 
 /// How safe a commit is when its call returns. Each level carries every earlier commit with it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct KeyspaceOptions {
 }
 
 /// The range of [`KeyspaceOptions::filter_bits_per_key`].
-const FILTER_BITS: std::ops::RangeInclusive<u32> = BITS_PER_KEY_MIN..=BITS_PER_KEY_MAX;
+const FILTER_BITS: std::ops::RangeInclusive<u32> = 0..=BITS_PER_KEY_MAX;
 /// The range of [`KeyspaceOptions::leaf_bytes`]; the lower end is for tests of tiny trees.
 const LEAF_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=8 << 20;
 /// The range of the pivots of a node.
@@ -60,7 +60,9 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Filter memory and space per key, in bits (4 to 32, 16 by default). Fixed when it is created.
+    /// Filter memory and space per key, in bits (0 to 32, 16 by default; 0 for no filters). Where
+    /// an engine divides it between levels a part of them may have none; a filter that there is
+    /// has at least 4. Fixed when it is created.
     pub fn filter_bits_per_key(mut self, bits: u32) -> Self {
         self.filter_bits_per_key = Some(bits);
         self

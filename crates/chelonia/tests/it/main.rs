@@ -21,6 +21,7 @@ mod queue;
 mod records;
 mod recovery;
 mod salvage;
+mod side_by_side;
 mod support;
 mod tidy;
 mod torture;

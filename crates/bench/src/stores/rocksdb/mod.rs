@@ -148,6 +148,8 @@ impl Store for RocksDb {
             log_bytes: log_bytes(&statistics),
             data_bytes: None,
             log_disk_bytes: files_bytes(&self.path, |name| name.ends_with(b".log")),
+            levels: None,
+            delayed: delayed(&statistics),
         })
     }
 
@@ -167,6 +169,15 @@ fn log_bytes(statistics: &str) -> Option<u64> {
     let (_, written) = line.split_once("written: ")?;
     let written: f64 = written.split_whitespace().next()?.parse().ok()?;
     Some((written * GIB) as u64)
+}
+
+/// From the line `Cumulative stall: 00:00:12.345 H:M:S, 3.4 percent`.
+fn delayed(statistics: &str) -> Option<Duration> {
+    let line = statistics.lines().find(|line| line.starts_with("Cumulative stall:"))?;
+    let time = line.split_whitespace().nth(2)?;
+    let mut parts = time.split(':').map(|part| part.parse::<f64>().ok());
+    let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
+    Duration::try_from_secs_f64(hours * 3600.0 + minutes * 60.0 + seconds).ok()
 }
 
 /// RocksDB has no sessions: threads use the database as it is.

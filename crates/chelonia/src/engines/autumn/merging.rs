@@ -20,8 +20,10 @@ use std::collections::BTreeMap;
 /// What merges of level 0 read ahead is at most this part of the budget.
 const MERGE_PART: u64 = 16;
 
-/// No filter has more than so many times the bits per key that filters may have on average.
+/// No filter has more than so many times the bits per key that filters may have on average, or
+/// than this if that is less.
 const FILTER_BITS_TIMES: u32 = 2;
+const FILTER_BITS_OFTEN: u32 = 8;
 
 impl Autumn {
     /// Does `step`; `None` if nothing of it can be done.
@@ -263,6 +265,6 @@ impl Autumn {
         };
         let bits = Garnering::filter_bits(options.run.bits_per_key, &all)[place];
         // Tables that move keep their filters, and may be most of the tree one day.
-        bits.min(FILTER_BITS_TIMES * options.run.bits_per_key)
+        bits.min((FILTER_BITS_TIMES * options.run.bits_per_key).max(FILTER_BITS_OFTEN))
     }
 }

@@ -55,7 +55,7 @@ const TINY: Setting = Setting {
 };
 
 /// All of them.
-pub const SETTINGS: [Setting; 13] = [
+pub const SETTINGS: [Setting; 14] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },
     Setting { name: "a memtable of one entry", distance: 1, ..TINY },
@@ -65,6 +65,7 @@ pub const SETTINGS: [Setting; 13] = [
         filter_bits: 4,
         ..TINY
     },
+    Setting { name: "no filters", filter_bits: 0, ..TINY },
     Setting { name: "small leaves, many pivots", pivots_max: 64, ..TINY },
     Setting {
         name: "larger leaves",

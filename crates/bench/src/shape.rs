@@ -1,0 +1,127 @@
+//! The shape of the levels of an engine that has them, and the memory of filters: options of our
+//! own engines that are measured against each other.
+
+use crate::failure::{Failure, Result};
+use chelonia::{EngineKind, LevelOptions};
+use clap::Args;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+
+/// What is not given is as the library has it.
+#[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shape {
+    /// Engines with levels: the ratio between the sizes of the last two (T)
+    #[arg(long, value_name = "T")]
+    pub size_ratio: Option<u32>,
+    /// Engines with levels: 100 c; each ratio of levels is 1/c times the one below
+    #[arg(long, value_name = "PERCENT")]
+    pub scaling: Option<u32>,
+    /// Engines with levels: each is a part of what the last one really holds
+    #[arg(long)]
+    pub relative_levels: bool,
+    /// Engines with levels: filters of all levels have the same bits per key
+    #[arg(long)]
+    pub uniform_filters: bool,
+    /// Our engines: bits of filters per key, 0 for none [default: 16]
+    #[arg(long, value_name = "N")]
+    pub filter_bits: Option<u32>,
+}
+
+impl Shape {
+    /// The levels that follow; none if nothing is said of them.
+    pub fn levels(&self) -> Option<LevelOptions> {
+        let Self { size_ratio, scaling, relative_levels, uniform_filters, .. } = *self;
+        let is_given =
+            size_ratio.is_some() || scaling.is_some() || relative_levels || uniform_filters;
+        let usual = LevelOptions::default();
+        is_given.then(|| LevelOptions {
+            size_ratio: size_ratio.unwrap_or(usual.size_ratio),
+            scaling_percent: scaling.unwrap_or(usual.scaling_percent),
+            relative: relative_levels,
+            filters_by_level: !uniform_filters,
+        })
+    }
+
+    /// Fails if the store `name` has not what is given.
+    pub fn check_for(&self, name: &str) -> Result<()> {
+        let refuse = |option: &str, who: &str| {
+            Err(Failure::usage(format!("{option}: for {who} alone, which {name} is not")))
+        };
+        let engine = EngineKind::from_name(name);
+        if self.filter_bits.is_some() && engine.is_none() {
+            return refuse("--filter-bits", "engines of ours");
+        }
+        if self.levels().is_some() && !engine.is_some_and(EngineKind::has_levels) {
+            let option = "--size-ratio, --scaling, --relative-levels, --uniform-filters";
+            return refuse(option, "engines with levels");
+        }
+        Ok(())
+    }
+
+    /// The same as it is written on a command line.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = Vec::new();
+        for (name, value) in [
+            ("--size-ratio", self.size_ratio),
+            ("--scaling", self.scaling),
+            ("--filter-bits", self.filter_bits),
+        ] {
+            if let Some(value) = value {
+                arguments.extend([name.into(), value.to_string().into()]);
+            }
+        }
+        for (name, is_on) in [
+            ("--relative-levels", self.relative_levels),
+            ("--uniform-filters", self.uniform_filters),
+        ] {
+            arguments.extend(is_on.then(|| name.into()));
+        }
+        arguments
+    }
+
+    /// Among the settings of a result; null if nothing is given.
+    pub fn describe(&self) -> Value {
+        if *self == Self::default() {
+            return Value::Null;
+        }
+        json!({
+            "size_ratio": self.size_ratio,
+            "scaling_percent": self.scaling,
+            "relative": self.relative_levels,
+            "uniform_filters": self.uniform_filters,
+            "filter_bits": self.filter_bits,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_store_has_not_is_refused() {
+        let bits = Shape { filter_bits: Some(0), ..Shape::default() };
+        let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
+        for (shape, fitting, others) in [
+            (bits, &["turtle", "autumn"][..], &["rocksdb", "lmdb"][..]),
+            (ratio, &["autumn"], &["turtle", "rocksdb"]),
+            (Shape::default(), &["turtle", "lmdb"], &[]),
+        ] {
+            fitting.iter().for_each(|name| shape.check_for(name).unwrap());
+            for name in others {
+                let told = shape.check_for(name).unwrap_err().to_string();
+                assert!(told.contains(name) && told.starts_with("--"), "{told}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_the_library_has_it() {
+        assert_eq!(Shape::default().levels(), None);
+        assert_eq!(Shape::default().describe(), Value::Null);
+        let scaled = Shape { scaling: Some(40), ..Shape::default() };
+        let usual = LevelOptions::default();
+        assert_eq!(scaled.levels(), Some(LevelOptions { scaling_percent: 40, ..usual }));
+        assert_eq!(scaled.describe()["scaling_percent"], 40);
+    }
+}
