@@ -7,15 +7,21 @@
 use super::child::{Running, check, go_on};
 use super::shutdown::shut_down;
 use crate::trial::{Tally, Target, Trial, Unit};
+use chelonia::internals::Clock;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Cuts of a unit, all on one file system.
 const CUTS: u64 = 10;
 
 /// The size of the file system.
 const DEVICE_BYTES: u64 = 256 << 20;
+
+/// How often, and after what time again, a file system is unmounted that is in use.
+const UNMOUNT_TRIES: u32 = 400;
+const UNMOUNT_STEP: Duration = Duration::from_millis(50);
 
 /// A unit is a file system that loses its power ten times.
 pub struct Power;
@@ -92,16 +98,28 @@ impl Mounted {
     }
 }
 
+impl Mounted {
+    fn unmount(&self, arguments: &[&str]) -> bool {
+        let unmounted =
+            Command::new("umount").args(arguments).arg(&self.at).stderr(Stdio::null()).status();
+        unmounted.is_ok_and(|status| status.success())
+    }
+}
+
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A unit that fails leaves no mounted file system behind, whoever still has files open.
-        for arguments in [&[][..], &["-l"]] {
-            let unmounted =
-                Command::new("umount").args(arguments).arg(&self.at).stderr(Stdio::null()).status();
-            if unmounted.is_ok_and(|status| status.success()) {
+        // A process that another unit is just starting has a moment long all files that are open
+        // here. To go on then would be to mount what is still mounted: shut down, not recovered.
+        let clock = Clock::real();
+        for _ in 0..UNMOUNT_TRIES {
+            if self.unmount(&[]) {
                 return;
             }
+            clock.sleep(UNMOUNT_STEP);
         }
+        // A unit that fails leaves no mounted file system behind, whoever still has files open.
+        self.unmount(&["-l"]);
+        assert!(std::thread::panicking(), "{} stays in use", self.at.display());
     }
 }
 
