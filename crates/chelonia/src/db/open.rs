@@ -99,7 +99,7 @@ fn may_create(settings: &Settings) -> bool {
     settings.create && !settings.read_only
 }
 
-fn no_database() -> Error {
+pub(super) fn no_database() -> Error {
     Error::new(ErrorKind::NotFound, "there is no database at this path")
 }
 
@@ -146,7 +146,7 @@ fn check_lockable(settings: &Settings, directory: &dyn Directory) -> Result<()> 
 
 /// Why a data file cannot be opened, which failed with `error`: if there is a log of ours, its data
 /// file is lost or damaged, and not somebody else's.
-fn nothing_to_open(directory: &dyn Directory, error: Error) -> Error {
+pub(super) fn nothing_to_open(directory: &dyn Directory, error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Log::check_none_in_use(directory).err().unwrap_or_else(no_database),
         ErrorKind::InvalidArgument if Log::is_there(directory).unwrap_or(false) => {

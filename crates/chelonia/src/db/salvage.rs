@@ -28,6 +28,7 @@ use crate::db::builder::DatabaseBuilder;
 use crate::db::database::Database;
 use crate::db::governor::Governor;
 use crate::db::keyspace::Keyspace;
+use crate::db::open;
 use crate::db::options::{KeyspaceOptions, StoredOptions};
 use crate::db::record::Entries;
 use crate::engine::Salvaged;
@@ -142,8 +143,9 @@ impl Salvage {
     ///
     /// # Errors
     /// `Corrupt` if nothing can be saved: both superblocks are damaged, or the catalog is;
-    /// `AlreadyOpen` if the source is open for writing; `InvalidArgument` if there is something at
-    /// the destination; else as opening the source and writing the destination.
+    /// `NotFound` if there is no database, or one whose creation did not finish; `AlreadyOpen` if
+    /// the source is open for writing; `InvalidArgument` if there is something at the destination;
+    /// else as opening the source and writing the destination.
     pub fn run(self) -> Result<SalvageReport> {
         let builder = DatabaseBuilder::new(&self.destination).memory(self.memory);
         #[cfg(any(test, feature = "internals"))]
@@ -174,6 +176,9 @@ fn salvage(
     let _lock = directory.lock(false, false)?;
     let Opened { storage, superblock, catalog } =
         Storage::open_damaged(&**directory, &Budget::new(memory))?;
+    if superblock.catalog.is_none() {
+        return Err(open::nothing_to_open(&**directory, open::no_database()));
+    }
     let destination = destination.open()?;
     let mut names: BTreeSet<String> =
         catalog.keyspaces.iter().map(|entry| entry.name.clone()).collect();

@@ -2,7 +2,8 @@
 //! be out of date is apart.
 
 use chelonia::internals::{
-    Call, Directory, Fault, FaultDirectory, FaultPlan, MemoryDirectory, tick,
+    Call, CrashDirectory, Directory, Fault, FaultDirectory, FaultPlan, MemoryDirectory, Survivors,
+    tick,
 };
 use chelonia::limits::KEYSPACES_MAX;
 use chelonia::{
@@ -276,6 +277,29 @@ fn a_salvage_wants_a_free_place_and_a_source_that_nobody_writes() {
     let saved = Database::open(&destination).unwrap();
     let keyspace = saved.keyspace("k", KeyspaceOptions::new()).unwrap();
     assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
+fn a_database_whose_creation_did_not_finish_is_none() {
+    let crashing = CrashDirectory::new();
+    let directory: Arc<dyn Directory> = Arc::new(crashing.clone());
+    let builder = Database::builder("in memory").memory(32 << 20);
+    drop(builder.internals(|internals| internals.directory = Some(directory)).open().unwrap());
+    let journal = crashing.journal();
+    let mut whole = 0;
+    for boundary in 0..=journal.boundaries() {
+        match save(journal.image(boundary, Survivors::All)) {
+            Ok((report, found)) => {
+                assert!(report.is_whole() && found.is_empty(), "at {boundary}: {report:?}");
+                whole += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "at {boundary}: {error}");
+                assert_eq!(whole, 0, "at {boundary}: there was a database before");
+            }
+        }
+    }
+    assert!(whole > 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::history::{NAMES, open, open_to_read, options_of, read};
 use super::run::{Run, Space, State};
 use crate::trial::Tally;
 use chelonia::internals::{CrashDirectory, MemoryDirectory, Rng, Survivors, unreachable_blocks};
-use chelonia::{Database, Error, ErrorKind, KeyspaceOptions, Result};
+use chelonia::{Database, Error, ErrorKind, KeyspaceOptions, Result, Salvage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -18,6 +18,12 @@ const BLOCK_BYTES: u64 = 4096;
 
 /// One image of so many is opened for reading only, as well.
 const READ_ONE_IN: u64 = 8;
+
+/// One image of so many is salvaged, as well.
+const SALVAGE_ONE_IN: u64 = 32;
+
+/// The memory of a salvage, for each of its two databases.
+const SALVAGE_MEMORY: u64 = 48 << 20;
 
 /// How much is tried.
 #[derive(Clone, Copy)]
@@ -157,6 +163,9 @@ impl<'a> Cutter<'a> {
         if self.rng.one_in(READ_ONE_IN) {
             self.check_reader(files, &found, what);
         }
+        if self.rng.one_in(SALVAGE_ONE_IN) {
+            self.check_salvage(files, &found, what);
+        }
         let expected = go_on(&database, found, what);
         // Not absorbed: what was written before the cut and since is replayed together.
         database.close().unwrap();
@@ -190,6 +199,27 @@ impl<'a> Cutter<'a> {
         drop(reader);
         assert!(directory.to_files() == *files, "{what}: a reader wrote something");
         self.tally.add("images read without writing", 1);
+    }
+
+    /// Salvages the image: a crash damages nothing, so what is saved is all there is.
+    fn check_salvage(&mut self, files: &Files, found: &State, what: &str) {
+        let source = MemoryDirectory::from_files(files.clone());
+        let saved = MemoryDirectory::new();
+        let salvage = Salvage::new("crash", "saved").memory(SALVAGE_MEMORY);
+        let salvaged = salvage.directories(Arc::new(source.clone()), Arc::new(saved.clone())).run();
+        assert!(source.to_files() == *files, "{what}: a salvage changed its source");
+        let report = match salvaged {
+            Ok(report) => report,
+            Err(error) if found.is_empty() => {
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: a salvage: {error}");
+                return;
+            }
+            Err(error) => panic!("{what}: a salvage: {error}"),
+        };
+        assert!(report.is_whole(), "{what}: a salvage misses something: {report:?}");
+        let database = self.open(saved).unwrap();
+        assert!(read(&database).unwrap().0 == *found, "{what}: what was salvaged differs");
+        self.tally.add("images salvaged", 1);
     }
 
     /// Cuts the power at every boundary inside the recovery of `files`.
