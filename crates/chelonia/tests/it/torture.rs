@@ -79,7 +79,8 @@ fn crashes_in_a_second_life() {
 
 /// What was cut are trees of a few levels, of each engine, that moved data between them.
 fn every_engine_moved_data(tally: &Tally) {
-    for event in ["flushes of turtle", "merges of level 0 of autumn"] {
+    for event in ["flushes of turtle", "merges of level 0 of autumn", "merges of levels of autumn"]
+    {
         assert!(count(tally, event) > 0, "no {event}");
     }
 }

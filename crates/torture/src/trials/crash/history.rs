@@ -37,11 +37,13 @@ const MAKES: u32 = 29;
 /// Commits choose among so few keys that they overwrite each other.
 const KEYS: u64 = 40;
 
-/// Keys that are only there to make trees high.
+/// Many more keys make trees high. One commit of so many is to one of them, so that what goes down
+/// a tree grows until it goes down further.
 const COLD_KEYS: u64 = 200;
+const COLD_ONE_IN: u64 = 3;
 
-/// Shapes of levels: with few bytes there are several.
-const SHAPES: [LevelOptions; 3] = {
+/// Shapes of levels: with few bytes there are several. With the last, levels hold the most.
+pub const SHAPES: [LevelOptions; 3] = {
     let plain = LevelOptions {
         size_ratio: 2,
         scaling_percent: 100,
@@ -305,7 +307,14 @@ impl History {
     }
 
     fn key(&mut self) -> Vec<u8> {
+        if self.rng.one_in(COLD_ONE_IN) {
+            return self.cold_key();
+        }
         self.rng.below(KEYS).to_string().into_bytes()
+    }
+
+    fn cold_key(&mut self) -> Vec<u8> {
+        format!("cold {:03}", self.rng.below(COLD_KEYS)).into_bytes()
     }
 
     fn put_bytes(&mut self, batch: &mut Batch, name: &str, key: Vec<u8>, bytes: u64) {
@@ -317,14 +326,14 @@ impl History {
         Arc::make_mut(&mut space.entries).insert(key, value);
     }
 
-    /// Sets so many keys that no verb touches, in every keyspace, in one commit.
+    /// Sets so many of the keys that verbs touch seldom, in every keyspace, in one commit.
     pub fn put_cold(&mut self, keys: u32) {
         let began = self.boundary();
         let mut batch = self.database().batch();
         for name in self.state.keys().cloned().collect::<Vec<_>>() {
             for _ in 0..keys {
-                let (key, bytes) = (self.rng.below(COLD_KEYS), 200 + self.rng.below(200));
-                self.put_bytes(&mut batch, &name, format!("cold {key:03}").into_bytes(), bytes);
+                let (key, bytes) = (self.cold_key(), 200 + self.rng.below(200));
+                self.put_bytes(&mut batch, &name, key, bytes);
             }
         }
         batch.commit_with(Durability::Process).unwrap();
@@ -424,16 +433,33 @@ impl History {
     }
 
     fn shape(&mut self) -> bool {
-        let names = self.state.iter().filter(|(_, space)| has_levels(space.made));
-        let names: Vec<String> = names.map(|(name, _)| name.clone()).collect();
+        let names = self.with_levels();
         if names.is_empty() {
             return false;
         }
         let name = names[below(&mut self.rng, names.len())].clone();
-        let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
-        keyspace.set_levels(one_of(&mut self.rng, &SHAPES)).unwrap();
-        self.dialed(name, &keyspace);
+        let levels = one_of(&mut self.rng, &SHAPES);
+        self.shape_as(name, levels);
         true
+    }
+
+    /// Gives all levels this shape.
+    pub fn shape_all(&mut self, levels: LevelOptions) {
+        for name in self.with_levels() {
+            self.shape_as(name, levels);
+        }
+    }
+
+    fn shape_as(&mut self, name: String, levels: LevelOptions) {
+        let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
+        keyspace.set_levels(levels).unwrap();
+        self.dialed(name, &keyspace);
+    }
+
+    /// The keyspaces that have levels.
+    fn with_levels(&self) -> Vec<String> {
+        let names = self.state.iter().filter(|(_, space)| has_levels(space.made));
+        names.map(|(name, _)| name.clone()).collect()
     }
 
     fn dialed(&mut self, name: String, keyspace: &Keyspace) {

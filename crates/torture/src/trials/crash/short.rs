@@ -1,7 +1,7 @@
 //! Where short histories begin, what they are made of, and how they are cut.
 
 use super::cuts::{Cutter, Effort, Files};
-use super::history::{History, Verb};
+use super::history::{History, SHAPES, Verb};
 use super::run::{Run, State};
 use crate::trial::Tally;
 use crate::trials::support::{ENGINES, engine_of};
@@ -41,6 +41,9 @@ const HEIGHT: u32 = 2;
 /// maintenance: more than level 0 may have.
 const YOUNG: usize = 4;
 
+/// So many drains fill level 1.
+const FILLS: usize = 12;
+
 /// Where histories of a few verbs begin.
 pub struct Start {
     files: Files,
@@ -66,6 +69,11 @@ impl Start {
             do_all(&mut history, &[Verb::Batch(Process); 3]);
             fill(&mut history);
             do_all(&mut history, &[Verb::Large(Process)]);
+            // Level 1 has more than it may have when the shape is the first again.
+            history.shape_all(SHAPES[SHAPES.len() - 1]);
+            (0..FILLS).for_each(|_| history.put_cold(8));
+            do_all(&mut history, &[Verb::Checkpoint]);
+            history.shape_all(SHAPES[0]);
             // The next drain finds level 0 full, and is near.
             for _ in 0..YOUNG {
                 history.put_cold(2);
