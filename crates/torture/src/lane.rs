@@ -20,7 +20,7 @@ use std::time::Duration;
 pub enum Lane {
     /// Minutes: for every change
     Short,
-    /// Hours: until every target is met
+    /// About half an hour on two cores: until every target is met
     Long,
 }
 

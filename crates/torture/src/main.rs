@@ -62,8 +62,8 @@ struct Arguments {
     #[arg(long, value_name = "TRIAL:UNIT")]
     #[arg(conflicts_with_all = ["minutes", "resume", "only", "until_failure"])]
     repeat: Option<String>,
-    /// Prints counts as lines of JSON
-    #[arg(long)]
+    /// Prints results as lines of JSON
+    #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     part: Option<Part>,
@@ -97,8 +97,8 @@ enum Part {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.part {
-        Some(Part::List) => report::list(&trials::all()),
-        Some(Part::Canaries(arguments)) => canaries::run(arguments),
+        Some(Part::List) => report::list(&trials::all(), arguments.json),
+        Some(Part::Canaries(canaries)) => canaries::run(canaries, arguments.json),
         Some(Part::Seeds { directory }) => {
             trials::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
         }
@@ -117,7 +117,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     let seed = arguments.seed.unwrap_or(SEED);
     if let Some(named) = &arguments.repeat {
-        return repeat(named, seed);
+        return repeat(named, seed, arguments.json);
     }
     let trials = chosen(&arguments.only)?;
     let names: Vec<&str> = trials.iter().map(|trial| trial.name()).collect();
@@ -170,13 +170,23 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Runs one unit, and lets its panic tell what it may.
-fn repeat(named: &str, seed: u64) -> Result<()> {
+fn repeat(named: &str, seed: u64, as_json: bool) -> Result<()> {
     let usage = || Failure::usage("--repeat takes the name of a trial and a number: crash:7");
     let (name, number) = named.split_once(':').ok_or_else(usage)?;
-    let number = number.parse().map_err(|_| usage())?;
+    let number: u64 = number.parse().map_err(|_| usage())?;
     let trials = chosen(&[name.to_owned()])?;
-    let tally = trials[0].run(Unit::new(name, number, seed));
-    report::print_tally(&tally)
+    let trial = &trials[0];
+    if let Some(excuse) = trial.excuse() {
+        return Err(Failure::usage(format!("{name} does not run here: {excuse}")));
+    }
+    if let Some(most) = trial.units_max().filter(|most| number >= *most) {
+        return Err(Failure::usage(format!("{name} has the units 0 to {}", most - 1)));
+    }
+    let unit = Unit::new(name, number, seed);
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.run(unit))) {
+        Ok(tally) => report::print_tally(&tally, as_json),
+        Err(_) => Err(Failure::Broken(format!("{name}:{number} failed"))),
+    }
 }
 
 /// The trials of these names, or all.
@@ -184,7 +194,10 @@ fn chosen(names: &[String]) -> Result<Vec<Box<dyn Trial>>> {
     let mut trials = trials::all();
     for name in names {
         if !trials.iter().any(|trial| trial.name() == name) {
-            let message = format!("there is no trial {name:?}; `chelonia-torture list` names them");
+            let message = match name.as_str() {
+                "schedules" => "schedules is a build of its own: `--features shuttle`".to_owned(),
+                _ => format!("there is no trial {name:?}; `list` names them"),
+            };
             return Err(Failure::usage(message));
         }
     }

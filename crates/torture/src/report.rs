@@ -25,7 +25,7 @@ impl Progress {
     /// Draws how the trials stand.
     pub fn new(lane: Lane, trials: &[Box<dyn Trial>], standings: &[Standing]) -> Self {
         let all = MultiProgress::new();
-        let style = ProgressStyle::with_template("{prefix:>12} {bar:30} {percent:>3}% {msg}")
+        let style = ProgressStyle::with_template("{prefix:>13} {bar:30} {percent:>3}% {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         let bars = trials.iter().map(|trial| {
             let bar = all.add(ProgressBar::new(STEPS).with_style(style.clone()));
@@ -93,7 +93,12 @@ fn counts_of(trial: &dyn Trial, standing: &Standing) -> String {
 
 /// How to run a unit again.
 fn again(trial: &str, failed: &Failed) -> String {
-    format!("(chelonia-torture --repeat {trial}:{} --seed {})", failed.unit, hex(failed.seed))
+    let features = if cfg!(feature = "shuttle") { " --features shuttle" } else { "" };
+    format!(
+        "(cargo run --profile sim -p chelonia-torture{features} -- --repeat {trial}:{} --seed {})",
+        failed.unit,
+        hex(failed.seed)
+    )
 }
 
 /// A number with a comma after every three digits.
@@ -153,16 +158,16 @@ fn print_trial(
         None => format!("passed, {:.0}% of its target", 100.0 * standing.done(trial.targets())),
     };
     let seconds = standing.spent().as_secs_f64();
-    writeln!(out, "{:>12}  {outcome}", trial.name())?;
+    writeln!(out, "{:>13}  {outcome}", trial.name())?;
     writeln!(
         out,
-        "{:>12}  {} units in {seconds:.0} s: {}",
+        "{:>13}  {} units in {seconds:.0} s: {}",
         "",
         standing.units(),
         counts_of(trial, standing)
     )?;
     for failed in standing.failures() {
-        writeln!(out, "{:>12}  unit {} {}", "", failed.unit, again(trial.name(), failed))?;
+        writeln!(out, "{:>13}  unit {} {}", "", failed.unit, again(trial.name(), failed))?;
     }
     Ok(())
 }
@@ -180,34 +185,58 @@ pub fn print_marks(as_json: bool) -> Result<usize> {
         writeln!(out, "{}", json!({ "marks": counts }))?;
     } else {
         let (count, all) = (reached.len(), reached.len() + missed.len());
-        writeln!(out, "{:>12}  {count} of {all} rare cases were reached", "marks")?;
+        writeln!(out, "{:>13}  {count} of {all} rare cases were reached", "marks")?;
         for (mark, _) in &missed {
-            writeln!(out, "{:>12}  not reached: {mark:?}", "")?;
+            writeln!(out, "{:>13}  not reached: {mark:?}", "")?;
         }
     }
     Ok(missed.len())
 }
 
 /// Prints what one unit counted.
-pub fn print_tally(tally: &Tally) -> Result<()> {
+pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let distinct = tally.distinct().map(|(what, all)| (what, all.len() as u64));
-    for (what, count) in tally.counts().chain(distinct) {
-        writeln!(out, "{:>12} {what}", grouped(count))?;
+    let counts: Vec<(&str, u64)> = tally.counts().chain(distinct).collect();
+    if as_json {
+        let counts: BTreeMap<&str, u64> = counts.into_iter().collect();
+        writeln!(out, "{}", json!({ "counts": counts }))?;
+        return Ok(());
+    }
+    for (what, count) in counts {
+        writeln!(out, "{:>13} {what}", grouped(count))?;
     }
     Ok(())
 }
 
 /// Prints what trials there are.
-pub fn list(trials: &[Box<dyn Trial>]) -> Result<()> {
+pub fn list(trials: &[Box<dyn Trial>], as_json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for trial in trials {
+        let targets = trial.targets();
+        if as_json {
+            let targets: BTreeMap<_, _> =
+                targets.iter().map(|target| (target.what, target.count)).collect();
+            let line = json!({
+                "trial": trial.name(), "about": trial.about(), "targets": targets,
+                "not_run": trial.excuse(),
+            });
+            writeln!(out, "{line}")?;
+            continue;
+        }
         let excuse =
             trial.excuse().map_or_else(String::new, |excuse| format!(" (not here: {excuse})"));
-        writeln!(out, "{:>12}  {}{excuse}", trial.name(), trial.about())?;
-        for target in trial.targets() {
-            writeln!(out, "{:>12}  {} {}", "", grouped(target.count), target.what)?;
+        writeln!(out, "{:>13}  {}{excuse}", trial.name(), trial.about())?;
+        for target in targets {
+            writeln!(out, "{:>13}  {} {}", "", grouped(target.count), target.what)?;
         }
+    }
+    if !as_json {
+        let other = match cfg!(feature = "shuttle") {
+            true => "all others: in a build without the feature `shuttle`",
+            false => "schedules: in a build of its own, with `--features shuttle`",
+        };
+        writeln!(out, "{:>13}  {other}", "")?;
     }
     Ok(())
 }

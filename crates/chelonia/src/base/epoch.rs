@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "an island: the one place that dereferences epoch pointers")]
 
 use crate::base::clock::Clock;
-use crate::base::sync::{Arc, AtomicBool, Ordering};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crossbeam_epoch::{Atomic, Owned, Shared};
 use std::ops::Deref;
 use std::time::Duration;
@@ -36,16 +36,66 @@ impl Deref for Guard {
     }
 }
 
+/// Rounds of [`settle`] that are told apart.
+const ROUNDS: usize = 64;
+
+/// How often [`settle`] was called: what is taken out now belongs to this round.
+static ROUND: AtomicU64 = AtomicU64::new(0);
+
+/// The contents of [`EpochCell`]s that were taken out in each round and are not dropped yet.
+static UNDROPPED: [AtomicU64; ROUNDS] = [const { AtomicU64::new(0) }; ROUNDS];
+
+/// The count for a round.
+fn undropped(round: u64) -> &'static AtomicU64 {
+    &UNDROPPED[usize::try_from(round % ROUNDS as u64).unwrap_or(0)]
+}
+
+/// Counts a content that was taken out, from then until it was dropped.
+#[derive(Default)]
+struct TakenOut {
+    /// The round, and one; 0 before it is taken out.
+    since: AtomicU64,
+}
+
+impl TakenOut {
+    fn begin(&self) {
+        let round = ROUND.load(Ordering::Acquire);
+        undropped(round).fetch_add(1, Ordering::AcqRel);
+        self.since.store(round + 1, Ordering::Release);
+    }
+}
+
+impl Drop for TakenOut {
+    fn drop(&mut self) {
+        if let Some(round) = self.since.load(Ordering::Acquire).checked_sub(1) {
+            undropped(round).fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// What a cell holds.
+struct Content<T> {
+    value: T,
+    /// Behind the value: fields are dropped in their order.
+    taken_out: TakenOut,
+}
+
+impl<T> Content<T> {
+    fn new(value: T) -> Self {
+        Self { value, taken_out: TakenOut::default() }
+    }
+}
+
 /// Holds exactly one `T` at any time.
 pub struct EpochCell<T: Send + Sync + 'static> {
-    current: Atomic<T>,
+    current: Atomic<Content<T>>,
 }
 
 impl<T: Send + Sync + 'static> EpochCell<T> {
     /// A cell with this content.
     #[must_use]
     pub fn new(value: T) -> Self {
-        Self { current: Atomic::new(value) }
+        Self { current: Atomic::new(Content::new(value)) }
     }
 
     /// The content, as long as the guard is held.
@@ -54,16 +104,19 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         let shared = self.current.load(Ordering::Acquire, guard);
         // SAFETY: the pointer is never null (made non-null, replaced by non-null), and what it
         // points to is destroyed only after every guard pinned before its removal is dropped.
-        unsafe { shared.deref() }
+        unsafe { &shared.deref().value }
     }
 
     /// Replaces the content; the old one is dropped once nobody can see it.
     pub fn replace(&self, value: T) {
         let guard = pin();
-        let old = self.current.swap(Owned::new(value), Ordering::AcqRel, &guard);
+        let old = self.current.swap(Owned::new(Content::new(value)), Ordering::AcqRel, &guard);
         // SAFETY: `old` was just unlinked and is not null; nobody can load it any more, and it is
-        // unlinked once, so it is destroyed once.
-        unsafe { guard.defer_destroy(old) };
+        // unlinked once, so it is destroyed once, when this guard and those before it are dropped.
+        unsafe {
+            old.deref().taken_out.begin();
+            guard.defer_destroy(old);
+        }
         drop(guard);
         // The old content must not stay in this thread's own bag of garbage: it may hold the very
         // memory that this thread waits for next.
@@ -91,7 +144,8 @@ pub fn collect() {
 }
 
 /// Waits until what was taken out before is dropped, as long as guards of the time allow that
-/// within about a second: a thread may have lost its processor while it held one.
+/// within about a second: a thread may have lost its processor while it held one, or while it
+/// dropped what another one had taken out.
 pub fn settle() {
     const YIELDS_MAX: u32 = 1_000;
     const SLEEPS_MAX: u32 = 1_000;
@@ -100,13 +154,18 @@ pub fn settle() {
         let is_dropped = Arc::clone(&is_dropped);
         move || is_dropped.store(true, Ordering::Release)
     });
+    let round = ROUND.fetch_add(1, Ordering::AcqRel);
+    let others_are = || {
+        let mut earlier = (0..ROUNDS as u64 - 1).map(|back| undropped(round.wrapping_sub(back)));
+        earlier.all(|count| count.load(Ordering::Acquire) == 0)
+    };
     let clock = Clock::real();
-    for round in 0..YIELDS_MAX + SLEEPS_MAX {
+    for attempt in 0..YIELDS_MAX + SLEEPS_MAX {
         collect();
-        if is_dropped.load(Ordering::Acquire) {
+        if is_dropped.load(Ordering::Acquire) && others_are() {
             return;
         }
-        if round < YIELDS_MAX {
+        if attempt < YIELDS_MAX {
             std::thread::yield_now();
         } else {
             clock.sleep(Duration::from_millis(1));
@@ -203,6 +262,40 @@ mod tests {
         assert_eq!(**cell.load(&guard), 2);
         drop(guard);
         drop(cell);
+    }
+
+    /// Takes its time to be dropped.
+    struct Slow(Arc<AtomicBool>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            Clock::real().sleep(Duration::from_millis(2));
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    #[test]
+    fn what_another_thread_is_dropping_is_waited_for() {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Acquire) {
+                        collect();
+                    }
+                });
+            }
+            for _ in 0..100 {
+                let dropped = Arc::new(AtomicBool::new(false));
+                let cell = EpochCell::new(Some(Slow(Arc::clone(&dropped))));
+                cell.replace(None);
+                settle();
+                let was_dropped = dropped.load(Ordering::Acquire);
+                is_over.store(!was_dropped, Ordering::Release);
+                assert!(was_dropped, "it returned while the content was dropped elsewhere");
+            }
+            is_over.store(true, Ordering::Release);
+        });
     }
 
     #[test]

@@ -18,7 +18,8 @@ const BLOCK: usize = 4096;
 const KEYSPACES: [&str; 2] = ["left", "right"];
 const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
-/// The number of a block's kind, which stands in its header, of nodes.
+/// The numbers of kinds of blocks, which stand in their headers: of entries, and of nodes.
+const DATA: u8 = 1;
 const NODE: u8 = 7;
 
 /// Commits that only the log has.
@@ -197,6 +198,36 @@ fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date()
         // Of a turtle tree nothing was said of a node's keys before the node.
         let least = if engine == EngineKind::Autumn { [1, 1] } else { [1, 0] };
         assert!(nodes[0] >= least[0] && nodes[1] >= least[1], "{engine:?}: {nodes:?}");
+    }
+}
+
+#[test]
+fn each_loss_names_its_own_block() {
+    for engine in ENGINES {
+        let directory = MemoryDirectory::new();
+        let database = open(&directory).unwrap();
+        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(1 << 20);
+        let keyspace = database.keyspace("k", options).unwrap();
+        for number in 0..2_000_u64 {
+            keyspace.insert(number.to_be_bytes(), [7; 100]).unwrap();
+        }
+        database.checkpoint().unwrap();
+        database.close().unwrap();
+        let healthy = directory.to_files();
+        let is_data = |block: &usize| healthy["data"][block * BLOCK + 8] == DATA;
+        let blocks: Vec<usize> = (2..healthy["data"].len() / BLOCK).filter(is_data).collect();
+        assert!(blocks.len() > 40, "{engine:?}: {} blocks", blocks.len());
+        let mut files = healthy.clone();
+        let damaged = [blocks[10], blocks[11], blocks[20], blocks[30]];
+        for block in damaged {
+            files.get_mut("data").unwrap()[block * BLOCK + 1_000] ^= 1;
+        }
+        let (report, _) = save(files).unwrap();
+        let losses = &report.keyspaces[0].losses;
+        let named: Vec<Option<u64>> = losses.iter().map(|loss| loss.why.offset()).collect();
+        // Of neighbours one loss is told, with the first of them.
+        let expected = [damaged[0], damaged[2], damaged[3]];
+        assert_eq!(named, expected.map(|block| Some((block * BLOCK) as u64)), "{losses:?}");
     }
 }
 

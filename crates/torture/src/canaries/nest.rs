@@ -46,15 +46,13 @@ pub struct Canaries {
     /// How long each is looked for, at most
     #[arg(long, value_name = "M", default_value_t = 5.0)]
     minutes: f64,
-    /// Where the copy is made and built; kept, so that the next run builds less
-    #[arg(long, value_name = "DIR")]
-    dir: PathBuf,
+    /// Where the copy is made and built, outside of the checkout; kept, so that the next run builds
+    /// less
+    #[arg(long, value_name = "DIR", required_unless_present = "list")]
+    dir: Option<PathBuf>,
     /// Lets schedules and the library's own tests look for what no other trial finds
     #[arg(long)]
     with_tests: bool,
-    /// Prints results as lines of JSON
-    #[arg(long)]
-    json: bool,
     /// Lists the canaries and does nothing
     #[arg(long)]
     list: bool,
@@ -69,22 +67,26 @@ struct Fate {
 }
 
 /// Plants each canary and looks for it. Fails if one is not found.
-pub fn run(arguments: &Canaries) -> Result<()> {
+pub fn run(arguments: &Canaries, as_json: bool) -> Result<()> {
     let chosen = chosen(&arguments.only)?;
     let mut out = std::io::stdout().lock();
     if arguments.list {
         for Canary { name, bug, file, .. } in chosen {
+            if as_json {
+                writeln!(out, "{}", json!({ "canary": name, "bug": bug, "file": file }))?;
+                continue;
+            }
             writeln!(out, "{name:>26}  {file}\n{:>26}  {bug}", "")?;
         }
         return Ok(());
     }
-    let nest = Nest::new(&arguments.dir)?;
+    let nest = Nest::new(arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
     let mut missed = 0;
     for (number, canary) in chosen.iter().enumerate() {
         let _ = writeln!(std::io::stderr(), "{}/{} {}", number + 1, chosen.len(), canary.name);
         let fate = nest.hatch(*canary, arguments)?;
         missed += usize::from(fate.caught.is_none());
-        fate.print(&mut out, arguments.json)?;
+        fate.print(&mut out, as_json)?;
     }
     match missed {
         0 => Ok(()),
@@ -135,7 +137,14 @@ struct Nest {
 
 impl Nest {
     fn new(dir: &Path) -> Result<Self> {
+        let failed = |error| Failure::failed(dir.display(), error);
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let checkout = checkout.canonicalize().map_err(failed)?;
+        std::fs::create_dir_all(dir).map_err(failed)?;
+        if dir.canonicalize().map_err(failed)?.starts_with(&checkout) {
+            let text = "--dir: a place outside of the checkout, which is copied there";
+            return Err(Failure::usage(text));
+        }
         let nest = Self { source: dir.join("source"), target: dir.join("target") };
         copy(&checkout, &nest.source)?;
         Ok(nest)

@@ -28,12 +28,16 @@ impl Trial for Twice {
         const { &[Target { what: "pairs of verbs", count: (EVERY.len() * EVERY.len()) as u64 }] }
     }
 
+    fn units_max(&self) -> Option<u64> {
+        Some((EVERY.len() * EVERY.len()) as u64)
+    }
+
     fn run(&self, unit: Unit) -> Tally {
         let verbs = EVERY.len();
         let number = usize::try_from(unit.number % (verbs * verbs) as u64).unwrap();
         let (first, second) = (number % verbs, (number / verbs + number) % verbs);
         let mut tally = cut_twice(EVERY[first], EVERY[second], &mut unit.rng());
-        tally.add("pairs of verbs", 1);
+        tally.add_distinct("pairs of verbs", number as u64);
         tally
     }
 }

@@ -13,6 +13,7 @@ use crate::base::check::CheckReport;
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::Update;
 use crate::run::block::SortedBlock;
 use crate::run::read::lookup::Run;
@@ -38,12 +39,12 @@ impl Run {
         let all = 0..self.reference().data_blocks;
         let blocks = self.blocks_in(range, &epoch::pin()).unwrap_or(all);
         let mut walk = Walk { range, take, last: None, gap: None, failed: None };
-        let why = RefCell::new(None);
+        let why = RefCell::new(Vec::new());
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
             let told = || Error::corrupt("a block of a run cannot be read");
             let read = match bytes {
                 Some(bytes) => walk.span(bytes),
-                None => Err(why.take().unwrap_or_else(told)),
+                None => Err(self.take_reason(span.first, &why).unwrap_or_else(told)),
             };
             if let Err(error) = read {
                 walk.gap.get_or_insert_with(|| self.blame(span.first)(error));
@@ -54,8 +55,20 @@ impl Run {
     }
 }
 
-/// Keeps why a block cannot be read, for the gap that it leaves.
-struct Why<'a>(&'a RefCell<Option<Error>>);
+impl Run {
+    /// Why the span at `first` cannot be read, which is the first that was found from there on:
+    /// blocks are read ahead of the walk.
+    fn take_reason(&self, first: u32, found: &RefCell<Vec<Error>>) -> Option<Error> {
+        let mut found = found.borrow_mut();
+        let begin = self.block_no(first).0.saturating_mul(BLOCK_BYTES_U64);
+        found.retain(|error| error.offset().is_none_or(|offset| offset >= begin));
+        let place = (0..found.len()).min_by_key(|at| found[*at].offset())?;
+        Some(found.swap_remove(place))
+    }
+}
+
+/// Keeps why blocks cannot be read, for the gaps that they leave.
+struct Why<'a>(&'a RefCell<Vec<Error>>);
 
 impl CheckReport for Why<'_> {
     fn blocks(&mut self, _count: u64) {}
@@ -63,7 +76,7 @@ impl CheckReport for Why<'_> {
     fn entries(&mut self, _count: u64) {}
 
     fn finding(&mut self, error: Error) {
-        self.0.replace(Some(error));
+        self.0.borrow_mut().push(error);
     }
 }
 

@@ -56,7 +56,7 @@ impl Trial for Faults {
         let number = usize::try_from(unit.number).unwrap();
         let (site, calls) = &sites[(number * 7) % sites.len()];
         let mut tally = Tally::default();
-        tally.add("call sites", 1);
+        tally.add_distinct("call sites", (number % sites.len()) as u64);
         let mut hits = fail_calls(site, calls, &mut tally);
         for _ in 0..ATTEMPTS {
             if hits == 0 {

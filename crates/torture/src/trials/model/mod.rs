@@ -20,7 +20,7 @@ impl Trial for Model {
     }
 
     fn about(&self) -> &'static str {
-        "runs random histories under thirteen sets of options, each answer held to an ordered map"
+        "runs random histories under fourteen sets of options, each answer held to an ordered map"
     }
 
     fn short_units(&self) -> u64 {
