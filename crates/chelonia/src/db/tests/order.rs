@@ -278,3 +278,29 @@ fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
         assert_eq!(writes > segments, is_written_through, "{writes} writes, {segments} segments");
     }
 }
+
+#[test]
+fn a_checkpoint_that_fails_lets_nothing_go_of_the_log() {
+    let memory = MemoryDirectory::new();
+    let (database, plan) = super::open_faulty(&memory);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let insert = |number: u32| keyspace.insert(number.to_be_bytes(), [7; 1000]).unwrap();
+    (0..4_000).for_each(insert);
+    super::rotate(&database, &keyspace);
+    let core = &database.handle;
+    assert!(core.drain_keyspace(&keyspace.core).unwrap());
+    // All that the log holds is in the data file now, and no durable root says so.
+    plan.fail(Fault::once(Call::Write, 0).on("data").with(Failure::NoSpace));
+    assert_eq!(core.checkpoint_now().unwrap_err().kind(), ErrorKind::NoSpace);
+    // What the log let go would be used again, and be gone.
+    for number in 4_000..8_000 {
+        insert(number);
+        if number % 100 == 0 {
+            core.tick().unwrap();
+        }
+    }
+    core.sync().unwrap();
+    let (again, _) = super::open_faulty(&MemoryDirectory::from_files(memory.to_files()));
+    let keyspace = again.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().map(|entry| entry.map(drop).unwrap()).count(), 8_000);
+}
