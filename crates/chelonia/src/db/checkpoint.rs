@@ -80,8 +80,10 @@ impl Core {
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
+        let turned = self.counters.dials_turned.swap(false, Ordering::Relaxed);
         let result = self.make_root(log, state);
         if result.is_err() {
+            self.counters.dials_turned.fetch_or(turned, Ordering::Relaxed);
             self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
         }
         result

@@ -149,6 +149,8 @@ pub struct Counters {
     /// Bytes of updates absorbed, and of space that maintenance gave up, since the last
     /// checkpoint began.
     pub undurable_bytes: AtomicU64,
+    /// The dial of a keyspace was turned since the last checkpoint began.
+    pub dials_turned: AtomicBool,
     /// The last drain found no space: writers are told instead of waiting for it.
     pub out_of_space: AtomicBool,
 }

@@ -209,6 +209,7 @@ impl Database {
     fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {
         let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
         options.check_existing(&core.stored, name)?;
+        let before = core.stored_options();
         if let Some(levels) = options.levels {
             core.set_levels(levels);
         }
@@ -216,6 +217,9 @@ impl Database {
             core.distance.store(distance, Ordering::Relaxed);
             let acted_on = self.handle.governor.usual_distance(distance);
             core.engine.set_checkpoint_distance(acted_on);
+        }
+        if core.stored_options() != before {
+            self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
         }
         Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))
     }

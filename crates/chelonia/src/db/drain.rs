@@ -230,10 +230,14 @@ impl Core {
         drained
     }
 
-    /// Makes a checkpoint on a device that is full, if it would free something; false if not.
+    /// Frees on a device that is full what is no longer referred to: waits for what a checkpoint
+    /// freed, and makes one if that would free more. False if there is nothing.
     pub fn free_what_was_replaced(&self) -> Result<bool> {
+        let free_blocks = || self.storage.stats().space.free_blocks;
+        let before = free_blocks();
         if self.counters.undurable_bytes.load(Ordering::Relaxed) == 0 {
-            return Ok(false);
+            epoch::settle();
+            return Ok(free_blocks() > before);
         }
         match self.checkpoint_now() {
             Ok(()) => {

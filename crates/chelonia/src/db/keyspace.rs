@@ -174,7 +174,7 @@ impl Keyspace {
 
     /// Turns the dial between writes and reads: the bytes of updates between two checkpoints. More
     /// makes writes cheaper, and takes memory from reads. Acts at once, and is stored with the next
-    /// checkpoint. It is a ceiling within the write share of the memory budget.
+    /// checkpoint, by a close at the latest. It is a ceiling within the write share of the memory budget.
     ///
     /// # Errors
     /// `InvalidArgument` if `bytes` is 0; `ReadOnly`.
@@ -186,6 +186,7 @@ impl Keyspace {
         self.core.distance.store(bytes, Ordering::Relaxed);
         let acted_on = self.handle.governor.usual_distance(bytes);
         self.core.engine.set_checkpoint_distance(acted_on);
+        self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -196,7 +197,8 @@ impl Keyspace {
     }
 
     /// Gives the levels another shape, for engine `autumn`. Acts at once: the tree moves to it by
-    /// itself, and is read and written meanwhile. Stored with the next checkpoint.
+    /// itself, and is read and written meanwhile. Stored with the next checkpoint, by a close at the
+    /// latest.
     ///
     /// # Errors
     /// `InvalidArgument` if a number is out of its range or the engine has no levels; `ReadOnly`.
@@ -205,6 +207,7 @@ impl Keyspace {
         check_levels(levels)?;
         levels_of(self.core.stored.engine, Some(levels))?;
         self.core.set_levels(levels);
+        self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
         self.handle.signals.wake_drain();
         Ok(())
     }

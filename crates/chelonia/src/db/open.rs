@@ -26,7 +26,7 @@
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
+use crate::base::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, Ordering, RwLock};
 use crate::db::background::Threads;
 use crate::db::core::{
     Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
@@ -295,12 +295,20 @@ pub fn new_keyspace(
 }
 
 impl Core {
-    /// Syncs, and marks in the superblock how far the log is durable: an intact end.
+    /// Stores dials that were turned, syncs, and marks in the superblock how far the log is durable:
+    /// an intact end.
     pub fn shut_down(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
         self.health.check_write()?;
+        if self.counters.dials_turned.load(Ordering::Relaxed) {
+            match self.checkpoint_now() {
+                // There is no room for it: the dials are as they were.
+                Err(error) if error.is_passing() => {}
+                made => made?,
+            }
+        }
         // A checkpoint of another thread ends first, or finds the log without an end and fails.
         let _order = self.checkpoint.lock();
         self.sync()?;

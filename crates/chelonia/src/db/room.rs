@@ -42,8 +42,11 @@ const ATTEMPTS: usize = 8;
 /// What is known of the room on the device.
 #[derive(Default)]
 pub struct Room {
-    /// While memtables hold no more than so many bytes nobody has to look.
-    enough_for: AtomicU64,
+    /// Until so many bytes were written, to the log and as large values, nobody has to look. Not
+    /// bytes of memtables: those of what was drained go when the last reader lets go of it.
+    enough_until: AtomicU64,
+    /// Bytes of large values that were let in.
+    large_bytes: AtomicU64,
     /// After so many drains, and one, nothing could be gained any more.
     in_vain: AtomicU64,
     looking: Mutex<()>,
@@ -52,7 +55,7 @@ pub struct Room {
 impl Room {
     /// The device may have less room than it had.
     pub fn forget(&self) {
-        self.enough_for.store(0, Ordering::Relaxed);
+        self.enough_until.store(0, Ordering::Relaxed);
     }
 }
 
@@ -61,32 +64,42 @@ impl Core {
     /// not be drained.
     #[inline]
     pub fn check_room(&self, bytes: u64, writes: &[Write<'_>]) -> Result<()> {
-        let memtables = self.governor.memtable_bytes() + bytes;
-        if memtables <= self.room.enough_for.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.look_for_room(bytes, writes)
-    }
-
-    #[cold]
-    fn look_for_room(&self, bytes: u64, writes: &[Write<'_>]) -> Result<()> {
         let large =
             |value: &[u8]| if value.len() < LARGE_VALUE_BYTES_MIN { 0 } else { value.len() };
         let large: usize = writes.iter().filter_map(|write| write.value).map(large).sum();
+        let large = large as u64;
+        if self.room_spent() + bytes + large > self.room.enough_until.load(Ordering::Relaxed) {
+            self.look_for_room(bytes, large, writes)?;
+        }
+        if large > 0 {
+            self.room.large_bytes.fetch_add(large, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What `enough_until` is compared with: it never falls.
+    #[inline]
+    fn room_spent(&self) -> u64 {
+        let logged = self.log.get().map_or(0, |log| log.written().0);
+        logged + self.room.large_bytes.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn look_for_room(&self, bytes: u64, large: u64, writes: &[Write<'_>]) -> Result<()> {
         let deletes = writes.iter().all(|write| write.value.is_none());
         let _looking = self.room.looking.lock();
         for _ in 0..ATTEMPTS {
             let Some(room) = self.room_bytes() else {
-                self.room.enough_for.store(u64::MAX, Ordering::Relaxed);
+                self.room.enough_until.store(u64::MAX, Ordering::Relaxed);
                 return Ok(());
             };
             // Large values go to the data file at once, and once: `bytes` is without them.
             let updates = self.update_bytes() + bytes;
-            let most = room.saturating_sub(self.kept_bytes() + large as u64) / DRAIN_TIMES;
+            let most = room.saturating_sub(self.kept_bytes() + large) / DRAIN_TIMES;
             if updates <= most {
                 // The log grows as well, and others may want some: soon somebody looks again.
-                let enough_for = self.governor.memtable_bytes() + (most - updates) / 4;
-                self.room.enough_for.store(enough_for, Ordering::Relaxed);
+                let enough_until = self.room_spent() + (most - updates) / 4;
+                self.room.enough_until.store(enough_until, Ordering::Relaxed);
                 return Ok(());
             }
             if (deletes && updates <= room / DRAIN_TIMES) || !self.work_for_room()? {
@@ -156,5 +169,56 @@ impl Core {
         let part = (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX);
         let needed = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.room_needed_bytes();
         part + self.all_keyspaces().iter().map(needed).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::epoch;
+    use crate::db::KeyspaceOptions;
+    use crate::db::tests::open_faulty;
+    use crate::storage::io::memory::MemoryDirectory;
+
+    #[test]
+    fn what_was_drained_and_is_still_read_hides_no_want_of_room() {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        plan.set_capacity(Some(22 << 20));
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        let insert = |number: u64| {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            keyspace.insert(key, [7; 1000])
+        };
+        let reader = epoch::pin();
+        (0..4_000).for_each(|number| insert(number).unwrap());
+        database.checkpoint().unwrap();
+        // It looks, and sees more memtables than those that are to be drained.
+        insert(4_000).unwrap();
+        drop(reader);
+        epoch::settle();
+        let core = &database.handle;
+        let accepted = (4_001..).take_while(|number| insert(*number).is_ok()).inspect(|number| {
+            let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());
+            assert!(updates * DRAIN_TIMES <= room, "after {number}: {updates} in {room}");
+        });
+        assert!(accepted.count() > 500);
+        database.checkpoint().unwrap();
+    }
+
+    #[test]
+    fn large_values_take_room_that_is_looked_for() {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        plan.set_capacity(Some(40 << 20));
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        (0..2_000_u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]).unwrap());
+        let core = &database.handle;
+        let mut count = 0_u32;
+        while keyspace.insert(count.to_le_bytes(), vec![7; 100_000]).is_ok() {
+            count += 1;
+            let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());
+            assert!(updates * DRAIN_TIMES <= room, "after {count}: {updates} in {room}");
+        }
+        assert!(count > 100);
+        database.checkpoint().unwrap();
     }
 }

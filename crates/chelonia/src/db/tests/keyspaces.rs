@@ -5,7 +5,7 @@ use crate::base::epoch;
 use crate::base::error::ErrorKind;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::residents::Resident;
-use crate::base::sync::Arc;
+use crate::base::sync::{Arc, Ordering};
 use crate::db::{Database, KeyspaceOptions};
 use crate::engine::LevelOptions;
 use crate::engines::EngineKind;
@@ -148,13 +148,26 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
     let database = open(Arc::new(memory.clone()));
     drop(database.keyspace("k", options).unwrap());
     database.close().unwrap();
-    for (stored, next) in [(first, set), (set, first), (first, first)] {
+    for (stored, next) in [(first, set), (set, first), (first, first), (first, set), (set, set)] {
         let database = open(Arc::new(memory.clone()));
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
         assert_eq!(keyspace.core.stored.levels, Some(stored));
         keyspace.set_levels(next).unwrap();
-        database.checkpoint().unwrap();
+        if next == first {
+            database.checkpoint().unwrap();
+        }
         drop(keyspace);
+        // A close stores what no checkpoint has.
         database.close().unwrap();
     }
+    let database = open(Arc::new(memory));
+    let options = || KeyspaceOptions::new().engine(EngineKind::Autumn).levels(set);
+    let keyspace = database.keyspace("k", options()).unwrap();
+    keyspace.set_checkpoint_distance(77_000).unwrap();
+    database.checkpoint().unwrap();
+    // What is as it was is not stored again.
+    drop(database.keyspace("k", options().checkpoint_distance(77_000)).unwrap());
+    assert!(!database.handle.counters.dials_turned.load(Ordering::Relaxed));
+    drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
+    assert!(database.handle.counters.dials_turned.load(Ordering::Relaxed));
 }

@@ -15,8 +15,8 @@
 //! So a dropped keyspace is there with all that it held or not at all, and one that was made again
 //! under the same name never shows what the one before held, nor its options. The dials (checkpoint
 //! distance, shape of levels) are not part of a state, for they are durable with the next
-//! checkpoint: they are as they were turned since the last checkpoint that returned, or the last
-//! time before it.
+//! checkpoint or close: they are as they were turned since the last of these that returned, or the
+//! last time before it.
 
 use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
 use crate::trials::support::{ENGINES, ModelSpace, below, engine_of, one_of};
@@ -475,10 +475,12 @@ impl History {
             Verb::Close => {
                 database.close().unwrap();
                 self.all_is_durable();
+                self.turned(Turn::Stored);
             }
             Verb::LetGo => {
                 drop(database);
                 self.all_is_durable();
+                self.turned(Turn::Stored);
             }
             _ => self.directory = self.directory.after_process_death(),
         }
