@@ -174,7 +174,8 @@ impl Keyspace {
 
     /// Turns the dial between writes and reads: the bytes of updates between two checkpoints. More
     /// makes writes cheaper, and takes memory from reads. Acts at once, and is stored with the next
-    /// checkpoint, by a close at the latest. It is a ceiling within the write share of the memory budget.
+    /// checkpoint, by a close at the latest. It is a ceiling within the write share of the memory
+    /// budget.
     ///
     /// # Errors
     /// `InvalidArgument` if `bytes` is 0; `ReadOnly`.
@@ -197,8 +198,8 @@ impl Keyspace {
     }
 
     /// Gives the levels another shape, for engine `autumn`. Acts at once: the tree moves to it by
-    /// itself, and is read and written meanwhile. Stored with the next checkpoint, by a close at the
-    /// latest.
+    /// itself, and is read and written meanwhile. Stored with the next checkpoint, by a close at
+    /// the latest.
     ///
     /// # Errors
     /// `InvalidArgument` if a number is out of its range or the engine has no levels; `ReadOnly`.

@@ -295,8 +295,8 @@ pub fn new_keyspace(
 }
 
 impl Core {
-    /// Stores dials that were turned, syncs, and marks in the superblock how far the log is durable:
-    /// an intact end.
+    /// Stores dials that were turned, syncs, and marks in the superblock how far the log is
+    /// durable: an intact end.
     pub fn shut_down(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
