@@ -83,7 +83,9 @@ impl Core {
         let turned = self.counters.dials_turned.swap(false, Ordering::Relaxed);
         let result = self.make_root(log, state);
         if result.is_err() {
-            self.counters.dials_turned.fetch_or(turned, Ordering::Relaxed);
+            if turned {
+                self.counters.dials_turned.store(true, Ordering::Relaxed);
+            }
             self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
         }
         result

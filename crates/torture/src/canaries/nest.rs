@@ -213,7 +213,7 @@ impl Nest {
 }
 
 impl Nest {
-    /// Runs the tests in the library's sources; gives one that failed.
+    /// Runs the tests in the library's sources; gives those that failed.
     fn test(&self) -> Result<Option<(String, String)>> {
         let mut test = Command::new(cargo());
         test.args(["test", "--package", "chelonia", "--lib", "--target-dir"]).arg(&self.target);
@@ -222,9 +222,13 @@ impl Nest {
             return Ok(None);
         }
         let text = String::from_utf8_lossy(&ran.stdout);
-        let mut failed = text.lines().filter_map(|line| line.strip_suffix(" ... FAILED"));
-        let name = failed.next().map_or("they do not build or end", |name| name);
-        Ok(Some(("the library's tests".to_owned(), name.replace("test ", ""))))
+        let failed = text.lines().filter_map(|line| line.strip_suffix(" ... FAILED"));
+        let names: Vec<&str> = failed.map(|name| name.trim_start_matches("test ")).collect();
+        let said = match names[..] {
+            [] => "they do not build or end".to_owned(),
+            _ => names.join(", "),
+        };
+        Ok(Some(("the library's tests".to_owned(), said)))
     }
 }
 
