@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 /// What merges of level 0 read ahead is at most this part of the budget.
 const MERGE_PART: u64 = 16;
 
-/// No filter has more than so many times the bits per key that filters may have on average, or
-/// than this if that is less.
+/// No filter has more than so many times the bits per key that filters may have on average, but all
+/// may have a few.
 const FILTER_BITS_TIMES: u32 = 2;
 const FILTER_BITS_OFTEN: u32 = 8;
 

@@ -53,9 +53,7 @@ impl Run {
         visit_spans(&mut Ahead::new(self), blocks, BlockKind::Data, &mut Why(&why), visit);
         walk.end()
     }
-}
 
-impl Run {
     /// Why the span at `first` cannot be read, which is the first that was found from there on:
     /// blocks are read ahead of the walk.
     fn take_reason(&self, first: u32, found: &RefCell<Vec<Error>>) -> Option<Error> {
