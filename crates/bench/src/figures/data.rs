@@ -222,7 +222,12 @@ pub fn is_capped(record: &Record) -> bool {
 
 /// The name of the load with its settle: what is quoted of a load.
 pub fn settled_load() -> String {
-    format!("{}{SETTLED}", Phase::Load.name())
+    settled(Phase::Load)
+}
+
+/// The name of a phase with its settle.
+pub fn settled(phase: Phase) -> String {
+    format!("{}{SETTLED}", phase.name())
 }
 
 /// The names of the phases whose speed is drawn, in the order of [`Phase::ALL`]: the load with its

@@ -193,7 +193,7 @@ pub fn shape_results() -> Vec<Record> {
         for bits in [json!(null), json!(0)] {
             let has_filters = bits.is_null();
             let phases: &[&str] = match has_filters {
-                true => &["load", "load+settle", "cu", "cm", "s1", "s10", "s100"],
+                true => &["load", "load+settle", "cu", "cm", "s1", "s10", "s100", "o", "o+settle"],
                 false => &["load", "load+settle", "cu", "cm"],
             };
             for phase in phases {
@@ -221,7 +221,7 @@ pub fn stored(name: Name) -> (Vec<Record>, usize) {
         Name::Memory => (memory_results(), 12),
         Name::Stall => (stall_results(), 4),
         Name::Levels => (levels_results(), 8),
-        Name::Shape => (shape_results(), 15 * 4),
+        Name::Shape => (shape_results(), 18 * 4),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `shape`: what reads and writes of a tree of levels cost for other shapes of it [Autumn 4.2,
 //! 4.4]: random writes, gets with and without filters, scans of one, ten and a hundred records,
-//! against `c`, for each `T`.
+//! random updates and the space they take, against `c`, for each `T`.
 //!
 //! Each shape is loaded twice, with filters and without. Memory is an eighth of the data and the
 //! checkpoint distance a small part of it, so that there are several levels and most reads meet the
@@ -11,7 +11,7 @@ use crate::compare::summary::Spread;
 use crate::figures::Drawing;
 use crate::figures::axes::{Panel, Scale};
 use crate::figures::data::{
-    Planned, Points, cells, engines, is_capped, notes, settled_load, to_f64, work,
+    Planned, Points, cells, engines, is_capped, notes, settled, to_f64, work,
 };
 use crate::figures::options::{Figure, rounded};
 use crate::figures::page::{Page, Room, Sample};
@@ -33,30 +33,30 @@ const HEADER: [&str; 8] =
 /// What is measured of every shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Measure {
-    /// Thousands of operations a second.
+    /// Thousands of operations a second, of phases that write with their settle.
     Kops(Phase),
     /// Blocks read for an operation.
     Reads(Phase),
-    /// Bytes written for each byte of the load and its settle.
-    Amplification,
+    /// Bytes written for each byte of a phase and its settle.
+    Amplification(Phase),
     /// Bytes on disk for each live byte after it, the log apart.
-    Space,
-    /// Levels after it.
+    Space(Phase),
+    /// Levels after the load.
     Levels,
-    /// Seconds that the load was held back.
-    Delayed,
+    /// Seconds that a phase was held back.
+    Delayed(Phase),
 }
 
 /// A measure, and whether it is of the tree with filters.
 type Shown = (Measure, bool);
 
 /// All panels, in rows of [`COLUMNS`].
-const PANELS: [(Shown, &str); 15] = [
+const PANELS: [(Shown, &str); 18] = [
     ((Measure::Kops(Phase::Load), true), "Random writes, load and settle, k/s"),
-    ((Measure::Amplification, true), "Write amplification, log included"),
-    ((Measure::Delayed, true), "Held back in the load, s"),
-    ((Measure::Levels, true), "Levels"),
-    ((Measure::Space, true), "Bytes on disk per live byte"),
+    ((Measure::Amplification(Phase::Load), true), "Bytes written per byte of it, log included"),
+    ((Measure::Delayed(Phase::Load), true), "Held back in it, s"),
+    ((Measure::Levels, true), "Levels after it"),
+    ((Measure::Space(Phase::Load), true), "Bytes on disk per live byte after it"),
     ((Measure::Reads(Phase::S1), true), "Blocks read for a scan of 1"),
     ((Measure::Kops(Phase::S1), true), "Scans of 1, k/s"),
     ((Measure::Kops(Phase::S10), true), "Scans of 10, k/s"),
@@ -67,6 +67,9 @@ const PANELS: [(Shown, &str); 15] = [
     ((Measure::Kops(Phase::Cm), true), "Gets of absent keys, k/s"),
     ((Measure::Kops(Phase::Cm), false), "The same without filters, k/s"),
     ((Measure::Reads(Phase::Cm), false), "Blocks read for one without filters"),
+    ((Measure::Kops(Phase::O), true), "Updates, two a record, and settle, k/s"),
+    ((Measure::Amplification(Phase::O), true), "Bytes written per byte of them"),
+    ((Measure::Space(Phase::O), true), "Bytes on disk per live byte after them"),
 ];
 
 impl Measure {
@@ -75,19 +78,27 @@ impl Measure {
         match self {
             Measure::Kops(phase) => format!("kops {}", phase.name()),
             Measure::Reads(phase) => format!("reads {}", phase.name()),
-            Measure::Amplification => "write_amplification".to_owned(),
-            Measure::Space => "space_amplification".to_owned(),
+            Measure::Amplification(phase) => format!("write_amplification {}", phase.name()),
+            Measure::Space(phase) => format!("space_amplification {}", phase.name()),
             Measure::Levels => "levels".to_owned(),
-            Measure::Delayed => "delayed_seconds".to_owned(),
+            Measure::Delayed(phase) => format!("delayed_seconds {}", phase.name()),
         }
     }
 
     /// What a result says of it, if it is of the right phase.
     fn of(self, record: &Record) -> Option<f64> {
         let phase = match self {
-            Measure::Kops(Phase::Load) => settled_load(),
-            Measure::Kops(phase) | Measure::Reads(phase) => phase.name().to_owned(),
-            _ => settled_load(),
+            Measure::Kops(phase)
+            | Measure::Reads(phase)
+            | Measure::Amplification(phase)
+            | Measure::Space(phase)
+            | Measure::Delayed(phase) => phase,
+            Measure::Levels => Phase::Load,
+        };
+        let phase = if [Phase::Load, Phase::O].contains(&phase) {
+            settled(phase)
+        } else {
+            phase.name().to_owned()
         };
         if record.phase != phase {
             return None;
@@ -97,10 +108,10 @@ impl Measure {
             Measure::Reads(_) => {
                 Some(to_f64(record.read_bytes) / READ_BYTES / to_f64(record.ops.max(1)))
             }
-            Measure::Amplification => record.write_amplification,
-            Measure::Space => record.space_amplification_without_log(),
+            Measure::Amplification(_) => record.write_amplification,
+            Measure::Space(_) => record.space_amplification_without_log(),
             Measure::Levels => record.levels.map(to_f64),
-            Measure::Delayed => record.delayed_seconds,
+            Measure::Delayed(_) => record.delayed_seconds,
         }
     }
 }
@@ -241,7 +252,7 @@ mod tests {
         figure.check().unwrap();
         let plan = plan(&figure);
         assert_eq!(plan.len(), 3 * 3 * 2);
-        assert_eq!(plan[0].options.phases.len(), 6);
+        assert_eq!(plan[0].options.phases.len(), 7);
         assert_eq!(plan[1].options.phases, [Phase::Load, Phase::Cu, Phase::Cm]);
         assert_eq!(plan[1].options.shape.filter_bits, Some(0));
         assert_eq!(plan[0].options.memory, 33_554_432);
