@@ -224,11 +224,12 @@ pub fn checkpoint(arguments: &Checkpoint) -> Result<()> {
 pub fn keyspaces(arguments: &Inspect) -> Result<()> {
     let database = open(&arguments.place, Purpose::Read)?;
     let mut out = output();
-    for name in database.keyspaces() {
+    for keyspace in database.stats().keyspaces {
         if arguments.json {
-            writeln!(out, "{}", json!({ "keyspace": name }))?;
+            let object = json!({ "keyspace": keyspace.name, "engine": keyspace.engine });
+            writeln!(out, "{object}")?;
         } else {
-            writeln!(out, "{}", Form::Text.write(name.as_bytes()))?;
+            writeln!(out, "{}", Form::Text.write(keyspace.name.as_bytes()))?;
         }
     }
     Ok(out.flush()?)

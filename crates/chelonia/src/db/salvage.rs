@@ -49,7 +49,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Saves what can be read of a damaged database.
 ///
 /// The source is opened for reading only and stays as it is. The destination must not exist, or be
-/// an empty directory.
+/// an empty directory, and is outside the source.
 #[must_use]
 pub struct Salvage {
     source: PathBuf,
@@ -144,8 +144,8 @@ impl Salvage {
     /// # Errors
     /// `Corrupt` if nothing can be saved: both superblocks are damaged, or the catalog is;
     /// `NotFound` if there is no database, or one whose creation did not finish; `AlreadyOpen` if
-    /// the source is open for writing; `InvalidArgument` if there is something at the destination;
-    /// else as opening the source and writing the destination.
+    /// the source is open for writing; `InvalidArgument` if there is something at the destination,
+    /// or it is inside the source; else as opening the source and writing the destination.
     pub fn run(self) -> Result<SalvageReport> {
         let builder = DatabaseBuilder::new(&self.destination).memory(self.memory);
         #[cfg(any(test, feature = "internals"))]
@@ -163,8 +163,21 @@ impl Salvage {
             let text = "there is something at the destination; name a place that is free";
             return Err(Error::invalid(text));
         }
+        if is_within(&self.destination, &self.source) {
+            let text = "the destination is inside the source, which stays as it is; name a place \
+                        outside";
+            return Err(Error::invalid(text));
+        }
         salvage(&source, builder, self.memory)
     }
+}
+
+/// True if `path`, which may not exist yet, is `folder` or inside it.
+fn is_within(path: &Path, folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let existing = path.ancestors().find_map(|part| part.canonicalize().ok());
+    existing.is_some_and(|part| part.starts_with(folder))
 }
 
 fn salvage(

@@ -344,6 +344,15 @@ fn a_destination_that_cannot_be_looked_at_is_told_as_what_it_is() {
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     // Something is there.
     assert_eq!(salvage("source").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    // The source stays as it is, and has nothing that is not its own.
+    std::os::unix::fs::symlink(&source, directory.path().join("link")).unwrap();
+    let names = || std::fs::read_dir(&source).unwrap().count();
+    let before = names();
+    for inside in ["source/saved", "source/a/b", "link/saved", "./source/../source/saved"] {
+        let error = salvage(inside).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{inside}: {error}");
+    }
+    assert_eq!(names(), before);
     assert!(salvage("free").unwrap().is_whole());
 }
 

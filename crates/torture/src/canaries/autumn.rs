@@ -9,8 +9,8 @@ pub const CANARIES: &[Canary] = &[
         name: "newer-behind-older",
         bug: "a memtable is put behind the older sequences of level 0",
         file: "engines/autumn/mod.rs",
-        text: "next.young.insert(0, Arc::new(sequence));",
-        instead: "next.young.push(Arc::new(sequence));",
+        text: "next.level0.insert(0, Arc::new(sequence));",
+        instead: "next.level0.push(Arc::new(sequence));",
     },
     Canary {
         name: "bottom-everywhere",

@@ -50,7 +50,7 @@ const ROOT_FORMAT: u8 = 1;
 /// The first byte of every directory.
 const DIRECTORY_FORMAT: u8 = 1;
 /// Level 0 has never more sequences than this.
-pub(super) const YOUNG_MAX: usize = 1 << 16;
+pub(super) const LEVEL0_MAX: usize = 1 << 16;
 
 /// The bytes of `node`.
 pub(super) fn encode_node(node: &Node) -> Vec<u8> {
@@ -179,7 +179,7 @@ impl RootBlob {
 #[derive(Default)]
 pub(super) struct Directory {
     /// The sequences of level 0, newest first.
-    pub young: Vec<Sequence>,
+    pub level0: Vec<Sequence>,
     /// How many of them, the oldest, are going down to level 1.
     pub sinking: usize,
     /// The levels, from level 1 on.
@@ -189,15 +189,15 @@ pub(super) struct Directory {
 impl Directory {
     /// The bytes of a directory.
     pub fn encode<'s>(
-        young: impl ExactSizeIterator<Item = &'s Sequence>,
+        level0: impl ExactSizeIterator<Item = &'s Sequence>,
         sinking: usize,
         levels: impl ExactSizeIterator<Item = &'s Sequence>,
     ) -> Vec<u8> {
         let mut out = vec![DIRECTORY_FORMAT];
-        for number in [young.len(), sinking, levels.len()] {
+        for number in [level0.len(), sinking, levels.len()] {
             put_varint(&mut out, number as u64);
         }
-        for sequence in young.chain(levels) {
+        for sequence in level0.chain(levels) {
             put_varint(&mut out, sequence.nodes.len() as u64);
             for node in &sequence.nodes {
                 put_bytes(&mut out, &node.first);
@@ -218,17 +218,17 @@ impl Directory {
             return Err(decoder.damaged("its format is not known"));
         }
         // Each sequence takes a byte at least.
-        let young = decoder.length(bytes.len().min(YOUNG_MAX))?;
-        let sinking = decoder.length(young)?;
+        let level0 = decoder.length(bytes.len().min(LEVEL0_MAX))?;
+        let sinking = decoder.length(level0)?;
         let levels = decoder.length(bytes.len().min(LEVELS_MAX))?;
         let mut read = |count: usize| -> Result<Vec<Sequence>> {
             (0..count).map(|_| decode_sequence(&mut decoder, residence)).collect()
         };
-        let directory = Self { young: read(young)?, sinking, levels: read(levels)? };
+        let directory = Self { level0: read(level0)?, sinking, levels: read(levels)? };
         if sinking > 0 && levels == 0 {
             return Err(decoder.damaged("something goes down, and there is no level below"));
         }
-        if directory.young.iter().any(Sequence::is_empty) {
+        if directory.level0.iter().any(Sequence::is_empty) {
             return Err(decoder.damaged("a sequence of level 0 has no nodes"));
         }
         decoder.finish()?;

@@ -36,7 +36,7 @@ counters! {
     /// Sets of sequences of level 0 that began to go down together.
     sinkings = "level0_merges_begun",
     /// Units of merging from level 0.
-    young_units = "merges_level0",
+    level0_units = "merges_level0",
     /// Units of merging between levels below.
     level_units = "merges_levels",
     /// Merges of level 0 within itself, because something cannot be read.

@@ -35,7 +35,7 @@ impl AutumnCursor {
         let range = Arc::new(range);
         let mut sources = Vec::new();
         if !range.is_empty() {
-            let sequences = || version.young.iter().chain(&version.levels);
+            let sequences = || version.level0.iter().chain(&version.levels);
             let whole: u64 = sequences().map(|sequence| sequence.totals().entries).sum();
             for sequence in sequences() {
                 let (version, sequence) = (Arc::clone(version), Arc::clone(sequence));

@@ -8,11 +8,11 @@ use std::fmt::Write;
 
 /// Writes the shape of `version` to `out`.
 pub(super) fn describe(version: &AutumnVersion, out: &mut dyn Write) -> Result<()> {
-    let first = version.young.len() - version.sinking;
-    for (place, young) in version.young.iter().enumerate() {
+    let first = version.level0.len() - version.sinking;
+    for (place, newer) in version.level0.iter().enumerate() {
         let sinks = if place < first { "" } else { ", sinking" };
-        told(writeln!(out, "  level 0, run {place}{sinks}: {}", young.totals()))?;
-        sequence(version, young, out)?;
+        told(writeln!(out, "  level 0, sequence {place}{sinks}: {}", newer.totals()))?;
+        sequence(version, newer, out)?;
     }
     for (place, level) in version.levels.iter().enumerate() {
         told(writeln!(out, "  level {}: {}", place + 1, level.totals()))?;

@@ -37,7 +37,7 @@ fn answer((hit, presence): (RunHit, Presence)) -> Answer {
 impl AutumnVersion {
     /// The sequences, newest first.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Arc<Sequence>> {
-        self.young.iter().chain(&self.levels)
+        self.level0.iter().chain(&self.levels)
     }
 
     /// The table of `sequence` that may have `key`; reads the node that says it only if that may

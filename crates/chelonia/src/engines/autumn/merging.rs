@@ -4,9 +4,9 @@ use super::choose::{self, Down, Measure};
 use super::counters::Counters;
 use super::garnering::Garnering;
 use super::output::{Change, Output};
-use super::plan::{Step, YOUNG_TRIGGER};
+use super::plan::{LEVEL0_TRIGGER, Step};
 use super::stretch;
-use super::table::Table;
+use super::table::{Sequence, Table};
 use super::unit::{Goal, Merged, Unit};
 use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
@@ -27,7 +27,7 @@ const FILTER_BITS_OFTEN: u32 = 8;
 
 impl Autumn {
     /// Does `step`; `None` if nothing of it can be done.
-    pub(super) fn take(
+    pub(super) fn perform(
         &self,
         step: &Step,
         version: &AutumnVersion,
@@ -39,7 +39,7 @@ impl Autumn {
         let mut next = Next::of(version);
         match step {
             Step::Sink => {
-                let fresh = next.young.len() - next.sinking;
+                let fresh = next.level0.len() - next.sinking;
                 next.sinking += fresh.min(self.sinking_max(workers));
                 writer.stuck.retain(|stuck| *stuck != 0);
                 Counters::add(&counters.sinkings, 1);
@@ -82,7 +82,7 @@ impl Autumn {
     fn sinking_max(&self, workers: Workers) -> usize {
         let part = self.shared.residence.storage().budget().limit() / MERGE_PART;
         let streams = part / SLAB_BYTES as u64 / workers.threads() as u64;
-        usize::try_from(streams).unwrap_or(usize::MAX).max(YOUNG_TRIGGER)
+        usize::try_from(streams).unwrap_or(usize::MAX).max(LEVEL0_TRIGGER)
     }
 
     /// Lets something go down from `level`; false if nothing can.
@@ -98,7 +98,7 @@ impl Autumn {
         let residence = &self.shared.residence;
         let goal = self.goal(version, level);
         let down = if level == 0 {
-            stretch::from_young(version, residence, measure, goal, &writer.damage)?
+            stretch::from_level0(version, residence, measure, goal, &writer.damage)?
         } else {
             let from = writer.from.entry(level).or_insert_with(|| Arc::from(&b""[..]));
             choose::from_level(version, residence, level, from, measure, goal, &writer.damage)?
@@ -113,7 +113,7 @@ impl Autumn {
                 let merged = self.merge(&unit, writer, output, workers)?;
                 self.replace(level, &unit, merged, next, output)?;
                 let counters = &self.shared.counters;
-                let units = if level == 0 { &counters.young_units } else { &counters.level_units };
+                let units = if level == 0 { &counters.level0_units } else { &counters.level_units };
                 Counters::add(units, 1);
                 Ok(true)
             }
@@ -147,14 +147,13 @@ impl Autumn {
         let levels = version.levels.len();
         let below = version.levels.get(level);
         let coming = match level {
-            0 => version.young.iter().map(|sequence| sequence.totals().entries).sum(),
+            0 => version.level0.iter().map(|sequence| sequence.totals().entries).sum(),
             level => version.levels[level - 1].totals().entries,
         };
         let entries = below.map_or(0, |below| below.totals().entries).max(coming);
-        let place = version.young.len() + level;
         Goal {
             table_bytes: self.options().table_bytes_of(level + 1, levels),
-            bits_per_key: self.filter_bits(version, Some(place), entries),
+            bits_per_key: self.filter_bits(version, Some(level), entries),
             bottom: version.levels[level + 1..].iter().all(|below| below.is_empty()),
         }
     }
@@ -177,7 +176,7 @@ impl Autumn {
         }
         for (sequence, removed) in removed {
             let place = match level {
-                0 => &mut next.young[sequence],
+                0 => &mut next.level0[sequence],
                 level => &mut next.levels[level - 1],
             };
             let change = Change { removed, added: Vec::new() };
@@ -199,7 +198,7 @@ impl Autumn {
         output: &Output<'_>,
     ) -> Result<()> {
         let mut gone: Vec<OwnedExtent> = unit.lower.iter().map(Table::owned).collect();
-        let first = next.young.len() - next.sinking;
+        let first = next.level0.len() - next.sinking;
         for (place, upper) in unit.upper.iter().enumerate() {
             let mut change = Change { removed: upper.clone(), added: Vec::new() };
             for table in upper {
@@ -209,7 +208,7 @@ impl Autumn {
                 }
             }
             let sequence = match level {
-                0 => &mut next.young[first + place],
+                0 => &mut next.level0[first + place],
                 level => &mut next.levels[level - 1],
             };
             *sequence = Arc::new(output.change(sequence, change)?);
@@ -231,7 +230,7 @@ impl Autumn {
     ) -> Result<()> {
         let mut added = merged.tables;
         for (place, removed) in unit.upper.iter().enumerate().rev() {
-            let sequence = &mut next.young[first + place];
+            let sequence = &mut next.level0[first + place];
             let change = Change { removed: removed.clone(), added: std::mem::take(&mut added) };
             *sequence = Arc::new(output.change(sequence, change)?);
         }
@@ -239,26 +238,30 @@ impl Autumn {
         Ok(())
     }
 
-    /// Bits per key of the filters of a table in a sequence of so many entries; it takes the place
-    /// of the sequence `place` (level 0 first, newest first), or comes before all.
+    /// Bits per key of the filters of a table in a sequence of so many entries: of the level of
+    /// this place, or one that comes to level 0.
+    ///
+    /// The levels share the budget as if level 0 were empty. It comes and goes, and their filters
+    /// stay: with what it takes they would have too few bits for good.
     pub(super) fn filter_bits(
         &self,
         version: &AutumnVersion,
-        place: Option<usize>,
+        level: Option<usize>,
         entries: u64,
     ) -> u32 {
         let options = self.options();
         if !options.levels.filters_by_level || options.run.bits_per_key == 0 {
             return options.run.bits_per_key;
         }
-        let sequences = version.young.iter().chain(&version.levels);
-        let mut all: Vec<u64> = sequences.map(|sequence| sequence.totals().entries).collect();
-        let place = match place.filter(|place| *place < all.len()) {
-            Some(place) => {
-                all[place] = all[place].max(entries);
-                place
+        let entries_of = |sequence: &Arc<Sequence>| sequence.totals().entries;
+        let mut all: Vec<u64> = version.levels.iter().map(entries_of).collect();
+        let place = match level.filter(|level| *level < all.len()) {
+            Some(level) => {
+                all[level] = all[level].max(entries);
+                level
             }
             None => {
+                all.splice(..0, version.level0.iter().map(entries_of));
                 all.insert(0, entries);
                 0
             }

@@ -8,7 +8,7 @@
 //! | `garnering` | the policy: capacities, levels, filter bits |
 //! | `table` | tables, nodes and sequences in memory |
 //! | `codec` | their bytes; the directory; the root blob |
-//! | `young` | absorbing: memtables become sequences of level 0 |
+//! | `absorb` | absorbing: memtables become sequences of level 0 |
 //! | `plan` | what is to be done next |
 //! | `stretch` `choose` | which tables go down: of level 0; of a level below |
 //! | `merging` `unit` | one step of it; a unit of merging |
@@ -30,7 +30,7 @@
 //! Locks: `writer` is held for a whole absorb or unit; `newest` for moments; inside it nothing is
 //! taken.
 
-use self::codec::{Directory, RootBlob, YOUNG_MAX};
+use self::codec::{Directory, LEVEL0_MAX, RootBlob};
 use self::counters::Counters;
 use self::damage::Damage;
 pub use self::options::AutumnOptions;
@@ -54,6 +54,7 @@ use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::BTreeMap;
 
+mod absorb;
 mod choose;
 mod codec;
 mod counters;
@@ -71,7 +72,6 @@ mod stretch;
 mod table;
 mod unit;
 mod verify;
-mod young;
 
 #[cfg(test)]
 mod tests;
@@ -138,7 +138,7 @@ pub struct AutumnVersion {
     /// Where the list of all nodes is; `None` in an empty tree that was never written.
     directory: Option<NodeRef>,
     /// The sequences of level 0, newest first.
-    young: Vec<Arc<Sequence>>,
+    level0: Vec<Arc<Sequence>>,
     /// How many of them, the oldest, are going down to level 1.
     sinking: usize,
     /// The levels, from level 1 on.
@@ -151,7 +151,7 @@ pub struct AutumnVersion {
 
 /// What the next version is made of.
 struct Next {
-    young: Vec<Arc<Sequence>>,
+    level0: Vec<Arc<Sequence>>,
     sinking: usize,
     levels: Vec<Arc<Sequence>>,
 }
@@ -159,7 +159,7 @@ struct Next {
 impl Next {
     fn of(version: &AutumnVersion) -> Self {
         Self {
-            young: version.young.clone(),
+            level0: version.level0.clone(),
             sinking: version.sinking,
             levels: version.levels.clone(),
         }
@@ -167,13 +167,13 @@ impl Next {
 
     /// Takes sequences out that have sunk altogether.
     fn settle(&mut self) {
-        let first = self.young.len() - self.sinking;
+        let first = self.level0.len() - self.sinking;
         let mut place = 0;
-        self.young.retain(|sequence| {
+        self.level0.retain(|sequence| {
             place += 1;
             place <= first || !sequence.is_empty()
         });
-        self.sinking = self.young.len() - first;
+        self.sinking = self.level0.len() - first;
     }
 }
 
@@ -197,7 +197,7 @@ impl Autumn {
             is_read: AtomicBool::new(false),
         });
         let next = Next {
-            young: directory.young.into_iter().map(Arc::new).collect(),
+            level0: directory.level0.into_iter().map(Arc::new).collect(),
             sinking: directory.sinking,
             levels: directory.levels.into_iter().map(Arc::new).collect(),
         };
@@ -212,7 +212,7 @@ impl Autumn {
             wants: AtomicBool::new(false),
             debt: AtomicU64::new(0),
         };
-        tree.weigh(&[]);
+        tree.reassess(&[]);
         Ok(tree)
     }
 
@@ -235,7 +235,7 @@ impl Autumn {
     }
 
     /// Finds out anew whether there is something to do, and how much.
-    fn weigh(&self, stuck: &[usize]) {
+    fn reassess(&self, stuck: &[usize]) {
         let version = self.newest();
         let policy = self.options().policy();
         let debt = Sizes::of(&version).debt(&policy, stuck);
@@ -277,11 +277,11 @@ impl Engine for Autumn {
         if updates.is_empty() {
             return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
         }
-        if version.young.len() >= YOUNG_MAX {
+        if version.level0.len() >= LEVEL0_MAX {
             return Err(Error::internal("level 0 has as many runs as it can have"));
         }
         let output = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
-        let sequence = match self.write_young(&version, updates, work, &output) {
+        let sequence = match self.write_level0(&version, updates, work, &output) {
             Ok(sequence) => sequence,
             Err(error) => {
                 // The first error tells more than one of giving back would.
@@ -290,10 +290,10 @@ impl Engine for Autumn {
             }
         };
         let mut next = Next::of(&version);
-        next.young.insert(0, Arc::new(sequence));
+        next.level0.insert(0, Arc::new(sequence));
         let absorbed = self.publish(&version, next, output)?;
         Counters::add(&self.shared.counters.absorbs, 1);
-        self.weigh(&writer.stuck);
+        self.reassess(&writer.stuck);
         Ok(absorbed)
     }
 
@@ -309,15 +309,15 @@ impl Engine for Autumn {
             let version = self.newest();
             let Some(step) = self.step(&version, &writer.stuck) else {
                 self.shared.is_read.store(false, Ordering::Relaxed);
-                self.weigh(&writer.stuck);
+                self.reassess(&writer.stuck);
                 return Ok(None);
             };
             let before = self.shared.counters.tables_stuck.load(Ordering::Relaxed);
             let workers = self.room(*work.workers, self.options().table_bytes());
             let measure = self.options().measure(workers);
-            match self.take(&step, &version, &mut writer, (workers, measure)) {
+            match self.perform(&step, &version, &mut writer, (workers, measure)) {
                 Ok(Some(absorbed)) => {
-                    self.weigh(&writer.stuck);
+                    self.reassess(&writer.stuck);
                     return Ok(Some(absorbed));
                 }
                 // It is stuck now; there may be something else to do.
@@ -329,7 +329,7 @@ impl Engine for Autumn {
                     {
                         writer.stuck.push(level);
                     }
-                    self.weigh(&writer.stuck);
+                    self.reassess(&writer.stuck);
                     return Err(error);
                 }
             }
@@ -345,8 +345,8 @@ impl Engine for Autumn {
         let version = self.newest();
         let Some(step) = Sizes::of(&version).step_for_room(&writer.stuck) else { return Ok(None) };
         let measure = self.options().measure_least();
-        let absorbed = self.take(&step, &version, &mut writer, (*work.workers, measure))?;
-        self.weigh(&writer.stuck);
+        let absorbed = self.perform(&step, &version, &mut writer, (*work.workers, measure))?;
+        self.reassess(&writer.stuck);
         Ok(absorbed)
     }
 
@@ -363,7 +363,7 @@ impl Engine for Autumn {
     fn expect_updates(&self, expected: bool) {
         let before = self.busy.swap(expected, Ordering::Relaxed);
         let is_asked = before || !self.wants.load(Ordering::Relaxed);
-        if is_asked && self.is_eager() && !self.newest().young.is_empty() {
+        if is_asked && self.is_eager() && !self.newest().level0.is_empty() {
             self.wants.store(true, Ordering::Relaxed);
         }
     }
@@ -374,23 +374,25 @@ impl Engine for Autumn {
 
     fn set_checkpoint_distance(&self, bytes: u64) {
         self.options.lock().checkpoint_distance = bytes;
-        self.weigh(&[]);
+        self.reassess(&[]);
     }
 
     fn set_levels(&self, levels: LevelOptions) {
         self.options.lock().levels = levels;
-        self.weigh(&[]);
+        self.reassess(&[]);
     }
 
     fn stats(&self) -> EngineStats {
         let version = self.newest();
         let counters = &self.shared.counters;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let sequences: Vec<&Arc<Sequence>> = version.young.iter().chain(&version.levels).collect();
+        let sequences: Vec<&Arc<Sequence>> = version.level0.iter().chain(&version.levels).collect();
         let last = version.levels.last().filter(|last| !last.is_empty());
         let last = last.or_else(|| version.levels.iter().rev().find(|level| !level.is_empty()));
         let (leaves, leaf_bytes) = last.map_or((0, 0), |last| (last.tables(), last.totals().bytes));
-        let all: u64 = sequences.iter().map(|sequence| sequence.totals().bytes).sum();
+        // A directory that lies may name any number.
+        let all = sequences.iter().map(|sequence| sequence.totals().bytes);
+        let all = all.fold(0, u64::saturating_add);
         let tables: u64 = sequences.iter().map(|sequence| sequence.tables()).sum();
         EngineStats {
             height: u32::try_from(version.levels.len()).unwrap_or(u32::MAX),
@@ -410,16 +412,16 @@ impl Engine for Autumn {
 
 impl AutumnVersion {
     fn new(shared: Arc<Shared>, directory: Option<NodeRef>, next: Next, disk_blocks: u64) -> Self {
-        let Next { young, sinking, levels } = next;
-        let lists = young.iter().chain(&levels).map(|sequence| sequence.heap_bytes()).sum();
+        let Next { level0, sinking, levels } = next;
+        let lists = level0.iter().chain(&levels).map(|sequence| sequence.heap_bytes()).sum();
         let charge = shared.residence.storage().budget().charge(Use::Metadata, lists);
-        Self { shared, directory, young, sinking, levels, disk_blocks, _charge: charge }
+        Self { shared, directory, level0, sinking, levels, disk_blocks, _charge: charge }
     }
 
     /// Notes a read that level 0 made dearer.
     fn note_read(&self) {
         let is_read = &self.shared.is_read;
-        if !self.young.is_empty() && !is_read.load(Ordering::Relaxed) {
+        if !self.level0.is_empty() && !is_read.load(Ordering::Relaxed) {
             is_read.store(true, Ordering::Relaxed);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::choose::Measure;
 use super::garnering::{Garnering, Sizing};
-use super::plan::YOUNG_TRIGGER;
+use super::plan::LEVEL0_TRIGGER;
 use crate::base::workers::Workers;
 use crate::engine::LevelOptions;
 use crate::engines::EngineOptions;
@@ -49,7 +49,7 @@ impl AutumnOptions {
 
     /// The policy that follows from them.
     pub(super) fn policy(&self) -> Garnering {
-        let incoming = self.checkpoint_distance.saturating_mul(YOUNG_TRIGGER as u64);
+        let incoming = self.checkpoint_distance.saturating_mul(LEVEL0_TRIGGER as u64);
         // However little comes in at one time: levels of less than a table would be many.
         let base = incoming.max(self.table_bytes());
         let sizing = if self.levels.relative { Sizing::Relative } else { Sizing::Absolute };

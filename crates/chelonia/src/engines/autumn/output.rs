@@ -144,12 +144,12 @@ impl<'t> Output<'t> {
     /// none.
     pub fn write_directory(&self, before: Option<NodeRef>, next: &Next) -> Result<Option<NodeRef>> {
         self.lose(before.map(owned_node));
-        if next.young.is_empty() && next.levels.iter().all(|level| level.is_empty()) {
+        if next.level0.is_empty() && next.levels.iter().all(|level| level.is_empty()) {
             return Ok(None);
         }
-        let young = next.young.iter().map(|sequence| &**sequence);
+        let level0 = next.level0.iter().map(|sequence| &**sequence);
         let levels = next.levels.iter().map(|sequence| &**sequence);
-        let bytes = codec::Directory::encode(young, next.sinking, levels);
+        let bytes = codec::Directory::encode(level0, next.sinking, levels);
         let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
             self.ledger.lock().gained.push(owned_node(reference));
         })?;

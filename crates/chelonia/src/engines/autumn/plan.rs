@@ -14,7 +14,7 @@ use super::table::Sequence;
 use crate::base::sync::Arc;
 
 /// Sequences of level 0 that go down together.
-pub(super) const YOUNG_TRIGGER: usize = 4;
+pub(super) const LEVEL0_TRIGGER: usize = 4;
 
 /// Tombstones go down early if they are so many-th of the entries of the level below.
 const TOMBSTONES_PART: u64 = 4;
@@ -37,7 +37,7 @@ pub(super) enum Step {
 /// The sizes that decisions go by.
 pub(super) struct Sizes {
     /// The sequences of level 0, newest first, in bytes.
-    pub young: Vec<u64>,
+    pub level0: Vec<u64>,
     /// How many of them, the oldest, are sinking.
     pub sinking: usize,
     /// The levels, in bytes.
@@ -55,12 +55,12 @@ impl Sizes {
             sequences.iter().map(|sequence| sequence.weight()).collect()
         };
         let tombstones = |sequence: &Arc<Sequence>| sequence.totals().tombstones;
-        let young = version.young.iter().map(tombstones).sum();
+        let level0 = version.level0.iter().map(tombstones).sum();
         Self {
-            young: weights(&version.young),
+            level0: weights(&version.level0),
             sinking: version.sinking,
             levels: weights(&version.levels),
-            tombstones: [young].into_iter().chain(version.levels.iter().map(tombstones)).collect(),
+            tombstones: [level0].into_iter().chain(version.levels.iter().map(tombstones)).collect(),
             entries: version.levels.iter().map(|level| level.totals().entries).collect(),
         }
     }
@@ -87,18 +87,18 @@ impl Sizes {
             return Some(step);
         }
         let early = eager || (!self.levels.is_empty() && self.deletes_much(0));
-        let trigger = if early { 1 } else { YOUNG_TRIGGER };
+        let trigger = if early { 1 } else { LEVEL0_TRIGGER };
         let is_stuck = stuck.contains(&0);
         // If what sinks cannot go on, others may nevertheless, as far as they come.
         let may_sink = self.sinking == 0 || is_stuck;
-        if may_sink && self.young.len() - self.sinking >= trigger {
+        if may_sink && self.level0.len() - self.sinking >= trigger {
             let has_level = !self.levels.is_empty();
             return Some(if has_level { Step::Sink } else { Step::AddLevel(0) });
         }
         // A thousandth of what is allowed: the first of equals is the highest level.
         let mut most = (0, None);
         if self.sinking > 0 && !is_stuck {
-            most = ((1000 * self.young.len() / YOUNG_TRIGGER).max(1000) as u64, Some(0));
+            most = ((1000 * self.level0.len() / LEVEL0_TRIGGER).max(1000) as u64, Some(0));
         }
         for (place, excess) in self.permille(policy).into_iter().enumerate() {
             if excess > most.0.max(1000) && !stuck.contains(&(place + 1)) {
@@ -113,12 +113,12 @@ impl Sizes {
     pub fn step_for_room(&self, stuck: &[usize]) -> Option<Step> {
         let is_stuck = |level: usize| stuck.contains(&level);
         if self.levels.is_empty() {
-            return (!self.young.is_empty()).then_some(Step::AddLevel(0));
+            return (!self.level0.is_empty()).then_some(Step::AddLevel(0));
         }
         if self.sinking > 0 && !is_stuck(0) {
             return Some(Step::Down(0));
         }
-        if self.young.len() > self.sinking {
+        if self.level0.len() > self.sinking {
             return Some(Step::Sink);
         }
         let levels = 1..self.levels.len();
@@ -174,16 +174,16 @@ impl Sizes {
     pub fn debt(&self, policy: &Garnering, stuck: &[usize]) -> u64 {
         let below = |at: usize| self.levels.get(at).copied().unwrap_or(0);
         let count = match stuck.contains(&0) {
-            true => self.young.len() - self.sinking,
-            false => self.young.len(),
+            true => self.level0.len() - self.sinking,
+            false => self.level0.len(),
         };
-        let young: u64 = self.young[..count].iter().sum();
-        let most = YOUNG_TRIGGER + YOUNG_TRIGGER / 2;
+        let level0: u64 = self.level0[..count].iter().sum();
+        let most = LEVEL0_TRIGGER + LEVEL0_TRIGGER / 2;
         let mut debt = 0;
         if count > most {
-            let each = young / count as u64;
+            let each = level0 / count as u64;
             let over = (count - most) as u64;
-            let rewritten = below(0) * over / YOUNG_TRIGGER as u64;
+            let rewritten = below(0) * over / LEVEL0_TRIGGER as u64;
             debt += each * over + rewritten.min(each * over * 8);
         }
         for (at, capacity) in policy.capacities(&self.levels).into_iter().enumerate() {

@@ -16,7 +16,7 @@
 use super::AutumnVersion;
 use super::choose::{Down, Measure, joined, may_move, places_to_cut};
 use super::damage::Damage;
-use super::plan::YOUNG_TRIGGER;
+use super::plan::LEVEL0_TRIGGER;
 use super::table::{Found, Hole, Residence, Sequence, SharedKey, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
@@ -196,15 +196,15 @@ pub(super) fn behind(key: &[u8]) -> SharedKey {
 }
 
 /// What of the sinking sequences goes down next.
-pub(super) fn from_young(
+pub(super) fn from_level0(
     version: &AutumnVersion,
     residence: &Residence,
     measure: Measure,
     goal: Goal,
     damage: &Damage,
 ) -> Result<Down> {
-    let place = version.young.len() - version.sinking;
-    let sinking = Sinking { sequences: &version.young[place..], place, residence, damage };
+    let place = version.level0.len() - version.sinking;
+    let sinking = Sinking { sequences: &version.level0[place..], place, residence, damage };
     let firsts = sinking.sequences.iter().filter_map(|it| it.nodes.first()).map(|it| &it.first);
     let Some(mut from) = firsts.min().cloned() else { return Ok(Down::Moves(Vec::new())) };
     let below = version.levels.first().map(|level| &**level);
@@ -317,7 +317,7 @@ impl Sinking<'_> {
                 }
                 sum += weight;
             }
-            if some >= YOUNG_TRIGGER {
+            if some >= LEVEL0_TRIGGER {
                 return Some((
                     first,
                     found[first..end].iter().map(|it| it.tables.clone()).collect(),

@@ -93,9 +93,9 @@ impl Check<'_> {
     fn directory(&mut self, place: NodeRef) {
         self.offset = place.extent.offset();
         let residence = &self.version.shared.residence;
-        let young = self.version.young.iter().map(|sequence| &**sequence);
+        let level0 = self.version.level0.iter().map(|sequence| &**sequence);
         let levels = self.version.levels.iter().map(|sequence| &**sequence);
-        let expected = Directory::encode(young, self.version.sinking, levels);
+        let expected = Directory::encode(level0, self.version.sinking, levels);
         match place.read(residence.storage()) {
             Ok(bytes) => {
                 let blocks = u64::from(place.extent.blocks);

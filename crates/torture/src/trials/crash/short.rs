@@ -39,7 +39,7 @@ const HEIGHT: u32 = 2;
 
 /// So many memtables go down before the last commits, without a drain that would be followed by
 /// maintenance: more than level 0 may have.
-const YOUNG: usize = 4;
+const LEVEL0_TRIGGER: usize = 4;
 
 /// So many drains fill level 1.
 const FILLS: usize = 12;
@@ -75,7 +75,7 @@ impl Start {
             do_all(&mut history, &[Verb::Checkpoint]);
             history.shape_all(SHAPES[0]);
             // The next drain finds level 0 full, and is near.
-            for _ in 0..YOUNG {
+            for _ in 0..LEVEL0_TRIGGER {
                 history.put_cold(2);
                 do_all(&mut history, &[Verb::Checkpoint]);
             }

@@ -25,7 +25,7 @@ impl Autumn {
     }
 
     /// Writes the updates as a sequence of level 0.
-    pub(super) fn write_young(
+    pub(super) fn write_level0(
         &self,
         version: &AutumnVersion,
         updates: &dyn SortedUpdates,
