@@ -54,7 +54,7 @@ another; --cap bounds each phase):
                0.8, 0.4, engines with levels; 10 minutes
   shape        what reads and writes cost for other shapes of levels, with filters and without
                4M records, memory for an eighth, T = 2, 3, 5, c = 1, 0.8, 0.4, phases
-               load,cu,cm,s1,s10,s100,o, engines with levels; 10 minutes
+               load,cu,cm,s1,s10,s100,o, engines with levels; 15 minutes
 
 The results go to OUT/NAME.jsonl, the points that are drawn to OUT/NAME.csv, and the figure to
 OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again what is in

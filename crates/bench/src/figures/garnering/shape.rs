@@ -150,6 +150,11 @@ pub fn plan(figure: &Figure) -> Vec<Planned> {
     plan
 }
 
+/// True for phases that do a work of one size: of a part of it nothing is drawn.
+fn is_whole_work(phase: Option<Phase>) -> bool {
+    matches!(phase, Some(Phase::Load | Phase::O))
+}
+
 fn has_filters(record: &Record) -> bool {
     record.settings["shape"]["filter_bits"] != 0
 }
@@ -157,7 +162,7 @@ fn has_filters(record: &Record) -> bool {
 fn curves(results: &[Record]) -> Vec<Curve> {
     let whole: Vec<(Way, &Record)> = results
         .iter()
-        .filter(|one| !(phase_of(&one.phase) == Some(Phase::Load) && is_capped(one)))
+        .filter(|one| !(is_whole_work(phase_of(&one.phase)) && is_capped(one)))
         .filter_map(|one| Some((Way::of(one)?, one)))
         .collect();
     let mut ratios = different(whole.iter().map(|(way, _)| way.ratio));

@@ -238,11 +238,12 @@ impl Autumn {
         Ok(())
     }
 
-    /// Bits per key of the filters of a table in a sequence of so many entries: of the level of
-    /// this place, or one that comes to level 0.
+    /// Bits per key of the filters of a table in a sequence of so many entries: in the level of
+    /// this place (0 is level 1), or in one that comes to level 0.
     ///
-    /// The levels share the budget as if level 0 were empty. It comes and goes, and their filters
-    /// stay: with what it takes they would have too few bits for good.
+    /// The levels share the budget alone. Level 0 comes and goes, and their filters stay: with
+    /// what it takes they would have too few bits for good. Meanwhile all together may have more
+    /// than the budget, by what level 0 has.
     pub(super) fn filter_bits(
         &self,
         version: &AutumnVersion,
@@ -255,8 +256,9 @@ impl Autumn {
         }
         let entries_of = |sequence: &Arc<Sequence>| sequence.totals().entries;
         let mut all: Vec<u64> = version.levels.iter().map(entries_of).collect();
-        let place = match level.filter(|level| *level < all.len()) {
+        let place = match level {
             Some(level) => {
+                all.resize(all.len().max(level + 1), 0);
                 all[level] = all[level].max(entries);
                 level
             }
