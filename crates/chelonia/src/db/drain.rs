@@ -120,14 +120,25 @@ impl Core {
             mark(Mark::DrainCut);
         }
         let drained = buffer.memtable.drain(&cuts);
-        let uptos = cuts.iter().copied().chain([last]);
-        let parts = uptos.zip(&drained.batches).skip(partial.versions.len());
-        for (upto, updates) in parts {
+        let mut superseded = drained.superseded.iter().map(OwnedExtent::from);
+        // An interval in which nothing was written has no part, and needs no version of its own:
+        // the one before is what its pin sees.
+        let mut parts = drained.batches.iter().peekable();
+        while let Some(updates) = parts.next() {
+            let upto = updates.upto().min(last);
+            if done.is_some_and(|done| upto <= done) {
+                continue;
+            }
             let (version, mut lost) = self.absorb_part(keyspace, buffer, updates, pace)?;
-            if upto == last {
-                lost.extend(drained.superseded.iter().map(OwnedExtent::from));
+            if parts.peek().is_none() {
+                lost.extend(&mut superseded);
             }
             partial.versions.push((upto, keyspace.lifetimes.hold(version, lost)));
+        }
+        if partial.versions.is_empty() {
+            let version = keyspace.engine.version();
+            let lost = superseded.collect();
+            partial.versions.push((last, keyspace.lifetimes.hold(version, lost)));
         }
         // Not harmless whatever it is: all of the memtable is absorbed, and must not be again.
         let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;

@@ -22,6 +22,7 @@ use crate::db::maintenance::Refused;
 use crate::db::options::StoredOptions;
 use crate::db::view::{Buffer, Shelves, View};
 use crate::engine::{Engine, LevelOptions, OwnedExtent};
+use crate::memtable::SortedBatch;
 use crate::records::Fresh;
 
 /// A keyspace, shared by its handles and the background.
@@ -173,6 +174,7 @@ impl KeyspaceCore {
         // of that memtable is what the same cuts leave.
         let absorbed = std::mem::take(&mut partial.versions);
         let mut cuts: Vec<SeqNo> = absorbed.iter().map(|(upto, _)| *upto).collect();
+        let mut done = cuts.last().copied();
         let mut extents = Vec::new();
         // The keyspace is gone whatever of it can be read.
         let _ = self.engine.version().extents(&mut |owned| {
@@ -184,12 +186,14 @@ impl KeyspaceCore {
         for buffer in self.current_view().buffers.iter().rev() {
             let drained = buffer.memtable.drain(&cuts);
             extents.extend(drained.superseded.iter().map(OwnedExtent::from));
-            for batch in drained.batches.iter().skip(cuts.len()) {
+            let is_left = |batch: &&SortedBatch| done.is_none_or(|done| batch.upto() > done);
+            for batch in drained.batches.iter().filter(is_left) {
                 let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
                 extents.extend(large.map(|large| OwnedExtent::from(&large)));
             }
             // Only the oldest was begun.
             cuts.clear();
+            done = None;
         }
         self.lifetimes.lose(extents);
         partial.buried = true;

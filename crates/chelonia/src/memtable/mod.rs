@@ -114,7 +114,8 @@ impl Memtable {
         MemtableCursor::new(&self.tree, range, direction, at)
     }
 
-    /// All of it, cut at the seqnos that snapshots hold (ascending). No more inserts may come.
+    /// All of it, cut at the seqnos that snapshots hold (ascending): the newest version of each key
+    /// in each interval. No more inserts may come.
     #[must_use]
     pub fn drain(self: &Arc<Self>, cuts: &[SeqNo]) -> Drained {
         Drained::new(&self.tree, cuts)

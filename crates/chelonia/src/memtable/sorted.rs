@@ -8,7 +8,8 @@
 //!
 //! A batch holds, of each key, the newest version within its interval: after the cut before it, up
 //! to and with its own. Absorbed one after the other, the batches give the engine every state
-//! that a snapshot must see, and no other.
+//! that a snapshot must see, and no other. An interval in which nothing was written has no batch, so
+//! that a memtable with few entries costs little however many snapshots cut it.
 //!
 //! A batch is an array of addresses of the memtable's own records: nothing is copied. Beside it
 //! stand two samples for every [`GROUP`] ranks: the bytes before the group and the head of its
@@ -26,6 +27,7 @@ use crate::base::ids::SeqNo;
 use crate::base::keys::head64;
 use crate::base::stream::{LargeRef, SortedUpdates, Update};
 use crate::base::sync::Arc;
+use std::collections::BTreeMap;
 
 /// Ranks between two samples.
 const GROUP: usize = 64;
@@ -42,8 +44,7 @@ pub struct SortedBatch {
 
 /// What [`super::Memtable::drain`] gives.
 pub struct Drained {
-    /// One for each interval between cuts, ascending: one more than there are cuts. Some may be
-    /// empty.
+    /// One for each interval between cuts in which something was written, ascending.
     pub batches: Vec<SortedBatch>,
     /// Large values that no batch refers to, because a newer version in the same interval replaced
     /// them. Nobody but readers of the memtable refers to them any more.
@@ -92,28 +93,47 @@ impl Drained {
     pub(super) fn new(tree: &Arc<Tree>, cuts: &[SeqNo]) -> Self {
         assert!(cuts.is_sorted(), "cuts ascend");
         let mut superseded = tree.unlinked_large();
-        let mut filling: Vec<_> = (0..=cuts.len()).map(|_| Filling::default()).collect();
-        let arrays = collect(tree, cuts.len() + 1, |entry, put| {
+        // By interval: the number of its array, in the order in which they are first met.
+        let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut filling: Vec<Filling> = Vec::new();
+        let mut recent = (usize::MAX, 0);
+        let arrays = collect(tree, |entry, put| {
             let mut last = None;
             for version in entry.versions() {
                 let interval = cuts.partition_point(|cut| *cut < version.seqno());
                 if last != Some(interval) {
                     last = Some(interval);
-                    put(interval);
-                    filling[interval].add(entry, version);
+                    if recent.0 != interval {
+                        recent = (interval, *numbers.entry(interval).or_insert(filling.len()));
+                    }
+                    let number = recent.1;
+                    if number == filling.len() {
+                        filling.push(Filling::default());
+                    }
+                    put(number);
+                    filling[number].add(entry, version);
                 } else if let Update::PutLarge(large) = version.update() {
                     superseded.push(large);
                 }
             }
         });
-        let mut after = SeqNo::ZERO;
-        let uptos = cuts.iter().copied().chain([SeqNo::MAX]);
-        let batches = arrays.into_iter().zip(filling).zip(uptos).map(|((array, filled), upto)| {
-            let from = std::mem::replace(&mut after, upto);
-            filled.finish(array, tree, from, upto)
-        });
-        let batches = batches.collect();
+        let mut filled: Vec<_> = arrays.into_iter().zip(filling).map(Some).collect();
+        let mut batches = Vec::with_capacity(filled.len());
+        for (interval, number) in numbers {
+            let Some((array, filled)) = filled[number].take() else { continue };
+            let after = interval.checked_sub(1).map_or(SeqNo::ZERO, |before| cuts[before]);
+            let upto = cuts.get(interval).copied().unwrap_or(SeqNo::MAX);
+            batches.push(filled.finish(array, tree, after, upto));
+        }
         Self { batches, superseded }
+    }
+}
+
+impl SortedBatch {
+    /// The last seqno of its interval: a cut, or the greatest number.
+    #[must_use]
+    pub fn upto(&self) -> SeqNo {
+        self.upto
     }
 }
 

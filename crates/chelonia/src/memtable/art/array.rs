@@ -1,14 +1,20 @@
 //! The entries of a finished tree, in key order, as arrays of addresses.
 //!
 //! ```text
-//!   slab 0                        slab 1
-//!   | address | address | ...     | address | ...        8 bytes each, 32 Ki to a slab
+//!   piece 0                       piece 1
+//!   | address | address | ...     | address | ...        8 bytes each, 32 Ki to a piece
 //! ```
+//!
+//! A piece is a slab of the budget, except for the only piece of a small array, which is on the
+//! heap and grows with it up to half a slab: a memtable that is cut at hundreds of snapshots gives
+//! hundreds of arrays with a few entries each.
 //!
 //! Arrays are filled by [`collect`] alone, so that every address in them belongs to the tree that
 //! the array keeps alive.
 //!
-//! Invariant: the first `len` places of the slabs hold addresses of records of `tree`.
+//! Invariants:
+//! 1. The first `len` places of the pieces hold addresses of records of `tree`.
+//! 2. `pieces` are the beginnings of `slabs`, or of `small` while there is no slab.
 //!
 //! Thread-safety: an array does not change any more once `collect` returns it; it may be read from
 //! any thread.
@@ -17,7 +23,7 @@
 
 use super::record::{Entry, Record};
 use super::{Tree, walk::Walk};
-use crate::base::budget::Use;
+use crate::base::budget::{Charge, Use};
 use crate::base::keys::Direction;
 use crate::base::limits::SLAB_BYTES;
 use crate::base::slab::OwnedSlab;
@@ -25,28 +31,43 @@ use crate::base::sync::Arc;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-/// Addresses in a slab.
+/// Addresses in a piece.
 const SLAB_PLACES: usize = SLAB_BYTES / size_of::<NonNull<Record>>();
 
 /// How many records are fetched before the first of them is touched.
 const AHEAD: usize = 32;
+
+/// The most addresses that stay on the heap.
+const SMALL_PLACES_MAX: usize = SLAB_PLACES / 2;
 
 const _: () = assert!(SLAB_PLACES.is_power_of_two());
 
 /// Entries in key order; see the head of the file.
 pub struct EntryArray {
     tree: Arc<Tree>,
+    /// Where each piece begins.
+    pieces: Vec<NonNull<NonNull<Record>>>,
+    /// The memory of a small array.
+    small: Vec<NonNull<Record>>,
+    /// The memory of a large one.
     slabs: Vec<OwnedSlab>,
     len: usize,
+    /// For `small`.
+    charge: Charge,
 }
 
-// SAFETY: the slabs hold plain addresses of memory that any thread may read; they are written
-// through `&mut` only, before the array is shared.
+// SAFETY: the pieces hold plain addresses of memory that any thread may read, and belong to the
+// array, whichever thread has it.
+unsafe impl Send for EntryArray {}
+
+// SAFETY: as above; the pieces are written through `&mut` only, before the array is shared.
 unsafe impl Sync for EntryArray {}
 
 impl EntryArray {
     fn new(tree: &Arc<Tree>) -> Self {
-        Self { tree: Arc::clone(tree), slabs: Vec::new(), len: 0 }
+        let charge = tree.budget().charge(Use::Work, 0);
+        let tree = Arc::clone(tree);
+        Self { tree, pieces: Vec::new(), small: Vec::new(), slabs: Vec::new(), len: 0, charge }
     }
 
     /// How many there are.
@@ -80,35 +101,66 @@ impl EntryArray {
         }
     }
 
-    /// Where the address of rank `index` stands; its slab is there.
+    /// Where the address of rank `index` stands; its piece is there.
     #[inline]
     fn place(&self, index: usize) -> NonNull<NonNull<Record>> {
-        let slab = NonNull::new(self.slabs[index / SLAB_PLACES].as_ptr());
-        let slab = slab.expect("a slab in use has memory").cast::<NonNull<Record>>();
-        // SAFETY: the offset is below the slab's size.
-        unsafe { slab.add(index % SLAB_PLACES) }
+        let piece = self.pieces[index / SLAB_PLACES];
+        // SAFETY: a piece that is there has a place for each rank below `len`.
+        unsafe { piece.add(index % SLAB_PLACES) }
     }
 
     /// Appends a record of the array's tree.
     #[inline]
     fn push(&mut self, record: NonNull<Record>) {
-        if self.len == self.slabs.len() * SLAB_PLACES {
-            self.slabs.push(self.tree.budget().take_slab_forced(Use::Work));
+        if self.slabs.is_empty() && self.len < SMALL_PLACES_MAX {
+            return self.push_small(record);
+        }
+        if self.len == self.slabs.len() * SLAB_PLACES || self.slabs.is_empty() {
+            self.add_slab();
         }
         // SAFETY: the place lies within a slab that is ours alone, aligned to a block.
         unsafe { self.place(self.len).write(record) };
         self.len += 1;
     }
+
+    fn push_small(&mut self, record: NonNull<Record>) {
+        if self.small.len() == self.small.capacity() {
+            self.small.reserve(self.small.len().max(8));
+            let bytes = self.small.capacity() * size_of::<NonNull<Record>>();
+            self.charge.resize(bytes as u64);
+            self.pieces.clear();
+            self.pieces.extend(NonNull::new(self.small.as_mut_ptr()));
+        }
+        self.small.push(record);
+        self.len += 1;
+    }
+
+    /// Adds a slab, and moves there what was on the heap.
+    #[cold]
+    fn add_slab(&mut self) {
+        let slab = self.tree.budget().take_slab_forced(Use::Work);
+        let start = NonNull::new(slab.as_ptr()).expect("a slab in use has memory");
+        let start = start.cast::<NonNull<Record>>();
+        if let Some(small) = self.pieces.first().filter(|_| self.slabs.is_empty()) {
+            // SAFETY: half a slab at most, from the heap into a slab that is ours alone.
+            unsafe { start.copy_from_nonoverlapping(*small, self.small.len()) };
+            self.pieces.clear();
+            self.small = Vec::new();
+            self.charge.resize(0);
+        }
+        self.pieces.push(start);
+        self.slabs.push(slab);
+    }
 }
 
-/// Walks the whole tree in ascending order and makes `arrays` arrays of its entries: `choose` is
-/// given each entry and calls back with the numbers of the arrays it goes to.
+/// Walks the whole tree in ascending order and makes arrays of its entries: `choose` is given each
+/// entry and calls back with the numbers of the arrays it goes to. An array is made when its number
+/// is first named; numbers are given out in order from 0 on.
 pub fn collect(
     tree: &Arc<Tree>,
-    arrays: usize,
     mut choose: impl FnMut(Entry<'_>, &mut dyn FnMut(usize)),
 ) -> Vec<EntryArray> {
-    let mut filled: Vec<_> = (0..arrays).map(|_| EntryArray::new(tree)).collect();
+    let mut filled: Vec<EntryArray> = Vec::new();
     let mut walk = Walk::new(tree, Direction::Ascending, Bound::Unbounded);
     // A ring: what was fetched `AHEAD` records ago has come by now.
     let mut ring = [None; AHEAD];
@@ -121,7 +173,12 @@ pub fn collect(
             Some(record) => {
                 // SAFETY: the walk gives records of `tree`, which lives through this call.
                 let entry = unsafe { Entry::from_raw(record) };
-                choose(entry, &mut |number| filled[number].push(record));
+                choose(entry, &mut |number| {
+                    if number == filled.len() {
+                        filled.push(EntryArray::new(tree));
+                    }
+                    filled[number].push(record);
+                });
             }
             // The ring fills up in the first round; later an empty place is the end.
             None if fetched.is_none() && ring.iter().all(Option::is_none) => return filled,

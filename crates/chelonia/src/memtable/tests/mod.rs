@@ -235,18 +235,25 @@ fn drains_give_each_interval_its_newest_and_account_for_every_large_value() {
         let mut cuts: Vec<_> = (0..rng.below(5)).map(|_| SeqNo(rng.below(INSERTS))).collect();
         cuts.sort_unstable();
         let drained = table.drain(&cuts);
-        assert_eq!(drained.batches.len(), cuts.len() + 1);
+        let mut batches = drained.batches.iter().peekable();
         let mut larges = drained.superseded.clone();
         let mut after = SeqNo::ZERO;
-        for (batch, upto) in drained.batches.iter().zip(cuts.iter().copied().chain([SeqNo::MAX])) {
-            check_batch(batch, &model.between(after, upto), &mut rng);
+        for upto in cuts.iter().copied().chain([SeqNo::MAX]) {
+            let expected = model.between(after, upto);
+            after = upto;
+            let Some(batch) = batches.next_if(|batch| batch.upto() == upto) else {
+                assert!(expected.is_empty(), "seed {seed}: an interval with writes has a batch");
+                continue;
+            };
+            assert!(!expected.is_empty());
+            check_batch(batch, &expected, &mut rng);
             let updates = (0..batch.len()).map(|rank| batch.update(rank));
             larges.extend(updates.filter_map(|update| match update {
                 Update::PutLarge(large) => Some(large),
                 _ => None,
             }));
-            after = upto;
         }
+        assert!(batches.next().is_none());
         let updates = model.versions.values().flat_map(BTreeMap::values);
         let mut expected: Vec<_> = updates
             .filter_map(|update| if let Owned::Large(large) = update { Some(*large) } else { None })
@@ -266,7 +273,7 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
     assert!(
         table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).unwrap().key().is_none()
     );
-    assert_eq!(table.drain(&[]).batches[0].len(), 0);
+    assert!(table.drain(&[]).batches.is_empty());
     table.insert(b"", Update::Put(b"nothing"), SeqNo(1), &KeepAll);
     table.insert(b"k", Update::PutLarge(large(4)), SeqNo(2), &KeepAll);
     table.insert(b"k", Update::Delete, SeqNo(3), &KeepAll);
@@ -289,6 +296,47 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
     assert!(move_to_thread.unwrap());
     drop(drained);
     assert_eq!(budget.used(), 0);
+}
+
+#[test]
+fn hundreds_of_cuts_cost_what_their_entries_need() {
+    let budget = Budget::new(64 << 20);
+    let table = Memtable::new(Arc::clone(&budget));
+    let cuts: Vec<_> = (1..=400).map(|cut| SeqNo(100 * cut)).collect();
+    for seqno in 0..20_000_u64 {
+        let key = format!("{:05}", seqno * 7919 % 1_000);
+        table.insert(key.as_bytes(), Update::Put(b"value"), SeqNo(seqno + 1), &KeepAll);
+    }
+    let before = budget.used();
+    let drained = table.drain(&cuts);
+    // The cuts behind the last write find nothing.
+    assert_eq!(drained.batches.len(), 200);
+    assert!(drained.batches.iter().all(|batch| batch.len() == 100));
+    let taken = budget.used() - before;
+    assert!((160_000..1_000_000).contains(&taken), "{taken} bytes for 20,000 addresses");
+    drop(drained);
+    assert_eq!(budget.used(), before);
+}
+
+#[test]
+fn arrays_grow_from_the_heap_to_slabs() {
+    let budget = Budget::new(64 << 20);
+    let table = Memtable::new(Arc::clone(&budget));
+    for number in 0..70_000_u64 {
+        let key = number.to_be_bytes();
+        table.insert(&key, Update::Put(b"v"), SeqNo(number + 1), &KeepAll);
+    }
+    let before = budget.used();
+    for (upto, slabs) in [(16_384, 0), (16_385, 1), (32_769, 2), (70_000, 3)] {
+        let drained = table.drain(&[SeqNo(upto)]);
+        let batch = &drained.batches[0];
+        assert_eq!(batch.len() as u64, upto);
+        assert!((0..upto).all(|rank| batch.key(rank as usize) == rank.to_be_bytes()));
+        if upto == 70_000 {
+            let taken = (budget.used() - before) / crate::base::limits::SLAB_BYTES as u64;
+            assert_eq!(taken, slabs);
+        }
+    }
 }
 
 #[test]
@@ -324,7 +372,8 @@ fn versions_that_nobody_needs_are_unlinked_and_readers_are_told() {
         assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Internal));
     }
     let batches = table.drain(&[SeqNo(3)]).batches;
-    assert_eq!(batches.iter().map(SortedUpdates::len).collect::<Vec<_>>(), [0, 1]);
+    let all: Vec<_> = batches.iter().map(|batch| (batch.upto(), batch.len())).collect();
+    assert_eq!(all, [(SeqNo::MAX, 1)]);
 }
 
 #[test]
