@@ -1,22 +1,99 @@
-//! Absorbing: a memtable becomes a sequence of level 0. Nothing that is there is read.
+//! Absorbing: a memtable becomes a sequence of level 0.
+//!
+//! Nothing that is there is read, except for small sequences. A memtable that is cut at hundreds of
+//! snapshots comes in hundreds of parts. If each of them stayed a sequence, lookups would ask all
+//! of them, every few of them would cause a merge with level 1, and every version would list them
+//! all. So four neighbours of like size that together are no more than a usual memtable become one
+//! before the next part comes: each entry is written again at most once for each power of four
+//! parts.
 
+use super::counters::Counters;
 use super::options::TABLE_AUTO_MIN;
 use super::output::Output;
-use super::table::{Sequence, Table};
-use super::{Autumn, AutumnVersion};
+use super::plan::LEVEL0_TRIGGER;
+use super::table::{Found, Sequence, Table};
+use super::unit::Unit;
+use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
+use crate::base::keys::KeyRange;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::Mutex;
 use crate::base::workers::Workers;
 use crate::engine::{OwnedExtent, Work};
 use crate::merge::UpdatesStream;
 use crate::run::weight;
+use std::ops::Range;
 
 /// All workers together build tables of at most this part of the budget: one that is being built
 /// takes several times its weight.
 const TABLES_PART: u64 = 16;
 
+/// A sequence is like another one that is not more than so many times smaller.
+const LIKE_TIMES: u64 = 2;
+
 impl Autumn {
+    /// Merges small neighbours of level 0 into one sequence in `next`, if there are enough of them.
+    /// If they cannot be read or there is no space they stay as they are.
+    pub(super) fn gather_small(
+        &self,
+        version: &AutumnVersion,
+        writer: &mut Writer,
+        next: &mut Next,
+        output: &Output<'_>,
+        workers: Workers,
+    ) {
+        let whole = &version.level0[..version.level0.len() - version.sinking];
+        let weights: Vec<u64> = whole.iter().map(|sequence| sequence.weight()).collect();
+        let Some(group) = small_neighbours(&weights, self.options().checkpoint_distance) else {
+            return;
+        };
+        let own = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
+        let first = group.start;
+        let before = next.level0.clone();
+        match self.merge_small(version, writer, (group, &mut *next), &own, workers) {
+            Ok(()) => {
+                let (gained, lost) = own.settle();
+                output.gain(gained);
+                output.lose(lost);
+                Counters::add(&self.shared.counters.merges_within, 1);
+                debug_assert!(!next.level0[first].is_empty(), "nothing is dropped in level 0");
+            }
+            Err(_) => {
+                next.level0 = before;
+                // The updates can be absorbed nevertheless.
+                let _ = own.roll_back();
+            }
+        }
+    }
+
+    fn merge_small(
+        &self,
+        version: &AutumnVersion,
+        writer: &mut Writer,
+        (group, next): (Range<usize>, &mut Next),
+        output: &Output<'_>,
+        workers: Workers,
+    ) -> Result<()> {
+        let residence = &self.shared.residence;
+        let mut unit = Unit::default();
+        let mut entries = 0;
+        for sequence in &version.level0[group.clone()] {
+            let Found { tables, holes } = sequence.tables_in(residence, &KeyRange::all())?;
+            if !holes.is_empty() || tables.iter().any(|table| writer.damage.has(table)) {
+                return Err(Error::corrupt("a sequence of level 0 cannot be read"));
+            }
+            entries += sequence.totals().entries;
+            unit.upper.push(tables);
+        }
+        unit.goal.table_bytes = self.options().table_bytes();
+        unit.goal.bits_per_key = self.filter_bits(version, None, entries);
+        let merged = self.merge(&unit, writer, output, workers)?;
+        Self::replace_within(group.start, &unit, merged, next, output)?;
+        // All of them are in the last one now.
+        next.level0.drain(group.start..group.end - 1);
+        Ok(())
+    }
+
     /// How many of `workers` may build tables at one time.
     pub(super) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
         let part = self.shared.residence.storage().budget().limit() / TABLES_PART;
@@ -74,6 +151,26 @@ impl Autumn {
     }
 }
 
+/// The first neighbours of like size, four or more, that weigh at most `most` together.
+fn small_neighbours(weights: &[u64], most: u64) -> Option<Range<usize>> {
+    let mut start = 0;
+    while start < weights.len() {
+        let one = weights[start];
+        let mut sum = 0;
+        let joins = |other: &&u64| {
+            sum += **other;
+            sum <= most && one <= LIKE_TIMES * **other && **other <= LIKE_TIMES * one
+        };
+        let count = weights[start..].iter().take_while(joins).count();
+        let group = start..start + count.max(1);
+        if count >= LEVEL0_TRIGGER {
+            return Some(group);
+        }
+        start = group.end;
+    }
+    None
+}
+
 /// The least number up to `count` of which `before` is not true.
 fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
@@ -86,4 +183,32 @@ fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
         }
     }
     low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_neighbours_of_like_size_are_found() {
+        let of = |weights: &[u64]| small_neighbours(weights, 100);
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[1, 1, 1]), None);
+        assert_eq!(of(&[1, 2, 2, 1]), Some(0..4));
+        assert_eq!(of(&[1, 2, 2, 1, 8, 8]), Some(0..4));
+        assert_eq!(of(&[1, 8, 9, 9, 8, 9, 90]), Some(1..6));
+        assert_eq!(of(&[30, 30, 30, 30]), None);
+        // Equal parts: each is merged once for each power of four.
+        let (mut weights, mut written) = (Vec::new(), 0);
+        for _ in 0..1_000 {
+            if let Some(group) = small_neighbours(&weights, 10_000) {
+                let sum: u64 = weights[group.clone()].iter().sum();
+                written += sum;
+                weights.splice(group, [sum]);
+            }
+            weights.insert(0, 1);
+        }
+        assert!(weights.len() <= 16, "{weights:?}");
+        assert!(written <= 5 * 1_000, "{written}");
+    }
 }

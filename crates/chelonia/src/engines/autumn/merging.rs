@@ -127,7 +127,7 @@ impl Autumn {
     }
 
     /// Merges a unit, and learns what of it cannot be read.
-    fn merge(
+    pub(super) fn merge(
         &self,
         unit: &Unit,
         writer: &mut Writer,
@@ -221,7 +221,7 @@ impl Autumn {
     }
 
     /// Puts what a unit made of sequences of level 0, from `first` on, in the last of them.
-    fn replace_within(
+    pub(super) fn replace_within(
         first: usize,
         unit: &Unit,
         merged: Merged,

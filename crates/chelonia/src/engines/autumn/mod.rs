@@ -272,7 +272,7 @@ impl Engine for Autumn {
     }
 
     fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        let writer = self.writer.lock();
+        let mut writer = self.writer.lock();
         let version = self.newest();
         if updates.is_empty() {
             return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
@@ -281,6 +281,8 @@ impl Engine for Autumn {
             return Err(Error::internal("level 0 has as many runs as it can have"));
         }
         let output = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
+        let mut next = Next::of(&version);
+        self.gather_small(&version, &mut writer, &mut next, &output, *work.workers);
         let sequence = match self.write_level0(&version, updates, work, &output) {
             Ok(sequence) => sequence,
             Err(error) => {
@@ -289,7 +291,6 @@ impl Engine for Autumn {
                 return Err(error);
             }
         };
-        let mut next = Next::of(&version);
         next.level0.insert(0, Arc::new(sequence));
         let absorbed = self.publish(&version, next, output)?;
         Counters::add(&self.shared.counters.absorbs, 1);

@@ -461,3 +461,27 @@ fn what_room_is_needed_is_known_while_an_absorb_runs() {
     let _absorbing = world.tree.writer.lock();
     assert!(world.tree.room_needed_bytes() > 0);
 }
+
+#[test]
+fn a_memtable_in_hundreds_of_parts_leaves_few_sequences() {
+    let mut rng = Rng::new(9);
+    let mut world = World::new(AutumnOptions { checkpoint_distance: 1 << 20, ..tiny() }, 1);
+    let keys: Vec<u64> = (0..2_000).map(|_| rng.next_u64()).collect();
+    let mut versions = Vec::new();
+    let mut user_bytes = 0;
+    for part in 0..400_usize {
+        let batch: Model =
+            (0..5).map(|at| (key_of(keys[(5 * part + at) % 2_000]), value(&mut rng, 200))).collect();
+        user_bytes += batch.iter().map(|(key, _)| key.len() as u64 + 200).sum::<u64>();
+        world.absorb(batch);
+        versions.push(world.tree.newest());
+    }
+    world.check(&mut rng);
+    let most = versions.iter().map(|version| version.level0.len()).max().unwrap();
+    assert!(most <= 16, "{most} sequences");
+    assert!(world.event("merges_within_level0") >= 100);
+    // Each entry once for itself and once for each power of four of the parts; small parts are
+    // whole blocks of data, index and filter besides.
+    let stats = world.tree.stats();
+    assert!(stats.run_bytes_written < 10 * user_bytes + 400 * 3 * 4096, "{stats:?}");
+}
