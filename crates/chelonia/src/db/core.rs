@@ -31,7 +31,7 @@ use crate::db::pacing::{Debt, Pacer};
 use crate::db::room::Room;
 use crate::db::scrub::Scrub;
 use crate::db::signals::Signals;
-use crate::db::snapshots::{Pin, Snapshots};
+use crate::db::snapshots::{Pin, Snapshots, Views};
 use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
 use crate::records::RecordCache;
@@ -207,7 +207,7 @@ impl Core {
 
     /// Pins this moment over one keyspace.
     pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
-        self.snapshots.pin(|| BTreeMap::from([(keyspace.id, keyspace.current_view())]))
+        self.snapshots.pin(|| Views::from([(keyspace.id, keyspace.current_view())]))
     }
 
     /// Remembers that nothing is alive in `range`, as far as that is so: see [`crate::db::gaps`].

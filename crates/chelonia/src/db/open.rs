@@ -211,7 +211,7 @@ fn new_core(
             tail: None,
             opened_end: LogPosition::START.lsn,
         })),
-        snapshots: Snapshots::new(Arc::clone(&visibility)),
+        snapshots: Snapshots::new(Arc::clone(&visibility), Arc::clone(&budget)),
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
         keyspaces_change: Mutex::new(()),

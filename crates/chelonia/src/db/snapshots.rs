@@ -9,9 +9,23 @@
 //! pin, the memtable by the version at the pin's own seqno. From then on the pin holds disk, not
 //! memory. Cursors that stand in a memtable are reset and find their place again in the version.
 //!
+//! ```text
+//!   pin 7 -- own: { b }  --.
+//!   pin 8 -- own: { b }  ---+-- shared: { a, c, d, ... }      nothing changed between 7, 8 and 9
+//!   pin 9 -- own: { b }  --'                                  but in keyspace b, which was drained
+//!   pin 12 - own: { }    ------ shared: { a, b, c, d, ... }
+//! ```
+//!
+//! Pins that were made over the same views share a map of them. A drain that gives all of them the
+//! same version changes the shared map; one that does not gives each its own entry. So a pin costs
+//! some hundred bytes, and one to two kilobytes for each keyspace that was written between it and
+//! the next pin, however many keyspaces there are; all of that is charged to the budget.
+//!
 //! Locks, in order: `registry` (taken while a pin is made and while a drain is published, so that
-//! both happen wholly before or after each other), then a pin's `views`, then a cursor slot.
+//! both happen wholly before or after each other), then a shared map or a pin's `own`, one at a
+//! time, then a cursor slot.
 
+use crate::base::budget::{Budget, Charge, Use};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::db::lifetimes::HeldVersion;
@@ -20,8 +34,12 @@ use crate::db::visibility::Visibility;
 use crate::memtable::Pins;
 use std::collections::BTreeMap;
 
+/// What each keyspace is read from.
+pub type Views = BTreeMap<KeyspaceId, Arc<View>>;
+
 /// All pins of a database.
 pub struct Snapshots {
+    budget: Arc<Budget>,
     visibility: Arc<Visibility>,
     registry: Mutex<Registry>,
     /// The least pinned seqno, or the greatest number: a look without the lock.
@@ -33,6 +51,8 @@ struct Registry {
     /// Pinned seqnos and how many pins are on each.
     seqnos: BTreeMap<SeqNo, usize>,
     pins: Vec<Weak<Pin>>,
+    /// The shared views of the newest pin over more than one keyspace.
+    newest: Weak<SharedViews>,
     /// How long `pins` may get before the dead ones are dropped.
     sweep_at: usize,
 }
@@ -46,27 +66,43 @@ pub trait Standing: Send + Sync {
     fn let_go(&self);
 }
 
+/// The memory of a pin without views: itself, its places in the registry, what stands on it.
+const PIN_BYTES: u64 = 384;
+
+/// The memory of a view in a map: the entry, the view, its list of memtables.
+const VIEW_BYTES: u64 = 192;
+
+/// Views that several pins read from.
+struct SharedViews {
+    views: Mutex<Views>,
+    _charge: Charge,
+}
+
 /// A pinned seqno with what it reads from.
 pub struct Pin {
     seqno: SeqNo,
     snapshots: Arc<Snapshots>,
-    views: Mutex<BTreeMap<KeyspaceId, Arc<View>>>,
+    shared: Arc<SharedViews>,
+    /// Views of the pin's own, which come before the shared ones.
+    own: Mutex<Own>,
     standing: Mutex<Vec<Weak<dyn Standing>>>,
+}
+
+struct Own {
+    views: Views,
+    charge: Charge,
 }
 
 impl Snapshots {
     /// No pins.
-    pub fn new(visibility: Arc<Visibility>) -> Arc<Self> {
+    pub fn new(visibility: Arc<Visibility>, budget: Arc<Budget>) -> Arc<Self> {
         let oldest = AtomicU64::new(u64::MAX);
-        Arc::new(Self { visibility, registry: Mutex::default(), oldest })
+        Arc::new(Self { budget, visibility, registry: Mutex::default(), oldest })
     }
 
     /// Pins the newest visible seqno over the views that `views` gives, which is called while no
     /// drain can be published.
-    pub fn pin(
-        self: &Arc<Self>,
-        views: impl FnOnce() -> BTreeMap<KeyspaceId, Arc<View>>,
-    ) -> Arc<Pin> {
+    pub fn pin(self: &Arc<Self>, views: impl FnOnce() -> Views) -> Arc<Pin> {
         let mut registry = self.registry.lock();
         // From here on nothing that this seqno may need is unlinked: a writer that looks at the
         // pins later sees this one, and one that looked before left what was visible then.
@@ -74,10 +110,12 @@ impl Snapshots {
         let seqno = self.visibility.visible();
         *registry.seqnos.entry(seqno).or_insert(0) += 1;
         self.note_oldest(&registry);
+        let charge = self.budget.charge(Use::Metadata, PIN_BYTES);
         let pin = Arc::new(Pin {
             seqno,
             snapshots: Arc::clone(self),
-            views: Mutex::new(views()),
+            shared: self.shared(&mut registry, views()),
+            own: Mutex::new(Own { views: Views::new(), charge }),
             standing: Mutex::default(),
         });
         if registry.pins.len() >= registry.sweep_at {
@@ -93,6 +131,26 @@ impl Snapshots {
         self.registry.lock().seqnos.range(from..to).map(|(seqno, _)| *seqno).collect()
     }
 
+    /// These views, shared with the newest pin if it has the same.
+    fn shared(&self, registry: &mut Registry, views: Views) -> Arc<SharedViews> {
+        let newest = registry.newest.upgrade().filter(|newest| {
+            let newest = newest.views.lock();
+            let same = |((a, one), (b, other)): (_, (&KeyspaceId, &Arc<View>))| {
+                a == b && Arc::ptr_eq(one, other)
+            };
+            newest.len() == views.len() && views.iter().zip(newest.iter()).all(same)
+        });
+        newest.unwrap_or_else(|| {
+            let charge = self.budget.charge(Use::Metadata, VIEW_BYTES * views.len() as u64);
+            let is_for_many = views.len() > 1;
+            let shared = Arc::new(SharedViews { views: Mutex::new(views), _charge: charge });
+            if is_for_many {
+                registry.newest = Arc::downgrade(&shared);
+            }
+            shared
+        })
+    }
+
     /// Publishes a drain: `buffer` of `keyspace` gives way to `versions`, each with the seqno up
     /// to which it contains it, ascending. `publish` changes the keyspace's own view meanwhile.
     pub fn publish(
@@ -105,11 +163,21 @@ impl Snapshots {
         let registry = self.registry.lock();
         publish();
         let pins: Vec<_> = registry.pins.iter().filter_map(Weak::upgrade).collect();
+        let mut replaced = Replaced::new(keyspace, buffer, versions);
         for pin in &pins {
-            pin.replace(keyspace, buffer, versions);
+            replaced.replace_own(pin);
         }
-        // Only now may pins go: the last one to let go of a pin takes the registry's lock.
+        let mut groups: BTreeMap<*const SharedViews, Vec<&Arc<Pin>>> = BTreeMap::new();
+        for pin in &pins {
+            groups.entry(Arc::as_ptr(&pin.shared)).or_default().push(pin);
+        }
+        for group in groups.into_values() {
+            replaced.replace_shared(&group);
+        }
+        // Only now may pins go: the last one to let go of a pin takes the registry's lock. Views of
+        // before go after the cursors that stand in them.
         drop(registry);
+        drop(replaced);
         drop(pins);
     }
 
@@ -161,7 +229,10 @@ impl Pin {
 
     /// What the pin reads `keyspace` from; `None` if it does not cover it (it is younger).
     pub fn view(&self, keyspace: KeyspaceId) -> Option<Arc<View>> {
-        self.views.lock().get(&keyspace).cloned()
+        let own = || self.own.lock().views.get(&keyspace).cloned();
+        let shared = || self.shared.views.lock().get(&keyspace).cloned();
+        // A drain gives a pin its own view before it takes the shared one away.
+        own().or_else(shared).or_else(own)
     }
 
     /// Registers something that must let go when a view changes.
@@ -171,25 +242,82 @@ impl Pin {
         all.push(standing);
     }
 
-    /// Replaces a drained memtable by the version at this pin's seqno.
-    fn replace(
-        &self,
-        keyspace: KeyspaceId,
-        buffer: &Arc<Buffer>,
-        versions: &[(SeqNo, HeldVersion)],
-    ) {
-        // The view before is kept until nobody stands in it.
-        let _before = {
-            let mut views = self.views.lock();
-            let Some(view) = views.get_mut(&keyspace) else { return };
-            let Some(next) = view.without(buffer, self.seqno, versions) else { return };
-            std::mem::replace(view, Arc::new(next))
-        };
-        // Not under the lock of the views: whoever stands may be looking for its view right now.
+    /// Puts `view` in place of what the pin read `keyspace` from. Gives what it had of its own.
+    fn set_own(&self, keyspace: KeyspaceId, view: Arc<View>) -> Option<Arc<View>> {
+        let mut own = self.own.lock();
+        let before = own.views.insert(keyspace, view);
+        let bytes = PIN_BYTES + VIEW_BYTES * own.views.len() as u64;
+        own.charge.resize(bytes);
+        before
+    }
+
+    /// A view was replaced: what stands in it lets go. Called without the locks of views: what
+    /// stands may be looking for its view right now.
+    fn let_standing_go(&self) {
         let standing: Vec<_> = self.standing.lock().iter().filter_map(Weak::upgrade).collect();
         for standing in standing {
             standing.let_go();
         }
+    }
+}
+
+/// The views that a drain replaces, while it is published.
+struct Replaced<'a> {
+    keyspace: KeyspaceId,
+    buffer: &'a Arc<Buffer>,
+    versions: &'a [(SeqNo, HeldVersion)],
+    /// New views by the view before and the number of the version in the memtable's place: pins
+    /// with the same of both share one.
+    views: BTreeMap<(*const View, u64), Arc<View>>,
+    /// The views before, kept until nothing stands in them.
+    before: Vec<Arc<View>>,
+}
+
+impl<'a> Replaced<'a> {
+    fn new(
+        keyspace: KeyspaceId,
+        buffer: &'a Arc<Buffer>,
+        versions: &'a [(SeqNo, HeldVersion)],
+    ) -> Self {
+        Self { keyspace, buffer, versions, views: BTreeMap::new(), before: Vec::new() }
+    }
+
+    /// `view` after the drain, as a pin at `at` sees it; `None` if the memtable is not part of it.
+    fn next(&mut self, view: &Arc<View>, at: SeqNo) -> Option<Arc<View>> {
+        let next = view.without(self.buffer, at, self.versions)?;
+        let number = next.version.number();
+        // The views before live in `before` or in their map until this is dropped, so no address
+        // is used twice.
+        let key = (Arc::as_ptr(view), number);
+        Some(Arc::clone(self.views.entry(key).or_insert_with(|| Arc::new(next))))
+    }
+
+    /// Replaces a view that is the pin's own.
+    fn replace_own(&mut self, pin: &Arc<Pin>) {
+        let own = pin.own.lock().views.get(&self.keyspace).cloned();
+        let Some(view) = own else { return };
+        let Some(next) = self.next(&view, pin.seqno) else { return };
+        self.before.push(view);
+        self.before.extend(pin.set_own(self.keyspace, next));
+        pin.let_standing_go();
+    }
+
+    /// Replaces a view that these pins share: all of them.
+    fn replace_shared(&mut self, group: &[&Arc<Pin>]) {
+        let Some(shared) = group.first().map(|pin| &pin.shared) else { return };
+        let Some(view) = shared.views.lock().get(&self.keyspace).cloned() else { return };
+        let next: Vec<_> = group.iter().map(|pin| self.next(&view, pin.seqno)).collect();
+        let Some(Some(first)) = next.first().cloned() else { return };
+        if next.iter().flatten().all(|next| Arc::ptr_eq(next, &first)) {
+            shared.views.lock().insert(self.keyspace, first);
+        } else {
+            for (pin, next) in group.iter().zip(next) {
+                self.before.extend(next.and_then(|next| pin.set_own(self.keyspace, next)));
+            }
+            shared.views.lock().remove(&self.keyspace);
+        }
+        self.before.push(view);
+        group.iter().for_each(|pin| pin.let_standing_go());
     }
 }
 

@@ -1,0 +1,122 @@
+//! Crowds of pins: what they cost in memory, that each sees its own moment, and that nothing stays.
+
+use super::{open, rotate};
+use crate::base::sync::Arc;
+use crate::db::{Database, Iter, Keyspace, KeyspaceOptions, Snapshot};
+use crate::engines::EngineKind;
+use crate::storage::io::memory::MemoryDirectory;
+
+const KEYSPACES: usize = 100;
+const PINS: u64 = 600;
+
+fn keyspaces(database: &Database, engine: EngineKind) -> Vec<Keyspace> {
+    let options = KeyspaceOptions::new().engine(engine);
+    let open = |number| database.keyspace(&format!("{number}"), options.clone()).unwrap();
+    (0..KEYSPACES).map(open).collect()
+}
+
+fn charged(database: &Database) -> u64 {
+    database.stats().memory.metadata_bytes
+}
+
+/// Finalizes and drains all memtables.
+fn drain(database: &Database, keyspaces: &[Keyspace]) {
+    keyspaces.iter().for_each(|keyspace| rotate(database, keyspace));
+    database.checkpoint().unwrap();
+}
+
+/// Keyspace `written` has in key `k` the number of writes before each snapshot.
+fn check(written: &Keyspace, snapshots: &[Snapshot]) {
+    for (number, snapshot) in snapshots.iter().enumerate() {
+        let value = snapshot.get(written, "k").unwrap().unwrap();
+        assert_eq!(*value, (number as u64).to_le_bytes());
+        let first = snapshot.iter(written).next().unwrap().unwrap();
+        assert_eq!(*first.1, *value);
+    }
+}
+
+#[test]
+fn snapshots_share_what_did_not_change_between_them_and_are_charged() {
+    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let keyspaces = keyspaces(&database, engine);
+        for keyspace in &keyspaces {
+            keyspace.insert("other", "value").unwrap();
+        }
+        let [written, second, ..] = &keyspaces[..] else { unreachable!() };
+        let before = charged(&database);
+        let mut snapshots = Vec::new();
+        for number in 0..PINS {
+            written.insert("k", number.to_le_bytes()).unwrap();
+            snapshots.push(database.snapshot());
+        }
+        let held = charged(&database) - before;
+        assert!((PINS * 200..PINS * 1_000).contains(&held), "{engine:?}: {held} bytes held");
+        check(written, &snapshots);
+        // All keyspaces are drained, and one of them at each snapshot.
+        drain(&database, &keyspaces);
+        check(written, &snapshots);
+        let drained = charged(&database) - before;
+        assert!(drained < PINS * 8_000, "{engine:?}: {drained} bytes after drains");
+        // Two drains over each other, and pins that see the first but not the second.
+        second.insert("k", "first").unwrap();
+        rotate(&database, second);
+        let between = database.snapshot();
+        second.insert("k", "second").unwrap();
+        drain(&database, &keyspaces);
+        assert_eq!(between.get(second, "k").unwrap().unwrap(), *b"first");
+        assert_eq!(second.get("k").unwrap().unwrap(), *b"second");
+        assert!(snapshots[0].get(second, "k").unwrap().is_none());
+        check(written, &snapshots);
+        assert_eq!(snapshots[7].get(&keyspaces[9], "other").unwrap().unwrap(), *b"value");
+        // In an order that is neither that of time nor its reverse.
+        while snapshots.len() > 1 {
+            snapshots.swap_remove(snapshots.len() / 2);
+        }
+        drop((snapshots, between));
+        database.checkpoint().unwrap();
+        assert_eq!(written.core.lifetimes.lost_bytes(), 0);
+        // The view, the engine's newest and the durable root are one version, or two.
+        assert!(written.core.lifetimes.held() <= 2);
+        let left = charged(&database).saturating_sub(before);
+        assert!(left < 200_000, "{engine:?}: {left} bytes stay");
+    }
+}
+
+#[test]
+fn keyspaces_that_nobody_wrote_get_no_version_for_a_snapshot() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let keyspaces = keyspaces(&database, EngineKind::Turtle);
+    let mut snapshots = Vec::new();
+    for number in 0..50_u64 {
+        keyspaces[0].insert("k", number.to_le_bytes()).unwrap();
+        snapshots.push(database.snapshot());
+    }
+    // Both have entries from before the first snapshot and after the last in one memtable.
+    for keyspace in &keyspaces[1..] {
+        keyspace.insert("late", "value").unwrap();
+    }
+    drain(&database, &keyspaces);
+    assert!(keyspaces[0].core.lifetimes.held() >= 50);
+    assert!(keyspaces[1..].iter().all(|keyspace| keyspace.core.lifetimes.held() <= 3));
+    assert!(snapshots.iter().all(|one| one.get(&keyspaces[1], "late").unwrap().is_none()));
+}
+
+#[test]
+fn iterators_in_numbers_are_charged_and_see_their_moment() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let before = charged(&database);
+    let mut iterators: Vec<Iter> = Vec::new();
+    for number in 0..PINS {
+        keyspace.insert("k", number.to_le_bytes()).unwrap();
+        iterators.push(keyspace.iter());
+    }
+    let held = charged(&database) - before;
+    assert!(held >= PINS * 400, "{held} bytes");
+    drain(&database, std::slice::from_ref(&keyspace));
+    for (number, mut iterator) in iterators.into_iter().enumerate() {
+        let (_, value) = iterator.next().unwrap().unwrap();
+        assert_eq!(*value, (number as u64).to_le_bytes());
+    }
+}
