@@ -374,6 +374,16 @@ impl Core {
         self.rotate_laggards();
     }
 
+    /// Finalizes memtables while all active ones together take more than they may: after the budget
+    /// became smaller, when no commit may come to do it.
+    pub fn fit_memtables(&self) {
+        let half = self.governor.memtable_bytes_max();
+        let _commit = self.commit.lock();
+        if self.active_bytes() >= half {
+            self.rotate_largest(half);
+        }
+    }
+
     /// Writes the large values of a commit to extents of their own, in order; all or none.
     fn write_large_values(&self, writes: &[Write<'_>]) -> Result<Vec<LargeRef>> {
         let mut written = Vec::new();

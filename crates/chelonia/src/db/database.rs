@@ -155,13 +155,15 @@ impl Database {
         self.handle.core().stats()
     }
 
-    /// Changes the memory budget while the database runs; memory that is too much is given back
-    /// before this returns, as far as memtables do not hold it.
+    /// Changes the memory budget while the database runs. Caches give back what is too much before
+    /// this returns; memtables that are too large are flushed in the background.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is under the minimum, which the error names.
+    /// `InvalidArgument` if it is under the minimum, which the error names; `Stopped` after a
+    /// close.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         Governor::check(bytes)?;
+        self.handle.health.check_read()?;
         self.handle.storage.budget().set_limit(bytes);
         self.handle.storage.trim_memory();
         if let Some(log) = self.handle.log.get() {
@@ -173,11 +175,15 @@ impl Database {
             keyspace.engine.set_checkpoint_distance(acted_on);
         }
         self.handle.pacer.wake();
+        if self.handle.check_write().is_ok() {
+            self.handle.fit_memtables();
+        }
         Ok(())
     }
 
     /// Closes the database: ends background work, syncs, and lets others open it. Other handles
-    /// answer `Stopped` from then on. Dropping all handles does the same, but cannot tell an error.
+    /// answer `Stopped` from then on, and keep hardly any memory: their budget is 0. Dropping all
+    /// handles does the same, but cannot tell an error.
     ///
     /// # Errors
     /// `Io` if the last sync failed, `Stopped` if an earlier failure had stopped writes: what was

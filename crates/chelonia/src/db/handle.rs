@@ -46,6 +46,7 @@ impl Handle {
         self.core.commit.lock().tail = None;
         self.core.storage.close();
         *self.core.lock.lock() = None;
+        self.core.storage.release_memory();
         closed
     }
 }

@@ -36,14 +36,14 @@ pub mod io;
 mod large;
 pub mod space;
 
-use crate::base::budget::Budget;
+use crate::base::budget::{Budget, Use};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
+use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::residents::Residents;
-use crate::base::sync::{Arc, Mutex};
+use crate::base::sync::{Arc, Mutex, thread};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
@@ -386,6 +386,23 @@ impl Storage {
     pub fn trim_memory(&self) -> bool {
         self.residents.trim();
         self.budget.trim()
+    }
+
+    /// Gives all cached memory back, of a database that is closed: whoever still has a handle gets
+    /// nothing from it any more. The limit of its budget is 0 from then on.
+    pub fn release_memory(&self) {
+        const ROUNDS_MAX: u32 = 1_000;
+        let cached = || self.budget.used_by(Use::Cache) + self.budget.used_by(Use::Records);
+        self.budget.set_limit(0);
+        for _ in 0..ROUNDS_MAX {
+            self.trim_memory();
+            if cached() == 0 {
+                break;
+            }
+            // Readers that were on their way when it was closed, also those of other databases.
+            epoch::collect();
+            thread::yield_now();
+        }
     }
 
     /// Figures. A file system that does not tell how much is allocated counts the file's length.

@@ -4,7 +4,9 @@
 mod full;
 mod keyspaces;
 mod lull;
+mod memory;
 mod order;
+mod pins;
 mod watched;
 
 use crate::base::sync::Arc;
