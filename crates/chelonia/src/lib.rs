@@ -73,8 +73,8 @@ pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
 pub use db::{
     BackgroundStats, Batch, CommitStats, Database, DatabaseBuilder, DiskStats, Durability, IoStats,
-    Iter, Keyspace, KeyspaceOptions, KeyspaceStats, Loss, MemoryStats, RecoveryProgress, Salvage,
-    SalvageReport, SalvagedKeyspace, ScanStats, ScrubStats, Snapshot, Stats, VerifyReport,
+    Iter, Keys, Keyspace, KeyspaceOptions, KeyspaceStats, Loss, MemoryStats, RecoveryProgress,
+    Salvage, SalvageReport, SalvagedKeyspace, ScanStats, ScrubStats, Snapshot, Stats, VerifyReport,
 };
 pub use engine::{EngineStats, LevelOptions};
 pub use engines::EngineKind;

@@ -88,8 +88,8 @@ pub fn scan(arguments: &Scan) -> Result<()> {
 pub fn count(arguments: &Count) -> Result<()> {
     let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
     let mut count = 0_u64;
-    for entry in entries(&keyspace, &arguments.bounds, arguments.spelling.form())? {
-        entry?;
+    for key in entries(&keyspace, &arguments.bounds, arguments.spelling.form())?.keys() {
+        key?;
         count += 1;
     }
     let mut out = output();

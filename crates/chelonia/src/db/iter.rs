@@ -8,6 +8,8 @@
 //! Where many hidden entries lie in a row the gap is learned (`crate::db::gaps`), and jumped over
 //! from then on.
 //!
+//! Key-only steps ([`Keys`], counting) never read large values.
+//!
 //! An error is told once and ends the iterator, from both ends: who collects, counts or passes over
 //! errors must come to an end too.
 
@@ -38,12 +40,27 @@ enum Found {
     Whole(Key, Value),
     /// The value is in an extent of its own, which stays as long as the view.
     Large(Key, LargeRef, Arc<View>),
+    /// Only the key was asked for.
+    Bare(Key),
+}
+
+/// Which part of an entry a step returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Entry,
+    Key,
 }
 
 impl Found {
     fn key(&self) -> &Key {
         match self {
-            Found::Whole(key, _) | Found::Large(key, ..) => key,
+            Found::Whole(key, _) | Found::Large(key, ..) | Found::Bare(key) => key,
+        }
+    }
+
+    fn into_key(self) -> Key {
+        match self {
+            Found::Whole(key, _) | Found::Large(key, ..) | Found::Bare(key) => key,
         }
     }
 }
@@ -111,27 +128,64 @@ impl Iter {
         iter
     }
 
-    fn step(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
-        let (found, gap) = {
-            let mut state = self.state.lock();
-            (self.step_within(&mut state, direction), state.gap.take())
-        };
-        // Not under the lock of the state, which whoever publishes a drain waits for.
-        if let Some(gap) = gap {
-            self.handle.learn_gap(&self.keyspace, &gap);
+    /// An iterator over the keys only, from where this one is. It never reads a large value, so
+    /// that it costs the same however long the values are.
+    #[must_use]
+    pub fn keys(self) -> Keys {
+        Keys { entries: self }
+    }
+
+    /// How many entries are left.
+    pub(crate) fn count_entries(mut self) -> Result<u64> {
+        let mut count = 0;
+        while let Some(key) = self.step_key(Direction::Ascending) {
+            key?;
+            count += 1;
         }
-        let entry = match found? {
+        Ok(count)
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
+        let entry = match self.step_part(direction, Part::Entry)? {
             Ok(Found::Whole(key, value)) => Ok((key, value)),
             Ok(Found::Large(key, large, _view)) => {
                 let value = self.handle.storage.read_large(&large);
                 value.map(|value| (key, value)).inspect_err(|_| self.state.lock().finish())
             }
+            Ok(Found::Bare(_)) => Err(Error::internal("a step lost the value of its entry")),
             Err(error) => Err(error),
         };
         Some(entry.map_err(|error| self.handle.told(error)))
     }
 
-    fn step_within(&self, state: &mut State, direction: Direction) -> Option<Result<Found>> {
+    fn step_key(&mut self, direction: Direction) -> Option<Result<Key>> {
+        let found = self.step_part(direction, Part::Key)?;
+        Some(found.map(Found::into_key).map_err(|error| self.handle.told(error)))
+    }
+
+    /// Passes over `count` entries without reading large values; false if there were fewer.
+    fn pass_over(&mut self, count: usize, direction: Direction) -> bool {
+        (0..count).all(|_| self.step_key(direction).is_some())
+    }
+
+    fn step_part(&mut self, direction: Direction, part: Part) -> Option<Result<Found>> {
+        let (found, gap) = {
+            let mut state = self.state.lock();
+            (self.step_within(&mut state, direction, part), state.gap.take())
+        };
+        // Not under the lock of the state, which whoever publishes a drain waits for.
+        if let Some(gap) = gap {
+            self.handle.learn_gap(&self.keyspace, &gap);
+        }
+        found
+    }
+
+    fn step_within(
+        &self,
+        state: &mut State,
+        direction: Direction,
+        part: Part,
+    ) -> Option<Result<Found>> {
         if let Some(error) = state.failure.take() {
             state.finish();
             return Some(Err(error));
@@ -139,7 +193,7 @@ impl Iter {
         if state.is_done {
             return None;
         }
-        let entry = self.advance(state, direction).transpose();
+        let entry = self.advance(state, direction, part).transpose();
         if !matches!(entry, Some(Ok(_))) {
             state.finish();
         }
@@ -147,7 +201,12 @@ impl Iter {
     }
 
     /// The next entry from this end.
-    fn advance(&self, state: &mut State, direction: Direction) -> Result<Option<Found>> {
+    fn advance(
+        &self,
+        state: &mut State,
+        direction: Direction,
+        part: Part,
+    ) -> Result<Option<Found>> {
         self.handle.health.check_read()?;
         let State { range, front, back, failure, gap, .. } = state;
         let slot = match direction {
@@ -174,6 +233,7 @@ impl Iter {
             };
             let found = match cursor.update() {
                 Update::Delete => None,
+                _ if part == Part::Key => Some(Found::Bare(Key::copy_from(key))),
                 Update::Put(value) => {
                     let (key, value) = pair(key, value);
                     Some(Found::Whole(key, value))
@@ -268,11 +328,25 @@ impl Iterator for Iter {
     fn next(&mut self) -> Option<Self::Item> {
         self.step(Direction::Ascending)
     }
+
+    /// How many items are left, an error among them. Does not read large values.
+    fn count(self) -> usize {
+        self.keys().count()
+    }
+
+    /// Does not read the large values of the entries that it passes over.
+    fn nth(&mut self, n: usize) -> Option<Self::Item> {
+        if self.pass_over(n, Direction::Ascending) { self.next() } else { None }
+    }
 }
 
 impl DoubleEndedIterator for Iter {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step(Direction::Descending)
+    }
+
+    fn nth_back(&mut self, n: usize) -> Option<Self::Item> {
+        if self.pass_over(n, Direction::Descending) { self.next_back() } else { None }
     }
 }
 
@@ -283,3 +357,28 @@ impl std::fmt::Debug for Iter {
         write!(f, "Iter(seqno {})", self.pin.seqno())
     }
 }
+
+/// The keys of a range, from either end, without their values; see [`Iter::keys`].
+///
+/// It shows the moment that the iterator showed. A key is `Err` if it could not be read; that ends
+/// the iterator.
+#[derive(Debug)]
+pub struct Keys {
+    entries: Iter,
+}
+
+impl Iterator for Keys {
+    type Item = Result<Key>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.entries.step_key(Direction::Ascending)
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.entries.step_key(Direction::Descending)
+    }
+}
+
+impl std::iter::FusedIterator for Keys {}

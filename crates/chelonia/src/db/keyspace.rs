@@ -6,6 +6,7 @@ use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::base::reach::{Mark, mark};
+use crate::base::stream::LargeRef;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::commit::Write;
 use crate::db::handle::Handle;
@@ -88,15 +89,44 @@ impl Keyspace {
     /// `Corrupt` if stored bytes are damaged (other keys stay readable), `Io` if the device fails,
     /// `NotFound` if the keyspace was dropped, `Stopped` after a close.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.look_up(key.as_ref()).map_err(|error| self.handle.told(error))
+        let read = |large: &LargeRef| self.handle.storage.read_large(large);
+        self.look_up(key.as_ref(), |value| value, read).map_err(|error| self.handle.told(error))
     }
 
-    /// True if `key` has a value.
+    /// True if `key` has a value. Never reads a value that is stored in an extent of its own.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
+        Ok(self.size_of(key)?.is_some())
+    }
+
+    /// The length in bytes of the value of `key`, if it has one. Never reads a value that is stored
+    /// in an extent of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn size_of(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
+        let stored = |large: &LargeRef| Ok(u64::from(large.bytes));
+        let looked = self.look_up(key.as_ref(), |value| value.len() as u64, stored);
+        looked.map_err(|error| self.handle.told(error))
+    }
+
+    /// The number of entries, as of this moment. They are counted one by one: it takes time and
+    /// reads in proportion to their number, though not to the size of large values.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn len(&self) -> Result<u64> {
+        self.iter().count_entries()
+    }
+
+    /// True if there is no entry. Looks for the first key only.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.iter().keys().next().transpose()?.is_none())
     }
 
     /// The values of `keys` in the order asked, all of one moment. What is not in memory is read
@@ -213,8 +243,14 @@ impl Keyspace {
         Ok(())
     }
 
+    /// What `of_value` makes of the value of `key`, or `of_large` of the place of a large one.
     #[inline]
-    fn look_up(&self, key: &[u8]) -> Result<Option<Value>> {
+    fn look_up<T>(
+        &self,
+        key: &[u8],
+        of_value: impl FnOnce(Value) -> T,
+        of_large: impl FnOnce(&LargeRef) -> Result<T>,
+    ) -> Result<Option<T>> {
         self.handle.health.check_read()?;
         let shelves = self.core.shelves(&self.handle);
         let guard = epoch::pin();
@@ -225,12 +261,12 @@ impl Keyspace {
             // After the view: that of a keyspace that is being dropped shows less than there was.
             self.core.check_exists()?;
             match view.get_newest(key, at, shelves)? {
-                Looked::Value(value) => return Ok(Some(value)),
+                Looked::Value(value) => return Ok(Some(of_value(value))),
                 Looked::Large(large) => {
                     // The view keeps the value while it is read.
                     let _view = Arc::clone(view);
                     drop(guard);
-                    return self.handle.storage.read_large(&large).map(Some);
+                    return of_large(&large).map(Some);
                 }
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => mark(Mark::GetLookedAgain),

@@ -67,7 +67,7 @@ pub fn decode_record(bytes: &[u8]) -> crate::base::error::Result<()> {
 pub use batch::Batch;
 pub use builder::DatabaseBuilder;
 pub use database::Database;
-pub use iter::Iter;
+pub use iter::{Iter, Keys};
 pub use keyspace::Keyspace;
 pub use options::{Durability, KeyspaceOptions};
 pub use salvage::{Loss, Salvage, SalvageReport, SalvagedKeyspace};

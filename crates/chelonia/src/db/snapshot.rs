@@ -3,6 +3,7 @@
 use crate::base::bytes::Value;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
+use crate::base::stream::LargeRef;
 use crate::base::sync::Arc;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
@@ -39,15 +40,44 @@ impl Snapshot {
     /// # Errors
     /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        self.look_up(keyspace, key.as_ref()).map_err(|error| self.handle.told(error))
+        let read = |large: &LargeRef| self.handle.storage.read_large(large);
+        let looked = self.look_up(keyspace, key.as_ref(), |value| value, read);
+        looked.map_err(|error| self.handle.told(error))
     }
 
-    /// True if `key` had a value in `keyspace`.
+    /// True if `key` had a value in `keyspace`. As [`Keyspace::contains_key`].
     ///
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key)?.is_some())
+        Ok(self.size_of(keyspace, key)?.is_some())
+    }
+
+    /// The length in bytes of the value of `key` in `keyspace`, if it had one. As
+    /// [`Keyspace::size_of`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn size_of(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
+        let stored = |large: &LargeRef| Ok(u64::from(large.bytes));
+        let looked = self.look_up(keyspace, key.as_ref(), |value| value.len() as u64, stored);
+        looked.map_err(|error| self.handle.told(error))
+    }
+
+    /// The number of entries that `keyspace` had, counted one by one. As [`Keyspace::len`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn len(&self, keyspace: &Keyspace) -> Result<u64> {
+        self.iter(keyspace).count_entries()
+    }
+
+    /// True if `keyspace` had no entry.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn is_empty(&self, keyspace: &Keyspace) -> Result<bool> {
+        Ok(self.iter(keyspace).keys().next().transpose()?.is_none())
     }
 
     /// The values of `keys` in `keyspace`, in the order asked.
@@ -103,11 +133,17 @@ impl Snapshot {
         Iter::new(handle, pin, &keyspace.core, range)
     }
 
-    fn look_up(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
+    fn look_up<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        of_value: impl FnOnce(Value) -> T,
+        of_large: impl FnOnce(&LargeRef) -> Result<T>,
+    ) -> Result<Option<T>> {
         let Some(view) = self.view(keyspace)? else { return Ok(None) };
         match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
-            Looked::Value(value) => Ok(Some(value)),
-            Looked::Large(large) => self.handle.storage.read_large(&large).map(Some),
+            Looked::Value(value) => Ok(Some(of_value(value))),
+            Looked::Large(large) => of_large(&large).map(Some),
             Looked::Absent => Ok(None),
             Looked::Overwritten => {
                 Err(Error::internal("a write that a snapshot needs was unlinked"))

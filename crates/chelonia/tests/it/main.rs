@@ -13,6 +13,7 @@ mod faults;
 mod fork;
 mod golden;
 mod hostile_sizes;
+mod key_only;
 mod keyspaces;
 mod log_space;
 mod memory;

@@ -240,6 +240,8 @@ impl History {
             assert_eq!(found.as_deref(), expected.map(Vec::as_slice));
             assert_eq!(keyspace.get(key)?.as_deref(), expected.map(Vec::as_slice));
             assert_eq!(keyspace.contains_key(key)?, expected.is_some());
+            let bytes = expected.map(|value| value.len() as u64);
+            assert_eq!(keyspace.size_of(key)?, bytes);
             self.answered(found.as_deref());
         }
         let own =
@@ -271,6 +273,8 @@ impl History {
         let expected = within(&self.model[space], &bounds);
         let found: Vec<_> = keyspace.range(bounds.clone())?.collect::<Result<_>>()?;
         assert_same(&found, &expected);
+        let keys: Vec<_> = keyspace.range(bounds.clone())?.keys().collect::<Result<_>>()?;
+        assert!(keys.iter().eq(expected.iter().map(|(key, _)| key)), "keys without values");
         let mut backward: Vec<_> = keyspace.range(bounds)?.rev().collect::<Result<_>>()?;
         backward.reverse();
         assert_same(&backward, &expected);
@@ -307,6 +311,9 @@ impl History {
         assert_eq!(found.as_deref(), expected);
         let mut all = Vec::new();
         if whole {
+            let count = held.model[space].len() as u64;
+            assert_eq!(held.snapshot.len(&keyspace)?, count);
+            assert_eq!(held.snapshot.is_empty(&keyspace)?, count == 0);
             all = held.snapshot.iter(&keyspace).collect::<Result<_>>()?;
             assert_same(&all, &within(&held.model[space], &(Bound::Unbounded, Bound::Unbounded)));
         }
