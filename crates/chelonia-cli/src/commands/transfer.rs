@@ -93,7 +93,6 @@ fn open_input(file: &Path) -> Result<(Box<dyn BufRead>, ProgressBar)> {
 }
 
 struct Importer<'a> {
-    database: &'a Database,
     keyspace: &'a Keyspace,
     batch: Batch,
     batch_bytes: usize,
@@ -102,9 +101,9 @@ struct Importer<'a> {
 }
 
 impl<'a> Importer<'a> {
-    fn new(database: &'a Database, keyspace: &'a Keyspace, bar: ProgressBar) -> Self {
+    fn new(database: &Database, keyspace: &'a Keyspace, bar: ProgressBar) -> Self {
         let batch = database.batch();
-        Self { database, keyspace, batch, batch_bytes: 0, done: Progress::default(), bar }
+        Self { keyspace, batch, batch_bytes: 0, done: Progress::default(), bar }
     }
 
     fn take_all(&mut self, reader: &mut Reader<impl BufRead>, arguments: &Import) -> Result<()> {
@@ -155,12 +154,11 @@ impl<'a> Importer<'a> {
     }
 
     fn commit(&mut self) -> Result<()> {
-        let batch = std::mem::replace(&mut self.batch, self.database.batch());
-        let count = batch.len() as u64;
+        let count = self.batch.len() as u64;
         if count == 0 {
             return Ok(());
         }
-        batch.commit()?;
+        self.batch.commit()?;
         self.done.stored += count;
         self.done.stored_bytes += std::mem::take(&mut self.batch_bytes) as u64;
         self.bar.set_message(format!("{} stored", entry_count(self.done.stored)));

@@ -21,12 +21,14 @@ pub const VALUE_BYTES_MAX: usize = 64 << 20;
 /// to it: below, half a block of padding would cost more than copying the value does.
 pub const LARGE_VALUE_BYTES_MIN: usize = 32 << 10;
 
-/// The most bytes of a batch: keys, small values, and [`BATCH_ENTRY_BYTES`] for each entry; a large
-/// value counts as its reference. Half of the write share of the smallest memory budget.
+/// The most bytes of a batch: keys, values shorter than [`LARGE_VALUE_BYTES_MIN`], and
+/// [`BATCH_ENTRY_BYTES`] for each entry ([`crate::Batch::size`]). Half of the write share of the
+/// smallest memory budget.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// What an entry of a batch counts besides its key and value, in bytes: about what a memtable needs
-/// to hold it, so that many small entries do not take more memory than the budget has.
+/// What an entry of a batch counts besides its key and value, in bytes: about what the log and a
+/// memtable need to hold it, so that many small entries do not take more memory than the budget
+/// has.
 pub const BATCH_ENTRY_BYTES: usize = 64;
 
 /// The smallest memory budget of a database, in bytes (32 MiB).

@@ -1,8 +1,15 @@
 //! Batches: several writes, to one keyspace or many, that happen together or not at all.
+//!
+//! ```text
+//!   filling -- insert, remove --> filling       commit fails: as it was
+//!      ^                             |
+//!      +---- commit, clear ----------+
+//! ```
 
 use crate::base::error::{Error, Result};
+use crate::base::limits::BATCH_BYTES_MAX;
 use crate::base::sync::Arc;
-use crate::db::commit::Write;
+use crate::db::commit::{Write, counted_bytes};
 use crate::db::handle::Handle;
 use crate::db::keyspace::{Keyspace, check_entry};
 use crate::db::keyspace_core::KeyspaceCore;
@@ -11,11 +18,33 @@ use crate::db::options::Durability;
 /// Writes that are committed as one: after any crash all of them are there or none. Later writes to
 /// a key in the batch win over earlier ones.
 ///
+/// A commit that succeeds empties the batch, which may then be filled again; after an error the
+/// batch is unchanged, so that the same commit can be tried again:
+///
+/// ```
+/// # use chelonia::{Database, KeyspaceOptions};
+/// # fn main() -> chelonia::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let database = Database::open(directory.path().join("d"))?;
+/// let people = database.keyspace("people", KeyspaceOptions::default())?;
+/// database.batch().insert(&people, "ada", "analyst").remove(&people, "grace").commit()?;
+///
+/// let mut batch = database.batch();
+/// for number in 0..100_000_u32 {
+///     batch.insert(&people, number.to_be_bytes(), [7; 100]);
+///     if batch.size() > chelonia::Batch::limit() / 2 {
+///         batch.commit()?;
+///     }
+/// }
+/// batch.commit()?;
+/// # assert_eq!((batch.len(), people.len()?), (0, 100_001));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// A batch holds its keys and values in memory of its own, which the database's budget does not
-/// count, and may be at most [`crate::limits::BATCH_BYTES_MAX`] bytes, each entry counting
-/// [`crate::limits::BATCH_ENTRY_BYTES`] more than it has (values of at least
-/// [`crate::limits::LARGE_VALUE_BYTES_MIN`] bytes count little, as they are stored apart). A wrong
-/// entry is told by [`Batch::commit`], which then changes nothing.
+/// count. Its [`Batch::size`] may be at most [`Batch::limit`]. A wrong entry is not added, and it
+/// makes [`Batch::commit`] fail until the batch is cleared.
 #[must_use = "a batch does nothing until it is committed"]
 pub struct Batch {
     handle: Arc<Handle>,
@@ -23,6 +52,8 @@ pub struct Batch {
     /// Keys and values one after the other.
     bytes: Vec<u8>,
     entries: Vec<BatchEntry>,
+    /// See [`Batch::size`].
+    size: usize,
     /// The first thing that was wrong.
     error: Option<Error>,
 }
@@ -37,7 +68,8 @@ struct BatchEntry {
 
 impl Batch {
     pub(crate) fn new(handle: Arc<Handle>) -> Self {
-        Self { handle, keyspaces: Vec::new(), bytes: Vec::new(), entries: Vec::new(), error: None }
+        let (keyspaces, bytes, entries) = (Vec::new(), Vec::new(), Vec::new());
+        Self { handle, keyspaces, bytes, entries, size: 0, error: None }
     }
 
     /// Sets `key` of `keyspace` to `value`.
@@ -67,23 +99,50 @@ impl Batch {
         self.entries.is_empty()
     }
 
-    /// Commits at the database's durability level.
+    /// The bytes that count against [`Batch::limit`]: of every entry the key, the value if it is
+    /// shorter than [`crate::limits::LARGE_VALUE_BYTES_MIN`] (others are stored apart), and
+    /// [`crate::limits::BATCH_ENTRY_BYTES`].
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The largest [`Batch::size`] that can be committed:
+    /// [`crate::limits::BATCH_BYTES_MAX`].
+    #[must_use]
+    pub const fn limit() -> usize {
+        BATCH_BYTES_MAX
+    }
+
+    /// Removes all writes, and what was wrong with one.
+    pub fn clear(&mut self) {
+        self.keyspaces.clear();
+        self.entries.clear();
+        self.bytes.clear();
+        // Large values may have made it as long as anything.
+        self.bytes.shrink_to(BATCH_BYTES_MAX);
+        self.size = 0;
+        self.error = None;
+    }
+
+    /// Commits at the database's durability level, and empties the batch. After an error the batch
+    /// is unchanged.
     ///
     /// # Errors
     /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the whole is over its limit,
     /// or a keyspace belongs to another database. On any of these nothing was changed.
-    pub fn commit(self) -> Result<()> {
+    pub fn commit(&mut self) -> Result<()> {
         let level = self.handle.durability;
         self.commit_with(level)
     }
 
-    /// Commits; returns when the batch is as durable as `level`.
+    /// Commits, and empties the batch; returns when it is as durable as `level`.
     ///
     /// # Errors
     /// As [`Batch::commit`].
-    pub fn commit_with(self, level: Durability) -> Result<()> {
-        if let Some(error) = self.error {
-            return Err(error);
+    pub fn commit_with(&mut self, level: Durability) -> Result<()> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
         }
         let mut rest = self.bytes.as_slice();
         let mut take = |bytes: usize| {
@@ -99,7 +158,9 @@ impl Batch {
         }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
         let committed = self.handle.commit(&keyspaces, &writes, level);
-        committed.map_err(|error| self.handle.told(error))
+        committed.map_err(|error| self.handle.told(error))?;
+        self.clear();
+        Ok(())
     }
 
     fn push(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> &mut Self {
@@ -117,6 +178,7 @@ impl Batch {
             self.keyspaces.push(Arc::clone(&keyspace.core));
             self.keyspaces.len() - 1
         });
+        self.size += counted_bytes(key, value);
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value.unwrap_or_default());
         self.entries.push(BatchEntry {

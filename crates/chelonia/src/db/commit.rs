@@ -114,7 +114,7 @@ impl Core {
         if writes.is_empty() {
             return if level == Durability::Sync { self.sync() } else { Ok(()) };
         }
-        let bytes: usize = writes.iter().map(write_bytes).sum();
+        let bytes: usize = writes.iter().map(|write| counted_bytes(write.key, write.value)).sum();
         if bytes > BATCH_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a batch of {bytes} bytes is over the limit of {BATCH_BYTES_MAX} (BATCH_BYTES_MAX)"
@@ -313,7 +313,7 @@ impl Core {
         }
         let mut each = vec![0; keyspaces.len()];
         for write in writes {
-            each[write.keyspace] += write_bytes(write);
+            each[write.keyspace] += counted_bytes(write.key, write.value);
         }
         let guard = epoch::pin();
         let grown = keyspaces.iter().zip(each).map(|(keyspace, bytes)| {
@@ -443,10 +443,15 @@ const FINALIZED_MAX: usize = 2;
 /// finalized, however small it is: recovery has no more to replay than that and what is in drains.
 const LOG_SHARES_MAX: u64 = 2;
 
-/// The bytes that a write counts: in the log, and in the memtable beyond those.
-fn write_bytes(write: &Write<'_>) -> usize {
-    record::entry_bytes(write.key, write.value.map(<[u8]>::len)) + BATCH_ENTRY_BYTES
+/// The bytes that a write counts: against the limit of a batch, and as memory.
+pub fn counted_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    let inline = value.map_or(0, <[u8]>::len);
+    let inline = if inline < LARGE_VALUE_BYTES_MIN { inline } else { 0 };
+    key.len() + inline + BATCH_ENTRY_BYTES
 }
+
+// So a record is never longer than what its writes count, but for their number.
+const _: () = assert!(record::FRAME_BYTES_MAX <= BATCH_ENTRY_BYTES);
 
 fn encode(
     payload: &mut Vec<u8>,

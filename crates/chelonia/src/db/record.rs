@@ -13,7 +13,7 @@
 //! Entries take consecutive seqnos in their order, so no number is stored: the log is a chain
 //! without gaps, and the superblock knows the seqno at the position where replay begins.
 
-use crate::base::codec::{Decoder, put_bytes, put_varint, varint_len};
+use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
@@ -45,16 +45,12 @@ pub fn push(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], update: Update<
     }
 }
 
-/// The bytes an entry takes in a record, a large value counted as the longest reference.
-#[must_use]
-pub fn entry_bytes(key: &[u8], value_bytes: Option<usize>) -> usize {
-    let value = match value_bytes {
-        None => 0,
-        Some(bytes) if bytes >= LARGE_VALUE_BYTES_MIN => LARGE_REF_BYTES_MAX,
-        Some(bytes) => varint_len(bytes as u64) + bytes,
-    };
-    5 + varint_len(key.len() as u64) + key.len() + value
-}
+/// The most bytes that an entry takes in a record beside its key and its value: the keyspace with
+/// the kind, the key's length, and the value's length or a reference.
+pub const FRAME_BYTES_MAX: usize = 5 + 3 + LARGE_REF_BYTES_MAX;
+
+const _: () = assert!(KEY_BYTES_MAX < 1 << 21, "its length takes at most three bytes");
+const _: () = assert!(LARGE_VALUE_BYTES_MIN < 1 << 21, "so do shorter values'");
 
 /// One entry of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -133,12 +129,12 @@ mod tests {
         for (keyspace, key, update) in entries {
             let before = payload.len();
             push(&mut payload, keyspace, key, update);
-            let value = match update {
-                Update::Put(value) => Some(value.len()),
-                Update::PutLarge(_) => Some(LARGE_VALUE_BYTES_MIN),
-                Update::Delete => None,
+            let value_bytes = match update {
+                Update::Put(value) => value.len(),
+                Update::PutLarge(_) | Update::Delete => 0,
             };
-            assert!(payload.len() - before <= entry_bytes(key, value));
+            let framed = payload.len() - before;
+            assert!(framed <= key.len() + value_bytes + FRAME_BYTES_MAX);
         }
         let mut read = Entries::new(&payload).unwrap();
         for (keyspace, key, update) in entries {

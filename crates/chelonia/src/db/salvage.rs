@@ -337,7 +337,7 @@ impl<'a> Rescue<'a> {
 
     fn commit(&mut self) -> Result<()> {
         self.batch_bytes = 0;
-        std::mem::replace(&mut self.batch, self.destination.batch()).commit()
+        self.batch.commit()
     }
 
     fn put_large(&mut self, key: &[u8], large: &LargeRef) -> Result<()> {

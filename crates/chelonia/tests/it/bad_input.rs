@@ -43,6 +43,11 @@ fn keys_and_values_up_to_their_limits_and_not_beyond() {
     let mut batch = database.batch();
     batch.insert(&keyspace, "a", "b").insert(&keyspace, vec![9; KEY_BYTES_MAX + 1], "");
     assert_eq!(kind(batch.commit()), ErrorKind::InvalidArgument);
+    // What is wrong with it stays wrong until it is cleared.
+    assert_eq!(kind(batch.commit()), ErrorKind::InvalidArgument);
+    assert_eq!(batch.len(), 1);
+    batch.clear();
+    batch.remove(&keyspace, "a").commit().unwrap();
 
     for round in 0..3 {
         assert_eq!(keyspace.iter().count(), 3, "round {round}");

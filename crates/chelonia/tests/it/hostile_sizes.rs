@@ -2,8 +2,10 @@
 //! ends of blocks, with nothing or everything in common.
 
 use chelonia::internals::{Directory, MemoryDirectory, Rng};
-use chelonia::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN, VALUE_BYTES_MAX};
-use chelonia::{Database, ErrorKind, FilterKind, Keyspace, KeyspaceOptions, Result};
+use chelonia::limits::{
+    BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN, VALUE_BYTES_MAX,
+};
+use chelonia::{Batch, Database, ErrorKind, FilterKind, Keyspace, KeyspaceOptions, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -127,10 +129,54 @@ fn a_batch_of_a_million_entries_is_refused_and_one_at_the_limit_is_not() {
     assert_eq!(batch.commit().unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(space.first_key_value().unwrap().is_none());
     let mut batch = database.batch();
-    let fitting = u32::try_from(BATCH_BYTES_MAX / 80).unwrap();
+    let fitting = u32::try_from(BATCH_BYTES_MAX / (4 + BATCH_ENTRY_BYTES)).unwrap();
     for number in 0..fitting {
         batch.insert(&space, number.to_be_bytes(), "");
     }
     batch.commit().unwrap();
     assert_eq!(space.iter().count(), fitting as usize);
+}
+
+/// The limit is what `size` says it is, to the byte, with values of every kind.
+#[test]
+fn a_batch_of_exactly_the_limit_is_accepted_and_one_byte_more_leaves_it_as_it_was() {
+    let database = open(&MemoryDirectory::new());
+    let space = keyspace(&database);
+    let mut batch = database.batch();
+    let value = [7; 1_000];
+    let each = 4 + value.len() + BATCH_ENTRY_BYTES;
+    let fitting = (Batch::limit() - 2 * (1 + BATCH_ENTRY_BYTES)) / each;
+    for number in 0..fitting {
+        batch.insert(&space, u32::try_from(number).unwrap().to_be_bytes(), value);
+    }
+    // Stored apart, and so counted without its value.
+    batch.insert(&space, "l", vec![7; LARGE_VALUE_BYTES_MIN]);
+    let rest = Batch::limit() - batch.size() - 1 - BATCH_ENTRY_BYTES;
+    batch.insert(&space, "f", vec![7; rest]);
+    assert_eq!(batch.size(), Batch::limit());
+
+    // An entry with an empty key and no value is all that is over.
+    batch.remove(&space, "");
+    let (size, len) = (batch.size(), batch.len());
+    assert_eq!((size, len), (Batch::limit() + BATCH_ENTRY_BYTES, fitting + 3));
+    let refused = batch.commit().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert_eq!((batch.size(), batch.len()), (size, len));
+    assert!(space.is_empty().unwrap());
+
+    batch.clear();
+    assert_eq!((batch.size(), batch.len()), (0, 0));
+    for number in 0..fitting {
+        batch.insert(&space, u32::try_from(number).unwrap().to_be_bytes(), value);
+    }
+    batch.insert(&space, "l", vec![7; LARGE_VALUE_BYTES_MIN]);
+    batch.insert(&space, "f", vec![7; rest]);
+    batch.commit().unwrap();
+    assert!(batch.is_empty() && batch.size() == 0);
+    assert_eq!(space.len().unwrap(), fitting as u64 + 2);
+
+    // It is as good as new, and so is one that nobody gave a name.
+    batch.remove(&space, "l").commit().unwrap();
+    database.batch().remove(&space, "f").insert(&space, "n", "").commit().unwrap();
+    assert_eq!(space.len().unwrap(), fitting as u64 + 1);
 }

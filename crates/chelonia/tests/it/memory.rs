@@ -2,7 +2,8 @@
 //! stays within budget + 5% + 16 MiB of resident memory at its peak.
 
 use chelonia::internals::Rng;
-use chelonia::{Database, KeyspaceOptions, Result};
+use chelonia::limits::BATCH_ENTRY_BYTES;
+use chelonia::{Batch, Database, KeyspaceOptions, Result};
 use std::process::Command;
 
 const CHILD: &str = "CHELONIA_TEST_MEMORY";
@@ -201,8 +202,7 @@ fn many_full_batches_at_once_stay_within_the_write_share() {
                 let mut rng = Rng::new(thread);
                 for _ in 0..3 {
                     let mut batch = database.batch();
-                    let entry_bytes = 6 + 4 + 1 + chelonia::limits::BATCH_ENTRY_BYTES;
-                    for _ in 0..chelonia::limits::BATCH_BYTES_MAX / entry_bytes {
+                    while batch.size() + 4 + BATCH_ENTRY_BYTES <= Batch::limit() {
                         let key = rng.next_u64().to_le_bytes();
                         batch.insert(keyspace, &key[..4], "");
                     }

@@ -27,7 +27,7 @@ fn loaded(path: &Path) -> (Database, Keyspace) {
     for number in 0..RECORDS {
         batch.insert(&keyspace, key(number), value(number, 0));
         if number % 1_000 == 999 {
-            std::mem::replace(&mut batch, database.batch()).commit().unwrap();
+            batch.commit().unwrap();
         }
     }
     database.checkpoint().unwrap();

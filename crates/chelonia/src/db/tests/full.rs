@@ -131,8 +131,12 @@ fn a_batch_that_is_refused_keeps_no_space() {
     assert_eq!(batch.commit().unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!(used(), before);
     assert_eq!(core.unreachable_blocks().unwrap(), 0);
+    assert_eq!(batch.len(), 20);
     plan.set_capacity(None);
     keyspace.insert("more", vec![2; 1 << 20]).unwrap();
+    // It was left as it was: the same commit again does it.
+    batch.commit().unwrap();
+    assert_eq!((batch.len(), keyspace.len().unwrap()), (0, 22));
 }
 
 #[test]
