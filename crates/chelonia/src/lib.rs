@@ -72,9 +72,10 @@ pub use base::bytes::{Key, Value};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
 pub use db::{
-    BackgroundStats, Batch, CommitStats, Database, DatabaseBuilder, DiskStats, Durability, IoStats,
-    Iter, Keys, Keyspace, KeyspaceOptions, KeyspaceStats, Loss, MemoryStats, RecoveryProgress,
-    Salvage, SalvageReport, SalvagedKeyspace, ScanStats, ScrubStats, Snapshot, Stats, VerifyReport,
+    BackgroundStats, Batch, CommitOptions, CommitStats, Database, DatabaseBuilder, DiskStats,
+    Durability, IoStats, Iter, Keys, Keyspace, KeyspaceOptions, KeyspaceStats, Loss, MemoryStats,
+    RecoveryProgress, Salvage, SalvageReport, SalvagedKeyspace, ScanStats, ScrubStats, Snapshot,
+    Stats, VerifyReport,
 };
 pub use engine::{EngineStats, LevelOptions};
 pub use engines::EngineKind;

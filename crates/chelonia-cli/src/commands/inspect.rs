@@ -161,6 +161,8 @@ fn commits(stats: &Stats) -> Section {
         ("user_bytes", Figure::Bytes(commits.user_bytes)),
         ("delayed", Figure::Count(commits.delayed)),
         ("delay_nanos", Figure::Nanos(commits.delay_nanos)),
+        ("delay_nanos_max", Figure::Nanos(commits.delay_nanos_max)),
+        ("would_block", Figure::Count(commits.would_block)),
         ("last_seqno", Figure::Count(stats.last_seqno)),
         ("write_amplification", Figure::Ratio(stats.write_amplification)),
     ]

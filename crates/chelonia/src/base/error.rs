@@ -27,6 +27,9 @@ pub enum ErrorKind {
     /// The process or the system has too many files open: close some, or raise the limit. Reads go
     /// on, and writes resume without a reopen.
     TooManyFiles,
+    /// The commit would have to wait longer than its options allow: commit again later, or allow a
+    /// longer wait. Nothing was changed.
+    WouldBlock,
     /// Stored bytes are not what was written: restore from a backup, or salvage. The error names
     /// file and offset; what is not damaged stays readable.
     Corrupt,

@@ -80,7 +80,8 @@ impl Threads {
 fn drain_loop(core: &Core) {
     let mut full = None;
     while core.signals.wait_for_drain(full.as_ref().map(|full: &FullDevice| full.wait)) {
-        if full.as_ref().is_some_and(|full| !core.may_drain(full.free_blocks)) {
+        let is_in_vain = full.as_ref().is_some_and(|full| !core.may_drain(full.free_blocks));
+        if is_in_vain && !core.room.is_wanted() {
             continue;
         }
         let before = full.take();
@@ -121,6 +122,7 @@ fn drain_once(core: &Core) -> Result<()> {
     if core.health.check_write().is_err() {
         return Ok(());
     }
+    core.work_for_wanted_room()?;
     core.drain_all_finalized()?;
     core.maintain_all()
 }

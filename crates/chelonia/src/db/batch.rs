@@ -10,10 +10,10 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::BATCH_BYTES_MAX;
 use crate::base::sync::Arc;
 use crate::db::commit::{Write, counted_bytes};
+use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::keyspace::{Keyspace, check_entry};
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::options::Durability;
 
 /// Writes that are committed as one: after any crash all of them are there or none. Later writes to
 /// a key in the batch win over earlier ones.
@@ -132,15 +132,15 @@ impl Batch {
     /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the whole is over its limit,
     /// or a keyspace belongs to another database. On any of these nothing was changed.
     pub fn commit(&mut self) -> Result<()> {
-        let level = self.handle.durability;
-        self.commit_with(level)
+        self.commit_with(CommitOptions::new())
     }
 
-    /// Commits, and empties the batch; returns when it is as durable as `level`.
+    /// Commits as `options` say (a [`crate::Durability`] will do), and empties the batch.
     ///
     /// # Errors
-    /// As [`Batch::commit`].
-    pub fn commit_with(&mut self, level: Durability) -> Result<()> {
+    /// As [`Batch::commit`]; also `WouldBlock` if it would have to wait for longer than `options`
+    /// allow.
+    pub fn commit_with(&mut self, options: impl Into<CommitOptions>) -> Result<()> {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
@@ -157,7 +157,7 @@ impl Batch {
             writes.push(Write { keyspace: entry.keyspace, key, value });
         }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
-        let committed = self.handle.commit(&keyspaces, &writes, level);
+        let committed = self.handle.commit(&keyspaces, &writes, options.into());
         committed.map_err(|error| self.handle.told(error))?;
         self.clear();
         Ok(())

@@ -22,6 +22,7 @@ use crate::base::limits::{BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_
 use crate::base::reach::{Mark, mark};
 use crate::base::stream::{LargeRef, Update};
 use crate::base::sync::{Arc, Ordering, thread_local};
+use crate::db::commit_options::{CommitOptions, Deadline};
 use crate::db::core::{CommitState, Core};
 use crate::db::governor::Admission;
 use crate::db::health::Health;
@@ -103,14 +104,17 @@ impl Drop for Unfinished<'_> {
 }
 
 impl Core {
-    /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `level`.
+    /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `options`
+    /// say. `WouldBlock` if it would have to wait for longer than they allow.
     pub fn commit(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: &[Write<'_>],
-        level: Durability,
+        options: CommitOptions,
     ) -> Result<()> {
         self.check_write()?;
+        let level = options.durability.unwrap_or(self.durability);
+        let deadline = Deadline::after(options.timeout, &self.clock);
         if writes.is_empty() {
             return if level == Durability::Sync { self.sync() } else { Ok(()) };
         }
@@ -121,8 +125,9 @@ impl Core {
             )));
         }
         let bytes = bytes as u64;
-        self.check_room(bytes, writes)?;
-        let admission = self.admit(bytes, self.growth(keyspaces, writes, bytes))?;
+        self.check_room(bytes, writes, deadline)?;
+        let growth = self.growth(keyspaces, writes, bytes);
+        let admission = self.admit(bytes, growth, deadline)?;
         let large = self.write_large_values(writes)?;
         if let ([keyspace], [write]) = (keyspaces, writes) {
             // It comes while the record is encoded and its place in the log is taken.
@@ -292,16 +297,17 @@ impl Core {
 
     /// Step 1: waits as the debt asks; fails if the device is full and nothing can be absorbed.
     /// `bytes` is what the commit brings, `growth` the memory that its memtables take for it.
-    fn admit(&self, bytes: u64, growth: u64) -> Result<Admission<'_>> {
+    fn admit(&self, bytes: u64, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
         let debt = self.debt();
         match self.governor.admit(growth, growth + HEADROOM_BYTES) {
             Some(admission) => {
-                if debt.backlog_bytes > 0 {
-                    self.pacer.admit(bytes, debt);
+                let is_paced = debt.backlog_bytes > 0;
+                if is_paced && !self.pacer.admit(bytes, debt, deadline.left(&self.clock)) {
+                    return Err(self.pacer.refuse());
                 }
                 Ok(admission)
             }
-            None => self.wait_for_memory(growth),
+            None => self.wait_for_memory(growth, deadline),
         }
     }
 
@@ -323,7 +329,7 @@ impl Core {
     }
 
     /// There is no room: makes sure that something drains, and waits for it.
-    fn wait_for_memory(&self, growth: u64) -> Result<Admission<'_>> {
+    fn wait_for_memory(&self, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
         mark(Mark::CommitWaitedForMemory);
         let half = self.governor.memtable_bytes_max();
         let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
@@ -340,12 +346,15 @@ impl Core {
                 return Ok(self.governor.admit_forced(growth));
             }
             let _hurry = self.pacer.hurry();
-            self.pacer.wait_until(|| {
+            let in_time = self.pacer.wait_until(deadline.left(&self.clock), || {
                 admitted = self.governor.admit(growth, (growth + HEADROOM_BYTES).min(half));
                 is_over = admitted.is_some() || self.health.check_write().is_err() || refused();
                 // Drained, and still no room: there is more to finalize.
                 is_over || (idle() && self.active_bytes() > 0)
             });
+            if !in_time {
+                return Err(self.pacer.refuse());
+            }
         }
         self.health.check_write()?;
         let full = "the device is full, so memory cannot be drained to it; make room";

@@ -9,10 +9,10 @@ use crate::base::reach::{Mark, mark};
 use crate::base::stream::LargeRef;
 use crate::base::sync::{Arc, Ordering};
 use crate::db::commit::Write;
+use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::options::Durability;
 use crate::db::options::{check_levels, levels_of};
 use crate::db::verify::VerifyReport;
 use crate::db::view::Looked;
@@ -45,23 +45,25 @@ impl Keyspace {
     /// (nothing was changed; try again when there is room), `Io` if a write failed, `Stopped` after
     /// that, `ReadOnly`, and `NotFound` if the keyspace was dropped.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.insert_with(key, value, self.handle.durability)
+        self.insert_with(key, value, CommitOptions::new())
     }
 
-    /// Sets `key` to `value`; returns when the commit is as durable as `level`.
+    /// Sets `key` to `value`, in a commit as `options` say (a [`crate::Durability`] will do).
     ///
     /// # Errors
-    /// As [`Keyspace::insert`].
+    /// As [`Keyspace::insert`]; also `WouldBlock` if it would have to wait for longer than `options`
+    /// allow.
     pub fn insert_with(
         &self,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
-        level: Durability,
+        options: impl Into<CommitOptions>,
     ) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_entry(key, Some(value))?;
         let write = Write { keyspace: 0, key, value: Some(value) };
-        self.handle.commit(&[&self.core], &[write], level).map_err(|error| self.handle.told(error))
+        let committed = self.handle.commit(&[&self.core], &[write], options.into());
+        committed.map_err(|error| self.handle.told(error))
     }
 
     /// Removes `key`; it is no error if there is none.
@@ -69,18 +71,23 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.remove_with(key, self.handle.durability)
+        self.remove_with(key, CommitOptions::new())
     }
 
-    /// Removes `key`; returns when the commit is as durable as `level`.
+    /// Removes `key`, in a commit as `options` say (a [`crate::Durability`] will do).
     ///
     /// # Errors
-    /// As [`Keyspace::insert`].
-    pub fn remove_with(&self, key: impl AsRef<[u8]>, level: Durability) -> Result<()> {
+    /// As [`Keyspace::insert_with`].
+    pub fn remove_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<CommitOptions>,
+    ) -> Result<()> {
         let key = key.as_ref();
         check_entry(key, None)?;
         let write = Write { keyspace: 0, key, value: None };
-        self.handle.commit(&[&self.core], &[write], level).map_err(|error| self.handle.told(error))
+        let committed = self.handle.commit(&[&self.core], &[write], options.into());
+        committed.map_err(|error| self.handle.told(error))
     }
 
     /// The value of `key`, if it has one.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `database`, `keyspace`, `batch`, `snapshot`, `iter`, `builder`, `options` | the public face |
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
-//! | `commit`, `record`, `room`, `visibility`, `pacing` | the life of a write |
+//! | `commit`, `commit_options`, `record`, `room`, `visibility`, `pacing` | the life of a write |
 //! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
@@ -16,6 +16,7 @@ mod batch;
 mod builder;
 mod checkpoint;
 mod commit;
+mod commit_options;
 mod core;
 mod database;
 mod drain;
@@ -66,6 +67,7 @@ pub fn decode_record(bytes: &[u8]) -> crate::base::error::Result<()> {
 
 pub use batch::Batch;
 pub use builder::DatabaseBuilder;
+pub use commit_options::CommitOptions;
 pub use database::Database;
 pub use iter::{Iter, Keys};
 pub use keyspace::Keyspace;

@@ -11,6 +11,7 @@
 //! little at a time.
 
 use crate::base::clock::Clock;
+use crate::base::error::{Error, ErrorKind};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use std::cell::Cell;
 use std::time::Duration;
@@ -32,6 +33,9 @@ const REST_SLICE: Duration = Duration::from_millis(2);
 /// How long a writer without room waits before it looks again by itself.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// How long drains do not rest after a writer was refused that would not wait.
+const HURRIED_AFTER: Duration = Duration::from_millis(500);
+
 /// What the pace depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Debt {
@@ -52,9 +56,13 @@ pub struct Pacer {
     rested: AtomicBool,
     /// How many wait for drains.
     hurried: AtomicU32,
-    /// Delays and their sum, for statistics.
+    /// Until when somebody waits who does not wait here, in nanoseconds of the clock.
+    hurried_until: AtomicU64,
+    /// Delays, their sum, the longest, and writers that did not wait: for statistics.
     delays: AtomicU64,
     delay_nanos: AtomicU64,
+    delay_nanos_max: AtomicU64,
+    refused: AtomicU64,
     /// Writers without room wait here.
     memory: Mutex<()>,
     released: Condvar,
@@ -69,8 +77,11 @@ impl Pacer {
             paid_until: AtomicU64::new(0),
             rested: AtomicBool::new(false),
             hurried: AtomicU32::new(0),
+            hurried_until: AtomicU64::new(0),
             delays: AtomicU64::new(0),
             delay_nanos: AtomicU64::new(0),
+            delay_nanos_max: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             memory: Mutex::new(()),
             released: Condvar::new(),
         }
@@ -103,7 +114,11 @@ impl Pacer {
         }
         let now = self.clock.now();
         let since = WORKS_SINCE.replace(Some(now));
-        let may_rest = || self.hurried.load(Ordering::Relaxed) == 0 && has_time();
+        let is_hurried = || {
+            self.hurried.load(Ordering::Relaxed) > 0
+                || nanos(self.clock.now()) < self.hurried_until.load(Ordering::Relaxed)
+        };
+        let may_rest = || !is_hurried() && has_time();
         if !may_rest() {
             return;
         }
@@ -118,11 +133,13 @@ impl Pacer {
         WORKS_SINCE.set(Some(self.clock.now()));
     }
 
-    /// Lets a write of `bytes` through, after the delay that `debt` asks for.
-    pub fn admit(&self, bytes: u64, debt: Debt) {
+    /// Lets a write of `bytes` through, after the delay that `debt` asks for. If it may wait for no
+    /// longer than `left`, it waits for no more, and is not let through (false) while the writes
+    /// before it are not paid for.
+    pub fn admit(&self, bytes: u64, debt: Debt, left: Option<Duration>) -> bool {
         let rate = self.drain_rate.load(Ordering::Relaxed);
         if debt.backlog_bytes == 0 || rate == 0 {
-            return;
+            return true;
         }
         let room = u128::from(debt.room_bytes.max(1));
         let allowed = (u128::from(rate) * room / u128::from(debt.backlog_bytes)).max(1);
@@ -130,6 +147,10 @@ impl Pacer {
         let now = nanos(self.clock.now());
         let mut paid = self.paid_until.load(Ordering::Relaxed);
         let until = loop {
+            let owed_before = paid.saturating_sub(now);
+            if left.is_some_and(|left| owed_before > nanos(left.max(SLEEP_LEAST))) {
+                return false;
+            }
             // Time that nobody wrote in is not saved up.
             let until = paid.max(now).saturating_add(cost);
             match self.paid_until.compare_exchange_weak(
@@ -143,34 +164,56 @@ impl Pacer {
             }
         };
         let owed = Duration::from_nanos(until - now);
-        if owed >= SLEEP_LEAST {
-            self.delay(owed.min(SLEEP_MOST));
+        let delay = owed.min(SLEEP_MOST).min(left.unwrap_or(SLEEP_MOST));
+        if delay >= SLEEP_LEAST {
+            self.delayed(delay);
+            self.clock.sleep(delay);
         }
         // What is owed beyond one delay is forgiven: the debt is looked at anew each time.
         self.paid_until.fetch_min(now + nanos(SLEEP_MOST), Ordering::Relaxed);
+        true
     }
 
-    fn delay(&self, duration: Duration) {
+    /// A writer was delayed for so long.
+    pub fn delayed(&self, duration: Duration) {
         self.delays.fetch_add(1, Ordering::Relaxed);
         self.delay_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
-        self.clock.sleep(duration);
+        self.delay_nanos_max.fetch_max(nanos(duration), Ordering::Relaxed);
     }
 
-    /// Waits until `ready`; whoever changes what it depends on calls [`Pacer::wake`].
-    pub fn wait_until(&self, mut ready: impl FnMut() -> bool) {
+    /// The error of a writer that would have to wait longer than it may.
+    #[cold]
+    pub fn refuse(&self) -> Error {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let until = nanos(self.clock.now().saturating_add(HURRIED_AFTER));
+        self.hurried_until.fetch_max(until, Ordering::Relaxed);
+        let text =
+            "the commit would have to wait longer than its options allow; try it again later";
+        Error::new(ErrorKind::WouldBlock, text)
+    }
+
+    /// Waits until `ready`; whoever changes what it depends on calls [`Pacer::wake`]. False if the
+    /// time that was `left` is over before.
+    pub fn wait_until(&self, left: Option<Duration>, mut ready: impl FnMut() -> bool) -> bool {
         let mut order = self.memory.lock();
         if ready() {
-            return;
+            return true;
         }
         let start = self.clock.now();
-        while !ready() {
+        let mut waited = Duration::ZERO;
+        let mut is_ready = false;
+        while !is_ready && left.is_none_or(|left| waited < left) {
             // Not only when woken: memory that a reader still saw comes back without a word.
-            self.released.wait_for(&mut order, LOOK_AGAIN);
+            let rest = left.map_or(LOOK_AGAIN, |left| left.saturating_sub(waited));
+            self.released.wait_for(&mut order, rest.min(LOOK_AGAIN));
+            waited = self.clock.now().saturating_sub(start);
+            is_ready = ready();
         }
         drop(order);
-        self.delays.fetch_add(1, Ordering::Relaxed);
-        let waited = self.clock.now().saturating_sub(start);
-        self.delay_nanos.fetch_add(nanos(waited), Ordering::Relaxed);
+        if waited > Duration::ZERO {
+            self.delayed(waited);
+        }
+        is_ready
     }
 
     /// Memory came back, or the database stopped.
@@ -179,10 +222,28 @@ impl Pacer {
         self.released.notify_all();
     }
 
-    /// How many writes were delayed, and for how many nanoseconds in all.
-    pub fn figures(&self) -> (u64, u64) {
-        (self.delays.load(Ordering::Relaxed), self.delay_nanos.load(Ordering::Relaxed))
+    /// Writes that were delayed or refused so far.
+    pub fn delays(&self) -> Delays {
+        Delays {
+            count: self.delays.load(Ordering::Relaxed),
+            nanos: self.delay_nanos.load(Ordering::Relaxed),
+            nanos_max: self.delay_nanos_max.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
     }
+}
+
+/// How writes were delayed since the open.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays {
+    /// How many delays there were.
+    pub count: u64,
+    /// All of them together, in nanoseconds.
+    pub nanos: u64,
+    /// The longest one, in nanoseconds.
+    pub nanos_max: u64,
+    /// Writes that would not wait.
+    pub refused: u64,
 }
 
 /// As long as it lives drains do not rest.
@@ -208,7 +269,7 @@ mod tests {
     fn time_to_write(pacer: &Pacer, bytes: u64, debt: Debt) -> Duration {
         let start = pacer.clock.now();
         for _ in 0..bytes / 1_000 {
-            pacer.admit(1_000, debt);
+            assert!(pacer.admit(1_000, debt, None));
         }
         pacer.clock.now() - start
     }
@@ -224,6 +285,35 @@ mod tests {
         let tight = time_to_write(&pacer, 10_000_000, debt(250_000, 1_000_000));
         assert!(near(even, 100), "{even:?}");
         assert!(near(tight, 400), "{tight:?}");
+    }
+
+    #[test]
+    fn who_does_not_wait_is_held_to_the_same_pace_and_refused_in_between() {
+        let pacer = Pacer::new(Clock::manual());
+        pacer.drained(100_000_000, Duration::from_secs(1));
+        let debt = Debt { room_bytes: 1_000_000, backlog_bytes: 1_000_000 };
+        let start = pacer.clock.now();
+        let (mut accepted, mut refused) = (0, 0);
+        while accepted < 10_000 {
+            if pacer.admit(1_000, debt, Some(Duration::ZERO)) {
+                accepted += 1;
+            } else {
+                refused += 1;
+                pacer.clock.advance(Duration::from_micros(50));
+            }
+        }
+        let took = pacer.clock.now() - start;
+        assert!(near(took, 100) && refused > 100, "{took:?}, {refused} refused");
+        assert_eq!((pacer.delays().count, pacer.delays().nanos), (0, 0));
+        // One without a limit is let in, however much is owed before it.
+        pacer.paid_until.store(nanos(pacer.clock.now() + 100 * SLEEP_MOST), Ordering::Relaxed);
+        assert!(pacer.admit(1, debt, None));
+        // One that is worth many delays is let in too, once what was before it is paid for.
+        pacer.clock.advance(SLEEP_MOST);
+        assert!(pacer.admit(100_000_000, debt, Some(Duration::ZERO)));
+        assert!(!pacer.admit(1, debt, Some(Duration::ZERO)));
+        pacer.clock.advance(SLEEP_MOST);
+        assert!(pacer.admit(1, debt, Some(Duration::ZERO)));
     }
 
     fn near(time: Duration, millis: u128) -> bool {

@@ -19,8 +19,9 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES_U64, LARGE_VALUE_BYTES_MIN};
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::db::commit::Write;
+use crate::db::commit_options::Deadline;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 
@@ -49,10 +50,21 @@ pub struct Room {
     large_bytes: AtomicU64,
     /// After so many drains, and one, nothing could be gained any more.
     in_vain: AtomicU64,
+    /// Writers that may not work for room themselves want the background to.
+    wanted: AtomicBool,
+    /// How often the background did.
+    works: AtomicU64,
+    /// Whether it gained something the last time.
+    gained: AtomicBool,
     looking: Mutex<()>,
 }
 
 impl Room {
+    /// True if a writer waits for the background to work for room.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
     /// The device may have less room than it had.
     pub fn forget(&self) {
         self.enough_until.store(0, Ordering::Relaxed);
@@ -63,13 +75,13 @@ impl Core {
     /// Fails with `NoSpace` if what is in memtables and `bytes` more, which `writes` bring, could
     /// not be drained.
     #[inline]
-    pub fn check_room(&self, bytes: u64, writes: &[Write<'_>]) -> Result<()> {
+    pub fn check_room(&self, bytes: u64, writes: &[Write<'_>], deadline: Deadline) -> Result<()> {
         let large =
             |value: &[u8]| if value.len() < LARGE_VALUE_BYTES_MIN { 0 } else { value.len() };
         let large: usize = writes.iter().filter_map(|write| write.value).map(large).sum();
         let large = large as u64;
         if self.room_spent() + bytes + large > self.room.enough_until.load(Ordering::Relaxed) {
-            self.look_for_room(bytes, large, writes)?;
+            self.look_for_room(bytes, large, writes, deadline)?;
         }
         if large > 0 {
             self.room.large_bytes.fetch_add(large, Ordering::Relaxed);
@@ -85,9 +97,17 @@ impl Core {
     }
 
     #[cold]
-    fn look_for_room(&self, bytes: u64, large: u64, writes: &[Write<'_>]) -> Result<()> {
+    fn look_for_room(
+        &self,
+        bytes: u64,
+        large: u64,
+        writes: &[Write<'_>],
+        deadline: Deadline,
+    ) -> Result<()> {
         let deletes = writes.iter().all(|write| write.value.is_none());
-        let _looking = self.room.looking.lock();
+        // Work takes longer than a deadline allows: then the background does it.
+        let left = if self.stepped { None } else { deadline.left(&self.clock) };
+        let _looking = left.is_none().then(|| self.room.looking.lock());
         for _ in 0..ATTEMPTS {
             let Some(room) = self.room_bytes() else {
                 self.room.enough_until.store(u64::MAX, Ordering::Relaxed);
@@ -102,7 +122,16 @@ impl Core {
                 self.room.enough_until.store(enough_until, Ordering::Relaxed);
                 return Ok(());
             }
-            if (deletes && updates <= room / DRAIN_TIMES) || !self.work_for_room()? {
+            if deletes && updates <= room / DRAIN_TIMES {
+                break;
+            }
+            let start = self.clock.now();
+            let worked = match left {
+                None => self.work_for_room(),
+                Some(_) => self.await_work_for_room(deadline),
+            };
+            self.pacer.delayed(self.clock.now().saturating_sub(start));
+            if !worked? {
                 break;
             }
         }
@@ -138,6 +167,39 @@ impl Core {
             self.room.in_vain.store(drains + 1, Ordering::Relaxed);
         }
         Ok(gained)
+    }
+
+    /// The same, done by the background; `WouldBlock` if that is not done before the deadline.
+    fn await_work_for_room(&self, deadline: Deadline) -> Result<bool> {
+        let in_vain = self.room.in_vain.load(Ordering::Relaxed);
+        let drains = self.counters.drains.load(Ordering::Relaxed);
+        if in_vain == drains + 1 && self.update_bytes() == 0 {
+            return Ok(false);
+        }
+        let before = self.room.works.load(Ordering::Acquire);
+        self.room.wanted.store(true, Ordering::Relaxed);
+        self.signals.wake_drain();
+        let is_full = || self.counters.out_of_space.load(Ordering::Relaxed);
+        let is_done = || self.room.works.load(Ordering::Acquire) != before;
+        let is_over = || is_done() || is_full() || self.health.check_write().is_err();
+        if !self.pacer.wait_until(deadline.left(&self.clock), is_over) {
+            return Err(self.pacer.refuse());
+        }
+        self.health.check_write()?;
+        Ok(is_done() && self.room.gained.load(Ordering::Relaxed))
+    }
+
+    /// Works for room if somebody wants it who may not do it himself.
+    pub fn work_for_wanted_room(&self) -> Result<()> {
+        if self.room.wanted.swap(false, Ordering::Relaxed) {
+            let worked = self.work_for_room();
+            let gained =
+                worked.or_else(|error| if error.is_passing() { Ok(false) } else { Err(error) })?;
+            self.room.gained.store(gained, Ordering::Relaxed);
+            self.room.works.fetch_add(1, Ordering::Release);
+            self.pacer.wake();
+        }
+        Ok(())
     }
 
     /// Gives log segments back that wait to be used again; false if there are none.

@@ -125,10 +125,15 @@ pub struct CommitStats {
     pub entries: u64,
     /// Key and value bytes in them.
     pub user_bytes: u64,
-    /// How many were delayed by back-pressure.
+    /// How often one was delayed by back-pressure: waited for memory, for its pace, or for space on
+    /// a device that is nearly full.
     pub delayed: u64,
     /// For how long in all, in nanoseconds.
     pub delay_nanos: u64,
+    /// The longest of these delays, in nanoseconds.
+    pub delay_nanos_max: u64,
+    /// Commits that failed with [`crate::ErrorKind::WouldBlock`].
+    pub would_block: u64,
 }
 
 /// Iterators.
@@ -261,14 +266,16 @@ impl Core {
     }
 
     fn commit_stats(&self) -> CommitStats {
-        let (delayed, delay_nanos) = self.pacer.figures();
+        let delays = self.pacer.delays();
         let totals = self.commit.lock().totals;
         CommitStats {
             commits: totals.commits,
             entries: totals.entries,
             user_bytes: totals.user_bytes,
-            delayed,
-            delay_nanos,
+            delayed: delays.count,
+            delay_nanos: delays.nanos,
+            delay_nanos_max: delays.nanos_max,
+            would_block: delays.refused,
         }
     }
 

@@ -66,7 +66,7 @@ pub const CANARIES: &[Canary] = &[
         name: "filled-to-the-end",
         bug: "puts fill the device, and nothing can be drained any more",
         file: "db/commit.rs",
-        text: "        self.check_room(bytes, writes)?;\n",
+        text: "        self.check_room(bytes, writes, deadline)?;\n",
         instead: "",
     },
 ];

@@ -7,6 +7,7 @@ mod lull;
 mod memory;
 mod order;
 mod pins;
+mod waiting;
 mod watched;
 
 use crate::base::sync::Arc;
