@@ -51,8 +51,8 @@ impl Keyspace {
     /// Sets `key` to `value`, in a commit as `options` say (a [`crate::Durability`] will do).
     ///
     /// # Errors
-    /// As [`Keyspace::insert`]; also `WouldBlock` if it would have to wait for longer than `options`
-    /// allow.
+    /// As [`Keyspace::insert`]; also `WouldBlock` if it would have to wait for longer than the
+    /// options allow.
     pub fn insert_with(
         &self,
         key: impl AsRef<[u8]>,

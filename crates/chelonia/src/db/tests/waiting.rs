@@ -3,7 +3,7 @@
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::sync::Arc;
-use crate::db::{CommitOptions, Database, Durability, KeyspaceOptions};
+use crate::db::{CommitOptions, Database, Durability, KeyspaceOptions, Stats};
 use crate::storage::io::Directory;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
@@ -49,7 +49,7 @@ fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
     assert_eq!(after.commits.delayed, 1);
     assert!(after.commits.delay_nanos >= patience);
     assert_eq!(after.commits.delay_nanos_max, after.commits.delay_nanos);
-    let changed = |stats: &crate::Stats| {
+    let changed = |stats: &Stats| {
         (stats.commits.commits, stats.last_seqno, stats.io.data_writes, stats.disk.data_used_bytes)
     };
     assert_eq!(changed(&after), changed(&before));
