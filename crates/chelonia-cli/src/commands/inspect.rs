@@ -111,6 +111,7 @@ fn disk(stats: &Stats) -> Section {
         ("data_file_bytes", Figure::Bytes(disk.data_file_bytes)),
         ("data_used_bytes", Figure::Bytes(disk.data_used_bytes)),
         ("data_allocated_bytes", Figure::Bytes(disk.data_allocated_bytes)),
+        ("scratch_bytes", Figure::Bytes(disk.scratch_bytes)),
         ("held_for_older_bytes", Figure::Bytes(disk.held_for_older_bytes)),
         ("hidden_bytes", Figure::Bytes(disk.hidden_bytes)),
         ("log_file_bytes", Figure::Bytes(disk.log_file_bytes)),

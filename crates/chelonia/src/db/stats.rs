@@ -100,12 +100,15 @@ pub struct IoStats {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct DiskStats {
-    /// The length of the data file.
+    /// The length of the data file; a temporary file beside it does not count.
     pub data_file_bytes: u64,
     /// What of it is in use, for versions that are only held by snapshots too.
     pub data_used_bytes: u64,
     /// What the data file occupies on the device; holes do not count.
     pub data_allocated_bytes: u64,
+    /// The length of the temporary file of a database that is open for reading only: it has what a
+    /// crash left in the log and does not fit into memory.
+    pub scratch_bytes: u64,
     /// No longer in the newest state, kept for snapshots and the durable root.
     pub held_for_older_bytes: u64,
     /// In use for keyspaces that were dropped since the open, where damage hides what it is: comes
@@ -256,9 +259,10 @@ impl Core {
             None => Log::file_bytes(&*self.directory).unwrap_or(0),
         };
         DiskStats {
-            data_file_bytes: data.space.file_blocks * BLOCK_BYTES_U64,
-            data_used_bytes: data.space.used_blocks * BLOCK_BYTES_U64,
+            data_file_bytes: data.data_file_space.file_blocks * BLOCK_BYTES_U64,
+            data_used_bytes: data.data_file_space.used_blocks * BLOCK_BYTES_U64,
             data_allocated_bytes: data.allocated_bytes,
+            scratch_bytes: data.scratch_bytes,
             held_for_older_bytes: keyspaces.iter().map(|one| one.lifetimes.lost_bytes()).sum(),
             hidden_bytes: self.counters.hidden_bytes.load(Ordering::Relaxed),
             log_file_bytes,

@@ -84,8 +84,12 @@ pub struct Opened {
 pub struct StorageStats {
     /// Blocks read and written.
     pub file: DataFileStats,
-    /// Extents.
+    /// Extents, those of a scratch file that continues the data file among them.
     pub space: SpaceStats,
+    /// Extents of the data file alone.
+    pub data_file_space: SpaceStats,
+    /// The length of the scratch file.
+    pub scratch_bytes: u64,
     /// The block cache.
     pub cache: CacheStats,
     /// Bytes of the device that the data file occupies.
@@ -407,11 +411,16 @@ impl Storage {
 
     /// Figures. A file system that does not tell how much is allocated counts the file's length.
     pub fn stats(&self) -> StorageStats {
-        let space = self.space.lock().stats();
-        let length = space.file_blocks * BLOCK_BYTES_U64;
+        let (space, data_file_space) = {
+            let space = self.space.lock();
+            (space.stats(), space.sealed_stats().unwrap_or_else(|| space.stats()))
+        };
+        let length = data_file_space.file_blocks * BLOCK_BYTES_U64;
         StorageStats {
             file: self.file.stats(),
             space,
+            data_file_space,
+            scratch_bytes: (space.file_blocks - data_file_space.file_blocks) * BLOCK_BYTES_U64,
             cache: self.cache.stats(),
             allocated_bytes: self.file.file().allocated_bytes().unwrap_or(length),
             io: self.facts,

@@ -81,6 +81,8 @@ pub struct Space {
     length_min: u64,
     /// Blocks below this one are not ours to use.
     sealed_end: u64,
+    /// What there was of them when they were sealed.
+    sealed: Option<SpaceStats>,
     opens: u32,
     allocations: u64,
 }
@@ -99,6 +101,7 @@ impl Space {
             fresh: RangeSet::default(),
             length_min,
             sealed_end: 0,
+            sealed: None,
             opens,
             allocations: 0,
         }
@@ -128,6 +131,7 @@ impl Space {
     /// where that begins. For readers: their open is not counted, so that the generations they hand
     /// out may repeat those of the last writer. Nothing but this keeps the two apart.
     pub fn seal(&mut self) -> BlockNo {
+        self.sealed = Some(self.stats());
         self.sealed_end = self.free.file_blocks();
         self.free.take_all();
         self.holes = RangeSet::default();
@@ -319,7 +323,13 @@ impl Space {
         self.free.file_blocks()
     }
 
-    /// Figures.
+    /// Figures of the part that is sealed, as it was before; `None` if nothing is.
+    #[must_use]
+    pub fn sealed_stats(&self) -> Option<SpaceStats> {
+        self.sealed
+    }
+
+    /// Figures of the whole.
     #[must_use]
     pub fn stats(&self) -> SpaceStats {
         let file_blocks = self.free.file_blocks();

@@ -61,11 +61,20 @@ fn a_reader_takes_a_log_that_does_not_fit_into_memory_and_changes_nothing() {
     let files = died_with(MANY);
     let memory = MemoryDirectory::from_files(files.clone());
     let open = || builder(Arc::new(memory.clone())).read_only(true).open().unwrap();
+    // What writers see of the disk, before they go on with the log.
+    let crashed = MemoryDirectory::from_files(files.clone());
+    let crashed = builder(Arc::new(crashed)).memory(1 << 30).open().unwrap().stats().disk;
     let (one, other) = (open(), open());
     for reader in [&one, &other] {
         check(reader, MANY);
         assert!(reader.stats().memory.memtable_bytes < MEMORY_BYTES_MIN / 16 * 9);
         assert!(reader.stats().background.drains > 0, "it did fit");
+        let disk = reader.stats().disk;
+        assert!(disk.scratch_bytes > 20 << 20, "{disk:?}");
+        let length = files["data"].len() as u64;
+        assert_eq!((disk.data_file_bytes, disk.data_allocated_bytes), (length, length));
+        assert_eq!(disk.data_used_bytes, crashed.data_used_bytes);
+        assert!(disk.data_used_bytes <= disk.data_allocated_bytes, "{disk:?}");
         let report = reader.verify().unwrap();
         assert!(report.is_clean(), "{:?}", report.findings);
         let keyspace = reader.keyspace("k", KeyspaceOptions::new()).unwrap();
