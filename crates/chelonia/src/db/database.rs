@@ -22,7 +22,7 @@ use std::path::Path;
 /// An open database: one directory, one log, one data file, one memory budget, any number of
 /// keyspaces. Cheap to clone; all clones are the same database, usable from any number of threads.
 /// It stays open until [`Database::close`], or until the last handle of any kind (keyspaces,
-/// snapshots and iterators too) is dropped.
+/// snapshots, iterators and batches too) is dropped.
 #[derive(Clone)]
 pub struct Database {
     pub(crate) handle: Arc<Handle>,

@@ -262,7 +262,7 @@ fn what_is_counted_does_not_depend_on_memory() {
     };
     let written = counts(&database.verify().unwrap());
     assert_eq!((written.1, written.2), (0, u64::from(WRITES) + 2));
-    drop((keyspace, database));
+    drop((keyspace, database, batch));
     for memory in [512 << 20, chelonia::limits::MEMORY_BYTES_MIN] {
         let database = opened(memory, true);
         assert_eq!(counts(&database.verify().unwrap()), written);
