@@ -157,7 +157,7 @@ impl Lifetimes {
             while let Some(lost) =
                 state.held.get_mut(&number).and_then(|keeper| keeper.large_values.pop_unseen())
             {
-                self.let_go(&mut state, lost);
+                self.let_go(&mut state, &lost);
             }
         }
         self.note_charge(&mut state);
@@ -186,7 +186,7 @@ impl Lifetimes {
                 // Also what it does not see waits for its release, or for that of the durable
                 // root: nothing is given back before the new version is in place.
                 Some(waiting) => waiting.extents.push(lost),
-                None => self.let_go(state, lost),
+                None => self.let_go(state, &lost),
             }
         }
         self.note_charge(state);
@@ -218,7 +218,7 @@ impl Lifetimes {
         let older = state.held.range_mut(..number).next_back();
         let Some((older, keeper)) = older else {
             for lost in extents {
-                self.let_go(state, lost);
+                self.let_go(state, &lost);
             }
             return;
         };
@@ -228,13 +228,13 @@ impl Lifetimes {
             state.held.get_mut(&older).and_then(|keeper| keeper.waiting(large_value).pop_unseen())
         };
         while let Some(lost) = pop(state) {
-            self.let_go(state, lost);
+            self.let_go(state, &lost);
         }
     }
 
     /// No held version shows this any more: it is free, unless the log behind a durable root may
     /// name it.
-    fn let_go(&self, state: &mut State, lost: Lost) {
+    fn let_go(&self, state: &mut State, lost: &Lost) {
         let oldest_root = state.roots.keys().next();
         if lost.extent.large_value && oldest_root.is_some_and(|root| *root < lost.by) {
             state.behind_roots.entry(lost.by).or_default().push(lost.extent);

@@ -8,8 +8,8 @@
 //!
 //! A batch holds, of each key, the newest version within its interval: after the cut before it, up
 //! to and with its own. Absorbed one after the other, the batches give the engine every state
-//! that a snapshot must see, and no other. An interval in which nothing was written has no batch, so
-//! that a memtable with few entries costs little however many snapshots cut it.
+//! that a snapshot must see, and no other. An interval in which nothing was written has no batch,
+//! so that a memtable with few entries costs little however many snapshots cut it.
 //!
 //! A batch is an array of addresses of the memtable's own records: nothing is copied. Beside it
 //! stand two samples for every [`GROUP`] ranks: the bytes before the group and the head of its

@@ -20,6 +20,7 @@ mod base;
 mod db;
 mod memtable;
 
+use base::budget::Budget;
 use base::ids::SeqNo;
 use base::sync::{Arc, AtomicU64, Ordering, thread};
 use db::snapshots::Snapshots;
@@ -114,7 +115,7 @@ fn nobody_waits_for_a_ticket_that_was_given_up() {
 fn what_a_pin_needs_stays() {
     explore(|| {
         let visibility: Arc<Visibility> = Arc::new(Visibility::new(SeqNo(1)));
-        let snapshots = Snapshots::new(Arc::clone(&visibility));
+        let snapshots = Snapshots::new(Arc::clone(&visibility), Arc::new(Budget));
         // Version 1 of a key is there; 1 means that it was unlinked.
         let unlinked = Arc::new(AtomicU64::new(0));
         let writer = {

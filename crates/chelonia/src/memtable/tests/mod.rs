@@ -331,7 +331,7 @@ fn arrays_grow_from_the_heap_to_slabs() {
         let drained = table.drain(&[SeqNo(upto)]);
         let batch = &drained.batches[0];
         assert_eq!(batch.len() as u64, upto);
-        assert!((0..upto).all(|rank| batch.key(rank as usize) == rank.to_be_bytes()));
+        assert!((0..upto).zip(0..).all(|(key, rank)| batch.key(rank) == key.to_be_bytes()));
         if upto == 70_000 {
             let taken = (budget.used() - before) / crate::base::limits::SLAB_BYTES as u64;
             assert_eq!(taken, slabs);

@@ -1,5 +1,6 @@
 //! The floor that the files stand on.
 
+pub mod budget;
 #[path = "../../../../chelonia/src/base/error.rs"]
 pub mod error;
 #[path = "../../../../chelonia/src/base/ids.rs"]

@@ -470,8 +470,9 @@ fn a_memtable_in_hundreds_of_parts_leaves_few_sequences() {
     let mut versions = Vec::new();
     let mut user_bytes = 0;
     for part in 0..400_usize {
-        let batch: Model =
-            (0..5).map(|at| (key_of(keys[(5 * part + at) % 2_000]), value(&mut rng, 200))).collect();
+        let batch: Model = (0..5)
+            .map(|at| (key_of(keys[(5 * part + at) % 2_000]), value(&mut rng, 200)))
+            .collect();
         user_bytes += batch.iter().map(|(key, _)| key.len() as u64 + 200).sum::<u64>();
         world.absorb(batch);
         versions.push(world.tree.newest());

@@ -1,0 +1,20 @@
+//! Memory is not counted here.
+
+use super::sync::Arc;
+
+pub struct Budget;
+pub struct Charge;
+
+pub enum Use {
+    Metadata,
+}
+
+impl Budget {
+    pub fn charge(self: &Arc<Self>, _: Use, _: u64) -> Charge {
+        Charge
+    }
+}
+
+impl Charge {
+    pub fn resize(&mut self, _: u64) {}
+}
