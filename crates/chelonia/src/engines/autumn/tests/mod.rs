@@ -473,7 +473,7 @@ fn a_memtable_in_hundreds_of_parts_leaves_few_sequences() {
         let batch: Model = (0..5)
             .map(|at| (key_of(keys[(5 * part + at) % 2_000]), value(&mut rng, 200)))
             .collect();
-        user_bytes += batch.iter().map(|(key, _)| key.len() as u64 + 200).sum::<u64>();
+        user_bytes += batch.keys().map(|key| key.len() as u64 + 200).sum::<u64>();
         world.absorb(batch);
         versions.push(world.tree.newest());
     }
