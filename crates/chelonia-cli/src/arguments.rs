@@ -4,7 +4,7 @@
 //! command. Options are grouped in small structs that the commands share.
 
 use crate::formats::Format;
-use crate::text::{Form, parse_seconds, parse_size};
+use crate::text::{Form, parse_memory, parse_seconds, parse_size};
 use chelonia::EngineKind;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -97,7 +97,7 @@ pub struct Place {
     #[arg(value_name = "DB")]
     pub path: PathBuf,
     /// The memory budget, at least 32MB; units are powers of 1024 [default: 256MB]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
     /// What to do while it is open elsewhere.
     #[command(flatten)]
@@ -345,7 +345,7 @@ pub struct Salvage {
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
     /// The memory budget of each, such as 256MB (units are powers of 1024)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
     /// Print JSON
     #[arg(long)]
@@ -387,7 +387,7 @@ pub struct Tour {
     #[arg(long, value_name = "DIR")]
     pub db: Option<PathBuf>,
     /// The memory budget of each database, at least 32MB; units are powers of 1024
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256MB")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "256MB")]
     pub memory: u64,
     /// Store at most this many files
     #[arg(long, value_name = "COUNT", default_value_t = FILES_MAX)]
@@ -412,7 +412,7 @@ pub struct TourWriter {
     /// The directory of the database
     pub path: PathBuf,
     /// The memory budget
-    #[arg(long, value_parser = parse_size)]
+    #[arg(long, value_parser = parse_memory)]
     pub memory: Option<u64>,
 }
 

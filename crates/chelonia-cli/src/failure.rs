@@ -91,8 +91,12 @@ impl fmt::Display for Failure {
     }
 }
 
-/// True if the error names the path `what`, or a file below it: that is told once.
+/// True if the error names the path `what`, or a file below it: it is not named twice.
 fn is_told(what: &str, error: &chelonia::Error) -> bool {
+    let text = error.to_string();
+    if text.starts_with(&format!("{what} ")) || text.contains(&format!(" {what}: ")) {
+        return true;
+    }
     let place = std::path::absolute(what).ok();
     let is_below = error.path().is_some_and(|path| place.is_some_and(|it| path.starts_with(it)));
     is_below || error.file() == Some(what)

@@ -9,6 +9,7 @@
 //!
 //! Reading text also takes `\t`, `\n`, `\r` and `\0`.
 
+use chelonia::limits::MEMORY_BYTES_MIN;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +43,10 @@ impl Form {
 
     /// Reads an argument of the command line.
     pub fn read_argument(self, argument: &OsStr) -> Result<Vec<u8>, String> {
-        self.read(argument.as_bytes())
+        self.read(argument.as_bytes()).map_err(|error| match self {
+            Form::Text => format!("{error}: write `\\\\` for a backslash"),
+            Form::Hex => error,
+        })
     }
 }
 
@@ -89,7 +93,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             continue;
         }
         let Some((kind, tail)) = rest.split_first() else {
-            return Err("a backslash at the end: write `\\\\` for one".to_owned());
+            return Err("a backslash at the end is no escape".to_owned());
         };
         rest = tail;
         bytes.push(match kind {
@@ -108,7 +112,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             }
             other => {
                 let other = char::from(*other).escape_default();
-                return Err(format!("`\\{other}` is no escape: write `\\\\` for a backslash"));
+                return Err(format!("`\\{other}` is no escape"));
             }
         });
     }
@@ -167,6 +171,15 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let scale = digits.bytes().fold(1_u128, |scale, _| scale * 10);
     let part = u64::try_from((numerator << shift) / scale).map_err(|_| too_large())?;
     whole.checked_add(part).ok_or_else(too_large)
+}
+
+/// Reads a memory budget: a size that a database takes.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes < MEMORY_BYTES_MIN {
+        return Err(format!("{text} is below the minimum of {}MB", MEMORY_BYTES_MIN >> 20));
+    }
+    Ok(bytes)
 }
 
 const NO_SIZE: &str = "a size is a number and a unit: 256MB, 1.5GB";
@@ -244,6 +257,14 @@ mod tests {
         }
         assert!(parse_size("99999999999999999999").unwrap_err().contains("too large"));
         assert!(parse_size("MB").unwrap_err().contains("a number and a unit"));
+    }
+
+    #[test]
+    fn a_memory_budget_has_a_minimum() {
+        assert_eq!(parse_memory("32MB").unwrap(), MEMORY_BYTES_MIN);
+        let error = parse_memory("1MB").unwrap_err();
+        assert_eq!(error, "1MB is below the minimum of 32MB");
+        assert!(parse_memory("31.999MB").is_err() && parse_memory("MB").is_err());
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub fn get(arguments: &Get) -> Result<()> {
     let key = argument(form, &arguments.key)?;
     let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
     let Some(value) = keyspace.get(&key)? else {
-        return Err(Failure::no("the key is not there"));
+        let (key, keyspace) = (form.write(&key), &arguments.target.keyspace);
+        return Err(Failure::no(format!("there is no key \"{key}\" in keyspace {keyspace:?}")));
     };
     let mut out = output();
     if arguments.raw {

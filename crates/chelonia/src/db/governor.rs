@@ -96,7 +96,7 @@ impl Governor {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "a memory budget of {bytes} bytes is too small; the minimum is {MEMORY_BYTES_MIN}"
+            "a memory budget of {bytes} bytes is below the minimum of {MEMORY_BYTES_MIN} bytes"
         )))
     }
 

@@ -72,9 +72,11 @@ impl DirectDirectory {
         if create {
             make_directory(path).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => {
-                    let text = format!("cannot create {shown}: its parent directory is not there");
-                    Error::new(ErrorKind::NotFound, text)
+                    let parent = parent_of(path).unwrap_or(path).display();
+                    let why = format!("{parent} does not exist: create it first");
+                    Error::new(ErrorKind::NotFound, format!("cannot create {shown}: {why}"))
                 }
+                io::ErrorKind::NotADirectory => not_a_directory(path),
                 _ => Error::io("create the directory", &shown, error),
             })?;
         }
@@ -82,7 +84,7 @@ impl DirectDirectory {
         let descriptor = match retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())) {
             Ok(descriptor) => descriptor,
             Err(Errno::NOTDIR) => {
-                return Err(Error::invalid(format!("{shown} is not a directory")));
+                return Err(not_a_directory(path));
             }
             Err(Errno::NOENT) => {
                 let text = "there is no database at this path";
@@ -133,6 +135,11 @@ impl DirectDirectory {
     }
 }
 
+fn parent_of(path: &Path) -> Option<&Path> {
+    let parent = path.parent()?;
+    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+}
+
 /// Makes the directory unless it exists, and makes its name durable.
 fn make_directory(path: &Path) -> io::Result<()> {
     let made = match std::fs::DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
@@ -141,15 +148,22 @@ fn make_directory(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     // Also if it was there: who made it may have died before this.
-    let parent = match path.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-        Some(parent) => parent,
-        None => return Ok(()),
-    };
+    let Some(parent) = parent_of(path) else { return Ok(()) };
     match std::fs::File::open(parent).and_then(|parent| parent.sync_all()) {
         Err(error) if made || error.kind() != io::ErrorKind::PermissionDenied => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The error for a path of which a part, mostly all, is a file.
+fn not_a_directory(path: &Path) -> Error {
+    let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
+    let file = parts.filter(|part| part.exists()).find(|part| !part.is_dir()).unwrap_or(path);
+    let (shown, file_shown) = (path.display(), file.display());
+    if file == path {
+        return Error::invalid(format!("{shown} is a file; a database is a directory"));
+    }
+    Error::invalid(format!("cannot open {shown}: {file_shown} is a file, not a directory"))
 }
 
 /// Whether files of the directory take `O_DIRECT` with block alignment: tried on a file without a
