@@ -3,6 +3,7 @@
 //! The form is `chelonia COMMAND PATH ...`: the directory of the database comes first after the
 //! command. Options are grouped in small structs that the commands share.
 
+use crate::columns::{Column, parse_column};
 use crate::formats::Format;
 use crate::text::{Form, parse_memory, parse_seconds, parse_size};
 use chelonia::EngineKind;
@@ -273,13 +274,22 @@ pub struct Import {
     /// The first line (of tsv or csv) that is not empty is a heading
     #[arg(long)]
     pub header: bool,
-    /// Tell bad lines and go on
+    /// Take fields of tsv and csv as they are: a backslash is a backslash
+    #[arg(long, conflicts_with_all = ["text", "hex"])]
+    pub raw: bool,
+    /// The column (of tsv or csv) that is the key: a number from 1, or a name of the heading
+    #[arg(long, value_name = "COLUMN", value_parser = parse_column, requires = "value_column")]
+    pub key_column: Option<Column>,
+    /// The column that is the value
+    #[arg(long, value_name = "COLUMN", value_parser = parse_column, requires = "key_column")]
+    pub value_column: Option<Column>,
+    /// Report bad records and go on; if all are bad the exit code is 2
     #[arg(long)]
     pub skip_bad: bool,
     /// How keys and values are written.
     #[command(flatten)]
     pub spelling: Spelling,
-    /// Print a JSON object
+    /// Print a JSON object with what was stored, and counts of what was not
     #[arg(long)]
     pub json: bool,
 }

@@ -7,12 +7,14 @@
 //! | jsonl | `{"key": "...", "value": "..."}` and a line break |
 //!
 //! What stands in a field of tsv and csv is the text form (or hexadecimal) of `text.rs`, and
-//! `json.rs` says what stands in jsonl, so that any bytes survive in every format. Empty lines are
-//! passed over, and so is a byte order mark at the start of the input: no format writes it there. A
-//! quoted field of csv may hold line breaks; they are part of it.
+//! `json.rs` says what stands in jsonl, so that any bytes survive in every format. Of records that
+//! other programs wrote, fields can be taken as they are, and two columns be chosen among several
+//! (`columns.rs`). Empty lines are passed over, and so is a byte order mark at the start of the
+//! input: no format writes it there. A quoted field of csv may hold line breaks; they are part of
+//! it. What is left out or changed on the way is counted.
 
+use crate::columns::{Choice, Fields, Flaw, Picked, pick};
 use crate::json;
-use crate::output::counted;
 use crate::text::Form;
 use clap::ValueEnum;
 use std::io::{self, BufRead, Read, Write};
@@ -38,6 +40,13 @@ const RECORD_BYTES_MAX: usize =
 
 /// What some programs write before text: U+FEFF in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The same mark in UTF-16, in both orders of bytes.
+const WIDE_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+
+/// How many bytes tell UTF-16 that has no mark: at least, and at most.
+const WIDE_BYTES_MIN: usize = 6;
+const WIDE_BYTES_SEEN: usize = 32;
 
 impl Format {
     /// The format that the name of `file` tells, else tsv.
@@ -85,31 +94,83 @@ fn quoted(field: &str) -> String {
     field.to_owned()
 }
 
+/// How records are read.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub format: Format,
+    pub form: Form,
+    /// Fields of tsv and csv are taken as they are, without escapes.
+    pub raw: bool,
+    /// The first line (of tsv or csv) that is not empty is a heading.
+    pub header: bool,
+    /// The columns (of tsv or csv) that are key and value, if two of several were chosen.
+    pub choice: Option<Choice>,
+}
+
 /// An entry and the line it began on, or why there is none.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Record {
     /// From 1.
     pub line: u64,
     /// Key and value, or what is wrong with the record.
-    pub entry: Result<(Vec<u8>, Vec<u8>), String>,
+    pub entry: Result<(Vec<u8>, Vec<u8>), Flaw>,
+    /// Columns, or members of the object, that are neither key nor value.
+    pub left_out: usize,
+    /// Escapes of its fields were decoded, so that the entry is not what stands in the input.
+    pub is_unescaped: bool,
+}
+
+impl Record {
+    fn new(line: u64, taken: Result<Taken, Flaw>) -> Self {
+        match taken {
+            Ok(Taken { entry, left_out, is_unescaped }) => {
+                Self { line, entry: Ok(entry), left_out, is_unescaped }
+            }
+            Err(flaw) => Self { line, entry: Err(flaw), left_out: 0, is_unescaped: false },
+        }
+    }
+}
+
+/// What was taken out of a record.
+struct Taken {
+    entry: (Vec<u8>, Vec<u8>),
+    left_out: usize,
+    is_unescaped: bool,
+}
+
+/// Lines that were read, counted.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct LineCounts {
+    /// Passed over: nothing stands in them.
+    pub empty: u64,
+    /// Records that end with CR LF, both of which are their break.
+    pub crlf: u64,
+    /// Records that end with LF alone.
+    pub lf: u64,
 }
 
 /// Reads records one by one.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
-    format: Format,
-    form: Form,
+    layout: Layout,
     line: u64,
     skip_heading: bool,
+    counts: LineCounts,
     buffer: Vec<u8>,
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads `input`.
-    pub fn new(input: R, format: Format, form: Form, has_heading: bool) -> Self {
-        let skip_heading = has_heading && format != Format::Jsonl;
-        Self { input, format, form, line: 0, skip_heading, buffer: Vec::new() }
+    pub fn new(input: R, layout: Layout) -> Self {
+        let skip_heading = layout.header && layout.format != Format::Jsonl;
+        let counts = LineCounts::default();
+        Self { input, layout, line: 0, skip_heading, counts, buffer: Vec::new() }
+    }
+
+    /// The lines read so far.
+    pub fn counts(&self) -> LineCounts {
+        self.counts
     }
 
     /// The next record; none at the end of the input.
@@ -120,33 +181,57 @@ impl<R: BufRead> Reader<R> {
             if !self.read_line()? {
                 return Ok(None);
             }
-            if line == 1 && self.buffer.starts_with(BYTE_ORDER_MARK) {
-                self.buffer.drain(..BYTE_ORDER_MARK.len());
-            }
-            let mut place = Place::Begin.after(&self.buffer);
-            while self.format == Format::Csv && place == Place::Quoted {
-                let known = self.buffer.len();
-                if !self.read_line()? {
-                    let lost = self.line - line;
-                    let lost = counted(lost, "line", "lines");
-                    let text = format!("a quoted field does not end; it took {lost} along");
-                    let entry = Err(text);
-                    return Ok(Some(Record { line, entry }));
+            if line == 1 {
+                check_encoding(&self.buffer)?;
+                if self.buffer.starts_with(BYTE_ORDER_MARK) {
+                    self.buffer.drain(..BYTE_ORDER_MARK.len());
                 }
-                place = place.after(&self.buffer[known..]);
+            }
+            if let Some(flaw) = self.read_to_closing_quote()? {
+                return Ok(Some(Record::new(line, Err(flaw))));
             }
             let content = without_break(&self.buffer);
-            // An empty line is no heading either.
-            if content.is_empty() || std::mem::take(&mut self.skip_heading) {
+            if content.is_empty() {
+                // An empty line is no heading either.
+                self.counts.empty += 1;
                 continue;
             }
-            let entry = match self.format {
-                Format::Tsv => parse_tsv(content).and_then(|fields| decoded(self.form, &fields)),
-                Format::Csv => parse_csv(content).and_then(|fields| decoded(self.form, &fields)),
-                Format::Jsonl => json::read_entry(content),
-            };
-            return Ok(Some(Record { line, entry }));
+            match self.buffer.len() - content.len() {
+                2 => self.counts.crlf += 1,
+                1 if self.buffer.ends_with(b"\n") => self.counts.lf += 1,
+                _ => {}
+            }
+            if std::mem::take(&mut self.skip_heading) {
+                read_heading(&mut self.layout, content).map_err(|error| {
+                    io::Error::new(io::ErrorKind::InvalidData, format!("line {line}: {error}"))
+                })?;
+                continue;
+            }
+            return Ok(Some(Record::new(line, read_record(&self.layout, content))));
         }
+    }
+
+    /// Adds what follows in the input to a line of csv that ends between quotes.
+    fn read_to_closing_quote(&mut self) -> io::Result<Option<Flaw>> {
+        if self.layout.format != Format::Csv {
+            return Ok(None);
+        }
+        let first = self.line;
+        let mut opened = first;
+        let (mut place, _) = Place::Begin.after(&self.buffer);
+        while place == Place::Quoted {
+            let known = self.buffer.len();
+            if !self.read_line()? {
+                let lines_lost = self.line - first;
+                return Ok(Some(Flaw::Unclosed { opened, lines_lost }));
+            }
+            let (next, is_opened) = place.after(&self.buffer[known..]);
+            place = next;
+            if is_opened {
+                opened = self.line;
+            }
+        }
+        Ok(None)
     }
 
     /// Adds the next line with its break to the buffer; false at the end.
@@ -163,6 +248,56 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
+/// Fails if the first line is UTF-16: by its byte order mark, or since every other byte is zero.
+fn check_encoding(line: &[u8]) -> io::Result<()> {
+    let start = &line[..line.len().min(WIDE_BYTES_SEEN) / 2 * 2];
+    let is_zero = |skipped: usize, zero: bool| {
+        start.iter().skip(skipped).step_by(2).all(|byte| (*byte == 0) == zero)
+    };
+    let is_wide = start.len() >= WIDE_BYTES_MIN
+        && ((is_zero(0, true) && is_zero(1, false)) || (is_zero(1, true) && is_zero(0, false)));
+    if !is_wide && !WIDE_MARKS.iter().any(|mark| line.starts_with(mark)) {
+        return Ok(());
+    }
+    let text = "the input is UTF-16, and must be UTF-8: convert it, as with \
+                `iconv -f UTF-16 -t UTF-8`";
+    Err(io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+/// Places the columns that are named.
+fn read_heading(layout: &mut Layout, line: &[u8]) -> Result<(), String> {
+    let Some(choice) = &mut layout.choice else { return Ok(()) };
+    let names: Result<Vec<_>, Flaw> = Fields::new(layout.format, line).collect();
+    choice.place(&names.map_err(|_| "the quotes of the heading are misplaced".to_owned())?)
+}
+
+/// Takes the entry out of a record without its break.
+fn read_record(layout: &Layout, content: &[u8]) -> Result<Taken, Flaw> {
+    if layout.format == Format::Jsonl {
+        let (key, value, left_out) = json::read_entry(content).map_err(Flaw::Json)?;
+        return Ok(Taken { entry: (key, value), left_out, is_unescaped: false });
+    }
+    let places = layout.choice.as_ref().and_then(Choice::places);
+    let Picked { key, value, left_out } = pick(Fields::new(layout.format, content), places)?;
+    if layout.raw {
+        let entry = (key.into_owned(), value.into_owned());
+        return Ok(Taken { entry, left_out, is_unescaped: false });
+    }
+    let decoded = |name: &str, field: &[u8]| {
+        layout.form.read(field).map_err(|error| {
+            let advice = "add --raw to take fields as they are";
+            Flaw::Spelling(match layout.form {
+                Form::Text => format!("the {name}: {error}: {advice}"),
+                Form::Hex => format!("the {name}: {error}"),
+            })
+        })
+    };
+    let is_unescaped =
+        layout.form == Form::Text && (key.contains(&b'\\') || value.contains(&b'\\'));
+    let entry = (decoded("key", &key)?, decoded("value", &value)?);
+    Ok(Taken { entry, left_out, is_unescaped })
+}
+
 /// Where in a record of csv the bytes so far end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
@@ -177,14 +312,15 @@ enum Place {
 }
 
 impl Place {
-    /// The place after `bytes` more.
-    fn after(self, bytes: &[u8]) -> Self {
-        bytes.iter().fold(self, |place, byte| match (place, byte) {
-            (Place::Begin | Place::Quote, b'"') => Place::Quoted,
-            (Place::Quoted, b'"') => Place::Quote,
-            (Place::Quoted, _) => Place::Quoted,
-            (_, b',') => Place::Begin,
-            _ => Place::Plain,
+    /// The place after `bytes` more, and whether a quote among them opened a field.
+    fn after(self, bytes: &[u8]) -> (Self, bool) {
+        bytes.iter().fold((self, false), |(place, is_opened), byte| match (place, byte) {
+            (Place::Begin, b'"') => (Place::Quoted, true),
+            (Place::Quote, b'"') => (Place::Quoted, is_opened),
+            (Place::Quoted, b'"') => (Place::Quote, is_opened),
+            (Place::Quoted, _) => (Place::Quoted, is_opened),
+            (_, b',') => (Place::Begin, is_opened),
+            _ => (Place::Plain, is_opened),
         })
     }
 }
@@ -194,82 +330,18 @@ fn without_break(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-type Fields = Result<(Vec<u8>, Vec<u8>), String>;
-
-/// The bytes that two fields stand for.
-fn decoded(form: Form, (key, value): &(Vec<u8>, Vec<u8>)) -> Fields {
-    let key = form.read(key).map_err(|error| format!("the key: {error}"))?;
-    let value = form.read(value).map_err(|error| format!("the value: {error}"))?;
-    Ok((key, value))
-}
-
-fn parse_tsv(line: &[u8]) -> Fields {
-    let mut fields = line.split(|byte| *byte == b'\t');
-    match (fields.next(), fields.next(), fields.next()) {
-        (Some(key), Some(value), None) => Ok((key.to_vec(), value.to_vec())),
-        (_, None, _) => Err("there is no tab between key and value".to_owned()),
-        _ => Err("there is more than one tab: write `\\t` within a field".to_owned()),
-    }
-}
-
-fn parse_csv(record: &[u8]) -> Fields {
-    let mut fields = Vec::new();
-    let mut rest = record;
-    loop {
-        let (field, after) = csv_field(rest)?;
-        fields.push(field);
-        match after.split_first() {
-            None => break,
-            Some((_, tail)) => rest = tail,
-        }
-        if fields.len() > 2 {
-            break;
-        }
-    }
-    match <[Vec<u8>; 2]>::try_from(fields) {
-        Ok([key, value]) => Ok((key, value)),
-        Err(fields) if fields.len() == 1 => {
-            Err("there is no comma between key and value".to_owned())
-        }
-        Err(_) => Err("there are more fields than key and value".to_owned()),
-    }
-}
-
-/// The field at the front, and the rest with its comma.
-fn csv_field(record: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
-    let Some(mut rest) = record.strip_prefix(b"\"") else {
-        let end = record.iter().position(|byte| *byte == b',').unwrap_or(record.len());
-        if record[..end].contains(&b'"') {
-            return Err("a quote within a field that has none around it".to_owned());
-        }
-        return Ok((record[..end].to_vec(), &record[end..]));
-    };
-    let mut field = Vec::new();
-    loop {
-        let Some(quote) = rest.iter().position(|byte| *byte == b'"') else {
-            return Err("a quoted field does not end".to_owned());
-        };
-        field.extend_from_slice(&rest[..quote]);
-        rest = &rest[quote + 1..];
-        match rest.first() {
-            Some(b'"') => {
-                field.push(b'"');
-                rest = &rest[1..];
-            }
-            None | Some(b',') => return Ok((field, rest)),
-            Some(_) => return Err("text after the closing quote of a field".to_owned()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
+    fn layout(format: Format, form: Form) -> Layout {
+        Layout { format, form, raw: false, header: false, choice: None }
+    }
+
     fn read_all(format: Format, form: Form, input: &[u8]) -> Vec<Record> {
-        let mut reader = Reader::new(input, format, form, false);
+        let mut reader = Reader::new(input, layout(format, form));
         std::iter::from_fn(|| reader.next().unwrap()).collect()
     }
 
@@ -315,7 +387,8 @@ mod tests {
             (Format::Tsv, &b"\n\r\nkey\tvalue\nk\tv\n"[..]),
             (Format::Csv, &b"\xef\xbb\xbf\nkey,value\nk,v\n"[..]),
         ] {
-            let mut reader = Reader::new(file, format, Form::Text, true);
+            let mut reader =
+                Reader::new(file, Layout { header: true, ..layout(format, Form::Text) });
             let first = reader.next().unwrap().unwrap();
             assert_eq!(first.entry, Ok((b"k".to_vec(), b"v".to_vec())), "{format:?}");
             assert_eq!(reader.next().unwrap(), None);
@@ -351,7 +424,7 @@ mod tests {
                         let room = FACTOR_MAX * (key.len() + value.len()) + 64;
                         prop_assert!(file.len() - start <= room, "{format:?} {form:?}");
                     }
-                    let mut reader = Reader::new(&file[..], format, form, header);
+                    let mut reader = Reader::new(&file[..], Layout { header, ..layout(format, form) });
                     for entry in &entries {
                         let record = reader.next().unwrap().unwrap();
                         prop_assert_eq!(record.entry.as_ref(), Ok(entry), "{:?}", format);
@@ -427,7 +500,10 @@ mod tests {
 
     #[test]
     fn headings_are_passed_over() {
-        let mut reader = Reader::new(&b"key,value\na,b\n"[..], Format::Csv, Form::Text, true);
+        let mut reader = Reader::new(
+            &b"key,value\na,b\n"[..],
+            Layout { header: true, ..layout(Format::Csv, Form::Text) },
+        );
         assert_eq!(reader.next().unwrap().unwrap().line, 2);
         assert_eq!(reader.next().unwrap(), None);
         assert_eq!(Format::of(Path::new("x/a.csv")), Format::Csv);

@@ -75,11 +75,17 @@ pub fn write_entry(out: &mut impl Write, form: Form, key: &[u8], value: &[u8]) -
     out.write_all(b"}\n")
 }
 
-/// Reads an entry; the error says what is wrong with it.
-pub fn read_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+/// Reads an entry, and counts the members that are no part of it; the error says what is wrong.
+pub fn read_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>, usize), String> {
     let mut object = match serde_json::from_slice(line) {
         Ok(Value::Object(object)) => object,
+        _ if line.trim_ascii_start().starts_with(b"[") => {
+            return Err("a JSON array; jsonl needs one object a line".to_owned());
+        }
         Ok(_) => return Err("the line is not one JSON object".to_owned()),
+        Err(error) if error.is_eof() && line.trim_ascii_start().starts_with(b"{") => {
+            return Err("a JSON object that does not end; jsonl needs one object a line".to_owned());
+        }
         Err(error) => {
             // It counts lines too, of which there is one.
             let (reason, column) = (error.to_string(), error.column());
@@ -87,7 +93,8 @@ pub fn read_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
             return Err(format!("the line is not one JSON object: column {column}: {reason}"));
         }
     };
-    Ok((KEY.take(&mut object)?, VALUE.take(&mut object)?))
+    let (key, value) = (KEY.take(&mut object)?, VALUE.take(&mut object)?);
+    Ok((key, value, object.len()))
 }
 
 #[cfg(test)]
@@ -128,7 +135,9 @@ mod tests {
             (r#"{"key":"00ff","value_hex":""}"#, b"00ff", b""),
         ];
         for (line, key, value) in cases {
-            assert_eq!(read_entry(line.as_bytes()), Ok((key.to_vec(), value.to_vec())), "{line}");
+            let left_out = if line.contains("tags") { 2 } else { 0 };
+            let expected = Ok((key.to_vec(), value.to_vec(), left_out));
+            assert_eq!(read_entry(line.as_bytes()), expected, "{line}");
         }
     }
 
@@ -145,7 +154,10 @@ mod tests {
             (r#"{"key":"k","value_hex":"zz"}"#, "`value_hex`: only the digits"),
             (r#"{"key":"k","value":"v"} {}"#, "not one JSON object: column 25: trailing"),
             (r#"{"key":"\ud800","value":"v"}"#, "not one JSON object: column "),
-            ("[]", "not one JSON object"),
+            ("[]", "a JSON array; jsonl needs one object a line"),
+            (" [{\"key\":\"k\",\"value\":\"v\"},", "a JSON array; jsonl needs one object a line"),
+            ("{", "a JSON object that does not end; jsonl needs one object a line"),
+            ("{\"key\":\"k", "a JSON object that does not end"),
             ("", "not one JSON object"),
         ];
         for (line, told) in cases {

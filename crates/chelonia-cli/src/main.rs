@@ -5,6 +5,7 @@
 //! `failure.rs` and stand in the help. When the reader of a pipe goes, the program goes quietly.
 
 mod arguments;
+mod columns;
 mod commands;
 mod destination;
 mod failure;

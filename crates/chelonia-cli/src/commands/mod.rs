@@ -7,6 +7,7 @@ pub mod damage;
 pub mod dump;
 pub mod entries;
 pub mod inspect;
+mod losses;
 mod outline;
 mod patience;
 pub mod transfer;

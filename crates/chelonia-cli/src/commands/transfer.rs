@@ -1,18 +1,21 @@
 //! `import` and `export`: entries to and from files and pipes.
 //!
 //! Import commits in batches. At a bad record it stops (or passes over it with `--skip-bad`): what
-//! is before it is stored. Whatever ends it, the error says how much is stored.
+//! is before it is stored. Whatever ends it, the error says how much is stored, and `losses.rs`
+//! counts what of the input is not, or not as it stood there.
 
+use super::losses::Losses;
 use super::{Purpose, entries, open_keyspace};
 use crate::arguments::{Export, Import};
+use crate::columns::{Choice, Column, Flaw};
 use crate::destination::Destination;
 use crate::failure::{Failure, Result};
-use crate::formats::{Format, Reader};
+use crate::formats::{Format, Layout, Reader};
 use crate::output::{bytes, complain, counted, output};
 use chelonia::limits::BATCH_BYTES_MAX;
 use chelonia::{Batch, Database, Keyspace};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -36,7 +39,7 @@ const PROGRESS_STEP: u64 = 1_024;
 struct Progress {
     stored: u64,
     stored_bytes: u64,
-    skipped: u64,
+    losses: Losses,
 }
 
 fn entry_count(count: u64) -> String {
@@ -45,29 +48,68 @@ fn entry_count(count: u64) -> String {
 
 /// `import`
 pub fn import(arguments: &Import) -> Result<()> {
-    let form = arguments.spelling.form();
-    let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
+    let layout = layout(arguments)?;
+    let is_json = layout.format == Format::Jsonl;
     let (input, bar) = open_input(&arguments.file)?;
     let (database, keyspace) = open_keyspace(&arguments.target, Purpose::Create)?;
-    let mut reader = Reader::new(input, format, form, arguments.header);
+    let mut reader = Reader::new(input, layout);
     let mut importer = Importer::new(&database, &keyspace, bar);
     let result = importer.take_all(&mut reader, arguments);
     importer.bar.finish_and_clear();
-    let Progress { stored, stored_bytes, skipped } = importer.done;
+    let Progress { stored, stored_bytes, losses } = importer.done;
     let closed = database.close();
+    losses.complain(reader.counts(), is_json);
+    let mut out = output();
+    if arguments.json {
+        let mut report = Map::new();
+        report.insert("stored".to_owned(), json!(stored));
+        report.insert("bytes".to_owned(), json!(stored_bytes));
+        report.extend(losses.json(reader.counts()));
+        writeln!(out, "{}", Value::from(report))?;
+        out.flush()?;
+    }
     // What went wrong first tells more.
     result?;
     closed?;
-    let mut out = output();
-    if arguments.json {
-        let report = json!({ "stored": stored, "bytes": stored_bytes, "skipped": skipped });
-        writeln!(out, "{report}")?;
-    } else {
+    let skipped = losses.skipped();
+    if stored == 0 && skipped > 0 {
+        let name = input_name(&arguments.file);
+        let bad = counted(skipped, "record is bad", "records are bad");
+        return Err(Failure::usage(format!("{name}: nothing is stored: {bad}")));
+    }
+    if !arguments.json {
         write!(out, "{} ({}) stored", entry_count(stored), bytes(stored_bytes))?;
         let skipped = if skipped == 0 { String::new() } else { format!(", {skipped} bad skipped") };
         writeln!(out, "{skipped}")?;
     }
     Ok(out.flush()?)
+}
+
+/// How records are read.
+fn layout(arguments: &Import) -> Result<Layout> {
+    let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
+    let choice = arguments.key_column.clone().zip(arguments.value_column.clone());
+    let choice = choice.map(|(key, value)| Choice { key, value });
+    if let Some(choice) = &choice {
+        if format == Format::Jsonl {
+            let text = "--key-column and --value-column choose columns of tsv and csv: jsonl has \
+                        `key` and `value`";
+            return Err(Failure::usage(text));
+        }
+        let is_named = |column: &Column| matches!(column, Column::Name(_));
+        if !arguments.header && (is_named(&choice.key) || is_named(&choice.value)) {
+            let text = "a column that is named is looked for in the heading: add --header";
+            return Err(Failure::usage(text));
+        }
+    }
+    let (form, raw) = (arguments.spelling.form(), arguments.raw);
+    Ok(Layout { format, form, raw, header: arguments.header, choice })
+}
+
+/// The input in messages.
+fn input_name(file: &Path) -> String {
+    let is_pipe = file == Path::new("-");
+    if is_pipe { "standard input".to_owned() } else { file.display().to_string() }
 }
 
 /// The input, and a bar that knows how far it is, if the input has an end that is known.
@@ -107,9 +149,7 @@ impl<'a> Importer<'a> {
     }
 
     fn take_all(&mut self, reader: &mut Reader<impl BufRead>, arguments: &Import) -> Result<()> {
-        let file = &arguments.file;
-        let is_pipe = file == Path::new("-");
-        let name = if is_pipe { "standard input".into() } else { file.display().to_string() };
+        let name = input_name(&arguments.file);
         let taken = self.take(reader, &name, arguments.skip_bad);
         // What came before a bad record is good.
         let stored =
@@ -129,12 +169,14 @@ impl<'a> Importer<'a> {
                 _ => Failure::io(name, error),
             })?;
             let Some(record) = next else { return Ok(()) };
-            let line = record.line;
-            match record.entry.and_then(within_limits) {
-                Ok((key, value)) => self.add(&key, &value)?,
-                Err(reason) if skip_bad => self.skip(line, &reason),
-                Err(reason) => {
-                    return Err(Failure::usage(format!("{name}: line {line}: {reason}")));
+            match record.entry.as_ref().map_err(Flaw::clone).and_then(within_limits) {
+                Ok((key, value)) => {
+                    self.add(key, value)?;
+                    self.done.losses.take(&record, key);
+                }
+                Err(flaw) if skip_bad => self.skip(record.line, &flaw),
+                Err(flaw) => {
+                    return Err(Failure::usage(format!("{name}: {}", flaw.at(record.line))));
                 }
             }
         }
@@ -166,11 +208,11 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    fn skip(&mut self, line: u64, reason: &str) {
-        self.done.skipped += 1;
-        let text = match self.done.skipped {
-            ..=TOLD_MAX => format!("line {line}: {reason}"),
-            TELLING_ENDS => "more bad lines are counted, and not told".to_owned(),
+    fn skip(&mut self, line: u64, flaw: &Flaw) {
+        self.done.losses.skip(flaw);
+        let text = match self.done.losses.skipped() {
+            ..=TOLD_MAX => flaw.at(line),
+            TELLING_ENDS => "further bad lines are only counted".to_owned(),
             _ => return,
         };
         self.bar.suspend(|| complain(&text));
@@ -185,13 +227,13 @@ impl<'a> Importer<'a> {
 }
 
 /// What the store would refuse is a bad record, so that it is told with its line.
-fn within_limits(entry: (Vec<u8>, Vec<u8>)) -> Result<(Vec<u8>, Vec<u8>), String> {
+fn within_limits(entry: &(Vec<u8>, Vec<u8>)) -> Result<&(Vec<u8>, Vec<u8>), Flaw> {
     use chelonia::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
     if entry.0.len() > KEY_BYTES_MAX {
-        return Err(format!("the key has more than {KEY_BYTES_MAX} bytes"));
+        return Err(Flaw::Size(format!("the key has more than {KEY_BYTES_MAX} bytes")));
     }
     if entry.1.len() > VALUE_BYTES_MAX {
-        return Err(format!("the value has more than {VALUE_BYTES_MAX} bytes"));
+        return Err(Flaw::Size(format!("the value has more than {VALUE_BYTES_MAX} bytes")));
     }
     Ok(entry)
 }

@@ -4,6 +4,7 @@
 
 mod entries;
 mod failures;
+mod import;
 mod support;
 mod tour;
 mod transfer;

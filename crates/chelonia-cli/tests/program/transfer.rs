@@ -86,8 +86,9 @@ fn bad_lines_are_told_or_skipped() {
     let many = "bad\n".repeat(30);
     let told = place.run_with("import", &["--skip-bad"], many.as_bytes());
     let told = String::from_utf8(told.stderr).unwrap();
-    assert_eq!(told.lines().count(), 11, "{told}");
-    assert!(told.ends_with("more bad lines are counted, and not told\n"), "{told}");
+    // Besides them what was lost, and that nothing is stored.
+    assert_eq!(told.lines().count(), 11 + 2, "{told}");
+    assert!(told.contains("further bad lines are only counted\n"), "{told}");
     let skipped = place.run_with("import", &["--skip-bad"], &input);
     assert!(String::from_utf8_lossy(&skipped.stderr).contains("line 2100"));
     assert!(succeeded(&skipped).contains("1 bad skipped"));
@@ -95,16 +96,22 @@ fn bad_lines_are_told_or_skipped() {
     fails(&place.run("import", &[name(&place.file("none.tsv"))]), 3, "none.tsv");
     fails(&place.run("import", &[name(place.directory.path()), "-k", "none"]), 3, "directory");
     assert!(!place.print("keyspaces", &[]).contains("none"), "nothing was made for it");
-    for bad in ["not json", "[1, 2]", "7"] {
+    for (bad, message) in [
+        ("not json", "the line is not one JSON object"),
+        ("7", "the line is not one JSON object"),
+        ("[\n", "a JSON array; jsonl needs one object a line"),
+        ("[{\"key\":\"k\",\"value\":\"v\"}]", "a JSON array; jsonl needs one object a line"),
+        ("{\n\"key\":", "a JSON object that does not end; jsonl needs one object a line"),
+    ] {
         let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
-        fails(&told, 2, "line 1: the line is not one JSON object");
+        fails(&told, 2, &format!("line 1: {message}"));
     }
     let told =
         place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
     assert!(succeeded(&told).contains("1 bad skipped"));
     let error = String::from_utf8(told.stderr).unwrap();
     assert!(
-        error.contains("line 2: a quoted field does not end; it took 2 lines along"),
+        error.contains("the quote opened at line 2 never closes: 2 more lines are lost"),
         "{error}"
     );
 }
@@ -166,7 +173,12 @@ fn one_entry_is_no_entries() {
     let file = place.file("out.tsv");
     assert_eq!(place.print("export", &[name(&file)]), "1 entry written\n");
     let told = place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3");
-    assert!(String::from_utf8_lossy(&told.stderr).contains("it took 1 line along"));
+    assert!(String::from_utf8_lossy(&told.stderr).contains("never closes: 1 more line is lost"));
+    let told = place.run_with("import", &["--format", "csv"], b"\"a,1");
+    fails(&told, 2, "standard input: the quote opened at line 1 never closes; nothing is stored");
+    // The field that does not end is not the record's first.
+    let told = place.run_with("import", &["--format", "csv"], b"\"a\nb\",\"1\n2\n");
+    fails(&told, 2, "the quote opened at line 2 never closes: 2 more lines are lost");
     let told = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
     fails(&told, 2, "line 1: there is no tab between key and value; nothing is stored");
 }
