@@ -24,7 +24,8 @@ Exit codes:
   0  done
   1  the key is not there; verify found damage; salvage lost something; the tour found a mismatch
   2  the command line or the input is wrong
-  3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O";
+  3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O
+  130  interrupted by Ctrl-C (128 and the number of the signal: 143 for SIGTERM)";
 
 /// The files of a tour.
 pub const FILES_MAX: usize = 20_000;
@@ -60,7 +61,7 @@ pub enum Command {
     Scan(Scan),
     /// Count the entries of a range
     Count(Count),
-    /// Store the entries of a file
+    /// Store the entries of a file; Ctrl-C ends it with what was stored
     Import(Import),
     /// Write the entries of a range to a file, which has its name when it is whole
     Export(Export),
@@ -81,6 +82,8 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// List the keyspaces
     Keyspaces(Inspect),
+    /// Drop a keyspace with everything in it
+    Drop(Drop),
     /// Store real files, compare everything, recover from a kill, and show what it took
     Tour(Tour),
     /// The process that the tour kills
@@ -234,6 +237,9 @@ pub struct Scan {
     /// At most this many entries
     #[arg(long, value_name = "COUNT")]
     pub limit: Option<u64>,
+    /// Print the keys alone
+    #[arg(long)]
+    pub keys: bool,
     /// How keys and values are written.
     #[command(flatten)]
     pub spelling: Spelling,
@@ -268,7 +274,7 @@ pub struct Import {
     /// The file, or - for standard input
     #[arg(default_value = "-")]
     pub file: PathBuf,
-    /// The format; by default what the file's name ends with, else tsv
+    /// The format; by default what the file's name ends with, tsv if it has no extension
     #[arg(long, value_enum)]
     pub format: Option<Format>,
     /// The first line (of tsv or csv) that is not empty is a heading
@@ -303,7 +309,7 @@ pub struct Export {
     /// The file, or - for standard output
     #[arg(default_value = "-")]
     pub file: PathBuf,
-    /// The format; by default what the file's name ends with, else tsv
+    /// The format; by default what the file's name ends with, tsv if it has no extension
     #[arg(long, value_enum)]
     pub format: Option<Format>,
     /// Begin (tsv or csv) with the heading `key`, `value`
@@ -385,6 +391,17 @@ pub struct Checkpoint {
     /// Where.
     #[command(flatten)]
     pub place: Place,
+}
+
+/// `drop`
+#[derive(Args, Debug)]
+pub struct Drop {
+    /// Where.
+    #[command(flatten)]
+    pub place: Place,
+    /// The keyspace
+    #[arg(value_name = "KEYSPACE")]
+    pub keyspace: String,
 }
 
 /// `tour`

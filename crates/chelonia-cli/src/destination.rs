@@ -80,6 +80,11 @@ impl Destination {
         matches!(self, Destination::Pipe(_))
     }
 
+    /// True for a file that gets its name at the end, and is removed if there is none.
+    pub fn is_unfinished_file(&self) -> bool {
+        matches!(self, Destination::Beside(..))
+    }
+
     /// Brings everything to its place.
     pub fn finish(self) -> io::Result<()> {
         match self {

@@ -19,6 +19,8 @@ pub enum Failure {
     Store(String, chelonia::Error),
     /// A file or pipe of the user's could not be read or written. Exit code 3.
     Io(String, io::Error),
+    /// A signal ended it early. The exit code is that of a process that the signal ended.
+    Interrupted(String, u8),
     /// Whoever read our output has gone: nobody is left to tell. Exit code 0.
     Quiet,
 }
@@ -44,6 +46,9 @@ impl Failure {
         match self {
             Failure::No(text) => Failure::No(format!("{text}; {more}")),
             Failure::Usage(text) => Failure::Usage(format!("{text}; {more}")),
+            Failure::Interrupted(text, code) => {
+                Failure::Interrupted(format!("{text}; {more}"), code)
+            }
             Failure::Store(what, error) => {
                 let what =
                     if what.is_empty() { more.to_owned() } else { format!("{more}; {what}") };
@@ -65,6 +70,7 @@ impl Failure {
                 _ => 3,
             },
             Failure::Io(..) => 3,
+            Failure::Interrupted(_, code) => *code,
         }
     }
 
@@ -80,7 +86,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::No(message) | Failure::Usage(message) => f.write_str(message),
+            Failure::No(message) | Failure::Usage(message) | Failure::Interrupted(message, _) => {
+                f.write_str(message)
+            }
             Failure::Store(what, error) if what.is_empty() || is_told(what, error) => {
                 fmt::Display::fmt(error, f)
             }

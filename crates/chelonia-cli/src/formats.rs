@@ -49,12 +49,18 @@ const WIDE_BYTES_MIN: usize = 6;
 const WIDE_BYTES_SEEN: usize = 32;
 
 impl Format {
-    /// The format that the name of `file` tells, else tsv.
-    pub fn of(file: &Path) -> Self {
-        match file.extension().and_then(|extension| extension.to_str()) {
-            Some("csv") => Format::Csv,
-            Some("jsonl" | "ndjson" | "json") => Format::Jsonl,
-            _ => Format::Tsv,
+    /// The format that the end of the name of `file` says; tsv if the name has no extension.
+    pub fn of(file: &Path) -> Result<Self, String> {
+        let Some(extension) = file.extension() else { return Ok(Format::Tsv) };
+        match extension.to_ascii_lowercase().to_str() {
+            Some("tsv" | "tab" | "txt") => Ok(Format::Tsv),
+            Some("csv") => Ok(Format::Csv),
+            Some("jsonl" | "ndjson" | "json") => Ok(Format::Jsonl),
+            _ => Err(format!(
+                "{}: there is no format .{}: add --format tsv, csv or jsonl",
+                file.display(),
+                extension.display()
+            )),
         }
     }
 
@@ -64,6 +70,15 @@ impl Format {
             Format::Tsv => writeln!(out, "key\tvalue"),
             Format::Csv => writeln!(out, "key,value"),
             Format::Jsonl => Ok(()),
+        }
+    }
+
+    /// Writes the key of an entry, without its value.
+    pub fn write_key(self, out: &mut impl Write, form: Form, key: &[u8]) -> io::Result<()> {
+        match self {
+            Format::Tsv => writeln!(out, "{}", form.write(key)),
+            Format::Csv => writeln!(out, "{}", quoted(&form.write(key))),
+            Format::Jsonl => json::write_key(out, form, key),
         }
     }
 
@@ -166,6 +181,11 @@ impl<R: BufRead> Reader<R> {
         let skip_heading = layout.header && layout.format != Format::Jsonl;
         let counts = LineCounts::default();
         Self { input, layout, line: 0, skip_heading, counts, buffer: Vec::new() }
+    }
+
+    /// The number of the last line that was read.
+    pub fn line(&self) -> u64 {
+        self.line
     }
 
     /// The lines read so far.
@@ -424,7 +444,8 @@ mod tests {
                         let room = FACTOR_MAX * (key.len() + value.len()) + 64;
                         prop_assert!(file.len() - start <= room, "{format:?} {form:?}");
                     }
-                    let mut reader = Reader::new(&file[..], Layout { header, ..layout(format, form) });
+                    let layout = Layout { header, ..layout(format, form) };
+                    let mut reader = Reader::new(&file[..], layout);
                     for entry in &entries {
                         let record = reader.next().unwrap().unwrap();
                         prop_assert_eq!(record.entry.as_ref(), Ok(entry), "{:?}", format);
@@ -506,7 +527,25 @@ mod tests {
         );
         assert_eq!(reader.next().unwrap().unwrap().line, 2);
         assert_eq!(reader.next().unwrap(), None);
-        assert_eq!(Format::of(Path::new("x/a.csv")), Format::Csv);
-        assert_eq!(Format::of(Path::new("-")), Format::Tsv);
+    }
+
+    #[test]
+    fn a_name_says_its_format_or_is_refused() {
+        for (name, format) in [
+            ("x/a.csv", Format::Csv),
+            ("A.CSV", Format::Csv),
+            ("a.b.ndjson", Format::Jsonl),
+            ("a.txt", Format::Tsv),
+            ("-", Format::Tsv),
+            ("/dev/fd/3", Format::Tsv),
+            ("plain", Format::Tsv),
+            (".hidden", Format::Tsv),
+        ] {
+            assert_eq!(Format::of(Path::new(name)), Ok(format), "{name}");
+        }
+        for name in ["out.parquet", "a.csv.gz", "a.", "x.tsv~"] {
+            let error = Format::of(Path::new(name)).unwrap_err();
+            assert!(error.ends_with(": add --format tsv, csv or jsonl"), "{error}");
+        }
     }
 }

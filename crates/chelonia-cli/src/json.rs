@@ -75,6 +75,13 @@ pub fn write_entry(out: &mut impl Write, form: Form, key: &[u8], value: &[u8]) -
     out.write_all(b"}\n")
 }
 
+/// Writes the key of an entry as an object and a line break.
+pub fn write_key(out: &mut impl Write, form: Form, key: &[u8]) -> io::Result<()> {
+    out.write_all(b"{")?;
+    KEY.write(out, form, key)?;
+    out.write_all(b"}\n")
+}
+
 /// Reads an entry, and counts the members that are no part of it; the error says what is wrong.
 pub fn read_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>, usize), String> {
     let mut object = match serde_json::from_slice(line) {

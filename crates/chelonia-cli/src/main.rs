@@ -7,9 +7,11 @@
 mod arguments;
 mod columns;
 mod commands;
+mod descriptors;
 mod destination;
 mod failure;
 mod formats;
+mod interrupt;
 mod json;
 mod output;
 mod text;
@@ -41,6 +43,7 @@ fn run(command: &Command) -> failure::Result<()> {
         Command::Salvage(arguments) => commands::damage::salvage(arguments),
         Command::Dump(arguments) => commands::dump::dump(arguments),
         Command::Checkpoint(arguments) => commands::inspect::checkpoint(arguments),
+        Command::Drop(arguments) => commands::inspect::drop(arguments),
         Command::Keyspaces(arguments) => commands::inspect::keyspaces(arguments),
         Command::Tour(arguments) => tour::tour(arguments),
         Command::TourWriter(arguments) => tour::kill::write_until_killed(arguments),

@@ -1,13 +1,31 @@
 //! What the program prints: numbers for people, aligned tables, JSON.
 
-use std::io::{self, BufWriter, StdoutLock, Write};
+use crate::descriptors;
+use std::io::{self, BufWriter, Write};
 
 /// Standard output, buffered; flush it before the command ends.
-pub type Output = BufWriter<StdoutLock<'static>>;
+pub type Output = BufWriter<Standard>;
+
+/// Standard output as it is: that of the standard library takes what it cannot write to.
+#[derive(Debug)]
+pub struct Standard;
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if descriptors::is_closed(descriptors::OUTPUT) {
+            return Err(descriptors::closed());
+        }
+        Ok(rustix::io::write(io::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// Standard output.
 pub fn output() -> Output {
-    BufWriter::with_capacity(1 << 16, io::stdout().lock())
+    BufWriter::with_capacity(1 << 16, Standard)
 }
 
 /// Tells the user something beside the data, as a line on standard error.

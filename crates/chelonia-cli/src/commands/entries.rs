@@ -2,6 +2,7 @@
 
 use super::{Purpose, argument, entries, open_keyspace};
 use crate::arguments::{Count, Delete, Get, Put, Scan};
+use crate::descriptors;
 use crate::failure::{Failure, Result};
 use crate::formats::Format;
 use crate::output::output;
@@ -25,6 +26,9 @@ pub fn put(arguments: &Put) -> Result<()> {
 /// Standard input to its end, at most one byte more than a value may have.
 fn standard_input() -> Result<Vec<u8>> {
     let mut value = Vec::new();
+    if descriptors::is_closed(descriptors::INPUT) {
+        return Err(Failure::io("standard input", descriptors::closed()));
+    }
     let read = io::stdin().lock().take(VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut value);
     read.map_err(|error| Failure::io("standard input", error))?;
     if value.len() > VALUE_BYTES_MAX {
@@ -79,7 +83,11 @@ pub fn scan(arguments: &Scan) -> Result<()> {
         let next = if arguments.reverse { found.next_back() } else { found.next() };
         let Some(entry) = next else { break };
         let (key, value) = entry?;
-        format.write(&mut out, form, &key, &value)?;
+        if arguments.keys {
+            format.write_key(&mut out, form, &key)?;
+        } else {
+            format.write(&mut out, form, &key, &value)?;
+        }
         left -= 1;
     }
     Ok(out.flush()?)

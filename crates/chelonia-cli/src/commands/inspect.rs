@@ -1,8 +1,8 @@
-//! `stats`, `checkpoint`, `keyspaces`: the database as a whole.
+//! `stats`, `checkpoint`, `keyspaces`, `drop`: the database as a whole.
 
 use super::{Purpose, open};
-use crate::arguments::{Checkpoint, Inspect};
-use crate::failure::Result;
+use crate::arguments::{Checkpoint, Drop, Inspect};
+use crate::failure::{Context, Result};
 use crate::output::{Align, Table, bytes, grouped, output};
 use crate::text::Form;
 use chelonia::{KeyspaceStats, Stats};
@@ -220,6 +220,15 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
 pub fn checkpoint(arguments: &Checkpoint) -> Result<()> {
     let database = open(&arguments.place, Purpose::Write)?;
     database.checkpoint()?;
+    Ok(database.close()?)
+}
+
+/// `drop`
+pub fn drop(arguments: &Drop) -> Result<()> {
+    let database = open(&arguments.place, Purpose::Write)?;
+    database
+        .drop_keyspace(&arguments.keyspace)
+        .context(arguments.place.path.display().to_string())?;
     Ok(database.close()?)
 }
 

@@ -1,23 +1,27 @@
 //! `import` and `export`: entries to and from files and pipes.
 //!
 //! Import commits in batches. At a bad record it stops (or passes over it with `--skip-bad`): what
-//! is before it is stored. Whatever ends it, the error says how much is stored, and `losses.rs`
-//! counts what of the input is not, or not as it stood there.
+//! is before it is stored. So it does when a signal comes (`interrupt.rs`). Whatever ends it, the
+//! error says how much is stored, and `losses.rs` counts what of the input is not, or not as it
+//! stood there.
 
 use super::losses::Losses;
 use super::{Purpose, entries, open_keyspace};
 use crate::arguments::{Export, Import};
 use crate::columns::{Choice, Column, Flaw};
+use crate::descriptors;
 use crate::destination::Destination;
 use crate::failure::{Failure, Result};
 use crate::formats::{Format, Layout, Reader};
-use crate::output::{bytes, complain, counted, output};
+use crate::interrupt::Interrupt;
+use crate::output::{bytes, complain, counted, grouped, output};
 use chelonia::limits::BATCH_BYTES_MAX;
-use chelonia::{Batch, Database, Keyspace};
+use chelonia::{Batch, Database, Iter, Keyspace};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 /// Entries of a batch.
@@ -50,10 +54,11 @@ fn entry_count(count: u64) -> String {
 pub fn import(arguments: &Import) -> Result<()> {
     let layout = layout(arguments)?;
     let is_json = layout.format == Format::Jsonl;
-    let (input, bar) = open_input(&arguments.file)?;
+    let interrupt = catch()?;
+    let (input, bar) = open_input(&arguments.file, &interrupt)?;
     let (database, keyspace) = open_keyspace(&arguments.target, Purpose::Create)?;
     let mut reader = Reader::new(input, layout);
-    let mut importer = Importer::new(&database, &keyspace, bar);
+    let mut importer = Importer::new(&database, &keyspace, bar, interrupt);
     let result = importer.take_all(&mut reader, arguments);
     importer.bar.finish_and_clear();
     let Progress { stored, stored_bytes, losses } = importer.done;
@@ -85,9 +90,18 @@ pub fn import(arguments: &Import) -> Result<()> {
     Ok(out.flush()?)
 }
 
+fn catch() -> Result<Interrupt> {
+    Interrupt::catch().map_err(|error| Failure::io("the handlers of signals", error))
+}
+
+/// The format asked for, or what the file's name says.
+fn format_of(asked: Option<Format>, file: &Path) -> Result<Format> {
+    asked.map_or_else(|| Format::of(file).map_err(Failure::Usage), Ok)
+}
+
 /// How records are read.
 fn layout(arguments: &Import) -> Result<Layout> {
-    let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
+    let format = format_of(arguments.format, &arguments.file)?;
     let choice = arguments.key_column.clone().zip(arguments.value_column.clone());
     let choice = choice.map(|(key, value)| Choice { key, value });
     if let Some(choice) = &choice {
@@ -113,11 +127,16 @@ fn input_name(file: &Path) -> String {
 }
 
 /// The input, and a bar that knows how far it is, if the input has an end that is known.
-fn open_input(file: &Path) -> Result<(Box<dyn BufRead>, ProgressBar)> {
+fn open_input(file: &Path, interrupt: &Interrupt) -> Result<(Box<dyn BufRead>, ProgressBar)> {
+    let failed = |error| Failure::io(input_name(file), error);
     if file == Path::new("-") {
-        return Ok((Box::new(io::stdin().lock()), ProgressBar::new_spinner()));
+        if descriptors::is_closed(descriptors::INPUT) {
+            return Err(failed(descriptors::closed()));
+        }
+        let pipe = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+        let input = BufReader::with_capacity(1 << 20, interrupt.over(File::from(pipe)));
+        return Ok((Box::new(input), ProgressBar::new_spinner()));
     }
-    let failed = |error| Failure::io(file.display().to_string(), error);
     let opened = File::open(file).map_err(failed)?;
     let metadata = opened.metadata().map_err(failed)?;
     if metadata.is_dir() {
@@ -131,7 +150,7 @@ fn open_input(file: &Path) -> Result<(Box<dyn BufRead>, ProgressBar)> {
     } else {
         ProgressBar::new_spinner()
     };
-    Ok((Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(opened))), bar))
+    Ok((Box::new(BufReader::with_capacity(1 << 20, bar.wrap_read(interrupt.over(opened)))), bar))
 }
 
 struct Importer<'a> {
@@ -140,20 +159,27 @@ struct Importer<'a> {
     batch_bytes: usize,
     done: Progress,
     bar: ProgressBar,
+    interrupt: Interrupt,
 }
 
 impl<'a> Importer<'a> {
-    fn new(database: &Database, keyspace: &'a Keyspace, bar: ProgressBar) -> Self {
+    fn new(
+        database: &Database,
+        keyspace: &'a Keyspace,
+        bar: ProgressBar,
+        interrupt: Interrupt,
+    ) -> Self {
         let batch = database.batch();
-        Self { keyspace, batch, batch_bytes: 0, done: Progress::default(), bar }
+        let done = Progress::default();
+        Self { keyspace, batch, batch_bytes: 0, done, bar, interrupt }
     }
 
     fn take_all(&mut self, reader: &mut Reader<impl BufRead>, arguments: &Import) -> Result<()> {
         let name = input_name(&arguments.file);
         let taken = self.take(reader, &name, arguments.skip_bad);
-        // What came before a bad record is good.
-        let stored =
-            if matches!(taken, Ok(()) | Err(Failure::Usage(_))) { self.commit() } else { Ok(()) };
+        // What came before a bad record is good, and so is what came before a signal.
+        let is_good = matches!(taken, Ok(()) | Err(Failure::Usage(_) | Failure::Interrupted(..)));
+        let stored = if is_good { self.commit() } else { Ok(()) };
         taken.and(stored).map_err(|failure| failure.with(&self.stored()))
     }
 
@@ -164,7 +190,14 @@ impl<'a> Importer<'a> {
         skip_bad: bool,
     ) -> Result<()> {
         loop {
-            let next = reader.next().map_err(|error| match error.kind() {
+            let next = reader.next();
+            if let Some(code) = self.interrupt.code() {
+                // A line of which only a part came is the last one read, or the next.
+                let line = grouped(reader.line());
+                let text = format!("{name}: interrupted at line {line}");
+                return Err(Failure::Interrupted(text, code));
+            }
+            let next = next.map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => Failure::usage(format!("{name}: {error}")),
                 _ => Failure::io(name, error),
             })?;
@@ -246,12 +279,14 @@ pub fn export(arguments: &Export) -> Result<()> {
         return Err(Failure::usage(text));
     }
     let form = arguments.spelling.form();
-    let format = arguments.format.unwrap_or_else(|| Format::of(&arguments.file));
+    let format = format_of(arguments.format, &arguments.file)?;
     let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
     let found = entries(&keyspace, &arguments.bounds, form)?;
     let name = arguments.file.display().to_string();
     let mut out = Destination::open(&arguments.file).map_err(|error| Failure::io(&name, error))?;
     let is_pipe = out.is_pipe();
+    // Elsewhere a signal ends the process at once, also while nobody reads what is written.
+    let interrupt = if out.is_unfinished_file() { Some(catch()?) } else { None };
     let failed = |error: io::Error| {
         if is_pipe { Failure::from(error) } else { Failure::io(&name, error) }
     };
@@ -259,17 +294,16 @@ pub fn export(arguments: &Export) -> Result<()> {
         format.write_heading(&mut out).map_err(failed)?;
     }
     let bar = if is_pipe { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
-    let mut count = 0_u64;
-    for entry in found {
-        let (key, value) = entry?;
-        format.write(&mut out, form, &key, &value).map_err(failed)?;
-        count += 1;
-        if count.is_multiple_of(PROGRESS_STEP) {
-            bar.set_message(format!("{} written", entry_count(count)));
-            bar.tick();
-        }
-    }
+    let written = write_entries(found, interrupt.as_ref(), &bar, |key, value| {
+        format.write(&mut out, form, key, value).map_err(failed)
+    });
     bar.finish_and_clear();
+    let count = written.map_err(|failure| match failure {
+        Failure::Interrupted(text, code) => {
+            Failure::Interrupted(format!("{name}: {text}; the file is as it was before"), code)
+        }
+        other => other,
+    })?;
     out.finish().map_err(failed)?;
     if is_pipe {
         return Ok(());
@@ -281,4 +315,57 @@ pub fn export(arguments: &Export) -> Result<()> {
         writeln!(out, "{} written", entry_count(count))?;
     }
     Ok(out.flush()?)
+}
+
+/// Writes all entries, and counts them; ends early if a signal comes.
+fn write_entries(
+    entries: Iter,
+    interrupt: Option<&Interrupt>,
+    bar: &ProgressBar,
+    mut write: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<u64> {
+    let mut count = 0_u64;
+    for entry in entries {
+        if let Some(code) = interrupt.and_then(Interrupt::code) {
+            return Err(Failure::Interrupted("interrupted".to_owned(), code));
+        }
+        let (key, value) = entry?;
+        write(&key, &value)?;
+        count += 1;
+        if count.is_multiple_of(PROGRESS_STEP) {
+            bar.set_message(format!("{} written", entry_count(count)));
+            bar.tick();
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chelonia::KeyspaceOptions;
+
+    #[test]
+    fn an_export_ends_at_the_entry_after_a_signal() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = Database::open(directory.path().join("db")).unwrap();
+        let keyspace = database.keyspace("k", KeyspaceOptions::default()).unwrap();
+        for key in ["a", "b", "c"] {
+            keyspace.insert(key, "value").unwrap();
+        }
+        let (interrupt, mut signal) = Interrupt::by_hand().unwrap();
+        let bar = ProgressBar::hidden();
+        let mut keys = Vec::new();
+        let all = write_entries(keyspace.iter(), Some(&interrupt), &bar, |_, _| Ok(()));
+        assert_eq!(all.unwrap(), 3);
+        let ended = write_entries(keyspace.iter(), Some(&interrupt), &bar, |key, _| {
+            keys.push(key.to_vec());
+            if key == b"b" {
+                signal();
+            }
+            Ok(())
+        });
+        assert!(matches!(ended, Err(Failure::Interrupted(_, 130))));
+        assert_eq!(keys, [b"a", b"b"]);
+    }
 }

@@ -1,8 +1,8 @@
 //! Single entries and ranges: `put`, `get`, `delete`, `scan`, `count`, and pipes.
 
-use super::support::{Place, program, succeeded};
+use super::support::{Place, fails, program, succeeded};
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 #[test]
 fn values_come_back_in_every_spelling() {
@@ -66,6 +66,62 @@ fn ranges_are_scanned_and_counted_both_ways() {
         place.print("count", &["--from", "key-10", "--to", "key-15", "--json"]),
         "{\"count\":5}\n"
     );
+}
+
+#[test]
+fn keys_are_scanned_alone() {
+    let place = Place::new();
+    succeeded(&place.run_with("import", &[], b"a\t1\nb\\x00\t2\nc\t3\n"));
+    assert_eq!(place.print("scan", &["--keys"]), "a\nb\\x00\nc\n");
+    assert_eq!(place.print("scan", &["--keys", "--reverse", "--limit", "1"]), "c\n");
+    assert_eq!(place.print("scan", &["--keys", "--from", "c", "--json"]), "{\"key\":\"c\"}\n");
+    let hex = place.print("scan", &["--keys", "--to", "62", "--hex", "--json"]);
+    assert_eq!(hex, "{\"key_hex\":\"61\"}\n");
+}
+
+#[test]
+fn a_keyspace_is_dropped_by_name() {
+    let place = Place::new();
+    fails(&place.run("drop", &["none"]), 3, "there is no database");
+    place.print("put", &["key", "1"]);
+    place.print("put", &["key", "2", "-k", "other"]);
+    assert_eq!(place.print("drop", &["other"]), "");
+    assert_eq!(place.print("keyspaces", &[]), "default\n");
+    fails(&place.run("drop", &["other"]), 3, "no keyspace \"other\"");
+    fails(&place.run("drop", &[]), 2, "KEYSPACE");
+    place.print("put", &["other", "3", "-k", "other"]);
+    assert_eq!(place.print("scan", &["-k", "other"]), "other\t3\n");
+    assert_eq!(place.print("get", &["key"]), "1\n");
+}
+
+#[test]
+fn closed_descriptors_are_errors() {
+    let place = Place::new();
+    place.print("put", &["a", "value"]);
+    let shell = |rest: &str| {
+        let line = format!("\"$0\" {rest}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line, env!("CARGO_BIN_EXE_chelonia")]).arg(place.database());
+        shell.output().unwrap()
+    };
+    for command in [
+        "get \"$1\" a >&-",
+        "get \"$1\" a --raw >&-",
+        "get \"$1\" a >&- </dev/null",
+        "scan \"$1\" >&-",
+        "stats \"$1\" >&- 0<&-",
+        "export \"$1\" >&-",
+    ] {
+        fails(&shell(command), 3, "standard output: it is closed");
+    }
+    // Open, but not to be written to.
+    fails(&shell("get \"$1\" a 1</dev/null"), 3, "standard output: Bad file descriptor");
+    fails(&shell("put \"$1\" a <&-"), 3, "standard input: it is closed");
+    fails(&shell("import \"$1\" <&-"), 3, "standard input: it is closed");
+    assert_eq!(place.print("get", &["a"]), "value\n", "nothing was stored");
+    // Where nothing is printed or read it does not matter.
+    succeeded(&shell("put \"$1\" b value >&- <&-"));
+    succeeded(&shell("get \"$1\" b >/dev/null"));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! `import` of what other programs wrote: columns, fields as they are, and counts of what is lost.
 
-use super::support::{Place, fails, name, succeeded};
-use std::process::Output;
+use super::support::{Place, fails, name, program, succeeded};
+use rustix::process::{Pid, Signal};
+use std::io::Write;
+use std::process::{Output, Stdio};
 
 /// The report of `--json`.
 fn report(output: &Output) -> serde_json::Value {
@@ -125,6 +127,50 @@ fn an_import_of_bad_lines_alone_fails() {
     let ended = place.run_with("import", &["--json"], b"a\t1\nbad\n");
     fails(&ended, 2, "what is before it is stored: 1 entry");
     assert_eq!(report(&ended)["stored"], 1);
+}
+
+/// Feeds an import through a pipe, ends it by `signal`, and looks at what is stored.
+fn interrupted(signal: Signal, code: i32) {
+    const LINES: usize = 120_000;
+    /// What a pipe and the program hold of the input at most, read but not yet stored.
+    const UNSTORED_BYTES: usize = (64 << 10) + (1 << 20);
+    let place = Place::new();
+    let mut import = program()
+        .arg("import")
+        .arg(place.database())
+        .args(["-", "--json"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let line = |number: usize| format!("{number:08}\tvalue{}\n", number % 10);
+    let lines: String = (1..=LINES).map(line).collect();
+    // Its end stays open: the import waits for more, or is busy.
+    let mut input = import.stdin.take().unwrap();
+    input.write_all(lines.as_bytes()).unwrap();
+    input.write_all(b"a part of a line").unwrap();
+    rustix::process::kill_process(Pid::from_child(&import), signal).unwrap();
+    let output = import.wait_with_output().unwrap();
+    drop(input);
+    let stored = report(&output)["stored"].as_u64().unwrap();
+    fails(&output, code, "standard input: interrupted at line ");
+    let told = complaints(&output);
+    let count = told.trim_end().rsplit_once(": ").unwrap().1.replace(',', "");
+    assert_eq!(count, format!("{stored} entries"), "{told}");
+    let found: String = (1..=usize::try_from(stored).unwrap()).map(line).collect();
+    assert!(found.len() >= lines.len() - UNSTORED_BYTES, "{stored}");
+    assert_eq!(place.print("scan", &[]), found);
+}
+
+#[test]
+fn ctrl_c_ends_an_import_with_what_was_stored() {
+    interrupted(Signal::INT, 130);
+}
+
+#[test]
+fn a_termination_ends_an_import_with_what_was_stored() {
+    interrupted(Signal::TERM, 143);
 }
 
 #[test]

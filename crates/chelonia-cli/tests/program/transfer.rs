@@ -167,6 +167,25 @@ fn an_export_has_its_name_when_it_is_whole() {
 }
 
 #[test]
+fn a_file_of_an_unknown_format_is_refused() {
+    let place = Place::new();
+    place.print("put", &["key", "value"]);
+    for file in ["out.parquet", "out.csv.gz"] {
+        let file = place.file(file);
+        for command in ["export", "import"] {
+            let told = place.run(command, &[name(&file)]);
+            fails(&told, 2, ": add --format tsv, csv or jsonl\n");
+            assert!(!file.exists());
+        }
+        place.print("export", &[name(&file), "--format", "tsv"]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "key\tvalue\n");
+    }
+    let parquet = place.file("in.parquet");
+    let told = format!("{}: there is no format .parquet: add", parquet.display());
+    fails(&place.run("import", &[name(&parquet)]), 2, &told);
+}
+
+#[test]
 fn one_entry_is_no_entries() {
     let place = Place::new();
     assert_eq!(succeeded(&place.run_with("import", &[], b"a\tb\n")), "1 entry (2 B) stored\n");
