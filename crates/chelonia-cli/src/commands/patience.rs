@@ -23,14 +23,13 @@ pub fn until_free<T>(
     let mut is_told = false;
     loop {
         let result = attempt();
-        let is_open = matches!(&result, Err(error) if error.kind() == ErrorKind::AlreadyOpen);
-        if !is_open || wait.is_zero() {
+        let Err(error) = &result else { return result };
+        if error.kind() != ErrorKind::AlreadyOpen || wait.is_zero() {
             return result;
         }
         if !std::mem::replace(&mut is_told, true) {
             let seconds = wait.as_secs_f64();
-            let text = format!("is open elsewhere: waiting for it, at most {seconds} s");
-            complain(&format!("{}: {text}", path.display()));
+            complain(&format!("{}: {error}: waiting at most {seconds} s", path.display()));
         }
         let left = wait.saturating_sub(start.elapsed());
         if left.is_zero() {

@@ -151,12 +151,16 @@ fn one_process_writes_at_a_time() {
     let mut first = [0; 2];
     writer.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     assert_eq!(&first, b"1\n");
-    fails(&place.run("put", &["key", "value"]), 3, "open");
-    fails(&place.run("get", &["key"]), 3, "open");
+    let held =
+        format!("{}: the database is in use by pid {}", name(&place.database()), writer.id());
+    for command in [&["put", "key", "value"][..], &["get", "key"], &["scan"], &["stats"]] {
+        let output = place.run(command[0], &command[1..]);
+        fails(&output, 3, &held);
+    }
     // The time runs out: told once, and the exit code is the same.
     for command in [&["put", "key", "value"][..], &["get", "key"], &["dump"], &["import", "-"]] {
         let output = place.run(command[0], &[&command[1..], &["--wait", "0.15"]].concat());
-        fails(&output, 3, "open elsewhere: waiting for it, at most 0.15 s\n");
+        fails(&output, 3, &format!("{held}: waiting at most 0.15 s\n"));
         let told = String::from_utf8(output.stderr).unwrap();
         assert_eq!(told.lines().count(), 2, "{told}");
     }
@@ -171,7 +175,7 @@ fn one_process_writes_at_a_time() {
     let mut told = BufReader::new(waiting.stderr.take().unwrap());
     let mut line = String::new();
     told.read_line(&mut line).unwrap();
-    assert!(line.ends_with("is open elsewhere: waiting for it, at most 100000 s\n"), "{line}");
+    assert!(line.ends_with(&format!("{held}: waiting at most 100000 s\n")), "{line}");
     assert!(waiting.try_wait().unwrap().is_none(), "it waits");
     writer.kill().unwrap();
     writer.wait().unwrap();

@@ -20,7 +20,8 @@ pub enum ErrorKind {
     InvalidArgument,
     /// There is no such database, keyspace or engine: check the name, or create it.
     NotFound,
-    /// The database is open elsewhere, in this process or another: close it there, or wait.
+    /// The database is open elsewhere, in this process or another: close it there, or wait. The
+    /// text names the process, where the system lists it.
     AlreadyOpen,
     /// The device is full: make room. Reads go on, and writes resume without a reopen.
     NoSpace,

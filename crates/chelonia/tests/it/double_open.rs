@@ -107,6 +107,30 @@ fn another_process_is_told_until_the_first_is_gone_however_it_went() {
 }
 
 #[test]
+fn a_refusal_names_the_processes_that_have_the_database() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let mut child = holder(&path);
+    let refused = |read_only| {
+        let error = Database::builder(&path).read_only(read_only).open().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyOpen);
+        error.to_string()
+    };
+    for read_only in [false, true] {
+        let expected = format!("the database is in use by pid {}", child.id());
+        assert_eq!(refused(read_only), expected);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Readers too, and this process. What a writer left behind names nobody.
+    let reader = Database::builder(&path).read_only(true).open().unwrap();
+    let own = format!("the database is in use by this process, pid {}", std::process::id());
+    assert_eq!(refused(false), own);
+    drop(reader);
+    assert!(open(&path).is_ok());
+}
+
+#[test]
 fn closing_another_descriptor_of_a_file_lets_nobody_in() {
     let (_directory, path, database) = database();
     // The locks of POSIX would be gone now.

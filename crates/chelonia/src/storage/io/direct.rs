@@ -13,10 +13,11 @@
 use super::buffer::AlignedBuffer;
 use super::buffered_file::BufferedFile;
 use super::direct_file::DirectFile;
+use super::holders;
 use super::ring::Rings;
 use super::{
-    Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OPEN_ELSEWHERE, OpenMode, SCRATCH_FILE,
-    ScratchPlace, check_name,
+    Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OpenMode, SCRATCH_FILE, ScratchPlace,
+    check_name,
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::ForkMark;
@@ -267,7 +268,7 @@ impl Directory for DirectDirectory {
         match outcome {
             Ok(()) => Ok(Box::new(FileLock { file, process: ForkMark::new() })),
             Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::AlreadyOpen, OPEN_ELSEWHERE))
+                Err(Error::new(ErrorKind::AlreadyOpen, holders::refusal(&file)))
             }
             Err(TryLockError::Error(error)) => Err(failed(error)),
         }

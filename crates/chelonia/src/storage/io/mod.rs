@@ -32,6 +32,7 @@ mod direct_file;
 mod exclusion;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault;
+mod holders;
 mod mapped;
 pub mod memory;
 mod ring;
