@@ -89,8 +89,8 @@ impl Store for WiredTiger {
     fn counters(&self) -> Result<Counters> {
         Ok(Counters {
             log_bytes: Some(self.connection.log_bytes()?),
-            data_bytes: None,
             log_disk_bytes: files_bytes(&self.path, |name| name.starts_with(b"WiredTigerLog")),
+            ..Counters::default()
         })
     }
 
