@@ -75,22 +75,33 @@ pub fn delete(arguments: &Delete) -> Result<()> {
 pub fn scan(arguments: &Scan) -> Result<()> {
     let form = arguments.spelling.form();
     let (_database, keyspace) = open_keyspace(&arguments.target, Purpose::Read)?;
-    let mut found = entries(&keyspace, &arguments.bounds, form)?;
+    let found = entries(&keyspace, &arguments.bounds, form)?;
     let format = if arguments.json { Format::Jsonl } else { Format::Tsv };
     let mut out = output();
-    let mut left = arguments.limit.unwrap_or(u64::MAX);
-    while left > 0 {
-        let next = if arguments.reverse { found.next_back() } else { found.next() };
-        let Some(entry) = next else { break };
-        let (key, value) = entry?;
-        if arguments.keys {
-            format.write_key(&mut out, form, &key)?;
-        } else {
-            format.write(&mut out, form, &key, &value)?;
-        }
-        left -= 1;
+    let (limit, reverse) = (arguments.limit.unwrap_or(u64::MAX), arguments.reverse);
+    if arguments.keys {
+        for_each(found.keys(), reverse, limit, |key| Ok(format.write_key(&mut out, form, &key)?))?;
+    } else {
+        for_each(found, reverse, limit, |(key, value)| {
+            Ok(format.write(&mut out, form, &key, &value)?)
+        })?;
     }
     Ok(out.flush()?)
+}
+
+/// Calls `show` with what `found` has, from its end if `reverse`, `limit` times at most.
+fn for_each<T>(
+    mut found: impl DoubleEndedIterator<Item = chelonia::Result<T>>,
+    reverse: bool,
+    limit: u64,
+    mut show: impl FnMut(T) -> Result<()>,
+) -> Result<()> {
+    for _ in 0..limit {
+        let next = if reverse { found.next_back() } else { found.next() };
+        let Some(item) = next else { break };
+        show(item?)?;
+    }
+    Ok(())
 }
 
 /// `count`
