@@ -6,7 +6,7 @@
 //! entry    varint  keyspace id << 2 | kind      kind: 0 put, 1 delete, 2 put of a large value
 //!          varint  key length
 //!          bytes   key
-//!          put:          varint value length, bytes value
+//!          put:          varint value length (below `LARGE_VALUE_BYTES_MIN`), bytes value
 //!          large value:  reference (`crate::base::stream::LargeRef`)
 //! ```
 //!
@@ -99,7 +99,7 @@ impl<'a> Entries<'a> {
         };
         let key = self.decoder.bytes(KEY_BYTES_MAX)?;
         let update = match tag & 3 {
-            KIND_PUT => Update::Put(self.decoder.bytes(LARGE_VALUE_BYTES_MIN)?),
+            KIND_PUT => Update::Put(self.decoder.bytes(LARGE_VALUE_BYTES_MIN - 1)?),
             KIND_DELETE => Update::Delete,
             KIND_LARGE => Update::PutLarge(LargeRef::decode(&mut self.decoder)?),
             _ => return Err(self.decoder.damaged("an entry is of no known kind")),
@@ -151,6 +151,18 @@ mod tests {
             if let Ok(mut read) = Entries::new(&damaged) {
                 while let Ok(Some(_)) = read.next_entry() {}
             }
+        }
+    }
+
+    #[test]
+    fn inline_values_are_decoded_up_to_what_a_memtable_takes_and_no_further() {
+        for (bytes, fits) in [(LARGE_VALUE_BYTES_MIN - 1, true), (LARGE_VALUE_BYTES_MIN, false)] {
+            let value = vec![7; bytes];
+            let mut payload = Vec::new();
+            begin(&mut payload, 1);
+            push(&mut payload, KeyspaceId(1), b"key", Update::Put(&value));
+            let entry = Entries::new(&payload).unwrap().next_entry();
+            assert_eq!(entry.is_ok(), fits, "{bytes} bytes");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Keys and values of the sizes and shapes that break stores: at every limit and one beyond, at the
 //! ends of blocks, with nothing or everything in common.
 
-use chelonia::internals::{Directory, MemoryDirectory, Rng};
+use chelonia::internals::{Directory, MemoryDirectory, Rng, lies};
 use chelonia::limits::{
     BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN, VALUE_BYTES_MAX,
 };
@@ -135,6 +135,23 @@ fn a_batch_of_a_million_entries_is_refused_and_one_at_the_limit_is_not() {
     }
     batch.commit().unwrap();
     assert_eq!(space.iter().count(), fitting as usize);
+}
+
+#[test]
+fn a_log_with_an_inline_value_that_should_be_large_is_damaged() {
+    let directory = MemoryDirectory::new();
+    let database = open(&directory);
+    keyspace(&database).insert("key", "value").unwrap();
+    // One put of the keyspace numbered 1, with a value of 32,768 bytes in the record.
+    let head = [1, 1 << 2, 1, b'k', 0x80, 0x80, 0x02];
+    lies::append_to_log(&database, &[&head[..], &[7; LARGE_VALUE_BYTES_MIN]].concat()).unwrap();
+    let files = directory.to_files();
+    for read_only in [false, true] {
+        let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(files.clone()));
+        let builder = Database::builder("in memory").read_only(read_only).memory(64 << 20);
+        let opened = builder.internals(|internals| internals.directory = Some(directory)).open();
+        assert_eq!(opened.err().map(|error| error.kind()), Some(ErrorKind::Corrupt));
+    }
 }
 
 /// The limit is what `size` says it is, to the byte, with values of every kind.

@@ -8,6 +8,7 @@ use super::mutate::mutate;
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{below, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory, Rng, lies, stopped_by, tick};
+use chelonia::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use chelonia::{Database, Error, KeyspaceOptions, Result, Salvage};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -85,6 +86,13 @@ impl Sample {
         }
         let mut records = vec![vec![1, 2, 0, 0], vec![2, 4, 1, b'k', 1, b'v', 5, 1, b'x']];
         records.push([&[1, 4, 1, b'k', 120][..], &[7; 120]].concat());
+        // Keys and inline values at their limits, and one beyond.
+        for key in [KEY_BYTES_MAX, KEY_BYTES_MAX + 1] {
+            records.push([&[1, 4][..], &length(key), &vec![b'k'; key], &[1, b'v']].concat());
+        }
+        for value in [LARGE_VALUE_BYTES_MIN - 1, LARGE_VALUE_BYTES_MIN] {
+            records.push([&[1, 4, 1, b'k'][..], &length(value), &vec![7; value]].concat());
+        }
         Ok(Self { files: directory.to_files(), generations, records })
     }
 
@@ -122,6 +130,12 @@ impl Sample {
             _ => self.records.clone(),
         }
     }
+}
+
+/// A length of 16,384 to 2,097,151 as records have it: seven bits a byte, the lowest first.
+fn length(length: usize) -> [u8; 3] {
+    let byte = |shift: u32| u8::try_from(length >> shift & 0x7f).unwrap();
+    [byte(0) | 0x80, byte(7) | 0x80, byte(14)]
 }
 
 /// Without the zeros that fill its last block.
