@@ -535,3 +535,24 @@ fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
     assert_eq!(keyspace.iter().count() as u64, written + 5_000);
     assert!(database.verify().unwrap().is_clean());
 }
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_refused_at_once() {
+    for name in ["lock", "data", "log-0000"] {
+        for read_only in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("database");
+            open(&path).keyspace("k", KeyspaceOptions::new()).unwrap();
+            std::fs::remove_file(path.join(name)).unwrap();
+            let made = std::process::Command::new("mkfifo").arg(path.join(name)).status();
+            assert!(made.unwrap().success());
+            let (said, told) = std::sync::mpsc::channel();
+            // Left behind if it waits for the other end of the pipe.
+            std::thread::spawn(move || {
+                said.send(Database::builder(&path).read_only(read_only).open().map(drop))
+            });
+            let opened = told.recv_timeout(std::time::Duration::from_secs(60));
+            assert!(opened.expect("it waits").is_err(), "{name}");
+        }
+    }
+}

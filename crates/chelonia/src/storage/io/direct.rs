@@ -4,7 +4,7 @@
 //! Invariants:
 //! 1. Files are opened relative to the directory's descriptor, never through a symbolic link, with
 //!    mode 0600; the directory is made with mode 0700. Renaming the directory meanwhile is
-//!    harmless.
+//!    harmless. What is not a regular file is refused without waiting for it.
 //! 2. The two descriptors of a file (around and through the page cache) are the same file.
 //! 3. Calls that the system interrupts are repeated; nothing else is.
 //!
@@ -23,7 +23,10 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::ForkMark;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, fstatfs, fsync, openat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, fstatfs, fsync, openat,
+    unlinkat,
+};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::fmt::{self, Debug, Formatter};
 use std::fs::TryLockError;
@@ -105,9 +108,16 @@ impl DirectDirectory {
         Ok(Self { descriptor, path, file_system, mapped_log, direct, rings: Arc::default() })
     }
 
-    fn open_descriptor(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        retry_on_intr(|| openat(&self.descriptor, name, flags, FILE_MODE))
+    /// Opens a regular file, and nothing else: a pipe is not waited for.
+    fn open_descriptor(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = retry_on_intr(|| openat(&self.descriptor, name, flags, FILE_MODE))?;
+        if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other("it is not a regular file"));
+        }
+        // A ring would refuse reads that have to wait for the device.
+        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+        Ok(file)
     }
 
     /// The direct descriptor of the file behind `buffered`, if the file system has such.
@@ -122,11 +132,15 @@ impl DirectDirectory {
         }
         let direct = match self.open_descriptor(name, flags | OFlags::DIRECT) {
             Ok(direct) => direct,
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
-                self.direct.store(false, Ordering::Relaxed);
-                return Ok(None);
+            Err(error) => {
+                return match Errno::from_io_error(&error) {
+                    Some(Errno::INVAL | Errno::OPNOTSUPP) => {
+                        self.direct.store(false, Ordering::Relaxed);
+                        Ok(None)
+                    }
+                    _ => Err(error),
+                };
             }
-            Err(error) => return Err(error.into()),
         };
         let (one, other) = (fstat(buffered)?, fstat(&direct)?);
         if (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino) {
@@ -214,12 +228,7 @@ impl Directory for DirectDirectory {
             OpenMode::Read | OpenMode::Write => OFlags::empty(),
         };
         let failed = |error| Error::io(what, name, error);
-        let buffered =
-            self.open_descriptor(name, flags | creation).map_err(|error| failed(error.into()))?;
-        let stat = fstat(&buffered).map_err(|error| failed(error.into()))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(failed(io::Error::other("it is not a regular file")));
-        }
+        let buffered = self.open_descriptor(name, flags | creation).map_err(failed)?;
         let direct = match access {
             Access::Direct => self.open_direct(name, flags, &buffered).map_err(failed)?,
             Access::Buffered => None,
@@ -256,22 +265,14 @@ impl Directory for DirectDirectory {
             flags |= OFlags::CREATE;
         }
         let failed = |error| Error::io("lock", LOCK_FILE, error);
-        let file = self.open_descriptor(LOCK_FILE, flags).map_err(|error| match error {
-            Errno::NOENT => {
+        let file = self.open_descriptor(LOCK_FILE, flags).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
                 let text = "there is no database at this path: it has no file `lock`";
                 Error::new(ErrorKind::NotFound, text)
             }
-            _ => failed(error.into()),
+            _ => failed(error),
         })?;
-        let file = std::fs::File::from(file);
-        let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
-        match outcome {
-            Ok(()) => Ok(Box::new(FileLock { file, process: ForkMark::new() })),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::AlreadyOpen, holders::refusal(&file)))
-            }
-            Err(TryLockError::Error(error)) => Err(failed(error)),
-        }
+        lock_file(file, LOCK_FILE, exclusive)
     }
 
     fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>> {
@@ -326,6 +327,19 @@ fn list_files(directory: &OwnedFd) -> rustix::io::Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// Takes the lock of an open file without waiting.
+fn lock_file(file: OwnedFd, name: &str, exclusive: bool) -> Result<Box<dyn LockGuard>> {
+    let file = std::fs::File::from(file);
+    let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
+    match outcome {
+        Ok(()) => Ok(Box::new(FileLock { file, process: ForkMark::new() })),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::new(ErrorKind::AlreadyOpen, holders::refusal(&file)))
+        }
+        Err(TryLockError::Error(error)) => Err(Error::io("lock", name, error)),
+    }
 }
 
 /// `flock` is of the open file, so it excludes within a process too, and ends with the process.

@@ -393,6 +393,43 @@ fn links_and_directories_are_not_files() {
 }
 
 #[test]
+fn pipes_are_refused_without_waiting_for_their_other_end() {
+    over_real(|path, directory| {
+        for name in ["a", LOCK_FILE] {
+            let path = path.join(name);
+            let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+        }
+        let mut ends = Vec::new();
+        thread::scope(|scope| {
+            let (said, told) = std::sync::mpsc::channel();
+            scope.spawn(move || {
+                for mode in [OpenMode::Read, OpenMode::Write] {
+                    for access in ACCESSES {
+                        let refused = directory.open("a", mode, access).unwrap_err();
+                        assert!(refused.to_string().contains("not a regular file"), "{refused}");
+                    }
+                }
+                assert!(directory.lock(false, false).is_err());
+                assert!(directory.lock(true, true).is_err());
+                said.send(()).unwrap();
+            });
+            let over = told.recv_timeout(std::time::Duration::from_secs(60));
+            if over.is_err() {
+                // The other ends: let it go on, to fail.
+                for name in ["a", LOCK_FILE] {
+                    let end = std::fs::File::options().read(true).write(true).open(path.join(name));
+                    ends.push(end);
+                }
+            }
+            over.unwrap();
+        });
+        assert_eq!(directory.list().unwrap(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn a_path_that_cannot_be_the_directory_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let kind = |path: &Path, create| DirectDirectory::open(path, create).unwrap_err().kind();
