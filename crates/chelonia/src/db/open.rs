@@ -2,7 +2,8 @@
 //!
 //! An existing one is opened the same way whatever happened to it:
 //!
-//! 1. Take the lock; read the superblock (its best copy) and the catalog it names.
+//! 1. Take the lock, and that of the data file; read the superblock (its best copy) and the catalog
+//!    it names.
 //! 2. Open every keyspace's engine at its durable root; walk the extents that the roots refer to.
 //! 3. Read the log once: large values that its records refer to are in use too, and the log ends
 //!    before the first record whose large values did not reach the device. Free space is what

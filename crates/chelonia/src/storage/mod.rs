@@ -49,7 +49,7 @@ use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{BlockRead, DataFile, DataFileStats};
-use io::{Access, Directory, File, IoFacts, OpenMode};
+use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
 use space::Space;
 pub use space::{Allocation, SpaceStats};
 
@@ -103,19 +103,18 @@ impl Storage {
     /// did not finish). `salt` should be random. Durable when this returns.
     pub fn create(dir: &dyn Directory, budget: &Arc<Budget>, salt: u64) -> Result<Opened> {
         if dir.list()?.iter().any(|name| name == DATA_FILE) {
-            let file = dir.open(DATA_FILE, OpenMode::Read, Access::Direct)?;
+            let (file, _lock) = open_locked(dir, OpenMode::Read, true)?;
             if !matches!(Superblocks::read(&*file)?, Found::Unfinished) {
                 let text = "there is a database already";
                 return Err(Error::new(ErrorKind::InvalidArgument, text));
             }
-            drop(file);
             dir.remove(DATA_FILE)?;
         }
-        let file = dir.open(DATA_FILE, OpenMode::CreateNew, Access::Direct)?;
+        let (file, lock) = open_locked(dir, OpenMode::CreateNew, true)?;
         Superblocks::create(&*file, salt)?;
         dir.sync()?;
-        drop(file);
-        Self::open(dir, budget, false)
+        let superblocks = superblocks_of(Superblocks::read(&*file)?)?;
+        Self::open_file(dir, (&file, lock), superblocks, budget, false)
     }
 
     /// Looks for a database, and changes nothing: false if there is no data file, or one whose
@@ -128,34 +127,34 @@ impl Storage {
         }
     }
 
-    /// Opens the data file. An open for writing counts itself in the superblock, durably, and so
-    /// makes both copies the same again. Afterwards every extent that the roots reach must be
-    /// marked by [`Storage::mark_used`] before the first allocation.
+    /// Opens the data file and locks it until [`Storage::close`], shared by those who only read. An
+    /// open for writing counts itself in the superblock, durably, and so makes both copies the same
+    /// again. Afterwards every extent that the roots reach must be marked by [`Storage::mark_used`] before the first allocation.
     ///
     /// Fails with `NotFound` if there is no database, with `InvalidArgument` if the file is none.
     pub fn open(dir: &dyn Directory, budget: &Arc<Budget>, read_only: bool) -> Result<Opened> {
         let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
-        let file = dir.open(DATA_FILE, mode, Access::Direct)?;
+        let (file, lock) = open_locked(dir, mode, !read_only)?;
         let superblocks = superblocks_of(Superblocks::read(&*file)?)?;
-        Self::open_file(dir, &file, superblocks, budget, read_only)
+        Self::open_file(dir, (&file, lock), superblocks, budget, read_only)
     }
 
     /// Opens what is left of a damaged data file, to be read: it may be shorter than it was.
     pub fn open_damaged(dir: &dyn Directory, budget: &Arc<Budget>) -> Result<Opened> {
-        let file = dir.open(DATA_FILE, OpenMode::Read, Access::Direct)?;
+        let (file, lock) = open_locked(dir, OpenMode::Read, false)?;
         let superblocks = superblocks_of(Superblocks::read_of_any_length(&*file)?)?;
-        Self::open_file(dir, &file, superblocks, budget, true)
+        Self::open_file(dir, (&file, lock), superblocks, budget, true)
     }
 
     fn open_file(
         dir: &dyn Directory,
-        file: &Arc<dyn File>,
+        (file, lock): (&Arc<dyn File>, Box<dyn LockGuard>),
         mut superblocks: Superblocks,
         budget: &Arc<Budget>,
         read_only: bool,
     ) -> Result<Opened> {
         let salt = superblocks.current().salt;
-        let data = Arc::new(DataFile::new(Arc::clone(file), salt, read_only));
+        let data = Arc::new(DataFile::new(Arc::clone(file), lock, salt, read_only));
         // Everything is checked before anything is written.
         let location = superblocks.current().catalog;
         let catalog = match &location {
@@ -426,6 +425,18 @@ impl Storage {
             io: self.facts,
         }
     }
+}
+
+/// Opens and locks the data file. The directory's lock is of a file that somebody may have removed
+/// while it was held; this one goes with the data.
+fn open_locked(
+    dir: &dyn Directory,
+    mode: OpenMode,
+    exclusive: bool,
+) -> Result<(Arc<dyn File>, Box<dyn LockGuard>)> {
+    let file = dir.open(DATA_FILE, mode, Access::Direct)?;
+    let lock = file.lock(exclusive)?;
+    Ok((file, lock))
 }
 
 fn superblocks_of(found: Found) -> Result<Superblocks> {

@@ -152,6 +152,31 @@ fn closing_another_descriptor_of_a_file_lets_nobody_in() {
 }
 
 #[test]
+fn removing_the_lock_file_lets_nobody_in() {
+    let (_directory, path, database) = database();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let reader = || Database::builder(&path).read_only(true).open().map_err(|error| error.kind());
+    for _ in 0..2 {
+        std::fs::remove_file(path.join("lock")).unwrap();
+        // The first attempt makes a lock file, which is free.
+        for _ in 0..2 {
+            assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+            assert_eq!(reader().err(), Some(ErrorKind::AlreadyOpen));
+        }
+        keyspace.insert("key", "value").unwrap();
+        database.sync().unwrap();
+    }
+    drop((keyspace, database));
+    let readers = [reader().unwrap(), reader().unwrap()];
+    std::fs::remove_file(path.join("lock")).unwrap();
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen), "readers are written under");
+    drop(readers);
+    let database = open(&path).unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+#[test]
 fn a_program_that_is_started_does_not_hold_the_database() {
     let (_directory, path, database) = database();
     // It has nothing of ours open: what a database opens is closed when a program is started.

@@ -146,6 +146,10 @@ impl File for WatchedFile {
         self.inner.allocated_bytes()
     }
 
+    fn lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
+        self.inner.lock(exclusive)
+    }
+
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
         self.inner.map(offset, bytes)
     }

@@ -33,7 +33,7 @@ use crate::base::sync::{
 };
 use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};
 use crate::storage::io::continued::ContinuedFile;
-use crate::storage::io::{File, ReadRequest};
+use crate::storage::io::{File, LockGuard, ReadRequest};
 use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
@@ -73,6 +73,8 @@ pub struct DataFile {
     read_only: bool,
     /// The file with what continues it.
     continued: OnceLock<Arc<dyn File>>,
+    /// The file's lock, until it is closed.
+    lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// Held shared over every change of the file, alone by the close. True inside: closed.
     closed: RwLock<bool>,
     /// Held over every sync. True inside: one failed.
@@ -108,11 +110,12 @@ pub struct BlockRead<'a> {
 }
 
 impl DataFile {
-    /// The blocks of `file`.
+    /// The blocks of `file`, which is held by `lock`.
     #[must_use]
-    pub fn new(file: Arc<dyn File>, salt: u64, read_only: bool) -> Self {
+    pub fn new(file: Arc<dyn File>, lock: Box<dyn LockGuard>, salt: u64, read_only: bool) -> Self {
         Self {
             file,
+            lock: Mutex::new(Some(lock)),
             salt,
             read_only,
             continued: OnceLock::new(),
@@ -171,9 +174,10 @@ impl DataFile {
         Ok(Writing { file: self.whole(), _open: open })
     }
 
-    /// Waits for changes under way, and refuses all later ones. Reads go on.
+    /// Waits for changes under way, refuses all later ones, and unlocks the file. Reads go on.
     pub fn close(&self) {
         *self.closed.write() = true;
+        *self.lock.lock() = None;
     }
 
     /// Fills `buffer` (whole blocks) from block `first` on and verifies every block.

@@ -330,7 +330,7 @@ fn list_files(directory: &OwnedFd) -> rustix::io::Result<Vec<String>> {
 }
 
 /// Takes the lock of an open file without waiting.
-fn lock_file(file: OwnedFd, name: &str, exclusive: bool) -> Result<Box<dyn LockGuard>> {
+pub fn lock_file(file: OwnedFd, name: &str, exclusive: bool) -> Result<Box<dyn LockGuard>> {
     let file = std::fs::File::from(file);
     let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
     match outcome {

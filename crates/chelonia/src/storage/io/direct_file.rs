@@ -25,8 +25,9 @@
 
 use super::buffer::{AlignedBuffer, is_aligned};
 use super::buffered_file::{BufferedFile, pwrite_once};
+use super::direct::lock_file;
 use super::ring::{RING_ENTRIES, Rings};
-use super::{File, ReadRequest, Region, mapped};
+use super::{File, LockGuard, ReadRequest, Region, mapped};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::Arc;
@@ -230,6 +231,13 @@ impl File for DirectFile {
             .map_err(|error| self.buffered.error("ask for the size", error))?;
         // The unit of this field is 512 bytes, whatever the block size of the file system.
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
+    }
+
+    fn lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
+        // The same open file: the lock is released by its guard, and by nothing else.
+        let file = self.buffered.descriptor().try_clone_to_owned();
+        let file = file.map_err(|error| Error::io("lock", self.name(), error))?;
+        lock_file(file, self.name(), exclusive)
     }
 
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {

@@ -145,8 +145,14 @@ pub trait Directory: Send + Sync + Debug {
 /// What errors call a file of [`Directory::scratch`].
 const SCRATCH_FILE: &str = "(scratch file)";
 
-/// Holds the lock of a directory while it lives.
+/// Holds the lock of a directory or of a file while it lives.
 pub trait LockGuard: Send + Sync + Debug {}
+
+/// The guard of a lock that nothing needs.
+#[derive(Debug)]
+struct Unneeded;
+
+impl LockGuard for Unneeded {}
 
 /// An open file. Offsets, lengths and buffer addresses of a file opened [`Access::Direct`] should
 /// be block-aligned; what is not is copied on the way.
@@ -194,6 +200,13 @@ pub trait File: Send + Sync + Debug {
 
     /// The bytes of the device that the file occupies.
     fn allocated_bytes(&self) -> Result<u64>;
+
+    /// Locks the file without waiting: exclusively, or shared with others who read. Fails with
+    /// `AlreadyOpen` if it is locked otherwise. Released as the lock of a directory. Where all who
+    /// share a directory share its [`Directory::lock`] too, that is enough, and this does nothing.
+    fn lock(&self, _exclusive: bool) -> Result<Box<dyn LockGuard>> {
+        Ok(Box::new(Unneeded))
+    }
 
     /// A window of the file that is written by copying memory. The range must lie within the file
     /// and have been allocated before.

@@ -77,7 +77,7 @@ mod tests {
     use std::path::Path;
 
     /// How calls of the file system look in the library's sources.
-    const CALLS: [&str; 22] = [
+    const CALLS: [&str; 23] = [
         ".read_at(",
         ".read_many_while(&mut requests",
         ".write_at(",
@@ -96,6 +96,7 @@ mod tests {
         "dir.remove(",
         "directory.remove(",
         "directory.lock(",
+        "file.lock(",
         "file.size()",
         ".size()).sum()",
         "allocated_bytes()",

@@ -234,6 +234,10 @@ impl File for FaultFile {
         self.attempt(Call::Size, "ask for the size", || self.inner.allocated_bytes())
     }
 
+    fn lock(&self, exclusive: bool) -> Result<Box<dyn LockGuard>> {
+        self.attempt(Call::Lock, "lock", || self.inner.lock(exclusive))
+    }
+
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>> {
         self.attempt(Call::Map, "map", || {
             let inner = self.inner.map(offset, bytes)?;

@@ -39,7 +39,7 @@ pub enum Call {
     List,
     /// `Directory::sync`; its file is ".".
     SyncDirectory,
-    /// `Directory::lock`.
+    /// `Directory::lock` and `File::lock`.
     Lock,
     /// `File::size` and `File::allocated_bytes`.
     Size,
