@@ -22,6 +22,7 @@ use crate::base::sync::{
     Arc, AtomicBool, AtomicU64, CachePadded, Mutex, OnceLock, Ordering, RwLock,
 };
 use crate::base::workers::Workers;
+use crate::db::dropped::Dropped;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
@@ -69,6 +70,7 @@ pub struct Core {
     pub room: Room,
     pub signals: Signals,
     pub scrub: Scrub,
+    pub dropped: Dropped,
     pub counters: Counters,
     /// Large values were written that no sync of the data file covers.
     pub large_unsynced: AtomicBool,

@@ -212,6 +212,7 @@ impl Core {
             while self.drain_keyspace(keyspace)? {}
         }
         let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
+        self.dropped.add(&keyspace.lifetimes);
         let hidden = keyspace.release_all(empty);
         self.counters.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
         self.refresh_backlog();

@@ -16,6 +16,7 @@ use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::db::core::Core;
+use crate::db::dropped::Empty;
 use crate::db::gaps::Gaps;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::maintenance::Refused;
@@ -166,8 +167,9 @@ impl KeyspaceCore {
     }
 
     /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
-    /// everything it has is free once no view shows it. Its own view is empty from then on. Gives
-    /// the bytes on disk that damage hides: nobody knows where they are before the next open.
+    /// everything it has is free once no view shows it. Its own view is empty from then on: handles
+    /// hold nothing of it. Gives the bytes on disk that damage hides: nobody knows where they are
+    /// before the next open.
     pub fn release_all(&self, empty: Arc<Buffer>) -> u64 {
         let mut partial = self.drain.lock();
         // What a drain that stopped half way absorbed is in the engine's newest version; the rest
@@ -197,10 +199,11 @@ impl KeyspaceCore {
         }
         self.lifetimes.lose(extents);
         partial.buried = true;
+        let version = self.lifetimes.hold(Arc::new(Empty), Vec::new());
+        let newest = std::mem::replace(&mut self.latest.lock().version, version.clone());
+        drop(newest);
         let _order = self.change.lock();
-        let mut next = View::clone(&self.current_view());
-        next.buffers = vec![empty];
-        self.view.replace(Arc::new(next));
+        self.view.replace(Arc::new(View { buffers: vec![empty], version }));
         hidden
     }
 

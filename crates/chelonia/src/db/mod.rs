@@ -5,7 +5,7 @@
 //! | `database`, `keyspace`, `batch`, `snapshot`, `iter`, `builder`, `options` | the public face |
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
 //! | `commit`, `commit_options`, `record`, `room`, `visibility`, `pacing` | the life of a write |
-//! | `view`, `snapshots`, `lifetimes` | what a read sees, and what is kept for it |
+//! | `view`, `snapshots`, `lifetimes`, `dropped` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
 //! | `open`, `settings`, `health` | recovery, failure |
@@ -20,6 +20,7 @@ mod commit_options;
 mod core;
 mod database;
 mod drain;
+mod dropped;
 mod gaps;
 mod governor;
 mod handle;

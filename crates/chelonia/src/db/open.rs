@@ -32,6 +32,7 @@ use crate::db::background::Threads;
 use crate::db::core::{
     Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
 };
+use crate::db::dropped::Dropped;
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
@@ -229,6 +230,7 @@ fn new_core(
         room: Room::default(),
         signals: Signals::default(),
         scrub: Scrub::default(),
+        dropped: Dropped::default(),
         counters: Counters::default(),
         large_unsynced: AtomicBool::new(false),
         lock: Mutex::new(None),

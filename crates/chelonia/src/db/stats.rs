@@ -109,7 +109,8 @@ pub struct DiskStats {
     /// The length of the temporary file of a database that is open for reading only: it has what a
     /// crash left in the log and does not fit into memory.
     pub scratch_bytes: u64,
-    /// No longer in the newest state, kept for snapshots and the durable root.
+    /// No longer in the newest state, kept for snapshots, iterators and the durable root; of
+    /// keyspaces that were dropped too.
     pub held_for_older_bytes: u64,
     /// In use for keyspaces that were dropped since the open, where damage hides what it is: comes
     /// free with the next open.
@@ -263,7 +264,11 @@ impl Core {
             data_used_bytes: data.data_file_space.used_blocks * BLOCK_BYTES_U64,
             data_allocated_bytes: data.allocated_bytes,
             scratch_bytes: data.scratch_bytes,
-            held_for_older_bytes: keyspaces.iter().map(|one| one.lifetimes.lost_bytes()).sum(),
+            held_for_older_bytes: keyspaces
+                .iter()
+                .map(|one| one.lifetimes.lost_bytes())
+                .chain([self.dropped.lost_bytes()])
+                .sum(),
             hidden_bytes: self.counters.hidden_bytes.load(Ordering::Relaxed),
             log_file_bytes,
         }

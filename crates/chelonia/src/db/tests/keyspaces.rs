@@ -135,6 +135,47 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
 }
 
 #[test]
+fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted() {
+    for engine in ENGINES {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let used = || database.handle.storage.stats().space.used_blocks * BLOCK_BYTES as u64;
+        let held = || database.stats().disk.held_for_older_bytes;
+        let empty = used();
+        let (mut handles, mut pins) = (Vec::new(), Vec::new());
+        for round in 0..4 {
+            let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10);
+            let keyspace = database.keyspace("dropped", options).unwrap();
+            for number in 0..2_000_u32 {
+                keyspace.insert(number.to_be_bytes(), [round; 500]).unwrap();
+            }
+            keyspace.insert("large", [round; 100_000]).unwrap();
+            database.checkpoint().unwrap();
+            keyspace.insert("in memory", [round; 100_000]).unwrap();
+            assert!(used() > empty + (1 << 20));
+            if round == 3 {
+                pins.push(database.snapshot());
+            }
+            database.drop_keyspace("dropped").unwrap();
+            assert_eq!(keyspace.get("large").unwrap_err().kind(), ErrorKind::NotFound);
+            assert_eq!(keyspace.multi_get(["large"]).unwrap_err().kind(), ErrorKind::NotFound);
+            let listed = keyspace.iter().next().unwrap();
+            assert_eq!(listed.unwrap_err().kind(), ErrorKind::NotFound);
+            if round < 3 {
+                assert!(eventually(|| used() < empty + (64 << 10)), "{engine:?}: {}", used());
+                assert_eq!(held(), 0);
+            }
+            handles.push(keyspace);
+        }
+        assert!(held() > 1 << 20, "{engine:?}: {}", held());
+        assert_eq!(pins[0].get(&handles[3], "large").unwrap().unwrap(), [3; 100_000]);
+        pins.clear();
+        assert!(eventually(|| used() < empty + (64 << 10)), "{engine:?}: {}", used());
+        assert_eq!(held(), 0);
+        assert_eq!(database.handle.unreachable_blocks_now().unwrap(), 0);
+    }
+}
+
+#[test]
 fn the_shape_of_levels_is_as_it_was_set_last() {
     let memory = MemoryDirectory::new();
     let first = LevelOptions { size_ratio: 3, ..LevelOptions::default() };
