@@ -31,7 +31,7 @@ use crate::db::options::Durability;
 use crate::db::record;
 use crate::db::view::{Buffer, View};
 use crate::memtable::Memtable;
-use std::cell::RefCell;
+use std::cell::Cell;
 
 /// One entry as the user gave it.
 #[derive(Clone, Copy)]
@@ -57,7 +57,7 @@ impl<'a> Write<'a> {
 
 thread_local! {
     /// The record under construction: reused, so that a commit allocates nothing.
-    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A record buffer larger than this is given back after use.
@@ -134,15 +134,14 @@ impl Core {
             let guard = epoch::pin();
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
-        let end = RECORD.with(|record| {
-            let mut payload = record.borrow_mut();
-            encode(&mut payload, keyspaces, writes, &large);
-            let end = self.commit_record(keyspaces, writes, &payload, &large);
-            if payload.capacity() > RECORD_BYTES_KEPT {
-                *payload = Vec::new();
-            }
-            end
-        })?;
+        // A thread that ends has no such memory any more when destructors commit something.
+        let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
+        encode(&mut payload, keyspaces, writes, &large);
+        let end = self.commit_record(keyspaces, writes, &payload, &large);
+        if payload.capacity() <= RECORD_BYTES_KEPT {
+            let _ = RECORD.try_with(|record| record.set(payload));
+        }
+        let end = end?;
         drop(admission);
         if level == Durability::Sync {
             self.sync_through(end)?;

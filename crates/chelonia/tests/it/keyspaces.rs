@@ -5,7 +5,7 @@ use crate::support::tiny_options;
 use chelonia::internals::{
     Call, Clock, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory,
 };
-use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions};
+use chelonia::{Database, Durability, ErrorKind, Keyspace, KeyspaceOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -161,4 +161,38 @@ fn gets_that_race_a_drop_show_what_there_was_or_that_it_is_gone() {
             database.drop_keyspace("k").unwrap();
         });
     }
+}
+
+/// Uses a keyspace when its thread ends.
+struct AtEnd(Keyspace);
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        let Self(keyspace) = self;
+        keyspace.insert("last", "words").unwrap();
+        keyspace.insert("large", [7; 50_000]).unwrap();
+        assert_eq!(keyspace.get("last").unwrap().unwrap(), *b"words");
+        assert_eq!(keyspace.multi_get(["large", "none"]).unwrap().iter().flatten().count(), 1);
+        keyspace.remove("first").unwrap();
+        assert_eq!(keyspace.iter().count(), 2);
+    }
+}
+
+#[test]
+fn a_thread_that_ends_may_write_and_read() {
+    thread_local! {
+        static AT_END: std::cell::RefCell<Option<AtEnd>> = const { std::cell::RefCell::new(None) };
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::open(directory.path().join("database")).unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let used = keyspace.clone();
+    let thread = std::thread::spawn(move || {
+        // Before everything that the store keeps for the thread, so that it goes after that.
+        AT_END.with_borrow_mut(|at_end| *at_end = Some(AtEnd(used.clone())));
+        used.insert("first", "words").unwrap();
+        database.snapshot().get(&used, "first").unwrap();
+    });
+    thread.join().unwrap();
+    assert_eq!(keyspace.get("last").unwrap().unwrap(), *b"words");
 }
