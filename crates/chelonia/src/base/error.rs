@@ -23,7 +23,8 @@ pub enum ErrorKind {
     /// The database is open elsewhere, in this process or another: close it there, or wait. The
     /// text names the process, where the system lists it.
     AlreadyOpen,
-    /// The device is full: make room. Reads go on, and writes resume without a reopen.
+    /// The device is full, or a file is as large as the file system or the process may make it:
+    /// make room. Reads go on, and writes resume without a reopen.
     NoSpace,
     /// The process or the system has too many files open: close some, or raise the limit. Reads go
     /// on, and writes resume without a reopen.
@@ -109,7 +110,9 @@ impl Error {
     pub(crate) fn io(what: &str, file: &str, source: io::Error) -> Self {
         let kind = match source.kind() {
             _ if is_out_of_files(&source) => ErrorKind::TooManyFiles,
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => ErrorKind::NoSpace,
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 ErrorKind::PermissionDenied
             }
@@ -250,6 +253,8 @@ mod tests {
         let full = Error::io("write", "data", io::Error::from_raw_os_error(28));
         assert_eq!(full.kind(), ErrorKind::NoSpace);
         assert!(full.to_string().starts_with("cannot write (file data): "), "{full}");
+        let too_large = Error::io("allocate", "data", io::Error::from_raw_os_error(27));
+        assert_eq!(too_large.kind(), ErrorKind::NoSpace);
         for number in TOO_MANY_FILES {
             let refused = Error::io("create", "log-0001", io::Error::from_raw_os_error(number));
             assert_eq!(refused.kind(), ErrorKind::TooManyFiles);

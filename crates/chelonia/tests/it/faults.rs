@@ -95,6 +95,25 @@ fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
 }
 
 #[test]
+fn a_file_that_may_not_grow_is_a_full_device_and_no_failure() {
+    let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
+    let database = open(&memory, &plan).unwrap();
+    let (written, error) = write(&database, 0, 20);
+    assert!(error.is_none(), "{error:?}");
+    plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::FileTooLarge));
+    let (refused_at, error) = write(&database, written, 100_000);
+    let error = error.unwrap();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    plan.heal();
+    let (acknowledged, error) = write(&database, refused_at + 1, 200);
+    assert!(error.is_none(), "{error:?}");
+    let keyspace = database.keyspace("k", tiny_options()).unwrap();
+    keyspace.insert(refused_at.to_be_bytes(), "again").unwrap();
+    drop(keyspace);
+    check(&memory, Some(database), acknowledged, "a file too large");
+}
+
+#[test]
 fn reads_that_fail_in_maintenance_stop_no_writes() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let directory = FaultDirectory::new(Arc::new(memory), plan.clone()).unwrap();

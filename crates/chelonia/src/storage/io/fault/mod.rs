@@ -55,7 +55,11 @@ fn attempt<T>(
 ) -> Result<T> {
     let Some(failure) = plan.decide(kind, file) else { return call() };
     match failure {
-        Failure::Io | Failure::NoSpace | Failure::TooManyFiles | Failure::IoForgetting => {}
+        Failure::Io
+        | Failure::NoSpace
+        | Failure::TooManyFiles
+        | Failure::FileTooLarge
+        | Failure::IoForgetting => {}
         Failure::IoHalfDone => half()?,
         Failure::IoAllDone => drop(call()?),
     }

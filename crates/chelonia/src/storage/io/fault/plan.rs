@@ -74,6 +74,8 @@ pub enum Failure {
     NoSpace,
     /// EMFILE, and nothing was done.
     TooManyFiles,
+    /// EFBIG, and nothing was done.
+    FileTooLarge,
     /// EIO, after the first half of a write was done; of other calls nothing.
     IoHalfDone,
     /// EIO, although the call was done.
@@ -89,6 +91,7 @@ impl Failure {
         let number = match self {
             Failure::NoSpace => Errno::NOSPC,
             Failure::TooManyFiles => Errno::MFILE,
+            Failure::FileTooLarge => Errno::FBIG,
             Failure::Io | Failure::IoHalfDone | Failure::IoAllDone | Failure::IoForgetting => {
                 Errno::IO
             }
