@@ -18,11 +18,13 @@
 //!
 //! Thread-safety: everything may be called from any thread.
 
+use crate::base::error::Error;
 use crate::base::limits::SLAB_BYTES;
 use crate::base::pages::Pages;
 use crate::base::slab::{FreeSlabs, OwnedSlab};
 use crate::base::split::{Side, Split};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak, thread};
+use std::alloc::{Layout, handle_alloc_error};
 
 /// What memory is used for: the rows of the memory statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -86,6 +88,10 @@ pub enum Refused {
     Yet,
 }
 
+/// Slabs that one commit or drain takes beyond what its bytes fill: one for each of those that it
+/// is divided between.
+const READY_SLABS: usize = 8;
+
 /// The budget of one database.
 pub struct Budget {
     limit: AtomicU64,
@@ -103,6 +109,8 @@ pub struct Budget {
     caches: [OnceLock<Weak<dyn Reclaim>>; 2],
     /// Which of them was refused a slab when it last asked.
     wanting: [AtomicBool; 2],
+    /// The system refused memory when it was last asked for some.
+    is_refused: AtomicBool,
 }
 
 /// With fewer bytes left than this a cache that has more than its share takes no more if the other
@@ -134,6 +142,7 @@ impl Budget {
             split: Split::new(limit),
             caches: [OnceLock::new(), OnceLock::new()],
             wanting: [AtomicBool::new(false), AtomicBool::new(false)],
+            is_refused: AtomicBool::new(false),
         })
     }
 
@@ -186,7 +195,8 @@ impl Budget {
     /// for the one that has more.
     pub fn take_slab(self: &Arc<Self>, purpose: Use) -> Result<OwnedSlab, Refused> {
         let Some(side) = purpose.side() else {
-            return if self.is_short(0) { Err(Refused::Full) } else { Ok(self.hand_out(purpose)) };
+            let slab = if self.is_short(0) { None } else { self.hand_out(purpose) };
+            return slab.ok_or(Refused::Full);
         };
         let larger = self.larger_side();
         let [own, other] = [side, side.other()].map(|side| &self.wanting[side as usize]);
@@ -201,12 +211,51 @@ impl Budget {
         }
         let is_short = self.is_short(left + if yields { LEFT_FOR_OTHERS } else { 0 });
         own.store(is_short, Ordering::Relaxed);
-        if is_short { Err(refused) } else { Ok(self.hand_out(purpose)) }
+        if is_short { Err(refused) } else { self.hand_out(purpose).ok_or(Refused::Full) }
     }
 
     /// A slab for writes: within the limit if there is room or a cache gives some up, else beyond
-    /// it. Callers bound how often that happens by their own share.
+    /// it. Callers bound how often that happens by their own share. They cannot be told that the
+    /// system refuses memory, which ends the process, and so ask [`Budget::make_ready`] before.
     pub fn take_slab_forced(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
+        self.make_room();
+        let slab = self.hand_out(purpose).or_else(|| {
+            let alone = self.free.lock().alone()?;
+            self.count_slab(purpose);
+            Some(OwnedSlab::new(alone, Arc::clone(self), purpose))
+        });
+        slab.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>()))
+    }
+
+    /// The same for work, which fails where the system refuses memory.
+    pub fn take_work_slab(self: &Arc<Self>) -> Result<OwnedSlab, Error> {
+        self.make_room();
+        self.hand_out(Use::Work).ok_or_else(Error::out_of_memory)
+    }
+
+    /// Fails if the system refuses memory for `bytes` bytes of entries, and a slab for each of
+    /// those who take them: to be asked where a caller can be told. Where the system has refused
+    /// nothing so far, little is not looked for.
+    #[inline]
+    pub fn make_ready(&self, bytes: u64) -> Result<(), Error> {
+        let is_little = bytes < SLAB_BYTES as u64;
+        if is_little && !self.is_refused.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.map_ahead(bytes)
+    }
+
+    #[cold]
+    fn map_ahead(&self, bytes: u64) -> Result<(), Error> {
+        let slabs = bytes.saturating_mul(2).div_ceil(SLAB_BYTES as u64);
+        let count = usize::try_from(slabs).unwrap_or(usize::MAX).saturating_add(READY_SLABS);
+        let is_ready = self.free.lock().make_ready(count, self.limit());
+        self.is_refused.store(!is_ready, Ordering::Relaxed);
+        if is_ready { Ok(()) } else { Err(Error::out_of_memory()) }
+    }
+
+    /// Lets caches give slabs back while memory is short.
+    fn make_room(&self) {
         let mut patience = FORCED_PATIENCE;
         while self.is_short(0) {
             match self.reclaim_any() {
@@ -219,7 +268,6 @@ impl Budget {
                 Reclaimed::Soon | Reclaimed::Nothing => break,
             }
         }
-        self.hand_out(purpose)
     }
 
     /// True if more is in use beyond the limit than slabs on their way explain.
@@ -301,20 +349,29 @@ impl Budget {
         cache.map_or(Reclaimed::Nothing, |cache| cache.reclaim_slab())
     }
 
-    fn hand_out(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
-        let used = &self.used[purpose as usize];
-        let before = used.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
-        if purpose == Use::Work {
-            self.work_peak.fetch_max(before + SLAB_BYTES as u64, Ordering::Relaxed);
-        }
+    /// A slab; `None` if the system refuses memory.
+    fn hand_out(self: &Arc<Self>, purpose: Use) -> Option<OwnedSlab> {
+        self.count_slab(purpose);
         let mut free = self.free.lock();
         let warm = free.take_warm();
         if warm.is_some() {
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         }
-        let slab = warm.unwrap_or_else(|| free.without_memory(self.limit()));
+        let slab = warm.or_else(|| free.without_memory(self.limit()));
         drop(free);
-        OwnedSlab::new(slab, Arc::clone(self), purpose)
+        if slab.is_none() {
+            self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
+            self.is_refused.store(true, Ordering::Relaxed);
+        }
+        Some(OwnedSlab::new(slab?, Arc::clone(self), purpose))
+    }
+
+    fn count_slab(&self, purpose: Use) {
+        let used = &self.used[purpose as usize];
+        let before = used.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
+        if purpose == Use::Work {
+            self.work_peak.fetch_max(before + SLAB_BYTES as u64, Ordering::Relaxed);
+        }
     }
 
     /// A slab that is not used any more.
@@ -323,6 +380,12 @@ impl Budget {
         self.free_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free.lock().keep_warm(slab);
         self.release_surplus();
+    }
+
+    /// From now on the system gives no memory for slabs, or does again.
+    #[cfg(test)]
+    pub fn refuse_memory(&self, is_refused: bool) {
+        self.free.lock().is_refused = is_refused;
     }
 
     /// Returns unused slabs to the system while more is held than the limit allows.
@@ -399,6 +462,30 @@ mod tests {
         drop(slabs);
         assert_eq!(budget.held(), 2 * SLAB);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_told_and_costs_nothing() {
+        let budget = Budget::new(64 * SLAB);
+        budget.refuse_memory(true);
+        assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
+        assert!(budget.take_work_slab().is_err_and(|error| error.is_passing()));
+        assert_eq!((budget.used(), budget.held()), (0, 0));
+        // Once it has refused, little is looked for too.
+        assert!(budget.make_ready(1).is_err());
+        let _last = budget.take_slab_forced(Use::Memtable);
+        assert_eq!(budget.used(), SLAB);
+        budget.refuse_memory(false);
+        budget.make_ready(10 * SLAB).unwrap();
+        budget.refuse_memory(true);
+        let ready = (0..20 + READY_SLABS).map(|_| budget.take_work_slab());
+        let mut held: Vec<_> = ready.collect::<Result<_, _>>().unwrap();
+        while let Ok(slab) = budget.take_work_slab() {
+            held.push(slab);
+        }
+        assert!(budget.make_ready(1).is_err());
+        drop(held);
+        budget.make_ready(1).unwrap();
     }
 
     #[test]

@@ -32,6 +32,10 @@ pub enum ErrorKind {
     /// The commit would have to wait longer than its options allow: commit again later, or allow a
     /// longer wait. Nothing was changed.
     WouldBlock,
+    /// The system refuses memory to the process, although the budget has room: lower the budget, or
+    /// raise the limit on address space (`ulimit -v`) or mappings. Reads go on where they need no
+    /// more of it, and writes resume without a reopen.
+    OutOfMemory,
     /// Stored bytes are not what was written: restore from a backup, or salvage. The error names
     /// file and offset; what is not damaged stays readable.
     Corrupt,
@@ -98,6 +102,15 @@ impl Error {
         Self::new(ErrorKind::Corrupt, message)
     }
 
+    /// The system refused to map memory: [`ErrorKind::OutOfMemory`].
+    #[cold]
+    #[must_use]
+    pub(crate) fn out_of_memory() -> Self {
+        let text = "the system refuses memory: lower the memory budget, or raise the limit on \
+                    address space";
+        Self::new(ErrorKind::OutOfMemory, text)
+    }
+
     /// The store contradicts itself: [`ErrorKind::Internal`].
     #[must_use]
     pub(crate) fn internal(message: impl Into<String>) -> Self {
@@ -158,7 +171,8 @@ impl Error {
     /// True if nothing was changed, and the same call may succeed once somebody makes room.
     #[must_use]
     pub(crate) fn is_passing(&self) -> bool {
-        matches!(self.inner.kind, ErrorKind::NoSpace | ErrorKind::TooManyFiles)
+        use ErrorKind::{NoSpace, OutOfMemory, TooManyFiles};
+        matches!(self.inner.kind, NoSpace | OutOfMemory | TooManyFiles)
     }
 
     /// The same, where something may have been changed before there was no room: it does not pass.

@@ -7,6 +7,7 @@
 
 #![expect(unsafe_code, reason = "an island: reads memory that the system may clear")]
 
+use super::error::{Error, Result};
 use super::pages::{PAGE_BYTES, Pages};
 
 /// Stands in a page that is zeros in a child.
@@ -20,15 +21,14 @@ pub struct ForkMark {
 
 impl ForkMark {
     /// The mark of this process.
-    #[must_use]
-    pub fn new() -> Self {
-        let mut page = Pages::map(PAGE_BYTES);
+    pub fn new() -> Result<Self> {
+        let mut page = Pages::map(PAGE_BYTES).ok_or_else(Error::out_of_memory)?;
         if !page.clear_in_children() {
-            return Self { page: None };
+            return Ok(Self { page: None });
         }
         // SAFETY: the page is mapped, and nobody else has it yet.
         unsafe { page.as_ptr().write_volatile(MARK) };
-        Self { page: Some(page) }
+        Ok(Self { page: Some(page) })
     }
 
     /// True in the process that made the mark.
@@ -49,6 +49,6 @@ mod tests {
 
     #[test]
     fn the_process_that_made_it_is_known() {
-        assert!(ForkMark::new().is_this_process());
+        assert!(ForkMark::new().unwrap().is_this_process());
     }
 }

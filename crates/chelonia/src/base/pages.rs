@@ -5,7 +5,7 @@
 
 #![expect(unsafe_code, reason = "an island: maps and unmaps memory")]
 
-use std::alloc::{Layout, handle_alloc_error};
+use std::alloc::Layout;
 use std::ptr::NonNull;
 
 /// The size of a page: what is asked for is a multiple of it.
@@ -24,14 +24,11 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Maps `bytes` zeros, a multiple of [`PAGE_BYTES`] above zero.
+    /// Maps `bytes` zeros, a multiple of [`PAGE_BYTES`] above zero. `None` if the system refuses.
     #[must_use]
-    pub fn map(bytes: usize) -> Self {
-        let layout = layout(bytes);
-        match map(layout) {
-            Some(memory) => Self { memory, bytes },
-            None => handle_alloc_error(layout),
-        }
+    pub fn map(bytes: usize) -> Option<Self> {
+        let memory = map(layout(bytes))?;
+        Some(Self { memory, bytes })
     }
 
     /// The first of the bytes. They never move, and stay until this is dropped; what is shared
@@ -171,6 +168,12 @@ impl Region {
         Span { start: self.next, bytes: self.bytes }
     }
 
+    /// How many bytes are left.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.bytes
+    }
+
     /// Cuts `bytes` off, a multiple of [`PAGE_BYTES`]; `None` if less is left.
     pub fn cut(&mut self, bytes: usize) -> Option<Pages> {
         layout(bytes);
@@ -183,7 +186,7 @@ impl Region {
             Some(Pages { memory, bytes })
         }
         #[cfg(miri)]
-        Some(Pages::map(bytes))
+        Pages::map(bytes)
     }
 }
 
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn pages_are_zeroed_and_aligned_and_come_back_as_zeros() {
-        let mut pages = Pages::map(3 * PAGE_BYTES);
+        let mut pages = Pages::map(3 * PAGE_BYTES).unwrap();
         assert_eq!((pages.len(), pages.as_ptr().addr() % PAGE_BYTES), (3 * PAGE_BYTES, 0));
         // SAFETY: the bytes are mapped, and nobody else has them.
         let last = unsafe { &mut *pages.as_ptr().add(3 * PAGE_BYTES - 1) };

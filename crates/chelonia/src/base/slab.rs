@@ -52,6 +52,9 @@ pub(in crate::base) struct FreeSlabs {
     spans: Vec<Span>,
     /// Slabs are on small pages from now on.
     small_pages: bool,
+    /// The system gives nothing, as far as a test says.
+    #[cfg(test)]
+    pub is_refused: bool,
 }
 
 impl FreeSlabs {
@@ -65,29 +68,60 @@ impl FreeSlabs {
         self.warm.push(slab);
     }
 
-    /// An address for a slab, of a budget of `limit` bytes.
-    pub fn without_memory(&mut self, limit: u64) -> Pages {
+    /// An address for a slab, of a budget of `limit` bytes. `None` if the system refuses more.
+    pub fn without_memory(&mut self, limit: u64) -> Option<Pages> {
         if let Some(mut slab) = self.cold.pop() {
             if !self.small_pages {
                 slab.may_be_large();
             }
-            return slab;
+            return Some(slab);
         }
-        if let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
-            return slab;
+        let cut = |region: &mut Region| region.cut(SLAB_BYTES);
+        self.region.as_mut().and_then(cut).or_else(|| {
+            self.map_region(limit)?;
+            self.region.as_mut().and_then(cut)
+        })
+    }
+
+    /// The last resort of those who cannot do without a slab: an address for it alone.
+    pub fn alone(&mut self) -> Option<Pages> {
+        Pages::map(SLAB_BYTES)
+    }
+
+    /// Makes sure that there are addresses for `count` slabs; false if the system refuses.
+    pub fn make_ready(&mut self, count: usize, limit: u64) -> bool {
+        while self.warm.len() + self.cold.len() + self.slabs_left() < count {
+            while let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
+                self.cold.push(slab);
+            }
+            if self.map_region(limit).is_none() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The slabs that the region still has.
+    fn slabs_left(&self) -> usize {
+        self.region.as_ref().map_or(0, |region| region.left() / SLAB_BYTES)
+    }
+
+    /// Maps the next region, of which the one before has nothing left. `None` if the system
+    /// refuses.
+    fn map_region(&mut self, limit: u64) -> Option<()> {
+        #[cfg(test)]
+        if self.is_refused {
+            return None;
         }
         // Of small budgets what a large page holds besides what is wanted is a part to notice.
         self.small_pages |= limit < LARGE_PAGES_LIMIT;
         let bytes = usize::try_from(limit / REGION_PART).unwrap_or(REGION_BYTES_MAX);
         let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
-        let mut region = Region::map(bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX));
-        if let Some(region) = &region {
-            region.span().want_large_pages(!self.small_pages);
-            self.spans.push(region.span());
-        }
-        let slab = region.as_mut().and_then(|region| region.cut(SLAB_BYTES));
-        self.region = region;
-        slab.unwrap_or_else(|| Pages::map(SLAB_BYTES))
+        let region = Region::map(bytes.clamp(LARGE_PAGE_BYTES, REGION_BYTES_MAX))?;
+        region.span().want_large_pages(!self.small_pages);
+        self.spans.push(region.span());
+        self.region = Some(region);
+        Some(())
     }
 
     /// Gives the memory of a slab back to the system.

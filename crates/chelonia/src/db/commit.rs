@@ -128,6 +128,7 @@ impl Core {
         self.check_room(bytes, writes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
         let admission = self.admit(bytes, growth, deadline)?;
+        self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
         if let ([keyspace], [write]) = (keyspaces, writes) {
             // It comes while the record is encoded and its place in the log is taken.

@@ -14,6 +14,7 @@
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
+use crate::base::limits::SLAB_BYTES;
 use crate::base::reach::{Mark, mark};
 use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, AtomicU64, Ordering};
@@ -119,6 +120,10 @@ impl Core {
         if !cuts.is_empty() {
             mark(Mark::DrainCut);
         }
+        // Sorted, an entry takes an address, and what pins see some of their own.
+        let sorted = (buffer.memtable.len_estimate() * size_of::<usize>() as u64)
+            .saturating_add((cuts.len() * SLAB_BYTES) as u64);
+        self.storage.budget().make_ready(sorted)?;
         let drained = buffer.memtable.drain(&cuts);
         let mut superseded = drained.superseded.iter().map(OwnedExtent::from);
         // An interval in which nothing was written has no part, and needs no version of its own:

@@ -31,13 +31,13 @@ pub struct Health {
 
 impl Health {
     /// Healthy, in this directory.
-    pub fn new(directory: Option<&Path>) -> Self {
-        Self {
+    pub fn new(directory: Option<&Path>) -> Result<Self> {
+        Ok(Self {
             state: AtomicU8::new(HEALTHY),
-            process: ForkMark::new(),
+            process: ForkMark::new()?,
             cause: Mutex::default(),
             directory: directory.map(Path::to_path_buf),
-        }
+        })
     }
 
     /// Fails unless writes are accepted.

@@ -166,7 +166,7 @@ fn begin(
     storage: Arc<Storage>,
 ) -> Result<Arc<Core>> {
     let start = LogPosition::START;
-    let core = new_core(settings, directory, storage, FIRST_KEYSPACE, SeqNo::ZERO);
+    let core = new_core(settings, directory, storage, FIRST_KEYSPACE, SeqNo::ZERO)?;
     let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &core), start)?;
     let _ = core.log.set(log);
     core.commit.lock().tail = Some(tail);
@@ -192,11 +192,11 @@ fn new_core(
     storage: Arc<Storage>,
     next_keyspace: u32,
     visible: SeqNo,
-) -> Arc<Core> {
+) -> Result<Arc<Core>> {
     let visibility = Arc::new(Visibility::new(visible));
     let clock = settings.internals.clock.clone();
     let budget = Arc::clone(storage.budget());
-    Arc::new(Core {
+    Ok(Arc::new(Core {
         directory: Arc::clone(directory),
         records: RecordCache::new(&budget, storage.salt()),
         storage,
@@ -223,7 +223,7 @@ fn new_core(
             next_keyspace,
             change: Change::Nothing,
         }),
-        health: Health::new(directory.path()),
+        health: Health::new(directory.path())?,
         governor: Governor::new(budget, &settings.internals),
         pacer: Pacer::new(clock.clone()),
         clock,
@@ -234,7 +234,7 @@ fn new_core(
         counters: Counters::default(),
         large_unsynced: AtomicBool::new(false),
         lock: Mutex::new(None),
-    })
+    }))
 }
 
 /// Steps 2 to 5.
@@ -245,7 +245,7 @@ fn open_existing(
 ) -> Result<Arc<Core>> {
     let Opened { storage, superblock, catalog } = opened;
     let mark = superblock.log;
-    let core = new_core(settings, directory, storage, catalog.next_keyspace, mark.seqno);
+    let core = new_core(settings, directory, storage, catalog.next_keyspace, mark.seqno)?;
     open_keyspaces(&core, catalog)?;
     let options = log_options(settings, &core);
     let found = survey_log(&core, directory, &options, mark)?;

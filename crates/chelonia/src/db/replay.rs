@@ -185,6 +185,7 @@ impl<'a> Replayer<'a> {
         let first = self.seqno.next();
         let last = SeqNo(self.seqno.0 + entries.left() as u64);
         let mut touched = Vec::new();
+        self.core.storage.budget().make_ready(payload.len() as u64)?;
         while let Some(entry) = entries.next_entry()? {
             self.seqno = self.seqno.next();
             let id = entry.keyspace.0;

@@ -63,12 +63,12 @@ enum Sets {
 }
 
 impl Sets {
-    /// Empty ones.
-    fn new(count: usize) -> Self {
+    /// Empty ones; `None` if the system refuses the memory.
+    fn new(count: usize) -> Option<Self> {
         if count * size_of::<Set>() < PAGE_BYTES {
-            return Self::Few((0..count).map(|_| Set::default()).collect());
+            return Some(Self::Few((0..count).map(|_| Set::default()).collect()));
         }
-        Self::Many(Pages::map(count * size_of::<Set>()))
+        Pages::map(count * size_of::<Set>()).map(Self::Many)
     }
 }
 
@@ -199,10 +199,13 @@ impl Table {
         let shard = place.shard_index(self);
         let mut sets = match self.shards[shard].get(guard) {
             Some(sets) => sets,
-            None => self.shards[shard].put(Self::make(1, sizes), guard).0,
+            None => {
+                let one = Self::make(1, sizes).expect("less than a page comes from the heap");
+                self.shards[shard].put(one, guard).0
+            }
         };
         if (sizes.used[shard] as usize + 1) * 100 > sets.len() * SLOTS * FULL_PERCENT {
-            sets = self.resize(shard, 2 * sets.len(), sizes, hash_of, guard);
+            sets = self.resize(shard, 2 * sets.len(), sizes, hash_of, guard).unwrap_or(sets);
         }
         let slots = &place.set(sets).0;
         let free = slots.iter().find(|slot| slot.load(Ordering::Relaxed).is_null());
@@ -241,12 +244,14 @@ impl Table {
         }
     }
 
-    fn make(sets: usize, sizes: &mut Sizes) -> Sets {
-        sizes.charge.resize(sizes.charge.bytes() + (sets * size_of::<Set>()) as u64);
-        Sets::new(sets)
+    fn make(count: usize, sizes: &mut Sizes) -> Option<Sets> {
+        let sets = Sets::new(count)?;
+        sizes.charge.resize(sizes.charge.bytes() + (count * size_of::<Set>()) as u64);
+        Some(sets)
     }
 
-    /// Gives a shard another size. What finds no slot there is forgotten.
+    /// Gives a shard another size. What finds no slot there is forgotten. `None`, and nothing is
+    /// changed, if the system refuses the memory.
     fn resize<'g>(
         &'g self,
         shard: usize,
@@ -254,8 +259,8 @@ impl Table {
         sizes: &mut Sizes,
         hash_of: &dyn Fn(Record<'_>) -> u64,
         guard: &'g Guard,
-    ) -> &'g Sets {
-        let next = Self::make(count, sizes);
+    ) -> Option<&'g Sets> {
+        let next = Self::make(count, sizes)?;
         let old = self.shards[shard].get(guard).map_or(&[][..], |sets| &sets[..]);
         let linked = || old.iter().flat_map(|set| &set.0).map(|slot| slot.load(Ordering::Relaxed));
         sizes.used[shard] = 0;
@@ -278,7 +283,7 @@ impl Table {
         self.shards[shard].clear(guard);
         let next = self.shards[shard].put(next, guard).0;
         sizes.charge.resize(sizes.charge.bytes() - before);
-        next
+        Some(next)
     }
 }
 

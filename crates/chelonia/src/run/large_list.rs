@@ -27,7 +27,7 @@ pub fn encode(large: &[LargeRef], blocks: &mut Blocks) -> Result<u32> {
         encoded.clear();
         reference.encode(&mut encoded);
         if count > 0 && block.len() + encoded.len() > BLOCK_BYTES {
-            put(&mut block, count, blocks);
+            put(&mut block, count, blocks)?;
             written += 1;
             count = 0;
         }
@@ -39,17 +39,17 @@ pub fn encode(large: &[LargeRef], blocks: &mut Blocks) -> Result<u32> {
         count += 1;
     }
     if count > 0 {
-        put(&mut block, count, blocks);
+        put(&mut block, count, blocks)?;
         written += 1;
     }
     u32::try_from(written).map_err(|_| Error::internal("a run is beyond every limit"))
 }
 
-fn put(block: &mut Vec<u8>, count: u16, blocks: &mut Blocks) {
+fn put(block: &mut Vec<u8>, count: u16, blocks: &mut Blocks) -> Result<()> {
     block.resize(BLOCK_BYTES, 0);
     block[KIND] = BlockKind::LargeRefs as u8;
     block[COUNT..COUNT + 2].copy_from_slice(&count.to_le_bytes());
-    blocks.push(block);
+    blocks.push(block)
 }
 
 /// Visits the references of one block, whose kind was checked.

@@ -13,7 +13,6 @@
 //!    before anything is allocated.
 
 use super::Storage;
-use crate::base::budget::Use;
 use crate::base::bytes::Value;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
@@ -49,7 +48,7 @@ impl Storage {
     }
 
     fn write_pieces(&self, reference: &LargeRef, value: &[u8]) -> Result<()> {
-        let mut slab = self.budget().take_slab_forced(Use::Work);
+        let mut slab = self.budget().take_work_slab()?;
         let mut first = reference.extent.start.0;
         for piece in value.chunks(PIECE_BYTES) {
             let count = piece.len().div_ceil(BLOCK_PAYLOAD_BYTES);
@@ -92,7 +91,7 @@ impl Storage {
 
     /// Hands the payload of each block to `take`, in order.
     fn read_pieces(&self, reference: &LargeRef, mut take: impl FnMut(&[u8])) -> Result<()> {
-        let mut slab = self.budget().take_slab_forced(Use::Work);
+        let mut slab = self.budget().take_work_slab()?;
         let mut first = reference.extent.start.0;
         let end = reference.extent.end().0;
         while first < end {

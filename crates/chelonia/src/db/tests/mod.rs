@@ -7,6 +7,7 @@ mod lull;
 mod memory;
 mod order;
 mod pins;
+mod refused;
 mod waiting;
 mod watched;
 

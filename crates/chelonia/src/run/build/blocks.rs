@@ -3,7 +3,7 @@
 //! Slabs are aligned, already touched, and shared with everything else that is large, so building a
 //! run takes no fresh memory. A run of any size is a list of slabs; each is one write.
 
-use crate::base::budget::{Budget, Use};
+use crate::base::budget::Budget;
 use crate::base::error::Result;
 use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
@@ -37,14 +37,15 @@ impl Blocks {
     }
 
     /// Appends a block.
-    pub fn push(&mut self, block: &[u8]) {
+    pub fn push(&mut self, block: &[u8]) -> Result<()> {
         let (slab, place) = (self.count / BLOCKS_PER_SLAB, self.count % BLOCKS_PER_SLAB);
         if slab == self.slabs.len() {
-            self.slabs.push(self.budget.take_slab_forced(Use::Work));
+            self.slabs.push(self.budget.take_work_slab()?);
         }
         let start = place * BLOCK_BYTES;
         self.slabs[slab].bytes_mut()[start..start + BLOCK_BYTES].copy_from_slice(block);
         self.count += 1;
+        Ok(())
     }
 
     /// Seals and writes all of them to the start of `allocation`.

@@ -111,10 +111,7 @@ fn close(
     let Some(open) = open else { return Ok(None) };
     let first = block_number(blocks.count())?;
     let span = block.span()?;
-    block.lay_out(BlockKind::Index, &mut |bytes| {
-        blocks.push(bytes);
-        Ok(())
-    })?;
+    block.lay_out(BlockKind::Index, &mut |bytes| blocks.push(bytes))?;
     block.clear();
     Ok(Some(Child { first, blocks: span, ..open }))
 }

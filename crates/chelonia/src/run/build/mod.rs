@@ -171,10 +171,7 @@ impl RunBuilder {
         self.last_key.clear();
         self.last_key.extend_from_slice(self.block.last_key().unwrap_or_default());
         let blocks = &mut self.blocks;
-        self.block.lay_out(BlockKind::Data, &mut |block| {
-            blocks.push(block);
-            Ok(())
-        })?;
+        self.block.lay_out(BlockKind::Data, &mut |block| blocks.push(block))?;
         self.block.clear();
         self.count_memory();
         Ok(())
@@ -256,7 +253,7 @@ impl RunBuilder {
         let data_blocks = block_count(self.blocks.count())?;
         let (index_levels, root_blocks) = self.index.build(&mut self.blocks)?;
         let index_blocks = block_count(self.blocks.count())? - data_blocks;
-        let filter = self.build_filter(data_blocks);
+        let filter = self.build_filter(data_blocks)?;
         let large_blocks = large_list::encode(&self.large, &mut self.blocks)?;
         let allocation = self.storage.allocate(block_count(self.blocks.count())?)?;
         if let Err(error) = self.blocks.write(&self.storage, &allocation) {
@@ -280,16 +277,16 @@ impl RunBuilder {
     }
 
     /// One block of data is read as cheaply as one block of filter, so it gets none.
-    fn build_filter(&mut self, data_blocks: u32) -> FilterSpec {
+    fn build_filter(&mut self, data_blocks: u32) -> Result<FilterSpec> {
         if data_blocks == 1 {
-            return FilterSpec::None;
+            return Ok(FilterSpec::None);
         }
         let spec = spec_for(self.options.filter, self.options.bits_per_key, self.entries);
         spec.build(&self.hashes, &mut self.scratch);
         for block in self.scratch.chunks_exact(BLOCK_BYTES) {
-            self.blocks.push(block);
+            self.blocks.push(block)?;
         }
-        spec
+        Ok(spec)
     }
 
     /// Forgets what was added; the memory stays for the next run.

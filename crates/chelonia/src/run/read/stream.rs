@@ -14,7 +14,6 @@
 //! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
 //! the range are read: the index (through the cache) says where it begins and ends.
 
-use crate::base::budget::Use;
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
@@ -72,7 +71,7 @@ impl RunStream {
         let mut stream = Self {
             run: Arc::clone(run),
             range,
-            slab: run.storage().budget().take_slab_forced(Use::Work),
+            slab: run.storage().budget().take_work_slab()?,
             held: blocks.start..blocks.start,
             next: blocks.start,
             end: blocks.end,

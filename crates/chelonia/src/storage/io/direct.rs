@@ -331,10 +331,10 @@ fn list_files(directory: &OwnedFd) -> rustix::io::Result<Vec<String>> {
 
 /// Takes the lock of an open file without waiting.
 pub fn lock_file(file: OwnedFd, name: &str, exclusive: bool) -> Result<Box<dyn LockGuard>> {
-    let file = std::fs::File::from(file);
+    let (file, process) = (std::fs::File::from(file), ForkMark::new()?);
     let outcome = if exclusive { file.try_lock() } else { file.try_lock_shared() };
     match outcome {
-        Ok(()) => Ok(Box::new(FileLock { file, process: ForkMark::new() })),
+        Ok(()) => Ok(Box::new(FileLock { file, process })),
         Err(TryLockError::WouldBlock) => {
             Err(Error::new(ErrorKind::AlreadyOpen, holders::refusal(&file)))
         }

@@ -18,7 +18,8 @@
 //!    as by a kill, which loses nothing that was copied in before.
 //!
 //! The window is read in at its making, so that a kernel that could not serve it says so by an
-//! error then (and the written stand-in is used), and later copies find their pages. They are not
+//! error then, and later copies find their pages. After such an error, and where the system refuses
+//! to map anything, the written stand-in is used. They are not
 //! made writable ahead of their use: a page that a sync finds writable is written though nothing is
 //! in it yet, and written again when there is.
 //!
@@ -54,9 +55,8 @@ pub fn map(
         return Err(Error::internal("a region reaches past the end of its file"));
     }
     if mapped && bytes > 0 {
-        let region = MappedRegion::new(file, offset, bytes)
-            .map_err(|error| Error::io("map", file.name(), error.into()))?;
-        if let Some(region) = region {
+        // Where the system refuses address space too: written, it needs none.
+        if let Ok(Some(region)) = MappedRegion::new(file, offset, bytes) {
             return Ok(Box::new(region));
         }
     }
