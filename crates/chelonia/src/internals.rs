@@ -29,6 +29,11 @@ pub fn unreachable_blocks(database: &Database) -> Result<u64> {
     database.handle.unreachable_blocks()
 }
 
+/// Does `act` while nothing can be pinned or let go.
+pub fn while_pins_are_locked<T>(database: &Database, act: impl FnOnce() -> T) -> T {
+    database.handle.snapshots.while_locked(act)
+}
+
 /// What stopped writes, if something did.
 #[must_use]
 pub fn stopped_by(database: &Database) -> Option<Error> {

@@ -13,7 +13,7 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::fork::ForkMark;
-use crate::base::sync::{AtomicU8, Mutex, Ordering};
+use crate::base::sync::{Arc, AtomicU8, Mutex, Ordering};
 use std::path::{Path, PathBuf};
 
 const HEALTHY: u8 = 0;
@@ -23,7 +23,7 @@ const CLOSED: u8 = 2;
 /// The state above.
 pub struct Health {
     state: AtomicU8,
-    process: ForkMark,
+    process: Arc<ForkMark>,
     cause: Mutex<Option<Error>>,
     /// Where the files are that a cause may name.
     directory: Option<PathBuf>,
@@ -34,7 +34,7 @@ impl Health {
     pub fn new(directory: Option<&Path>) -> Result<Self> {
         Ok(Self {
             state: AtomicU8::new(HEALTHY),
-            process: ForkMark::new()?,
+            process: Arc::new(ForkMark::new()?),
             cause: Mutex::default(),
             directory: directory.map(Path::to_path_buf),
         })
@@ -58,6 +58,11 @@ impl Health {
     #[inline]
     pub fn is_at_home(&self) -> bool {
         self.process.is_this_process()
+    }
+
+    /// What tells the process from its children.
+    pub fn process(&self) -> &Arc<ForkMark> {
+        &self.process
     }
 
     /// True once closed.

@@ -22,6 +22,7 @@ use crate::base::sync::{Arc, Mutex, Weak};
 use crate::db::core::Passed;
 use crate::db::gaps::HIDDEN_MIN;
 use crate::db::handle::Handle;
+use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::snapshots::{Pin, Standing};
 use crate::db::view::View;
@@ -76,6 +77,8 @@ pub struct Iter {
     pin: Arc<Pin>,
     keyspace: Arc<KeyspaceCore>,
     handle: Arc<Handle>,
+    /// A child of the process was told that the database is not its own.
+    is_refused: bool,
 }
 
 struct State {
@@ -112,8 +115,10 @@ impl Iter {
         let state = State { range, front: None, back: None, failure: None, gap: None, is_done };
         let state = Arc::new(Mutex::new(state));
         let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
-        pin.register(standing);
-        Self { state, pin, keyspace: Arc::clone(keyspace), handle }
+        if handle.health.is_at_home() {
+            pin.register(standing);
+        }
+        Self { state, pin, keyspace: Arc::clone(keyspace), handle, is_refused: false }
     }
 
     /// An iterator that only tells an error.
@@ -169,6 +174,11 @@ impl Iter {
     }
 
     fn step_part(&mut self, direction: Direction, part: Part) -> Option<Result<Found>> {
+        if !self.handle.health.is_at_home() {
+            // No lock is taken, as everywhere in a child.
+            let was_refused = std::mem::replace(&mut self.is_refused, true);
+            return (!was_refused).then(|| Err(Health::inherited()));
+        }
         let (found, gap) = {
             let mut state = self.state.lock();
             (self.step_within(&mut state, direction, part), state.gap.take())
@@ -351,6 +361,16 @@ impl DoubleEndedIterator for Iter {
 }
 
 impl std::iter::FusedIterator for Iter {}
+
+impl Drop for Iter {
+    fn drop(&mut self) {
+        if !self.handle.health.is_at_home() {
+            // What it stands in takes locks when it goes.
+            std::mem::forget(Arc::clone(&self.state));
+            std::mem::forget(Arc::clone(&self.keyspace));
+        }
+    }
+}
 
 impl std::fmt::Debug for Iter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -194,6 +194,7 @@ fn new_core(
     visible: SeqNo,
 ) -> Result<Arc<Core>> {
     let visibility = Arc::new(Visibility::new(visible));
+    let health = Health::new(directory.path())?;
     let clock = settings.internals.clock.clone();
     let budget = Arc::clone(storage.budget());
     Ok(Arc::new(Core {
@@ -213,7 +214,11 @@ fn new_core(
             tail: None,
             opened_end: LogPosition::START.lsn,
         })),
-        snapshots: Snapshots::new(Arc::clone(&visibility), Arc::clone(&budget)),
+        snapshots: Snapshots::new(
+            Arc::clone(&visibility),
+            Arc::clone(&budget),
+            Arc::clone(health.process()),
+        ),
         visibility,
         keyspaces: RwLock::new(BTreeMap::new()),
         keyspaces_change: Mutex::new(()),
@@ -223,7 +228,7 @@ fn new_core(
             next_keyspace,
             change: Change::Nothing,
         }),
-        health: Health::new(directory.path())?,
+        health,
         governor: Governor::new(budget, &settings.internals),
         pacer: Pacer::new(clock.clone()),
         clock,

@@ -26,6 +26,7 @@
 //! time, then a cursor slot.
 
 use crate::base::budget::{Budget, Charge, Use};
+use crate::base::fork::ForkMark;
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::db::lifetimes::HeldVersion;
@@ -41,6 +42,9 @@ pub type Views = BTreeMap<KeyspaceId, Arc<View>>;
 pub struct Snapshots {
     budget: Arc<Budget>,
     visibility: Arc<Visibility>,
+    /// In a child of the process the registry may be locked by a thread that is not there: nothing
+    /// is pinned or let go, and no lock taken.
+    process: Arc<ForkMark>,
     registry: Mutex<Registry>,
     /// The least pinned seqno, or the greatest number: a look without the lock.
     oldest: AtomicU64,
@@ -75,7 +79,7 @@ const VIEW_BYTES: u64 = 192;
 /// Views that several pins read from.
 struct SharedViews {
     views: Mutex<Views>,
-    _charge: Charge,
+    _charge: Option<Charge>,
 }
 
 /// A pinned seqno with what it reads from.
@@ -90,19 +94,29 @@ pub struct Pin {
 
 struct Own {
     views: Views,
-    charge: Charge,
+    /// `None` in a child of the process.
+    charge: Option<Charge>,
 }
 
 impl Snapshots {
     /// No pins.
-    pub fn new(visibility: Arc<Visibility>, budget: Arc<Budget>) -> Arc<Self> {
+    pub fn new(
+        visibility: Arc<Visibility>,
+        budget: Arc<Budget>,
+        process: Arc<ForkMark>,
+    ) -> Arc<Self> {
         let oldest = AtomicU64::new(u64::MAX);
-        Arc::new(Self { budget, visibility, registry: Mutex::default(), oldest })
+        Arc::new(Self { budget, visibility, process, registry: Mutex::default(), oldest })
     }
 
     /// Pins the newest visible seqno over the views that `views` gives, which is called while no
     /// drain can be published.
     pub fn pin(self: &Arc<Self>, views: impl FnOnce() -> Views) -> Arc<Pin> {
+        if !self.process.is_this_process() {
+            // Whoever reads through it is refused. Nothing is charged: that may take a lock.
+            let shared = SharedViews { views: Mutex::default(), _charge: None };
+            return self.new_pin(self.visibility.visible(), Arc::new(shared), None);
+        }
         let mut registry = self.registry.lock();
         // From here on nothing that this seqno may need is unlinked: a writer that looks at the
         // pins later sees this one, and one that looked before left what was visible then.
@@ -110,20 +124,36 @@ impl Snapshots {
         let seqno = self.visibility.visible();
         *registry.seqnos.entry(seqno).or_insert(0) += 1;
         self.note_oldest(&registry);
-        let charge = self.budget.charge(Use::Metadata, PIN_BYTES);
-        let pin = Arc::new(Pin {
-            seqno,
-            snapshots: Arc::clone(self),
-            shared: self.shared(&mut registry, views()),
-            own: Mutex::new(Own { views: Views::new(), charge }),
-            standing: Mutex::default(),
-        });
+        let shared = self.shared(&mut registry, views());
+        let pin = self.new_pin(seqno, shared, Some(self.budget.charge(Use::Metadata, PIN_BYTES)));
         if registry.pins.len() >= registry.sweep_at {
             registry.pins.retain(|pin| pin.strong_count() > 0);
             registry.sweep_at = 2 * registry.pins.len() + SWEEP_AT_LEAST;
         }
         registry.pins.push(Arc::downgrade(&pin));
         pin
+    }
+
+    fn new_pin(
+        self: &Arc<Self>,
+        seqno: SeqNo,
+        shared: Arc<SharedViews>,
+        charge: Option<Charge>,
+    ) -> Arc<Pin> {
+        Arc::new(Pin {
+            seqno,
+            snapshots: Arc::clone(self),
+            shared,
+            own: Mutex::new(Own { views: Views::new(), charge }),
+            standing: Mutex::default(),
+        })
+    }
+
+    /// Does `act` while nothing can be pinned or let go. For tests.
+    #[cfg(feature = "internals")]
+    pub fn while_locked<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _registry = self.registry.lock();
+        act()
     }
 
     /// The pinned seqnos `s` with `from <= s < to`, ascending.
@@ -143,7 +173,7 @@ impl Snapshots {
         newest.unwrap_or_else(|| {
             let charge = self.budget.charge(Use::Metadata, VIEW_BYTES * views.len() as u64);
             let is_for_many = views.len() > 1;
-            let shared = Arc::new(SharedViews { views: Mutex::new(views), _charge: charge });
+            let shared = Arc::new(SharedViews { views: Mutex::new(views), _charge: Some(charge) });
             if is_for_many {
                 registry.newest = Arc::downgrade(&shared);
             }
@@ -247,7 +277,9 @@ impl Pin {
         let mut own = self.own.lock();
         let before = own.views.insert(keyspace, view);
         let bytes = PIN_BYTES + VIEW_BYTES * own.views.len() as u64;
-        own.charge.resize(bytes);
+        if let Some(charge) = &mut own.charge {
+            charge.resize(bytes);
+        }
         before
     }
 
@@ -323,6 +355,12 @@ impl<'a> Replaced<'a> {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.snapshots.unpin(self.seqno);
+        if self.snapshots.process.is_this_process() {
+            self.snapshots.unpin(self.seqno);
+        } else {
+            // Views take locks when they go.
+            std::mem::forget(std::mem::take(&mut self.own.get_mut().views));
+            std::mem::forget(Arc::clone(&self.shared));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "an island: runs code between a fork and what follows it")]
 
+use chelonia::internals::while_pins_are_locked;
 use chelonia::{Database, ErrorKind, KeyspaceOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -36,6 +37,58 @@ fn a_child_can_neither_write_nor_read_nor_close_what_its_parent_opened() {
     assert!(status.success());
     keyspace.insert("key", "again").unwrap();
     assert_eq!(keyspace.get("key").unwrap().as_deref(), Some(&b"again"[..]));
+    database.close().unwrap();
+}
+
+#[test]
+fn a_child_waits_for_no_lock_that_its_parent_held_while_it_forked() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = Database::open(directory.path().join("database")).unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", "value").unwrap();
+    database.checkpoint().unwrap();
+    keyspace.insert("key", "other").unwrap();
+    let is_refused = |error: Option<chelonia::Error>| {
+        error.is_some_and(|error| error.kind() == ErrorKind::Stopped)
+    };
+    let mut iter = keyspace.iter();
+    iter.next().unwrap().unwrap();
+    let mut inherited = Some((database.snapshot(), database.snapshot().iter(&keyspace), iter));
+    let (base, space) = (database.clone(), keyspace.clone());
+    let check = move || {
+        let (snapshot, mut unread, mut read) = inherited.take().unwrap();
+        let fresh = base.snapshot();
+        let ends = |iter: &mut chelonia::Iter| {
+            is_refused(iter.next().and_then(Result::err)) && iter.next().is_none()
+        };
+        let told = [
+            is_refused(space.multi_get(["key"]).err()),
+            is_refused(space.contains_key("key").err()),
+            is_refused(space.first_key_value().err()),
+            is_refused(space.verify().err()),
+            is_refused(fresh.get(&space, "key").err()),
+            is_refused(snapshot.get(&space, "key").err()),
+            is_refused(snapshot.multi_get(&space, ["key"]).err()),
+            is_refused(base.set_memory(64 << 20).err()),
+            is_refused(base.drop_keyspace("k").err()),
+            is_refused(base.verify().err()),
+            ends(&mut space.iter()),
+            ends(&mut fresh.iter(&space)),
+            ends(&mut snapshot.iter(&space)),
+            ends(&mut unread),
+            ends(&mut read),
+        ];
+        drop((snapshot, fresh, unread, read));
+        if told.iter().all(|told| *told) { Ok(()) } else { Err(io::Error::other("it was used")) }
+    };
+    let mut command = Command::new("true");
+    // SAFETY: as above; locks of the database that are held are what the test is about.
+    unsafe { command.pre_exec(check) };
+    let status = while_pins_are_locked(&database, || command.status());
+    assert!(status.unwrap().success());
+    drop(command);
+    keyspace.insert("key", "again").unwrap();
+    assert_eq!(keyspace.iter().count(), 1);
     database.close().unwrap();
 }
 
