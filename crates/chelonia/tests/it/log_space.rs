@@ -1,8 +1,10 @@
-//! The log does not grow for ever, whoever is idle.
+//! The log does not grow for ever, whoever is idle; its files have blocks of their own.
 
 use crate::support::tiny_options;
-use chelonia::Database;
-use chelonia::internals::MemoryDirectory;
+use chelonia::internals::{Access, DirectDirectory, Directory, MemoryDirectory, OpenMode};
+use chelonia::{Database, ErrorKind};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 #[test]
@@ -88,4 +90,75 @@ fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
     });
     println!("the log had at most {largest} bytes");
     assert!(largest < 16 << 20, "the log had {largest} bytes");
+}
+
+/// A file system of its own, taken down when dropped.
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    /// XFS in a file; `None` where it cannot be made or mounted.
+    fn xfs(place: &Path) -> Option<Self> {
+        Self::new(place, "mkfs.xfs", &["-q", "-m", "reflink=1"], "loop")
+    }
+
+    fn new(place: &Path, make: &str, arguments: &[&str], options: &str) -> Option<Self> {
+        let (image, at) = (place.join("image"), place.join("mounted"));
+        std::fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        let run = |program: &str, arguments: &[&str], path: &[&Path]| {
+            let mut command = Command::new(program);
+            let command = command.args(arguments).args(path).stderr(Stdio::null());
+            command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
+        };
+        let is_mounted =
+            run(make, arguments, &[&image]) && run("mount", &["-o", options], &[&image, &at]);
+        is_mounted.then_some(Self(at))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn blocks_that_a_copy_shares_are_replaced_before_a_log_is_mapped() {
+    const BYTES: u64 = 8 << 20;
+    let place = tempfile::tempdir().unwrap();
+    let Some(mounted) = Mounted::xfs(place.path()) else {
+        println!("skipped: only root may mount, and this needs mkfs.xfs");
+        return;
+    };
+    let path = mounted.0.join("database");
+    let directory = DirectDirectory::open(&path, true).unwrap();
+    let open = |mode| directory.open("log-0000", mode, Access::Buffered).unwrap();
+    let file = open(OpenMode::CreateNew);
+    let content: Vec<u8> = (0..BYTES).map(|place| place.to_le_bytes()[1]).collect();
+    file.write_at(&content, 0).unwrap();
+    file.sync().unwrap();
+    drop(file);
+    let copy = mounted.0.join("copy");
+    let arguments = ["-r", "--reflink=always"];
+    let copied = Command::new("cp").args(arguments).args([&path, &copy]).status().unwrap();
+    assert!(copied.success());
+    let before = directory.free_bytes().unwrap();
+    let file = open(OpenMode::Write);
+    file.allocate(0, BYTES).unwrap();
+    let taken = before - directory.free_bytes().unwrap();
+    assert!(taken >= BYTES, "{taken} bytes for {BYTES} that were shared");
+    // What was there stays, here and in the copy.
+    let mut region = file.map(0, 1 << 20).unwrap();
+    region.write(0, &[0xff; 5000]).unwrap();
+    file.sync().unwrap();
+    assert!(std::fs::read(copy.join("log-0000")).unwrap() == content);
+    let ours = std::fs::read(path.join("log-0000")).unwrap();
+    assert!(ours[..5000].iter().all(|byte| *byte == 0xff) && ours[5000..] == content[5000..]);
+    // On a full device what is not there cannot be promised.
+    let copied = Command::new("cp").args(arguments).arg(path.join("log-0000")).arg(&copy).status();
+    assert!(copied.unwrap().success());
+    let filler = directory.open("filler", OpenMode::CreateNew, Access::Buffered).unwrap();
+    while filler.allocate(filler.size().unwrap(), 1 << 20).is_ok() {}
+    let refused = file.allocate(0, BYTES).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
 }

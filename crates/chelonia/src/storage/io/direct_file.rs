@@ -107,6 +107,20 @@ impl DirectFile {
         }
     }
 
+    /// Gives a range of a file that may be mapped blocks of its own: those that it shares with a
+    /// copy (a reflink) are allocated, and a write to them needs new ones all the same.
+    fn unshare(&self, offset: u64, bytes: u64) -> Result<()> {
+        if !self.mapped_log || self.direct.is_some() {
+            return Ok(());
+        }
+        let file = self.buffered.descriptor();
+        match retry_on_intr(|| fallocate(file, FallocateFlags::UNSHARE_RANGE, offset, bytes)) {
+            // Where the file system does not know the call it shares nothing.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            Err(error) => Err(self.buffered.error("unshare", error).at(self.name(), offset)),
+        }
+    }
+
     /// Zeros after the end, for a file system that cannot allocate. What lies before the end is
     /// left alone: these file systems promise nothing for it anyway.
     fn allocate_by_writing(&self, offset: u64, end: u64) -> Result<()> {
@@ -207,7 +221,7 @@ impl File for DirectFile {
         }
         let file = self.buffered.descriptor();
         match retry_on_intr(|| fallocate(file, FallocateFlags::empty(), offset, bytes)) {
-            Ok(()) => Ok(()),
+            Ok(()) => self.unshare(offset, bytes),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.allocate_by_writing(offset, end),
             Err(error) => Err(self.buffered.error("allocate", error).at(self.name(), offset)),
         }

@@ -9,13 +9,17 @@
 //!    while a window of it is open: nobody else holds the database's lock, and the log does not.
 //! 2. The page has no block on the device yet, or needs another one, and there is none. This cannot
 //!    be where a block stays where it is once it was allocated: the caller has allocated the range,
-//!    so the blocks are there, and ext2, ext3, ext4, XFS and tmpfs write in place. (To note that an
+//!    so the blocks are there, and ext2, ext3, ext4, XFS and tmpfs write in place. (XFS does not
+//!    where a copy shares the blocks, as of a database that somebody copied with `cp --reflink`:
+//!    allocating the range gives the file blocks of its own, before each use of it. To note that an
 //!    allocated block was written ext4 and XFS keep space of their own; a file system that can only
 //!    allocate by writing has written.) Copy-on-write file systems (btrfs, ZFS), network and
 //!    user-space ones need new space at every write-back or may be refused by a server: there no
 //!    window is mapped.
-//! 3. The page was evicted, and the device fails to read it back. This is left. The process dies
-//!    as by a kill, which loses nothing that was copied in before.
+//! 3. The page was evicted, and the device fails to read it back; or the file system was shut down
+//!    (XFS and ext4 do that after errors of their own metadata, and when they are told to). This is
+//!    left. The process dies as by a kill, which loses nothing that was copied in before, unless
+//!    the file system lost it.
 //!
 //! The window is read in at its making, so that a kernel that could not serve it says so by an
 //! error then, and later copies find their pages. After such an error, and where the system refuses
