@@ -183,14 +183,17 @@ impl View {
         let Shelves { storage, records, fresh } = shelves;
         let version = self.version.number();
         let guard = epoch::pin();
-        let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key.as_ref())).collect();
+        // Asked for once: a record is cached where the hash of its key leads to, and a type may
+        // give other bytes at each call.
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key)).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
         let (mut below, mut places, mut large) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
             if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
-                records.prefetch(Name { of: fresh, key: key.as_ref(), hash: *hash }, &guard);
+                records.prefetch(Name { of: fresh, key, hash: *hash }, &guard);
             }
-            let name = Name { of: fresh, key: key.as_ref(), hash: *hash };
+            let name = Name { of: fresh, key, hash: *hash };
             match self.look_in_buffers(name.key, at) {
                 Some(Lookup::Found(update, _)) => match own(update) {
                     Looked::Value(value) => values[index] = Some(value),

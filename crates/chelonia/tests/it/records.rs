@@ -141,3 +141,34 @@ fn memory_goes_from_records_to_writes_and_comes_back() {
     let memory = database.stats().memory;
     assert!(memory.used_bytes <= memory.budget_bytes + (2 << 20), "{memory:?}");
 }
+
+/// A key that is another one each time it is asked for.
+struct Shifty<'a>(&'a [[u8; 4]; 2], std::cell::Cell<usize>);
+
+impl AsRef<[u8]> for Shifty<'_> {
+    fn as_ref(&self) -> &[u8] {
+        let Self(keys, asked) = self;
+        asked.set(asked.get() + 1);
+        &keys[asked.get() % 2]
+    }
+}
+
+#[test]
+fn keys_that_change_while_they_are_looked_up_are_asked_for_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (database, keyspace) = loaded(dir.path());
+    let snapshot = database.snapshot();
+    let keys = [key(7), key(8)];
+    let shifty: Vec<_> = (0..40).map(|asked| Shifty(&keys, std::cell::Cell::new(asked))).collect();
+    for round in 1..=6 {
+        let found = match round % 2 {
+            0 => keyspace.multi_get(&shifty),
+            _ => snapshot.multi_get(&keyspace, &shifty),
+        };
+        for ((Shifty(_, asked), begun), found) in shifty.iter().zip(0..).zip(found.unwrap()) {
+            assert_eq!(asked.get(), begun + round);
+            let number = if asked.get() % 2 == 0 { 7 } else { 8 };
+            assert_eq!(found.as_deref(), Some(&value(number, 0)[..]));
+        }
+    }
+}
