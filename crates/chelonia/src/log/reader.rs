@@ -46,6 +46,14 @@ pub struct FoundFile {
 }
 
 impl FoundFile {
+    /// The first of its blocks from the one at `index` on that may hold something: a file may be
+    /// larger than anyone could read, and have nothing in it.
+    fn data_behind(&self, index: u64) -> Result<Option<u64>> {
+        let data = self.file.data_from((index + 1) * BLOCK_BYTES_U64)?;
+        let next = data.map(|place| (place / BLOCK_BYTES_U64).saturating_sub(1));
+        Ok(next.filter(|next| *next < self.blocks))
+    }
+
     /// The file as a segment, to be kept or used again.
     pub fn to_segment(&self) -> Segment {
         let (first_block, blocks) = match &self.header {
@@ -152,7 +160,14 @@ impl Inventory {
             let found = &self.files[*at];
             let claimed = found.header.map_or(*first, |header| header.end_block());
             let end = claimed.min(first.saturating_add(found.blocks)).min(last.saturating_add(1));
-            (*first).max(number.saturating_add(1))..end
+            let mut next = (*first).max(number.saturating_add(1));
+            std::iter::from_fn(move || {
+                // What cannot be asked for is looked at.
+                let index = next - *first;
+                let index = found.data_behind(index).unwrap_or(Some(index))?;
+                next = *first + index + 1;
+                (next <= end).then(|| next - 1)
+            })
         })
     }
 
@@ -428,7 +443,8 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let mut index_in_file = 0;
-            while index_in_file < found.blocks {
+            while let Some(next) = found.data_behind(index_in_file)? {
+                index_in_file = next;
                 let blocks = CHUNK_BLOCKS.min(found.blocks - index_in_file);
                 let mut chunk = vec![0; index(blocks) * BLOCK_BYTES];
                 found.file.read_at(&mut chunk, (index_in_file + 1) * BLOCK_BYTES_U64)?;

@@ -43,8 +43,9 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     for name in dir.list()?.into_iter().filter(|name| slot_of(name).is_some()) {
         let file = dir.open(&name, OpenMode::Read, Access::Buffered)?;
-        let (size, mut offset) = (file.size()?, 0);
-        while offset < size {
+        let (size, mut from) = (file.size()?, 0);
+        while let Some(place) = file.data_from(from)? {
+            let offset = place - place % BLOCK_BYTES as u64;
             let length = index((size - offset).min(CHUNK_BYTES as u64));
             let bytes = &mut chunk[..length];
             file.read_at(bytes, offset)?;
@@ -57,7 +58,7 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
                             bring the data file back, or move the log away";
                 return Err(Error::corrupt(text).at(&name, offset + place as u64));
             }
-            offset += length as u64;
+            from = offset + length as u64;
         }
     }
     Ok(())

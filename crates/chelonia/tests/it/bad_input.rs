@@ -556,3 +556,41 @@ fn a_pipe_in_place_of_a_file_is_refused_at_once() {
         }
     }
 }
+
+#[test]
+fn a_log_file_that_claims_to_be_endless_is_not_read_to_its_end() {
+    const BYTES: u64 = 8 << 40;
+    let stretch = |path: &std::path::Path| {
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        // As far as the file system lets it.
+        (0..8).find(|shift| file.set_len(BYTES >> shift).is_ok()).unwrap();
+    };
+    let (said, told) = std::sync::mpsc::channel();
+    // Left behind if it does not come to an end.
+    std::thread::spawn(move || {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("database");
+        let database = open(&path);
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("key", "value").unwrap();
+        database.close().unwrap();
+        let log = |path: &std::path::Path| path.join("log-0000");
+        stretch(&log(&path));
+        for read_only in [true, false, true] {
+            let database = Database::builder(&path).read_only(read_only).open().unwrap();
+            let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+            assert_eq!(keyspace.get("key").unwrap().unwrap(), b"value");
+            assert!(database.verify().unwrap().is_clean());
+        }
+        let saved = chelonia::Salvage::new(&path, directory.path().join("saved")).run().unwrap();
+        assert_eq!(saved.keyspaces.len(), 1);
+        // A log alone, which is a database that lost its data.
+        let alone = directory.path().join("alone");
+        std::fs::create_dir(&alone).unwrap();
+        std::fs::write(log(&alone), [0; 4096]).unwrap();
+        stretch(&log(&alone));
+        open(&alone).close().unwrap();
+        said.send(()).unwrap();
+    });
+    told.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+}

@@ -31,7 +31,7 @@ use super::{File, LockGuard, ReadRequest, Region, mapped};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::sync::Arc;
-use rustix::fs::{FallocateFlags, fallocate, fstat, ftruncate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -185,6 +185,15 @@ impl File for DirectFile {
         }
         meanwhile();
         Ok(())
+    }
+
+    fn data_from(&self, offset: u64) -> Result<Option<u64>> {
+        match seek(self.buffered.descriptor(), SeekFrom::Data(offset)) {
+            Ok(place) => Ok(Some(place)),
+            Err(Errno::NXIO) => Ok(None),
+            // Not every file system knows its holes.
+            Err(_) => Ok((offset < self.size()?).then_some(offset)),
+        }
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {

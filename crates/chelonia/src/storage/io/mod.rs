@@ -178,6 +178,12 @@ pub trait File: Send + Sync + Debug {
         self.read_many(requests)
     }
 
+    /// The first place at or behind `offset` that may hold anything but zeros; `None` if none does
+    /// before the end of the file. So whoever looks through a file passes over its holes.
+    fn data_from(&self, offset: u64) -> Result<Option<u64>> {
+        Ok((offset < self.size()?).then_some(offset))
+    }
+
     /// Writes all of `bytes` at `offset`, growing the file if need be.
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()>;
 

@@ -77,8 +77,9 @@ mod tests {
     use std::path::Path;
 
     /// How calls of the file system look in the library's sources.
-    const CALLS: [&str; 23] = [
+    const CALLS: [&str; 24] = [
         ".read_at(",
+        ".data_from(",
         ".read_many_while(&mut requests",
         ".write_at(",
         ".set_size(",

@@ -191,6 +191,10 @@ impl File for FaultFile {
         self.inner.read_many_while(requests, meanwhile)
     }
 
+    fn data_from(&self, offset: u64) -> Result<Option<u64>> {
+        self.attempt(Call::Read, "read", || self.inner.data_from(offset))
+    }
+
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let half = || self.write_taking(&bytes[..bytes.len() / 2], offset);
         let all = || self.write_taking(bytes, offset);
