@@ -537,6 +537,7 @@ fn a_full_device_is_told_and_writes_resume_when_there_is_room() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a thread is left behind where the test fails")]
 fn a_pipe_in_place_of_a_file_is_refused_at_once() {
     for name in ["lock", "data", "log-0000"] {
         for read_only in [true, false] {
@@ -558,6 +559,7 @@ fn a_pipe_in_place_of_a_file_is_refused_at_once() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a thread is left behind where the test fails")]
 fn a_log_file_that_claims_to_be_endless_is_not_read_to_its_end() {
     const BYTES: u64 = 8 << 40;
     let stretch = |path: &std::path::Path| {

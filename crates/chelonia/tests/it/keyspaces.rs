@@ -179,6 +179,7 @@ impl Drop for AtEnd {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the thread that ends is what is tested")]
 fn a_thread_that_ends_may_write_and_read() {
     thread_local! {
         static AT_END: std::cell::RefCell<Option<AtEnd>> = const { std::cell::RefCell::new(None) };
