@@ -37,6 +37,7 @@ use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
 use crate::records::RecordCache;
 use crate::storage::Storage;
+use crate::storage::io::fence::Fence;
 use crate::storage::io::{Directory, LockGuard};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +45,10 @@ use std::time::Duration;
 /// A database inside.
 pub struct Core {
     // Constant after open.
+    /// Behind the fence.
     pub directory: Arc<dyn Directory>,
+    /// Shut by the close: no call on a file of the database passes it from then on.
+    pub fence: Arc<Fence>,
     pub storage: Arc<Storage>,
     pub records: Arc<RecordCache>,
     pub read_only: bool,

@@ -41,9 +41,10 @@ impl Handle {
         let closed = self.core.shut_down();
         self.core.health.close();
         self.core.pacer.wake();
-        // Other threads may be in the middle of a commit or a checkpoint. Before the lock goes, and
-        // another process may come, nothing of theirs can reach the files any more.
+        // Other threads may be in the middle of a commit, a checkpoint or a read. Before the lock
+        // goes, and another owner may come, no call of theirs can reach the files any more.
         self.core.commit.lock().tail = None;
+        self.core.fence.shut();
         self.core.storage.close();
         *self.core.lock.lock() = None;
         self.core.storage.release_memory();

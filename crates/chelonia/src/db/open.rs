@@ -55,6 +55,7 @@ use crate::records::RecordCache;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
+use crate::storage::io::fence::{Fence, FencedDirectory};
 use crate::storage::io::{Directory, LockGuard};
 use crate::storage::{Opened, Storage};
 use std::collections::BTreeMap;
@@ -70,19 +71,22 @@ pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<H
         check_not_foreign(&**directory)?;
     }
     let lock = take_lock(settings, &**directory)?;
+    let fence = Arc::new(Fence::default());
+    let fenced = FencedDirectory::new(Arc::clone(directory), Arc::clone(&fence));
+    let directory: &Arc<dyn Directory> = &(Arc::new(fenced) as Arc<dyn Directory>);
     let budget = Budget::new(settings.memory);
     let core = match Storage::open(&**directory, &budget, settings.read_only) {
         Ok(opened) if opened.superblock.catalog.is_some() => {
-            open_existing(settings, directory, opened)?
+            open_existing(settings, directory, fence, opened)?
         }
         Ok(opened) if may_create(settings) => {
             Log::check_none_in_use(&**directory)?;
-            begin(settings, directory, opened.storage)?
+            begin(settings, directory, fence, opened.storage)?
         }
         Err(error) if error.kind() == ErrorKind::NotFound && may_create(settings) => {
             Log::check_none_in_use(&**directory)?;
             let opened = Storage::create(&**directory, &budget, settings.salt()?)?;
-            begin(settings, directory, opened.storage)?
+            begin(settings, directory, fence, opened.storage)?
         }
         Ok(_) => return Err(nothing_to_open(&**directory, no_database())),
         Err(error) => return Err(nothing_to_open(&**directory, error)),
@@ -163,10 +167,11 @@ pub(super) fn nothing_to_open(directory: &dyn Directory, error: Error) -> Error 
 fn begin(
     settings: &Settings,
     directory: &Arc<dyn Directory>,
+    fence: Arc<Fence>,
     storage: Arc<Storage>,
 ) -> Result<Arc<Core>> {
     let start = LogPosition::START;
-    let core = new_core(settings, directory, storage, FIRST_KEYSPACE, SeqNo::ZERO)?;
+    let core = new_core(settings, (directory, fence), storage, FIRST_KEYSPACE, SeqNo::ZERO)?;
     let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &core), start)?;
     let _ = core.log.set(log);
     core.commit.lock().tail = Some(tail);
@@ -188,7 +193,7 @@ fn log_options(settings: &Settings, core: &Core) -> LogOptions {
 /// The shared state, with no keyspaces and no log yet.
 fn new_core(
     settings: &Settings,
-    directory: &Arc<dyn Directory>,
+    (directory, fence): (&Arc<dyn Directory>, Arc<Fence>),
     storage: Arc<Storage>,
     next_keyspace: u32,
     visible: SeqNo,
@@ -199,6 +204,7 @@ fn new_core(
     let budget = Arc::clone(storage.budget());
     Ok(Arc::new(Core {
         directory: Arc::clone(directory),
+        fence,
         records: RecordCache::new(&budget, storage.salt()),
         storage,
         read_only: settings.read_only,
@@ -246,11 +252,12 @@ fn new_core(
 fn open_existing(
     settings: &Settings,
     directory: &Arc<dyn Directory>,
+    fence: Arc<Fence>,
     opened: Opened,
 ) -> Result<Arc<Core>> {
     let Opened { storage, superblock, catalog } = opened;
     let mark = superblock.log;
-    let core = new_core(settings, directory, storage, catalog.next_keyspace, mark.seqno)?;
+    let core = new_core(settings, (directory, fence), storage, catalog.next_keyspace, mark.seqno)?;
     open_keyspaces(&core, catalog)?;
     let options = log_options(settings, &core);
     let found = survey_log(&core, directory, &options, mark)?;

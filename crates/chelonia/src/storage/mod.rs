@@ -129,7 +129,8 @@ impl Storage {
 
     /// Opens the data file and locks it until [`Storage::close`], shared by those who only read. An
     /// open for writing counts itself in the superblock, durably, and so makes both copies the same
-    /// again. Afterwards every extent that the roots reach must be marked by [`Storage::mark_used`] before the first allocation.
+    /// again. Afterwards every extent that the roots reach must be marked by [`Storage::mark_used`]
+    /// before the first allocation.
     ///
     /// Fails with `NotFound` if there is no database, with `InvalidArgument` if the file is none.
     pub fn open(dir: &dyn Directory, budget: &Arc<Budget>, read_only: bool) -> Result<Opened> {
@@ -340,8 +341,7 @@ impl Storage {
         self.file.read_many(reads)
     }
 
-    /// Waits for writes under way, and refuses all later ones with `Stopped`: from then on another
-    /// process may open the file. Reads go on.
+    /// Waits for writes under way, and refuses all later ones with `Stopped`.
     pub fn close(&self) {
         self.file.close();
     }

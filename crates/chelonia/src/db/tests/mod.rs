@@ -1,6 +1,7 @@
 //! What users meet by chance only, made on purpose: orders of events between threads, devices that
 //! have room for this but not for that, and keyspaces that are dropped when they cannot be read.
 
+mod closing;
 mod full;
 mod keyspaces;
 mod lull;

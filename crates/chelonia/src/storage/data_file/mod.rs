@@ -17,7 +17,7 @@
 //! 4. What is open read-only is not changed. Once [`DataFile::continue_in`] was called it goes on
 //!    in a scratch file, which is written like the file itself would be.
 //! 5. Once [`DataFile::close`] has returned the file is not changed any more, whoever is still at
-//!    work: from then on another process may have it.
+//!    work; a sync with the superblock that it is for is done as a whole, or not begun.
 //!
 //! Thread-safety: everything may be called from any thread; writes to the same block must be
 //! ordered by the caller, who owns the extent.
@@ -174,7 +174,8 @@ impl DataFile {
         Ok(Writing { file: self.whole(), _open: open })
     }
 
-    /// Waits for changes under way, refuses all later ones, and unlocks the file. Reads go on.
+    /// Waits for changes under way, refuses all later ones, and unlocks the file. Reads go on until
+    /// the fence around the directory is shut (`storage/io/fence.rs`).
     pub fn close(&self) {
         *self.closed.write() = true;
         *self.lock.lock() = None;

@@ -10,6 +10,8 @@
 //! | `crash` | records what was not yet synced, and makes the images a power cut could leave |
 //! | `fault` | fails chosen calls with chosen errors |
 //!
+//! An open database reaches its files through `fence`, which a close shuts.
+//!
 //! What is durable when: nothing before [`File::sync`] (content and size of that file) or
 //! [`Directory::sync`] (which names exist) returned. Before that a power cut keeps any subset of
 //! the sectors written, of size changes, and of names.
@@ -32,6 +34,7 @@ mod direct_file;
 mod exclusion;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault;
+pub mod fence;
 mod holders;
 mod mapped;
 pub mod memory;

@@ -159,7 +159,7 @@ impl Debug for FaultPlan {
 }
 
 /// Called with every call, before it is done.
-type Observer = Box<dyn FnMut(Call, &str) + Send>;
+type Observer = Arc<dyn Fn(Call, &str) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -183,7 +183,14 @@ impl FaultPlan {
     /// From now on `observe` sees every call and its file, on the thread that calls, before it is
     /// done or fails.
     pub fn on_call(&self, observe: impl FnMut(Call, &str) + Send + 'static) {
-        self.state.lock().observer = Some(Box::new(observe));
+        let observe = Mutex::new(observe);
+        self.before_call(move |call, file| observe.lock()(call, file));
+    }
+
+    /// The same for an observer that several threads may call at a time: one of them may wait in it
+    /// while others go on.
+    pub fn before_call(&self, observe: impl Fn(Call, &str) + Send + Sync + 'static) {
+        self.state.lock().observer = Some(Arc::new(observe));
     }
 
     /// Plans a failure.
@@ -235,10 +242,11 @@ impl FaultPlan {
 
     /// Counts a call and says how it fails, if it does.
     pub(super) fn decide(&self, call: Call, file: &str) -> Option<Failure> {
-        let mut state = self.state.lock();
-        if let Some(observe) = &mut state.observer {
+        let observer = self.state.lock().observer.clone();
+        if let Some(observe) = observer {
             observe(call, file);
         }
+        let mut state = self.state.lock();
         *state.calls.entry((call, file.to_owned())).or_default() += 1;
         let mut failure = None;
         for (fault, seen) in &mut state.faults {
