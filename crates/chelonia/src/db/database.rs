@@ -9,7 +9,6 @@ use crate::db::builder::DatabaseBuilder;
 use crate::db::core::Change;
 use crate::db::governor::Governor;
 use crate::db::handle::Handle;
-use crate::db::health::Health;
 use crate::db::keyspace::Keyspace;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::open::{self, new_keyspace};

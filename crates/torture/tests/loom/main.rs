@@ -9,6 +9,7 @@
 #![allow(
     dead_code,
     unused_imports,
+    unexpected_cfgs,
     clippy::reversed_empty_ranges,
     clippy::absurd_extreme_comparisons,
     clippy::unwrap_used,
@@ -21,6 +22,7 @@ mod db;
 mod memtable;
 
 use base::budget::Budget;
+use base::fork::ForkMark;
 use base::ids::SeqNo;
 use base::sync::{Arc, AtomicU64, Ordering, thread};
 use db::snapshots::Snapshots;
@@ -115,7 +117,8 @@ fn nobody_waits_for_a_ticket_that_was_given_up() {
 fn what_a_pin_needs_stays() {
     explore(|| {
         let visibility: Arc<Visibility> = Arc::new(Visibility::new(SeqNo(1)));
-        let snapshots = Snapshots::new(Arc::clone(&visibility), Arc::new(Budget));
+        let snapshots =
+            Snapshots::new(Arc::clone(&visibility), Arc::new(Budget), Arc::new(ForkMark));
         // Version 1 of a key is there; 1 means that it was unlinked.
         let unlinked = Arc::new(AtomicU64::new(0));
         let writer = {

@@ -240,7 +240,6 @@ impl File for FencedFile {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "the threads that come while the fence is shut")]
 mod tests {
     use super::*;
     use crate::base::sync::AtomicBool;
@@ -273,6 +272,8 @@ mod tests {
             file.allocate(0, 8192),
             file.punch_hole(0, 4096),
             file.allocated_bytes().map(drop),
+            file.data_from(0).map(drop),
+            file.lock(true).map(drop),
             file.map(0, 4096).map(drop),
         ];
         for (at, refused) in refused.into_iter().enumerate() {

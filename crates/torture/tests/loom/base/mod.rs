@@ -3,6 +3,7 @@
 pub mod budget;
 #[path = "../../../../chelonia/src/base/error.rs"]
 pub mod error;
+pub mod fork;
 #[path = "../../../../chelonia/src/base/ids.rs"]
 pub mod ids;
 pub mod reach;

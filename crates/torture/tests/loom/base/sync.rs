@@ -23,6 +23,10 @@ impl<T> Mutex<T> {
         Self(loom::sync::Mutex::new(value))
     }
 
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap()
+    }
+
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap()))
     }
