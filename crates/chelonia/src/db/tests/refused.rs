@@ -40,7 +40,7 @@ fn calls_that_get_no_memory_say_so_and_succeed_once_there_is_some() {
             database.checkpoint().err(),
         ];
         for (call, error) in refused.iter().enumerate() {
-            let kind = error.as_ref().map(crate::Error::kind);
+            let kind = error.as_ref().map(|error| error.kind());
             // Nothing may be left to be drained.
             let is_idle = call == 4 && round > 0 && kind.is_none();
             assert!(is_idle || kind == Some(ErrorKind::OutOfMemory), "{round} {call}: {error:?}");
