@@ -307,13 +307,14 @@ fn many_trees_share_the_memory_of_one() {
     drop(trees);
     let held = residents.bytes();
     drop(world.tree);
-    // Other tests may look at something just now, which puts collecting off.
+    // Other tests may look at something just now, which puts collecting off, or have collected all
+    // of it before.
     let mut looks = (0..10_000).map(|_| {
         crate::base::epoch::collect();
         std::thread::yield_now();
         residents.bytes()
     });
-    assert!(looks.any(|bytes| bytes < held), "{held}");
+    assert!(looks.any(|bytes| bytes < held || bytes == 0), "{held}");
 }
 
 #[test]
