@@ -4,10 +4,44 @@
 //! most ten bytes long and must be the shortest that says its number.
 
 use crate::base::error::{Error, Result};
+use crate::base::pages::PageBuffer;
+
+/// Bytes that grow at their end.
+pub trait Sink {
+    /// Appends `byte`.
+    fn push(&mut self, byte: u8);
+
+    /// Appends `bytes`.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        Vec::push(self, byte);
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl Sink for PageBuffer {
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        PageBuffer::put(self, &[byte]);
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        PageBuffer::put(self, bytes);
+    }
+}
 
 /// Appends `value` as a varint.
 #[inline]
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn put_varint(out: &mut impl Sink, mut value: u64) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
         value >>= 7;
@@ -23,9 +57,9 @@ pub fn varint_len(value: u64) -> usize {
 }
 
 /// Appends `bytes` with their length before them.
-pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_bytes(out: &mut impl Sink, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
+    out.put(bytes);
 }
 
 /// Reads a varint from the front of `bytes`: the value and its length, or `None` if there is none

@@ -34,7 +34,8 @@ pub enum ErrorKind {
     WouldBlock,
     /// The system refuses memory to the process, although the budget has room: lower the budget, or
     /// raise the limit on address space (`ulimit -v`) or mappings. Reads go on where they need no
-    /// more of it, and writes resume without a reopen.
+    /// more of it, and writes resume without a reopen. Of a snapshot or an iterator: those that are
+    /// held take half of the budget, so drop some of them, or raise the budget.
     OutOfMemory,
     /// Stored bytes are not what was written: restore from a backup, or salvage. The error names
     /// file and offset; what is not damaged stays readable.

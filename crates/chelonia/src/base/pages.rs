@@ -97,6 +97,104 @@ impl Drop for Pages {
     }
 }
 
+/// Bytes that grow at their end. Up to [`PageBuffer::HEAP_BYTES_MAX`] they are on the heap, beyond
+/// that in pages of their own, which go back to the system at once when the buffer is dropped.
+#[derive(Default)]
+pub struct PageBuffer {
+    /// All of it while there are no pages; empty afterwards.
+    heap: Vec<u8>,
+    /// Its first `len` bytes are the buffer's.
+    pages: Option<Pages>,
+    len: usize,
+}
+
+impl PageBuffer {
+    /// The most bytes that stay on the heap.
+    pub const HEAP_BYTES_MAX: usize = 32 << 10;
+
+    /// An empty buffer without memory.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { heap: Vec::new(), pages: None, len: 0 }
+    }
+
+    /// The bytes.
+    #[inline]
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.pages {
+            None => &self.heap,
+            // SAFETY: the pages are this buffer's alone and have `len` bytes at least, which were
+            // mapped as zeros or written since; they are written through `&mut` only.
+            Some(pages) => unsafe { std::slice::from_raw_parts(pages.as_ptr(), self.len) },
+        }
+    }
+
+    /// How many bytes there are.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        if self.pages.is_none() { self.heap.len() } else { self.len }
+    }
+
+    /// How many bytes it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.pages.as_ref().map_or(self.heap.capacity(), Pages::len)
+    }
+
+    /// Appends `bytes`.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        if self.pages.is_none() && self.heap.len() + bytes.len() <= Self::HEAP_BYTES_MAX {
+            self.heap.extend_from_slice(bytes);
+        } else {
+            self.put_in_pages(bytes);
+        }
+    }
+
+    fn put_in_pages(&mut self, bytes: &[u8]) {
+        let len = self.len();
+        let end = len + bytes.len();
+        match &self.pages {
+            Some(pages) if end <= pages.len() => {}
+            _ => self.move_to_pages(end),
+        }
+        let Some(pages) = &mut self.pages else { return };
+        // SAFETY: the pages have `end` bytes at least, are this buffer's alone, and `bytes`, which
+        // somebody else has borrowed, does not lie in them.
+        unsafe {
+            let place = pages.as_ptr().add(len);
+            place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.len = end;
+    }
+
+    /// Moves what there is to pages for twice `bytes` bytes. Ends the process if the system refuses
+    /// memory, as a vector does.
+    #[cold]
+    fn move_to_pages(&mut self, bytes: usize) {
+        let layout = layout((2 * bytes).next_multiple_of(PAGE_BYTES));
+        let pages = Pages::map(layout.size());
+        let pages = pages.unwrap_or_else(|| std::alloc::handle_alloc_error(layout));
+        let old = self.as_slice();
+        // SAFETY: the new pages have room for more than that, and nobody else has them.
+        unsafe { pages.as_ptr().copy_from_nonoverlapping(old.as_ptr(), old.len()) };
+        self.len = old.len();
+        self.heap = Vec::new();
+        self.pages = Some(pages);
+    }
+
+    /// Removes all bytes, and gives the memory back if it is more than `capacity_max` bytes.
+    pub fn clear(&mut self, capacity_max: usize) {
+        if self.capacity() > capacity_max {
+            *self = Self::new();
+        }
+        self.heap.clear();
+        self.len = 0;
+    }
+}
+
 /// The size of a large page.
 pub const LARGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -258,6 +356,30 @@ mod tests {
         // SAFETY: as above.
         let last = unsafe { *pages.as_ptr().add(3 * PAGE_BYTES - 1) };
         assert_eq!(last, if cfg!(miri) { 7 } else { 0 });
+    }
+
+    #[test]
+    fn a_buffer_keeps_its_bytes_when_it_moves_from_the_heap_to_pages_and_grows() {
+        let mut buffer = PageBuffer::new();
+        let mut model = Vec::new();
+        for round in 0..2 {
+            for number in 0..300_u32 {
+                let bytes = vec![number.to_le_bytes()[0]; number as usize];
+                buffer.put(&bytes);
+                model.extend_from_slice(&bytes);
+                assert_eq!(buffer.as_slice().len(), model.len());
+                assert!(buffer.capacity() >= model.len());
+            }
+            buffer.put(&[]);
+            assert!(buffer.as_slice() == model);
+            let in_pages = buffer.capacity();
+            assert!(in_pages > PageBuffer::HEAP_BYTES_MAX);
+            let kept = if round == 0 { in_pages } else { in_pages - 1 };
+            buffer.clear(kept);
+            model.clear();
+            assert_eq!(buffer.as_slice(), []);
+            assert_eq!(buffer.capacity(), if round == 0 { in_pages } else { 0 });
+        }
     }
 
     #[test]

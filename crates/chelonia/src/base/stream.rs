@@ -3,7 +3,7 @@
 //! Memtables, runs and merges all speak [`SortedStream`]; none of them knows the others.
 
 use crate::base::bytes::Value;
-use crate::base::codec::{Decoder, put_varint};
+use crate::base::codec::{Decoder, Sink, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 
@@ -20,7 +20,7 @@ pub struct LargeRef {
 
 impl LargeRef {
     /// Appends the reference: four varints.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub fn encode(&self, out: &mut impl Sink) {
         put_varint(out, self.extent.start.0);
         put_varint(out, u64::from(self.extent.blocks));
         put_varint(out, self.generation.0);

@@ -9,11 +9,11 @@
 use crate::base::error::{Error, Result};
 use crate::base::limits::BATCH_BYTES_MAX;
 use crate::base::sync::Arc;
-use crate::db::commit::{Write, counted_bytes};
 use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::keyspace::{Keyspace, check_entry};
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::writes::{Write, WriteList, Writes, counted_bytes};
 
 /// Writes that are committed as one: after any crash all of them are there or none. Later writes to
 /// a key in the batch win over earlier ones.
@@ -49,27 +49,17 @@ use crate::db::keyspace_core::KeyspaceCore;
 pub struct Batch {
     handle: Arc<Handle>,
     keyspaces: Vec<Arc<KeyspaceCore>>,
-    /// Keys and values one after the other.
-    bytes: Vec<u8>,
-    entries: Vec<BatchEntry>,
+    writes: WriteList,
     /// See [`Batch::size`].
     size: usize,
     /// The first thing that was wrong.
     error: Option<Error>,
 }
 
-/// One write: lengths of what stands in the buffer.
-struct BatchEntry {
-    keyspace: usize,
-    key_bytes: usize,
-    /// `None` deletes.
-    value_bytes: Option<usize>,
-}
-
 impl Batch {
     pub(crate) fn new(handle: Arc<Handle>) -> Self {
-        let (keyspaces, bytes, entries) = (Vec::new(), Vec::new(), Vec::new());
-        Self { handle, keyspaces, bytes, entries, size: 0, error: None }
+        let (keyspaces, writes) = (Vec::new(), WriteList::default());
+        Self { handle, keyspaces, writes, size: 0, error: None }
     }
 
     /// Sets `key` of `keyspace` to `value`.
@@ -90,13 +80,13 @@ impl Batch {
     /// How many writes it has.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.writes.len()
     }
 
     /// True if it has no writes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.writes.len() == 0
     }
 
     /// The bytes that count against [`Batch::limit`]: of every entry the key, the value if it is
@@ -117,10 +107,8 @@ impl Batch {
     /// Removes all writes, and what was wrong with one.
     pub fn clear(&mut self) {
         self.keyspaces.clear();
-        self.entries.clear();
-        self.bytes.clear();
         // Large values may have made it as long as anything.
-        self.bytes.shrink_to(BATCH_BYTES_MAX);
+        self.writes.clear(2 * BATCH_BYTES_MAX);
         self.size = 0;
         self.error = None;
     }
@@ -144,20 +132,9 @@ impl Batch {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
-        let mut rest = self.bytes.as_slice();
-        let mut take = |bytes: usize| {
-            let (taken, left) = rest.split_at(bytes);
-            rest = left;
-            taken
-        };
-        let mut writes = Vec::with_capacity(self.entries.len());
-        for entry in &self.entries {
-            let key = take(entry.key_bytes);
-            let value = entry.value_bytes.map(&mut take);
-            writes.push(Write { keyspace: entry.keyspace, key, value });
-        }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
-        let committed = self.handle.commit(&keyspaces, &writes, options.into());
+        let writes = Writes::List(&self.writes);
+        let committed = self.handle.commit(&keyspaces, writes, options.into());
         committed.map_err(|error| self.handle.told(error))?;
         self.clear();
         Ok(())
@@ -179,19 +156,13 @@ impl Batch {
             self.keyspaces.len() - 1
         });
         self.size += counted_bytes(key, value);
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value.unwrap_or_default());
-        self.entries.push(BatchEntry {
-            keyspace: index,
-            key_bytes: key.len(),
-            value_bytes: value.map(<[u8]>::len),
-        });
+        self.writes.push(Write { keyspace: index, key, value });
         self
     }
 }
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Batch({} writes)", self.entries.len())
+        write!(f, "Batch({} writes)", self.writes.len())
     }
 }

@@ -15,12 +15,14 @@
 //! stops all writes; a failure in 6 stops all writes, the commit is visible and its durability is
 //! known after the reopen.
 
+use crate::base::budget::Use;
 use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
-use crate::base::limits::{BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
+use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
+use crate::base::pages::PageBuffer;
 use crate::base::reach::{Mark, mark};
-use crate::base::stream::{LargeRef, Update};
+use crate::base::stream::LargeRef;
 use crate::base::sync::{Arc, Ordering, thread_local};
 use crate::db::commit_options::{CommitOptions, Deadline};
 use crate::db::core::{CommitState, Core};
@@ -30,38 +32,17 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::Durability;
 use crate::db::record;
 use crate::db::view::{Buffer, View};
+use crate::db::writes::{Writes, counted_bytes};
 use crate::memtable::Memtable;
 use std::cell::Cell;
 
-/// One entry as the user gave it.
-#[derive(Clone, Copy)]
-pub struct Write<'a> {
-    /// Which of the commit's keyspaces.
-    pub keyspace: usize,
-    pub key: &'a [u8],
-    /// `None` deletes.
-    pub value: Option<&'a [u8]>,
-}
-
-impl<'a> Write<'a> {
-    /// What the log and the memtable say of the key: large values by the next of the references
-    /// that were made for them, in order.
-    fn update<'r>(&self, large: &mut impl Iterator<Item = &'r LargeRef>) -> Update<'a> {
-        match self.value {
-            None => Update::Delete,
-            Some(value) if value.len() < LARGE_VALUE_BYTES_MIN => Update::Put(value),
-            Some(_) => large.next().map_or(Update::Delete, |large| Update::PutLarge(*large)),
-        }
-    }
-}
-
 thread_local! {
     /// The record under construction: reused, so that a commit allocates nothing.
-    static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static RECORD: Cell<PageBuffer> = const { Cell::new(PageBuffer::new()) };
 }
 
-/// A record buffer larger than this is given back after use.
-const RECORD_BYTES_KEPT: usize = 64 << 10;
+/// A record buffer larger than this is given back after use, and counted until then.
+const RECORD_BYTES_KEPT: usize = PageBuffer::HEAP_BYTES_MAX;
 
 /// The place of a commit in the order of all commits.
 struct Placed<'guard> {
@@ -109,13 +90,13 @@ impl Core {
     pub fn commit(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
-        writes: &[Write<'_>],
+        writes: Writes<'_>,
         options: CommitOptions,
     ) -> Result<()> {
         self.check_write()?;
         let level = options.durability.unwrap_or(self.durability);
         let deadline = Deadline::after(options.timeout, &self.clock);
-        if writes.is_empty() {
+        if writes.len() == 0 {
             return if level == Durability::Sync { self.sync() } else { Ok(()) };
         }
         let bytes: usize = writes.iter().map(|write| counted_bytes(write.key, write.value)).sum();
@@ -130,18 +111,23 @@ impl Core {
         let admission = self.admit(bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
-        if let ([keyspace], [write]) = (keyspaces, writes) {
+        if let ([keyspace], Writes::One(write)) = (keyspaces, writes) {
             // It comes while the record is encoded and its place in the log is taken.
             let guard = epoch::pin();
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
         // A thread that ends has no such memory any more when destructors commit something.
         let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
+        payload.clear(RECORD_BYTES_KEPT);
         encode(&mut payload, keyspaces, writes, &large);
-        let end = self.commit_record(keyspaces, writes, &payload, &large);
-        if payload.capacity() <= RECORD_BYTES_KEPT {
+        let end = if payload.capacity() <= RECORD_BYTES_KEPT {
+            let end = self.commit_record(keyspaces, writes, payload.as_slice(), &large);
             let _ = RECORD.try_with(|record| record.set(payload));
-        }
+            end
+        } else {
+            let _charge = self.storage.budget().charge(Use::Log, payload.capacity() as u64);
+            self.commit_record(keyspaces, writes, payload.as_slice(), &large)
+        };
         let end = end?;
         drop(admission);
         if level == Durability::Sync {
@@ -154,7 +140,7 @@ impl Core {
     fn commit_record(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
-        writes: &[Write<'_>],
+        writes: Writes<'_>,
         payload: &[u8],
         large: &[LargeRef],
     ) -> Result<Lsn> {
@@ -170,7 +156,7 @@ impl Core {
             many.resize(keyspaces.len(), 0);
             &mut many
         };
-        for write in writes {
+        for write in writes.iter() {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
         let guard = epoch::pin();
@@ -188,7 +174,7 @@ impl Core {
         let unfinished = Unfinished { core: self };
         let mut seqno = placed.first;
         let mut large = large.iter();
-        for write in writes {
+        for write in writes.iter() {
             let update = write.update(&mut large);
             if !update.is_delete() {
                 keyspaces[write.keyspace].gaps.cut(write.key);
@@ -313,12 +299,12 @@ impl Core {
 
     /// The memory that a commit takes: its bytes, or if it writes to several keyspaces what their
     /// memtables will grow by, for each grows by a chunk.
-    fn growth(&self, keyspaces: &[&Arc<KeyspaceCore>], writes: &[Write<'_>], bytes: u64) -> u64 {
+    fn growth(&self, keyspaces: &[&Arc<KeyspaceCore>], writes: Writes<'_>, bytes: u64) -> u64 {
         if keyspaces.len() < 2 {
             return bytes;
         }
         let mut each = vec![0; keyspaces.len()];
-        for write in writes {
+        for write in writes.iter() {
             each[write.keyspace] += counted_bytes(write.key, write.value);
         }
         let guard = epoch::pin();
@@ -394,7 +380,7 @@ impl Core {
     }
 
     /// Writes the large values of a commit to extents of their own, in order; all or none.
-    fn write_large_values(&self, writes: &[Write<'_>]) -> Result<Vec<LargeRef>> {
+    fn write_large_values(&self, writes: Writes<'_>) -> Result<Vec<LargeRef>> {
         let mut written = Vec::new();
         for value in writes.iter().filter_map(|write| write.value) {
             if value.len() < LARGE_VALUE_BYTES_MIN {
@@ -452,25 +438,15 @@ const FINALIZED_MAX: usize = 2;
 /// finalized, however small it is: recovery has no more to replay than that and what is in drains.
 const LOG_SHARES_MAX: u64 = 2;
 
-/// The bytes that a write counts: against the limit of a batch, and as memory.
-pub fn counted_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
-    let inline = value.map_or(0, <[u8]>::len);
-    let inline = if inline < LARGE_VALUE_BYTES_MIN { inline } else { 0 };
-    key.len() + inline + BATCH_ENTRY_BYTES
-}
-
-// So a record is never longer than what its writes count, but for their number.
-const _: () = assert!(record::FRAME_BYTES_MAX <= BATCH_ENTRY_BYTES);
-
 fn encode(
-    payload: &mut Vec<u8>,
+    payload: &mut PageBuffer,
     keyspaces: &[&Arc<KeyspaceCore>],
-    writes: &[Write<'_>],
+    writes: Writes<'_>,
     large: &[LargeRef],
 ) {
     record::begin(payload, writes.len());
     let mut large = large.iter();
-    for write in writes {
+    for write in writes.iter() {
         let update = write.update(&mut large);
         record::push(payload, keyspaces[write.keyspace].id, write.key, update);
     }

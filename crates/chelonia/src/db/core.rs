@@ -13,6 +13,7 @@
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
 //! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::refused` | a few comparisons |
 
+use crate::base::budget::Use;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
@@ -41,6 +42,10 @@ use crate::storage::io::fence::Fence;
 use crate::storage::io::{Directory, LockGuard};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Metadata, of which nearly all is what pins hold once it is much, may take this part of the
+/// budget before further pins are refused.
+const PINS_PART: u64 = 2;
 
 /// A database inside.
 pub struct Core {
@@ -201,6 +206,22 @@ impl Core {
     /// All keyspaces, in the order of their names.
     pub fn all_keyspaces(&self) -> Vec<Arc<KeyspaceCore>> {
         self.keyspaces.read().values().cloned().collect()
+    }
+
+    /// Fails if pins hold so much memory that users may have no more of them for now: a pin takes
+    /// memory with each keyspace that is written afterwards, when nobody can be refused any more.
+    pub fn check_pins(&self) -> Result<()> {
+        let budget = self.storage.budget();
+        let (held, limit) = (budget.used_by(Use::Metadata), budget.limit());
+        // A child of the process is refused elsewhere, and may not count.
+        if held <= limit / PINS_PART || !self.health.is_at_home() || self.snapshots.count() == 0 {
+            return Ok(());
+        }
+        let text = format!(
+            "snapshots and iterators hold {held} bytes of a memory budget of {limit}: drop some of \
+             them, or raise the budget"
+        );
+        Err(Error::new(ErrorKind::OutOfMemory, text))
     }
 
     /// Pins this moment over all keyspaces.

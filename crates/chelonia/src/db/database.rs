@@ -113,10 +113,11 @@ impl Database {
         Batch::new(Arc::clone(&self.handle))
     }
 
-    /// The whole database as it is now, to be read for as long as the caller likes.
+    /// The whole database as it is now, to be read for as long as the caller likes. Reads of the
+    /// snapshot fail with `OutOfMemory` if too many are held already; see [`Snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(Arc::clone(&self.handle), self.handle.pin_all())
+        Snapshot::new(Arc::clone(&self.handle))
     }
 
     /// Returns when every commit so far survives a power cut.

@@ -8,7 +8,6 @@ use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::base::reach::{Mark, mark};
 use crate::base::stream::LargeRef;
 use crate::base::sync::{Arc, Ordering};
-use crate::db::commit::Write;
 use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
@@ -16,6 +15,7 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::{check_levels, levels_of};
 use crate::db::verify::VerifyReport;
 use crate::db::view::Looked;
+use crate::db::writes::{Write, Writes};
 use crate::engine::LevelOptions;
 use std::ops::{Bound, RangeBounds};
 
@@ -62,7 +62,7 @@ impl Keyspace {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_entry(key, Some(value))?;
         let write = Write { keyspace: 0, key, value: Some(value) };
-        let committed = self.handle.commit(&[&self.core], &[write], options.into());
+        let committed = self.handle.commit(&[&self.core], Writes::One(write), options.into());
         committed.map_err(|error| self.handle.told(error))
     }
 
@@ -86,7 +86,7 @@ impl Keyspace {
         let key = key.as_ref();
         check_entry(key, None)?;
         let write = Write { keyspace: 0, key, value: None };
-        let committed = self.handle.commit(&[&self.core], &[write], options.into());
+        let committed = self.handle.commit(&[&self.core], Writes::One(write), options.into());
         committed.map_err(|error| self.handle.told(error))
     }
 
@@ -287,7 +287,12 @@ impl Keyspace {
     }
 
     fn iter_over(&self, range: KeyRange) -> Iter {
-        let (handle, pin) = (Arc::clone(&self.handle), self.handle.pin_one(&self.core));
+        let handle = Arc::clone(&self.handle);
+        if let Err(error) = handle.check_pins() {
+            let pin = handle.snapshots.unheld();
+            return Iter::failed(handle, pin, &self.core, error);
+        }
+        let pin = handle.pin_one(&self.core);
         match self.check_read() {
             Ok(()) => Iter::new(handle, pin, &self.core, range),
             Err(error) => Iter::failed(handle, pin, &self.core, error),

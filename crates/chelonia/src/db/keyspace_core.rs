@@ -10,6 +10,7 @@
 //! [`crate::db::snapshots`], `change`. The drain lock is held for a whole absorb, so nobody takes
 //! it while holding the commit lock or `change`.
 
+use crate::base::budget::{Charge, Use};
 use crate::base::epoch::{self, EpochCell};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
@@ -53,7 +54,13 @@ pub struct KeyspaceCore {
     pub latest: Mutex<Latest>,
     /// The maintenance that failed last, until some succeeds.
     pub refused: Mutex<Option<Refused>>,
+    _charge: Charge,
 }
+
+/// The memory of a keyspace besides what is counted where it is: itself, its engine with a few
+/// runs, its first memtable and version before anything is in them, its places in the lists of the
+/// database. Measured, and rounded up.
+const KEYSPACE_BYTES: u64 = 8 << 10;
 
 /// How far the oldest finalized memtable was absorbed by a drain that failed in the middle.
 #[derive(Default)]
@@ -85,6 +92,7 @@ impl KeyspaceCore {
         absorbed: SeqNo,
         active: Arc<Buffer>,
     ) -> Result<Arc<Self>> {
+        let charge = lifetimes.budget().charge(Use::Metadata, KEYSPACE_BYTES);
         let version = lifetimes.hold(engine.version(), Vec::new());
         let root = engine.root()?;
         let number = version.number();
@@ -105,6 +113,7 @@ impl KeyspaceCore {
             drain: Mutex::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),
             refused: Mutex::default(),
+            _charge: charge,
         }))
     }
 

@@ -23,7 +23,7 @@
 //! were written and overwritten by updates that several drains have absorbed since. So no large
 //! value that was lost after a root is free while it is the durable one ([`RootVersion`]).
 
-use crate::base::budget::{Charge, Use};
+use crate::base::budget::{Budget, Charge, Use};
 use crate::base::ids::Generation;
 use crate::base::sync::{Arc, Mutex};
 use crate::engine::{OwnedExtent, Version};
@@ -115,6 +115,11 @@ impl Lifetimes {
     /// No version yet.
     pub fn new(storage: Arc<Storage>) -> Arc<Self> {
         Arc::new(Self { storage, state: Mutex::default() })
+    }
+
+    /// The budget of the database.
+    pub fn budget(&self) -> &Arc<Budget> {
+        self.storage.budget()
     }
 
     /// Holds a new version that was just completed and lost these extents against the one before.

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `database`, `keyspace`, `batch`, `snapshot`, `iter`, `builder`, `options` | the public face |
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
-//! | `commit`, `commit_options`, `record`, `room`, `visibility`, `pacing` | the life of a write |
+//! | `writes`, `commit`, `commit_options`, `record`, `room`, `visibility`, `pacing` | the life of a write |
 //! | `view`, `snapshots`, `lifetimes`, `dropped` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
@@ -51,6 +51,7 @@ mod tests;
 mod verify;
 mod view;
 mod visibility;
+mod writes;
 
 /// Decodes the options of a keyspace. For tests.
 #[cfg(feature = "internals")]

@@ -13,7 +13,7 @@
 //! Entries take consecutive seqnos in their order, so no number is stored: the log is a chain
 //! without gaps, and the superblock knows the seqno at the position where replay begins.
 
-use crate::base::codec::{Decoder, put_bytes, put_varint};
+use crate::base::codec::{Decoder, Sink, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
@@ -23,14 +23,13 @@ const KIND_PUT: u64 = 0;
 const KIND_DELETE: u64 = 1;
 const KIND_LARGE: u64 = 2;
 
-/// Starts a record of `entries` entries in `out`, which is emptied first.
-pub fn begin(out: &mut Vec<u8>, entries: usize) {
-    out.clear();
+/// Starts a record of `entries` entries in `out`, which is empty.
+pub fn begin(out: &mut impl Sink, entries: usize) {
     put_varint(out, entries as u64);
 }
 
 /// Appends one entry.
-pub fn push(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], update: Update<'_>) {
+pub fn push(out: &mut impl Sink, keyspace: KeyspaceId, key: &[u8], update: Update<'_>) {
     let kind = match update {
         Update::Put(_) => KIND_PUT,
         Update::Delete => KIND_DELETE,

@@ -20,10 +20,10 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES_U64, LARGE_VALUE_BYTES_MIN};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::db::commit::Write;
 use crate::db::commit_options::Deadline;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::db::writes::Writes;
 
 /// A drain needs about so many times the bytes of its memtable, for the tree makes room in its
 /// buffers, until the checkpoint behind it frees what that replaced.
@@ -75,7 +75,7 @@ impl Core {
     /// Fails with `NoSpace` if what is in memtables and `bytes` more, which `writes` bring, could
     /// not be drained.
     #[inline]
-    pub fn check_room(&self, bytes: u64, writes: &[Write<'_>], deadline: Deadline) -> Result<()> {
+    pub fn check_room(&self, bytes: u64, writes: Writes<'_>, deadline: Deadline) -> Result<()> {
         let large =
             |value: &[u8]| if value.len() < LARGE_VALUE_BYTES_MIN { 0 } else { value.len() };
         let large: usize = writes.iter().filter_map(|write| write.value).map(large).sum();
@@ -101,7 +101,7 @@ impl Core {
         &self,
         bytes: u64,
         large: u64,
-        writes: &[Write<'_>],
+        writes: Writes<'_>,
         deadline: Deadline,
     ) -> Result<()> {
         let deletes = writes.iter().all(|write| write.value.is_none());

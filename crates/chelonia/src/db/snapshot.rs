@@ -15,18 +15,26 @@ use std::ops::RangeBounds;
 /// All keyspaces as they were when the snapshot was made: exactly the commits up to that moment.
 ///
 /// Cheap to make, to clone and to hold, for as long as the caller likes: it keeps space on disk
-/// that would be free by now, never memory of writes. A keyspace that is younger than the snapshot
+/// that would be free by now, never memory of writes. What it takes of memory besides is counted in
+/// the budget; when snapshots and iterators together hold half of that, further ones are refused:
+/// their reads fail with `OutOfMemory`, and they hold nothing. A keyspace that is younger than the snapshot
 /// reads as empty; one that was dropped since reads as it was.
 #[derive(Clone)]
 pub struct Snapshot {
     // Before the handle: a pin is let go while the database is still open.
     pin: Arc<Pin>,
     handle: Arc<Handle>,
+    /// Why nothing can be read through it, if so.
+    refused: Option<Error>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(handle: Arc<Handle>, pin: Arc<Pin>) -> Self {
-        Self { handle, pin }
+    /// This moment; a snapshot that holds nothing, and says why at every read, if pins hold all the
+    /// memory that they may.
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        let refused = handle.check_pins().err();
+        let pin = if refused.is_none() { handle.pin_all() } else { handle.snapshots.unheld() };
+        Self { pin, handle, refused }
     }
 
     /// The number of the last commit's last write that the snapshot shows.
@@ -127,7 +135,7 @@ impl Snapshot {
 
     fn iter_over(&self, keyspace: &Keyspace, range: KeyRange) -> Iter {
         let (handle, pin) = (Arc::clone(&self.handle), Arc::clone(&self.pin));
-        if let Err(error) = self.check_own(keyspace) {
+        if let Err(error) = self.check_held().and_then(|()| self.check_own(keyspace)) {
             return Iter::failed(handle, pin, &keyspace.core, error);
         }
         Iter::new(handle, pin, &keyspace.core, range)
@@ -153,8 +161,13 @@ impl Snapshot {
 
     fn view(&self, keyspace: &Keyspace) -> Result<Option<Arc<View>>> {
         self.handle.health.check_read()?;
+        self.check_held()?;
         self.check_own(keyspace)?;
         Ok(self.pin.view(keyspace.core.id))
+    }
+
+    fn check_held(&self) -> Result<()> {
+        self.refused.clone().map_or(Ok(()), Err)
     }
 
     fn check_own(&self, keyspace: &Keyspace) -> Result<()> {

@@ -87,6 +87,8 @@ pub struct Pin {
     seqno: SeqNo,
     snapshots: Arc<Snapshots>,
     shared: Arc<SharedViews>,
+    /// It is in the registry.
+    is_held: bool,
     /// Views of the pin's own, which come before the shared ones.
     own: Mutex<Own>,
     standing: Mutex<Vec<Weak<dyn Standing>>>,
@@ -94,7 +96,7 @@ pub struct Pin {
 
 struct Own {
     views: Views,
-    /// `None` in a child of the process.
+    /// `None` if it is not in the registry.
     charge: Option<Charge>,
 }
 
@@ -113,9 +115,8 @@ impl Snapshots {
     /// drain can be published.
     pub fn pin(self: &Arc<Self>, views: impl FnOnce() -> Views) -> Arc<Pin> {
         if !self.process.is_this_process() {
-            // Whoever reads through it is refused. Nothing is charged: that may take a lock.
-            let shared = SharedViews { views: Mutex::default(), _charge: None };
-            return self.new_pin(self.visibility.visible(), Arc::new(shared), None);
+            // Nothing is charged: that may take a lock.
+            return self.unheld();
         }
         let mut registry = self.registry.lock();
         // From here on nothing that this seqno may need is unlinked: a writer that looks at the
@@ -134,6 +135,12 @@ impl Snapshots {
         pin
     }
 
+    /// A pin that holds nothing, for those who are refused whatever they read through it.
+    pub fn unheld(self: &Arc<Self>) -> Arc<Pin> {
+        let shared = SharedViews { views: Mutex::default(), _charge: None };
+        self.new_pin(self.visibility.visible(), Arc::new(shared), None)
+    }
+
     fn new_pin(
         self: &Arc<Self>,
         seqno: SeqNo,
@@ -144,6 +151,7 @@ impl Snapshots {
             seqno,
             snapshots: Arc::clone(self),
             shared,
+            is_held: charge.is_some(),
             own: Mutex::new(Own { views: Views::new(), charge }),
             standing: Mutex::default(),
         })
@@ -356,7 +364,9 @@ impl<'a> Replaced<'a> {
 impl Drop for Pin {
     fn drop(&mut self) {
         if self.snapshots.process.is_this_process() {
-            self.snapshots.unpin(self.seqno);
+            if self.is_held {
+                self.snapshots.unpin(self.seqno);
+            }
         } else {
             // Views take locks when they go.
             std::mem::forget(std::mem::take(&mut self.own.get_mut().views));

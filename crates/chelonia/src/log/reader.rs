@@ -21,6 +21,7 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::base::pages::PageBuffer;
 use crate::base::reach::{Mark, mark};
 use crate::base::sync::Arc;
 use crate::log::format::{
@@ -257,7 +258,7 @@ pub struct Reader<'a> {
     /// The last header that was checked.
     header: Option<BlockHeader>,
     /// A payload that spans blocks.
-    payload: Vec<u8>,
+    payload: PageBuffer,
     /// Files in which blocks were accepted.
     pub visited: BTreeSet<usize>,
 }
@@ -272,7 +273,7 @@ impl<'a> Reader<'a> {
             chunk: Vec::new(),
             chunk_first: 0,
             header: None,
-            payload: Vec::new(),
+            payload: PageBuffer::new(),
             visited: BTreeSet::new(),
         }
     }
@@ -314,7 +315,7 @@ impl<'a> Reader<'a> {
         let payload = if body + bytes <= BLOCK_BYTES {
             &self.loaded(number)[body..body + bytes]
         } else {
-            &self.payload[..]
+            self.payload.as_slice()
         };
         if record_check(position, length, checksum(payload, self.payload_seed)) != check {
             return end("a record is not what was written there");
@@ -351,8 +352,8 @@ impl<'a> Reader<'a> {
         check: u32,
     ) -> Result<std::result::Result<Lsn, Lsn>> {
         let mut payload = std::mem::take(&mut self.payload);
-        payload.clear();
-        payload.extend_from_slice(&self.loaded(number)[offset..]);
+        payload.clear(PageBuffer::HEAP_BYTES_MAX);
+        payload.put(&self.loaded(number)[offset..]);
         let mut last = number;
         let mut end = BLOCK_BYTES;
         while payload.len() < bytes {
@@ -367,7 +368,7 @@ impl<'a> Reader<'a> {
                 return Ok(Err(block_start(last)));
             }
             end = BLOCK_BYTES.min(BLOCK_HEADER_BYTES + rest);
-            payload.extend_from_slice(&self.loaded(last)[BLOCK_HEADER_BYTES..end]);
+            payload.put(&self.loaded(last)[BLOCK_HEADER_BYTES..end]);
         }
         self.payload = payload;
         Ok(Ok(place(last, end)))

@@ -9,9 +9,9 @@
 //! A lane is a place to allocate from. Threads that insert at the same time have lanes of their
 //! own, so that they rarely meet; the nodes of the index share one, which keeps them dense; what is
 //! large has one, so that it does not strand the rest of a slab of small things. All lanes begin in
-//! a *seed* of one block, which is made at the first allocation, and go on together to seeds twice
+//! a *seed* of one page, which is made at the first allocation, and go on together to seeds twice
 //! as large each, then to the memtable's first slab, and each to a slab of its own when that one is
-//! full. So a thousand keyspaces with a few entries each take a thousand blocks, not slabs, and no
+//! full. So a thousand keyspaces with a few entries each take a thousand pages, not slabs, and no
 //! memtable takes more than about twice as much again by its next entry.
 //!
 //! Invariants:
@@ -32,7 +32,8 @@
 #![expect(unsafe_code, reason = "an island: hands out parts of slabs")]
 
 use crate::base::budget::{Budget, Charge, Use};
-use crate::base::limits::{BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
+use crate::base::limits::{INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
+use crate::base::pages::{PAGE_BYTES, Pages};
 use crate::base::slab::OwnedSlab;
 use crate::base::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
 use std::cell::Cell;
@@ -69,47 +70,27 @@ struct ChunkHead {
 /// The largest seed; what is larger is a slab.
 const SEED_BYTES_MAX: usize = 64 << 10;
 
-const _: () = assert!(SEED_BYTES_MAX < SLAB_BYTES && SEED_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(SEED_BYTES_MAX < SLAB_BYTES && SEED_BYTES_MAX.is_multiple_of(PAGE_BYTES));
 
-/// The memory of a seed, block by block.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct SeedBlock([u8; BLOCK_BYTES]);
-
-/// What a memtable holds before it has a slab.
+/// What a memtable holds before it has a slab: pages of its own, for an allocator would keep what
+/// hundreds of small memtables free among smaller things.
 struct Seed {
-    blocks: NonNull<[SeedBlock]>,
+    pages: Pages,
     _charge: Charge,
 }
 
-// SAFETY: a seed owns plain memory, which is not tied to a thread.
-unsafe impl Send for Seed {}
-
 impl Seed {
-    /// A seed of `bytes` bytes, whole blocks.
-    fn new(budget: &Arc<Budget>, bytes: usize) -> Self {
-        let blocks = vec![SeedBlock([0; BLOCK_BYTES]); bytes / BLOCK_BYTES].into_boxed_slice();
-        let blocks = NonNull::from(Box::leak(blocks));
-        Self { blocks, _charge: budget.charge(Use::Memtable, bytes as u64) }
-    }
-
-    fn bytes(&self) -> usize {
-        self.blocks.len() * BLOCK_BYTES
+    /// A seed of `bytes` bytes, whole pages. `None` if the system refuses memory.
+    fn new(budget: &Arc<Budget>, bytes: usize) -> Option<Self> {
+        let pages = Pages::map(bytes)?;
+        Some(Self { pages, _charge: budget.charge(Use::Memtable, bytes as u64) })
     }
 
     /// The size of the one after `last` that `bytes` bytes fit into; `None` if that is a slab.
     fn bytes_after(last: Option<&Seed>, bytes: usize) -> Option<usize> {
-        let next = last.map_or(BLOCK_BYTES, |last| 2 * last.bytes());
+        let next = last.map_or(PAGE_BYTES, |last| 2 * last.pages.len());
         let next = next.max((size_of::<ChunkHead>() + bytes).next_power_of_two());
         (next <= SEED_BYTES_MAX).then_some(next)
-    }
-}
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        // SAFETY: made from a box in `new`, and made one again once, here, when no lane points to
-        // it any more: the arena that has the lanes is being dropped.
-        drop(unsafe { Box::from_raw(self.blocks.as_ptr()) });
     }
 }
 
@@ -174,11 +155,11 @@ impl Arena {
         if left.is_some_and(|left| left >= need) {
             return 0;
         }
-        // Seeds double: all of them together and one block more is the size of the next.
+        // Seeds double: all of them together and one page more is the size of the next.
         let next =
-            usize::try_from(self.held_bytes()).unwrap_or(SLAB_BYTES).saturating_add(BLOCK_BYTES);
+            usize::try_from(self.held_bytes()).unwrap_or(SLAB_BYTES).saturating_add(PAGE_BYTES);
         let next = if next <= SEED_BYTES_MAX { next } else { SLAB_BYTES };
-        next.max(need.next_multiple_of(BLOCK_BYTES)) as u64
+        next.max(need.next_multiple_of(PAGE_BYTES)) as u64
     }
 
     /// Counts a key that this thread inserted.
@@ -224,11 +205,11 @@ impl Arena {
         }
         let is_shared = chunks.slabs.is_empty();
         let seed_bytes = Seed::bytes_after(chunks.seeds.last(), bytes).filter(|_| is_shared);
-        let (head, size) = if let Some(seed_bytes) = seed_bytes {
-            let seed = Seed::new(&self.budget, seed_bytes);
-            let head = seed.blocks.as_ptr().cast::<ChunkHead>();
+        let seed = seed_bytes.and_then(|bytes| Seed::new(&self.budget, bytes));
+        let (head, size) = if let Some(seed) = seed {
+            let (head, size) = (seed.pages.as_ptr().cast::<ChunkHead>(), seed.pages.len());
             chunks.seeds.push(seed);
-            (head, seed_bytes)
+            (head, size)
         } else {
             let slab = self.budget.take_slab_forced(Use::Memtable);
             let head = slab.as_ptr().cast::<ChunkHead>();
@@ -287,22 +268,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tiny_arena_holds_a_block_and_lanes_part_when_a_slab_is_full() {
+    fn a_tiny_arena_holds_a_page_and_lanes_part_when_a_slab_is_full() {
         let budget = Budget::new(64 << 20);
         let arena = Arena::new(Arc::clone(&budget));
         assert_eq!((arena.held_bytes(), budget.used()), (0, 0));
         let (_, _) = (arena.entry(100), arena.node(64));
-        let block = BLOCK_BYTES as u64;
-        assert_eq!((arena.held_bytes(), budget.used()), (block, block));
-        assert_eq!((arena.growth_bytes(100), arena.growth_bytes(4000)), (0, 2 * block));
+        let page = PAGE_BYTES as u64;
+        assert_eq!((arena.held_bytes(), budget.used()), (page, page));
+        assert_eq!((arena.growth_bytes(100), arena.growth_bytes(4000)), (0, 2 * page));
         for seeds in [3, 7, 15] {
-            while arena.held_bytes() < seeds * block {
+            while arena.held_bytes() < seeds * page {
                 arena.entry(1000);
             }
-            assert_eq!((arena.held_bytes(), budget.used()), (seeds * block, seeds * block));
+            assert_eq!((arena.held_bytes(), budget.used()), (seeds * page, seeds * page));
         }
         arena.entry(60_000);
-        let seeds = (15 + 16) * block;
+        let seeds = (15 + 16) * page;
         assert_eq!(arena.held_bytes(), seeds);
         assert_eq!(arena.growth_bytes(60_000), SLAB_BYTES as u64);
         arena.entry(60_000);

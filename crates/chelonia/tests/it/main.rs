@@ -7,6 +7,7 @@
 )]
 
 mod bad_input;
+mod crowds;
 mod damage;
 mod double_open;
 mod faults;

@@ -1,6 +1,7 @@
 //! Crowds of pins: what they cost in memory, that each sees its own moment, and that nothing stays.
 
 use super::{open, rotate};
+use crate::base::error::ErrorKind;
 use crate::base::sync::Arc;
 use crate::db::{Database, Iter, Keyspace, KeyspaceOptions, Snapshot};
 use crate::engines::EngineKind;
@@ -119,4 +120,42 @@ fn iterators_in_numbers_are_charged_and_see_their_moment() {
         let (_, value) = iterator.next().unwrap().unwrap();
         assert_eq!(*value, (number as u64).to_le_bytes());
     }
+}
+
+#[test]
+fn pins_beyond_half_of_the_budget_are_refused_until_some_are_dropped() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let keyspaces = keyspaces(&database, EngineKind::Turtle);
+    let keyspace = &keyspaces[0];
+    let budget = database.stats().memory.budget_bytes;
+    let mut snapshots = Vec::new();
+    let refused = (0..u64::MAX).find_map(|round| {
+        keyspaces.iter().for_each(|one| one.insert("k", round.to_le_bytes()).unwrap());
+        let snapshot = database.snapshot();
+        if round % 50 == 0 {
+            drain(&database, &keyspaces);
+        }
+        let error = snapshot.get(keyspace, "k").err();
+        snapshots.push(snapshot);
+        error.map(|error| (round, error))
+    });
+    let (count, error) = refused.unwrap();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    assert!(charged(&database) > budget / 2);
+    // What is refused holds nothing, and what is held is right.
+    let refused = snapshots.pop().unwrap();
+    assert_eq!(refused.iter(keyspace).next().unwrap().unwrap_err().kind(), ErrorKind::OutOfMemory);
+    assert_eq!(refused.len(keyspace).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    let pins = database.handle.snapshots.count();
+    drop(refused);
+    assert_eq!((database.handle.snapshots.count(), pins as u64), (pins, count));
+    assert_eq!(keyspace.iter().next().unwrap().unwrap_err().kind(), ErrorKind::OutOfMemory);
+    check(keyspace, &snapshots);
+    // What does not hold a pin for long goes on.
+    assert_eq!(keyspace.get("k").unwrap().unwrap(), count.to_le_bytes());
+    assert!(keyspace.multi_get(["k"]).unwrap()[0].is_some());
+    assert!(database.verify().unwrap().is_clean());
+    snapshots.truncate(snapshots.len() / 2);
+    assert_eq!(database.snapshot().get(keyspace, "k").unwrap().unwrap(), count.to_le_bytes());
+    assert_eq!(keyspace.iter().next().unwrap().unwrap().1, count.to_le_bytes());
 }
