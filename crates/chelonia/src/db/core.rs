@@ -64,6 +64,8 @@ pub struct Core {
     pub workers: Workers,
     /// Background work is done by the committing thread, in order: runs can be replayed.
     pub stepped: bool,
+    /// A close makes no checkpoint.
+    pub leave_log: bool,
     /// One tour of scrubbing takes so long; `None` if there is none.
     pub scrub_interval: Option<Duration>,
     // With their own synchronisation.

@@ -182,13 +182,16 @@ impl Database {
         Ok(())
     }
 
-    /// Closes the database: ends background work, syncs, and lets others open it. Other handles
-    /// answer `Stopped` from then on, and keep hardly any memory: their budget is 0. Dropping all
-    /// handles does the same, but cannot tell an error.
+    /// Closes the database: ends background work, makes a checkpoint, so that the next open has
+    /// nothing to replay, syncs, and lets others open it. Other handles fail with `Stopped` from
+    /// then on, and keep hardly any memory: their budget is 0. Dropping all handles does the same,
+    /// but cannot report an error; in a thread that panics it makes no checkpoint.
     ///
     /// # Errors
-    /// `Io` if the last sync failed, `Stopped` if an earlier failure had stopped writes: what was
-    /// acknowledged at level `Sync` is safe nevertheless.
+    /// `NoSpace` or `OutOfMemory` if the checkpoint failed for want of it: the log was kept, and
+    /// nothing is lost. `Io` if the last sync failed, `Stopped` if an earlier failure had stopped
+    /// writes: what was acknowledged at level `Sync` is safe nevertheless. The database is closed
+    /// whatever is returned.
     pub fn close(self) -> Result<()> {
         self.handle.close().map_err(|error| self.handle.told(error))
     }

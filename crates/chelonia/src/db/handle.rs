@@ -1,14 +1,23 @@
 //! The life of a database as its handles hold it.
 //!
-//! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]; when the
-//! last one goes, background threads end and the log is synced. [`Handle::close`] does the same
-//! while other handles live: from then on they answer `Stopped`.
+//! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]. When the
+//! last one is dropped the database is closed; [`Handle::close`] does the same while other handles
+//! live, which fail with `Stopped` from then on. A close goes through these steps:
+//!
+//! 1. The background threads end.
+//! 2. Memtables are flushed and a checkpoint is made, so that the next open replays nothing. It is
+//!    left out while the thread panics, and if it fails for want of space the log stays.
+//! 3. The log is synced, and the superblock notes how far: a recovery can tell damage from the torn
+//!    end of a last write.
+//! 4. The fence is shut, so that no thread reaches the files any more, and the lock is released.
 
 use crate::base::error::Result;
-use crate::base::sync::{Arc, Mutex};
+use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::db::background::Threads;
 use crate::db::core::Core;
 use crate::db::health::Health;
+use crate::db::keyspace_core::KeyspaceCore;
+use crate::storage::data_file::superblock::LogMark;
 
 /// Keeps a database open.
 pub struct Handle {
@@ -71,5 +80,46 @@ impl std::ops::Deref for Handle {
 
     fn deref(&self) -> &Core {
         &self.core
+    }
+}
+
+impl Core {
+    /// Steps 2 and 3. A failure of step 2 for want of space is returned after step 3.
+    fn shut_down(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.health.check_write()?;
+        let settled = self.checkpoint_for_close();
+        if settled.as_ref().is_err_and(|error| !error.is_passing()) {
+            return settled;
+        }
+        // A checkpoint of another thread ends first, or finds the log without an end and fails.
+        let _order = self.checkpoint.lock();
+        self.sync()?;
+        self.commit.lock().tail = None;
+        let Some(log) = self.log.get() else { return Ok(()) };
+        log.release_idle();
+        let before = self.storage.superblock().log;
+        let mark = LogMark { durable: before.durable.max(log.synced()), ..before };
+        let marked = self.storage.mark_log(mark);
+        marked.map_err(|error| self.health.stop(error))?;
+        settled
+    }
+
+    /// Makes everything durable in the data file, unless it is already.
+    fn checkpoint_for_close(&self) -> Result<()> {
+        let options_changed = self.counters.dials_turned.load(Ordering::Relaxed);
+        if self.leave_log || std::thread::panicking() {
+            return if options_changed { self.checkpoint_now() } else { Ok(()) };
+        }
+        let has_updates = |keyspace: &Arc<KeyspaceCore>| {
+            keyspace.current_view().buffers.iter().any(|buffer| buffer.first().is_some())
+        };
+        let is_undurable = self.counters.undurable_bytes.load(Ordering::Relaxed) > 0;
+        if options_changed || is_undurable || self.all_keyspaces().iter().any(has_updates) {
+            return self.checkpoint_all();
+        }
+        Ok(())
     }
 }

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `database`, `keyspace`, `batch`, `snapshot`, `iter`, `builder`, `options` | the public face |
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
-//! | `writes`, `commit`, `commit_options`, `record`, `room`, `visibility`, `pacing` | the life of a write |
+//! | `writes`, `commit`, `commit_options`, `record`, `visibility` | the life of a write |
+//! | `room`, `pacing` | what a write waits for |
 //! | `view`, `snapshots`, `lifetimes`, `dropped` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |

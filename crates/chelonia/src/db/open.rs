@@ -27,7 +27,7 @@
 use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, Ordering, RwLock};
+use crate::base::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
 use crate::db::background::Threads;
 use crate::db::core::{
     Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
@@ -54,7 +54,6 @@ use crate::memtable::Memtable;
 use crate::records::RecordCache;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
-use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::fence::{Fence, FencedDirectory};
 use crate::storage::io::{Directory, LockGuard};
 use crate::storage::{Opened, Storage};
@@ -212,6 +211,7 @@ fn new_core(
         durability: settings.durability,
         workers: settings.workers(),
         stepped: settings.internals.stepped,
+        leave_log: settings.internals.leave_log,
         scrub_interval: settings.scrub_interval,
         commit: CachePadded(Mutex::new(CommitState {
             next_seqno: visible.next(),
@@ -307,32 +307,4 @@ pub fn new_keyspace(
     let lifetimes = Lifetimes::new(Arc::clone(&core.storage));
     let active = Buffer::new(Memtable::new(Arc::clone(core.storage.budget())));
     KeyspaceCore::new(id, name, stored, engine, lifetimes, absorbed, active)
-}
-
-impl Core {
-    /// Stores dials that were turned, syncs, and marks in the superblock how far the log is
-    /// durable: an intact end.
-    pub fn shut_down(&self) -> Result<()> {
-        if self.read_only {
-            return Ok(());
-        }
-        self.health.check_write()?;
-        if self.counters.dials_turned.load(Ordering::Relaxed) {
-            match self.checkpoint_now() {
-                // There is no room for it: the dials are as they were.
-                Err(error) if error.is_passing() => {}
-                made => made?,
-            }
-        }
-        // A checkpoint of another thread ends first, or finds the log without an end and fails.
-        let _order = self.checkpoint.lock();
-        self.sync()?;
-        self.commit.lock().tail = None;
-        let Some(log) = self.log.get() else { return Ok(()) };
-        log.release_idle();
-        let before = self.storage.superblock().log;
-        let mark = LogMark { durable: before.durable.max(log.synced()), ..before };
-        let marked = self.storage.mark_log(mark);
-        marked.map(|_| ()).map_err(|error| self.health.stop(error))
-    }
 }

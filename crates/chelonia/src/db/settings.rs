@@ -49,6 +49,8 @@ pub struct Internals {
     pub write_share: Option<u64>,
     /// The size of all log segments.
     pub log_segment_bytes: Option<u64>,
+    /// A close makes no checkpoint for what is in memtables: the next open has a log to replay.
+    pub leave_log: bool,
 }
 
 impl Default for Settings {
@@ -75,6 +77,7 @@ impl Default for Internals {
             salt: None,
             write_share: None,
             log_segment_bytes: None,
+            leave_log: false,
         }
     }
 }

@@ -17,8 +17,8 @@ use std::ops::RangeBounds;
 /// Cheap to make, to clone and to hold, for as long as the caller likes: it keeps space on disk
 /// that would be free by now, never memory of writes. What it takes of memory besides is counted in
 /// the budget; when snapshots and iterators together hold half of that, further ones are refused:
-/// their reads fail with `OutOfMemory`, and they hold nothing. A keyspace that is younger than the snapshot
-/// reads as empty; one that was dropped since reads as it was.
+/// their reads fail with `OutOfMemory`, and they hold nothing. A keyspace that is younger than the
+/// snapshot reads as empty; one that was dropped since reads as it was.
 #[derive(Clone)]
 pub struct Snapshot {
     // Before the handle: a pin is let go while the database is still open.

@@ -4,7 +4,7 @@
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
-    Database, DatabaseBuilder, Durability, ErrorKind, KeyspaceOptions, RecoveryProgress,
+    Database, DatabaseBuilder, Durability, EngineKind, ErrorKind, KeyspaceOptions, RecoveryProgress,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -224,4 +224,98 @@ fn only_what_came_after_the_last_checkpoint_is_replayed() {
     let found = replayed();
     assert!(found < bound, "{found} of {written} records, and at most {bound} were expected");
     keyspace.insert_with("last", "one", Durability::Sync).unwrap();
+}
+
+/// Writes to both engines, with values in extents of their own and a keyspace that is dropped.
+fn write_a_little_of_everything(database: &Database) {
+    for engine in EngineKind::ALL {
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace(engine.name(), options).unwrap();
+        for number in 0..5_000_u64 {
+            keyspace.insert(number.to_be_bytes(), VALUE).unwrap();
+        }
+        keyspace.insert("large", vec![6; 100_000]).unwrap();
+        keyspace.remove(7_u64.to_be_bytes()).unwrap();
+    }
+    let gone = database.keyspace("gone", KeyspaceOptions::new()).unwrap();
+    gone.insert("key", "value").unwrap();
+    database.drop_keyspace("gone").unwrap();
+}
+
+/// Opens it and gives the records that were replayed.
+fn replayed(builder: DatabaseBuilder) -> (Database, u64) {
+    let records = Arc::new(Mutex::new(0));
+    let seen = Arc::clone(&records);
+    let builder = builder.on_recovery(move |progress: RecoveryProgress| {
+        *seen.lock().unwrap() = progress.records;
+    });
+    let database = builder.open().unwrap();
+    let records = *records.lock().unwrap();
+    (database, records)
+}
+
+#[test]
+fn a_close_leaves_nothing_to_replay_and_little_log() {
+    let closes: [fn(Database); 3] = [
+        |database| database.close().unwrap(),
+        drop,
+        // Closed while other handles live.
+        |database| {
+            let keyspace = database.keyspace("turtle", KeyspaceOptions::new()).unwrap();
+            database.close().unwrap();
+            assert_eq!(keyspace.get("large").unwrap_err().kind(), ErrorKind::Stopped);
+        },
+    ];
+    for close in closes {
+        let memory = MemoryDirectory::new();
+        let database = builder(Arc::new(memory.clone())).open().unwrap();
+        write_a_little_of_everything(&database);
+        close(database);
+        let files = memory.to_files();
+        let logs = files.iter().filter(|(name, _)| name.starts_with("log-"));
+        let log_bytes: usize = logs.map(|(_, bytes)| bytes.len()).sum();
+        assert!(log_bytes <= 1 << 20, "{log_bytes} bytes of log remain");
+        let (database, records) = replayed(builder(Arc::new(memory.clone())));
+        assert_eq!(records, 0);
+        for engine in EngineKind::ALL {
+            let keyspace = database.keyspace(engine.name(), KeyspaceOptions::new()).unwrap();
+            assert_eq!(keyspace.len().unwrap(), 5_000);
+            assert_eq!(*keyspace.get("large").unwrap().unwrap(), [6; 100_000]);
+        }
+        // A close after nothing was written writes no data.
+        database.close().unwrap();
+        let length = |files: &Files| files["data"].len();
+        assert_eq!(length(&memory.to_files()), length(&files));
+    }
+}
+
+#[test]
+fn a_close_on_a_full_device_keeps_the_log_and_reports_it() {
+    let memory = MemoryDirectory::new();
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    let database = builder(Arc::new(faulty)).open().unwrap();
+    write_a_little_of_everything(&database);
+    plan.fail(Fault::sticky(Call::Allocate, 0).on("data").with(Failure::NoSpace));
+    assert_eq!(database.close().unwrap_err().kind(), ErrorKind::NoSpace);
+    let (database, records) = replayed(builder(Arc::new(memory)));
+    assert!(records > 5_000, "{records}");
+    for engine in EngineKind::ALL {
+        let keyspace = database.keyspace(engine.name(), KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.len().unwrap(), 5_000);
+    }
+    assert!(database.verify().unwrap().is_clean());
+}
+
+#[test]
+fn a_thread_that_panics_closes_without_a_checkpoint() {
+    let memory = MemoryDirectory::new();
+    let database = builder(Arc::new(memory.clone())).open().unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+        write_a_little_of_everything(&database);
+        std::panic::resume_unwind(Box::new("no message for this one"));
+    }));
+    assert!(panicked.is_err());
+    let (_, records) = replayed(builder(Arc::new(memory)));
+    assert!(records > 5_000, "{records}");
 }

@@ -112,6 +112,13 @@ fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
 }
 
 #[test]
+fn crowds_of_keyspaces_and_pins() {
+    let tally = run("crowd", 3);
+    assert!(count(&tally, "reads of snapshots") > 500);
+    assert!(count(&tally, "batches at the limit") > 0);
+}
+
+#[test]
 fn simulations() {
     assert!(count(&run("simulation", 300), "commits") > 10_000);
 }

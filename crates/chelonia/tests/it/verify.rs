@@ -19,6 +19,7 @@ fn open(directory: &MemoryDirectory, read_only: bool) -> Database {
         internals.stepped = true;
         internals.salt = Some(3);
         internals.log_segment_bytes = Some(SEGMENT);
+        internals.leave_log = true;
     });
     builder.open().unwrap()
 }
@@ -244,7 +245,10 @@ fn what_is_counted_does_not_depend_on_memory() {
     let opened = |memory: u64, read_only: bool| {
         let builder = Database::builder("memory").memory(memory).read_only(read_only);
         let directory = Arc::new(directory.clone());
-        let builder = builder.internals(|internals| internals.directory = Some(directory));
+        let builder = builder.internals(|internals| {
+            internals.directory = Some(directory);
+            internals.leave_log = true;
+        });
         builder.open().unwrap()
     };
     // All of it stays in the log, more than the least memory holds.

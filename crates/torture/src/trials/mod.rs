@@ -12,6 +12,7 @@
 //! | `kill` | SIGKILL, on the real file system | as `crash` |
 //! | `power` | a mounted file system is shut down | as `crash`, through the kernel |
 //! | `soak` | eight times as much data as memory | values; bounded memory, files, space |
+//! | `crowd` | hundreds of keyspaces and pins, full batches | answers of a map, within the budget |
 //! | `readers` | reads beside writers, drains, checkpoints | one moment in the order of commits |
 //! | `rot-flips` | every byte flipped, one by one | told with file and offset, no wrong answer |
 //! | `rot-blocks` | blocks zeroed, swapped, misdirected, aged | the same |
@@ -25,6 +26,7 @@ mod crash;
 mod crash_every;
 mod crash_threads;
 mod crash_twice;
+mod crowd;
 mod faults;
 mod lies;
 mod model;
@@ -68,6 +70,7 @@ fn of_the_machine() -> Vec<Box<dyn Trial>> {
         Box::new(process::Kill),
         Box::new(process::Power),
         Box::new(process::Soak),
+        Box::new(crowd::Crowd),
         Box::new(readers::Readers),
         Box::new(rot::Flips),
         Box::new(rot::Blocks),

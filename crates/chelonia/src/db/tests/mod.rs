@@ -24,6 +24,7 @@ fn open(directory: Arc<dyn Directory>) -> Database {
     let builder = builder.internals(|internals| {
         internals.directory = Some(directory);
         internals.stepped = true;
+        internals.leave_log = true;
     });
     builder.open().unwrap()
 }

@@ -92,6 +92,8 @@ fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseB
         internals.stepped = true;
         internals.salt = Some(7);
         internals.log_segment_bytes = Some(16 << 10);
+        // A close may make a checkpoint or leave a log to be replayed.
+        internals.leave_log = write_share.is_none();
     })
 }
 

@@ -41,6 +41,7 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
         internals.stepped = true;
         internals.salt = Some(lies::SALT);
         internals.log_segment_bytes = Some(16 << 10);
+        internals.leave_log = true;
     });
     builder.open()
 }

@@ -28,6 +28,8 @@ pub struct Setting {
     log_segment_bytes: u64,
     write_share: Option<u64>,
     durability: Durability,
+    /// A close makes no checkpoint: the next open replays the log.
+    leave_log: bool,
     /// Background work on threads of its own; else the committing thread does it.
     threads: bool,
 }
@@ -51,6 +53,7 @@ const TINY: Setting = Setting {
     log_segment_bytes: 32 << 10,
     write_share: None,
     durability: Durability::Process,
+    leave_log: true,
     threads: false,
 };
 
@@ -82,12 +85,13 @@ pub const SETTINGS: [Setting; 14] = [
         log_segment_bytes: 1 << 20,
         ..TINY
     },
-    Setting { name: "the least memory", memory: MEMORY_BYTES_MIN, ..TINY },
+    Setting { name: "the least memory", memory: MEMORY_BYTES_MIN, leave_log: false, ..TINY },
     Setting { name: "a write share of a few blocks", write_share: Some(16 << 10), ..TINY },
     Setting {
         name: "every commit synced",
         durability: Durability::Sync,
         log_segment_bytes: 16 << 10,
+        leave_log: false,
         ..TINY
     },
     Setting {
@@ -105,7 +109,13 @@ pub const SETTINGS: [Setting; 14] = [
         },
         ..TINY
     },
-    Setting { name: "background threads", threads: true, distance: 3_000, ..TINY },
+    Setting {
+        name: "background threads",
+        threads: true,
+        distance: 3_000,
+        leave_log: false,
+        ..TINY
+    },
 ];
 
 /// The keyspaces of a history.
@@ -141,6 +151,7 @@ impl Setting {
             internals.salt = Some(salt);
             internals.log_segment_bytes = Some(self.log_segment_bytes);
             internals.write_share = self.write_share;
+            internals.leave_log = self.leave_log;
         });
         let database = builder.open()?;
         for name in KEYSPACES {

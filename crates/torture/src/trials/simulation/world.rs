@@ -79,6 +79,8 @@ pub struct World {
     salt: u64,
     write_share: Option<u64>,
     distances: [u64; 2],
+    /// A close makes no checkpoint.
+    leave_log: bool,
 }
 
 impl World {
@@ -91,6 +93,7 @@ impl World {
             salt: rng.next_u64(),
             write_share: rng.one_in(3).then_some(16 << 10),
             distances: [1 + rng.below(4_000), 500 + rng.below(20_000)],
+            leave_log: rng.one_in(2),
         }
     }
 
@@ -105,6 +108,7 @@ impl World {
             internals.salt = Some(self.salt);
             internals.write_share = self.write_share;
             internals.log_segment_bytes = Some(16 << 10);
+            internals.leave_log = self.leave_log;
         });
         let database = builder.open()?;
         for (number, (name, distance)) in (0..).zip(KEYSPACES.into_iter().zip(self.distances)) {
