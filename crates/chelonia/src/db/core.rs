@@ -33,7 +33,7 @@ use crate::db::pacing::{Debt, Pacer};
 use crate::db::room::Room;
 use crate::db::scrub::Scrub;
 use crate::db::signals::Signals;
-use crate::db::snapshots::{Pin, Snapshots, Views};
+use crate::db::snapshots::{Pin, Scope, Snapshots};
 use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
 use crate::records::RecordCache;
@@ -228,15 +228,12 @@ impl Core {
 
     /// Pins this moment over all keyspaces.
     pub fn pin_all(&self) -> Arc<Pin> {
-        self.snapshots.pin(|| {
-            let keyspaces = self.keyspaces.read();
-            keyspaces.values().map(|keyspace| (keyspace.id, keyspace.current_view())).collect()
-        })
+        self.snapshots.pin(Scope::All)
     }
 
     /// Pins this moment over one keyspace.
     pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
-        self.snapshots.pin(|| Views::from([(keyspace.id, keyspace.current_view())]))
+        self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
     }
 
     /// Remembers that nothing is alive in `range`, as far as that is so: see [`crate::db::gaps`].
@@ -259,9 +256,7 @@ impl Core {
         let given = SeqNo(self.commit.lock().next_seqno.0.saturating_sub(1));
         self.visibility.wait_until_visible(given)?;
         let pin = self.pin_one(keyspace);
-        let Some(view) = pin.view(keyspace.id) else {
-            return Err(Error::internal("a pin does not show the keyspace it was made for"));
-        };
+        let view = keyspace.view_at(pin.seqno());
         let mut cursor = view.cursor(range, Direction::Ascending, pin.seqno())?;
         let mut passed = Passed::new(&self.counters);
         while let Some(key) = cursor.key().filter(|key| range.contains(key)) {

@@ -20,6 +20,7 @@ use crate::base::stream::SortedUpdates;
 use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
+use crate::db::snapshots::Flushed;
 use crate::db::view::Buffer;
 use crate::engine::{OwnedExtent, Version, Work};
 use crate::memtable::{Memtable, SortedBatch};
@@ -112,7 +113,7 @@ impl Core {
         // newer than the whole memtable, and pins gone since only make fewer versions.
         let done = partial.versions.last().map(|(upto, _)| *upto);
         let mut cuts: Vec<SeqNo> = partial.versions.iter().map(|(upto, _)| *upto).collect();
-        let pinned = self.snapshots.cuts(first.seqno, last);
+        let pinned = self.snapshots.cuts(keyspace.id, first.seqno, last);
         cuts.extend(pinned.into_iter().filter(|cut| done.is_none_or(|done| *cut > done)));
         if done.is_some() {
             mark(Mark::DrainWentOn);
@@ -154,8 +155,14 @@ impl Core {
         self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);
         drop(drained);
         *keyspace.latest.lock() = Latest { root, absorbed: last, version: newest.clone() };
-        self.snapshots
-            .publish(keyspace.id, buffer, &versions, || keyspace.publish(buffer, &versions));
+        let flushed = Flushed {
+            keyspace: keyspace.id,
+            history: &keyspace.history,
+            before: &keyspace.current_view().version,
+            versions: &versions,
+        };
+        self.snapshots.publish(&flushed, || keyspace.publish(buffer, &versions));
+        keyspace.history.let_standing_go(buffer);
         keyspace.lifetimes.published();
         Ok(())
     }
@@ -217,6 +224,8 @@ impl Core {
             while self.drain_keyspace(keyspace)? {}
         }
         let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
+        let view = keyspace.current_view();
+        self.snapshots.keep_dropped(keyspace.id, &keyspace.history, view);
         self.dropped.add(&keyspace.lifetimes);
         let hidden = keyspace.release_all(empty);
         self.counters.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! Iterators: entries in key order from either end, as of one moment, owned and `Send`.
 //!
 //! An iterator stands on a pin. Its two cursors (one from each end, opened when first used) stand
-//! in the pin's view; when a drain replaces the view, the pin tells the iterator to let go, and the
-//! next call finds its place again behind the last key it gave. So an iterator that nobody advances
-//! holds no memory of memtables.
+//! in the view of its keyspace at that time; when a memtable of the view is flushed the iterator
+//! lets go of it, and the next call finds its place again behind the last key it gave. So an
+//! iterator that nobody advances holds no memory of memtables.
 //!
 //! Where many hidden entries lie in a row the gap is learned (`crate::db::gaps`), and jumped over
 //! from then on.
@@ -23,9 +23,10 @@ use crate::db::core::Passed;
 use crate::db::gaps::HIDDEN_MIN;
 use crate::db::handle::Handle;
 use crate::db::health::Health;
+use crate::db::history::Standing;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::snapshots::{Pin, Standing};
-use crate::db::view::View;
+use crate::db::snapshots::Pin;
+use crate::db::view::{Buffer, View};
 use crate::merge::Merge;
 use std::ops::Bound;
 
@@ -94,13 +95,15 @@ struct State {
 }
 
 impl Standing for Mutex<State> {
-    fn let_go(&self) {
+    fn let_go(&self, flushed: &Arc<Buffer>) {
         let mut state = self.lock();
-        if state.front.is_some() || state.back.is_some() {
-            mark(Mark::IteratorLetGo);
+        let State { front, back, .. } = &mut *state;
+        for cursor in [front, back] {
+            let has = |cursor: &mut Cursor| cursor.view.has(flushed);
+            if cursor.take_if(has).is_some() {
+                mark(Mark::IteratorLetGo);
+            }
         }
-        state.front = None;
-        state.back = None;
     }
 }
 
@@ -116,7 +119,7 @@ impl Iter {
         let state = Arc::new(Mutex::new(state));
         let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
         if handle.health.is_at_home() {
-            pin.register(standing);
+            keyspace.history.stand(standing);
         }
         Self { state, pin, keyspace: Arc::clone(keyspace), handle, is_refused: false }
     }
@@ -286,13 +289,12 @@ impl Iter {
     fn open(&self, range: &mut KeyRange, direction: Direction) -> Result<Option<Cursor>> {
         let at = self.pin.seqno();
         while !range.is_empty() && self.keyspace.gaps.jump(range, direction, at) {}
-        match self.pin.view(self.keyspace.id) {
-            Some(view) if !range.is_empty() => {
-                let entries = view.cursor(range, direction, at)?;
-                Ok(Some(Cursor { entries, view }))
-            }
-            _ => Ok(None),
+        if range.is_empty() {
+            return Ok(None);
         }
+        let view = self.keyspace.view_at(at);
+        let entries = view.cursor(range, direction, at)?;
+        Ok(Some(Cursor { entries, view }))
     }
 }
 

@@ -149,7 +149,7 @@ impl Keyspace {
         let pin = self.handle.pin_one(&self.core);
         // After the pin, as in `get`.
         self.check_read()?;
-        let Some(view) = pin.view(self.core.id) else { return Ok(vec![None; keys.len()]) };
+        let view = self.core.view_at(pin.seqno());
         let values = view.multi_get(&keys, pin.seqno(), self.core.shelves(&self.handle));
         values.map_err(|error| self.handle.told(error))
     }

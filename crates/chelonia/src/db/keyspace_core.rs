@@ -19,6 +19,7 @@ use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::db::core::Core;
 use crate::db::dropped::Empty;
 use crate::db::gaps::Gaps;
+use crate::db::history::History;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::maintenance::Refused;
 use crate::db::options::StoredOptions;
@@ -37,6 +38,8 @@ pub struct KeyspaceCore {
     pub lifetimes: Arc<Lifetimes>,
     // With their own synchronisation.
     pub view: EpochCell<Arc<View>>,
+    /// What pins need that the view does not show any more.
+    pub history: Arc<History>,
     /// The checkpoint distance that was asked for; 0 for the budget's.
     pub distance: AtomicU64,
     /// The shape of its levels, if its engine has levels.
@@ -106,6 +109,7 @@ impl KeyspaceCore {
             engine,
             lifetimes,
             view: EpochCell::new(Arc::new(view)),
+            history: Arc::default(),
             dropped: AtomicBool::new(false),
             gaps: Gaps::default(),
             fresh: Fresh::new(id, number),
@@ -120,6 +124,13 @@ impl KeyspaceCore {
     /// The view of this moment.
     pub fn current_view(&self) -> Arc<View> {
         Arc::clone(self.view.load(&epoch::pin()))
+    }
+
+    /// What a pin at `seqno` reads from.
+    pub fn view_at(&self, seqno: SeqNo) -> Arc<View> {
+        // Loaded first: what a flush takes from it is in the history before it does.
+        let view = self.current_view();
+        self.history.at(seqno).unwrap_or(view)
     }
 
     /// What views of it read from besides themselves.
@@ -151,7 +162,8 @@ impl KeyspaceCore {
     /// Replaces a drained memtable by the newest of `versions`.
     pub fn publish(&self, buffer: &Arc<Buffer>, versions: &[(SeqNo, HeldVersion)]) {
         let _order = self.change.lock();
-        if let Some(next) = self.current_view().without(buffer, SeqNo::MAX, versions) {
+        let newest = versions.last().map(|(_, newest)| newest);
+        if let Some(next) = self.current_view().without(buffer, newest) {
             self.view.replace(Arc::new(next));
         }
     }

@@ -6,7 +6,7 @@
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
 //! | `writes`, `commit`, `commit_options`, `record`, `visibility` | the life of a write |
 //! | `room`, `pacing` | what a write waits for |
-//! | `view`, `snapshots`, `lifetimes`, `dropped` | what a read sees, and what is kept for it |
+//! | `view`, `snapshots`, `history`, `lifetimes`, `dropped` | what a read sees, and what is kept for it |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
 //! | `open`, `settings`, `health` | recovery, failure |
@@ -26,6 +26,7 @@ mod gaps;
 mod governor;
 mod handle;
 mod health;
+mod history;
 #[cfg(any(test, feature = "internals"))]
 mod inspect;
 mod iter;

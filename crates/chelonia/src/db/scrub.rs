@@ -234,7 +234,7 @@ impl Core {
         let mut unread = Vec::new();
         for keyspace in self.all_keyspaces() {
             let pin = self.pin_one(&keyspace);
-            let Some(view) = pin.view(keyspace.id) else { continue };
+            let view = keyspace.view_at(pin.seqno());
             let walked = view.version.version().extents(&mut |owned| {
                 visit(owned);
                 Ok(())

@@ -98,12 +98,9 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        match self.view(keyspace)? {
-            Some(view) => view
-                .multi_get(&keys, self.pin.seqno(), keyspace.core.shelves(&self.handle))
-                .map_err(|error| self.handle.told(error)),
-            None => Ok(vec![None; keys.len()]),
-        }
+        let view = self.view(keyspace)?;
+        let values = view.multi_get(&keys, self.pin.seqno(), keyspace.core.shelves(&self.handle));
+        values.map_err(|error| self.handle.told(error))
     }
 
     /// The entries of `keyspace` whose keys are within `range`.
@@ -148,7 +145,7 @@ impl Snapshot {
         of_value: impl FnOnce(Value) -> T,
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
-        let Some(view) = self.view(keyspace)? else { return Ok(None) };
+        let view = self.view(keyspace)?;
         match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
             Looked::Value(value) => Ok(Some(of_value(value))),
             Looked::Large(large) => of_large(&large).map(Some),
@@ -159,11 +156,11 @@ impl Snapshot {
         }
     }
 
-    fn view(&self, keyspace: &Keyspace) -> Result<Option<Arc<View>>> {
+    fn view(&self, keyspace: &Keyspace) -> Result<Arc<View>> {
         self.handle.health.check_read()?;
         self.check_held()?;
         self.check_own(keyspace)?;
-        Ok(self.pin.view(keyspace.core.id))
+        Ok(keyspace.core.view_at(self.pin.seqno()))
     }
 
     fn check_held(&self) -> Result<()> {

@@ -116,10 +116,10 @@ impl Core {
 
     fn verify_tree(&self, keyspace: &KeyspaceCore, report: &mut VerifyReport) {
         let pin = self.pin_one(keyspace);
-        let version = match pin.view(keyspace.id) {
-            // What a reader drained of the log lies in a scratch file, which is nobody's data.
-            _ if self.read_only => self.durable_version(keyspace.id),
-            view => view.map(|view| view.version.clone()),
+        // What a reader drained of the log lies in a scratch file, which is nobody's data.
+        let version = match self.read_only {
+            true => self.durable_version(keyspace.id),
+            false => Some(keyspace.view_at(pin.seqno()).version.clone()),
         };
         let Some(version) = version else { return };
         if let Err(error) = version.version().verify(report) {

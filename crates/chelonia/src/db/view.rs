@@ -245,22 +245,23 @@ impl View {
         Merge::new(layers, direction, Tombstones::Keep)
     }
 
-    /// This view after `buffer` was drained, as seqno `at` sees it: without the memtable, over the
-    /// last of `versions` that is not newer than `at`. `None` if the memtable is not part of it.
-    pub fn without(
-        &self,
-        buffer: &Arc<Buffer>,
-        at: SeqNo,
-        versions: &[(SeqNo, HeldVersion)],
-    ) -> Option<View> {
+    /// A view without memtables.
+    pub fn of_version(version: HeldVersion) -> Self {
+        Self { buffers: Vec::new(), version }
+    }
+
+    /// True if `buffer` is part of it.
+    pub fn has(&self, buffer: &Arc<Buffer>) -> bool {
+        self.buffers.iter().any(|own| Arc::ptr_eq(own, buffer))
+    }
+
+    /// This view after `buffer` was flushed: without it, over the version that has it, if it had
+    /// anything. `None` if it is not part of it.
+    pub fn without(&self, buffer: &Arc<Buffer>, flushed: Option<&HeldVersion>) -> Option<View> {
         let place = self.buffers.iter().position(|own| Arc::ptr_eq(own, buffer))?;
         let mut buffers = self.buffers.clone();
         buffers.remove(place);
-        let newest = versions.iter().rev().find(|(upto, _)| *upto <= at);
-        // Every seqno within the memtable that is pinned has a cut, so only a pin older than the
-        // memtable's first entry finds none; for it the version before is still right.
-        let version = newest.map_or(&self.version, |(_, version)| version).clone();
-        Some(View { buffers, version })
+        Some(View { buffers, version: flushed.unwrap_or(&self.version).clone() })
     }
 }
 

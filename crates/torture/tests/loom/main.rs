@@ -25,10 +25,9 @@ use base::budget::Budget;
 use base::fork::ForkMark;
 use base::ids::SeqNo;
 use base::sync::{Arc, AtomicU64, Ordering, thread};
-use db::snapshots::Snapshots;
+use db::snapshots::{Scope, Snapshots};
 use db::visibility::Visibility;
 use memtable::Pins as _;
-use std::collections::BTreeMap;
 
 /// The usual number of preemptions: few bugs need more.
 const PREEMPTIONS: usize = 3;
@@ -132,7 +131,7 @@ fn what_a_pin_needs_stays() {
                 }
             })
         };
-        let pin = snapshots.pin(BTreeMap::new);
+        let pin = snapshots.pin(Scope::All);
         if pin.seqno() == SeqNo(1) {
             assert_eq!(unlinked.load(Ordering::SeqCst), 0, "a version that a pin needs is gone");
             writer.join().unwrap();

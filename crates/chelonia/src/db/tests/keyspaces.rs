@@ -123,7 +123,7 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
         keyspace.insert("changed", "new").unwrap();
         database.drop_keyspace("dropped").unwrap();
         for pin in &pins {
-            let view = pin.view(keyspace.core.id).unwrap();
+            let view = keyspace.core.view_at(pin.seqno());
             assert!(view.buffers.is_empty(), "{engine:?}: {} memtables", view.buffers.len());
         }
         assert_eq!(snapshot.get(&keyspace, "changed").unwrap().unwrap(), *b"old");

@@ -1,8 +1,6 @@
 //! Views play no part here.
 
 use super::lifetimes::HeldVersion;
-use crate::base::ids::SeqNo;
-use crate::base::sync::Arc;
 
 pub struct Buffer;
 
@@ -11,7 +9,7 @@ pub struct View {
 }
 
 impl View {
-    pub fn without(&self, _: &Arc<Buffer>, _: SeqNo, _: &[(SeqNo, HeldVersion)]) -> Option<Self> {
-        None
+    pub fn of_version(version: HeldVersion) -> Self {
+        Self { version }
     }
 }
