@@ -15,7 +15,7 @@
 //! stops all writes; a failure in 6 stops all writes, the commit is visible and its durability is
 //! known after the reopen.
 
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::limits::{BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
@@ -132,7 +132,7 @@ impl Core {
         let large = self.write_large_values(writes)?;
         if let ([keyspace], [write]) = (keyspaces, writes) {
             // It comes while the record is encoded and its place in the log is taken.
-            let guard = epoch::pin();
+            let guard = self.storage.epochs().pin();
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
         // A thread that ends has no such memory any more when destructors commit something.
@@ -173,7 +173,7 @@ impl Core {
         for write in writes {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
-        let guard = epoch::pin();
+        let guard = self.storage.epochs().pin();
         let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), &guard) {
             Ok(placed) => placed,
             Err(error) => {
@@ -248,7 +248,7 @@ impl Core {
     /// Finalizes the keyspace's memtable if its updates reach the checkpoint distance, or its
     /// memory the most that one may take. Called under the commit lock.
     fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>) {
-        let guard = epoch::pin();
+        let guard = self.storage.epochs().pin();
         let view = keyspace.view.load(&guard);
         let active = &view.buffers[0];
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
@@ -321,7 +321,7 @@ impl Core {
         for write in writes {
             each[write.keyspace] += counted_bytes(write.key, write.value);
         }
-        let guard = epoch::pin();
+        let guard = self.storage.epochs().pin();
         let grown = keyspaces.iter().zip(each).map(|(keyspace, bytes)| {
             keyspace.view.load(&guard).buffers[0].memtable.growth_bytes(bytes)
         });

@@ -10,7 +10,7 @@
 //! [`crate::db::snapshots`], `change`. The drain lock is held for a whole absorb, so nobody takes
 //! it while holding the commit lock or `change`.
 
-use crate::base::epoch::{self, EpochCell};
+use crate::base::epoch::EpochCell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
@@ -89,6 +89,7 @@ impl KeyspaceCore {
         let root = engine.root()?;
         let number = version.number();
         let view = View { buffers: vec![active], version: version.clone() };
+        let view = EpochCell::new(Arc::new(view), lifetimes.epochs());
         Ok(Arc::new(Self {
             id,
             name,
@@ -97,7 +98,7 @@ impl KeyspaceCore {
             stored,
             engine,
             lifetimes,
-            view: EpochCell::new(Arc::new(view)),
+            view,
             dropped: AtomicBool::new(false),
             gaps: Gaps::default(),
             fresh: Fresh::new(id, number),
@@ -110,7 +111,7 @@ impl KeyspaceCore {
 
     /// The view of this moment.
     pub fn current_view(&self) -> Arc<View> {
-        Arc::clone(self.view.load(&epoch::pin()))
+        Arc::clone(self.view.load(&self.view.epochs().pin()))
     }
 
     /// What views of it read from besides themselves.

@@ -4,7 +4,7 @@
 //! the first layer that knows the key decides.
 
 use crate::base::bytes::Value;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
@@ -117,8 +117,14 @@ pub struct Shelves<'a> {
 impl View {
     /// The newest value of `key`, as of `at` or later. For the view that is the keyspace's, or was
     /// when the reader began.
-    pub fn get_newest(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
-        self.get_by(key, at, shelves, |name, guard| {
+    pub fn get_newest(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        shelves: Shelves<'_>,
+        guard: &Guard,
+    ) -> Result<Looked> {
+        self.get_by(key, at, shelves, guard, |name, guard| {
             shelves.records.get(name, guard).map(Value::copy_from)
         })
     }
@@ -126,7 +132,8 @@ impl View {
     /// The value of `key` as of the pinned seqno `at`.
     pub fn get(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
         let version = self.version.number();
-        self.get_by(key, at, shelves, |name, guard| {
+        let guard = shelves.storage.epochs().pin();
+        self.get_by(key, at, shelves, &guard, |name, guard| {
             shelves.records.get_of_version(name, version, guard)
         })
     }
@@ -138,22 +145,22 @@ impl View {
         key: &[u8],
         at: SeqNo,
         shelves: Shelves<'_>,
+        guard: &Guard,
         cached: impl FnOnce(Name<'_>, &Guard) -> Option<Value>,
     ) -> Result<Looked> {
         let Shelves { storage, records, fresh } = shelves;
         let name = Name { of: fresh, key, hash: storage.key_hash(key) };
-        let guard = epoch::pin();
-        records.prefetch(name, &guard);
+        records.prefetch(name, guard);
         match self.look_in_buffers(key, at) {
             Some(Lookup::Found(update, _)) => return Ok(own(update)),
             Some(Lookup::Pruned) => return Ok(Looked::Overwritten),
             Some(Lookup::Absent) | None => {}
         }
-        if let Some(value) = cached(name, &guard) {
+        if let Some(value) = cached(name, guard) {
             return Ok(Looked::Value(value));
         }
         let answer = self.version.version().get(key, name.hash)?;
-        self.keep(name, &answer, records, &guard);
+        self.keep(name, &answer, records, guard);
         Ok(answer.found.map_or(Looked::Absent, Looked::from))
     }
 
@@ -182,7 +189,7 @@ impl View {
     ) -> Result<Vec<Option<Value>>> {
         let Shelves { storage, records, fresh } = shelves;
         let version = self.version.number();
-        let guard = epoch::pin();
+        let guard = storage.epochs().pin();
         // Asked for once: a record is cached where the hash of its key leads to, and a type may
         // give other bytes at each call.
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
@@ -216,7 +223,7 @@ impl View {
         drop(guard);
         let answers = self.version.version().multi_get(&below)?;
         for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
-            self.keep(Name { of: fresh, key, hash }, &answer, records, &epoch::pin());
+            self.keep(Name { of: fresh, key, hash }, &answer, records, &storage.epochs().pin());
             match answer.found {
                 Some(Found::Value(value)) => values[index] = Some(value),
                 Some(Found::Large(reference)) => large.push((index, reference)),

@@ -38,7 +38,7 @@ pub mod space;
 
 use crate::base::budget::{Budget, Use};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::{Epochs, Guard};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -58,6 +58,7 @@ pub struct Storage {
     // Constant after construction.
     file: Arc<DataFile>,
     budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
     cache: Arc<Cache>,
     residents: Arc<Residents>,
     facts: IoFacts,
@@ -178,9 +179,11 @@ impl Storage {
         if let Some(location) = &location {
             space.mark_used(location.extent)?;
         }
+        let epochs = Epochs::new()?;
         let storage = Arc::new(Self {
-            cache: Cache::new(Arc::clone(&data), budget),
-            residents: Residents::new(budget),
+            cache: Cache::new(Arc::clone(&data), budget, &epochs),
+            residents: Residents::new(budget, &epochs),
+            epochs,
             file: data,
             budget: Arc::clone(budget),
             facts: dir.facts(),
@@ -201,6 +204,13 @@ impl Storage {
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// The epochs of the database: what guards for everything in it are of.
+    #[inline]
+    #[must_use]
+    pub fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
     }
 
     /// The clock of what engines keep in memory besides cached blocks.
@@ -402,8 +412,8 @@ impl Storage {
             if cached() == 0 {
                 break;
             }
-            // Readers that were on their way when it was closed, also those of other databases.
-            epoch::collect();
+            // Readers that were on their way when it was closed.
+            self.epochs.collect();
             thread::yield_now();
         }
     }

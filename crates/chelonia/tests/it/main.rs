@@ -9,6 +9,7 @@
 mod bad_input;
 mod damage;
 mod double_open;
+mod epochs;
 mod faults;
 mod fork;
 mod golden;

@@ -8,7 +8,7 @@
 use super::AutumnVersion;
 use super::table::{Sequence, Table};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::sync::Arc;
 use crate::engine::Answer;
@@ -108,7 +108,7 @@ impl AutumnVersion {
 
     /// The value of `key`.
     pub(super) fn find(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        let guard = epoch::pin();
+        let guard = self.shared.residence.storage().epochs().pin();
         // Stays empty, and costs nothing, while filters are in memory.
         let mut undecided: Vec<Candidate<'_>> = Vec::new();
         let walked = self.walk(key, hash, &guard, |table| {

@@ -16,7 +16,7 @@ use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
 use super::toll;
 use crate::base::budget::Use;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::sync::Arc;
 use crate::engine::Answer;
@@ -179,7 +179,7 @@ pub(super) fn get(
     key: &[u8],
     hash: KeyHash,
 ) -> Result<Answer> {
-    let guard = epoch::pin();
+    let guard = shared.residence.storage().epochs().pin();
     let residence = &shared.residence;
     // Undecided runs, newest first, with the filter block that is missing. Stays empty, and costs
     // nothing, while filters are in memory.
@@ -209,7 +209,7 @@ pub(super) fn get(
 
 /// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
 pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
-    let guard = epoch::pin();
+    let guard = shared.residence.storage().epochs().pin();
     let hash = shared.residence.storage().key_hash(key);
     let wanted = Wanted { key, hash, pays: false };
     let walked = walk(shared, root, wanted, &guard, |run, filter| {

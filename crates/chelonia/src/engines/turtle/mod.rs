@@ -39,7 +39,6 @@ use self::toll::Dues;
 use super::EngineOptions;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -328,7 +327,7 @@ impl Turtle {
 
     /// True if reads have paid for a flush somewhere.
     fn is_due(&self) -> bool {
-        let guard = epoch::pin();
+        let guard = self.shared.residence.storage().epochs().pin();
         let version = self.newest();
         let root = version.root.peek(&guard);
         let due = |pivot| self.shared.dues.is_due_within(pivot, &guard);

@@ -105,6 +105,12 @@ impl Run {
         &self.cached
     }
 
+    /// Pins the epoch of the database.
+    #[inline]
+    pub(in crate::run) fn pin(&self) -> Guard {
+        self.storage.epochs().pin()
+    }
+
     pub(in crate::run) fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }

@@ -8,7 +8,7 @@ use super::candidates::{Candidate, Candidates, load_filters};
 use super::filter::FilterState;
 use super::lookup::{Located, RunHit};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::run::reference::BlockSpan;
 use crate::storage::Storage;
@@ -62,7 +62,7 @@ fn find_group<C: Candidates>(
     keys: &[(&[u8], KeyHash)],
     take: &mut Take<'_>,
 ) -> Result<()> {
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     let find = |first: usize| {
         let last = keys.len().min(first + ROUND_KEYS);
         Round::find(storage, candidates, keys, first.min(last)..last, &guard)

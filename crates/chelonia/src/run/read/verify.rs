@@ -6,7 +6,6 @@
 
 use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{LargeRef, Update};
@@ -287,7 +286,7 @@ impl Run {
 
     /// The first key of every span must lead a lookup to that span, through all levels.
     fn verify_descents(&self, seen: &Seen, report: &mut dyn CheckReport) {
-        let guard = epoch::pin();
+        let guard = self.pin();
         for (span, (first, last)) in seen.spans.iter().zip(&seen.edges) {
             for key in [first, last] {
                 match self.locate(key, &guard) {

@@ -4,7 +4,6 @@ use super::{
     Model, Owned, add_all, below, build, drain, expected, get, large, options, storage, verify,
 };
 use crate::base::checksum::KeyHash;
-use crate::base::epoch;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::rng::Rng;
@@ -174,12 +173,12 @@ fn probe_range(rng: &mut Rng, model: &Model, shape: Shape) -> KeyRange {
 
 fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng: &mut Rng) {
     for (key, update) in model {
-        let guard = epoch::pin();
+        let guard = storage.epochs().pin();
         let hit = get(run, key, storage.key_hash(key), &guard).unwrap();
         assert!(update.is_hit(&hit.unwrap()), "{shape:?}");
     }
     for _ in 0..300 {
-        let guard = epoch::pin();
+        let guard = storage.epochs().pin();
         let key = probe_key(rng, model, shape);
         let hash = storage.key_hash(&key);
         let hit = get(run, &key, hash, &guard).unwrap();
@@ -194,7 +193,7 @@ fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng:
 
 /// The lookup in steps, as a tree makes it for many keys at once.
 fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<crate::run::RunHit> {
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     let maybe = match run.filter().state(hash, &guard) {
         FilterState::No => false,
         FilterState::Maybe => true,
@@ -361,7 +360,7 @@ fn estimates_follow_the_keys() {
     let storage = storage();
     let model = model(3, Shape::Random, 20_000);
     let run = Run::open(&storage, build(&storage, &model, RunOptions::default()));
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     for part in 1..=8_u8 {
         let range = KeyRange::half_open(&[], Some(&[part * 16]));
         let share = run.share_in(&range, &guard).unwrap();
@@ -451,6 +450,6 @@ fn cursors_that_start_together_read_together_and_feed_the_cache() {
             assert_eq!(cursor.key(), model.keys().next().map(Vec::as_slice));
         }
     }
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     assert!((0..4).all(|block| runs[1].cached().cached(block, &guard).is_some()));
 }

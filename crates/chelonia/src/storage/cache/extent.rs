@@ -52,17 +52,18 @@ impl CachedBlocks {
     fn at_address<'g>(
         &'g self,
         index: u32,
-        _: &'g Guard,
+        guard: &'g Guard,
         address: impl Fn(&Frames, FrameNo) -> *mut u8,
     ) -> Option<CachedBlock<'g>> {
+        guard.check(self.cache.epochs_id);
         // Acquire: the number was published after the block was loaded.
         let number = self.slots.get(index as usize)?.load(Ordering::Acquire);
         let frame = number.checked_sub(1)?;
         let address = address(&self.cache.frames, frame).cast::<[u8; BLOCK_BYTES]>();
-        // SAFETY: the frame was Cached after the guard pinned the epoch, so it stays Cached or
-        // Limbo while that lives: its memory is initialised, nobody writes it, and its slab stays,
-        // as the head of `crate::storage::cache` explains. `'g` is within the life of the guard and
-        // of `self`, which keeps the cache.
+        // SAFETY: the frame was Cached after the guard, which is of the cache's epochs, pinned one.
+        // So it stays Cached or Limbo while that lives: its memory is initialised, nobody writes
+        // it, and its slab stays, as the head of `crate::storage::cache` explains. `'g` is within
+        // the life of the guard and of `self`, which keeps the cache.
         let block = unsafe { &*address };
         Some(CachedBlock(Block::Frame(block)))
     }
@@ -250,8 +251,9 @@ impl CachedExtent {
         index: u32,
         target: Target<'_>,
         heat: impl Into<Heat>,
-        _: &'g Guard,
+        guard: &'g Guard,
     ) -> CachedBlock<'g> {
+        guard.check(self.cache().epochs_id);
         let loading = match target {
             Target::Owned(buffer) => return CachedBlock(Block::Owned(Arc::new(buffer))),
             Target::Frame(loading) => loading,
@@ -267,8 +269,8 @@ impl CachedExtent {
         let number = self.slots()[index as usize].load(Ordering::Acquire);
         drop(state);
         let address = self.cache().frames.address(number - 1).cast::<[u8; BLOCK_BYTES]>();
-        // SAFETY: the slot named the frame while the state was locked, which is after the guard
-        // was made; see `CachedBlocks::get`.
+        // SAFETY: the slot named the frame while the state was locked, which is after the guard,
+        // one of the cache's epochs, was made; see `CachedBlocks::get`.
         CachedBlock(Block::Frame(unsafe { &*address }))
     }
 }

@@ -29,7 +29,8 @@
 //! deferred after its slot was cleared; that runs only when every guard of the time is gone. So a
 //! frame that a reader found in a slot is not written, and its slab not given back, before the
 //! reader unpins. A [`CachedBlocks`] keeps the cache, and so the slabs, alive, also when its extent
-//! is gone and its slots are empty. There are no guards of other collectors (`base::epoch`).
+//! is gone and its slots are empty. Guards are of the epochs of this cache: whoever is
+//! given one checks that before it loads a slot, gives a block out, or defers the end of limbo.
 //!
 //! Invariants:
 //! 1. Lock order: the cache's lock, then the budget's. Under the cache's lock nothing is pinned,
@@ -47,7 +48,7 @@ mod frames;
 mod state;
 
 use crate::base::budget::{Budget, Charge, Reclaim, Reclaimed, Use};
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::{Epochs, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
@@ -133,6 +134,9 @@ pub struct Cache {
     this: Weak<Cache>,
     file: Arc<DataFile>,
     budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
+    /// Their id, once more: every hit looks at it.
+    epochs_id: u64,
     // Their own synchronisation.
     frames: Frames,
     misses: AtomicU64,
@@ -147,12 +151,14 @@ impl Cache {
     /// An empty cache, which takes slabs from `budget` as it is used and gives them back when the
     /// budget asks.
     #[must_use]
-    pub fn new(file: Arc<DataFile>, budget: &Arc<Budget>) -> Arc<Self> {
+    pub fn new(file: Arc<DataFile>, budget: &Arc<Budget>, epochs: &Arc<Epochs>) -> Arc<Self> {
         let charge = Mutex::new(budget.charge(Use::Metadata, 0));
         let cache = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             file,
             budget: Arc::clone(budget),
+            epochs: Arc::clone(epochs),
+            epochs_id: epochs.id(),
             frames: Frames::new(),
             misses: AtomicU64::new(0),
             entry_misses: AtomicU64::new(0),
@@ -330,6 +336,7 @@ impl Cache {
 
     /// Defers the end of limbo of frames that lost their slots before, and lets epochs move on.
     fn retire(&self, retired: Vec<FrameNo>, guard: &Guard) {
+        guard.check(self.epochs_id);
         if !retired.is_empty() {
             let this = Weak::clone(&self.this);
             guard.defer(move || {
@@ -357,7 +364,7 @@ impl Reclaim for Cache {
     fn reclaim_slab(&self) -> Reclaimed {
         let before = self.state.lock().withdrawn;
         for attempt in 0..RECLAIM_TRIES {
-            let guard = epoch::pin();
+            let guard = self.epochs.pin();
             let mut state = self.state.lock();
             let split = self.budget.split();
             let leaving = if attempt == 0 {

@@ -3,7 +3,6 @@
 
 use super::{BufferPlan, Levels, Pass, Place, StuckPlan, Task};
 use crate::base::checksum::{checksum, identity};
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::base::keys::{Direction, KeyRange};
@@ -29,7 +28,7 @@ const KEEP_LEAF_PERCENT: u64 = 85;
 
 impl<'u> Pass<'_, 'u> {
     pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
-        let guard = epoch::pin();
+        let guard = self.residence.storage().epochs().pin();
         let mut figures = Vec::with_capacity(at.node.pivots.len());
         // Updates do not wait for what reads have paid for: that is for units of maintenance.
         let mut dues_left = if self.maintenance && at.node.height == 1 { DUES_PER_UNIT } else { 0 };
@@ -163,7 +162,7 @@ impl<'u> Pass<'_, 'u> {
         figure: &Figures,
         enters: bool,
     ) -> Result<StuckPlan> {
-        let guard = epoch::pin();
+        let guard = self.residence.storage().epochs().pin();
         let old = &at.node.pivots[pivot];
         let unread = self.damage.first_level(old, at.stretch_of(pivot), &guard)?;
         let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
@@ -280,7 +279,7 @@ impl<'u> Pass<'_, 'u> {
         let pieces = 2 * total / (PIECE_HALF_LEAVES * self.geometry.leaf).max(1);
         let ranks = incoming.ranks_in(selection.clip);
         let mut cuts: Vec<&'u [u8]> = Vec::new();
-        let guard = epoch::pin();
+        let guard = self.residence.storage().epochs().pin();
         for piece in 1..pieces {
             let wanted = total / pieces * piece;
             let (mut low, mut high) = (ranks.start, ranks.end);
