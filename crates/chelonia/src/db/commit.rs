@@ -130,15 +130,16 @@ impl Core {
         let admission = self.admit(bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
+        let guard = self.storage.epochs().pin();
         if let ([keyspace], [write]) = (keyspaces, writes) {
             // It comes while the record is encoded and its place in the log is taken.
-            let guard = self.storage.epochs().pin();
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
         // A thread that ends has no such memory any more when destructors commit something.
         let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
         encode(&mut payload, keyspaces, writes, &large);
-        let end = self.commit_record(keyspaces, writes, &payload, &large);
+        let end = self.commit_record(keyspaces, writes, &payload, &large, &guard);
+        drop(guard);
         if payload.capacity() <= RECORD_BYTES_KEPT {
             let _ = RECORD.try_with(|record| record.set(payload));
         }
@@ -157,6 +158,7 @@ impl Core {
         writes: &[Write<'_>],
         payload: &[u8],
         large: &[LargeRef],
+        guard: &Guard,
     ) -> Result<Lsn> {
         let Some(log) = self.log.get() else {
             return Err(Error::internal("a writer without a log"));
@@ -173,8 +175,7 @@ impl Core {
         for write in writes {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
-        let guard = self.storage.epochs().pin();
-        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), &guard) {
+        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), guard) {
             Ok(placed) => placed,
             Err(error) => {
                 // Only a refusal that left the log as it was gives the extents back: after any
@@ -216,7 +217,7 @@ impl Core {
         self.check_write()?;
         for keyspace in keyspaces {
             keyspace.check_exists()?;
-            self.rotate_if_full(keyspace);
+            self.rotate_if_full(keyspace, guard);
         }
         let CommitState { tail, next_seqno, next_ticket, totals, .. } = &mut *commit;
         // Only a close takes the tail away.
@@ -247,15 +248,13 @@ impl Core {
 
     /// Finalizes the keyspace's memtable if its updates reach the checkpoint distance, or its
     /// memory the most that one may take. Called under the commit lock.
-    fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>) {
-        let guard = self.storage.epochs().pin();
-        let view = keyspace.view.load(&guard);
+    fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>, guard: &Guard) {
+        let view = keyspace.view.load(guard);
         let active = &view.buffers[0];
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
         let full = active.update_bytes() >= distance
             || active.memtable.bytes() >= self.governor.memtable_bytes_max();
         if full {
-            drop(guard);
             self.rotate_if_room(keyspace);
         }
     }

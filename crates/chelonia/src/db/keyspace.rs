@@ -14,7 +14,7 @@ use crate::db::iter::Iter;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::{check_levels, levels_of};
 use crate::db::verify::VerifyReport;
-use crate::db::view::Looked;
+use crate::db::view::{Looked, View};
 use crate::engine::LevelOptions;
 use std::ops::{Bound, RangeBounds};
 
@@ -268,14 +268,38 @@ impl Keyspace {
             self.core.check_exists()?;
             match view.get_newest(key, at, shelves, &guard)? {
                 Looked::Value(value) => return Ok(Some(of_value(value))),
-                Looked::Large(large) => {
-                    // The view keeps the value while it is read.
-                    let _view = Arc::clone(view);
-                    drop(guard);
-                    return of_large(&large).map(Some);
-                }
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => mark(Mark::GetLookedAgain),
+                looked @ (Looked::Large(_) | Looked::OnDevice(_)) => {
+                    // The view keeps what is read meanwhile.
+                    let view = Arc::clone(view);
+                    drop(guard);
+                    return self.read(key, looked, &view, of_value, of_large);
+                }
+            }
+        }
+    }
+
+    /// The same for what has to be read from the device. No guard is held.
+    #[cold]
+    fn read<T>(
+        &self,
+        key: &[u8],
+        looked: Looked,
+        view: &View,
+        of_value: impl FnOnce(Value) -> T,
+        of_large: impl FnOnce(&LargeRef) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let looked = match looked {
+            Looked::OnDevice(from) => view.read(key, from, self.core.shelves(&self.handle))?,
+            looked => looked,
+        };
+        match looked {
+            Looked::Value(value) => Ok(Some(of_value(value))),
+            Looked::Large(large) => of_large(&large).map(Some),
+            Looked::Absent => Ok(None),
+            Looked::Overwritten | Looked::OnDevice(_) => {
+                Err(Error::internal("a read of a version is not decided"))
             }
         }
     }

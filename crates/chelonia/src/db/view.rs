@@ -11,7 +11,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::db::lifetimes::HeldVersion;
-use crate::engine::{Answer, Found};
+use crate::engine::{self, Answer, Found, Passed};
 use crate::log::LogPosition;
 use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
@@ -95,6 +95,8 @@ pub enum Looked {
     Large(LargeRef),
     /// No value.
     Absent,
+    /// The version has to be read from the device: [`View::read`].
+    OnDevice(Passed),
     /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
     /// a pinned seqno.
     Overwritten,
@@ -115,8 +117,8 @@ pub struct Shelves<'a> {
 }
 
 impl View {
-    /// The newest value of `key`, as of `at` or later. For the view that is the keyspace's, or was
-    /// when the reader began.
+    /// The newest value of `key`, as of `at` or later, if it is in memory. For the view that is the
+    /// keyspace's, or was when the reader began.
     pub fn get_newest(
         &self,
         key: &[u8],
@@ -133,12 +135,29 @@ impl View {
     pub fn get(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
         let version = self.version.number();
         let guard = shelves.storage.epochs().pin();
-        self.get_by(key, at, shelves, &guard, |name, guard| {
+        let looked = self.get_by(key, at, shelves, &guard, |name, guard| {
             shelves.records.get_of_version(name, version, guard)
-        })
+        })?;
+        drop(guard);
+        match looked {
+            Looked::OnDevice(from) => self.read(key, from, shelves),
+            looked => Ok(looked),
+        }
     }
 
-    /// The value of `key`: from a memtable, else from `cached`, else from the version.
+    /// The value of `key`, of which the memtables and records of this view know nothing, from the
+    /// device. The caller holds the view, and no guard: a guard would keep all memory that is given
+    /// up meanwhile.
+    pub fn read(&self, key: &[u8], from: Passed, shelves: Shelves<'_>) -> Result<Looked> {
+        let Shelves { storage, records, fresh } = shelves;
+        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+        let answer = self.version.version().read(key, name.hash, from)?;
+        self.keep(name, &answer, records, &storage.epochs().pin());
+        Ok(answer.found.map_or(Looked::Absent, Looked::from))
+    }
+
+    /// The value of `key`, if it is in memory: from a memtable, else from `cached`, else from the
+    /// version.
     #[inline]
     fn get_by(
         &self,
@@ -159,9 +178,13 @@ impl View {
         if let Some(value) = cached(name, guard) {
             return Ok(Looked::Value(value));
         }
-        let answer = self.version.version().get(key, name.hash)?;
-        self.keep(name, &answer, records, guard);
-        Ok(answer.found.map_or(Looked::Absent, Looked::from))
+        match self.version.version().look(key, name.hash, guard)? {
+            engine::Looked::Answer(answer) => {
+                self.keep(name, &answer, records, guard);
+                Ok(answer.found.map_or(Looked::Absent, Looked::from))
+            }
+            engine::Looked::OnDevice(from) => Ok(Looked::OnDevice(from)),
+        }
     }
 
     /// What was found below may be kept as a record.
@@ -189,12 +212,12 @@ impl View {
     ) -> Result<Vec<Option<Value>>> {
         let Shelves { storage, records, fresh } = shelves;
         let version = self.version.number();
-        let guard = storage.epochs().pin();
         // Asked for once: a record is cached where the hash of its key leads to, and a type may
         // give other bytes at each call.
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key)).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
+        let guard = storage.epochs().pin();
         let (mut below, mut places, mut large) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
             if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
@@ -205,7 +228,7 @@ impl View {
                 Some(Lookup::Found(update, _)) => match own(update) {
                     Looked::Value(value) => values[index] = Some(value),
                     Looked::Large(reference) => large.push((index, reference)),
-                    Looked::Absent | Looked::Overwritten => {}
+                    Looked::Absent | Looked::Overwritten | Looked::OnDevice(_) => {}
                 },
                 Some(Lookup::Pruned) => {
                     return Err(Error::internal("a write that a pin needs was unlinked"));

@@ -38,7 +38,7 @@ pub mod space;
 
 use crate::base::budget::{Budget, Use};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{Epochs, Guard};
+use crate::base::epoch::Epochs;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -372,25 +372,24 @@ impl Storage {
         self.cache.extent(extent, generation, entry_blocks)
     }
 
-    /// Blocks of several extents, in the order asked; those that are missing are read together.
-    pub fn load_many<'g>(
+    /// Copies of blocks of several extents, in the order asked; those that are missing are read
+    /// together. The caller holds no guard meanwhile.
+    pub fn load_many(
         &self,
-        requests: &[(&'g CachedExtent, u32)],
+        requests: &[(&CachedExtent, u32)],
         priority: Priority,
-        guard: &'g Guard,
-    ) -> Result<Vec<CachedBlock<'g>>> {
-        self.load_many_while(requests, priority, guard, &mut || {})
+    ) -> Result<Vec<CachedBlock<'static>>> {
+        self.load_many_while(requests, priority, &mut || {})
     }
 
     /// The same; `meanwhile` is called once, while what is missing is read if that can be.
-    pub fn load_many_while<'g>(
+    pub fn load_many_while(
         &self,
-        requests: &[(&'g CachedExtent, u32)],
+        requests: &[(&CachedExtent, u32)],
         priority: Priority,
-        guard: &'g Guard,
         meanwhile: &mut dyn FnMut(),
-    ) -> Result<Vec<CachedBlock<'g>>> {
-        self.cache.load_many_while(requests, priority, guard, meanwhile)
+    ) -> Result<Vec<CachedBlock<'static>>> {
+        self.cache.load_many_while(requests, priority, meanwhile)
     }
 
     /// Gives memory back after the budget became smaller: residents down to their share, slabs of

@@ -75,9 +75,8 @@ fn memory_goes_back_when_the_storage_is_dropped() {
     storage.write_blocks(run.extent.start, run.generation, &mut blocks).unwrap();
     let cached = storage.cached(run.extent, run.generation, 0);
     {
-        let guard = storage.epochs().pin();
         for index in 0..100 {
-            cached.block(index, Priority::Data, &guard).unwrap();
+            cached.load(index, Priority::Data).unwrap();
         }
     }
     assert_eq!(budget.used_by(Use::Cache), 2 * SLAB_BYTES as u64);

@@ -126,15 +126,6 @@ impl<N: Structure> Residence<N> {
         slot
     }
 
-    /// The node of `slot`, read if it is absent.
-    #[inline]
-    pub fn load<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Result<&'g Arc<N>> {
-        match self.resident(slot, guard) {
-            Some(node) => Ok(node),
-            None => self.load_absent(slot, guard),
-        }
-    }
-
     /// The node of `slot`, if it is in memory.
     #[inline]
     pub fn resident<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Option<&'g Arc<N>> {
@@ -144,19 +135,28 @@ impl<N: Structure> Residence<N> {
         slot.node.get(guard)
     }
 
-    /// The node of `slot`, to keep longer than an epoch guard should live.
+    /// The node of `slot`, if it is in memory, to keep longer than an epoch guard should live.
+    pub fn resident_owned(&self, slot: &Arc<Slot<N>>) -> Option<Arc<N>> {
+        self.resident(slot, &self.storage.epochs().pin()).map(Arc::clone)
+    }
+
+    /// The same, read if it is absent. No guard is held while it is read, and the caller should
+    /// hold none.
     pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
-        self.load(slot, &self.storage.epochs().pin()).map(Arc::clone)
+        match self.resident_owned(slot) {
+            Some(node) => Ok(node),
+            None => self.load_absent(slot),
+        }
     }
 
     #[cold]
-    fn load_absent<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Result<&'g Arc<N>> {
+    fn load_absent(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
         let node = match slot.reference {
             None => N::empty(slot.about),
             Some(reference) => self.read(reference, slot.about)?,
         };
         self.moves.loaded.fetch_add(1, Ordering::Relaxed);
-        Ok(self.keep(slot, node, guard))
+        Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())))
     }
 
     /// Reads and decodes a node without keeping it.

@@ -10,6 +10,9 @@
 //! thread had retired goes to the other threads of the collector then; if it is closed there may be
 //! none, so it is dropped here.
 //!
+//! That may happen within any pin, under whatever locks the caller holds. They are never of the
+//! database whose collector is let go: nobody pins for another database under locks of one.
+//!
 //! In a child of a fork registrations of the parent are left alone: what they would drop may need
 //! locks of threads that are not in the child.
 //!

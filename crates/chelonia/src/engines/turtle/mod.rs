@@ -39,6 +39,7 @@ use self::toll::Dues;
 use super::EngineOptions;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -46,7 +47,8 @@ use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Salvaged, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LevelOptions, Looked, OwnedExtent, Passed, Salvaged,
+    Version, Work,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::storage::Storage;
@@ -507,8 +509,12 @@ impl Engine for Turtle {
 }
 
 impl Version for TurtleVersion {
-    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        lookup::get(&self.shared, &self.root, key, hash)
+    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
+        lookup::look(&self.shared, &self.root, key, hash, guard)
+    }
+
+    fn read(&self, key: &[u8], hash: KeyHash, from: Passed) -> Result<Answer> {
+        lookup::read(&self.shared, &self.root, (key, hash), from)
     }
 
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {

@@ -75,7 +75,7 @@ impl RunCursor {
         first_blocks: u32,
     ) -> Result<Self> {
         Ok(Self {
-            open: run.blocks_in(&range, &run.pin())?,
+            open: run.blocks_in(&range)?,
             run: Arc::clone(run),
             range,
             direction,
@@ -104,7 +104,7 @@ impl RunCursor {
             self.window.forget();
         }
         self.span = 0..0;
-        self.open = self.run.blocks_in(&range, &self.run.pin())?;
+        self.open = self.run.blocks_in(&range)?;
         self.range = range;
         Ok(())
     }

@@ -66,7 +66,7 @@ impl RunStream {
     }
 
     fn begin(run: &Arc<Run>, range: KeyRange, uses_cache: bool) -> Result<Self> {
-        let blocks = run.blocks_in(&range, &run.pin())?;
+        let blocks = run.blocks_in(&range)?;
         let mut stream = Self {
             run: Arc::clone(run),
             range,

@@ -39,9 +39,34 @@ fn storage_with(slabs: u64) -> Arc<Storage> {
     storage
 }
 
+/// The block in its frame if it is cached or can be, else a copy.
+fn block<'g>(
+    extent: &'g CachedExtent,
+    index: u32,
+    priority: Priority,
+    guard: &'g Guard,
+) -> CachedBlock<'g> {
+    extent.cached(index, guard).unwrap_or_else(|| {
+        let loaded = extent.load(index, priority).unwrap();
+        extent.cached(index, guard).unwrap_or(loaded)
+    })
+}
+
+/// The same of many, read together.
+fn blocks<'g>(
+    storage: &Storage,
+    wanted: &[(&'g CachedExtent, u32)],
+    priority: Priority,
+    guard: &'g Guard,
+) -> Vec<CachedBlock<'g>> {
+    let loaded = storage.load_many(wanted, priority).unwrap();
+    let frames = wanted.iter().map(|(extent, index)| extent.cached(*index, guard));
+    frames.zip(loaded).map(|(frame, loaded)| frame.unwrap_or(loaded)).collect()
+}
+
 fn check(extent: &CachedExtent, index: u32) {
     let guard = extent.cache().epochs.pin();
-    let block = extent.block(index, Priority::Data, &guard).unwrap();
+    let block = block(extent, index, Priority::Data, &guard);
     assert_content(&block, extent.generation, index);
 }
 
@@ -51,14 +76,14 @@ fn a_block_is_read_once() {
     let extent = write(&storage, 64);
     let guard = storage.epochs().pin();
     assert!(extent.cached(3, &guard).is_none());
-    assert_content(&extent.block(3, Priority::Data, &guard).unwrap(), extent.generation, 3);
+    assert_content(&block(&extent, 3, Priority::Data, &guard), extent.generation, 3);
     assert_content(&extent.cached(3, &guard).unwrap(), extent.generation, 3);
     for _ in 0..100 {
-        extent.block(3, Priority::Data, &guard).unwrap();
+        block(&extent, 3, Priority::Data, &guard);
     }
     assert_eq!(storage.stats().cache.misses, 1);
     assert_eq!(storage.stats().file.reads, 1);
-    let error = extent.block(64, Priority::Data, &guard).err().unwrap();
+    let error = extent.load(64, Priority::Data).err().unwrap();
     assert_eq!(error.kind(), crate::base::error::ErrorKind::Corrupt);
     assert!(extent.cached(64, &guard).is_none());
 }
@@ -70,11 +95,11 @@ fn damage_is_told_and_not_cached() {
     // The same place under another generation is stale.
     let stale = storage.cached(extent.extent, Generation(extent.generation.0 + 1), 0);
     let guard = storage.epochs().pin();
-    let error = stale.block(2, Priority::Data, &guard).err().unwrap();
+    let error = stale.load(2, Priority::Data).err().unwrap();
     assert_eq!(error.offset(), Some(extent.extent.offset() + 2 * BLOCK_BYTES_U64));
     assert!(stale.cached(2, &guard).is_none());
     let wanted = [(&*extent, 1), (&stale, 2), (&*extent, 3)];
-    assert!(storage.load_many(&wanted, Priority::Data, &guard).is_err());
+    assert!(storage.load_many(&wanted, Priority::Data).is_err());
     let stats = storage.stats().cache;
     assert_eq!(stats.free, stats.frames, "frames of failed loads are free again");
 }
@@ -97,11 +122,11 @@ fn many_are_loaded_together_in_order() {
         let storage = storage_with(slabs);
         let (one, two) = (write(&storage, 50), write(&storage, 80));
         let guard = storage.epochs().pin();
-        one.block(7, Priority::Data, &guard).unwrap();
+        block(&one, 7, Priority::Data, &guard);
         let mut wanted: Vec<(&CachedExtent, u32)> = (0..80).map(|index| (&*two, index)).collect();
         wanted.extend([(&*one, 7), (&*one, 8), (&*one, 8)]);
         let before = storage.stats().file.reads;
-        let blocks = storage.load_many(&wanted, Priority::Index, &guard).unwrap();
+        let blocks = blocks(&storage, &wanted, Priority::Index, &guard);
         // What is asked for twice is read once, also if the cache can't keep it.
         assert!(storage.stats().file.reads - before < wanted.len() as u64);
         assert_eq!(blocks.len(), wanted.len());
@@ -115,8 +140,13 @@ fn many_are_loaded_together_in_order() {
 fn blocks_of_another_storage_are_refused() {
     let (mine, other) = (storage_with(1), storage_with(1));
     let extent = write(&other, 1);
-    let guard = mine.epochs().pin();
-    assert!(mine.load_many(&[(&*extent, 0)], Priority::Data, &guard).is_err());
+    assert!(mine.load_many(&[(&*extent, 0)], Priority::Data).is_err());
+    // Nor is a block of one shown under a guard of another.
+    extent.load(0, Priority::Data).unwrap();
+    let show = |guard: &Guard| drop(extent.cached(0, guard));
+    show(&other.epochs().pin());
+    let refused = std::panic::AssertUnwindSafe(|| show(&mine.epochs().pin()));
+    assert!(std::panic::catch_unwind(refused).is_err());
 }
 
 #[test]
@@ -142,16 +172,16 @@ fn everything_is_readable_however_small_the_cache() {
 fn indexes_survive_a_scan_of_data() {
     let storage = storage_with(2);
     let (index, data) = (write(&storage, 8), write(&storage, 1_000));
-    for block in 0..8 {
+    for number in 0..8 {
         let guard = storage.epochs().pin();
-        index.block(block, Priority::Index, &guard).unwrap();
+        block(&index, number, Priority::Index, &guard);
     }
-    for block in 0..1_000 {
+    for number in 0..1_000 {
         let guard = storage.epochs().pin();
-        data.block(block, Priority::Scan, &guard).unwrap();
-        if block % 100 == 0 {
-            for block in 0..8 {
-                let _ = index.cached(block, &guard);
+        block(&data, number, Priority::Scan, &guard);
+        if number % 100 == 0 {
+            for number in 0..8 {
+                let _ = index.cached(number, &guard);
             }
         }
     }
@@ -199,7 +229,7 @@ fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     let extent = write(&storage, 64);
     let guard = storage.epochs().pin();
     let blocks: Vec<_> =
-        (0..64).map(|index| extent.block(index, Priority::Data, &guard).unwrap()).collect();
+        (0..64).map(|index| block(&extent, index, Priority::Data, &guard)).collect();
     for _ in 0..10 {
         assert_eq!(storage.cache.reclaim_slab(), Reclaimed::Soon);
     }
@@ -287,8 +317,8 @@ fn readers_always_see_the_block_they_asked_for() {
                         let index = u32::try_from(rng.below(60)).unwrap();
                         wanted.push((if rng.one_in(2) { &*one } else { &*two }, index));
                     }
-                    let single = one.block(5, Priority::Index, &guard).unwrap();
-                    let many = storage.load_many(&wanted, Priority::Data, &guard).unwrap();
+                    let single = block(&one, 5, Priority::Index, &guard);
+                    let many = blocks(storage, &wanted, Priority::Data, &guard);
                     for _ in 0..3 {
                         assert_content(&single, one.generation, 5);
                         for (block, (extent, index)) in many.iter().zip(&wanted) {

@@ -62,7 +62,7 @@ impl World {
     pub fn paid(&self) -> u64 {
         let guard = self.tree.shared.residence.storage().epochs().pin();
         let version = self.tree.newest();
-        let node = self.tree.shared.residence.load(&version.root, &guard).unwrap();
+        let node = self.tree.shared.residence.load_owned(&version.root).unwrap();
         node.pivots.iter().map(|pivot| paid_within(pivot, &guard)).sum()
     }
 }
