@@ -3,6 +3,7 @@
 
 use chelonia::internals::{Call, FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::{CommitOptions, Database, Keyspace, KeyspaceOptions};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -67,42 +68,57 @@ fn a_snapshot_whose_drop_is_deferred_by_the_application_locks_nobody_up() {
     work.join().unwrap();
 }
 
-#[test]
-fn a_read_that_hangs_stalls_no_other_database() {
+thread_local! {
+    /// The next read of this thread hangs.
+    static HANGS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does `work` while a get of a database, which `work` is given, hangs in a read of the device.
+fn while_a_read_hangs(work: impl FnOnce(&Keyspace)) {
     let (directory, plan) = (MemoryDirectory::new(), FaultPlan::new());
-    let options = KeyspaceOptions::new;
     {
         let database = open(&directory, &plan);
-        let keyspace = database.keyspace("k", options()).unwrap();
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
         (0..1_000_u64).for_each(|number| keyspace.insert(number.to_be_bytes(), [7; 100]).unwrap());
         database.checkpoint().unwrap();
         database.close().unwrap();
     }
-    let hanging = open(&directory, &plan);
-    let keyspace = hanging.keyspace("k", options()).unwrap();
-    let other = open(&MemoryDirectory::new(), &FaultPlan::new());
+    let database = open(&directory, &plan);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let (hangs, is_hanging) = mpsc::channel();
     let (release, is_released) = mpsc::channel::<()>();
-    let (is_released, hangs) = (Mutex::new(is_released), Mutex::new(Some(hangs)));
+    let is_released = Mutex::new(is_released);
     plan.before_call(move |call, file| {
-        if call == Call::Read && file.starts_with("data") {
-            let first = hangs.lock().unwrap().take();
-            if let Some(hangs) = first {
-                hangs.send(()).unwrap();
-                // Until the other end is dropped.
-                let _ = is_released.lock().unwrap().recv();
-            }
+        if call == Call::Read && file.starts_with("data") && HANGS.replace(false) {
+            hangs.send(()).unwrap();
+            // Until the other end is dropped.
+            let _ = is_released.lock().unwrap().recv();
         }
     });
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| keyspace.get(17_u64.to_be_bytes()).unwrap());
         // Dropped when this fails, too.
         let release = release;
+        let reader = scope.spawn(|| {
+            HANGS.set(true);
+            keyspace.get(17_u64.to_be_bytes()).unwrap()
+        });
         is_hanging.recv().unwrap();
-        write_much(&other.keyspace("k", options()).unwrap());
-        other.close().unwrap();
+        work(&keyspace);
+        assert!(!reader.is_finished());
         drop(release);
         assert_eq!(reader.join().unwrap().unwrap(), [7; 100]);
     });
-    hanging.close().unwrap();
+    database.close().unwrap();
+}
+
+#[test]
+fn a_read_that_hangs_stalls_no_other_database() {
+    let other = open(&MemoryDirectory::new(), &FaultPlan::new());
+    while_a_read_hangs(|_| write_much(&other.keyspace("k", KeyspaceOptions::new()).unwrap()));
+    other.close().unwrap();
+}
+
+#[test]
+fn a_read_that_hangs_stalls_no_writer_of_its_own_database() {
+    while_a_read_hangs(write_much);
 }

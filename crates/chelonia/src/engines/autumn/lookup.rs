@@ -1,11 +1,11 @@
 //! Point reads: level 0 from the newest to the oldest sequence, then the levels from the top down.
 //!
 //! In each there is at most one table that may have a key. Their filters are asked for together,
-//! for each is a miss of the processor's cache. That is done in memory first, under the guard of the
-//! caller. If a node, a filter or a block is missing there, it is done again without a guard: a
+//! for each is a miss of the processor's cache. That is done in memory first, under the guard of
+//! the caller. If a node, a filter or a block is missing there, it is done again without a guard: a
 //! table that may have the key is read at once if nothing newer is undecided; else the walk goes on
-//! to its end, the filters that are missing are read together, and then the tables that are left are
-//! read in their order.
+//! to its end, the filters that are missing are read together, and then the tables that are left
+//! are read in their order.
 
 use super::AutumnVersion;
 use super::table::{Sequence, Table};

@@ -6,9 +6,12 @@
 //! | | `look` | `read`, after it |
 //! | --- | --- | --- |
 //! | looks at | what is in memory, under the caller's guard | everything |
-//! | holds | nothing of its own | the nodes of the path; a guard never while it reads |
-//! | a run that may hold the key | is looked into at once | the same, if nothing newer is undecided |
-//! | a filter, node or block is missing | ends | the path is walked to its end, the filters that are missing are read together, then the runs that are left in their order |
+//! | holds | nothing of its own | the node that it is at, and no guard while it reads |
+//! | at a run that may hold the key | looks into it | the same, if nothing newer is undecided |
+//! | where something is missing | ends | reads it; filters as below |
+//!
+//! If a filter is missing `read` walks the path to its end, reads all filters that are missing
+//! together, and then the runs that are left in their order.
 //!
 //! Many lookups at one time: `run/read/rounds.rs`.
 //!

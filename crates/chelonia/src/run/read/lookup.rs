@@ -4,10 +4,10 @@
 //!   filter block -> (maybe) -> index spans, root first -> data span -> entry
 //! ```
 //!
-//! All blocks come through the block cache. What looks only at what is in memory takes the caller's
-//! guard; what may read from the device pins only while it looks, and its caller must hold no guard:
-//! a read may take long, and memory that is given up meanwhile would wait for it. The steps exist so that a tree can do the first step for all runs that may have a key
-//! (or many keys), read what is missing together, and go on.
+//! All blocks come through the block cache. A lookup in memory alone takes the caller's guard. One
+//! that may read from the device pins only while it looks, and its caller must hold no guard: a
+//! read may take long, and memory that is given up meanwhile would wait for it. The steps exist so
+//! that a tree can do the first step for many keys, read what is missing together, and go on.
 //!
 //! Thread-safety: a `Run` is immutable; everything may be called from any thread.
 

@@ -1,5 +1,5 @@
-//! Which blocks of a run can have entries of a range. The answers come from the index alone, which is
-//! read if need be: the caller holds no guard.
+//! Which blocks of a run can have entries of a range. The answers come from the index alone, which
+//! is read if need be: the caller holds no guard.
 
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;

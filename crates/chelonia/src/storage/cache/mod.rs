@@ -37,8 +37,8 @@
 //!    flushed or deferred, because deferred functions take it.
 //! 2. A block that a reader gets was verified after it was read from the file, or handed to
 //!    [`CachedExtent::insert`].
-//! 3. The cache works with any number of slabs: a read gives its caller a block of its own, of which
-//!    a copy is cached if there is a free frame.
+//! 3. The cache works with any number of slabs: a read gives its caller a block of its own, of
+//!    which a copy is cached if there is a free frame.
 //! 4. No guard is held while the device is read, and none needs to be: who has to read gets a copy.
 //!
 //! Dropping a `CachedExtent` runs no deferred function; a miss may run those of any part, so no
