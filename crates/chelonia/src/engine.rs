@@ -10,7 +10,7 @@
 //!                      <-- Absorbed { version, gained, lost } --
 //!   checkpoint        -- root -----> describes its newest version
 //!                      <-- root blob (goes into the catalog) --
-//!   reads             -- Version::{get, multi_get, cursor} -->        block cache
+//!   reads             -- Version::{look, read, multi_get, cursor} --> block cache
 //! ```
 //!
 //! Rules of the contract:
@@ -26,6 +26,7 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
@@ -34,6 +35,7 @@ pub use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
+use crate::storage::Storage;
 use crate::storage::cache::Presence;
 
 /// The durable structure of one keyspace.
@@ -112,10 +114,20 @@ impl Default for LevelOptions {
 
 /// An immutable state of one engine.
 pub trait Version: Send + Sync {
-    /// The value of `key`, if it has one.
-    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer>;
+    /// The value of `key`, as far as that is known without reading from the device.
+    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked>;
 
-    /// The values of `keys`, in the order asked. What is not in memory is read together.
+    /// The value of `key`, if it has one: goes on where [`Version::look`] met what is not in
+    /// memory. The caller holds no guard, for a read may take long.
+    fn read(&self, key: &[u8], hash: KeyHash, from: Passed) -> Result<Answer>;
+
+    /// The value of `key`, if it has one. The caller holds no guard.
+    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
+        self.read(key, hash, Passed::default())
+    }
+
+    /// The values of `keys`, in the order asked. What is not in memory is read together. The caller
+    /// holds no guard.
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
         keys.iter().map(|(key, hash)| self.get(key, *hash)).collect()
     }
@@ -144,6 +156,19 @@ pub trait Version: Send + Sync {
     fn salvage(&self, found: &mut dyn Salvaged) -> Result<()>;
 }
 
+/// What a lookup in memory gave.
+pub enum Looked {
+    /// What [`Version::get`] would give.
+    Answer(Answer),
+    /// Something has to be read first.
+    OnDevice(Passed),
+}
+
+/// How far a lookup came in memory, as its engine counts that: what was passed has not the key, and
+/// was paid for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Passed(pub usize);
+
 /// What a lookup in a version gave.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Answer {
@@ -151,6 +176,48 @@ pub struct Answer {
     pub found: Option<Found>,
     /// Where the blocks of entries were in which it was found.
     pub presence: Presence,
+}
+
+/// Keys that [`look_many`] looks for under one guard.
+const LOOKS_UNDER_GUARD: usize = 128;
+
+/// Looks for a key in memory: [`Version::look`].
+pub type Look<'l> = dyn FnMut(&[u8], KeyHash, &Guard) -> Result<Looked> + 'l;
+
+/// Finds what is left of many keys, given how far each came in memory.
+pub type ReadRest<'r> =
+    dyn FnMut(&[(&[u8], KeyHash)], &[Passed], &mut dyn FnMut(usize, Answer)) -> Result<()> + 'r;
+
+/// The values of many keys: looks for all of them in memory first, and reads the rest together when
+/// no guard is held.
+pub fn look_many(
+    storage: &Storage,
+    keys: &[(&[u8], KeyHash)],
+    look: &mut Look<'_>,
+    read: &mut ReadRest<'_>,
+) -> Result<Vec<Answer>> {
+    let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
+    let (mut rest, mut passed, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    let mut guard = storage.epochs().pin();
+    for (place, (key, hash)) in keys.iter().enumerate() {
+        if place % LOOKS_UNDER_GUARD == LOOKS_UNDER_GUARD - 1 {
+            drop(guard);
+            guard = storage.epochs().pin();
+        }
+        match look(key, *hash, &guard)? {
+            Looked::Answer(answer) => answers[place] = answer,
+            Looked::OnDevice(from) => {
+                rest.push((*key, *hash));
+                passed.push(from);
+                places.push(place);
+            }
+        }
+    }
+    drop(guard);
+    if !rest.is_empty() {
+        read(&rest, &passed, &mut |index, answer| answers[places[index]] = answer)?;
+    }
+    Ok(answers)
 }
 
 /// An extent that a version refers to. Its generation tells db which versions can know it: those

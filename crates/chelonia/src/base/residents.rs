@@ -20,7 +20,7 @@
 //! everything may be called from any thread.
 
 use crate::base::budget::Budget;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::{Epochs, Guard};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use std::collections::VecDeque;
 
@@ -40,6 +40,7 @@ pub trait Resident: Send + Sync {
 /// All residents of one database.
 pub struct Residents {
     budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
     bytes: AtomicU64,
     clock: Mutex<Clock>,
 }
@@ -55,9 +56,10 @@ struct Clock {
 impl Residents {
     /// Nothing is resident.
     #[must_use]
-    pub fn new(budget: &Arc<Budget>) -> Arc<Self> {
+    pub fn new(budget: &Arc<Budget>, epochs: &Arc<Epochs>) -> Arc<Self> {
         Arc::new(Self {
             budget: Arc::clone(budget),
+            epochs: Arc::clone(epochs),
             bytes: AtomicU64::new(0),
             clock: Mutex::default(),
         })
@@ -94,7 +96,7 @@ impl Residents {
 
     /// Evicts until the residents are within their share: after the budget became smaller.
     pub fn trim(&self) {
-        self.shrink(None, &epoch::pin());
+        self.shrink(None, &self.epochs.pin());
     }
 
     fn shrink(&self, spared: Option<&Weak<dyn Resident>>, guard: &Guard) {
@@ -121,6 +123,8 @@ impl Residents {
         }
         drop(clock);
         drop(passed);
+        // What was evicted does not wait in this thread's own bag until it evicts more.
+        guard.flush();
     }
 }
 
@@ -146,10 +150,14 @@ mod tests {
         }
     }
 
+    fn testing(budget: &Arc<Budget>) -> Arc<Residents> {
+        Residents::new(budget, &Epochs::new().unwrap())
+    }
+
     fn admit(residents: &Residents, bytes: u64) -> Arc<Page> {
         let page = Arc::new(Page { used: AtomicBool::new(false), bytes: AtomicU64::new(bytes) });
         let weak: Weak<dyn Resident> = Arc::downgrade(&page) as _;
-        residents.admit(&weak, bytes, &epoch::pin());
+        residents.admit(&weak, bytes, &residents.epochs.pin());
         page
     }
 
@@ -159,7 +167,7 @@ mod tests {
 
     #[test]
     fn those_who_are_used_stay_and_the_others_go() {
-        let residents = Residents::new(&Budget::new(16 * 8 * MIB));
+        let residents = testing(&Budget::new(16 * 8 * MIB));
         let busy: Vec<_> = (0..4).map(|_| admit(&residents, MIB)).collect();
         let idle: Vec<_> = (0..4).map(|_| admit(&residents, MIB)).collect();
         for _ in 0..20 {
@@ -176,7 +184,7 @@ mod tests {
     #[test]
     fn a_smaller_budget_evicts_down_to_its_share_even_if_all_are_used() {
         let budget = Budget::new(16 * 8 * MIB);
-        let residents = Residents::new(&budget);
+        let residents = testing(&budget);
         let pages: Vec<_> = (0..8).map(|_| admit(&residents, MIB)).collect();
         pages.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
         budget.set_limit(16 * 2 * MIB);
@@ -187,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_last_one_stays_however_large_and_the_gone_leave_no_trace() {
-        let residents = Residents::new(&Budget::new(16 * MIB));
+        let residents = testing(&Budget::new(16 * MIB));
         for _ in 0..10_000 {
             let page = admit(&residents, 2 * MIB);
             assert!(is_resident(&page));

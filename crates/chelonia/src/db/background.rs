@@ -10,7 +10,6 @@
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::sync::{Arc, thread};
@@ -136,7 +135,7 @@ fn log_loop(core: &Core) {
         // Failures stop writes inside; want of room is met again by whoever writes next.
         let _ = stopping(core, || {
             let ticked = core.log_tick(&mut progress);
-            epoch::collect();
+            core.storage.epochs().collect();
             ticked
         });
     }

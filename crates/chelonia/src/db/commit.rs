@@ -16,7 +16,7 @@
 //! known after the reopen.
 
 use crate::base::budget::Use;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
@@ -111,9 +111,9 @@ impl Core {
         let admission = self.admit(bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
+        let guard = self.storage.epochs().pin();
         if let ([keyspace], Writes::One(write)) = (keyspaces, writes) {
             // It comes while the record is encoded and its place in the log is taken.
-            let guard = epoch::pin();
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
         // A thread that ends has no such memory any more when destructors commit something.
@@ -121,13 +121,14 @@ impl Core {
         payload.clear(RECORD_BYTES_KEPT);
         encode(&mut payload, keyspaces, writes, &large);
         let end = if payload.capacity() <= RECORD_BYTES_KEPT {
-            let end = self.commit_record(keyspaces, writes, payload.as_slice(), &large);
+            let end = self.commit_record(keyspaces, writes, payload.as_slice(), &large, &guard);
             let _ = RECORD.try_with(|record| record.set(payload));
             end
         } else {
             let _charge = self.storage.budget().charge(Use::Log, payload.capacity() as u64);
-            self.commit_record(keyspaces, writes, payload.as_slice(), &large)
+            self.commit_record(keyspaces, writes, payload.as_slice(), &large, &guard)
         };
+        drop(guard);
         let end = end?;
         drop(admission);
         if level == Durability::Sync {
@@ -143,6 +144,7 @@ impl Core {
         writes: Writes<'_>,
         payload: &[u8],
         large: &[LargeRef],
+        guard: &Guard,
     ) -> Result<Lsn> {
         let Some(log) = self.log.get() else {
             return Err(Error::internal("a writer without a log"));
@@ -159,8 +161,7 @@ impl Core {
         for write in writes.iter() {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
-        let guard = epoch::pin();
-        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), &guard) {
+        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), guard) {
             Ok(placed) => placed,
             Err(error) => {
                 // Only a refusal that left the log as it was gives the extents back: after any
@@ -202,7 +203,7 @@ impl Core {
         self.check_write()?;
         for keyspace in keyspaces {
             keyspace.check_exists()?;
-            self.rotate_if_full(keyspace);
+            self.rotate_if_full(keyspace, guard);
         }
         let CommitState { tail, next_seqno, next_ticket, totals, .. } = &mut *commit;
         // Only a close takes the tail away.
@@ -233,15 +234,13 @@ impl Core {
 
     /// Finalizes the keyspace's memtable if its updates reach the checkpoint distance, or its
     /// memory the most that one may take. Called under the commit lock.
-    fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>) {
-        let guard = epoch::pin();
-        let view = keyspace.view.load(&guard);
+    fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>, guard: &Guard) {
+        let view = keyspace.view.load(guard);
         let active = &view.buffers[0];
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
         let full = active.update_bytes() >= distance
             || active.memtable.bytes() >= self.governor.memtable_bytes_max();
         if full {
-            drop(guard);
             self.rotate_if_room(keyspace);
         }
     }
@@ -307,7 +306,7 @@ impl Core {
         for write in writes.iter() {
             each[write.keyspace] += counted_bytes(write.key, write.value);
         }
-        let guard = epoch::pin();
+        let guard = self.storage.epochs().pin();
         let grown = keyspaces.iter().zip(each).map(|(keyspace, bytes)| {
             keyspace.view.load(&guard).buffers[0].memtable.growth_bytes(bytes)
         });

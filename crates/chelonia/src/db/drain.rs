@@ -11,7 +11,6 @@
 //! them. A full device is such a failure: the memtable stays readable, and the drain is tried again
 //! when somebody made room.
 
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::SLAB_BYTES;
@@ -262,14 +261,14 @@ impl Core {
         let free_blocks = || self.storage.stats().space.free_blocks;
         let before = free_blocks();
         if self.counters.undurable_bytes.load(Ordering::Relaxed) == 0 {
-            epoch::settle();
+            self.storage.epochs().settle();
             return Ok(free_blocks() > before);
         }
         match self.checkpoint_now() {
             Ok(()) => {
                 mark(Mark::DrainMadeRoom);
                 // What it freed comes free when no reader is on the way through it.
-                epoch::settle();
+                self.storage.epochs().settle();
                 Ok(true)
             }
             Err(error) if error.is_passing() => Ok(false),

@@ -8,12 +8,13 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::{Arc, Mutex, Weak};
 use crate::db::lifetimes::Lifetimes;
-use crate::engine::{Answer, OwnedExtent, Salvaged, Version};
+use crate::engine::{Answer, Looked, OwnedExtent, Passed, Salvaged, Version};
 
 /// The keyspaces that were dropped since the open, as long as anybody has them.
 #[derive(Default)]
@@ -40,7 +41,11 @@ impl Dropped {
 pub struct Empty;
 
 impl Version for Empty {
-    fn get(&self, _: &[u8], _: KeyHash) -> Result<Answer> {
+    fn look(&self, _: &[u8], _: KeyHash, _: &Guard) -> Result<Looked> {
+        Ok(Looked::Answer(Answer::default()))
+    }
+
+    fn read(&self, _: &[u8], _: KeyHash, _: Passed) -> Result<Answer> {
         Ok(Answer::default())
     }
 

@@ -57,6 +57,7 @@ impl Handle {
         self.core.storage.close();
         *self.core.lock.lock() = None;
         self.core.storage.release_memory();
+        self.core.storage.epochs().close();
         closed
     }
 }
@@ -72,6 +73,9 @@ impl Drop for Handle {
         // A drop cannot return an error; whoever wants it calls `Database::close`. What was
         // acknowledged is as durable as its level said, whether this succeeds or not.
         let _ = self.close();
+        // What was retired by calls that were on their way when it was closed: nobody else comes
+        // for it any more.
+        self.core.storage.epochs().close();
     }
 }
 

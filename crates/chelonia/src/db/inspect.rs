@@ -18,12 +18,12 @@ impl Core {
     /// Blocks of the data file that are in use though neither the newest versions nor the durable
     /// root refer to them. Zero after a checkpoint, when nothing older is held.
     ///
-    /// Replaced views go when every reader of their time has left, readers of other databases of
-    /// this process included; so this looks a number of times before it tells of a leak.
+    /// Replaced views go when every reader of their time has left; so this looks a number of times
+    /// before it reports a leak.
     pub fn unreachable_blocks(&self) -> Result<u64> {
         let mut looked = Ok(0);
         for _ in 0..LOOKS {
-            crate::base::epoch::collect();
+            self.storage.epochs().collect();
             // A drain that ends meanwhile frees what the version before it has.
             looked = self.unreachable_blocks_now();
             if matches!(looked, Ok(0)) {

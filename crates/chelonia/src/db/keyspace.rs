@@ -1,7 +1,6 @@
 //! The handle of a keyspace: what users read and write.
 
 use crate::base::bytes::{Key, Value};
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -14,7 +13,7 @@ use crate::db::iter::Iter;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::{check_levels, levels_of};
 use crate::db::verify::VerifyReport;
-use crate::db::view::Looked;
+use crate::db::view::{Looked, View};
 use crate::db::writes::{Write, Writes};
 use crate::engine::LevelOptions;
 use std::ops::{Bound, RangeBounds};
@@ -260,23 +259,47 @@ impl Keyspace {
     ) -> Result<Option<T>> {
         self.handle.health.check_read()?;
         let shelves = self.core.shelves(&self.handle);
-        let guard = epoch::pin();
+        let guard = self.core.view.epochs().pin();
         loop {
             // The number before the view: a newer view shows everything that was visible then.
             let at = self.handle.visibility.visible();
             let view = self.core.view.load(&guard);
             // After the view: that of a keyspace that is being dropped shows less than there was.
             self.core.check_exists()?;
-            match view.get_newest(key, at, shelves)? {
+            match view.get_newest(key, at, shelves, &guard)? {
                 Looked::Value(value) => return Ok(Some(of_value(value))),
-                Looked::Large(large) => {
-                    // The view keeps the value while it is read.
-                    let _view = Arc::clone(view);
-                    drop(guard);
-                    return of_large(&large).map(Some);
-                }
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => mark(Mark::GetLookedAgain),
+                looked @ (Looked::Large(_) | Looked::OnDevice(_)) => {
+                    // The view keeps what is read meanwhile.
+                    let view = Arc::clone(view);
+                    drop(guard);
+                    return self.read(key, looked, &view, of_value, of_large);
+                }
+            }
+        }
+    }
+
+    /// The same for what has to be read from the device. No guard is held.
+    #[cold]
+    fn read<T>(
+        &self,
+        key: &[u8],
+        looked: Looked,
+        view: &View,
+        of_value: impl FnOnce(Value) -> T,
+        of_large: impl FnOnce(&LargeRef) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let looked = match looked {
+            Looked::OnDevice(from) => view.read(key, from, self.core.shelves(&self.handle))?,
+            looked => looked,
+        };
+        match looked {
+            Looked::Value(value) => Ok(Some(of_value(value))),
+            Looked::Large(large) => of_large(&large).map(Some),
+            Looked::Absent => Ok(None),
+            Looked::Overwritten | Looked::OnDevice(_) => {
+                Err(Error::internal("a read of a version is not decided"))
             }
         }
     }
@@ -353,10 +376,10 @@ mod tests {
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
         keyspace.insert("key", vec![7; 100_000]).unwrap();
         let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
-        let seen = reads.clone();
+        let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.storage.epochs()));
         plan.on_call(move |call, _| {
             if call == Call::Read {
-                let is_pinned = crossbeam_epoch::is_pinned();
+                let is_pinned = epochs.is_pinned();
                 seen[usize::from(is_pinned)].fetch_add(1, Ordering::Relaxed);
             }
         });

@@ -11,7 +11,7 @@
 //! it while holding the commit lock or `change`.
 
 use crate::base::budget::{Charge, Use};
-use crate::base::epoch::{self, EpochCell};
+use crate::base::epoch::EpochCell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
@@ -100,6 +100,7 @@ impl KeyspaceCore {
         let root = engine.root()?;
         let number = version.number();
         let view = View { buffers: vec![active], version: version.clone() };
+        let view = EpochCell::new(Arc::new(view), lifetimes.epochs());
         Ok(Arc::new(Self {
             id,
             name,
@@ -108,7 +109,7 @@ impl KeyspaceCore {
             stored,
             engine,
             lifetimes,
-            view: EpochCell::new(Arc::new(view)),
+            view,
             history: Arc::default(),
             dropped: AtomicBool::new(false),
             gaps: Gaps::default(),
@@ -123,7 +124,7 @@ impl KeyspaceCore {
 
     /// The view of this moment.
     pub fn current_view(&self) -> Arc<View> {
-        Arc::clone(self.view.load(&epoch::pin()))
+        Arc::clone(self.view.load(&self.view.epochs().pin()))
     }
 
     /// What a pin at `seqno` reads from.

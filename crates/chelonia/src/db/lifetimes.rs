@@ -24,6 +24,7 @@
 //! value that was lost after a root is free while it is the durable one ([`RootVersion`]).
 
 use crate::base::budget::{Budget, Charge, Use};
+use crate::base::epoch::Epochs;
 use crate::base::ids::Generation;
 use crate::base::sync::{Arc, Mutex};
 use crate::engine::{OwnedExtent, Version};
@@ -120,6 +121,11 @@ impl Lifetimes {
     /// The budget of the database.
     pub fn budget(&self) -> &Arc<Budget> {
         self.storage.budget()
+    }
+
+    /// The epochs of the database.
+    pub fn epochs(&self) -> &Arc<Epochs> {
+        self.storage.epochs()
     }
 
     /// Holds a new version that was just completed and lost these extents against the one before.

@@ -11,7 +11,6 @@
 //! full device until there is room; or until the engine absorbed something.
 //! Before that small units are tried that gain room, each with the checkpoint that brings it.
 
-use crate::base::epoch;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -191,7 +190,7 @@ impl Core {
                     Err(error) => Err(Err(error)),
                     Ok(()) => {
                         // What it freed comes free when no reader is on the way through it.
-                        epoch::settle();
+                        self.storage.epochs().settle();
                         Ok(true)
                     }
                 },

@@ -204,7 +204,7 @@ fn new_core(
     Ok(Arc::new(Core {
         directory: Arc::clone(directory),
         fence,
-        records: RecordCache::new(&budget, storage.salt()),
+        records: RecordCache::new(&budget, storage.epochs(), storage.salt()),
         storage,
         read_only: settings.read_only,
         log: OnceLock::new(),

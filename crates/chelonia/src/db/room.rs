@@ -237,7 +237,6 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::epoch;
     use crate::db::KeyspaceOptions;
     use crate::db::tests::open_faulty;
     use crate::storage::io::memory::MemoryDirectory;
@@ -251,13 +250,13 @@ mod tests {
             let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
             keyspace.insert(key, [7; 1000])
         };
-        let reader = epoch::pin();
+        let reader = database.handle.storage.epochs().pin();
         (0..4_000).for_each(|number| insert(number).unwrap());
         database.checkpoint().unwrap();
         // It looks, and sees more memtables than those that are to be drained.
         insert(4_000).unwrap();
         drop(reader);
-        epoch::settle();
+        database.handle.storage.epochs().settle();
         let core = &database.handle;
         let accepted = (4_001..).take_while(|number| insert(*number).is_ok()).inspect(|number| {
             let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());

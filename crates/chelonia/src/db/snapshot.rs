@@ -150,7 +150,7 @@ impl Snapshot {
             Looked::Value(value) => Ok(Some(of_value(value))),
             Looked::Large(large) => of_large(&large).map(Some),
             Looked::Absent => Ok(None),
-            Looked::Overwritten => {
+            Looked::Overwritten | Looked::OnDevice(_) => {
                 Err(Error::internal("a write that a snapshot needs was unlinked"))
             }
         }

@@ -4,14 +4,14 @@
 //! the first layer that knows the key decides.
 
 use crate::base::bytes::Value;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::db::lifetimes::HeldVersion;
-use crate::engine::{Answer, Found};
+use crate::engine::{self, Answer, Found, Passed};
 use crate::log::LogPosition;
 use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
@@ -95,6 +95,8 @@ pub enum Looked {
     Large(LargeRef),
     /// No value.
     Absent,
+    /// The version has to be read from the device: [`View::read`].
+    OnDevice(Passed),
     /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
     /// a pinned seqno.
     Overwritten,
@@ -115,10 +117,16 @@ pub struct Shelves<'a> {
 }
 
 impl View {
-    /// The newest value of `key`, as of `at` or later. For the view that is the keyspace's, or was
-    /// when the reader began.
-    pub fn get_newest(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
-        self.get_by(key, at, shelves, |name, guard| {
+    /// The newest value of `key`, as of `at` or later, if it is in memory. For the view that is the
+    /// keyspace's, or was when the reader began.
+    pub fn get_newest(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        shelves: Shelves<'_>,
+        guard: &Guard,
+    ) -> Result<Looked> {
+        self.get_by(key, at, shelves, guard, |name, guard| {
             shelves.records.get(name, guard).map(Value::copy_from)
         })
     }
@@ -126,35 +134,57 @@ impl View {
     /// The value of `key` as of the pinned seqno `at`.
     pub fn get(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
         let version = self.version.number();
-        self.get_by(key, at, shelves, |name, guard| {
+        let guard = shelves.storage.epochs().pin();
+        let looked = self.get_by(key, at, shelves, &guard, |name, guard| {
             shelves.records.get_of_version(name, version, guard)
-        })
+        })?;
+        drop(guard);
+        match looked {
+            Looked::OnDevice(from) => self.read(key, from, shelves),
+            looked => Ok(looked),
+        }
     }
 
-    /// The value of `key`: from a memtable, else from `cached`, else from the version.
+    /// The value of `key`, of which the memtables and records of this view know nothing, from the
+    /// device. The caller holds the view, and no guard: a guard would keep all memory that is given
+    /// up meanwhile.
+    pub fn read(&self, key: &[u8], from: Passed, shelves: Shelves<'_>) -> Result<Looked> {
+        let Shelves { storage, records, fresh } = shelves;
+        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+        let answer = self.version.version().read(key, name.hash, from)?;
+        self.keep(name, &answer, records, &storage.epochs().pin());
+        Ok(answer.found.map_or(Looked::Absent, Looked::from))
+    }
+
+    /// The value of `key`, if it is in memory: from a memtable, else from `cached`, else from the
+    /// version.
     #[inline]
     fn get_by(
         &self,
         key: &[u8],
         at: SeqNo,
         shelves: Shelves<'_>,
+        guard: &Guard,
         cached: impl FnOnce(Name<'_>, &Guard) -> Option<Value>,
     ) -> Result<Looked> {
         let Shelves { storage, records, fresh } = shelves;
         let name = Name { of: fresh, key, hash: storage.key_hash(key) };
-        let guard = epoch::pin();
-        records.prefetch(name, &guard);
+        records.prefetch(name, guard);
         match self.look_in_buffers(key, at) {
             Some(Lookup::Found(update, _)) => return Ok(own(update)),
             Some(Lookup::Pruned) => return Ok(Looked::Overwritten),
             Some(Lookup::Absent) | None => {}
         }
-        if let Some(value) = cached(name, &guard) {
+        if let Some(value) = cached(name, guard) {
             return Ok(Looked::Value(value));
         }
-        let answer = self.version.version().get(key, name.hash)?;
-        self.keep(name, &answer, records, &guard);
-        Ok(answer.found.map_or(Looked::Absent, Looked::from))
+        match self.version.version().look(key, name.hash, guard)? {
+            engine::Looked::Answer(answer) => {
+                self.keep(name, &answer, records, guard);
+                Ok(answer.found.map_or(Looked::Absent, Looked::from))
+            }
+            engine::Looked::OnDevice(from) => Ok(Looked::OnDevice(from)),
+        }
     }
 
     /// What was found below may be kept as a record.
@@ -182,12 +212,12 @@ impl View {
     ) -> Result<Vec<Option<Value>>> {
         let Shelves { storage, records, fresh } = shelves;
         let version = self.version.number();
-        let guard = epoch::pin();
         // Asked for once: a record is cached where the hash of its key leads to, and a type may
         // give other bytes at each call.
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key)).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
+        let guard = storage.epochs().pin();
         let (mut below, mut places, mut large) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
             if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
@@ -198,7 +228,7 @@ impl View {
                 Some(Lookup::Found(update, _)) => match own(update) {
                     Looked::Value(value) => values[index] = Some(value),
                     Looked::Large(reference) => large.push((index, reference)),
-                    Looked::Absent | Looked::Overwritten => {}
+                    Looked::Absent | Looked::Overwritten | Looked::OnDevice(_) => {}
                 },
                 Some(Lookup::Pruned) => {
                     return Err(Error::internal("a write that a pin needs was unlinked"));
@@ -216,7 +246,7 @@ impl View {
         drop(guard);
         let answers = self.version.version().multi_get(&below)?;
         for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
-            self.keep(Name { of: fresh, key, hash }, &answer, records, &epoch::pin());
+            self.keep(Name { of: fresh, key, hash }, &answer, records, &storage.epochs().pin());
             match answer.found {
                 Some(Found::Value(value)) => values[index] = Some(value),
                 Some(Found::Large(reference)) => large.push((index, reference)),

@@ -30,7 +30,8 @@
 //!    its own version before and after ([`RecordCache::get_of_version`]).
 //!
 //! Safety: readers pin an epoch; a slab goes back to the budget by a function deferred after its
-//! last record was unlinked.
+//! last record was unlinked. Guards are of the epochs of this cache: the table checks that before a
+//! slot is read, and what writes to slabs or lets them go checks it once at its beginning.
 //!
 //! Locks: `writer`, then those of the budget and, through it, of the block cache. The budget may
 //! ask this cache for a slab at any time: it gives none if its lock is held.
@@ -44,7 +45,7 @@ mod table;
 use crate::base::budget::{Budget, Reclaim, Reclaimed, Refused, Use};
 use crate::base::bytes::Value;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::{Epochs, Guard};
 use crate::base::ids::KeyspaceId;
 use crate::base::reach::{Mark, mark};
 use crate::base::split::{Presence, Side};
@@ -147,6 +148,7 @@ pub struct RecordStats {
 pub struct RecordCache {
     // Constant after construction.
     budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
     salt: u64,
     // Their own synchronisation.
     table: Table,
@@ -170,12 +172,13 @@ impl RecordCache {
     /// An empty cache of a database with this salt. It takes slabs from `budget` as it is filled
     /// and gives them back when the budget asks.
     #[must_use]
-    pub fn new(budget: &Arc<Budget>, salt: u64) -> Arc<Self> {
-        let (table, sizes) = Table::new(budget);
+    pub fn new(budget: &Arc<Budget>, epochs: &Arc<Epochs>, salt: u64) -> Arc<Self> {
+        let (table, sizes) = Table::new(budget, epochs);
         let writer =
             Writer { queue: Queue::default(), sizes, stats: RecordStats::default(), leaving: 0 };
         let cache = Arc::new(Self {
             budget: Arc::clone(budget),
+            epochs: Arc::clone(epochs),
             salt,
             table,
             occupied: AtomicBool::new(false),
@@ -253,6 +256,7 @@ impl RecordCache {
         if bytes_of(name.key, value) > RECORD_BYTES_MAX {
             return;
         }
+        guard.check(self.epochs.id());
         let mut writer = self.writer.lock();
         if !name.of.is(version) {
             return;
@@ -292,7 +296,7 @@ impl RecordCache {
     }
 
     fn refresh_some(&self, of: &Fresh, batch: &impl SortedUpdates, ranks: std::ops::Range<usize>) {
-        let guard = epoch::pin();
+        let guard = self.epochs.pin();
         let mut hashes = [KeyHash(0); REFRESH_KEYS];
         for (rank, hash) in ranks.clone().zip(&mut hashes) {
             batch.prefetch(rank + REFRESH_KEYS);
@@ -423,7 +427,7 @@ impl Reclaim for RecordCache {
             return Reclaimed::Now;
         }
         let before = self.gone.load(Ordering::Relaxed);
-        let guard = epoch::pin();
+        let guard = self.epochs.pin();
         if writer.leaving - before >= LEAVING_MAX {
             drop(writer);
             guard.flush();
@@ -443,7 +447,7 @@ impl Reclaim for RecordCache {
             if self.gone.load(Ordering::Relaxed) > before {
                 return Reclaimed::Now;
             }
-            epoch::pin().flush();
+            self.epochs.pin().flush();
         }
         Reclaimed::Soon
     }

@@ -101,7 +101,8 @@ impl Queue {
         newest.used += bytes;
         // SAFETY: the bytes from `used` on belong to nobody yet, are within the slab, and are not
         // handed out again: a slab that leaves the queue is dropped or filled anew only after the
-        // epochs of its time, `_guard`'s among them. Slabs are aligned to blocks, and records have
+        // epochs of its time, `_guard`'s among them (the cache checks that it is one of its
+        // epochs). Slabs are aligned to blocks, and records have
         // multiples of their alignment.
         Some(unsafe { Record::write(address, keyspace, key, value, heat) })
     }

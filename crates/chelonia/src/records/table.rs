@@ -24,7 +24,7 @@
 
 use super::record::Record;
 use crate::base::budget::{Budget, Charge, Use};
-use crate::base::epoch::{EpochSlot, Guard};
+use crate::base::epoch::{EpochSlots, Epochs, Guard};
 use crate::base::pages::{PAGE_BYTES, Pages};
 use crate::base::sync::{Arc, AtomicPtr, Ordering};
 use crate::kernels::prefetch::prefetch_read;
@@ -103,12 +103,12 @@ impl Place {
         (self.hash >> TAG_SHIFT) as usize
     }
 
-    fn shard(self, table: &Table) -> &EpochSlot<Sets> {
-        &table.shards[self.shard_index(table)]
+    fn shard<'g>(self, table: &'g Table, guard: &'g Guard) -> Option<&'g Sets> {
+        table.shards.get(self.shard_index(table), guard)
     }
 
     fn shard_index(self, table: &Table) -> usize {
-        (self.hash >> 32) as usize & (table.shards.len() - 1)
+        (self.hash >> 32) as usize & (table.shards.count() - 1)
     }
 
     fn set(self, sets: &[Set]) -> &Set {
@@ -118,7 +118,7 @@ impl Place {
 
 /// All shards.
 pub(super) struct Table {
-    shards: Box<[EpochSlot<Sets>]>,
+    shards: EpochSlots<Sets>,
 }
 
 /// What only writers know of the table.
@@ -138,9 +138,9 @@ pub(super) enum Linked {
 
 impl Table {
     /// An empty table, and what writers know of it.
-    pub fn new(budget: &Arc<Budget>) -> (Self, Sizes) {
-        let shards = (0..SHARDS).map(|_| EpochSlot::empty()).collect();
-        let bytes = (SHARDS * (size_of::<EpochSlot<Sets>>() + size_of::<u32>())) as u64;
+    pub fn new(budget: &Arc<Budget>, epochs: &Epochs) -> (Self, Sizes) {
+        let shards = EpochSlots::empty(SHARDS, epochs);
+        let bytes = (SHARDS * (EpochSlots::<Sets>::SLOT_BYTES + size_of::<u32>())) as u64;
         let charge = budget.charge(Use::Records, bytes);
         (Self { shards }, Sizes { used: vec![0; SHARDS].into(), charge })
     }
@@ -148,7 +148,7 @@ impl Table {
     /// Asks for the lines of the set that `place` is in.
     #[inline]
     pub fn prefetch(&self, place: Place, guard: &Guard) {
-        if let Some(sets) = place.shard(self).get(guard) {
+        if let Some(sets) = place.shard(self, guard) {
             let set: *const Set = place.set(sets);
             prefetch_read(set.cast());
             prefetch_read(set.cast::<u8>().wrapping_add(64));
@@ -162,7 +162,7 @@ impl Table {
         place: Place,
         guard: &'g Guard,
     ) -> impl Iterator<Item = (&'g Slot, Record<'g>)> {
-        let set = place.shard(self).get(guard).map(|sets| place.set(sets));
+        let set = place.shard(self, guard).map(|sets| place.set(sets));
         set.into_iter().flat_map(|set| &set.0).filter_map(move |slot| {
             // Acquire: the record was written before it was linked.
             let linked = slot.load(Ordering::Acquire);
@@ -197,11 +197,11 @@ impl Table {
         guard: &Guard,
     ) -> Linked {
         let shard = place.shard_index(self);
-        let mut sets = match self.shards[shard].get(guard) {
+        let mut sets = match self.shards.get(shard, guard) {
             Some(sets) => sets,
             None => {
                 let one = Self::make(1, sizes).expect("less than a page comes from the heap");
-                self.shards[shard].put(one, guard).0
+                self.shards.put(shard, one, guard).0
             }
         };
         if (sizes.used[shard] as usize + 1) * 100 > sets.len() * SLOTS * FULL_PERCENT {
@@ -233,11 +233,11 @@ impl Table {
         slot.store(null_mut(), Ordering::Release);
         let shard = place.shard_index(self);
         sizes.used[shard] -= 1;
-        let Some(sets) = self.shards[shard].get(guard) else { return };
+        let Some(sets) = self.shards.get(shard, guard) else { return };
         let used = sizes.used[shard] as usize;
         if used == 0 {
             let bytes = size_of_val(&sets[..]) as u64;
-            self.shards[shard].clear(guard);
+            self.shards.clear(shard, guard);
             sizes.charge.resize(sizes.charge.bytes() - bytes);
         } else if sets.len() > 1 && used * 100 < sets.len() * SLOTS * EMPTY_PERCENT {
             self.resize(shard, sets.len() / 2, sizes, hash_of, guard);
@@ -261,7 +261,7 @@ impl Table {
         guard: &'g Guard,
     ) -> Option<&'g Sets> {
         let next = Self::make(count, sizes)?;
-        let old = self.shards[shard].get(guard).map_or(&[][..], |sets| &sets[..]);
+        let old = self.shards.get(shard, guard).map_or(&[][..], |sets| &sets[..]);
         let linked = || old.iter().flat_map(|set| &set.0).map(|slot| slot.load(Ordering::Relaxed));
         sizes.used[shard] = 0;
         // What comes a little later is asked for: each record is a miss otherwise.
@@ -280,8 +280,8 @@ impl Table {
             }
         }
         let before = size_of_val(old) as u64;
-        self.shards[shard].clear(guard);
-        let next = self.shards[shard].put(next, guard).0;
+        self.shards.clear(shard, guard);
+        let next = self.shards.put(shard, next, guard).0;
         sizes.charge.resize(sizes.charge.bytes() - before);
         Some(next)
     }

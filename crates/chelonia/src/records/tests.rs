@@ -1,7 +1,6 @@
 //! The record cache: what is found, what leaves, what is refused, and what threads may see.
 
 use super::*;
-use crate::base::epoch;
 use crate::base::limits::SLAB_BYTES;
 use crate::base::rng::Rng;
 
@@ -19,7 +18,7 @@ fn low_byte(number: u64) -> u8 {
 /// A cache within so many slabs, and a keyspace whose newest version is 1.
 fn cache_of(slabs: u64) -> (Arc<Budget>, Arc<RecordCache>, Fresh) {
     let budget = Budget::new(slabs * SLAB);
-    let cache = RecordCache::new(&budget, SALT);
+    let cache = RecordCache::new(&budget, &Epochs::new().unwrap(), SALT);
     (budget, cache, Fresh::new(KeyspaceId(3), 1))
 }
 
@@ -28,22 +27,22 @@ fn name<'a>(of: &'a Fresh, key: &'a [u8]) -> Name<'a> {
 }
 
 fn get(cache: &RecordCache, of: &Fresh, key: &[u8]) -> Option<Vec<u8>> {
-    cache.get(name(of, key), &epoch::pin()).map(<[u8]>::to_vec)
+    cache.get(name(of, key), &cache.epochs.pin()).map(<[u8]>::to_vec)
 }
 
 fn fill(cache: &RecordCache, of: &Fresh, version: u64, key: &[u8], value: &[u8]) {
-    cache.fill(name(of, key), version, value, &epoch::pin());
+    cache.fill(name(of, key), version, value, &cache.epochs.pin());
 }
 
 /// What was retired so far is dropped.
-fn settle() {
-    crate::base::epoch::collect();
+fn settle(cache: &RecordCache) {
+    cache.epochs.collect();
 }
 
 /// Waits until that is so.
-fn eventually(done: impl Fn() -> bool) {
+fn eventually(cache: &RecordCache, done: impl Fn() -> bool) {
     assert!((0..1_000_000).any(|_| {
-        settle();
+        settle(cache);
         std::thread::yield_now();
         done()
     }));
@@ -119,7 +118,7 @@ fn records_belong_to_the_newest_version() {
     for gone in [&b"deleted"[..], b"grown", b"not here"] {
         assert_eq!(get(&cache, &of, gone), None);
     }
-    let guard = epoch::pin();
+    let guard = cache.epochs.pin();
     assert!(cache.get_of_version(name(&of, b"same"), 1, &guard).is_none());
     assert!(cache.get_of_version(name(&of, b"same"), 2, &guard).is_some());
     drop(guard);
@@ -136,12 +135,11 @@ fn records_belong_to_the_newest_version() {
     assert_eq!(get(&cache, &of, b"same").as_deref(), Some(&b"last"[..]));
 }
 
-/// Waits until the slabs that left are gone: what other tests pin holds them back for a while, and
-/// the cache is smaller then.
+/// Waits until the slabs that left are gone.
 fn wait_for_slabs(cache: &RecordCache) {
     let left = || cache.writer.lock().leaving - cache.gone.load(Ordering::Relaxed);
     while left() > 1 {
-        epoch::collect();
+        cache.epochs.collect();
         std::thread::yield_now();
     }
 }
@@ -183,12 +181,12 @@ fn memory_goes_back_to_whoever_asks() {
     assert!(before > 8 * SLAB);
     let taken: Vec<_> = (0..15)
         .map(|_| {
-            settle();
+            settle(&cache);
             budget.take_slab_forced(Use::Memtable)
         })
         .collect();
     // A thread of another test may be on its way through what it saw, without a processor.
-    eventually(|| budget.used() <= budget.limit() + SLAB && cache.stats().records == 0);
+    eventually(&cache, || budget.used() <= budget.limit() + SLAB && cache.stats().records == 0);
     fill(&cache, &of, 1, b"again", b"no room");
     assert_eq!(get(&cache, &of, b"again"), None);
     drop(taken);
@@ -277,7 +275,7 @@ fn readers_see_whole_records_while_everything_moves() {
                 let mut newest = vec![0; 5_000];
                 while !stop.load(Ordering::Relaxed) {
                     let number = rng.below(5_000);
-                    let guard = epoch::pin();
+                    let guard = cache.epochs.pin();
                     // As a reader does it: the version before what is read in it.
                     let version = of.version.load(Ordering::Acquire);
                     match cache.get(name(of, &key(number)), &guard) {

@@ -38,7 +38,7 @@ pub mod space;
 
 use crate::base::budget::{Budget, Use};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Epochs;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -58,6 +58,7 @@ pub struct Storage {
     // Constant after construction.
     file: Arc<DataFile>,
     budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
     cache: Arc<Cache>,
     residents: Arc<Residents>,
     facts: IoFacts,
@@ -178,9 +179,11 @@ impl Storage {
         if let Some(location) = &location {
             space.mark_used(location.extent)?;
         }
+        let epochs = Epochs::new()?;
         let storage = Arc::new(Self {
-            cache: Cache::new(Arc::clone(&data), budget),
-            residents: Residents::new(budget),
+            cache: Cache::new(Arc::clone(&data), budget, &epochs),
+            residents: Residents::new(budget, &epochs),
+            epochs,
             file: data,
             budget: Arc::clone(budget),
             facts: dir.facts(),
@@ -201,6 +204,13 @@ impl Storage {
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// The epochs of the database: what guards for everything in it are of.
+    #[inline]
+    #[must_use]
+    pub fn epochs(&self) -> &Arc<Epochs> {
+        &self.epochs
     }
 
     /// The clock of what engines keep in memory besides cached blocks.
@@ -362,25 +372,24 @@ impl Storage {
         self.cache.extent(extent, generation, entry_blocks)
     }
 
-    /// Blocks of several extents, in the order asked; those that are missing are read together.
-    pub fn load_many<'g>(
+    /// Copies of blocks of several extents, in the order asked; those that are missing are read
+    /// together. The caller holds no guard meanwhile.
+    pub fn load_many(
         &self,
-        requests: &[(&'g CachedExtent, u32)],
+        requests: &[(&CachedExtent, u32)],
         priority: Priority,
-        guard: &'g Guard,
-    ) -> Result<Vec<CachedBlock<'g>>> {
-        self.load_many_while(requests, priority, guard, &mut || {})
+    ) -> Result<Vec<CachedBlock<'static>>> {
+        self.load_many_while(requests, priority, &mut || {})
     }
 
     /// The same; `meanwhile` is called once, while what is missing is read if that can be.
-    pub fn load_many_while<'g>(
+    pub fn load_many_while(
         &self,
-        requests: &[(&'g CachedExtent, u32)],
+        requests: &[(&CachedExtent, u32)],
         priority: Priority,
-        guard: &'g Guard,
         meanwhile: &mut dyn FnMut(),
-    ) -> Result<Vec<CachedBlock<'g>>> {
-        self.cache.load_many_while(requests, priority, guard, meanwhile)
+    ) -> Result<Vec<CachedBlock<'static>>> {
+        self.cache.load_many_while(requests, priority, meanwhile)
     }
 
     /// Gives memory back after the budget became smaller: residents down to their share, slabs of
@@ -402,8 +411,8 @@ impl Storage {
             if cached() == 0 {
                 break;
             }
-            // Readers that were on their way when it was closed, also those of other databases.
-            epoch::collect();
+            // Readers that were on their way when it was closed.
+            self.epochs.collect();
             thread::yield_now();
         }
     }

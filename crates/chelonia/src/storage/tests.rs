@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::base::budget::Use;
-use crate::base::epoch;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
 use crate::base::rng::Rng;
@@ -76,9 +75,8 @@ fn memory_goes_back_when_the_storage_is_dropped() {
     storage.write_blocks(run.extent.start, run.generation, &mut blocks).unwrap();
     let cached = storage.cached(run.extent, run.generation, 0);
     {
-        let guard = epoch::pin();
         for index in 0..100 {
-            cached.block(index, Priority::Data, &guard).unwrap();
+            cached.load(index, Priority::Data).unwrap();
         }
     }
     assert_eq!(budget.used_by(Use::Cache), 2 * SLAB_BYTES as u64);

@@ -23,7 +23,7 @@
 
 use super::NodeRef;
 use crate::base::budget::{Charge, Use};
-use crate::base::epoch::{self, EpochSlot, Guard};
+use crate::base::epoch::{EpochSlot, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::base::residents::{Resident, Residents};
@@ -97,7 +97,7 @@ impl<N: Structure> Residence<N> {
         Arc::new(Slot {
             reference,
             about,
-            node: EpochSlot::empty(),
+            node: EpochSlot::empty(self.storage.epochs()),
             used: AtomicBool::new(true),
             bytes: AtomicU64::new(0),
             clock: Arc::clone(self.storage.residents()),
@@ -122,17 +122,8 @@ impl<N: Structure> Residence<N> {
     /// A slot for a node that was just written.
     pub fn admit(&self, reference: Option<NodeRef>, about: N::About, node: N) -> Arc<Slot<N>> {
         let slot = self.slot(reference, about);
-        self.keep(&slot, node, &epoch::pin());
+        self.keep(&slot, node, &self.storage.epochs().pin());
         slot
-    }
-
-    /// The node of `slot`, read if it is absent.
-    #[inline]
-    pub fn load<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Result<&'g Arc<N>> {
-        match self.resident(slot, guard) {
-            Some(node) => Ok(node),
-            None => self.load_absent(slot, guard),
-        }
     }
 
     /// The node of `slot`, if it is in memory.
@@ -144,19 +135,28 @@ impl<N: Structure> Residence<N> {
         slot.node.get(guard)
     }
 
-    /// The node of `slot`, to keep longer than an epoch guard should live.
+    /// The node of `slot`, if it is in memory, to keep longer than an epoch guard should live.
+    pub fn resident_owned(&self, slot: &Arc<Slot<N>>) -> Option<Arc<N>> {
+        self.resident(slot, &self.storage.epochs().pin()).map(Arc::clone)
+    }
+
+    /// The same, read if it is absent. No guard is held while it is read, and the caller should
+    /// hold none.
     pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
-        self.load(slot, &epoch::pin()).map(Arc::clone)
+        match self.resident_owned(slot) {
+            Some(node) => Ok(node),
+            None => self.load_absent(slot),
+        }
     }
 
     #[cold]
-    fn load_absent<'g>(&self, slot: &'g Arc<Slot<N>>, guard: &'g Guard) -> Result<&'g Arc<N>> {
+    fn load_absent(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
         let node = match slot.reference {
             None => N::empty(slot.about),
             Some(reference) => self.read(reference, slot.about)?,
         };
         self.moves.loaded.fetch_add(1, Ordering::Relaxed);
-        Ok(self.keep(slot, node, guard))
+        Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())))
     }
 
     /// Reads and decodes a node without keeping it.
@@ -277,7 +277,7 @@ mod tests {
     fn expect_charge(storage: &Storage, bytes: u64) {
         let used = || storage.budget().used_by(Use::Metadata);
         let is_so = (0..1_000_000).any(|_| {
-            epoch::collect();
+            storage.epochs().collect();
             std::thread::yield_now();
             used() == bytes
         });
@@ -292,19 +292,19 @@ mod tests {
         let residence = Residence::<Leaf>::new(Arc::clone(&storage), ());
         let slot = residence.admit(None, (), Leaf::empty(()));
         for round in 0..3 {
-            assert!(slot.peek(&epoch::pin()).is_some());
+            assert!(slot.peek(&storage.epochs().pin()).is_some());
             assert_eq!(residents.bytes(), FOOTPRINT_BYTES);
             expect_charge(&storage, before + HEAP_BYTES);
             let kept = (round == 1).then(|| residence.load_owned(&slot).unwrap());
-            let evicted = slot.evict(&epoch::pin());
+            let evicted = slot.evict(&storage.epochs().pin());
             assert_eq!(evicted, FOOTPRINT_BYTES);
             residents.forget(evicted);
-            assert!(slot.peek(&epoch::pin()).is_none());
+            assert!(slot.peek(&storage.epochs().pin()).is_none());
             // Whoever holds it keeps its memory, and nobody else.
             expect_charge(&storage, before + if kept.is_some() { HEAP_BYTES } else { 0 });
             drop(kept);
             expect_charge(&storage, before);
-            assert_eq!(slot.evict(&epoch::pin()), 0);
+            assert_eq!(slot.evict(&storage.epochs().pin()), 0);
             assert_eq!(residence.moves(), (round, round + 1));
             residence.load_owned(&slot).unwrap();
         }

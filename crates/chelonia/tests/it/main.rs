@@ -10,6 +10,7 @@ mod bad_input;
 mod crowds;
 mod damage;
 mod double_open;
+mod epochs;
 mod faults;
 mod fork;
 mod golden;

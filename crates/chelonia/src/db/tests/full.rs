@@ -1,7 +1,6 @@
 //! Devices that are full, or that say so in the middle.
 
 use super::{open, open_faulty, rotate};
-use crate::base::epoch;
 use crate::base::error::ErrorKind;
 use crate::base::rng::Rng;
 use crate::base::sync::Arc;
@@ -200,9 +199,9 @@ fn free_space_within_the_data_file_makes_room_for_the_log() {
     drop(first);
     database.drop_keyspace("first").unwrap();
     database.checkpoint().unwrap();
-    // What other tests pin keeps the views of the dropped keyspace for a while.
+    // What reads in the background pin keeps the views of the dropped keyspace for a while.
     while database.handle.storage.stats().space.free_blocks <= 500 {
-        epoch::collect();
+        database.handle.storage.epochs().collect();
         database.checkpoint().unwrap();
     }
     plan.fail(Fault::sticky(Call::Allocate, 0).on("log-").with(Failure::NoSpace));
@@ -354,7 +353,7 @@ fn deletes_get_through_on_a_full_device_and_make_room() {
         assert_eq!(keyspace.iter().map(|entry| entry.map(drop).unwrap()).count(), there.len());
         assert!(database.verify().unwrap().is_clean());
         database.checkpoint().unwrap();
-        epoch::settle();
+        database.handle.storage.epochs().settle();
         assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Keyspaces that go while they are damaged or seen, and what of them comes back with a reopen.
 
 use super::{open, rotate};
-use crate::base::epoch;
+use crate::base::epoch::Guard;
 use crate::base::error::ErrorKind;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::residents::Resident;
@@ -23,7 +23,7 @@ impl Resident for Greedy {
         true
     }
 
-    fn evict(&self, _guard: &epoch::Guard) -> u64 {
+    fn evict(&self, _guard: &Guard) -> u64 {
         0
     }
 }
@@ -33,7 +33,7 @@ fn forget_nodes(database: &Database) {
     const ALL: u64 = 1 << 40;
     let residents = database.handle.storage.residents();
     let greedy: Arc<dyn Resident> = Arc::new(Greedy);
-    residents.admit(&Arc::downgrade(&greedy), ALL, &epoch::pin());
+    residents.admit(&Arc::downgrade(&greedy), ALL, &database.handle.storage.epochs().pin());
     residents.forget(ALL);
 }
 
@@ -51,10 +51,10 @@ fn damage_nodes(memory: &MemoryDirectory) {
     assert!(damaged > 2, "{damaged}");
 }
 
-/// Waits until that is so: readers of other tests keep what they see.
-fn eventually(done: impl Fn() -> bool) -> bool {
+/// Waits until that is so: readers in the background keep what they see.
+fn eventually(database: &Database, done: impl Fn() -> bool) -> bool {
     (0..100_000).any(|_| {
-        epoch::collect();
+        database.handle.storage.epochs().collect();
         std::thread::yield_now();
         done()
     })
@@ -90,7 +90,11 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
         }
         drop((snapshot, keyspace));
         let memtables = || database.stats().memory.memtable_bytes;
-        assert!(eventually(|| memtables() < 1 << 20), "{engine:?}, {is_seen}: {}", memtables());
+        assert!(
+            eventually(&database, || memtables() < 1 << 20),
+            "{engine:?}, {is_seen}: {}",
+            memtables()
+        );
         // Others go on, and nobody knows where what is hidden is.
         let other = database.keyspace("damaged", options).unwrap();
         other.insert("key", "value").unwrap();
@@ -98,7 +102,11 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
         let hidden = database.stats().disk.hidden_bytes;
         assert!(hidden > 100 << 10, "{hidden}");
         let lost = || database.handle.unreachable_blocks_now().unwrap() * BLOCK_BYTES as u64;
-        assert!(eventually(|| lost() == hidden), "{engine:?}, {is_seen}: {} {hidden}", lost());
+        assert!(
+            eventually(&database, || lost() == hidden),
+            "{engine:?}, {is_seen}: {} {hidden}",
+            lost()
+        );
         drop(other);
         database.close().unwrap();
         let database = open(Arc::new(memory));
@@ -161,7 +169,11 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
             let listed = keyspace.iter().next().unwrap();
             assert_eq!(listed.unwrap_err().kind(), ErrorKind::NotFound);
             if round < 3 {
-                assert!(eventually(|| used() < empty + (64 << 10)), "{engine:?}: {}", used());
+                assert!(
+                    eventually(&database, || used() < empty + (64 << 10)),
+                    "{engine:?}: {}",
+                    used()
+                );
                 assert_eq!(held(), 0);
             }
             handles.push(keyspace);
@@ -169,7 +181,7 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
         assert!(held() > 1 << 20, "{engine:?}: {}", held());
         assert_eq!(pins[0].get(&handles[3], "large").unwrap().unwrap(), [3; 100_000]);
         pins.clear();
-        assert!(eventually(|| used() < empty + (64 << 10)), "{engine:?}: {}", used());
+        assert!(eventually(&database, || used() < empty + (64 << 10)), "{engine:?}: {}", used());
         assert_eq!(held(), 0);
         assert_eq!(database.handle.unreachable_blocks_now().unwrap(), 0);
     }

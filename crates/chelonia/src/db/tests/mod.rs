@@ -9,6 +9,7 @@ mod memory;
 mod order;
 mod pins;
 mod refused;
+mod unpinned;
 mod waiting;
 mod watched;
 

@@ -247,7 +247,7 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
             std::thread::yield_now();
         }
         give_way();
-        crate::base::epoch::collect();
+        drained.handle.storage.epochs().collect();
         for _ in 0..100 {
             drained.handle.storage.write_large(&[9; 100_000]).unwrap();
         }

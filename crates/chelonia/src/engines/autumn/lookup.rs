@@ -1,17 +1,19 @@
 //! Point reads: level 0 from the newest to the oldest sequence, then the levels from the top down.
 //!
 //! In each there is at most one table that may have a key. Their filters are asked for together,
-//! for each is a miss of the processor's cache. A table that may have the key is read at once if
-//! nothing newer is undecided; else the walk goes on to its end, the filters that are missing are
-//! read together, and then the tables that are left are read in their order.
+//! for each is a miss of the processor's cache. That is done in memory first, under the guard of
+//! the caller. If a node, a filter or a block is missing there, it is done again without a guard: a
+//! table that may have the key is read at once if nothing newer is undecided; else the walk goes on
+//! to its end, the filters that are missing are read together, and then the tables that are left
+//! are read in their order.
 
 use super::AutumnVersion;
 use super::table::{Sequence, Table};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::sync::Arc;
-use crate::engine::Answer;
+use crate::engine::{Answer, Looked, Passed, look_many};
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
 };
@@ -20,14 +22,14 @@ use crate::storage::cache::Presence;
 /// So many tables are found before their filters are asked.
 const AHEAD: usize = 16;
 
-/// Where a key may be in a sequence.
-enum Where<'g> {
-    /// In no table.
-    Nowhere,
-    /// In this one.
-    In(&'g Table),
-    /// The node that knows it is not in memory.
-    OnDevice,
+/// What came of a table that may have a key, or of a walk.
+enum Visit<T> {
+    /// This was found.
+    Found(T),
+    /// It has not the key, or that is not known yet.
+    Passed,
+    /// Something must be read first: the walk ends.
+    Ended,
 }
 
 fn answer((hit, presence): (RunHit, Presence)) -> Answer {
@@ -40,94 +42,113 @@ impl AutumnVersion {
         self.level0.iter().chain(&self.levels)
     }
 
-    /// The table of `sequence` that may have `key`; reads the node that says it only if that may
-    /// not wait.
-    #[inline]
-    fn table_of<'g>(
-        &self,
-        sequence: &'g Sequence,
-        key: &[u8],
-        may_wait: bool,
-        guard: &'g Guard,
-    ) -> Result<Where<'g>> {
-        let Some(place) = sequence.node_of(key) else { return Ok(Where::Nowhere) };
-        let (residence, slot) = (&self.shared.residence, &sequence.nodes[place].slot);
-        let node = match residence.resident(slot, guard) {
-            Some(node) => node,
-            None if may_wait => return Ok(Where::OnDevice),
-            None => residence.load(slot, guard)?,
-        };
-        Ok(node.table_of(key).map_or(Where::Nowhere, Where::In))
-    }
-
-    /// Calls `visit` with every table that may have `key`, newest first, until it returns
-    /// something.
+    /// Calls `visit` with every table that may have `key`, newest first, until it returns something
+    /// or something is not in memory.
     #[inline]
     fn walk<'g, T>(
         &'g self,
         key: &[u8],
         hash: KeyHash,
         guard: &'g Guard,
-        mut visit: impl FnMut(&'g Table) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
+        mut visit: impl FnMut(&'g Table) -> Result<Visit<T>>,
+    ) -> Result<Visit<T>> {
         let mut sequences = self.sequences().peekable();
         loop {
             let mut tables: [Option<&Table>; AHEAD] = [None; AHEAD];
-            let (mut count, mut failure) = (0, None);
+            let (mut count, mut is_cut) = (0, false);
             while count < AHEAD
-                && let Some(sequence) = sequences.peek()
+                && let Some(sequence) = sequences.next_if(|_| !is_cut)
             {
-                match self.table_of(sequence, key, count > 0, guard) {
-                    Ok(Where::Nowhere) => {}
-                    Ok(Where::In(table)) => {
-                        table.filter.prefetch(hash, guard);
-                        tables[count] = Some(table);
-                        count += 1;
-                    }
-                    // Perhaps nobody needs it: what is newer is looked at first.
-                    Ok(Where::OnDevice) => break,
-                    Err(error) => {
-                        failure = Some(error);
-                        break;
-                    }
+                let Some(place) = sequence.node_of(key) else { continue };
+                let slot = &sequence.nodes[place].slot;
+                let Some(node) = self.shared.residence.resident(slot, guard) else {
+                    is_cut = true;
+                    continue;
+                };
+                if let Some(table) = node.table_of(key) {
+                    table.filter.prefetch(hash, guard);
+                    tables[count] = Some(table);
+                    count += 1;
                 }
-                sequences.next();
             }
             for table in tables.into_iter().map_while(|table| table) {
-                if let Some(found) = visit(table)? {
-                    return Ok(Some(found));
+                match visit(table)? {
+                    Visit::Passed => {}
+                    visited => return Ok(visited),
                 }
             }
-            // What is newer than what cannot be read has not the key.
-            failure.map_or(Ok(()), Err)?;
+            if is_cut {
+                return Ok(Visit::Ended);
+            }
             if sequences.peek().is_none() {
-                return Ok(None);
+                return Ok(Visit::Passed);
             }
         }
     }
 
-    /// The value of `key`.
+    /// The same for who may read: the node that says which table may have the key is read if it is
+    /// not in memory. No guard is held meanwhile.
+    fn walk_reading<T>(
+        &self,
+        key: &[u8],
+        mut visit: impl FnMut(&Table) -> Result<Visit<T>>,
+    ) -> Result<Option<T>> {
+        for sequence in self.sequences() {
+            let Some(place) = sequence.node_of(key) else { continue };
+            let node = self.shared.residence.load_owned(&sequence.nodes[place].slot)?;
+            if let Some(table) = node.table_of(key)
+                && let Visit::Found(found) = visit(table)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The value of `key`, as far as that is known without reading.
+    pub(super) fn find_cached(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
+        let walked = self.walk(key, hash, guard, |table| {
+            Ok(match table.filter.state(hash, guard) {
+                FilterState::No => Visit::Passed,
+                FilterState::Missing(_) => Visit::Ended,
+                FilterState::Maybe => match table.run.find_cached(key, guard)? {
+                    Some((Some(hit), presence)) => Visit::Found((hit, presence)),
+                    Some((None, _)) => Visit::Passed,
+                    None => Visit::Ended,
+                },
+            })
+        });
+        Ok(match walked? {
+            Visit::Found(hit) => Looked::Answer(answer(hit)),
+            Visit::Passed => Looked::Answer(Answer::default()),
+            Visit::Ended => Looked::OnDevice(Passed::default()),
+        })
+    }
+
+    /// The value of `key`. No guard is held while it reads.
     pub(super) fn find(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        let guard = epoch::pin();
-        // Stays empty, and costs nothing, while filters are in memory.
-        let mut undecided: Vec<Candidate<'_>> = Vec::new();
-        let walked = self.walk(key, hash, &guard, |table| {
-            match table.filter.state(hash, &guard) {
+        let storage = self.shared.residence.storage();
+        // Undecided tables, newest first.
+        let mut undecided: Vec<Candidate> = Vec::new();
+        let walked = self.walk_reading(key, |table| {
+            let state = table.filter.state(hash, &storage.epochs().pin());
+            match state {
                 FilterState::No => {}
                 FilterState::Maybe if undecided.is_empty() => {
-                    let (hit, presence) = table.run.find(key, &guard)?;
-                    return Ok(hit.map(|hit| (hit, presence)));
+                    let (hit, presence) = table.run.find(key)?;
+                    return Ok(hit.map_or(Visit::Passed, |hit| Visit::Found((hit, presence))));
                 }
-                FilterState::Maybe => undecided.push((&table.run, None)),
-                FilterState::Missing(block) => undecided.push((&table.run, Some(block))),
+                FilterState::Maybe => undecided.push((Arc::clone(&table.run), None)),
+                FilterState::Missing(block) => {
+                    undecided.push((Arc::clone(&table.run), Some(block)));
+                }
             }
-            Ok(None)
+            Ok(Visit::Passed)
         });
         if undecided.is_empty() {
             return walked.map(|hit| hit.map(answer).unwrap_or_default());
         }
-        let storage = self.shared.residence.storage();
-        match find_newest(storage, &undecided, (key, hash), &guard)? {
+        match find_newest(storage, &undecided, (key, hash))? {
             Some(hit) => Ok(answer(hit)),
             None => walked.map(|hit| hit.map(answer).unwrap_or_default()),
         }
@@ -135,25 +156,27 @@ impl AutumnVersion {
 
     /// The values of `keys`, in the order asked.
     pub(super) fn find_all(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
         let storage = self.shared.residence.storage();
-        find_many(storage, self, keys, &mut |index, hit, presence| {
-            answers[index] = answer((hit, presence));
-        })?;
-        Ok(answers)
+        let mut look =
+            |key: &[u8], hash: KeyHash, guard: &Guard| self.find_cached(key, hash, guard);
+        look_many(storage, keys, &mut look, &mut |rest, _, take| {
+            find_many(storage, self, rest, &mut |index, hit, presence| {
+                take(index, answer((hit, presence)));
+            })
+        })
     }
 }
 
 impl Candidates for AutumnVersion {
-    fn visit<'g>(
-        &'g self,
-        (key, hash): (&[u8], KeyHash),
-        guard: &'g Guard,
-        visit: &mut dyn FnMut(&'g Arc<Run>, &'g RunFilter),
+    fn visit(
+        &self,
+        _index: usize,
+        (key, _hash): (&[u8], KeyHash),
+        visit: &mut dyn FnMut(&Arc<Run>, &RunFilter),
     ) -> Result<()> {
-        let walked = self.walk::<()>(key, hash, guard, |table| {
+        let walked = self.walk_reading::<()>(key, |table| {
             visit(&table.run, &table.filter);
-            Ok(None)
+            Ok(Visit::Passed)
         });
         walked.map(|_| ())
     }

@@ -40,13 +40,15 @@ use self::table::{Residence, Sequence, SharedKey};
 use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Salvaged, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LevelOptions, Looked, OwnedExtent, Passed, Salvaged,
+    Version, Work,
 };
 use crate::run::OpenRuns;
 use crate::storage::Storage;
@@ -429,6 +431,17 @@ impl AutumnVersion {
 }
 
 impl Version for AutumnVersion {
+    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
+        if hash.0.is_multiple_of(READS_SAMPLED) {
+            self.note_read();
+        }
+        self.find_cached(key, hash, guard)
+    }
+
+    fn read(&self, key: &[u8], hash: KeyHash, _from: Passed) -> Result<Answer> {
+        self.find(key, hash)
+    }
+
     fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
         if hash.0.is_multiple_of(READS_SAMPLED) {
             self.note_read();

@@ -26,7 +26,6 @@
 
 use super::node::{Child, Pivot};
 use super::source::Stretch;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -69,7 +68,7 @@ impl Damage {
     }
 
     /// True if a pass must not flush `pivot`, whose range is `stretch`.
-    pub fn sticks(&self, pivot: &Pivot, stretch: Stretch<'_>, guard: &Guard) -> Result<bool> {
+    pub fn sticks(&self, pivot: &Pivot, stretch: Stretch<'_>) -> Result<bool> {
         if self.known.is_empty() {
             return Ok(false);
         }
@@ -78,16 +77,11 @@ impl Damage {
         {
             return Ok(true);
         }
-        Ok(self.first_level(pivot, stretch, guard)?.is_some())
+        Ok(self.first_level(pivot, stretch)?.is_some())
     }
 
     /// The newest level of a pivot that cannot be read, if there is one.
-    pub fn first_level(
-        &self,
-        pivot: &Pivot,
-        stretch: Stretch<'_>,
-        guard: &Guard,
-    ) -> Result<Option<u8>> {
+    pub fn first_level(&self, pivot: &Pivot, stretch: Stretch<'_>) -> Result<Option<u8>> {
         for part in &pivot.parts {
             let run = &part.segment.run;
             let reference = run.reference();
@@ -96,7 +90,7 @@ impl Damage {
             }
             // Without its index nothing of a run can be found.
             if self.is_within(run, reference.data_blocks..reference.filter_start())
-                || self.is_within(run, run.blocks_in(&stretch.to_range(), guard)?)
+                || self.is_within(run, run.blocks_in(&stretch.to_range())?)
             {
                 return Ok(Some(part.level));
             }

@@ -1,10 +1,17 @@
 //! Point reads.
 //!
 //! A lookup walks from the root to a leaf and meets every run that may hold the key, newest first.
-//! Filters come before data: a run whose filter is in memory and says no costs nothing more. A run
-//! that may hold the key is read at once if nothing newer is undecided; else the path is
-//! walked to its end, the filters that are missing are read together, and then the runs that are
-//! left are read in their order.
+//! Filters come before data: a run whose filter is in memory and says no costs nothing more.
+//!
+//! | | `look` | `read`, after it |
+//! | --- | --- | --- |
+//! | looks at | what is in memory, under the caller's guard | everything |
+//! | holds | nothing of its own | the node that it is at, and no guard while it reads |
+//! | at a run that may hold the key | looks into it | the same, if nothing newer is undecided |
+//! | where something is missing | ends | reads it; filters as below |
+//!
+//! If a filter is missing `read` walks the path to its end, reads all filters that are missing
+//! together, and then the runs that are left in their order.
 //!
 //! Many lookups at one time: `run/read/rounds.rs`.
 //!
@@ -16,10 +23,10 @@ use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
 use super::toll;
 use crate::base::budget::Use;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::sync::Arc;
-use crate::engine::Answer;
+use crate::engine::{Answer, Looked, Passed, look_many};
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
 };
@@ -54,27 +61,40 @@ pub(super) enum Visit<T> {
     /// It has not, and its filter did not know: a block was looked at in vain, which was there
     /// before or not.
     InVain(Presence),
+    /// Something must be read first: the walk ends.
+    Ended,
+}
+
+/// What came of a walk in memory.
+pub(super) enum Walked<T> {
+    /// A run has the key, in a block that was there before or not.
+    Found(T, Presence),
+    /// No run has it.
+    Nowhere,
+    /// It ended before it had passed the pivot with this number, the root's being 0.
+    Ended(usize),
 }
 
 /// The pivots on the way of a key, from a node down as far as nodes are in memory.
 struct Way<'g> {
     pivots: [Option<&'g Pivot>; HEIGHT_MAX as usize],
-    /// The node below the last pivot, which has to be read.
-    below: Option<&'g Arc<NodeSlot>>,
+    /// The node below the last pivot has to be read.
+    is_cut: bool,
 }
 
 impl<'g> Way<'g> {
-    /// The way down from the node of `slot`, which is read if need be. All filters on it are asked
-    /// for: each is a miss of the processor's cache, and so they come together.
+    /// The way down from the root, as far as nodes are in memory. All filters on it are asked for:
+    /// each is a miss of the processor's cache, and so they come together.
     #[inline]
     fn down(
         shared: &Shared,
-        slot: &'g Arc<NodeSlot>,
+        root: &'g Arc<NodeSlot>,
         wanted: Wanted<'_>,
         guard: &'g Guard,
-    ) -> Result<Self> {
-        let mut way = Self { pivots: [None; HEIGHT_MAX as usize], below: None };
-        let mut node: &'g Node = shared.residence.load(slot, guard)?;
+    ) -> Self {
+        let mut way = Self { pivots: [None; HEIGHT_MAX as usize], is_cut: true };
+        let Some(root) = shared.residence.resident(root, guard) else { return way };
+        let mut node: &'g Node = root;
         for place in &mut way.pivots {
             let pivot = &node.pivots[node.pivot_of(wanted.key)];
             *place = Some(pivot);
@@ -82,30 +102,32 @@ impl<'g> Way<'g> {
                 part.filter.prefetch(wanted.hash, guard);
             }
             match &pivot.child {
-                Child::None => break,
+                Child::None => {
+                    way.is_cut = false;
+                    break;
+                }
                 Child::Leaf(run) => {
                     if let Some(filter) = &pivot.leaf_filter {
                         filter.prefetch(wanted.hash, guard);
                     }
                     run.prefetch_root(guard);
+                    way.is_cut = false;
                     break;
                 }
                 Child::Node(slot, _) => match shared.residence.resident(slot, guard) {
                     Some(child) => node = child,
-                    None => {
-                        way.below = Some(slot);
-                        break;
-                    }
+                    None => break,
                 },
             }
         }
-        Ok(way)
+        way
     }
 }
 
-/// Calls `visit` with every run that may hold `key`, newest first, until it finds something; with
-/// it comes where its block was before. What is looked at in vain or read from the device is
-/// paid for at the pivots, and the filters, if it `pays` (`toll.rs`).
+/// Calls `visit` with every run that may hold `key`, newest first, until it finds something or
+/// something is not in memory; with what it finds comes where its block was before. What is looked
+/// at in vain or read from the device is paid for at the pivots, and the filters, if it `pays`
+/// (`toll.rs`).
 #[inline]
 pub(super) fn walk<'g, T>(
     shared: &Shared,
@@ -113,58 +135,90 @@ pub(super) fn walk<'g, T>(
     wanted: Wanted<'_>,
     guard: &'g Guard,
     mut visit: impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
-) -> Result<Option<(T, Presence)>> {
-    let mut next = Some(root);
-    while let Some(slot) = next {
-        let way = Way::down(shared, slot, wanted, guard)?;
-        for pivot in way.pivots.into_iter().map_while(|pivot| pivot) {
-            if let Some(found) = visit_parts(shared, pivot, wanted, &mut visit)? {
-                return Ok(Some(found));
-            }
-            if let (Child::Leaf(run), Some(filter)) = (&pivot.child, &pivot.leaf_filter) {
-                let Visit::Found(hit, presence) = visit(run, filter)? else { return Ok(None) };
-                if presence == Presence::Absent {
-                    shared.dues.pay(pivot, crowding(shared, pivot));
-                }
-                return Ok(Some((hit, presence)));
-            }
+) -> Result<Walked<T>> {
+    let way = Way::down(shared, root, wanted, guard);
+    let mut passed = 0;
+    for pivot in way.pivots.into_iter().map_while(|pivot| pivot) {
+        match visit_pivot(shared, pivot, wanted, &mut visit)? {
+            Visit::Found(found, presence) => return Ok(Walked::Found(found, presence)),
+            Visit::Ended => return Ok(Walked::Ended(passed)),
+            Visit::Passed | Visit::InVain(_) => passed += 1,
         }
-        next = way.below;
+    }
+    Ok(if way.is_cut { Walked::Ended(passed) } else { Walked::Nowhere })
+}
+
+/// The same from pivot number `from` on for who may read: what is not in memory is read when its
+/// turn comes. No guard is held meanwhile, but the nodes on the way.
+fn walk_reading<T>(
+    shared: &Shared,
+    root: &Arc<NodeSlot>,
+    wanted: Wanted<'_>,
+    from: usize,
+    mut visit: impl FnMut(&Arc<Run>, &RunFilter) -> Result<Visit<T>>,
+) -> Result<Option<(T, Presence)>> {
+    let mut node = shared.residence.load_owned(root)?;
+    // Heights fall on the way down, so that it ends.
+    for number in 0.. {
+        let pivot = &node.pivots[node.pivot_of(wanted.key)];
+        if number >= from
+            && let Visit::Found(found, presence) = visit_pivot(shared, pivot, wanted, &mut visit)?
+        {
+            return Ok(Some((found, presence)));
+        }
+        let Child::Node(slot, _) = &pivot.child else { break };
+        node = shared.residence.load_owned(slot)?;
     }
     Ok(None)
 }
 
-/// The same for the parts of one pivot, which is paid there.
+/// The same for one pivot, which is paid there: its parts, and the leaf if it is the last.
 #[inline]
-fn visit_parts<'g, T>(
+fn visit_pivot<'g, T>(
     shared: &Shared,
     pivot: &'g Pivot,
     wanted: Wanted<'_>,
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
-) -> Result<Option<(T, Presence)>> {
+) -> Result<Visit<T>> {
     let mut paid = if wanted.pays { toll::filters(pivot.parts.len()) } else { 0 };
-    let mut found = None;
+    let mut visited = Visit::Passed;
     for (index, part) in pivot.parts.iter().enumerate() {
         if !pivot.is_candidate(index, wanted.key) {
             continue;
         }
         match visit(&part.segment.run, &part.filter)? {
             Visit::Found(hit, presence) => {
-                found = Some((hit, presence));
+                visited = Visit::Found(hit, presence);
                 if presence == Presence::Absent {
                     paid += crowding(shared, pivot);
                 }
                 break;
             }
+            // Who reads comes here again, and pays then.
+            Visit::Ended => return Ok(Visit::Ended),
             Visit::InVain(Presence::Absent) => paid += toll::BLOCK_READ,
             Visit::InVain(_) => paid += toll::BLOCK_LOOK,
             Visit::Passed => {}
         }
     }
+    if let (Visit::Passed, Child::Leaf(run), Some(filter)) =
+        (&visited, &pivot.child, &pivot.leaf_filter)
+    {
+        match visit(run, filter)? {
+            Visit::Ended => return Ok(Visit::Ended),
+            Visit::Found(hit, presence) => {
+                visited = Visit::Found(hit, presence);
+                if presence == Presence::Absent {
+                    paid += crowding(shared, pivot);
+                }
+            }
+            Visit::Passed | Visit::InVain(_) => {}
+        }
+    }
     if paid > 0 {
         shared.dues.pay(pivot, paid);
     }
-    Ok(found)
+    Ok(visited)
 }
 
 /// What is owed for a block that was not in memory ([`toll::Dues::crowding`]).
@@ -172,36 +226,61 @@ fn crowding(shared: &Shared, pivot: &Pivot) -> toll::Units {
     shared.dues.crowding(pivot, shared.residence.storage().budget().used_by(Use::Cache))
 }
 
-/// The value of `key` in the tree below `root`.
-pub(super) fn get(
+/// The value of `key` in the tree below `root`, as far as that is known without reading.
+pub(super) fn look(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     key: &[u8],
     hash: KeyHash,
+    guard: &Guard,
+) -> Result<Looked> {
+    let walked = walk(shared, root, Wanted::new(key, hash), guard, |run, filter| {
+        Ok(match filter.state(hash, guard) {
+            FilterState::No => Visit::Passed,
+            FilterState::Missing(_) => Visit::Ended,
+            FilterState::Maybe => match run.find_cached(key, guard)? {
+                Some((Some(hit), presence)) => Visit::Found(hit, presence),
+                Some((None, presence)) => Visit::InVain(presence),
+                None => Visit::Ended,
+            },
+        })
+    });
+    Ok(match walked? {
+        Walked::Found(hit, presence) => Looked::Answer(answer((hit, presence))),
+        Walked::Nowhere => Looked::Answer(Answer::default()),
+        Walked::Ended(passed) => Looked::OnDevice(Passed(passed)),
+    })
+}
+
+/// The value of `key` in the tree below `root`, behind the pivots that were passed.
+pub(super) fn read(
+    shared: &Shared,
+    root: &Arc<NodeSlot>,
+    (key, hash): (&[u8], KeyHash),
+    Passed(from): Passed,
 ) -> Result<Answer> {
-    let guard = epoch::pin();
-    let residence = &shared.residence;
-    // Undecided runs, newest first, with the filter block that is missing. Stays empty, and costs
-    // nothing, while filters are in memory.
-    let mut undecided: Vec<Candidate<'_>> = Vec::new();
-    let walked = walk(shared, root, Wanted::new(key, hash), &guard, |run, filter| {
-        match filter.state(hash, &guard) {
+    let storage = shared.residence.storage();
+    // Undecided runs, newest first, with the filter block that is missing.
+    let mut undecided: Vec<Candidate> = Vec::new();
+    let walked = walk_reading(shared, root, Wanted::new(key, hash), from, |run, filter| {
+        let state = filter.state(hash, &storage.epochs().pin());
+        match state {
             FilterState::No => {}
             FilterState::Maybe if undecided.is_empty() => {
-                return Ok(match run.find(key, &guard)? {
+                return Ok(match run.find(key)? {
                     (Some(hit), presence) => Visit::Found(hit, presence),
                     (None, presence) => Visit::InVain(presence),
                 });
             }
-            FilterState::Maybe => undecided.push((run, None)),
-            FilterState::Missing(block) => undecided.push((run, Some(block))),
+            FilterState::Maybe => undecided.push((Arc::clone(run), None)),
+            FilterState::Missing(block) => undecided.push((Arc::clone(run), Some(block))),
         }
         Ok(Visit::Passed)
     });
     if undecided.is_empty() {
         return walked.map(|hit| hit.map(answer).unwrap_or_default());
     }
-    match find_newest(residence.storage(), &undecided, (key, hash), &guard)? {
+    match find_newest(storage, &undecided, (key, hash))? {
         Some(hit) => Ok(answer(hit)),
         None => walked.map(|hit| hit.map(answer).unwrap_or_default()),
     }
@@ -209,16 +288,17 @@ pub(super) fn get(
 
 /// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
 pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
-    let guard = epoch::pin();
-    let hash = shared.residence.storage().key_hash(key);
+    let storage = shared.residence.storage();
+    let hash = storage.key_hash(key);
     let wanted = Wanted { key, hash, pays: false };
-    let walked = walk(shared, root, wanted, &guard, |run, filter| {
-        let maybe = match filter.state(hash, &guard) {
+    let walked = walk_reading(shared, root, wanted, 0, |run, filter| {
+        let state = filter.state(hash, &storage.epochs().pin());
+        let maybe = match state {
             FilterState::No => false,
             FilterState::Maybe => true,
             FilterState::Missing(block) => {
                 // One that is damaged says maybe.
-                let loaded = run.cached().block(block, Priority::Filter, &guard);
+                let loaded = run.cached().load(block, Priority::Filter);
                 loaded.map_or(true, |bytes| run.filter().may_contain_in(hash, &bytes))
             }
         };
@@ -227,37 +307,42 @@ pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Res
     walked.map(|found| found.is_some())
 }
 
-impl Candidates for Lookups<'_> {
-    fn visit<'g>(
-        &'g self,
-        (key, hash): (&[u8], KeyHash),
-        guard: &'g Guard,
-        visit: &mut dyn FnMut(&'g Arc<Run>, &'g RunFilter),
-    ) -> Result<()> {
-        let walked = walk(self.shared, self.root, Wanted::new(key, hash), guard, |run, filter| {
-            visit(run, filter);
-            Ok(Visit::<()>::Passed)
-        });
-        walked.map(|_| ())
-    }
-}
-
 /// The values of `keys` in the tree below `root`, in the order asked.
 pub(super) fn multi_get(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     keys: &[(&[u8], KeyHash)],
 ) -> Result<Vec<Answer>> {
-    let mut answers: Vec<Answer> = vec![Answer::default(); keys.len()];
     let storage = shared.residence.storage();
-    find_many(storage, &Lookups { shared, root }, keys, &mut |index, hit, presence| {
-        answers[index] = answer((hit, presence));
-    })?;
-    Ok(answers)
+    let mut look = |key: &[u8], hash: KeyHash, guard: &Guard| look(shared, root, key, hash, guard);
+    look_many(storage, keys, &mut look, &mut |rest, passed, take| {
+        find_many(storage, &Lookups { shared, root, passed }, rest, &mut |index, hit, presence| {
+            take(index, answer((hit, presence)));
+        })
+    })
 }
 
 /// Lookups of many keys in one tree.
 struct Lookups<'t> {
     shared: &'t Shared,
     root: &'t Arc<NodeSlot>,
+    /// How far each came in memory.
+    passed: &'t [Passed],
+}
+
+impl Candidates for Lookups<'_> {
+    fn visit(
+        &self,
+        index: usize,
+        (key, hash): (&[u8], KeyHash),
+        visit: &mut dyn FnMut(&Arc<Run>, &RunFilter),
+    ) -> Result<()> {
+        let Passed(from) = self.passed[index];
+        let wanted = Wanted::new(key, hash);
+        let walked = walk_reading(self.shared, self.root, wanted, from, |run, filter| {
+            visit(run, filter);
+            Ok(Visit::<()>::Passed)
+        });
+        walked.map(|_| ())
+    }
 }

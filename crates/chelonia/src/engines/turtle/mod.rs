@@ -39,7 +39,7 @@ use self::toll::Dues;
 use super::EngineOptions;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch;
+use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -47,7 +47,8 @@ use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, OwnedExtent, Salvaged, Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LevelOptions, Looked, OwnedExtent, Passed, Salvaged,
+    Version, Work,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::storage::Storage;
@@ -328,7 +329,7 @@ impl Turtle {
 
     /// True if reads have paid for a flush somewhere.
     fn is_due(&self) -> bool {
-        let guard = epoch::pin();
+        let guard = self.shared.residence.storage().epochs().pin();
         let version = self.newest();
         let root = version.root.peek(&guard);
         let due = |pivot| self.shared.dues.is_due_within(pivot, &guard);
@@ -508,8 +509,12 @@ impl Engine for Turtle {
 }
 
 impl Version for TurtleVersion {
-    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        lookup::get(&self.shared, &self.root, key, hash)
+    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
+        lookup::look(&self.shared, &self.root, key, hash, guard)
+    }
+
+    fn read(&self, key: &[u8], hash: KeyHash, from: Passed) -> Result<Answer> {
+        lookup::read(&self.shared, &self.root, (key, hash), from)
     }
 
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {

@@ -10,7 +10,6 @@
 //! is never read as a whole but in ranges, one for each stretch of neighbouring pivots.
 
 use super::node::{Child, Node};
-use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
@@ -72,10 +71,10 @@ impl Incoming<'_> {
     }
 
     /// The weight of what comes in within `stretch`: exact for the memtable, estimated for runs.
-    pub fn weight_in(&self, stretch: Stretch<'_>, guard: &Guard) -> Result<u64> {
+    pub fn weight_in(&self, stretch: Stretch<'_>) -> Result<u64> {
         let mut total = self.weight_of(&self.ranks_in(stretch));
         for run in &self.older {
-            total += run_weight_in(run, stretch, guard)?;
+            total += run_weight_in(run, stretch)?;
         }
         Ok(total)
     }
@@ -91,10 +90,10 @@ impl Incoming<'_> {
 }
 
 /// The weight of a run within `stretch`, estimated from its block index.
-pub(super) fn run_weight_in(run: &Run, stretch: Stretch<'_>, guard: &Guard) -> Result<u64> {
+pub(super) fn run_weight_in(run: &Run, stretch: Stretch<'_>) -> Result<u64> {
     let reference = run.reference();
     let whole = weight(reference.entries, reference.user_bytes);
-    let share = run.share_in(&stretch.to_range(), guard)?;
+    let share = run.share_in(&stretch.to_range())?;
     Ok(scaled(whole, share))
 }
 
@@ -268,16 +267,11 @@ impl<'n> Selection<'n> {
 
     /// The weight of all that takes part within `stretch`: exact for the memtable, estimated for
     /// runs.
-    pub fn weight_in(
-        &self,
-        incoming: &Incoming<'_>,
-        stretch: Stretch<'_>,
-        guard: &Guard,
-    ) -> Result<u64> {
-        let mut total = incoming.weight_in(stretch, guard)?;
+    pub fn weight_in(&self, incoming: &Incoming<'_>, stretch: Stretch<'_>) -> Result<u64> {
+        let mut total = incoming.weight_in(stretch)?;
         for (run, live) in self.own().into_iter().flatten() {
             if let Some(both) = live.clip(stretch) {
-                total += run_weight_in(&run, both, guard)?;
+                total += run_weight_in(&run, both)?;
             }
         }
         Ok(total)

@@ -6,7 +6,7 @@
 //! nothing is read.
 
 use super::Blocks;
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::run::block::{KeyBuffer, SortedBlock, span_of};
 use crate::run::read::Run;
@@ -23,7 +23,7 @@ pub fn keep_warm(run: &Run, blocks: &Blocks, was_cached: &WasCached<'_>) -> Resu
     let mut place = 0;
     while place < run.reference().data_blocks {
         // For each block anew: a guard must not be held while a whole run is copied.
-        let guard = epoch::pin();
+        let guard = run.pin();
         let bytes = blocks.block(place);
         let span = span_of(bytes, BlockKind::Data)?;
         if span == 1 {

@@ -8,38 +8,37 @@
 use super::filter::RunFilter;
 use super::lookup::{Run, RunHit};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
 
 /// A run that may hold a key, with the filter block to be asked first.
-pub type Candidate<'g> = (&'g Arc<Run>, Option<u32>);
+pub type Candidate = (Arc<Run>, Option<u32>);
 
 /// Where lookups of many keys go ([`super::find_many`]).
 pub trait Candidates {
-    /// Gives `visit` every run, with its filter, that may hold the key, the newest first. If what
-    /// is older than some is not known it fails after those.
-    fn visit<'g>(
-        &'g self,
+    /// Gives `visit` every run, with its filter, that may hold key number `index`, the newest
+    /// first. If what is older than some is not known it fails after those. No guard is held while
+    /// it reads.
+    fn visit(
+        &self,
+        index: usize,
         key: (&[u8], KeyHash),
-        guard: &'g Guard,
-        visit: &mut dyn FnMut(&'g Arc<Run>, &'g RunFilter),
+        visit: &mut dyn FnMut(&Arc<Run>, &RunFilter),
     ) -> Result<()>;
 }
 
 /// The entry of a key in the first of `candidates` that has it, and where its blocks were before.
 pub fn find_newest(
     storage: &Storage,
-    candidates: &[Candidate<'_>],
+    candidates: &[Candidate],
     (key, hash): (&[u8], KeyHash),
-    guard: &Guard,
 ) -> Result<Option<(RunHit, Presence)>> {
-    let filters = load_filters(storage, candidates, guard)?;
+    let filters = load_filters(storage, candidates)?;
     for ((run, _), filter) in candidates.iter().zip(filters) {
         if filter.is_none_or(|bytes| run.filter().may_contain_in(hash, &bytes))
-            && let (Some(hit), presence) = run.find(key, guard)?
+            && let (Some(hit), presence) = run.find(key)?
         {
             return Ok(Some((hit, presence)));
         }
@@ -49,31 +48,29 @@ pub fn find_newest(
 
 /// Loads the filter blocks that are missing, together: of each candidate the block, or `None` if
 /// there is none to ask or it is damaged.
-pub(super) fn load_filters<'g>(
+pub(super) fn load_filters(
     storage: &Storage,
-    candidates: &[Candidate<'g>],
-    guard: &'g Guard,
-) -> Result<Vec<Option<CachedBlock<'g>>>> {
+    candidates: &[Candidate],
+) -> Result<Vec<Option<CachedBlock<'static>>>> {
     let missing: Vec<(&CachedExtent, u32)> = candidates
         .iter()
         .filter_map(|(run, block)| block.map(|block| (run.cached(), block)))
         .collect();
-    let together = storage.load_many(&missing, Priority::Filter, guard);
-    let mut loaded: Vec<Option<CachedBlock<'g>>> = match together {
+    let together = storage.load_many(&missing, Priority::Filter);
+    let mut loaded: Vec<Option<CachedBlock<'static>>> = match together {
         Ok(loaded) => loaded.into_iter().map(Some).collect(),
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            let each = missing.iter().map(|(extent, block)| {
-                match extent.block(*block, Priority::Filter, guard) {
+            let each =
+                missing.iter().map(|(extent, block)| match extent.load(*block, Priority::Filter) {
                     Ok(bytes) => Ok(Some(bytes)),
                     Err(error) if error.kind() == ErrorKind::Corrupt => Ok(None),
                     Err(error) => Err(error),
-                }
-            });
+                });
             each.collect::<Result<_>>()?
         }
         Err(error) => return Err(error),
     };
     let mut loaded = loaded.drain(..);
-    let of = |(_, block): &Candidate<'g>| block.and_then(|_| loaded.next().flatten());
+    let of = |(_, block): &Candidate| block.and_then(|_| loaded.next().flatten());
     Ok(candidates.iter().map(of).collect())
 }

@@ -16,7 +16,6 @@
 //! ```
 
 use crate::base::budget::{Charge, Use};
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
@@ -76,7 +75,7 @@ impl RunCursor {
         first_blocks: u32,
     ) -> Result<Self> {
         Ok(Self {
-            open: run.blocks_in(&range, &epoch::pin())?,
+            open: run.blocks_in(&range)?,
             run: Arc::clone(run),
             range,
             direction,
@@ -105,7 +104,7 @@ impl RunCursor {
             self.window.forget();
         }
         self.span = 0..0;
-        self.open = self.run.blocks_in(&range, &epoch::pin())?;
+        self.open = self.run.blocks_in(&range)?;
         self.range = range;
         Ok(())
     }
@@ -142,7 +141,7 @@ impl RunCursor {
     }
 
     fn is_cached(&self, block: u32) -> bool {
-        self.run.cached().cached(block, &epoch::pin()).is_some()
+        self.run.cached().cached(block, &self.run.pin()).is_some()
     }
 
     /// The open block that comes next.

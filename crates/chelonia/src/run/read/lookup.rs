@@ -4,9 +4,10 @@
 //!   filter block -> (maybe) -> index spans, root first -> data span -> entry
 //! ```
 //!
-//! All blocks come through the block cache, under the caller's guard; nothing of them is held on
-//! return. The steps exist so that a tree can do the first step for all runs that may have a key
-//! (or many keys), read what is missing together, and go on.
+//! All blocks come through the block cache. A lookup in memory alone takes the caller's guard. One
+//! that may read from the device pins only while it looks, and its caller must hold no guard: a
+//! read may take long, and memory that is given up meanwhile would wait for it. The steps exist so
+//! that a tree can do the first step for many keys, read what is missing together, and go on.
 //!
 //! Thread-safety: a `Run` is immutable; everything may be called from any thread.
 
@@ -105,6 +106,12 @@ impl Run {
         &self.cached
     }
 
+    /// Pins the epoch of the database.
+    #[inline]
+    pub(in crate::run) fn pin(&self) -> Guard {
+        self.storage.epochs().pin()
+    }
+
     pub(in crate::run) fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
@@ -135,32 +142,29 @@ impl Run {
     }
 
     /// The span that has `key` if any has; `None` if the key is less than every key of the run.
-    /// Reads index blocks if need be.
-    pub fn locate(&self, key: &[u8], guard: &Guard) -> Result<Option<BlockSpan>> {
-        match self.walk(key, Fetch::Load, guard)? {
-            Located::Span(span) => Ok(Some(span)),
-            Located::Absent => Ok(None),
-            Located::Missing(_) => Err(Error::internal("a block was loaded and is missing")),
+    /// Reads index blocks if need be; the caller holds no guard meanwhile.
+    pub fn locate(&self, key: &[u8]) -> Result<Option<BlockSpan>> {
+        let mut span = self.reference.root();
+        for level in (1..=self.reference.index_levels).rev() {
+            let child = self.read_span(span, BlockKind::Index, |block| {
+                self.child_of(&block, key, span, level)
+            })?;
+            match child {
+                Some(child) => span = child,
+                None => return Ok(None),
+            }
         }
+        Ok(Some(span))
     }
 
     /// The same without reading anything. Whoever loads what is missing and asks again should do so
     /// once per level of the index at most and then call [`Run::locate`]: a cache under pressure
     /// may not keep what was loaded.
     pub fn locate_cached(&self, key: &[u8], guard: &Guard) -> Result<Located> {
-        self.walk(key, Fetch::Cached, guard)
-    }
-
-    fn walk(&self, key: &[u8], fetch: Fetch, guard: &Guard) -> Result<Located> {
         let mut span = self.reference.root();
         for level in (1..=self.reference.index_levels).rev() {
-            let child = self.read_span(span, BlockKind::Index, fetch, guard, |block| {
-                let place = match block.search(key)? {
-                    Ok(place) => place,
-                    Err(0) => return Ok(None),
-                    Err(place) => place - 1,
-                };
-                self.child(&block, place, span, level).map(Some)
+            let child = self.show_cached(span, BlockKind::Index, guard, |block| {
+                self.child_of(&block, key, span, level)
             })?;
             span = match child {
                 None => return Ok(Located::Missing(span)),
@@ -169,6 +173,22 @@ impl Run {
             };
         }
         Ok(Located::Span(span))
+    }
+
+    /// The span below an index block that has `key`; `None` if the key is less than all of it.
+    fn child_of(
+        &self,
+        block: &SortedBlock<'_>,
+        key: &[u8],
+        parent: BlockSpan,
+        level: u8,
+    ) -> Result<Option<BlockSpan>> {
+        let place = match block.search(key)? {
+            Ok(place) => place,
+            Err(0) => return Ok(None),
+            Err(place) => place - 1,
+        };
+        self.child(block, place, parent, level).map(Some)
     }
 
     /// The span that entry `place` of an index block refers to. The block is `parent`, at `level`;
@@ -212,18 +232,34 @@ impl Run {
     }
 
     /// The entry of `key`, and where the blocks were before that have it or not. For whoever was
-    /// told by the filter that it may be there.
-    pub fn find(&self, key: &[u8], guard: &Guard) -> Result<(Option<RunHit>, Presence)> {
-        let Some(span) = self.locate(key, guard)? else { return Ok((None, Presence::Settled)) };
+    /// told by the filter that it may be there. Reads what is missing; the caller holds no guard
+    /// meanwhile.
+    pub fn find(&self, key: &[u8]) -> Result<(Option<RunHit>, Presence)> {
+        let Some(span) = self.locate(key)? else { return Ok((None, Presence::Settled)) };
         let presence = self.presence(span);
-        Ok((self.find_in(span, key, guard)?, presence))
+        Ok((self.find_in(span, key)?, presence))
     }
 
-    /// The entry of `key` in the blocks that `locate` named. Reads them if need be.
-    pub fn find_in(&self, span: BlockSpan, key: &[u8], guard: &Guard) -> Result<Option<RunHit>> {
-        let hit =
-            self.read_span(span, BlockKind::Data, Fetch::Load, guard, |block| find(&block, key))?;
-        Ok(hit.flatten())
+    /// The same without reading anything: `None` if blocks are missing.
+    pub fn find_cached(
+        &self,
+        key: &[u8],
+        guard: &Guard,
+    ) -> Result<Option<(Option<RunHit>, Presence)>> {
+        let span = match self.locate_cached(key, guard)? {
+            Located::Span(span) => span,
+            Located::Missing(_) => return Ok(None),
+            Located::Absent => return Ok(Some((None, Presence::Settled))),
+        };
+        let presence = self.presence(span);
+        let hit = self.show_cached(span, BlockKind::Data, guard, |block| find(&block, key))?;
+        Ok(hit.map(|hit| (hit, presence)))
+    }
+
+    /// The entry of `key` in the blocks that `locate` named. Reads them if need be; the caller
+    /// holds no guard meanwhile.
+    pub fn find_in(&self, span: BlockSpan, key: &[u8]) -> Result<Option<RunHit>> {
+        self.read_span(span, BlockKind::Data, |block| find(&block, key))
     }
 
     /// The same in the blocks of the span, which were loaded.
@@ -267,57 +303,56 @@ impl Run {
         join_in_place(&mut bytes).and_then(|()| show(&bytes)).map_err(self.blame(span.first))
     }
 
-    /// Brings a span together and shows it to `read`. `None` if it is not in memory and must not be
-    /// loaded.
+    /// Brings a span together and shows it to `read`.
     pub(in crate::run) fn read_span<T>(
         &self,
         span: BlockSpan,
         kind: BlockKind,
-        fetch: Fetch,
+        read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let guard = self.pin();
+        if let Some(blocks) = self.blocks_cached(span, &guard) {
+            return self.show(span, kind, &blocks, read);
+        }
+        drop(guard);
+        if span.blocks == 1 {
+            let block = self.cached.load(span.first, priority(kind))?;
+            return self.show(span, kind, &[block], read);
+        }
+        let wanted: Vec<_> = (span.first..span.end()).map(|index| (&self.cached, index)).collect();
+        let blocks = self.storage.load_many(&wanted, priority(kind))?;
+        self.show(span, kind, &blocks, read)
+    }
+
+    /// Shows a span to `read`; `None` if it is not in memory.
+    fn show_cached<T>(
+        &self,
+        span: BlockSpan,
+        kind: BlockKind,
         guard: &Guard,
         read: impl FnOnce(SortedBlock<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         if span.blocks == 1 {
-            let Some(block) = self.fetch(span.first, kind, fetch, guard)? else { return Ok(None) };
+            let Some(block) = self.cached.cached(span.first, guard) else { return Ok(None) };
             return self.show(span, kind, &[block], read).map(Some);
         }
-        let indexes = span.first..span.end();
-        let blocks = if fetch == Fetch::Load {
-            let wanted: Vec<_> = indexes.map(|index| (&self.cached, index)).collect();
-            self.storage.load_many(&wanted, priority(kind), guard)?
-        } else {
-            let found: Option<Vec<_>> =
-                indexes.map(|index| self.cached.cached(index, guard)).collect();
-            let Some(found) = found else { return Ok(None) };
-            found
-        };
+        let Some(blocks) = self.blocks_cached(span, guard) else { return Ok(None) };
         self.show(span, kind, &blocks, read).map(Some)
     }
 
-    fn fetch<'g>(
+    /// The blocks of a span, if all are in memory.
+    fn blocks_cached<'g>(
         &'g self,
-        block: u32,
-        kind: BlockKind,
-        fetch: Fetch,
+        span: BlockSpan,
         guard: &'g Guard,
-    ) -> Result<Option<CachedBlock<'g>>> {
-        match fetch {
-            Fetch::Load => self.cached.block(block, priority(kind), guard).map(Some),
-            Fetch::Cached => Ok(self.cached.cached(block, guard)),
-        }
+    ) -> Option<Vec<CachedBlock<'g>>> {
+        (span.first..span.end()).map(|index| self.cached.cached(index, guard)).collect()
     }
 }
 
 fn find(block: &SortedBlock<'_>, key: &[u8]) -> Result<Option<RunHit>> {
     let Some(entry) = block.find(key)? else { return Ok(None) };
     entry.update(block.bytes()).map(|update| Some(RunHit::from(update)))
-}
-
-/// Whether a block that is not in memory is read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::run) enum Fetch {
-    Load,
-    Cached,
 }
 
 fn priority(kind: BlockKind) -> Priority {

@@ -2,30 +2,33 @@
 //!
 //! They go in rounds: all keys of a round walk, all missing filters are read together, then the
 //! data blocks of every key's next candidate, until every key is decided. So the reads of different
-//! keys overlap; and while those of one round are under way the next one walks and adds its own.
+//! keys overlap; and while those of one round are under way the next one walks and adds its own. No
+//! guard is held meanwhile: runs are held, and blocks are copies.
 
 use super::candidates::{Candidate, Candidates, load_filters};
-use super::filter::FilterState;
-use super::lookup::{Located, RunHit};
+use super::filter::{FilterState, RunFilter};
+use super::lookup::{Located, Run, RunHit};
+use crate::base::budget::{Charge, Use};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
+use crate::base::limits::BLOCK_BYTES;
+use crate::base::sync::Arc;
 use crate::run::reference::BlockSpan;
 use crate::storage::Storage;
-use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
+use crate::storage::cache::{CachedBlock, Presence, Priority};
 use std::ops::Range;
 
 /// Keys whose blocks are read together: enough to keep a device busy.
 const ROUND_KEYS: usize = 32;
 
-/// Keys that are looked up under one guard; the blocks of four rounds are in memory at once.
+/// Keys that are looked up together; the blocks of four rounds are in memory at once.
 const GROUP_KEYS: usize = 4 * ROUND_KEYS;
 
 /// A key of a round that is not decided.
-struct Open<'g> {
+struct Open {
     index: usize,
     /// Runs that may hold it, the newest last.
-    runs: Vec<Candidate<'g>>,
+    runs: Vec<Candidate>,
     /// Why what is older than those is not known, if it is not.
     failure: Option<Error>,
     /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the
@@ -47,35 +50,35 @@ pub fn find_many<C: Candidates>(
 ) -> Result<()> {
     keys.chunks(GROUP_KEYS).enumerate().try_for_each(|(group, keys)| {
         let first = group * GROUP_KEYS;
-        find_group(storage, candidates, keys, &mut |index, hit, presence| {
+        let mut take = |index, hit, presence| {
             take(first + index, hit, presence);
-        })
+        };
+        find_group(storage, candidates, (first, keys), &mut take)
     })
 }
 
-/// The same for the keys of one group, two rounds at a time: the reads of the second join those of
-/// the first while these are under way, so that the device has much to do until the last of both;
-/// meanwhile the two before are decided.
+/// The same for the keys of one group, the first of which is key number `start`, two rounds at a
+/// time: the reads of the second join those of the first while these are under way, so that the
+/// device has much to do until the last of both; meanwhile the two before are decided.
 fn find_group<C: Candidates>(
     storage: &Storage,
     candidates: &C,
-    keys: &[(&[u8], KeyHash)],
+    (start, keys): (usize, &[(&[u8], KeyHash)]),
     take: &mut Take<'_>,
 ) -> Result<()> {
-    let guard = epoch::pin();
     let find = |first: usize| {
         let last = keys.len().min(first + ROUND_KEYS);
-        Round::find(storage, candidates, keys, first.min(last)..last, &guard)
+        Round::find(storage, candidates, (start, keys), first.min(last)..last)
     };
-    let mut before: Vec<(Round<'_>, Loaded<'_>)> = Vec::with_capacity(2);
+    let mut before: Vec<(Round, Loaded)> = Vec::with_capacity(2);
     for first in (0..keys.len()).step_by(2 * ROUND_KEYS) {
         let one = find(first)?;
         let mut other = Ok(None);
         let mut decided = Ok(());
-        let loaded = one.load(storage, &guard, &mut || {
+        let loaded = one.load(storage, &mut || {
             other = find(first + ROUND_KEYS).and_then(|other| {
-                let loaded = other.load(storage, &guard, &mut || {
-                    decided = decide_all(&mut before, storage, keys, take, &guard);
+                let loaded = other.load(storage, &mut || {
+                    decided = decide_all(&mut before, storage, keys, take);
                 })?;
                 Ok(Some((other, loaded)))
             });
@@ -85,33 +88,27 @@ fn find_group<C: Candidates>(
         before.push((one, loaded));
         before.extend(other);
     }
-    decide_all(&mut before, storage, keys, take, &guard)
+    decide_all(&mut before, storage, keys, take)
 }
 
 /// Decides rounds that were loaded.
-fn decide_all<'g>(
-    rounds: &mut Vec<(Round<'g>, Loaded<'g>)>,
+fn decide_all(
+    rounds: &mut Vec<(Round, Loaded)>,
     storage: &Storage,
     keys: &[(&[u8], KeyHash)],
     take: &mut Take<'_>,
-    guard: &'g Guard,
 ) -> Result<()> {
     let mut rounds = rounds.drain(..);
-    rounds.try_for_each(|(round, loaded)| round.decide(storage, keys, loaded, take, guard))
+    rounds.try_for_each(|(round, loaded)| round.decide(storage, keys, loaded, take))
 }
 
 /// Loads all missing filter blocks together and drops the runs they exclude.
-fn ask_filters<'g>(
-    storage: &Storage,
-    keys: &[(&[u8], KeyHash)],
-    open: &mut [Open<'g>],
-    guard: &'g Guard,
-) -> Result<()> {
-    let all: Vec<_> = open.iter().flat_map(|open| &open.runs).copied().collect();
+fn ask_filters(storage: &Storage, keys: &[(&[u8], KeyHash)], open: &mut [Open]) -> Result<()> {
+    let all: Vec<_> = open.iter().flat_map(|open| &open.runs).cloned().collect();
     if all.iter().all(|(_, block)| block.is_none()) {
         return Ok(());
     }
-    let mut filters = load_filters(storage, &all, guard)?.into_iter();
+    let mut filters = load_filters(storage, &all)?.into_iter();
     for open in open {
         let hash = keys[open.index].1;
         open.runs.retain(|(run, _)| {
@@ -122,62 +119,64 @@ fn ask_filters<'g>(
 }
 
 /// Keys whose blocks are read together.
-struct Round<'g> {
+struct Round {
     /// Those that are not decided.
-    open: Vec<Open<'g>>,
+    open: Vec<Open>,
     /// What the next read is of: blocks of indexes, and of entries.
-    index_blocks: Vec<(&'g CachedExtent, u32)>,
-    data_blocks: Vec<(&'g CachedExtent, u32)>,
+    index_blocks: Vec<(Arc<Run>, u32)>,
+    data_blocks: Vec<(Arc<Run>, u32)>,
 }
 
 /// What a round has read. Held until the round is decided: the cache may not keep it all.
-struct Loaded<'g> {
-    _index: Vec<CachedBlock<'g>>,
-    data: Vec<CachedBlock<'g>>,
+struct Loaded {
+    data: Vec<CachedBlock<'static>>,
+    _charge: Charge,
 }
 
-impl<'g> Round<'g> {
+impl Round {
     /// Finds the way of the keys `range` of `keys`, down to the blocks to be read.
     fn find<C: Candidates>(
         storage: &Storage,
-        candidates: &'g C,
-        keys: &[(&[u8], KeyHash)],
+        candidates: &C,
+        (start, keys): (usize, &[(&[u8], KeyHash)]),
         range: Range<usize>,
-        guard: &'g Guard,
     ) -> Result<Self> {
         let mut open = Vec::with_capacity(range.len());
         for index in range {
             let (key, hash) = keys[index];
             let mut runs = Vec::new();
-            let walked = candidates.visit((key, hash), guard, &mut |run, filter| match filter
-                .state(hash, guard)
-            {
-                FilterState::No => {}
-                FilterState::Maybe => runs.push((run, None)),
-                FilterState::Missing(block) => runs.push((run, Some(block))),
-            });
+            let mut visit = |run: &Arc<Run>, filter: &RunFilter| {
+                let state = filter.state(hash, &storage.epochs().pin());
+                match state {
+                    FilterState::No => {}
+                    FilterState::Maybe => runs.push((Arc::clone(run), None)),
+                    FilterState::Missing(block) => runs.push((Arc::clone(run), Some(block))),
+                }
+            };
+            let walked = candidates.visit(start + index, (key, hash), &mut visit);
             runs.reverse();
             let presence = Presence::default();
             open.push(Open { index, runs, failure: walked.err(), span: None, presence });
         }
-        ask_filters(storage, keys, &mut open, guard)?;
+        ask_filters(storage, keys, &mut open)?;
         let mut round = Self { open, index_blocks: Vec::new(), data_blocks: Vec::new() };
-        round.locate(keys, guard)?;
+        round.locate(keys)?;
         Ok(round)
     }
 
     /// Finds out where every open key's newest run has it.
-    fn locate(&mut self, keys: &[(&[u8], KeyHash)], guard: &'g Guard) -> Result<()> {
+    fn locate(&mut self, keys: &[(&[u8], KeyHash)]) -> Result<()> {
         self.index_blocks.clear();
         self.data_blocks.clear();
         let mut at = 0;
         while at < self.open.len() {
             let candidate = &mut self.open[at];
-            let Some((run, _)) = candidate.runs.last().copied() else {
+            let Some((run, _)) = candidate.runs.last().cloned() else {
                 self.open.swap_remove(at).failure.map_or(Ok(()), Err)?;
                 continue;
             };
-            let (list, span) = match run.locate_cached(keys[candidate.index].0, guard)? {
+            let located = run.locate_cached(keys[candidate.index].0, &run.pin())?;
+            let (list, span) = match located {
                 Located::Absent => {
                     candidate.runs.pop();
                     continue;
@@ -190,22 +189,20 @@ impl<'g> Round<'g> {
                 }
             };
             let blocks = span.first..span.first.saturating_add(span.blocks);
-            list.extend(blocks.map(|block| (run.cached(), block)));
+            list.extend(blocks.map(|block| (Arc::clone(&run), block)));
             at += 1;
         }
         Ok(())
     }
 
     /// Reads what was located. `meanwhile` is called once, if this does not fail before.
-    fn load(
-        &self,
-        storage: &Storage,
-        guard: &'g Guard,
-        meanwhile: &mut dyn FnMut(),
-    ) -> Result<Loaded<'g>> {
-        let index = storage.load_many(&self.index_blocks, Priority::Index, guard)?;
-        let data = storage.load_many_while(&self.data_blocks, Priority::Data, guard, meanwhile)?;
-        Ok(Loaded { _index: index, data })
+    fn load(&self, storage: &Storage, meanwhile: &mut dyn FnMut()) -> Result<Loaded> {
+        let index: Vec<_> = self.index_blocks.iter().map(|(run, it)| (run.cached(), *it)).collect();
+        storage.load_many(&index, Priority::Index)?;
+        let data: Vec<_> = self.data_blocks.iter().map(|(run, it)| (run.cached(), *it)).collect();
+        let charge = storage.budget().charge(Use::Work, (data.len() * BLOCK_BYTES) as u64);
+        let data = storage.load_many_while(&data, Priority::Data, meanwhile)?;
+        Ok(Loaded { data, _charge: charge })
     }
 
     /// Decides what can be decided by what was read; the rest is read and decided after it.
@@ -213,32 +210,30 @@ impl<'g> Round<'g> {
         mut self,
         storage: &Storage,
         keys: &[(&[u8], KeyHash)],
-        mut loaded: Loaded<'g>,
+        mut loaded: Loaded,
         take: &mut Take<'_>,
-        guard: &'g Guard,
     ) -> Result<()> {
         loop {
-            self.decide_some(keys, &loaded, take, guard)?;
+            self.decide_some(keys, &loaded, take)?;
             if self.open.is_empty() {
                 return Ok(());
             }
-            self.locate(keys, guard)?;
-            loaded = self.load(storage, guard, &mut || {})?;
+            self.locate(keys)?;
+            loaded = self.load(storage, &mut || {})?;
         }
     }
 
     fn decide_some(
         &mut self,
         keys: &[(&[u8], KeyHash)],
-        loaded: &Loaded<'g>,
+        loaded: &Loaded,
         take: &mut Take<'_>,
-        guard: &'g Guard,
     ) -> Result<()> {
         let mut at = 0;
         while at < self.open.len() {
             let candidate = &mut self.open[at];
             let key = keys[candidate.index].0;
-            let Some((run, _)) = candidate.runs.last().copied() else {
+            let Some((run, _)) = candidate.runs.last() else {
                 at += 1;
                 continue;
             };
@@ -249,7 +244,7 @@ impl<'g> Round<'g> {
                 }
                 // Its index block was just loaded; a cache that could not keep it reads it again.
                 None => {
-                    let (hit, presence) = run.find(key, guard)?;
+                    let (hit, presence) = run.find(key)?;
                     hit.map(|hit| (hit, presence))
                 }
             };

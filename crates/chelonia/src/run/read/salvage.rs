@@ -10,7 +10,6 @@
 
 use super::verify::{Ahead, visit_entries, visit_spans};
 use crate::base::check::CheckReport;
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -37,7 +36,7 @@ impl Run {
     /// Gives everything within `range` that can be read, and every gap in it, to `take`.
     pub fn salvage(&self, range: &KeyRange, take: &mut Take<'_>) -> Result<()> {
         let all = 0..self.reference().data_blocks;
-        let blocks = self.blocks_in(range, &epoch::pin()).unwrap_or(all);
+        let blocks = self.blocks_in(range).unwrap_or(all);
         let mut walk = Walk { range, take, last: None, gap: None, failed: None };
         let why = RefCell::new(Vec::new());
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {

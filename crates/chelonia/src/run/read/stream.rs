@@ -14,7 +14,6 @@
 //! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
 //! the range are read: the index (through the cache) says where it begins and ends.
 
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
@@ -67,7 +66,7 @@ impl RunStream {
     }
 
     fn begin(run: &Arc<Run>, range: KeyRange, uses_cache: bool) -> Result<Self> {
-        let blocks = run.blocks_in(&range, &epoch::pin())?;
+        let blocks = run.blocks_in(&range)?;
         let mut stream = Self {
             run: Arc::clone(run),
             range,
@@ -183,7 +182,7 @@ impl RunStream {
             self.missing.push(blocks);
             return;
         }
-        let guard = epoch::pin();
+        let guard = self.run.pin();
         for block in blocks {
             if let Some(bytes) = self.run.cached().peek(block, &guard) {
                 let start = (block - first) as usize * BLOCK_BYTES;

@@ -6,7 +6,6 @@
 
 use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{LargeRef, Update};
@@ -287,10 +286,9 @@ impl Run {
 
     /// The first key of every span must lead a lookup to that span, through all levels.
     fn verify_descents(&self, seen: &Seen, report: &mut dyn CheckReport) {
-        let guard = epoch::pin();
         for (span, (first, last)) in seen.spans.iter().zip(&seen.edges) {
             for key in [first, last] {
-                match self.locate(key, &guard) {
+                match self.locate(key) {
                     Ok(Some(found)) if found == *span => {}
                     Ok(_) => {
                         let what = "the index of a run does not lead to its keys";

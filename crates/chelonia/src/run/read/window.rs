@@ -15,7 +15,6 @@
 //! not wash it out. If a read fails, each window is filled with what its cursor needs at once and
 //! nothing ahead: a scan gives everything that stands before a damaged block.
 
-use crate::base::epoch;
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES;
 use crate::run::read::lookup::Run;
@@ -107,7 +106,7 @@ impl Window {
         if self.bytes.len() < needed {
             self.bytes = AlignedBuffer::new(needed);
         }
-        let guard = epoch::pin();
+        let guard = run.pin();
         let mut missing = blocks.clone();
         let mut copy = |block: u32| {
             let Some(bytes) = run.cached().cached(block, &guard) else { return false };
@@ -152,7 +151,7 @@ impl Window {
         if blocks.len() > CACHED_BLOCKS_MAX as usize {
             return;
         }
-        let guard = epoch::pin();
+        let guard = run.pin();
         for block in missing {
             run.cached().insert(block, self.block(block), Priority::Scan, &guard);
         }

@@ -1,7 +1,6 @@
 //! Damage is found; forged blocks with right checksums give errors, never a panic or a hang.
 
 use super::{Model, Owned, build, drain, get, large, options, storage, verify};
-use crate::base::epoch;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::keys::{Direction, KeyRange};
@@ -65,7 +64,6 @@ fn walk(stream: Result<impl SortedStream>) -> Result<u64> {
 /// Reads the run in every way; all errors must be of kind `Corrupt` and name the data file.
 fn read_all(storage: &Arc<Storage>, reference: RunRef, keys: &[Vec<u8>]) {
     let run = Run::open(storage, reference);
-    let guard = epoch::pin();
     let mut results = vec![walk(RunStream::new(&run, KeyRange::all())).map(drop)];
     for direction in [Direction::Ascending, Direction::Descending] {
         results.push(walk(RunCursor::new(&run, KeyRange::all(), direction)).map(drop));
@@ -73,7 +71,7 @@ fn read_all(storage: &Arc<Storage>, reference: RunRef, keys: &[Vec<u8>]) {
         results.push(walk(RunCursor::new(&run, middle, direction)).map(drop));
     }
     for key in keys {
-        results.push(get(&run, key, storage.key_hash(key), &guard).map(drop));
+        results.push(get(&run, key, storage.key_hash(key)).map(drop));
     }
     results.push(run.large_refs(&mut |_| Ok(())));
     let mut report = super::Report::default();
@@ -300,10 +298,9 @@ fn a_damaged_block_hides_nothing_else() {
     // Sealed for another use of the place: a stale block.
     storage.write_blocks(number, generation, &mut good).unwrap();
     let run = Run::open(&storage, reference);
-    let guard = epoch::pin();
     let mut lost = 0;
     for (key, update) in &model {
-        match get(&run, key, storage.key_hash(key), &guard) {
+        match get(&run, key, storage.key_hash(key)) {
             Ok(hit) => assert!(update.is_hit(&hit.unwrap())),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Corrupt);

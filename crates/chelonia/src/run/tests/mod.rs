@@ -6,7 +6,6 @@ mod model;
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::KeyRange;
@@ -114,15 +113,15 @@ pub fn verify(run: &Run) -> Report {
 }
 
 /// A point lookup: filter, index, one data span.
-pub fn get(run: &Run, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Option<RunHit>> {
+pub fn get(run: &Run, key: &[u8], hash: KeyHash) -> Result<Option<RunHit>> {
     if let Some(block) = run.filter().block_of(hash) {
-        let bytes = run.cached().block(block, Priority::Filter, guard)?;
+        let bytes = run.cached().load(block, Priority::Filter)?;
         if !run.filter().may_contain_in(hash, &bytes) {
             return Ok(None);
         }
     }
-    match run.locate(key, guard)? {
-        Some(span) => run.find_in(span, key, guard),
+    match run.locate(key)? {
+        Some(span) => run.find_in(span, key),
         None => Ok(None),
     }
 }

@@ -4,7 +4,6 @@ use super::{
     Model, Owned, add_all, below, build, drain, expected, get, large, options, storage, verify,
 };
 use crate::base::checksum::KeyHash;
-use crate::base::epoch;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::rng::Rng;
@@ -174,33 +173,31 @@ fn probe_range(rng: &mut Rng, model: &Model, shape: Shape) -> KeyRange {
 
 fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng: &mut Rng) {
     for (key, update) in model {
-        let guard = epoch::pin();
-        let hit = get(run, key, storage.key_hash(key), &guard).unwrap();
+        let hit = get(run, key, storage.key_hash(key)).unwrap();
         assert!(update.is_hit(&hit.unwrap()), "{shape:?}");
     }
     for _ in 0..300 {
-        let guard = epoch::pin();
         let key = probe_key(rng, model, shape);
         let hash = storage.key_hash(&key);
-        let hit = get(run, &key, hash, &guard).unwrap();
+        let hit = get(run, &key, hash).unwrap();
         match (model.get(&key), hit) {
             (Some(update), Some(hit)) => assert!(update.is_hit(&hit)),
             (None, None) => {}
             (expected, found) => panic!("{shape:?}: {expected:?} {found:?}"),
         }
-        assert_eq!(stepped(run, storage, &key, hash), get(run, &key, hash, &guard).unwrap());
+        assert_eq!(stepped(run, storage, &key, hash), get(run, &key, hash).unwrap());
     }
 }
 
 /// The lookup in steps, as a tree makes it for many keys at once.
 fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<crate::run::RunHit> {
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     let maybe = match run.filter().state(hash, &guard) {
         FilterState::No => false,
         FilterState::Maybe => true,
         FilterState::Missing(block) => {
             let wanted = [(run.cached(), block)];
-            let blocks = storage.load_many(&wanted, Priority::Filter, &guard).unwrap();
+            let blocks = storage.load_many(&wanted, Priority::Filter).unwrap();
             run.filter().may_contain_in(hash, &blocks[0])
         }
     };
@@ -209,15 +206,15 @@ fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<cr
     }
     for _ in 0..run.reference().index_levels {
         if let Located::Missing(span) = run.locate_cached(key, &guard).unwrap() {
-            storage.load_many(&wanted(run, span), Priority::Index, &guard).unwrap();
+            storage.load_many(&wanted(run, span), Priority::Index).unwrap();
         }
     }
     let span = match run.locate_cached(key, &guard).unwrap() {
         Located::Absent => return None,
         Located::Span(span) => span,
-        Located::Missing(_) => run.locate(key, &guard).unwrap().unwrap(),
+        Located::Missing(_) => run.locate(key).unwrap().unwrap(),
     };
-    run.find_in(span, key, &guard).unwrap()
+    run.find_in(span, key).unwrap()
 }
 
 fn wanted(run: &Run, span: crate::run::reference::BlockSpan) -> Vec<(&CachedExtent, u32)> {
@@ -361,10 +358,9 @@ fn estimates_follow_the_keys() {
     let storage = storage();
     let model = model(3, Shape::Random, 20_000);
     let run = Run::open(&storage, build(&storage, &model, RunOptions::default()));
-    let guard = epoch::pin();
     for part in 1..=8_u8 {
         let range = KeyRange::half_open(&[], Some(&[part * 16]));
-        let share = run.share_in(&range, &guard).unwrap();
+        let share = run.share_in(&range).unwrap();
         let real = expected(&model, &range).len() as f64 / model.len() as f64;
         assert!((share - real).abs() < 0.01, "{share} {real}");
     }
@@ -451,6 +447,6 @@ fn cursors_that_start_together_read_together_and_feed_the_cache() {
             assert_eq!(cursor.key(), model.keys().next().map(Vec::as_slice));
         }
     }
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     assert!((0..4).all(|block| runs[1].cached().cached(block, &guard).is_some()));
 }

@@ -2,7 +2,7 @@
 //!
 //! The life of a frame, and why a reader may look at one without a lock, is told at the head of
 //! `crate::storage::cache`. Here are both ends of it: the hit ([`CachedBlocks::get`]) and the
-//! load (`LoadingFrame`, then `CachedExtent::publish`).
+//! load ([`CachedExtent::load`], `LoadingFrame`, then `CachedExtent::publish`).
 //!
 //! Invariants:
 //! 1. A [`CachedBlock`] borrows the guard under which its slot was read, and the [`CachedBlocks`]
@@ -52,17 +52,18 @@ impl CachedBlocks {
     fn at_address<'g>(
         &'g self,
         index: u32,
-        _: &'g Guard,
+        guard: &'g Guard,
         address: impl Fn(&Frames, FrameNo) -> *mut u8,
     ) -> Option<CachedBlock<'g>> {
+        guard.check(self.cache.epochs_id);
         // Acquire: the number was published after the block was loaded.
         let number = self.slots.get(index as usize)?.load(Ordering::Acquire);
         let frame = number.checked_sub(1)?;
         let address = address(&self.cache.frames, frame).cast::<[u8; BLOCK_BYTES]>();
-        // SAFETY: the frame was Cached after the guard pinned the epoch, so it stays Cached or
-        // Limbo while that lives: its memory is initialised, nobody writes it, and its slab stays,
-        // as the head of `crate::storage::cache` explains. `'g` is within the life of the guard and
-        // of `self`, which keeps the cache.
+        // SAFETY: the frame was Cached after the guard, which is of the cache's epochs, pinned one.
+        // So it stays Cached or Limbo while that lives: its memory is initialised, nobody writes
+        // it, and its slab stays, as the head of `crate::storage::cache` explains. `'g` is within
+        // the life of the guard and of `self`, which keeps the cache.
         let block = unsafe { &*address };
         Some(CachedBlock(Block::Frame(block)))
     }
@@ -142,46 +143,50 @@ impl CachedExtent {
         number.checked_sub(1).map(|frame| self.cache().frames.heat_of(frame))
     }
 
-    /// Block `index` of the extent, read and verified if it is not cached.
-    #[inline]
-    pub fn block<'g>(
-        &'g self,
-        index: u32,
-        priority: Priority,
-        guard: &'g Guard,
-    ) -> Result<CachedBlock<'g>> {
-        match self.cached(index, guard) {
-            Some(block) => Ok(block),
-            None => self.load(index, priority, guard),
+    /// A copy of block `index` of the extent, read and verified if it is not cached. No guard is
+    /// held while it is read, and the caller should hold none.
+    pub fn load(&self, index: u32, priority: Priority) -> Result<CachedBlock<'static>> {
+        if let Some(block) = self.copy_of_cached(index) {
+            return Ok(block);
         }
-    }
-
-    #[cold]
-    fn load<'g>(
-        &'g self,
-        index: u32,
-        priority: Priority,
-        guard: &'g Guard,
-    ) -> Result<CachedBlock<'g>> {
         let number = self.number(index)?;
         self.count_ghost(index);
+        self.cache().count_miss(priority);
         if priority == Priority::Data
             && index < self.entry_blocks
             && self.cache().budget.is_roomy()
-            && let Some(block) = self.load_around(index, guard)
+            && let Some(buffer) = self.load_around(index)
         {
-            return Ok(block);
+            return Ok(CachedBlock::owned(buffer));
         }
-        let mut target = self.cache().target(priority, guard);
-        self.cache().file.read_blocks(number, self.generation, target.bytes_mut())?;
-        priority.check(target.bytes_mut(), number)?;
-        Ok(self.publish(index, target, priority, guard))
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+        self.cache().file.read_blocks(number, self.generation, &mut buffer)?;
+        priority.check(&buffer, number)?;
+        self.keep(index, &buffer, priority);
+        Ok(CachedBlock::owned(buffer))
+    }
+
+    /// A copy of block `index`, if it is cached.
+    pub(super) fn copy_of_cached(&self, index: u32) -> Option<CachedBlock<'static>> {
+        let guard = self.cache().epochs.pin();
+        let block = self.cached(index, &guard)?;
+        let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+        buffer.copy_from_slice(&block);
+        Some(CachedBlock::owned(buffer))
+    }
+
+    /// Puts a copy of block `index`, which was read because it was missing, into the cache, if
+    /// there is room.
+    pub(super) fn keep(&self, index: u32, block: &[u8], priority: Priority) {
+        if !self.insert(index, block, priority, &self.cache().epochs.pin()) {
+            self.cache().uncached_reads.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Reads block `index` and those beside it that are missing too, and keeps them all: an empty
     /// cache is filled by large reads instead of many small ones. `None` if the block cannot be had
     /// that way.
-    fn load_around<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
+    fn load_around(&self, index: u32) -> Option<AlignedBuffer> {
         let missing = |block: &u32| self.presence(*block) == Presence::Absent;
         let home = index - index % AROUND_BLOCKS;
         let home = home..home.saturating_add(AROUND_BLOCKS).min(self.entry_blocks);
@@ -198,11 +203,14 @@ impl CachedExtent {
             let place = place.next().unwrap_or(u32::MAX);
             match block {
                 Ok(block) if place == index => {
-                    let mut target = self.cache().target(Priority::Data, guard);
-                    target.bytes_mut().copy_from_slice(block);
-                    found = Some(self.publish(index, target, Priority::Data, guard));
+                    let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
+                    buffer.copy_from_slice(block);
+                    found = Some(buffer);
+                    self.keep(place, block, Priority::Data);
                 }
-                Ok(block) => self.insert(place, block, Priority::Data, guard),
+                Ok(block) => {
+                    self.insert(place, block, Priority::Data, &self.cache().epochs.pin());
+                }
                 // Damage is told to who wants the block.
                 Err(_) => {}
             }
@@ -212,15 +220,15 @@ impl CachedExtent {
     }
 
     /// Puts a copy of block `index`, which the caller read around the cache and which was verified,
-    /// or which the caller wrote, into the cache, if there is room.
-    pub fn insert(&self, index: u32, block: &[u8], heat: impl Into<Heat>, guard: &Guard) {
+    /// or which the caller wrote, into the cache, if there is room. False if there is none.
+    pub fn insert(&self, index: u32, block: &[u8], heat: impl Into<Heat>, guard: &Guard) -> bool {
         if index >= self.extent.blocks || self.cached(index, guard).is_some() {
-            return;
+            return true;
         }
-        if let Some(mut frame) = self.cache().frame(guard) {
-            frame.bytes_mut().copy_from_slice(block);
-            self.publish(index, Target::Frame(frame), heat, guard);
-        }
+        let Some(mut frame) = self.cache().frame(guard) else { return false };
+        frame.bytes_mut().copy_from_slice(block);
+        self.publish(index, frame, heat);
+        true
     }
 
     /// Counts a miss of block `index`, which the caller reads around the cache for a scan.
@@ -245,31 +253,13 @@ impl CachedExtent {
     }
 
     /// Makes a loaded block the one that readers find, unless there is one already.
-    pub(super) fn publish<'g>(
-        &'g self,
-        index: u32,
-        target: Target<'_>,
-        heat: impl Into<Heat>,
-        _: &'g Guard,
-    ) -> CachedBlock<'g> {
-        let loading = match target {
-            Target::Owned(buffer) => return CachedBlock(Block::Owned(Arc::new(buffer))),
-            Target::Frame(loading) => loading,
-        };
+    fn publish(&self, index: u32, loading: LoadingFrame<'_>, heat: impl Into<Heat>) {
         let frame = loading.frame;
         self.cache().frames.set_heat(frame, heat.into());
         // The frame is the state's from here on, whether it is published or not.
         std::mem::forget(loading);
-        let mut state = self.cache().state.lock();
         // If another was first the slot holds his, which is the same block.
-        state.publish(frame, self.slots(), index);
-        // Under the lock, so that the clock cannot take it away before it is found.
-        let number = self.slots()[index as usize].load(Ordering::Acquire);
-        drop(state);
-        let address = self.cache().frames.address(number - 1).cast::<[u8; BLOCK_BYTES]>();
-        // SAFETY: the slot named the frame while the state was locked, which is after the guard
-        // was made; see `CachedBlocks::get`.
-        CachedBlock(Block::Frame(unsafe { &*address }))
+        self.cache().state.lock().publish(frame, self.slots(), index);
     }
 }
 
@@ -280,13 +270,20 @@ impl Drop for CachedExtent {
     }
 }
 
-/// A block for as long as the guard and the extent are borrowed.
+/// A block for as long as the guard and the extent are borrowed, or a copy.
 pub struct CachedBlock<'g>(Block<'g>);
 
 enum Block<'g> {
     Frame(&'g [u8; BLOCK_BYTES]),
-    /// There was no frame for it.
+    /// Of its holder.
     Owned(Arc<AlignedBuffer>),
+}
+
+impl CachedBlock<'static> {
+    /// A block in memory of its own.
+    pub(super) fn owned(buffer: AlignedBuffer) -> Self {
+        Self(Block::Owned(Arc::new(buffer)))
+    }
 }
 
 impl CachedBlock<'_> {
@@ -320,21 +317,6 @@ pub(super) fn copy_frame(frames: &Frames, from: FrameNo, to: FrameNo) {
     // SAFETY: both are frames of slabs that the lock keeps, and are different; nobody writes a
     // Cached one, and nobody but the caller knows one that he has just taken.
     unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_BYTES) };
-}
-
-/// Where a block is read to.
-pub(super) enum Target<'c> {
-    Frame(LoadingFrame<'c>),
-    Owned(AlignedBuffer),
-}
-
-impl Target<'_> {
-    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Target::Frame(loading) => loading.bytes_mut(),
-            Target::Owned(buffer) => buffer,
-        }
-    }
 }
 
 /// A frame in state Loading, with its loader. Dropping it makes the frame free again.

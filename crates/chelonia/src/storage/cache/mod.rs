@@ -29,15 +29,17 @@
 //! deferred after its slot was cleared; that runs only when every guard of the time is gone. So a
 //! frame that a reader found in a slot is not written, and its slab not given back, before the
 //! reader unpins. A [`CachedBlocks`] keeps the cache, and so the slabs, alive, also when its extent
-//! is gone and its slots are empty. There are no guards of other collectors (`base::epoch`).
+//! is gone and its slots are empty. Guards are of the epochs of this cache: whoever is
+//! given one checks that before it loads a slot, gives a block out, or defers the end of limbo.
 //!
 //! Invariants:
 //! 1. Lock order: the cache's lock, then the budget's. Under the cache's lock nothing is pinned,
 //!    flushed or deferred, because deferred functions take it.
 //! 2. A block that a reader gets was verified after it was read from the file, or handed to
 //!    [`CachedExtent::insert`].
-//! 3. The cache works with any number of slabs: without a free frame a read returns a block of its
-//!    own that is not cached.
+//! 3. The cache works with any number of slabs: a read gives its caller a block of its own, of
+//!    which a copy is cached if there is a free frame.
+//! 4. No guard is held while the device is read, and none needs to be: who has to read gets a copy.
 //!
 //! Dropping a `CachedExtent` runs no deferred function; a miss may run those of any part, so no
 //! lock that a deferred function takes may be held while blocks are asked for.
@@ -47,7 +49,7 @@ mod frames;
 mod state;
 
 use crate::base::budget::{Budget, Charge, Reclaim, Reclaimed, Use};
-use crate::base::epoch::{self, Guard};
+use crate::base::epoch::{Epochs, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
@@ -57,8 +59,8 @@ use crate::base::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, Weak};
 use crate::storage::block::{BlockKind, expect_kind};
 use crate::storage::data_file::{BlockRead, DataFile};
 use crate::storage::io::AlignedBuffer;
+use extent::LoadingFrame;
 pub use extent::{CachedBlock, CachedBlocks, CachedExtent};
-use extent::{LoadingFrame, Target};
 pub use frames::Heat;
 use frames::{FrameNo, Frames, PLACE_FRAMES};
 use state::State;
@@ -133,6 +135,9 @@ pub struct Cache {
     this: Weak<Cache>,
     file: Arc<DataFile>,
     budget: Arc<Budget>,
+    epochs: Arc<Epochs>,
+    /// Their id, once more: every hit looks at it.
+    epochs_id: u64,
     // Their own synchronisation.
     frames: Frames,
     misses: AtomicU64,
@@ -147,12 +152,14 @@ impl Cache {
     /// An empty cache, which takes slabs from `budget` as it is used and gives them back when the
     /// budget asks.
     #[must_use]
-    pub fn new(file: Arc<DataFile>, budget: &Arc<Budget>) -> Arc<Self> {
+    pub fn new(file: Arc<DataFile>, budget: &Arc<Budget>, epochs: &Arc<Epochs>) -> Arc<Self> {
         let charge = Mutex::new(budget.charge(Use::Metadata, 0));
         let cache = Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             file,
             budget: Arc::clone(budget),
+            epochs: Arc::clone(epochs),
+            epochs_id: epochs.id(),
             frames: Frames::new(),
             misses: AtomicU64::new(0),
             entry_misses: AtomicU64::new(0),
@@ -179,17 +186,17 @@ impl Cache {
         CachedExtent::new(Arc::clone(self), (extent, generation), entry_blocks, charge)
     }
 
-    /// Blocks of several extents, in the order asked; all that are missing are read together, each
-    /// once however often it is asked for. The caller bounds how many it asks for: they are all in
-    /// memory at once. `meanwhile` is called once, while they are read if that can be.
-    pub fn load_many_while<'g>(
+    /// Copies of blocks of several extents, in the order asked; all that are missing are read
+    /// together, each once however often it is asked for. No guard is held while they are read, and
+    /// the caller should hold none. The caller bounds how many it asks for: they are all in memory
+    /// at once. `meanwhile` is called once, while they are read if that can be.
+    pub fn load_many_while(
         &self,
-        requests: &[(&'g CachedExtent, u32)],
+        requests: &[(&CachedExtent, u32)],
         priority: Priority,
-        guard: &'g Guard,
         meanwhile: &mut dyn FnMut(),
-    ) -> Result<Vec<CachedBlock<'g>>> {
-        let mut found: Vec<Option<CachedBlock<'g>>> = Vec::with_capacity(requests.len());
+    ) -> Result<Vec<CachedBlock<'static>>> {
+        let mut found: Vec<Option<CachedBlock<'static>>> = Vec::with_capacity(requests.len());
         let mut missing = Vec::new();
         // Of what is missing, the first request for it; and requests for what is asked for before.
         let (mut first, mut again) = (BTreeMap::new(), Vec::new());
@@ -197,7 +204,7 @@ impl Cache {
             if !std::ptr::eq(Arc::as_ptr(extent.cache()), self) {
                 return Err(Error::internal("an extent of another cache is asked for"));
             }
-            found.push(extent.cached(*index, guard));
+            found.push(extent.copy_of_cached(*index));
             if found[position].is_some() {
                 continue;
             }
@@ -207,14 +214,15 @@ impl Cache {
                 Entry::Vacant(place) => {
                     place.insert(position);
                     extent.count_ghost(*index);
-                    missing.push((position, number, self.target(priority, guard)));
+                    self.count_miss(priority);
+                    missing.push((position, number, AlignedBuffer::new(BLOCK_BYTES)));
                 }
             }
         }
         let mut reads: Vec<BlockRead<'_>> = Vec::with_capacity(missing.len());
-        for (position, number, target) in &mut missing {
+        for (position, number, buffer) in &mut missing {
             let generation = requests[*position].0.generation;
-            reads.push(BlockRead { first: *number, generation, buffer: target.bytes_mut() });
+            reads.push(BlockRead { first: *number, generation, buffer });
         }
         if reads.is_empty() {
             meanwhile();
@@ -222,12 +230,13 @@ impl Cache {
             self.file.read_many_while(&mut reads, meanwhile)?;
         }
         drop(reads);
-        for (_, number, target) in &mut missing {
-            priority.check(target.bytes_mut(), *number)?;
+        for (_, number, buffer) in &missing {
+            priority.check(buffer, *number)?;
         }
-        for (position, _, target) in missing {
+        for (position, _, buffer) in missing {
             let (extent, index) = requests[position];
-            found[position] = Some(extent.publish(index, target, priority, guard));
+            extent.keep(index, &buffer, priority);
+            found[position] = Some(CachedBlock::owned(buffer));
         }
         for (position, before) in again {
             found[position] = found[before].as_ref().map(CachedBlock::share);
@@ -250,18 +259,6 @@ impl Cache {
             uncached_reads: self.uncached_reads.load(Ordering::Relaxed),
             evictions: state.evictions,
             slabs_given_back: state.withdrawn,
-        }
-    }
-
-    /// Memory for a block that is about to be read.
-    fn target(&self, priority: Priority, guard: &Guard) -> Target<'_> {
-        self.count_miss(priority);
-        match self.frame(guard) {
-            Some(frame) => Target::Frame(frame),
-            None => {
-                self.uncached_reads.fetch_add(1, Ordering::Relaxed);
-                Target::Owned(AlignedBuffer::new(BLOCK_BYTES))
-            }
         }
     }
 
@@ -330,6 +327,7 @@ impl Cache {
 
     /// Defers the end of limbo of frames that lost their slots before, and lets epochs move on.
     fn retire(&self, retired: Vec<FrameNo>, guard: &Guard) {
+        guard.check(self.epochs_id);
         if !retired.is_empty() {
             let this = Weak::clone(&self.this);
             guard.defer(move || {
@@ -357,7 +355,7 @@ impl Reclaim for Cache {
     fn reclaim_slab(&self) -> Reclaimed {
         let before = self.state.lock().withdrawn;
         for attempt in 0..RECLAIM_TRIES {
-            let guard = epoch::pin();
+            let guard = self.epochs.pin();
             let mut state = self.state.lock();
             let split = self.budget.split();
             let leaving = if attempt == 0 {

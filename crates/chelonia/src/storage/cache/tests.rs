@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::base::budget::Reclaimed;
-use crate::base::epoch;
 use crate::base::limits::{BLOCK_BYTES_U64, SLAB_BYTES};
 use crate::base::rng::Rng;
 use crate::base::slab::OwnedSlab;
@@ -40,9 +39,34 @@ fn storage_with(slabs: u64) -> Arc<Storage> {
     storage
 }
 
+/// The block in its frame if it is cached or can be, else a copy.
+fn block<'g>(
+    extent: &'g CachedExtent,
+    index: u32,
+    priority: Priority,
+    guard: &'g Guard,
+) -> CachedBlock<'g> {
+    extent.cached(index, guard).unwrap_or_else(|| {
+        let loaded = extent.load(index, priority).unwrap();
+        extent.cached(index, guard).unwrap_or(loaded)
+    })
+}
+
+/// The same of many, read together.
+fn blocks<'g>(
+    storage: &Storage,
+    wanted: &[(&'g CachedExtent, u32)],
+    priority: Priority,
+    guard: &'g Guard,
+) -> Vec<CachedBlock<'g>> {
+    let loaded = storage.load_many(wanted, priority).unwrap();
+    let frames = wanted.iter().map(|(extent, index)| extent.cached(*index, guard));
+    frames.zip(loaded).map(|(frame, loaded)| frame.unwrap_or(loaded)).collect()
+}
+
 fn check(extent: &CachedExtent, index: u32) {
-    let guard = epoch::pin();
-    let block = extent.block(index, Priority::Data, &guard).unwrap();
+    let guard = extent.cache().epochs.pin();
+    let block = block(extent, index, Priority::Data, &guard);
     assert_content(&block, extent.generation, index);
 }
 
@@ -50,16 +74,16 @@ fn check(extent: &CachedExtent, index: u32) {
 fn a_block_is_read_once() {
     let storage = storage_with(4);
     let extent = write(&storage, 64);
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     assert!(extent.cached(3, &guard).is_none());
-    assert_content(&extent.block(3, Priority::Data, &guard).unwrap(), extent.generation, 3);
+    assert_content(&block(&extent, 3, Priority::Data, &guard), extent.generation, 3);
     assert_content(&extent.cached(3, &guard).unwrap(), extent.generation, 3);
     for _ in 0..100 {
-        extent.block(3, Priority::Data, &guard).unwrap();
+        block(&extent, 3, Priority::Data, &guard);
     }
     assert_eq!(storage.stats().cache.misses, 1);
     assert_eq!(storage.stats().file.reads, 1);
-    let error = extent.block(64, Priority::Data, &guard).err().unwrap();
+    let error = extent.load(64, Priority::Data).err().unwrap();
     assert_eq!(error.kind(), crate::base::error::ErrorKind::Corrupt);
     assert!(extent.cached(64, &guard).is_none());
 }
@@ -70,12 +94,12 @@ fn damage_is_told_and_not_cached() {
     let extent = write(&storage, 8);
     // The same place under another generation is stale.
     let stale = storage.cached(extent.extent, Generation(extent.generation.0 + 1), 0);
-    let guard = epoch::pin();
-    let error = stale.block(2, Priority::Data, &guard).err().unwrap();
+    let guard = storage.epochs().pin();
+    let error = stale.load(2, Priority::Data).err().unwrap();
     assert_eq!(error.offset(), Some(extent.extent.offset() + 2 * BLOCK_BYTES_U64));
     assert!(stale.cached(2, &guard).is_none());
     let wanted = [(&*extent, 1), (&stale, 2), (&*extent, 3)];
-    assert!(storage.load_many(&wanted, Priority::Data, &guard).is_err());
+    assert!(storage.load_many(&wanted, Priority::Data).is_err());
     let stats = storage.stats().cache;
     assert_eq!(stats.free, stats.frames, "frames of failed loads are free again");
 }
@@ -84,7 +108,7 @@ fn damage_is_told_and_not_cached() {
 fn who_writes_a_block_anew_gets_none_that_rotted_in_memory() {
     let storage = storage_with(4);
     let extent = write(&storage, 2);
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     extent.insert(1, &[9; BLOCK_BYTES], Priority::Data, &guard);
     check(&extent, 0);
     assert!(extent.cached(0, &guard).is_some() && extent.cached(1, &guard).is_some());
@@ -97,12 +121,12 @@ fn many_are_loaded_together_in_order() {
     for slabs in [0, 1, 4] {
         let storage = storage_with(slabs);
         let (one, two) = (write(&storage, 50), write(&storage, 80));
-        let guard = epoch::pin();
-        one.block(7, Priority::Data, &guard).unwrap();
+        let guard = storage.epochs().pin();
+        block(&one, 7, Priority::Data, &guard);
         let mut wanted: Vec<(&CachedExtent, u32)> = (0..80).map(|index| (&*two, index)).collect();
         wanted.extend([(&*one, 7), (&*one, 8), (&*one, 8)]);
         let before = storage.stats().file.reads;
-        let blocks = storage.load_many(&wanted, Priority::Index, &guard).unwrap();
+        let blocks = blocks(&storage, &wanted, Priority::Index, &guard);
         // What is asked for twice is read once, also if the cache can't keep it.
         assert!(storage.stats().file.reads - before < wanted.len() as u64);
         assert_eq!(blocks.len(), wanted.len());
@@ -116,8 +140,13 @@ fn many_are_loaded_together_in_order() {
 fn blocks_of_another_storage_are_refused() {
     let (mine, other) = (storage_with(1), storage_with(1));
     let extent = write(&other, 1);
-    let guard = epoch::pin();
-    assert!(mine.load_many(&[(&*extent, 0)], Priority::Data, &guard).is_err());
+    assert!(mine.load_many(&[(&*extent, 0)], Priority::Data).is_err());
+    // Nor is a block of one shown under a guard of another.
+    extent.load(0, Priority::Data).unwrap();
+    let show = |guard: &Guard| drop(extent.cached(0, guard));
+    show(&other.epochs().pin());
+    let refused = std::panic::AssertUnwindSafe(|| show(&mine.epochs().pin()));
+    assert!(std::panic::catch_unwind(refused).is_err());
 }
 
 #[test]
@@ -143,28 +172,28 @@ fn everything_is_readable_however_small_the_cache() {
 fn indexes_survive_a_scan_of_data() {
     let storage = storage_with(2);
     let (index, data) = (write(&storage, 8), write(&storage, 1_000));
-    for block in 0..8 {
-        let guard = epoch::pin();
-        index.block(block, Priority::Index, &guard).unwrap();
+    for number in 0..8 {
+        let guard = storage.epochs().pin();
+        block(&index, number, Priority::Index, &guard);
     }
-    for block in 0..1_000 {
-        let guard = epoch::pin();
-        data.block(block, Priority::Scan, &guard).unwrap();
-        if block % 100 == 0 {
-            for block in 0..8 {
-                let _ = index.cached(block, &guard);
+    for number in 0..1_000 {
+        let guard = storage.epochs().pin();
+        block(&data, number, Priority::Scan, &guard);
+        if number % 100 == 0 {
+            for number in 0..8 {
+                let _ = index.cached(number, &guard);
             }
         }
     }
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     assert!((0..8).all(|block| index.cached(block, &guard).is_some()));
 }
 
-/// Repeats until `done`: other tests pin epochs meanwhile, which delays the end of limbo.
-fn eventually(mut done: impl FnMut() -> bool) {
+/// Repeats until `done`: other threads pin epochs meanwhile, which delays the end of limbo.
+fn eventually(epochs: &Epochs, mut done: impl FnMut() -> bool) {
     assert!((0..1_000_000).any(|_| {
         // Moves the epoch on, and runs what waits for that.
-        epoch::pin().flush();
+        epochs.pin().flush();
         std::thread::yield_now();
         done()
     }));
@@ -180,10 +209,10 @@ fn slabs_go_to_writes_and_come_back() {
     let mut memtable: Vec<OwnedSlab> = Vec::new();
     for given in 1..=4 {
         let left = (4 - given) * SLAB;
-        eventually(|| {
+        eventually(storage.epochs(), || {
             budget.used_by(Use::Cache) <= left || storage.cache.reclaim_slab() == Reclaimed::Now
         });
-        eventually(|| budget.used_by(Use::Cache) <= left);
+        eventually(storage.epochs(), || budget.used_by(Use::Cache) <= left);
         memtable.push(budget.take_slab_forced(Use::Memtable));
     }
     assert!(budget.used() <= budget.limit());
@@ -198,9 +227,9 @@ fn slabs_go_to_writes_and_come_back() {
 fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     let storage = storage_with(1);
     let extent = write(&storage, 64);
-    let guard = epoch::pin();
+    let guard = storage.epochs().pin();
     let blocks: Vec<_> =
-        (0..64).map(|index| extent.block(index, Priority::Data, &guard).unwrap()).collect();
+        (0..64).map(|index| block(&extent, index, Priority::Data, &guard)).collect();
     for _ in 0..10 {
         assert_eq!(storage.cache.reclaim_slab(), Reclaimed::Soon);
     }
@@ -212,7 +241,7 @@ fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     }
     drop(blocks);
     drop(guard);
-    eventually(|| storage.trim_memory());
+    eventually(storage.epochs(), || storage.trim_memory());
     assert_eq!(storage.budget().used_by(Use::Cache), 0);
     drop(forced);
 }
@@ -223,7 +252,7 @@ fn a_lower_limit_shrinks_the_cache() {
     let extent = write(&storage, 400);
     (0..400).for_each(|index| check(&extent, index));
     storage.budget().set_limit(2 * SLAB + (64 << 10));
-    eventually(|| storage.trim_memory());
+    eventually(storage.epochs(), || storage.trim_memory());
     // Less for a moment, if what other tests pin let several places wait to leave together.
     assert!(storage.budget().used_by(Use::Cache) <= 2 * SLAB);
     (0..400).for_each(|index| check(&extent, index));
@@ -237,13 +266,13 @@ fn a_cache_that_was_large_costs_little_and_works_as_a_small_one() {
     (0..8_000).for_each(|index| check(&extent, index));
     assert!(storage.cache.charge.lock().bytes() > 100 * SLAB_STATE_BYTES);
     storage.budget().set_limit(4 * SLAB + (256 << 10));
-    eventually(|| storage.trim_memory());
+    eventually(storage.epochs(), || storage.trim_memory());
     let places = 200;
     assert!(storage.cache.charge.lock().bytes() <= places * PLACE_BYTES + 4 * SLAB_STATE_BYTES);
     // The clock finds what there is among the places without slabs.
     let evicted = || storage.stats().cache.evictions;
     let before = evicted();
-    eventually(|| {
+    eventually(storage.epochs(), || {
         (0..2_000).for_each(|index| check(&extent, index));
         evicted() > before + 1_500
     });
@@ -282,14 +311,14 @@ fn readers_always_see_the_block_they_asked_for() {
                 let mut rng = Rng::new(seed);
                 while !stop.load(Ordering::Relaxed) {
                     let (one, two) = (pick(&mut rng), pick(&mut rng));
-                    let guard = epoch::pin();
+                    let guard = storage.epochs().pin();
                     let mut wanted = Vec::new();
                     for _ in 0..rng.below(20) {
                         let index = u32::try_from(rng.below(60)).unwrap();
                         wanted.push((if rng.one_in(2) { &*one } else { &*two }, index));
                     }
-                    let single = one.block(5, Priority::Index, &guard).unwrap();
-                    let many = storage.load_many(&wanted, Priority::Data, &guard).unwrap();
+                    let single = block(&one, 5, Priority::Index, &guard);
+                    let many = blocks(storage, &wanted, Priority::Data, &guard);
                     for _ in 0..3 {
                         assert_content(&single, one.generation, 5);
                         for (block, (extent, index)) in many.iter().zip(&wanted) {
@@ -326,6 +355,7 @@ fn readers_always_see_the_block_they_asked_for() {
     assert!(stats.evictions > 0 && stats.slabs_given_back > 0);
     drop(shared);
     let budget = Arc::clone(storage.budget());
+    let epochs = Arc::clone(storage.epochs());
     drop(storage);
-    eventually(|| budget.used() == 0);
+    eventually(&epochs, || budget.used() == 0);
 }

@@ -3,7 +3,6 @@
 
 use super::{BufferPlan, Levels, Pass, Place, StuckPlan, Task};
 use crate::base::checksum::{checksum, identity};
-use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::base::keys::{Direction, KeyRange};
@@ -29,7 +28,6 @@ const KEEP_LEAF_PERCENT: u64 = 85;
 
 impl<'u> Pass<'_, 'u> {
     pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
-        let guard = epoch::pin();
         let mut figures = Vec::with_capacity(at.node.pivots.len());
         // Updates do not wait for what reads have paid for: that is for units of maintenance.
         let mut dues_left = if self.maintenance && at.node.height == 1 { DUES_PER_UNIT } else { 0 };
@@ -50,7 +48,7 @@ impl<'u> Pass<'_, 'u> {
             let due = dues_left > 0 && self.dues.is_due(pivot);
             dues_left -= usize::from(due);
             figures.push(Figures {
-                incoming: incoming.weight_in(stretch, &guard)?,
+                incoming: incoming.weight_in(stretch)?,
                 pending: pending.weight(),
                 child: child.weight(),
                 tombstones: pending.tombstones
@@ -58,7 +56,7 @@ impl<'u> Pass<'_, 'u> {
                 waiting_below,
                 child_entries: child.entries,
                 child_pivots,
-                stuck: self.damage.sticks(pivot, stretch, &guard)?,
+                stuck: self.damage.sticks(pivot, stretch)?,
                 due,
                 // Nothing that depends on the order in which threads work.
                 seed: identity([checksum(&pivot.key, 0), child.entries, child.bytes]),
@@ -66,6 +64,7 @@ impl<'u> Pass<'_, 'u> {
         }
         if self.maintenance && at.node.height > 1 {
             // One way down: what a unit of maintenance rewrites is bounded.
+            let guard = self.residence.storage().epochs().pin();
             let due = |pivot: &Pivot| self.dues.is_due_within(pivot, &guard);
             if let Some(first) = at.node.pivots.iter().position(due) {
                 figures[first].due = true;
@@ -163,9 +162,8 @@ impl<'u> Pass<'_, 'u> {
         figure: &Figures,
         enters: bool,
     ) -> Result<StuckPlan> {
-        let guard = epoch::pin();
         let old = &at.node.pivots[pivot];
-        let unread = self.damage.first_level(old, at.stretch_of(pivot), &guard)?;
+        let unread = self.damage.first_level(old, at.stretch_of(pivot))?;
         let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
         for part in &old.parts {
             *sizes.entry(part.level).or_default() += part.totals.weight();
@@ -280,7 +278,6 @@ impl<'u> Pass<'_, 'u> {
         let pieces = 2 * total / (PIECE_HALF_LEAVES * self.geometry.leaf).max(1);
         let ranks = incoming.ranks_in(selection.clip);
         let mut cuts: Vec<&'u [u8]> = Vec::new();
-        let guard = epoch::pin();
         for piece in 1..pieces {
             let wanted = total / pieces * piece;
             let (mut low, mut high) = (ranks.start, ranks.end);
@@ -288,7 +285,7 @@ impl<'u> Pass<'_, 'u> {
                 let middle = low + (high - low) / 2;
                 let key = incoming.updates.key(middle);
                 let below = Stretch { lower: selection.clip.lower, upper: Some(key) };
-                if selection.weight_in(incoming, below, &guard)? < wanted {
+                if selection.weight_in(incoming, below)? < wanted {
                     low = middle + 1;
                 } else {
                     high = middle;

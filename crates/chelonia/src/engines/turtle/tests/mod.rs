@@ -7,7 +7,6 @@ mod hostile;
 mod life;
 mod maintenance;
 
-use crate::base::epoch;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
@@ -61,9 +60,9 @@ impl World {
 
     /// All that reads have paid at the pivots that are there.
     pub fn paid(&self) -> u64 {
-        let guard = epoch::pin();
+        let guard = self.tree.shared.residence.storage().epochs().pin();
         let version = self.tree.newest();
-        let node = self.tree.shared.residence.load(&version.root, &guard).unwrap();
+        let node = self.tree.shared.residence.load_owned(&version.root).unwrap();
         node.pivots.iter().map(|pivot| paid_within(pivot, &guard)).sum()
     }
 }
@@ -307,10 +306,9 @@ fn many_trees_share_the_memory_of_one() {
     drop(trees);
     let held = residents.bytes();
     drop(world.tree);
-    // Other tests may look at something just now, which puts collecting off, or have collected all
-    // of it before.
+    let epochs = world.storage.epochs();
     let mut looks = (0..10_000).map(|_| {
-        crate::base::epoch::collect();
+        epochs.collect();
         std::thread::yield_now();
         residents.bytes()
     });
