@@ -14,13 +14,19 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | here | where a node is ([`NodeRef`]), and its bytes in blocks |
+//! | `allowance` | what a node may take in memory while it is decoded ([`Allowance`]) |
 //! | `residence` | which nodes are in memory ([`Slot`], [`Residence`]) |
+//! | `shared_key` | the keys that they name ([`SharedKey`]) |
 //!
 //! What the bytes say is each engine's own business ([`Structure`]).
 
+mod allowance;
 mod residence;
+mod shared_key;
 
+pub use allowance::Allowance;
 pub use residence::{Residence, Slot, Structure};
+pub use shared_key::{SharedKey, begun_by};
 
 use crate::base::budget::Use;
 use crate::base::codec::{Decoder, put_varint};

@@ -16,9 +16,10 @@
 //! Large values: those of merged entries that are not written again are lost. A table that is
 //! merged whole has a list of them; of others the merge notes what it meets.
 
+use super::bounds::Edges;
 use super::counters::Counters;
 use super::output::{Output, TableWriter};
-use super::table::{SharedKey, Table};
+use super::table::Table;
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -29,6 +30,7 @@ use crate::base::workers::Workers;
 use crate::engine::OwnedExtent;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RangesStream, Totals, weight};
+use crate::structure::SharedKey;
 use crate::storage::cache::Heat;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -132,15 +134,15 @@ impl Unit {
             rest.live -= *totals;
             rest.large_skipped += large;
         }
-        if *rest.first < **to {
-            rest.first = Arc::clone(to);
+        if rest.first < *to {
+            rest.first = to.clone();
         }
         (rest.live.entries > 0).then_some(rest)
     }
 
     /// The ranges of the jobs.
     fn ranges(&self) -> Vec<KeyRange> {
-        let bound = |key: &SharedKey| Bound::Excluded(key.to_vec());
+        let bound = |key: &SharedKey| Bound::Excluded(key.to_bytes().into_owned());
         let uppers = self.cuts.iter().map(bound);
         let uppers = uppers.chain([self.to.as_ref().map_or(Bound::Unbounded, bound)]);
         let mut lower = Bound::Unbounded;
@@ -200,11 +202,11 @@ impl Job<'_> {
             let mut whole = Vec::new();
             for table in sequence {
                 let live = table.live_range();
-                let begins = self.range.admits(&table.first);
-                if !begins || !self.range.reaches(&table.last) {
+                let begins = table.first.is_admitted(self.range);
+                if !begins || !table.last.is_reached(self.range) {
                     continue;
                 }
-                if self.range.contains(&table.first) && self.range.contains(&table.last) {
+                if table.first.is_within(self.range) && table.last.is_within(self.range) {
                     self.take_whole(table, done, expected)?;
                     whole.push((Arc::clone(&table.run), live));
                 } else {
@@ -219,7 +221,7 @@ impl Job<'_> {
         }
         let mut lower = Vec::new();
         // A lower table that goes on behind the unit is merged whole by its last job.
-        for table in self.unit.lower.iter().filter(|table| self.range.contains(&table.first)) {
+        for table in self.unit.lower.iter().filter(|table| table.first.is_within(self.range)) {
             self.take_whole(table, done, expected)?;
             lower.push((Arc::clone(&table.run), table.live_range()));
         }
@@ -249,11 +251,12 @@ impl Job<'_> {
         let was_cached = |key: &[u8], guard: &Guard| self.heat(key, guard);
         let mut written = 0;
         let mut barriers = self.unit.barriers.iter().peekable();
+        let merged: Vec<&Table> = self.unit.upper.iter().flatten().chain(&self.unit.lower).collect();
         while let Some(first) = merge.key() {
-            while barriers.next_if(|barrier| ***barrier <= *first).is_some() {}
+            while barriers.next_if(|barrier| **barrier <= *first).is_some() {}
             let size = even_share(expected, written, passed_weight(merge), most);
             while let Some(key) = merge.key() {
-                let is_across = barriers.peek().is_some_and(|barrier| ***barrier <= *key);
+                let is_across = barriers.peek().is_some_and(|barrier| **barrier <= *key);
                 if writer.weight() >= size || is_across {
                     break;
                 }
@@ -261,7 +264,14 @@ impl Job<'_> {
                 merge.advance()?;
             }
             written += writer.weight();
-            tables.push(writer.finish(Some(&was_cached))?);
+            let edges = Edges {
+                before: tables.last().map(|table| &table.last),
+                behind: merge.key(),
+                range: Some(self.range),
+                merged: &merged,
+            };
+            let table = writer.finish(Some(&was_cached), &edges)?;
+            tables.push(table);
         }
         Ok(())
     }
@@ -270,7 +280,7 @@ impl Job<'_> {
     /// above.
     fn heat(&self, key: &[u8], guard: &Guard) -> Option<Heat> {
         let of = |tables: &[Table]| {
-            let place = tables.partition_point(|table| *table.last < *key);
+            let place = tables.partition_point(|table| table.last < *key);
             let table = tables.get(place).filter(|table| table.covers(key))?;
             table.run.heat(key, guard)
         };
