@@ -26,7 +26,7 @@ mod shared_key;
 
 pub use allowance::Allowance;
 pub use residence::{Residence, Slot, Structure};
-pub use shared_key::{SharedKey, begun_by};
+pub use shared_key::{KeyView, SharedKey, begun_by};
 
 use crate::base::budget::Use;
 use crate::base::codec::{Decoder, put_varint};

@@ -140,6 +140,14 @@ impl SharedKey {
         (base, self.rest.as_deref().unwrap_or_default())
     }
 
+    /// The key, borrowed.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> KeyView<'_> {
+        let (first, second) = self.parts();
+        KeyView { first, second }
+    }
+
     /// Its bytes.
     #[inline]
     #[must_use]
@@ -269,6 +277,58 @@ impl SharedKey {
     }
 }
 
+/// A key in two pieces, borrowed.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct KeyView<'k> {
+    first: &'k [u8],
+    second: &'k [u8],
+}
+
+impl<'k> KeyView<'k> {
+    /// The key in one piece.
+    #[must_use]
+    pub fn to_bytes(self) -> Cow<'k, [u8]> {
+        match (self.first, self.second) {
+            ([], whole) | (whole, []) => Cow::Borrowed(whole),
+            (first, second) => Cow::Owned([first, second].concat()),
+        }
+    }
+}
+
+impl<'k> From<&'k [u8]> for KeyView<'k> {
+    fn from(key: &'k [u8]) -> Self {
+        Self { first: &[], second: key }
+    }
+}
+
+impl Ord for KeyView<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let least = self.first.len().min(other.first.len());
+        self.first[..least].cmp(&other.first[..least]).then_with(|| {
+            let (one, two) = (&self.first[least..], &other.first[least..]);
+            if two.is_empty() {
+                compare_parts(one, self.second, other.second)
+            } else {
+                compare_parts(two, other.second, self.second).reverse()
+            }
+        })
+    }
+}
+
+impl PartialOrd for KeyView<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Eq for KeyView<'_> {}
+
+impl PartialEq for KeyView<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
 /// How `first` and then `second` compare with `whole`.
 fn compare_parts(first: &[u8], second: &[u8], whole: &[u8]) -> Ordering {
     let least = first.len().min(whole.len());
@@ -286,16 +346,9 @@ impl From<&[u8]> for SharedKey {
 impl Ord for SharedKey {
     fn cmp(&self, other: &Self) -> Ordering {
         let same = self.same_base(other);
-        let ((a, b), (c, d)) = (self.parts(), other.parts());
-        let (a, c) = (&a[same..], &c[same..]);
-        let least = a.len().min(c.len());
-        a[..least].cmp(&c[..least]).then_with(|| {
-            if a.len() > least {
-                compare_parts(&a[least..], b, d)
-            } else {
-                compare_parts(&c[least..], d, b).reverse()
-            }
-        })
+        let (mut one, mut two) = (self.view(), other.view());
+        (one.first, two.first) = (&one.first[same..], &two.first[same..]);
+        one.cmp(&two)
     }
 }
 
@@ -386,6 +439,8 @@ mod tests {
                 for (other_key, other) in keys.iter().zip(&shared) {
                     assert_eq!(one.cmp(other), key.cmp(other_key));
                     assert_eq!(one.compare(other_key), key.cmp(other_key));
+                    assert_eq!(one.view().cmp(&other.view()), key.cmp(other_key));
+                    assert_eq!(one.view().cmp(&other_key[..].into()), key.cmp(other_key));
                     let common = common_prefix(key, other_key);
                     assert_eq!(one.common_prefix(other), common);
                 }

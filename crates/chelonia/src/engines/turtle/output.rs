@@ -89,7 +89,8 @@ impl<'t> Output<'t> {
 
     /// Writes a node and gives the pivot that refers to it.
     pub fn write_node(&self, height: u8, pivots: Vec<Pivot>) -> Result<Pivot> {
-        let key = Arc::clone(&pivots[0].key);
+        let pivots = beside_each_other(pivots);
+        let key = pivots[0].key.clone();
         let node = Node::new(height, pivots);
         let summary = node.summary();
         let bytes = codec::encode_node(&node);
@@ -127,6 +128,17 @@ impl<'t> Output<'t> {
         let freed = runs.chain(nodes).map(|extent| storage.free(extent));
         freed.fold(Ok(()), Result::and)
     }
+}
+
+/// The same pivots, whose keys hold what they have in common once.
+fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
+    for place in 0..pivots.len() {
+        pivots[place].key = match place.checked_sub(1) {
+            Some(before) => pivots[place].key.beside(&pivots[before].key),
+            None => pivots[place].key.alone(),
+        };
+    }
+    pivots
 }
 
 fn owned(reference: NodeRef) -> OwnedExtent {

@@ -17,21 +17,25 @@ use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::merge::UpdatesStream;
 use crate::run::{RangesStream, Run, weight};
+use crate::structure::KeyView;
 use std::ops::Range;
 
 /// A stretch of keys, borrowed: from a key to another (excluded) or to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stretch<'k> {
     /// The first key.
-    pub lower: &'k [u8],
+    pub lower: KeyView<'k>,
     /// The key after; `None` is the end of all keys.
-    pub upper: Option<&'k [u8]>,
+    pub upper: Option<KeyView<'k>>,
 }
 
 impl<'k> Stretch<'k> {
     /// The same as bounds that are owned.
     pub fn to_range(self) -> KeyRange {
-        KeyRange::half_open(self.lower, self.upper)
+        KeyRange::half_open(
+            &self.lower.to_bytes(),
+            self.upper.map(KeyView::to_bytes).as_deref(),
+        )
     }
 
     /// What lies in both; `None` if nothing does.
@@ -60,7 +64,9 @@ impl Incoming<'_> {
     /// The ranks within `stretch`.
     pub fn ranks_in(&self, stretch: Stretch<'_>) -> Range<usize> {
         let bound =
-            |key: &[u8]| self.updates.lower_bound(key).clamp(self.ranks.start, self.ranks.end);
+            |key: KeyView<'_>| {
+                self.updates.lower_bound(&key.to_bytes()).clamp(self.ranks.start, self.ranks.end)
+            };
         let start = bound(stretch.lower);
         start..stretch.upper.map_or(self.ranks.end, bound).max(start)
     }
@@ -171,7 +177,7 @@ pub(super) struct Selection<'n> {
     /// The node.
     pub node: &'n Node,
     /// The end of the node's range.
-    pub upper: Option<&'n [u8]>,
+    pub upper: Option<KeyView<'n>>,
     /// The pivots, ascending.
     pub pivots: &'n [usize],
     /// The part of their ranges.
@@ -185,7 +191,7 @@ pub(super) struct Selection<'n> {
 impl<'n> Selection<'n> {
     /// The range of one pivot, clipped.
     fn stretch_of(&self, pivot: usize) -> Option<Stretch<'n>> {
-        let lower = &*self.node.pivots[pivot].key;
+        let lower = self.node.pivots[pivot].key.view();
         Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }.clip(self.clip)
     }
 

@@ -10,6 +10,7 @@ use crate::engines::turtle::node::{Child, Node, Part, Pivot};
 use crate::engines::turtle::output::WrittenRun;
 use crate::engines::turtle::plan::{self, Group};
 use crate::engines::turtle::source;
+use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_, '_> {
@@ -25,7 +26,7 @@ impl Pass<'_, '_> {
             };
             parts.push(part.at_level(level));
         }
-        Pivot::new(Arc::clone(&old.key), old.child.clone(), parts, old.toll.clone())
+        Pivot::new(old.key.clone(), old.child.clone(), parts, old.toll.clone())
     }
 
     pub(super) fn assemble_leaves(
@@ -49,17 +50,17 @@ impl Pass<'_, '_> {
             if group.pivots.len() == 1 && matches!(old.child, Child::Leaf(_)) && leaves.len() > 1 {
                 self.events.add(Event::SplitsLeaf, 1);
             }
-            let mut key = Arc::clone(&old.key);
+            let mut key = old.key.clone();
             if leaves.is_empty() {
-                pivots.push(Pivot::settled(Arc::clone(&key), Child::None));
+                pivots.push(Pivot::settled(key.clone(), Child::None));
             }
             let mut last: Option<Box<[u8]>> = None;
             for leaf in leaves {
                 if let Some(last) = last {
-                    key = separator(&last, &leaf.first).into();
+                    key = SharedKey::whole(&separator(&last, &leaf.first)).beside(&key);
                 }
                 last = Some(leaf.last);
-                pivots.push(Pivot::settled(Arc::clone(&key), Child::Leaf(leaf.run)));
+                pivots.push(Pivot::settled(key.clone(), Child::Leaf(leaf.run)));
             }
         }
         self.remove_empty(&mut pivots);
@@ -70,7 +71,7 @@ impl Pass<'_, '_> {
         let Child::Leaf(run) = &pivot.child else { return Ok(Vec::new()) };
         self.events.add(Event::LeavesKept, 1);
         let last = source::last_key(run)?.unwrap_or_default().into();
-        Ok(vec![WrittenRun { run: Arc::clone(run), first: (*pivot.key).into(), last }])
+        Ok(vec![WrittenRun { run: Arc::clone(run), first: pivot.key.to_bytes().into(), last }])
     }
 
     /// Takes empty pivots out where the range of a neighbour may grow over theirs: where it has no
@@ -86,7 +87,7 @@ impl Pass<'_, '_> {
                     continue;
                 }
                 if last.is_empty() && may_grow(&pivot) {
-                    pivot.key = Arc::clone(&last.key);
+                    pivot.key = last.key.clone();
                     kept.pop();
                 }
             }
