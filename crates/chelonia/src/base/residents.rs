@@ -41,6 +41,8 @@ pub trait Resident: Send + Sync {
 pub struct Residents {
     budget: Arc<Budget>,
     bytes: AtomicU64,
+    /// Bytes of all that ever were admitted.
+    admitted: AtomicU64,
     clock: Mutex<Clock>,
 }
 
@@ -59,6 +61,7 @@ impl Residents {
         Arc::new(Self {
             budget: Arc::clone(budget),
             bytes: AtomicU64::new(0),
+            admitted: AtomicU64::new(0),
             clock: Mutex::default(),
         })
     }
@@ -66,6 +69,12 @@ impl Residents {
     /// Bytes of all residents.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all that came into memory since the open, whether they are still there or not: an
+    /// epoch guard keeps what comes while it is held, even if it is evicted.
+    pub fn admitted(&self) -> u64 {
+        self.admitted.load(Ordering::Relaxed)
     }
 
     /// The bytes they may take.
@@ -77,6 +86,7 @@ impl Residents {
     /// are too many.
     pub fn admit(&self, resident: &Weak<dyn Resident>, bytes: u64, guard: &Guard) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.admitted.fetch_add(bytes, Ordering::Relaxed);
         let mut clock = self.clock.lock();
         if clock.hands.len() >= clock.prune_at {
             clock.hands.retain(|resident| resident.strong_count() > 0);

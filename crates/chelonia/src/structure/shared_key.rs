@@ -1,19 +1,20 @@
 //! Keys of nodes, which hold the bytes that they share with their neighbours once.
 //!
 //! ```text
-//!   base (shared)   [ user/00000000000000 ... ]
-//!                     <----- shared ----->
-//!   key             [      of the base     ][ rest ]
+//!   key 1   user/00000000000000/a                    alone
+//!   key 2   [ 20 bytes of key 1 ] bc                 kept, tail
+//!   key 3   [ 21 bytes of key 2 ] d
+//!   key 4   [ 20 bytes of key 1 ] e                  of no key that keeps as little of another
 //! ```
 //!
 //! A node names hundreds of keys in order, and neighbours share most of their bytes where keys are
-//! long. On disk a key is what it shares with the one before and the rest. [`SharedKey::after`]
-//! makes of that a key that takes little more memory than disk: it refers to the base of the one
-//! before as far as that goes.
+//! long. On disk a key is what it shares with the one before, and the rest. [`SharedKey::after`]
+//! makes of that a key that takes hardly more memory than disk, however long it is.
 //!
 //! Invariants:
-//! 1. `shared` is 0 without a base, at most the length of the base with one.
-//! 2. What [`SharedKey::after`] allocates is what [`SharedKey::bytes_after`] says.
+//! 1. A key keeps more bytes of its parent than that keeps of its own parent, and at most all.
+//! 2. No key has more than [`DEPTH_MAX`] ancestors.
+//! 3. What [`SharedKey::after`] allocates is at most what [`SharedKey::bytes_after`] says.
 //!
 //! Keys never change; any thread may read them.
 
@@ -24,46 +25,53 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Bound;
 
-/// With fewer bytes in common keys share nothing: to refer to a base costs as much.
+/// With fewer bytes in common keys share nothing: to refer to another costs as much.
 const SHARED_MIN: usize = 64;
 
-/// Up to so many bytes are copied rather than made a new base.
-const COPIED_MAX: usize = 256;
+/// So many keys are looked at to know one; the next that would be deeper is alone.
+const DEPTH_MAX: usize = 32;
 
 /// What an allocation that is counted takes besides its bytes.
 const COUNTS_BYTES: usize = 16;
 
+/// What a key takes as the parent of others, besides its tail.
+const PARENT_BYTES: usize = size_of::<SharedKey>() + COUNTS_BYTES;
+
 /// A key: see the head of the file.
 #[derive(Clone, Default, Debug)]
 pub struct SharedKey {
-    base: Option<Arc<[u8]>>,
-    shared: usize,
-    /// `None` if nothing follows.
-    rest: Option<Arc<[u8]>>,
+    /// What its first bytes are of.
+    parent: Option<Arc<SharedKey>>,
+    /// How many these are.
+    kept: usize,
+    /// The bytes behind them; `None` if there are none.
+    tail: Option<Arc<[u8]>>,
+    /// Its ancestors.
+    depth: usize,
 }
 
-/// How a key comes to share bytes with the one before.
-enum Sharing {
-    /// Not at all.
+/// Whose bytes a new key keeps.
+enum Kept<'k> {
+    /// It is alone.
     Nothing,
-    /// So many bytes of its base; what it has in common beyond that is copied.
-    Base(usize),
-    /// All of what it has in common is a new base.
-    NewBase,
+    /// Those of an ancestor of the key before.
+    Of(&'k Arc<SharedKey>),
+    /// Those of the key before.
+    OfBefore,
 }
 
-fn shared_bytes(bytes: &[u8]) -> Option<Arc<[u8]>> {
+fn counted(bytes: &[u8]) -> Option<Arc<[u8]>> {
     (!bytes.is_empty()).then(|| bytes.into())
 }
 
 impl SharedKey {
     /// The empty key, the least of all.
-    pub const LEAST: Self = Self { base: None, shared: 0, rest: None };
+    pub const LEAST: Self = Self { parent: None, kept: 0, tail: None, depth: 0 };
 
     /// A key that shares nothing.
     #[must_use]
     pub fn whole(key: &[u8]) -> Self {
-        Self { base: None, shared: 0, rest: shared_bytes(key) }
+        Self { tail: counted(key), ..Self::LEAST }
     }
 
     /// The key that begins with the first `common` bytes of `before`, at most all of them, and goes
@@ -71,16 +79,13 @@ impl SharedKey {
     #[must_use]
     pub fn after(before: &Self, common: usize, tail: &[u8]) -> Self {
         let common = common.min(before.len());
-        let (base, shared) = match before.sharing(common) {
-            Sharing::Nothing => (None, 0),
-            Sharing::Base(shared) => (before.base.clone(), shared),
-            Sharing::NewBase => (shared_bytes(&before.prefix(common)), common),
+        let parent = match before.kept_by(common) {
+            Kept::Nothing => return Self::whole(&[&*before.prefix(common), tail].concat()),
+            Kept::Of(ancestor) => Arc::clone(ancestor),
+            Kept::OfBefore => Arc::new(before.clone()),
         };
-        let rest = match before.middle(shared, common) {
-            middle if middle.is_empty() => shared_bytes(tail),
-            middle => Some([&*middle, tail].concat().into()),
-        };
-        Self { base, shared, rest }
+        let depth = parent.depth + 1;
+        Self { parent: Some(parent), kept: common, tail: counted(tail), depth }
     }
 
     /// The bytes that [`SharedKey::after`] allocates for a tail of so many.
@@ -88,71 +93,79 @@ impl SharedKey {
     pub fn bytes_after(before: &Self, common: usize, tail: usize) -> usize {
         let common = common.min(before.len());
         COUNTS_BYTES
-            + match before.sharing(common) {
-                Sharing::Nothing => common + tail,
-                Sharing::Base(shared) => common - shared + tail,
-                Sharing::NewBase => COUNTS_BYTES + common + tail,
+            + tail
+            + match before.kept_by(common) {
+                Kept::Nothing => common,
+                Kept::Of(_) => 0,
+                Kept::OfBefore => PARENT_BYTES,
             }
     }
 
-    fn sharing(&self, common: usize) -> Sharing {
+    /// Whose bytes the next key keeps, if it has so many in common with this one.
+    fn kept_by(&self, common: usize) -> Kept<'_> {
         if common < SHARED_MIN {
-            Sharing::Nothing
-        } else if self.base.is_some() && common <= self.shared + COPIED_MAX {
-            Sharing::Base(common.min(self.shared))
-        } else {
-            Sharing::NewBase
+            return Kept::Nothing;
         }
+        let (mut key, mut kept) = (self, Kept::OfBefore);
+        while let Some(parent) = key.parent.as_ref().filter(|_| common <= key.kept) {
+            (key, kept) = (parent, Kept::Of(parent));
+        }
+        if key.depth < DEPTH_MAX { kept } else { Kept::Nothing }
     }
 
     /// The same key, which shares with `before` what both have in common.
     #[must_use]
     pub fn beside(&self, before: &Self) -> Self {
         let common = self.common_prefix(before);
-        if self.base.is_none() && common < SHARED_MIN {
-            return self.clone();
+        if common < SHARED_MIN {
+            return self.alone();
         }
-        Self::after(before, common, &self.middle(common, self.len()))
+        Self::after(before, common, &self.suffix(common))
     }
 
     /// The same key, which shares nothing.
     #[must_use]
     pub fn alone(&self) -> Self {
-        if self.base.is_none() { self.clone() } else { Self::whole(&self.to_bytes()) }
+        if self.parent.is_none() { self.clone() } else { Self::whole(&self.to_bytes()) }
     }
 
-    /// What it takes on the heap, in bytes, where the base of `before` is counted already.
+    /// What it takes on the heap, in bytes, where all that `before` has is counted already.
     #[must_use]
     pub fn heap_bytes(&self, before: Option<&Self>) -> usize {
-        let counted = before.and_then(|before| before.base.as_ref());
-        let base = match (&self.base, counted) {
-            (Some(base), Some(counted)) if Arc::ptr_eq(base, counted) => 0,
-            (Some(base), _) => base.len() + COUNTS_BYTES,
-            (None, _) => 0,
-        };
-        base + self.rest.as_ref().map_or(0, |rest| rest.len() + COUNTS_BYTES)
+        let mut bytes = self.tail_bytes();
+        let mut parent = &self.parent;
+        while let Some(key) = parent {
+            bytes += PARENT_BYTES;
+            if before.is_some_and(|before| before.has_tail_of(key)) {
+                break;
+            }
+            bytes += key.tail_bytes();
+            parent = &key.parent;
+        }
+        bytes
     }
 
-    /// What it has of the base, and the rest.
-    #[inline]
-    fn parts(&self) -> (&[u8], &[u8]) {
-        let base = self.base.as_ref().map_or(&[][..], |base| &base[..self.shared]);
-        (base, self.rest.as_deref().unwrap_or_default())
+    fn tail_bytes(&self) -> usize {
+        self.tail.as_ref().map_or(0, |tail| tail.len() + COUNTS_BYTES)
     }
 
-    /// The key, borrowed.
-    #[inline]
-    #[must_use]
-    pub fn view(&self) -> KeyView<'_> {
-        let (first, second) = self.parts();
-        KeyView { first, second }
+    /// True if it or an ancestor has the very tail of `other`.
+    fn has_tail_of(&self, other: &Self) -> bool {
+        let mut next = Some(self);
+        while let Some(key) = next {
+            match (&key.tail, &other.tail) {
+                (Some(one), Some(two)) if Arc::ptr_eq(one, two) => return true,
+                _ => next = key.parent.as_deref(),
+            }
+        }
+        false
     }
 
     /// Its bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared + self.rest.as_ref().map_or(0, |rest| rest.len())
+        self.kept + self.tail.as_ref().map_or(0, |tail| tail.len())
     }
 
     /// True for the least of all keys.
@@ -161,87 +174,68 @@ impl SharedKey {
         self.len() == 0
     }
 
+    /// The key, borrowed.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> KeyView<'_> {
+        KeyView(Viewed::Shared(self))
+    }
+
     /// The key in one piece.
     #[must_use]
     pub fn to_bytes(&self) -> Cow<'_, [u8]> {
-        self.middle(0, self.len())
+        self.prefix(self.len())
     }
 
     /// The first `length` bytes.
     #[must_use]
     pub fn prefix(&self, length: usize) -> Cow<'_, [u8]> {
-        self.middle(0, length.min(self.len()))
+        match (&self.parent, &self.tail) {
+            (None, None) => Cow::Borrowed(&[]),
+            (None, Some(tail)) => Cow::Borrowed(&tail[..length.min(tail.len())]),
+            (Some(_), _) => {
+                let mut bytes = Pieces::of(self).iter().collect::<Vec<_>>().concat();
+                bytes.truncate(length);
+                Cow::Owned(bytes)
+            }
+        }
     }
 
     /// The bytes from `from` on.
     #[must_use]
     pub fn suffix(&self, from: usize) -> Cow<'_, [u8]> {
-        self.middle(from.min(self.len()), self.len())
-    }
-
-    /// Bytes `from` to `to`.
-    fn middle(&self, from: usize, to: usize) -> Cow<'_, [u8]> {
-        let (base, rest) = self.parts();
-        if from >= base.len() {
-            return Cow::Borrowed(&rest[from - base.len()..to - base.len()]);
+        match (&self.tail, from.checked_sub(self.kept)) {
+            (Some(tail), Some(from)) => Cow::Borrowed(&tail[from.min(tail.len())..]),
+            (None, Some(_)) => Cow::Borrowed(&[]),
+            (_, None) => Cow::Owned(self.to_bytes()[from..].to_vec()),
         }
-        if to <= base.len() {
-            return Cow::Borrowed(&base[from..to]);
-        }
-        Cow::Owned([&base[from..], &rest[..to - base.len()]].concat())
     }
 
     /// How many bytes both have in common at their front.
     #[must_use]
     pub fn common_prefix(&self, other: &Self) -> usize {
-        let same = self.same_base(other);
-        if same > 0 && (self.shared != same || other.shared != same) {
-            // One of them ends its share where the other goes on: rare, and short.
-            let (one, two) = (self.suffix(same), other.suffix(same));
-            return same + common_prefix(&one, &two);
-        }
-        let ((a, b), (c, d)) = (self.parts(), other.parts());
-        if same > 0 {
-            return same + common_prefix(b, d);
-        }
-        let least = a.len().min(c.len());
-        let first = common_prefix(a, c);
-        if first < least {
-            return first;
-        }
-        let (longer, after, single) =
-            if a.len() > least { (&a[least..], b, d) } else { (&c[least..], d, b) };
-        let second = common_prefix(longer, single);
-        if second < longer.len() {
-            return least + second;
-        }
-        least + second + common_prefix(after, &single[second..])
-    }
-
-    /// The bytes that both have of the same base.
-    fn same_base(&self, other: &Self) -> usize {
-        match (&self.base, &other.base) {
-            (Some(one), Some(two)) if Arc::ptr_eq(one, two) => self.shared.min(other.shared),
-            _ => 0,
-        }
+        compare(&Pieces::of(self), &Pieces::of(other)).0
     }
 
     /// The first eight bytes as a number ([`head64`]).
     #[must_use]
     pub fn head(&self) -> u64 {
-        match self.parts() {
-            ([], rest) => head64(rest),
-            (base, _) if base.len() >= 8 => head64(base),
-            _ => head64(&self.prefix(8)),
+        let mut key = self;
+        // A key keeps far more than that of its parent.
+        while let Some(parent) = &key.parent {
+            key = parent;
         }
+        head64(key.tail.as_deref().unwrap_or_default())
     }
 
     /// How it compares with a key in one piece.
     #[inline]
     #[must_use]
     pub fn compare(&self, key: &[u8]) -> Ordering {
-        let (base, rest) = self.parts();
-        if base.is_empty() { rest.cmp(key) } else { compare_parts(base, rest, key) }
+        match &self.parent {
+            None => self.tail.as_deref().unwrap_or_default().cmp(key),
+            Some(_) => compare(&Pieces::of(self), &Pieces::one(key)).1,
+        }
     }
 
     /// True if it is not after the upper bound of `range`.
@@ -277,41 +271,106 @@ impl SharedKey {
     }
 }
 
-/// A key in two pieces, borrowed.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct KeyView<'k> {
-    first: &'k [u8],
-    second: &'k [u8],
+/// The bytes of a key, in the pieces that it is of.
+struct Pieces<'k> {
+    /// The last one first.
+    pieces: [&'k [u8]; DEPTH_MAX + 2],
+    count: usize,
+}
+
+impl<'k> Pieces<'k> {
+    fn one(key: &'k [u8]) -> Self {
+        let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
+        pieces[0] = key;
+        Self { pieces, count: 1 }
+    }
+
+    fn of(key: &'k SharedKey) -> Self {
+        let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
+        let (mut next, mut length, mut count) = (Some(key), key.len(), 0);
+        while let Some(key) = next {
+            if let Some(tail) = &key.tail {
+                pieces[count] = &tail[..length - key.kept];
+                count += 1;
+            }
+            length = key.kept;
+            next = key.parent.as_deref();
+        }
+        Self { pieces, count }
+    }
+
+    /// The pieces in their order.
+    fn iter(&self) -> impl Iterator<Item = &'k [u8]> {
+        self.pieces[..self.count].iter().rev().copied()
+    }
+}
+
+/// How many bytes two keys have in common at their front, and how they compare.
+fn compare(one: &Pieces<'_>, other: &Pieces<'_>) -> (usize, Ordering) {
+    let (mut ones, mut others) = (one.iter(), other.iter());
+    let (mut a, mut b): (&[u8], &[u8]) = (&[], &[]);
+    let mut common = 0;
+    loop {
+        while a.is_empty()
+            && let Some(next) = ones.next()
+        {
+            a = next;
+        }
+        while b.is_empty()
+            && let Some(next) = others.next()
+        {
+            b = next;
+        }
+        let least = a.len().min(b.len());
+        let same = if a.as_ptr() == b.as_ptr() { least } else { common_prefix(a, b) };
+        common += same;
+        if same < least || least == 0 {
+            return (common, a[same..].cmp(&b[same..]));
+        }
+        (a, b) = (&a[least..], &b[least..]);
+    }
+}
+
+/// A key of a node or in one piece, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyView<'k>(Viewed<'k>);
+
+#[derive(Clone, Copy, Debug)]
+enum Viewed<'k> {
+    Whole(&'k [u8]),
+    Shared(&'k SharedKey),
 }
 
 impl<'k> KeyView<'k> {
+    /// The empty key, the least of all.
+    pub const LEAST: Self = Self(Viewed::Whole(&[]));
+
     /// The key in one piece.
     #[must_use]
     pub fn to_bytes(self) -> Cow<'k, [u8]> {
-        match (self.first, self.second) {
-            ([], whole) | (whole, []) => Cow::Borrowed(whole),
-            (first, second) => Cow::Owned([first, second].concat()),
+        match self.0 {
+            Viewed::Whole(key) => Cow::Borrowed(key),
+            Viewed::Shared(key) => key.to_bytes(),
+        }
+    }
+
+    fn pieces(self) -> Pieces<'k> {
+        match self.0 {
+            Viewed::Whole(key) => Pieces::one(key),
+            Viewed::Shared(key) => Pieces::of(key),
         }
     }
 }
 
 impl<'k> From<&'k [u8]> for KeyView<'k> {
     fn from(key: &'k [u8]) -> Self {
-        Self { first: &[], second: key }
+        Self(Viewed::Whole(key))
     }
 }
 
 impl Ord for KeyView<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        let least = self.first.len().min(other.first.len());
-        self.first[..least].cmp(&other.first[..least]).then_with(|| {
-            let (one, two) = (&self.first[least..], &other.first[least..]);
-            if two.is_empty() {
-                compare_parts(one, self.second, other.second)
-            } else {
-                compare_parts(two, other.second, self.second).reverse()
-            }
-        })
+        compare(&self.pieces(), &other.pieces()).1
     }
 }
 
@@ -329,26 +388,12 @@ impl PartialEq for KeyView<'_> {
     }
 }
 
-/// How `first` and then `second` compare with `whole`.
-fn compare_parts(first: &[u8], second: &[u8], whole: &[u8]) -> Ordering {
-    let least = first.len().min(whole.len());
-    first[..least].cmp(&whole[..least]).then_with(|| {
-        if first.len() > least { Ordering::Greater } else { second.cmp(&whole[least..]) }
-    })
-}
-
-impl From<&[u8]> for SharedKey {
-    fn from(key: &[u8]) -> Self {
-        Self::whole(key)
-    }
-}
-
 impl Ord for SharedKey {
     fn cmp(&self, other: &Self) -> Ordering {
-        let same = self.same_base(other);
-        let (mut one, mut two) = (self.view(), other.view());
-        (one.first, two.first) = (&one.first[same..], &two.first[same..]);
-        one.cmp(&two)
+        match (&self.parent, &other.parent) {
+            (None, None) => self.tail.as_deref().cmp(&other.tail.as_deref()),
+            _ => compare(&Pieces::of(self), &Pieces::of(other)).1,
+        }
     }
 }
 
@@ -461,6 +506,20 @@ mod tests {
             before = next;
         }
         assert!(bytes < 130_000, "{bytes}");
+    }
+
+    #[test]
+    fn keys_that_are_longer_and_longer_take_little() {
+        let mut before = SharedKey::whole(&[7; 1_000]);
+        let mut bytes = before.heap_bytes(None);
+        for number in 2..=60 {
+            let next = SharedKey::whole(&vec![7; number * 1_000]).beside(&before);
+            bytes += next.heap_bytes(Some(&before));
+            before = next;
+        }
+        assert_eq!(before, SharedKey::whole(&[7; 60_000]));
+        // All of them together, and the one that is too deep.
+        assert!(bytes < 110_000, "{bytes}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::structure::KeyView;
 
 /// Hands everything that can be read of `version` to `found`.
 pub(super) fn salvage(version: &TurtleVersion, found: &mut dyn Salvaged) -> Result<()> {
-    below(version, &version.root, Stretch { lower: KeyView::default(), upper: None }, found)
+    below(version, &version.root, Stretch { lower: KeyView::LEAST, upper: None }, found)
 }
 
 /// The node of `slot`, whose range is `stretch`, and everything below it.

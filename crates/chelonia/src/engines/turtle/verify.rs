@@ -37,7 +37,7 @@ pub(super) fn verify(version: &TurtleVersion, report: &mut dyn CheckReport) -> R
         large_told: BTreeSet::new(),
         offset: 0,
     };
-    let seen = check.node(&version.root, KeyView::default(), None)?;
+    let seen = check.node(&version.root, KeyView::LEAST, None)?;
     if let Some(seen) = seen
         && seen != version.summary
     {

@@ -10,16 +10,43 @@ use super::lookup::{Located, RunHit};
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::{self, Guard};
 use crate::base::error::{Error, Result};
+use crate::base::residents::Residents;
 use crate::run::reference::BlockSpan;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
-use std::ops::Range;
 
 /// Keys whose blocks are read together: enough to keep a device busy.
 const ROUND_KEYS: usize = 32;
 
 /// Keys that are looked up under one guard; the blocks of four rounds are in memory at once.
 const GROUP_KEYS: usize = 4 * ROUND_KEYS;
+
+/// The keys of a round have at most so many bytes, unless it is one key: blocks that have a long
+/// key are as long.
+const ROUND_KEY_BYTES: usize = 256 << 10;
+
+/// A guard is let go when nodes came into memory of so large a part of what they may take: it keeps
+/// those that were evicted since.
+const NODES_PART: u64 = 2;
+
+/// What nodes take that are kept by one guard.
+struct Kept<'s> {
+    residents: &'s Residents,
+    /// What had come into memory when the guard was taken.
+    before: u64,
+}
+
+impl<'s> Kept<'s> {
+    fn since_now(storage: &'s Storage) -> Self {
+        let residents = storage.residents();
+        Self { residents, before: residents.admitted() }
+    }
+
+    /// True if the guard should be let go.
+    fn is_much(&self) -> bool {
+        self.residents.admitted() - self.before > self.residents.share() / NODES_PART
+    }
+}
 
 /// A key of a round that is not decided.
 struct Open<'g> {
@@ -45,35 +72,40 @@ pub fn find_many<C: Candidates>(
     keys: &[(&[u8], KeyHash)],
     take: &mut Take<'_>,
 ) -> Result<()> {
-    keys.chunks(GROUP_KEYS).enumerate().try_for_each(|(group, keys)| {
-        let first = group * GROUP_KEYS;
-        find_group(storage, candidates, keys, &mut |index, hit, presence| {
+    let mut first = 0;
+    while first < keys.len() {
+        let group = &keys[first..keys.len().min(first + GROUP_KEYS)];
+        first += find_group(storage, candidates, group, &mut |index, hit, presence| {
             take(first + index, hit, presence);
-        })
-    })
+        })?;
+    }
+    Ok(())
 }
 
 /// The same for the keys of one group, two rounds at a time: the reads of the second join those of
 /// the first while these are under way, so that the device has much to do until the last of both;
-/// meanwhile the two before are decided.
+/// meanwhile the two before are decided. Gives how many of the keys were looked up, one at least.
 fn find_group<C: Candidates>(
     storage: &Storage,
     candidates: &C,
     keys: &[(&[u8], KeyHash)],
     take: &mut Take<'_>,
-) -> Result<()> {
+) -> Result<usize> {
     let guard = epoch::pin();
-    let find = |first: usize| {
-        let last = keys.len().min(first + ROUND_KEYS);
-        Round::find(storage, candidates, keys, first.min(last)..last, &guard)
-    };
+    let kept = Kept::since_now(storage);
+    let find = |first: usize| Round::find(storage, candidates, keys, first, &kept, &guard);
     let mut before: Vec<(Round<'_>, Loaded<'_>)> = Vec::with_capacity(2);
-    for first in (0..keys.len()).step_by(2 * ROUND_KEYS) {
-        let one = find(first)?;
+    let mut next = 0;
+    while next < keys.len() && (next == 0 || !kept.is_much()) {
+        let one = find(next)?;
+        next = one.end;
         let mut other = Ok(None);
         let mut decided = Ok(());
         let loaded = one.load(storage, &guard, &mut || {
-            other = find(first + ROUND_KEYS).and_then(|other| {
+            if next == keys.len() || kept.is_much() {
+                return;
+            }
+            other = find(next).and_then(|other| {
                 let loaded = other.load(storage, &guard, &mut || {
                     decided = decide_all(&mut before, storage, keys, take, &guard);
                 })?;
@@ -82,10 +114,13 @@ fn find_group<C: Candidates>(
         })?;
         let other = other?;
         decided?;
+        next = other.as_ref().map_or(next, |(other, _)| other.end);
+        decide_all(&mut before, storage, keys, take, &guard)?;
         before.push((one, loaded));
         before.extend(other);
     }
-    decide_all(&mut before, storage, keys, take, &guard)
+    decide_all(&mut before, storage, keys, take, &guard)?;
+    Ok(next)
 }
 
 /// Decides rounds that were loaded.
@@ -125,6 +160,8 @@ fn ask_filters<'g>(
 struct Round<'g> {
     /// Those that are not decided.
     open: Vec<Open<'g>>,
+    /// The number of the key behind them.
+    end: usize,
     /// What the next read is of: blocks of indexes, and of entries.
     index_blocks: Vec<(&'g CachedExtent, u32)>,
     data_blocks: Vec<(&'g CachedExtent, u32)>,
@@ -137,17 +174,22 @@ struct Loaded<'g> {
 }
 
 impl<'g> Round<'g> {
-    /// Finds the way of the keys `range` of `keys`, down to the blocks to be read.
+    /// Finds the way of some of `keys` from number `first` on, down to the blocks to be read.
     fn find<C: Candidates>(
         storage: &Storage,
         candidates: &'g C,
         keys: &[(&[u8], KeyHash)],
-        range: Range<usize>,
+        first: usize,
+        kept: &Kept<'_>,
         guard: &'g Guard,
     ) -> Result<Self> {
-        let mut open = Vec::with_capacity(range.len());
-        for index in range {
-            let (key, hash) = keys[index];
+        let (mut open, mut end, mut bytes) = (Vec::with_capacity(ROUND_KEYS), first, 0);
+        for (index, (key, hash)) in keys.iter().copied().enumerate().skip(first).take(ROUND_KEYS) {
+            bytes += key.len();
+            if index > first && (bytes > ROUND_KEY_BYTES || kept.is_much()) {
+                break;
+            }
+            end = index + 1;
             let mut runs = Vec::new();
             let walked = candidates.visit((key, hash), guard, &mut |run, filter| match filter
                 .state(hash, guard)
@@ -161,7 +203,7 @@ impl<'g> Round<'g> {
             open.push(Open { index, runs, failure: walked.err(), span: None, presence });
         }
         ask_filters(storage, keys, &mut open, guard)?;
-        let mut round = Self { open, index_blocks: Vec::new(), data_blocks: Vec::new() };
+        let mut round = Self { open, end, index_blocks: Vec::new(), data_blocks: Vec::new() };
         round.locate(keys, guard)?;
         Ok(round)
     }
