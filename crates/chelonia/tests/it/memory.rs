@@ -12,14 +12,14 @@ const CHILD_MIXED: &str = "CHELONIA_TEST_MEMORY_MIXED";
 const SLACK_BYTES: u64 = 16 << 20;
 
 /// The peak of the process's resident set, in bytes.
-fn peak_resident_bytes() -> u64 {
+pub fn peak_resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     let kilobytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kilobytes << 10
 }
 
-fn limit(budget: u64) -> u64 {
+pub fn limit(budget: u64) -> u64 {
     budget + budget / 20 + SLACK_BYTES
 }
 

@@ -102,12 +102,9 @@ impl Table {
         self.live.entries == self.run.reference().entries
     }
 
-    /// The keys that are live.
+    /// The range of its run that is live.
     pub fn live_range(&self) -> KeyRange {
-        KeyRange {
-            lower: Bound::Included(self.first.to_bytes().into_owned()),
-            upper: Bound::Included(self.last.to_bytes().into_owned()),
-        }
+        if self.is_whole() { KeyRange::all() } else { self.first.range_to(None) }
     }
 
     /// Visits the large values of live entries.

@@ -303,17 +303,14 @@ fn even_share(expected: u64, written: u64, passed: u64, most: u64) -> u64 {
     (rest / count + most / 64).clamp(most / 2, most + most / 8)
 }
 
-/// What lies in both.
+/// What lies in both; `live` is all from a key on.
 fn clip(live: KeyRange, range: &KeyRange) -> KeyRange {
     let lower = match (&live.lower, &range.lower) {
+        (Bound::Unbounded, _) => range.lower.clone(),
         (Bound::Included(one), Bound::Included(other)) if other > one => range.lower.clone(),
         _ => live.lower,
     };
-    let upper = match (&live.upper, &range.upper) {
-        (Bound::Included(one), Bound::Excluded(other)) if other <= one => range.upper.clone(),
-        _ => live.upper,
-    };
-    KeyRange { lower, upper }
+    KeyRange { lower, upper: range.upper.clone() }
 }
 
 /// Entries of tables of one sequence.
@@ -385,11 +382,12 @@ mod tests {
     #[test]
     fn ranges_are_clipped_to_both() {
         let key = |text: &str| text.as_bytes().to_vec();
-        let live = KeyRange { lower: Bound::Included(key("d")), upper: Bound::Included(key("k")) };
-        let all = clip(live.clone(), &KeyRange::all());
-        assert_eq!(all, live);
-        let clipped = clip(live.clone(), &KeyRange::half_open(b"f", Some(b"k")));
-        assert_eq!(clipped, KeyRange::half_open(b"f", Some(b"k")));
-        assert_eq!(clip(live.clone(), &KeyRange::half_open(b"a", Some(b"z"))), live);
+        let live = KeyRange { lower: Bound::Included(key("d")), upper: Bound::Unbounded };
+        assert_eq!(clip(live.clone(), &KeyRange::all()), live);
+        let range = KeyRange::half_open(b"f", Some(b"k"));
+        assert_eq!(clip(live.clone(), &range), range);
+        assert_eq!(clip(KeyRange::all(), &range), range);
+        let clipped = clip(live, &KeyRange::half_open(b"a", Some(b"z")));
+        assert_eq!(clipped, KeyRange::half_open(b"d", Some(b"z")));
     }
 }
