@@ -19,14 +19,19 @@
 //! Keys never change; any thread may read them.
 
 use crate::base::keys::{KeyRange, head64};
+use crate::base::pages::{PAGE_BYTES, PagedBytes};
 use crate::base::sync::Arc;
 use crate::kernels::prefix::common_prefix;
 use std::borrow::Cow;
 use std::cmp::Ordering;
+use std::fmt;
 use std::ops::Bound;
 
 /// With fewer bytes in common keys share nothing: to refer to another costs as much.
 const SHARED_MIN: usize = 64;
+
+/// Tails from so many bytes on have pages of their own.
+const PAGED_MIN: usize = 16 << 10;
 
 /// So many keys are looked at to know one; the next that would be deeper is alone.
 const DEPTH_MAX: usize = 32;
@@ -38,14 +43,14 @@ const COUNTS_BYTES: usize = 16;
 const PARENT_BYTES: usize = size_of::<SharedKey>() + COUNTS_BYTES;
 
 /// A key: see the head of the file.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default)]
 pub struct SharedKey {
     /// What its first bytes are of.
     parent: Option<Arc<SharedKey>>,
     /// How many these are.
     kept: usize,
-    /// The bytes behind them; `None` if there are none.
-    tail: Option<Arc<[u8]>>,
+    /// The bytes behind them.
+    tail: Tail,
     /// Its ancestors.
     depth: usize,
 }
@@ -60,18 +65,57 @@ enum Kept<'k> {
     OfBefore,
 }
 
-fn counted(bytes: &[u8]) -> Option<Arc<[u8]>> {
-    (!bytes.is_empty()).then(|| bytes.into())
+/// The last bytes of a key.
+#[derive(Clone, Default)]
+enum Tail {
+    #[default]
+    Nothing,
+    Short(Arc<[u8]>),
+    /// In pages of its own: keys as long come and go with their nodes, among small things.
+    Long(Arc<PagedBytes>),
+}
+
+impl Tail {
+    fn of(bytes: &[u8]) -> Self {
+        if bytes.is_empty() {
+            return Self::Nothing;
+        }
+        let paged = if bytes.len() < PAGED_MIN { None } else { PagedBytes::copy_of(bytes) };
+        paged.map_or_else(|| Self::Short(bytes.into()), |paged| Self::Long(Arc::new(paged)))
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Nothing => &[],
+            Self::Short(bytes) => bytes,
+            Self::Long(bytes) => bytes,
+        }
+    }
+
+    /// What it takes on the heap and in pages.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Short(bytes) => COUNTS_BYTES + bytes.len(),
+            Self::Long(bytes) => PARENT_BYTES + bytes.len().next_multiple_of(PAGE_BYTES),
+        }
+    }
+
+    /// True if both are the same memory, and some.
+    fn is(&self, other: &Self) -> bool {
+        !self.bytes().is_empty() && std::ptr::eq(self.bytes(), other.bytes())
+    }
 }
 
 impl SharedKey {
     /// The empty key, the least of all.
-    pub const LEAST: Self = Self { parent: None, kept: 0, tail: None, depth: 0 };
+    pub const LEAST: Self = Self { parent: None, kept: 0, tail: Tail::Nothing, depth: 0 };
 
     /// A key that shares nothing.
     #[must_use]
     pub fn whole(key: &[u8]) -> Self {
-        Self { tail: counted(key), ..Self::LEAST }
+        Self { tail: Tail::of(key), ..Self::LEAST }
     }
 
     /// The key that begins with the first `common` bytes of `before`, at most all of them, and goes
@@ -85,7 +129,7 @@ impl SharedKey {
             Kept::OfBefore => Arc::new(before.clone()),
         };
         let depth = parent.depth + 1;
-        Self { parent: Some(parent), kept: common, tail: counted(tail), depth }
+        Self { parent: Some(parent), kept: common, tail: Tail::of(tail), depth }
     }
 
     /// The bytes that [`SharedKey::after`] allocates for a tail of so many.
@@ -93,9 +137,9 @@ impl SharedKey {
     pub fn bytes_after(before: &Self, common: usize, tail: usize) -> usize {
         let common = common.min(before.len());
         COUNTS_BYTES
-            + tail
+            + tail_bytes(tail)
             + match before.kept_by(common) {
-                Kept::Nothing => common,
+                Kept::Nothing => tail_bytes(common + tail) - tail_bytes(tail),
                 Kept::Of(_) => 0,
                 Kept::OfBefore => PARENT_BYTES,
             }
@@ -132,31 +176,27 @@ impl SharedKey {
     /// What it takes on the heap, in bytes, where all that `before` has is counted already.
     #[must_use]
     pub fn heap_bytes(&self, before: Option<&Self>) -> usize {
-        let mut bytes = self.tail_bytes();
+        let mut bytes = self.tail.heap_bytes();
         let mut parent = &self.parent;
         while let Some(key) = parent {
             bytes += PARENT_BYTES;
             if before.is_some_and(|before| before.has_tail_of(key)) {
                 break;
             }
-            bytes += key.tail_bytes();
+            bytes += key.tail.heap_bytes();
             parent = &key.parent;
         }
         bytes
-    }
-
-    fn tail_bytes(&self) -> usize {
-        self.tail.as_ref().map_or(0, |tail| tail.len() + COUNTS_BYTES)
     }
 
     /// True if it or an ancestor has the very tail of `other`.
     fn has_tail_of(&self, other: &Self) -> bool {
         let mut next = Some(self);
         while let Some(key) = next {
-            match (&key.tail, &other.tail) {
-                (Some(one), Some(two)) if Arc::ptr_eq(one, two) => return true,
-                _ => next = key.parent.as_deref(),
+            if key.tail.is(&other.tail) {
+                return true;
             }
+            next = key.parent.as_deref();
         }
         false
     }
@@ -165,13 +205,7 @@ impl SharedKey {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.kept + self.tail.as_ref().map_or(0, |tail| tail.len())
-    }
-
-    /// True for the least of all keys.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.kept + self.tail.bytes().len()
     }
 
     /// The key, borrowed.
@@ -190,10 +224,9 @@ impl SharedKey {
     /// The first `length` bytes.
     #[must_use]
     pub fn prefix(&self, length: usize) -> Cow<'_, [u8]> {
-        match (&self.parent, &self.tail) {
-            (None, None) => Cow::Borrowed(&[]),
-            (None, Some(tail)) => Cow::Borrowed(&tail[..length.min(tail.len())]),
-            (Some(_), _) => {
+        match &self.parent {
+            None => Cow::Borrowed(&self.tail.bytes()[..length.min(self.len())]),
+            Some(_) => {
                 let mut bytes = Pieces::of(self).iter().collect::<Vec<_>>().concat();
                 bytes.truncate(length);
                 Cow::Owned(bytes)
@@ -204,10 +237,10 @@ impl SharedKey {
     /// The bytes from `from` on.
     #[must_use]
     pub fn suffix(&self, from: usize) -> Cow<'_, [u8]> {
-        match (&self.tail, from.checked_sub(self.kept)) {
-            (Some(tail), Some(from)) => Cow::Borrowed(&tail[from.min(tail.len())..]),
-            (None, Some(_)) => Cow::Borrowed(&[]),
-            (_, None) => Cow::Owned(self.to_bytes()[from..].to_vec()),
+        let tail = self.tail.bytes();
+        match from.checked_sub(self.kept) {
+            Some(from) => Cow::Borrowed(&tail[from.min(tail.len())..]),
+            None => Cow::Owned(self.to_bytes()[from..].to_vec()),
         }
     }
 
@@ -225,7 +258,7 @@ impl SharedKey {
         while let Some(parent) = &key.parent {
             key = parent;
         }
-        head64(key.tail.as_deref().unwrap_or_default())
+        head64(key.tail.bytes())
     }
 
     /// How it compares with a key in one piece.
@@ -233,7 +266,7 @@ impl SharedKey {
     #[must_use]
     pub fn compare(&self, key: &[u8]) -> Ordering {
         match &self.parent {
-            None => self.tail.as_deref().unwrap_or_default().cmp(key),
+            None => self.tail.bytes().cmp(key),
             Some(_) => compare(&Pieces::of(self), &Pieces::one(key)).1,
         }
     }
@@ -289,10 +322,8 @@ impl<'k> Pieces<'k> {
         let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
         let (mut next, mut length, mut count) = (Some(key), key.len(), 0);
         while let Some(key) = next {
-            if let Some(tail) = &key.tail {
-                pieces[count] = &tail[..length - key.kept];
-                count += 1;
-            }
+            pieces[count] = &key.tail.bytes()[..length - key.kept];
+            count += 1;
             length = key.kept;
             next = key.parent.as_deref();
         }
@@ -303,6 +334,11 @@ impl<'k> Pieces<'k> {
     fn iter(&self) -> impl Iterator<Item = &'k [u8]> {
         self.pieces[..self.count].iter().rev().copied()
     }
+}
+
+/// At most so many bytes a tail of `length` takes.
+fn tail_bytes(length: usize) -> usize {
+    if length < PAGED_MIN { length } else { PARENT_BYTES + length.next_multiple_of(PAGE_BYTES) }
 }
 
 /// How many bytes two keys have in common at their front, and how they compare.
@@ -388,10 +424,17 @@ impl PartialEq for KeyView<'_> {
     }
 }
 
+/// Messages hold no keys.
+impl fmt::Debug for SharedKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "a key of {} bytes", self.len())
+    }
+}
+
 impl Ord for SharedKey {
     fn cmp(&self, other: &Self) -> Ordering {
         match (&self.parent, &other.parent) {
-            (None, None) => self.tail.as_deref().cmp(&other.tail.as_deref()),
+            (None, None) => self.tail.bytes().cmp(other.tail.bytes()),
             _ => compare(&Pieces::of(self), &Pieces::of(other)).1,
         }
     }

@@ -8,7 +8,8 @@ use super::bounds::Edges;
 use super::codec;
 use super::counters::Counters;
 use super::table::{
-    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, Sequence, Table, owned_node,
+    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, SHORT_BOUND_BYTES,
+    Sequence, Table, owned_node,
     owned_run,
 };
 use crate::base::error::{Error, ErrorKind, Result};
@@ -138,7 +139,8 @@ impl<'t> Output<'t> {
         for table in tables {
             let mut next = table.clone().beside(open.last());
             let mut more = next.key_bytes(open.last());
-            if !open.is_empty() && bytes + more > NODE_KEY_BYTES {
+            let is_half = bytes > NODE_KEY_BYTES / 2 && table.first.len() <= SHORT_BOUND_BYTES;
+            if !open.is_empty() && (is_half || bytes + more > NODE_KEY_BYTES) {
                 nodes.push(self.write_node(std::mem::take(&mut open))?);
                 next = table.beside(None);
                 (bytes, more) = (0, next.key_bytes(None));

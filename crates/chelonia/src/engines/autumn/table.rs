@@ -34,7 +34,11 @@ use std::ops::Bound;
 pub(super) const NODE_TABLES_MAX: usize = 128;
 
 /// The bytes that the keys of a node take in memory, unless one table alone takes more.
-pub(super) const NODE_KEY_BYTES: usize = 128 << 10;
+pub(super) const NODE_KEY_BYTES: usize = 512 << 10;
+
+/// A node that has half of that ends before a table whose first bound has at most so many bytes:
+/// the directory holds the first bound of each node.
+pub(super) const SHORT_BOUND_BYTES: usize = 1 << 10;
 
 /// A node with fewer tables than this should be joined with its neighbour.
 pub(super) const NODE_TABLES_SMALL: usize = 32;

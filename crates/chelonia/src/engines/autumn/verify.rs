@@ -12,7 +12,6 @@ use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::{LargeRef, SortedStream};
-use crate::base::sync::Arc;
 use crate::engine::OwnedExtent;
 use crate::run::{RunStream, Totals};
 use crate::storage::block::DATA_FILE;

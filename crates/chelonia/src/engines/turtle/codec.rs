@@ -138,6 +138,8 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
     allowance.take(segment_count * (size_of::<Segment>() + size_of::<usize>()))?;
     allowance.take(pivot_count * size_of::<Pivot>())?;
     let mut segments: Vec<(Arc<Segment>, bool)> = Vec::with_capacity(segment_count);
+    // Many begin nowhere, so the one before shares nothing with the next.
+    let mut longest = SharedKey::LEAST;
     for _ in 0..segment_count {
         let flags = decoder.u8()?;
         if flags & !SEGMENT_SHARED != 0 {
@@ -145,11 +147,10 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
         }
         let bytes = decoder.bytes(KEY_BYTES_MAX)?;
         allowance.take(2 * bytes.len())?;
-        let first = SharedKey::whole(bytes);
-        let first = match segments.last() {
-            Some((before, _)) => first.beside(&before.first),
-            None => first,
-        };
+        let first = SharedKey::whole(bytes).beside(&longest);
+        if first.len() > longest.len() {
+            longest = first.clone();
+        }
         let run = open(residence, RunRef::decode(&mut decoder)?)?;
         let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
         segments.push((Arc::new(Segment { run, first, shared }), false));

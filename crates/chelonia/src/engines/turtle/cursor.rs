@@ -263,20 +263,24 @@ fn ends_after_lower(range: &KeyRange, upper: Option<&SharedKey>) -> bool {
 mod tests {
     use super::*;
 
+    fn shared(key: &[u8]) -> SharedKey {
+        SharedKey::whole(key)
+    }
+
     #[test]
     fn ranges_are_clipped_to_the_leaf() {
         use Bound::{Excluded, Included, Unbounded};
         let key = |text: &str| text.as_bytes().to_vec();
         let range = |lower, upper| KeyRange { lower, upper };
-        let leaf = |range: &KeyRange| clip(range, b"f", Some(b"p"));
+        let leaf = |range: &KeyRange| clip(range, &shared(b"f"), Some(&shared(b"p")));
         let whole = range(Included(key("f")), Excluded(key("p")));
         assert_eq!(leaf(&range(Unbounded, Unbounded)), whole);
         assert_eq!(leaf(&range(Included(key("a")), Included(key("p")))), whole);
         let inner = range(Excluded(key("f")), Included(key("k")));
         assert_eq!(leaf(&inner), inner);
         assert!(leaf(&range(Included(key("p")), Unbounded)).is_empty());
-        assert_eq!(clip(&inner, b"", None), inner);
-        assert!(!ends_after_lower(&range(Included(key("p")), Unbounded), Some(b"p")));
-        assert!(ends_after_lower(&range(Included(key("o")), Unbounded), Some(b"p")));
+        assert_eq!(clip(&inner, &SharedKey::LEAST, None), inner);
+        assert!(!ends_after_lower(&range(Included(key("p")), Unbounded), Some(&shared(b"p"))));
+        assert!(ends_after_lower(&range(Included(key("o")), Unbounded), Some(&shared(b"p"))));
     }
 }

@@ -303,11 +303,12 @@ impl Structure for Node {
             bytes += size_of::<Pivot>() + parts + pivot.key.heap_bytes(before);
             before = Some(&pivot.key);
         }
-        let segments = self.segments();
-        let mut before = before.cloned();
-        for segment in segments {
-            bytes += size_of::<Segment>() + segment.first.heap_bytes(before.as_ref());
-            before = Some(segment.first.clone());
+        let mut longest = SharedKey::LEAST;
+        for segment in self.segments() {
+            bytes += size_of::<Segment>() + segment.first.heap_bytes(Some(&longest));
+            if segment.first.len() > longest.len() {
+                longest = segment.first.clone();
+            }
         }
         bytes as u64
     }

@@ -74,10 +74,14 @@ pub fn find_many<C: Candidates>(
 ) -> Result<()> {
     let mut first = 0;
     while first < keys.len() {
+        let kept = Kept::since_now(storage);
         let group = &keys[first..keys.len().min(first + GROUP_KEYS)];
         first += find_group(storage, candidates, group, &mut |index, hit, presence| {
             take(first + index, hit, presence);
         })?;
+        if kept.is_much() {
+            epoch::collect();
+        }
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::base::keys::separator;
 use crate::base::sync::{Arc, Ordering};
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Part, Pivot};
-use crate::engines::turtle::output::WrittenRun;
+use crate::engines::turtle::output::{WrittenRun, beside_each_other, key_bytes};
 use crate::engines::turtle::plan::{self, Group};
 use crate::engines::turtle::source;
 use crate::structure::SharedKey;
@@ -158,15 +158,16 @@ impl Pass<'_, '_> {
     /// Cuts what became of nodes into nodes and writes them.
     pub fn write_children(&self, grown: Vec<Grown>) -> Result<Vec<Pivot>> {
         let mut written = Vec::with_capacity(grown.len());
-        for Grown { height, mut pivots, appended } in grown {
+        for Grown { height, pivots, appended } in grown {
             if let [only] = pivots.as_slice()
                 && only.is_empty()
             {
                 // Nothing is left below: no node is needed to say so.
-                written.append(&mut pivots);
+                written.extend(pivots);
                 continue;
             }
-            let sizes = plan::node_sizes(pivots.len(), appended, &self.geometry);
+            let mut pivots = beside_each_other(pivots);
+            let sizes = self.node_sizes(&pivots, appended);
             self.events.add(Event::SplitsNode, sizes.len() as u64 - 1);
             self.mark_shared(&pivots, &sizes);
             for size in sizes {
@@ -176,6 +177,17 @@ impl Pass<'_, '_> {
             }
         }
         Ok(written)
+    }
+
+    /// How many pivots the nodes get that these, whose keys are beside each other, become.
+    fn node_sizes(&self, pivots: &[Pivot], appended: bool) -> Vec<usize> {
+        plan::node_sizes_by_keys(pivots.len(), key_bytes(pivots), appended, &self.geometry)
+    }
+
+    /// True if these pivots are more than one node.
+    pub fn is_over(&self, grown: &mut Grown) -> bool {
+        grown.pivots = beside_each_other(std::mem::take(&mut grown.pivots));
+        self.node_sizes(&grown.pivots, grown.appended).len() > 1
     }
 
     /// Marks the segments that more than one of the nodes to be cut will refer to.

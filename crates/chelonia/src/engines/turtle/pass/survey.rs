@@ -6,7 +6,7 @@ use crate::base::checksum::{checksum, identity};
 use crate::base::epoch;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
-use crate::base::keys::{Direction, KeyRange};
+use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
