@@ -390,6 +390,15 @@ impl<'k> KeyView<'k> {
         }
     }
 
+    /// The same key, owned.
+    #[must_use]
+    pub fn to_shared(self) -> SharedKey {
+        match self.0 {
+            Viewed::Whole(key) => SharedKey::whole(key),
+            Viewed::Shared(key) => key.clone(),
+        }
+    }
+
     fn pieces(self) -> Pieces<'k> {
         match self.0 {
             Viewed::Whole(key) => Pieces::one(key),

@@ -17,7 +17,7 @@ use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::merge::UpdatesStream;
 use crate::run::{RangesStream, Run, weight};
-use crate::structure::KeyView;
+use crate::structure::{KeyView, SharedKey};
 use std::ops::Range;
 
 /// A stretch of keys, borrowed: from a key to another (excluded) or to the end.
@@ -38,6 +38,11 @@ impl<'k> Stretch<'k> {
         )
     }
 
+    /// The same, owned, without a copy of the bytes of pivots.
+    fn to_shared(self) -> SharedRange {
+        SharedRange { lower: self.lower.to_shared(), upper: self.upper.map(KeyView::to_shared) }
+    }
+
     /// What lies in both; `None` if nothing does.
     pub fn clip(self, other: Stretch<'k>) -> Option<Stretch<'k>> {
         let lower = self.lower.max(other.lower);
@@ -46,6 +51,18 @@ impl<'k> Stretch<'k> {
             (one, None) | (None, one) => one,
         };
         upper.is_none_or(|upper| lower < upper).then_some(Stretch { lower, upper })
+    }
+}
+
+/// A stretch that owns its bounds.
+pub(super) struct SharedRange {
+    lower: SharedKey,
+    upper: Option<SharedKey>,
+}
+
+impl From<SharedRange> for KeyRange {
+    fn from(range: SharedRange) -> Self {
+        range.lower.range_to(range.upper.as_ref())
     }
 }
 
@@ -122,7 +139,7 @@ pub(super) enum Source<'u> {
     /// A part of the memtable.
     Updates(UpdatesStream<'u>),
     /// A part of a run.
-    Run(RangesStream),
+    Run(RangesStream<SharedRange>),
 }
 
 impl SortedStream for Source<'_> {
@@ -266,7 +283,7 @@ impl<'n> Selection<'n> {
             all.iter().map(|stretch| (Arc::clone(run), *stretch)).collect::<Ranges<'n>>()
         });
         for ranges in above.chain(self.own()) {
-            let owned = ranges.into_iter().map(|(run, stretch)| (run, stretch.to_range()));
+            let owned = ranges.into_iter().map(|(run, stretch)| (run, stretch.to_shared()));
             sources.push(Source::Run(RangesStream::new(owned.collect())?));
         }
         Ok(sources)
