@@ -8,8 +8,8 @@ use crate::base::error::{Error, Result};
 use crate::base::sync::Arc;
 use crate::storage::Storage;
 
-/// No node takes more: 256 of the longest keys, and what stands beside them.
-const NODE_HEAP_MAX: usize = 20 << 20;
+/// The keys of no node take more: 256 of the longest, and what refers to them.
+const NODE_KEYS_MAX: usize = 20 << 20;
 
 /// What is asked for is charged in steps of so many bytes.
 const STEP_BYTES: usize = 64 << 10;
@@ -21,21 +21,29 @@ pub struct Allowance {
     /// `None` as long as it takes little.
     charge: Option<Charge>,
     bytes: usize,
+    key_bytes: usize,
 }
 
 impl Allowance {
     /// Nothing was taken.
     #[must_use]
     pub fn of(storage: &Arc<Storage>) -> Self {
-        Self { storage: Arc::clone(storage), charge: None, bytes: 0 }
+        Self { storage: Arc::clone(storage), charge: None, bytes: 0, key_bytes: 0 }
     }
 
-    /// Takes `bytes` more; fails if that is more than any node takes.
-    pub fn take(&mut self, bytes: usize) -> Result<()> {
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > NODE_HEAP_MAX {
+    /// Takes `bytes` more for a key; fails if the keys take more than those of any node.
+    pub fn take_key(&mut self, bytes: usize) -> Result<()> {
+        self.key_bytes = self.key_bytes.saturating_add(bytes);
+        if self.key_bytes > NODE_KEYS_MAX {
             return Err(Error::corrupt("the keys of a node take more memory than any node does"));
         }
+        self.take(bytes);
+        Ok(())
+    }
+
+    /// Takes `bytes` more for what has several bytes of the node for each that there is.
+    pub fn take(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
         let charged = self.charge.as_ref().map_or(STEP_BYTES as u64, Charge::bytes);
         if self.bytes as u64 > charged {
             let next = self.bytes.next_multiple_of(STEP_BYTES) as u64;
@@ -44,7 +52,6 @@ impl Allowance {
             // Caches give way; if they cannot yet they do when they are asked for slabs.
             budget.trim();
         }
-        Ok(())
     }
 }
 
@@ -58,11 +65,11 @@ mod tests {
         let used = || storage.budget().used_by(Use::Work);
         let before = used();
         let mut allowance = Allowance::of(&storage);
-        allowance.take(1_000).unwrap();
+        allowance.take(1_000);
         assert_eq!(used(), before);
-        allowance.take(1 << 20).unwrap();
+        allowance.take_key(1 << 20).unwrap();
         assert!(used() >= before + (1 << 20));
-        assert!(allowance.take(NODE_HEAP_MAX).is_err());
+        assert!(allowance.take_key(NODE_KEYS_MAX).is_err());
         drop(allowance);
         assert_eq!(used(), before);
     }

@@ -141,7 +141,8 @@ impl Autumn {
                 writer.add(key, stream.update())?;
                 stream.advance()?;
             }
-            let before = begins[index].checked_sub(1).map(|rank| SharedKey::whole(updates.key(rank)));
+            let before =
+                begins[index].checked_sub(1).map(|rank| SharedKey::whole(updates.key(rank)));
             let behind = Some(begins[index + 1]).filter(|rank| *rank < count);
             let edges = Edges {
                 before: before.as_ref(),

@@ -88,7 +88,7 @@ fn decode_key(
 ) -> Result<SharedKey> {
     let shared = decoder.length(before.len())?;
     let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-    allowance.take(SharedKey::bytes_after(before, shared, rest.len()))?;
+    allowance.take_key(SharedKey::bytes_after(before, shared, rest.len()))?;
     Ok(SharedKey::after(before, shared, rest))
 }
 
@@ -103,7 +103,7 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
         return Err(decoder.damaged("it has no tables, or more than a node has"));
     }
     let mut allowance = Allowance::of(residence.storage());
-    allowance.take(count * size_of::<Table>())?;
+    allowance.take(count * size_of::<Table>());
     let mut tables: Vec<Table> = Vec::with_capacity(count);
     for _ in 0..count {
         let before = tables.last().map(|table| &table.last);

@@ -133,8 +133,12 @@ impl SequenceCursor {
         while let Some(table) = self.table() {
             let live = (&table.first, &table.last);
             let (before, behind) = match self.direction {
-                Direction::Ascending => (!live.1.is_reached(&self.range), !live.0.is_admitted(&self.range)),
-                Direction::Descending => (!live.0.is_admitted(&self.range), !live.1.is_reached(&self.range)),
+                Direction::Ascending => {
+                    (!live.1.is_reached(&self.range), !live.0.is_admitted(&self.range))
+                }
+                Direction::Descending => {
+                    (!live.0.is_admitted(&self.range), !live.1.is_reached(&self.range))
+                }
             };
             if behind {
                 break;

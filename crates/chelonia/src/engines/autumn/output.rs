@@ -9,8 +9,7 @@ use super::codec;
 use super::counters::Counters;
 use super::table::{
     Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, SHORT_BOUND_BYTES,
-    Sequence, Table, owned_node,
-    owned_run,
+    Sequence, Table, owned_node, owned_run,
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;

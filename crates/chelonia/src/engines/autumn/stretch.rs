@@ -165,9 +165,8 @@ impl Reach {
 
     /// True if a table may have keys from `first` to `last`.
     fn meets(&self, first: &SharedKey, last: Option<&SharedKey>) -> bool {
-        let begun = last.map_or(self.firsts.len(), |last| {
-            self.firsts.partition_point(|other| other <= last)
-        });
+        let begun = last
+            .map_or(self.firsts.len(), |last| self.firsts.partition_point(|other| other <= last));
         begun.checked_sub(1).is_some_and(|at| self.lasts[at] >= *first)
     }
 }

@@ -303,7 +303,8 @@ impl Sequence {
             if !self.nodes[index].first.is_admitted(range) {
                 break;
             }
-            let within = |table: &&Table| table.first.is_admitted(range) && table.last.is_reached(range);
+            let within =
+                |table: &&Table| table.first.is_admitted(range) && table.last.is_reached(range);
             match self.node(residence, index)? {
                 Ok(node) => found.tables.extend(node.tables.iter().filter(within).cloned()),
                 Err(hole) => found.holes.push(hole),

@@ -30,8 +30,8 @@ use crate::base::workers::Workers;
 use crate::engine::OwnedExtent;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RangesStream, Totals, weight};
-use crate::structure::SharedKey;
 use crate::storage::cache::Heat;
+use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -251,7 +251,8 @@ impl Job<'_> {
         let was_cached = |key: &[u8], guard: &Guard| self.heat(key, guard);
         let mut written = 0;
         let mut barriers = self.unit.barriers.iter().peekable();
-        let merged: Vec<&Table> = self.unit.upper.iter().flatten().chain(&self.unit.lower).collect();
+        let merged: Vec<&Table> =
+            self.unit.upper.iter().flatten().chain(&self.unit.lower).collect();
         while let Some(first) = merge.key() {
             while barriers.next_if(|barrier| **barrier <= *first).is_some() {}
             let size = even_share(expected, written, passed_weight(merge), most);

@@ -135,8 +135,8 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
         return Err(decoder.damaged("it has no pivots, or more than it has room for"));
     }
     let mut allowance = Allowance::of(residence.storage());
-    allowance.take(segment_count * (size_of::<Segment>() + size_of::<usize>()))?;
-    allowance.take(pivot_count * size_of::<Pivot>())?;
+    allowance.take(segment_count * (size_of::<Segment>() + size_of::<usize>()));
+    allowance.take(pivot_count * size_of::<Pivot>());
     let mut segments: Vec<(Arc<Segment>, bool)> = Vec::with_capacity(segment_count);
     // Many begin nowhere, so the one before shares nothing with the next.
     let mut longest = SharedKey::LEAST;
@@ -146,7 +146,7 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
             return Err(decoder.damaged("a segment has a flag that is not known"));
         }
         let bytes = decoder.bytes(KEY_BYTES_MAX)?;
-        allowance.take(2 * bytes.len())?;
+        allowance.take_key(2 * bytes.len())?;
         let first = SharedKey::whole(bytes).beside(&longest);
         if first.len() > longest.len() {
             longest = first.clone();
@@ -177,7 +177,7 @@ fn decode_key(
     let least = before.map_or(&SharedKey::LEAST, |pivot| &pivot.key);
     let shared = decoder.length(least.len())?;
     let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-    allowance.take(SharedKey::bytes_after(least, shared, rest.len()))?;
+    allowance.take_key(SharedKey::bytes_after(least, shared, rest.len()))?;
     let key = SharedKey::after(least, shared, rest);
     if before.is_some_and(|before| before.key >= key) {
         return Err(decoder.damaged("its pivots are not in order"));
@@ -204,7 +204,7 @@ fn decode_parts(
     allowance: &mut Allowance,
 ) -> Result<Vec<Part>> {
     let count = decoder.length(decoder.remaining() / 5)?;
-    allowance.take(count * size_of::<Part>())?;
+    allowance.take(count * size_of::<Part>());
     let mut parts: Vec<Part> = Vec::with_capacity(count);
     for _ in 0..count {
         let level = u8::try_from(decoder.varint()?).unwrap_or(u8::MAX);

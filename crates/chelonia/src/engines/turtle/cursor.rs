@@ -237,9 +237,7 @@ impl SortedStream for TurtleCursor {
 /// What lies in `range` and from `lower` to `upper` (excluded).
 fn clip(range: &KeyRange, lower: &SharedKey, upper: Option<&SharedKey>) -> KeyRange {
     let lower = match &range.lower {
-        Bound::Included(key) | Bound::Excluded(key) if *lower <= **key => {
-            range.lower.clone()
-        }
+        Bound::Included(key) | Bound::Excluded(key) if *lower <= **key => range.lower.clone(),
         _ => Bound::Included(lower.to_bytes().into_owned()),
     };
     let upper = match (&range.upper, upper) {

@@ -288,7 +288,9 @@ impl LevelShaper<'_> {
         while let Some(key) = merge.key() {
             let head = head64(key);
             // Most keys are told by their heads.
-            if head > upper_head || (head == upper_head && upper.as_deref().is_some_and(|u| key >= u)) {
+            if head > upper_head
+                || (head == upper_head && upper.as_deref().is_some_and(|u| key >= u))
+            {
                 break;
             }
             let update = merge.update();

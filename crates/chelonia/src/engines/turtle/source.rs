@@ -32,10 +32,7 @@ pub(super) struct Stretch<'k> {
 impl<'k> Stretch<'k> {
     /// The same as bounds that are owned.
     pub fn to_range(self) -> KeyRange {
-        KeyRange::half_open(
-            &self.lower.to_bytes(),
-            self.upper.map(KeyView::to_bytes).as_deref(),
-        )
+        KeyRange::half_open(&self.lower.to_bytes(), self.upper.map(KeyView::to_bytes).as_deref())
     }
 
     /// The same, owned, without a copy of the bytes of pivots.
@@ -80,10 +77,9 @@ pub(super) struct Incoming<'u> {
 impl Incoming<'_> {
     /// The ranks within `stretch`.
     pub fn ranks_in(&self, stretch: Stretch<'_>) -> Range<usize> {
-        let bound =
-            |key: KeyView<'_>| {
-                self.updates.lower_bound(&key.to_bytes()).clamp(self.ranks.start, self.ranks.end)
-            };
+        let bound = |key: KeyView<'_>| {
+            self.updates.lower_bound(&key.to_bytes()).clamp(self.ranks.start, self.ranks.end)
+        };
         let start = bound(stretch.lower);
         start..stretch.upper.map_or(self.ranks.end, bound).max(start)
     }

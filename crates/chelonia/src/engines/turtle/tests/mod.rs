@@ -5,6 +5,7 @@
 mod damage;
 mod hostile;
 mod life;
+mod long_keys;
 mod maintenance;
 
 use crate::base::epoch;
