@@ -179,6 +179,9 @@ impl SharedKey {
         let mut bytes = self.tail.heap_bytes();
         let mut parent = &self.parent;
         while let Some(key) = parent {
+            if before.is_some_and(|before| before.has_ancestor(key)) {
+                break;
+            }
             bytes += PARENT_BYTES;
             if before.is_some_and(|before| before.has_tail_of(key)) {
                 break;
@@ -187,6 +190,18 @@ impl SharedKey {
             parent = &key.parent;
         }
         bytes
+    }
+
+    /// True if `other` is one of its ancestors.
+    fn has_ancestor(&self, other: &Arc<Self>) -> bool {
+        let mut next = self.parent.as_ref();
+        while let Some(key) = next {
+            if Arc::ptr_eq(key, other) {
+                return true;
+            }
+            next = key.parent.as_ref();
+        }
+        false
     }
 
     /// True if it or an ancestor has the very tail of `other`.

@@ -34,7 +34,7 @@ fn sequence(version: &AutumnVersion, sequence: &Sequence, found: &mut dyn Salvag
 }
 
 fn read(table: &Table, found: &mut dyn Salvaged) -> Result<()> {
-    table.run.salvage(&table.live_range(), &mut |part| match part {
+    table.run.salvage(&table.bounds(), &mut |part| match part {
         RunPart::Entry(key, update) => found.update(key, update),
         RunPart::Gap(keys, why) => found.lost(keys, why),
     })

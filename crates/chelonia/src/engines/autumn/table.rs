@@ -106,6 +106,14 @@ impl Table {
         self.live.entries == self.run.reference().entries
     }
 
+    /// The keys that are live, as exactly as it is known.
+    pub fn bounds(&self) -> KeyRange {
+        KeyRange {
+            lower: Bound::Included(self.first.to_bytes().into_owned()),
+            upper: Bound::Included(self.last.to_bytes().into_owned()),
+        }
+    }
+
     /// The range of its run that is live.
     pub fn live_range(&self) -> KeyRange {
         if self.is_whole() { KeyRange::all() } else { self.first.range_to(None) }
