@@ -147,7 +147,10 @@ impl<'t> Output<'t> {
             bytes += more;
             open.push(next);
         }
-        if open.is_empty() { Ok(()) } else { Ok(nodes.push(self.write_node(open)?)) }
+        if !open.is_empty() {
+            nodes.push(self.write_node(open)?);
+        }
+        Ok(())
     }
 
     fn write_node(&self, tables: Vec<Table>) -> Result<Listed> {
