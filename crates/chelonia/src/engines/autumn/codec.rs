@@ -6,9 +6,9 @@
 //!          1    4  tables
 //!          5       tables
 //!
-//! table        v  bytes that its first key shares with the last key of the table before
+//! table        v  bytes that its first bound shares with the last bound of the table before
 //!              v  length of the rest, then the rest
-//!              v  bytes that its last key shares with its first
+//!              v  bytes that its last bound shares with its first
 //!              v  length of the rest, then the rest
 //!                 its run (`RunRef`)
 //!              v  entries that are not live (0: the run is live as a whole, nothing follows)
@@ -30,6 +30,7 @@
 //!              v  tables
 //! ```
 //!
+//! Bounds of tables are keys, or shorter than keys (`bounds.rs`); older versions wrote keys.
 //! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
 //! anything is allocated, and what of the invariants of `table.rs` can be seen without reading runs
 //! is checked.

@@ -8,7 +8,8 @@
 //!                          '-> run
 //! ```
 //!
-//! A *table* is a run, and which of its entries are live: those from `first` on. Tables of a level
+//! A *table* is a run, and which of its entries are live: those from `first` on. `first` and `last`
+//! are bounds, not always keys (`bounds.rs`). Tables of a level
 //! are live as a whole. Those of level 0 lose their entries from the left, as these go down.
 //!
 //! Invariants (checked when a node is decoded, and by `verify`):
