@@ -195,6 +195,34 @@ impl PageBuffer {
     }
 }
 
+/// Bytes in pages of their own, which do not change.
+pub struct PagedBytes {
+    pages: Pages,
+    length: usize,
+}
+
+impl PagedBytes {
+    /// A copy of `bytes`, of which there must be some. `None` if the system refuses memory.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Option<Self> {
+        let length = bytes.len();
+        let pages = Pages::map(length.max(1).next_multiple_of(PAGE_BYTES))?;
+        // SAFETY: the pages are as long at least, fresh, and nobody else has a pointer to them.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pages.as_ptr(), length) };
+        Some(Self { pages, length })
+    }
+}
+
+impl std::ops::Deref for PagedBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: so many bytes were written when it was made, and none is written while it lives.
+        unsafe { std::slice::from_raw_parts(self.pages.as_ptr(), self.length) }
+    }
+}
+
 /// The size of a large page.
 pub const LARGE_PAGE_BYTES: usize = 2 << 20;
 

@@ -38,7 +38,6 @@ pub trait Standing: Send + Sync {
 }
 
 /// The views that pins need of one keyspace; see the head of the file.
-#[derive(Default)]
 pub struct History {
     newest: AtomicU64,
     entries: Mutex<BTreeMap<SeqNo, Kept>>,
@@ -55,6 +54,12 @@ pub struct Kept {
 const STANDING_MIN: usize = 16;
 
 impl History {
+    /// Nothing is kept.
+    pub fn new() -> Arc<Self> {
+        let newest = AtomicU64::new(0);
+        Arc::new(Self { newest, entries: Mutex::default(), standing: Mutex::default() })
+    }
+
     /// The view for a pin at `seqno`; `None` if that is the keyspace's own, as it was loaded before
     /// this call.
     #[inline]

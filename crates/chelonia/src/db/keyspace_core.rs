@@ -110,7 +110,7 @@ impl KeyspaceCore {
             engine,
             lifetimes,
             view,
-            history: Arc::default(),
+            history: History::new(),
             dropped: AtomicBool::new(false),
             gaps: Gaps::default(),
             fresh: Fresh::new(id, number),

@@ -496,6 +496,9 @@ impl<'a> SortedBlock<'a> {
     }
 }
 
+/// Buffers of keys grow by so many bytes.
+const KEY_STEP_BYTES: usize = 4096;
+
 /// A key put together from prefix, head and tail; its memory is used again and again.
 #[derive(Debug, Default)]
 pub struct KeyBuffer {
@@ -530,6 +533,10 @@ impl KeyBuffer {
         // The head is written whole even where the key ends within it.
         let room = prefix + HEAD_BYTES + tail.len();
         if self.bytes.len() < room {
+            // Many sources of a merge may hold a long key each: none takes twice as much.
+            if self.bytes.capacity() < room {
+                self.bytes.reserve_exact(room.next_multiple_of(KEY_STEP_BYTES) - self.bytes.len());
+            }
             self.bytes.resize(room, 0);
         }
         let (head, rest) = self.bytes[prefix..].split_at_mut(HEAD_BYTES);

@@ -14,13 +14,19 @@
 //! | module | what it is |
 //! | --- | --- |
 //! | here | where a node is ([`NodeRef`]), and its bytes in blocks |
+//! | `allowance` | what a node may take in memory while it is decoded ([`Allowance`]) |
 //! | `residence` | which nodes are in memory ([`Slot`], [`Residence`]) |
+//! | `shared_key` | the keys that they name ([`SharedKey`]) |
 //!
 //! What the bytes say is each engine's own business ([`Structure`]).
 
+mod allowance;
 mod residence;
+mod shared_key;
 
+pub use allowance::Allowance;
 pub use residence::{Residence, Slot, Structure};
+pub use shared_key::{KeyView, SharedKey, begun_by};
 
 use crate::base::budget::Use;
 use crate::base::codec::{Decoder, put_varint};
@@ -84,12 +90,13 @@ impl NodeRef {
         }
         let first = self.extent.start;
         let mut blocks = vec![0; self.extent.blocks as usize * BLOCK_BYTES];
-        let _charge = storage.budget().charge(Use::Work, 2 * blocks.len() as u64);
+        let _charge = storage.budget().charge(Use::Work, blocks.len() as u64);
         storage.read_blocks(first, self.generation, &mut blocks)?;
         for (index, block) in blocks.chunks_exact(BLOCK_BYTES).enumerate() {
             expect_kind(block, BlockKind::Engine, BlockNo(first.0 + index as u64))?;
         }
-        Ok(from_blocks(&blocks, self.bytes))
+        take_payloads(&mut blocks, self.bytes);
+        Ok(blocks)
     }
 
     /// Writes the bytes of a node to an extent of its own. `allocated` is told of that before
@@ -124,13 +131,12 @@ pub fn to_blocks(bytes: &[u8]) -> Vec<u8> {
     blocks
 }
 
-/// Puts the bytes of a node together again, from verified blocks of kind `Engine`.
-#[must_use]
-pub fn from_blocks(blocks: &[u8], bytes: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(blocks.len());
-    for block in blocks.chunks_exact(BLOCK_BYTES) {
-        out.extend_from_slice(&block[BLOCK_HEADER_BYTES..]);
+/// Puts the bytes of a node together again, in the place of its verified blocks.
+pub fn take_payloads(blocks: &mut Vec<u8>, bytes: u32) {
+    for index in 0..blocks.len() / BLOCK_BYTES {
+        let start = index * BLOCK_BYTES;
+        let payload = start + BLOCK_HEADER_BYTES..start + BLOCK_BYTES;
+        blocks.copy_within(payload, index * BLOCK_PAYLOAD_BYTES);
     }
-    out.truncate(bytes as usize);
-    out
+    blocks.truncate(bytes as usize);
 }

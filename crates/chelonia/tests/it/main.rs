@@ -18,6 +18,7 @@ mod hostile_sizes;
 mod key_only;
 mod keyspaces;
 mod log_space;
+mod long_keys;
 mod memory;
 mod privacy;
 mod queue;

@@ -4,6 +4,7 @@
 
 pub mod hostile;
 pub mod life;
+pub mod long_keys;
 pub mod world;
 
 use self::world::{Item, Model};

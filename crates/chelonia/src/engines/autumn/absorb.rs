@@ -7,6 +7,7 @@
 //! before the next part comes: each entry is written again at most once for each power of four
 //! parts.
 
+use super::bounds::Edges;
 use super::counters::Counters;
 use super::options::TABLE_AUTO_MIN;
 use super::output::Output;
@@ -22,6 +23,7 @@ use crate::base::workers::Workers;
 use crate::engine::{OwnedExtent, Work};
 use crate::merge::UpdatesStream;
 use crate::run::weight;
+use crate::structure::SharedKey;
 use std::ops::Range;
 
 /// All workers together build tables of at most this part of the budget: one that is being built
@@ -139,7 +141,15 @@ impl Autumn {
                 writer.add(key, stream.update())?;
                 stream.advance()?;
             }
-            *written[index].lock() = Some(writer.finish(None)?);
+            let before =
+                begins[index].checked_sub(1).map(|rank| SharedKey::whole(updates.key(rank)));
+            let behind = Some(begins[index + 1]).filter(|rank| *rank < count);
+            let edges = Edges {
+                before: before.as_ref(),
+                behind: behind.map(|rank| updates.key(rank)),
+                ..Edges::default()
+            };
+            *written[index].lock() = Some(writer.finish(None, &edges)?);
             output.give_back(writer);
             let large = stream.finish();
             output.gain(large.iter().map(OwnedExtent::from));

@@ -10,11 +10,11 @@
 use super::AutumnVersion;
 use super::damage::Damage;
 use super::stretch::behind;
-use super::table::{Found, Hole, Residence, Sequence, SharedKey, Table};
+use super::table::{Found, Hole, Residence, Sequence, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
-use crate::base::sync::Arc;
+use crate::structure::SharedKey;
 use std::ops::{Bound, Range};
 
 /// The tables of a level that are compared when one is chosen.
@@ -102,7 +102,7 @@ pub(super) fn places_to_cut(
         let through = lower_end.is_some_and(|end| end >= first);
         // Tables that sank to the same key begin there, many of them: none is a part alone.
         if gathered >= each && !through && first > since {
-            cuts.push(Arc::clone(first));
+            cuts.push(first.clone());
             since = first;
             gathered = 0;
             if cuts.len() == jobs {
@@ -138,13 +138,13 @@ pub(super) fn from_level(
             return Ok(Down::Stuck);
         };
         let range = KeyRange {
-            lower: Bound::Included(first.first.to_vec()),
-            upper: Bound::Included(last.last.to_vec()),
+            lower: Bound::Included(first.first.to_bytes().into_owned()),
+            upper: Bound::Included(last.last.to_bytes().into_owned()),
         };
         let below = lower.tables_in(residence, &range)?;
         *from = behind(&last.last);
         let alone = |table: &&Table| {
-            let place = below.tables.partition_point(|it| *it.last < *table.first);
+            let place = below.tables.partition_point(|it| it.last < table.first);
             let meets = below.tables.get(place).is_some_and(|it| it.overlaps(table));
             let meets = meets || below.holes.iter().any(|it| it.meets(&table.first, &table.last));
             !meets && may_move(table, goal) && !damage.has(table)
@@ -175,14 +175,14 @@ struct Window {
 }
 
 /// The next tables of a level from `from` on, from the beginning again behind the last.
-fn window(upper: &Sequence, residence: &Residence, from: &[u8]) -> Result<Window> {
+fn window(upper: &Sequence, residence: &Residence, from: &SharedKey) -> Result<Window> {
     let mut window = Window::default();
-    for from in [from, b""] {
-        for index in upper.node_of(from).unwrap_or(0)..upper.nodes.len() {
+    for from in [from, &SharedKey::LEAST] {
+        for index in upper.node_of(&from.to_bytes()).unwrap_or(0)..upper.nodes.len() {
             match upper.node(residence, index)? {
                 Ok(node) => {
                     let room = WINDOW_TABLES - window.tables.len();
-                    let next = node.tables.iter().filter(|it| *it.first >= *from).take(room);
+                    let next = node.tables.iter().filter(|it| it.first >= *from).take(room);
                     window.tables.extend(next.cloned());
                 }
                 Err(Hole { tables, .. }) => window.unread += tables,
@@ -200,8 +200,8 @@ fn window(upper: &Sequence, residence: &Residence, from: &[u8]) -> Result<Window
 
 /// The tables that lie between the first and the last key of these.
 fn met(below: &[Table], first: &Table, last: &Table) -> Range<usize> {
-    let begin = below.partition_point(|table| *table.last < *first.first);
-    let end = below.partition_point(|table| *table.first <= *last.last);
+    let begin = below.partition_point(|table| table.last < first.first);
+    let end = below.partition_point(|table| table.first <= last.last);
     begin..end.max(begin)
 }
 
@@ -248,10 +248,10 @@ fn unit(
     if let (Some(first), Some(last)) = (upper.first(), upper.last()) {
         lower = below.drain(met(&below, first, last)).collect();
         let ends = |table: &Table, lower: Option<&Table>, is_last: bool| match (lower, is_last) {
-            (Some(lower), true) => Arc::clone((&table.last).max(&lower.last)),
-            (Some(lower), false) => Arc::clone((&table.first).min(&lower.first)),
-            (None, true) => Arc::clone(&table.last),
-            (None, false) => Arc::clone(&table.first),
+            (Some(lower), true) => (&table.last).max(&lower.last).clone(),
+            (Some(lower), false) => (&table.first).min(&lower.first).clone(),
+            (None, true) => table.last.clone(),
+            (None, false) => table.first.clone(),
         };
         let from = ends(first, lower.first(), false);
         let to = ends(last, lower.last(), true);

@@ -6,9 +6,9 @@
 //!          1    4  tables
 //!          5       tables
 //!
-//! table        v  bytes that its first key shares with the last key of the table before
+//! table        v  bytes that its first bound shares with the last bound of the table before
 //!              v  length of the rest, then the rest
-//!              v  bytes that its last key shares with its first
+//!              v  bytes that its last bound shares with its first
 //!              v  length of the rest, then the rest
 //!                 its run (`RunRef`)
 //!              v  entries that are not live (0: the run is live as a whole, nothing follows)
@@ -30,18 +30,18 @@
 //!              v  tables
 //! ```
 //!
+//! Bounds of tables are keys, or shorter than keys (`bounds.rs`); older versions wrote keys.
 //! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
 //! anything is allocated, and what of the invariants of `table.rs` can be seen without reading runs
 //! is checked.
 
 use super::garnering::LEVELS_MAX;
-use super::table::{Listed, NODE_TABLES_MAX, Node, Residence, Sequence, SharedKey, Table};
+use super::table::{Listed, NODE_TABLES_MAX, Node, Residence, Sequence, Table};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
-use crate::kernels::prefix::common_prefix;
 use crate::run::{RunRef, Totals};
-use crate::structure::NodeRef;
+use crate::structure::{Allowance, NodeRef, SharedKey};
 
 /// The first byte of every node.
 const NODE_FORMAT: u8 = 1;
@@ -57,7 +57,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     let count = u32::try_from(node.tables.len()).unwrap_or(u32::MAX);
     let mut out = vec![NODE_FORMAT];
     out.extend_from_slice(&count.to_le_bytes());
-    let mut before: &[u8] = b"";
+    let mut before = &SharedKey::LEAST;
     for table in &node.tables {
         put_key(&mut out, before, &table.first);
         put_key(&mut out, &table.first, &table.last);
@@ -76,16 +76,21 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     out
 }
 
-fn put_key(out: &mut Vec<u8>, before: &[u8], key: &[u8]) {
-    let shared = common_prefix(before, key);
+fn put_key(out: &mut Vec<u8>, before: &SharedKey, key: &SharedKey) {
+    let shared = key.common_prefix(before);
     put_varint(out, shared as u64);
-    put_bytes(out, &key[shared..]);
+    put_bytes(out, &key.suffix(shared));
 }
 
-fn decode_key(decoder: &mut Decoder<'_>, before: &[u8]) -> Result<SharedKey> {
+fn decode_key(
+    decoder: &mut Decoder<'_>,
+    before: &SharedKey,
+    allowance: &mut Allowance,
+) -> Result<SharedKey> {
     let shared = decoder.length(before.len())?;
     let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-    Ok([&before[..shared], rest].concat().into())
+    allowance.take_key(SharedKey::bytes_after(before, shared, rest.len()))?;
+    Ok(SharedKey::after(before, shared, rest))
 }
 
 /// Reads a node.
@@ -98,18 +103,21 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
     if count == 0 || count > NODE_TABLES_MAX {
         return Err(decoder.damaged("it has no tables, or more than a node has"));
     }
+    let mut allowance = Allowance::of(residence.storage());
+    allowance.take(count * size_of::<Table>());
     let mut tables: Vec<Table> = Vec::with_capacity(count);
     for _ in 0..count {
-        let before = tables.last().map(|table| &*table.last);
-        let first = decode_key(&mut decoder, before.unwrap_or_default())?;
-        let last = decode_key(&mut decoder, &first)?;
-        if before.is_some_and(|before| *before >= *first) || *first > *last {
+        let before = tables.last().map(|table| &table.last);
+        let least = before.unwrap_or(&SharedKey::LEAST);
+        let first = decode_key(&mut decoder, least, &mut allowance)?;
+        let last = decode_key(&mut decoder, &first, &mut allowance)?;
+        if before.is_some_and(|before| *before >= first) || first > last {
             return Err(decoder.damaged("its tables are not in order"));
         }
         let reference = RunRef::decode(&mut decoder)?;
         residence.check_within_file(reference.extent)?;
         let run = residence.context().open(residence.storage(), reference);
-        let mut table = Table::whole(run, &first, &last);
+        let mut table = Table::whole(run, first, last);
         let dead = decoder.varint()?;
         if dead > 0 {
             let dead =
@@ -200,7 +208,7 @@ impl Directory {
         for sequence in level0.chain(levels) {
             put_varint(&mut out, sequence.nodes.len() as u64);
             for node in &sequence.nodes {
-                put_bytes(&mut out, &node.first);
+                put_bytes(&mut out, &node.first.to_bytes());
                 if let Some(reference) = node.slot.reference() {
                     reference.encode(&mut out);
                 }
@@ -240,10 +248,12 @@ fn decode_sequence(decoder: &mut Decoder<'_>, residence: &Residence) -> Result<S
     let count = decoder.length(decoder.remaining() / 8)?;
     let mut nodes: Vec<Listed> = Vec::with_capacity(count);
     for _ in 0..count {
-        let first: SharedKey = decoder.bytes(KEY_BYTES_MAX)?.into();
-        if nodes.last().is_some_and(|before| *before.first >= *first) {
+        let first = SharedKey::whole(decoder.bytes(KEY_BYTES_MAX)?);
+        let before = nodes.last().map_or(&SharedKey::LEAST, |before| &before.first);
+        if !nodes.is_empty() && *before >= first {
             return Err(decoder.damaged("the nodes of a level are not in order"));
         }
+        let first = first.beside(before);
         let slot = residence.slot_of(NodeRef::decode(decoder)?, ())?;
         let totals = Totals::decode(decoder)?;
         let tables = decoder.varint_u32()?;

@@ -133,8 +133,12 @@ impl SequenceCursor {
         while let Some(table) = self.table() {
             let live = (&table.first, &table.last);
             let (before, behind) = match self.direction {
-                Direction::Ascending => (!self.range.reaches(live.1), !self.range.admits(live.0)),
-                Direction::Descending => (!self.range.admits(live.0), !self.range.reaches(live.1)),
+                Direction::Ascending => {
+                    (!live.1.is_reached(&self.range), !live.0.is_admitted(&self.range))
+                }
+                Direction::Descending => {
+                    (!live.0.is_admitted(&self.range), !live.1.is_reached(&self.range))
+                }
             };
             if behind {
                 break;
@@ -190,10 +194,10 @@ impl SequenceCursor {
     fn locate(&mut self, blocks: u32) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         // Entries before a table's first key are not live.
-        let range = if table.is_whole() || *table.first <= *lower_of(&self.range) {
+        let range = if table.is_whole() || table.first <= *lower_of(&self.range) {
             Arc::clone(&self.range)
         } else {
-            let lower = Bound::Included(table.first.to_vec());
+            let lower = Bound::Included(table.first.to_bytes().into_owned());
             Arc::new(KeyRange { lower, upper: self.range.upper.clone() })
         };
         self.current = Some(RunCursor::located(&table.run, range, self.direction, blocks)?);
@@ -207,8 +211,8 @@ impl SequenceCursor {
             self.step()?;
             let Some(table) = self.table() else { return Ok(()) };
             let within = match self.direction {
-                Direction::Ascending => self.range.admits(&table.first),
-                Direction::Descending => self.range.reaches(&table.last),
+                Direction::Ascending => table.first.is_admitted(&self.range),
+                Direction::Descending => table.last.is_reached(&self.range),
             };
             if !within {
                 self.at = None;

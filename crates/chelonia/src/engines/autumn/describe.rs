@@ -27,7 +27,8 @@ fn sequence(version: &AutumnVersion, sequence: &Sequence, out: &mut dyn Write) -
         let place = listed.slot.reference().map(|reference| reference.extent).unwrap_or_default();
         told(writeln!(out, "    node {place:?}, {} tables", node.tables.len()))?;
         for table in &node.tables {
-            let (first, last) = (shown_key(&table.first), shown_key(&table.last));
+            let (first, last) =
+                (shown_key(&table.first.to_bytes()), shown_key(&table.last.to_bytes()));
             let extent = table.run.reference().extent;
             told(writeln!(out, "      table {extent:?} {first} to {last}: {}", table.live))?;
         }

@@ -14,6 +14,7 @@ use crate::base::limits::SLAB_BYTES;
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::engine::{Absorbed, OwnedExtent};
+use crate::structure::SharedKey;
 
 use std::collections::BTreeMap;
 
@@ -100,7 +101,7 @@ impl Autumn {
         let down = if level == 0 {
             stretch::from_level0(version, residence, measure, goal, &writer.damage)?
         } else {
-            let from = writer.from.entry(level).or_insert_with(|| Arc::from(&b""[..]));
+            let from = writer.from.entry(level).or_insert_with(|| SharedKey::LEAST);
             choose::from_level(version, residence, level, from, measure, goal, &writer.damage)?
         };
         match down {

@@ -7,6 +7,7 @@
 //! | `options` | its measures |
 //! | `garnering` | the policy: capacities, levels, filter bits |
 //! | `table` | tables, nodes and sequences in memory |
+//! | `bounds` | between which keys a table is said to be |
 //! | `codec` | their bytes; the directory; the root blob |
 //! | `absorb` | absorbing: memtables become sequences of level 0 |
 //! | `plan` | what is to be done next |
@@ -36,7 +37,7 @@ use self::damage::Damage;
 pub use self::options::AutumnOptions;
 use self::output::Output;
 use self::plan::{Sizes, Step};
-use self::table::{Residence, Sequence, SharedKey};
+use self::table::{Residence, Sequence};
 use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
@@ -53,10 +54,11 @@ use crate::engine::{
 use crate::run::OpenRuns;
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
-use crate::structure::NodeRef;
+use crate::structure::{NodeRef, SharedKey};
 use std::collections::BTreeMap;
 
 mod absorb;
+mod bounds;
 mod choose;
 mod codec;
 mod counters;

@@ -4,11 +4,12 @@
 //! Workers share it; builders are recycled between them.
 
 use super::Next;
+use super::bounds::Edges;
 use super::codec;
 use super::counters::Counters;
 use super::table::{
-    Listed, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, Sequence, Table, owned_node,
-    owned_run,
+    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, SHORT_BOUND_BYTES,
+    Sequence, Table, owned_node, owned_run,
 };
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
@@ -86,7 +87,7 @@ impl<'t> Output<'t> {
     /// with them, are written.
     pub fn change(&self, before: &Sequence, change: Change) -> Result<Sequence> {
         let mut changes: BTreeMap<usize, Change> = BTreeMap::new();
-        let node_of = |table: &Table| before.node_of(&table.first).unwrap_or(0);
+        let node_of = |table: &Table| before.node_of(&table.first.to_bytes()).unwrap_or(0);
         for table in change.removed {
             changes.entry(node_of(&table)).or_default().removed.push(table);
         }
@@ -109,7 +110,7 @@ impl<'t> Output<'t> {
 
     /// Writes tables as nodes of like size.
     fn write_nodes(&self, tables: Vec<Table>, nodes: &mut Vec<Listed>) -> Result<()> {
-        if let Some(pair) = tables.windows(2).find(|pair| *pair[0].last >= *pair[1].first) {
+        if let Some(pair) = tables.windows(2).find(|pair| pair[0].last >= pair[1].first) {
             let offset = pair[1].run.reference().extent.offset();
             return Err(Error::corrupt("tables of one level overlap").at(DATA_FILE, offset));
         }
@@ -122,7 +123,32 @@ impl<'t> Output<'t> {
         let mut tables = tables.into_iter();
         for place in 0..count {
             let size = total * (place + 1) / count - total * place / count;
-            nodes.push(self.write_node(tables.by_ref().take(size).collect())?);
+            self.write_part(tables.by_ref().take(size), nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Writes these tables as one node, or as several if their keys take too much memory for one.
+    fn write_part(
+        &self,
+        tables: impl Iterator<Item = Table>,
+        nodes: &mut Vec<Listed>,
+    ) -> Result<()> {
+        let (mut open, mut bytes): (Vec<Table>, usize) = (Vec::new(), 0);
+        for table in tables {
+            let mut next = table.clone().beside(open.last());
+            let mut more = next.key_bytes(open.last());
+            let is_half = bytes > NODE_KEY_BYTES / 2 && table.first.len() <= SHORT_BOUND_BYTES;
+            if !open.is_empty() && (is_half || bytes + more > NODE_KEY_BYTES) {
+                nodes.push(self.write_node(std::mem::take(&mut open))?);
+                next = table.beside(None);
+                (bytes, more) = (0, next.key_bytes(None));
+            }
+            bytes += more;
+            open.push(next);
+        }
+        if !open.is_empty() {
+            nodes.push(self.write_node(open)?);
         }
         Ok(())
     }
@@ -134,7 +160,7 @@ impl<'t> Output<'t> {
             self.ledger.lock().gained.push(owned_node(reference));
         })?;
         self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-        let first = Arc::clone(&node.tables[0].first);
+        let first = node.tables[0].first.clone();
         let (totals, tables) = (node.totals(), node.tables.len());
         let slot = self.residence.admit(Some(reference), (), node);
         Ok(Listed { first, slot, totals, tables: u32::try_from(tables).unwrap_or(u32::MAX) })
@@ -186,7 +212,7 @@ impl NextNodes<'_, '_> {
     fn take(&mut self, node: &Listed, change: Change) -> Result<()> {
         let gone = |table: &Table| table.run.reference().extent.start;
         let removed: BTreeSet<BlockNo> = change.removed.iter().map(gone).collect();
-        let is_before = change.added.iter().all(|table| *table.last < *node.first);
+        let is_before = change.added.iter().all(|table| table.last < node.first);
         let Some(before) = self.load(node, removed.is_empty() && is_before)? else {
             self.open.extend(change.added);
             return self.keep(node);
@@ -262,11 +288,15 @@ impl TableWriter<'_> {
         self.builder.add(key, update)
     }
 
-    /// Writes the table. Something must have been added. What `was_cached` of its keys before stays
-    /// in the cache.
-    pub fn finish(&mut self, was_cached: Option<&WasCached<'_>>) -> Result<Table> {
-        let first: Vec<u8> = self.builder.first_key().unwrap_or_default().into();
-        let last: Vec<u8> = self.builder.last_key().unwrap_or_default().into();
+    /// Writes the table, whose bounds follow from its keys and `edges`. Something must have been
+    /// added. What `was_cached` of its keys before stays in the cache.
+    pub fn finish(
+        &mut self,
+        was_cached: Option<&WasCached<'_>>,
+        edges: &Edges<'_>,
+    ) -> Result<Table> {
+        let first = edges.first(self.builder.first_key().unwrap_or_default());
+        let last = edges.last(self.builder.last_key().unwrap_or_default());
         let Output { residence, counters, ledger, .. } = self.output;
         let open = |reference| {
             ledger.lock().gained.push(owned_run(&reference));
@@ -277,7 +307,7 @@ impl TableWriter<'_> {
             Some(was_cached) => self.builder.finish_warm(open, was_cached)?,
             None => open(self.builder.finish()?),
         };
-        Ok(Table::whole(run, &first, &last))
+        Ok(Table::whole(run, first, last))
     }
 
     /// The large values that were written since this was last asked.

@@ -24,8 +24,9 @@ fn sequence(version: &AutumnVersion, sequence: &Sequence, found: &mut dyn Salvag
         match version.shared.residence.read(place, ()) {
             Ok(node) => node.tables.iter().try_for_each(|table| read(table, found))?,
             Err(error) => {
-                let next = sequence.nodes.get(index + 1).map(|next| &*next.first);
-                found.lost(KeyRange::half_open(&listed.first, next), error)?;
+                let next = sequence.nodes.get(index + 1).map(|next| next.first.to_bytes());
+                let range = KeyRange::half_open(&listed.first.to_bytes(), next.as_deref());
+                found.lost(range, error)?;
             }
         }
     }
@@ -33,7 +34,7 @@ fn sequence(version: &AutumnVersion, sequence: &Sequence, found: &mut dyn Salvag
 }
 
 fn read(table: &Table, found: &mut dyn Salvaged) -> Result<()> {
-    table.run.salvage(&table.live_range(), &mut |part| match part {
+    table.run.salvage(&table.bounds(), &mut |part| match part {
         RunPart::Entry(key, update) => found.update(key, update),
         RunPart::Gap(keys, why) => found.lost(keys, why),
     })

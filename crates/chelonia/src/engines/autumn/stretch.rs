@@ -17,11 +17,11 @@ use super::AutumnVersion;
 use super::choose::{Down, Measure, joined, may_move, places_to_cut};
 use super::damage::Damage;
 use super::plan::LEVEL0_TRIGGER;
-use super::table::{Found, Hole, Residence, Sequence, SharedKey, Table};
+use super::table::{Found, Hole, Residence, Sequence, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
-use crate::base::keys::KeyRange;
 use crate::base::sync::Arc;
+use crate::structure::SharedKey;
 use std::collections::VecDeque;
 
 /// The most tables that move in one unit.
@@ -47,22 +47,22 @@ impl Front {
     ) -> Result<Self> {
         let mut front = Self::default();
         let mut weight = 0;
-        for index in sequence.node_of(from).unwrap_or(0)..sequence.nodes.len() {
+        for index in sequence.node_of(&from.to_bytes()).unwrap_or(0)..sequence.nodes.len() {
             if weight >= bytes {
-                front.next = Some(Arc::clone(&sequence.nodes[index].first));
+                front.next = Some(sequence.nodes[index].first.clone());
                 return Ok(front);
             }
             let node = match sequence.node(residence, index)? {
                 Ok(node) => node,
                 Err(hole) => {
-                    front.next = Some(Arc::clone((&hole.first).max(from)));
+                    front.next = Some((&hole.first).max(from).clone());
                     front.hole = Some(hole);
                     return Ok(front);
                 }
             };
-            for table in node.tables.iter().filter(|table| *table.last >= **from) {
+            for table in node.tables.iter().filter(|table| table.last >= *from) {
                 if weight >= bytes {
-                    front.next = Some(Arc::clone(&table.first));
+                    front.next = Some(table.first.clone());
                     return Ok(front);
                 }
                 weight += table.live.weight();
@@ -103,30 +103,30 @@ impl Below {
         let Some(first) = reach.firsts.first() else { return Ok(Self::default()) };
         let mut below = Self { before: level.near(residence, first)?.0, ..Self::default() };
         let mut weight = 0;
-        for index in level.node_of(first.max(from)).unwrap_or(0)..level.nodes.len() {
+        for index in level.node_of(&first.max(from).to_bytes()).unwrap_or(0)..level.nodes.len() {
             let listed = &level.nodes[index];
-            let next = level.nodes.get(index + 1).map(|next| &*next.first);
+            let next = level.nodes.get(index + 1).map(|next| &next.first);
             if !reach.meets(&listed.first, next) {
-                below.barriers.push(Arc::clone(&listed.first));
+                below.barriers.push(listed.first.clone());
                 continue;
             }
             if weight >= bytes {
-                below.next = Some(Arc::clone(&listed.first));
+                below.next = Some(listed.first.clone());
                 return Ok(below);
             }
             let node = match level.node(residence, index)? {
                 Ok(node) => node,
                 Err(hole) => {
-                    below.next = Some(Arc::clone((&hole.first).max(from)));
+                    below.next = Some((&hole.first).max(from).clone());
                     below.hole = Some(hole);
                     return Ok(below);
                 }
             };
-            for table in node.tables.iter().filter(|table| *table.last >= **from) {
+            for table in node.tables.iter().filter(|table| table.last >= *from) {
                 if !reach.meets(&table.first, Some(&table.last)) {
-                    below.barriers.push(Arc::clone(&table.first));
+                    below.barriers.push(table.first.clone());
                 } else if weight >= bytes {
-                    below.next = Some(Arc::clone(&table.first));
+                    below.next = Some(table.first.clone());
                     return Ok(below);
                 } else {
                     weight += table.live.weight();
@@ -158,17 +158,16 @@ impl Reach {
         let mut lasts: Vec<SharedKey> = Vec::with_capacity(ends.len());
         for (_, last) in &ends {
             let greatest = lasts.last().map_or(*last, |before| before.max(*last));
-            lasts.push(Arc::clone(greatest));
+            lasts.push(greatest.clone());
         }
-        Self { firsts: ends.into_iter().map(|(first, _)| Arc::clone(first)).collect(), lasts }
+        Self { firsts: ends.into_iter().map(|(first, _)| first.clone()).collect(), lasts }
     }
 
     /// True if a table may have keys from `first` to `last`.
-    fn meets(&self, first: &[u8], last: Option<&[u8]>) -> bool {
-        let begun = last.map_or(self.firsts.len(), |last| {
-            self.firsts.partition_point(|other| **other <= *last)
-        });
-        begun.checked_sub(1).is_some_and(|at| *self.lasts[at] >= *first)
+    fn meets(&self, first: &SharedKey, last: Option<&SharedKey>) -> bool {
+        let begun = last
+            .map_or(self.firsts.len(), |last| self.firsts.partition_point(|other| other <= last));
+        begun.checked_sub(1).is_some_and(|at| self.lasts[at] >= *first)
     }
 }
 
@@ -182,17 +181,17 @@ struct Obstacle {
 
 impl Obstacle {
     fn table(table: &Table) -> Self {
-        Self { first: Arc::clone(&table.first), past: Some(behind(&table.last)) }
+        Self { first: table.first.clone(), past: Some(behind(&table.last)) }
     }
 
     fn hole(hole: &Hole) -> Self {
-        Self { first: Arc::clone(&hole.first), past: hole.next.clone() }
+        Self { first: hole.first.clone(), past: hole.next.clone() }
     }
 }
 
 /// The first key after `key`.
-pub(super) fn behind(key: &[u8]) -> SharedKey {
-    [key, &[0]].concat().into()
+pub(super) fn behind(key: &SharedKey) -> SharedKey {
+    SharedKey::after(key, key.len(), &[0])
 }
 
 /// What of the sinking sequences goes down next.
@@ -260,7 +259,7 @@ impl Sinking<'_> {
             for (at, Found { tables, .. }) in found.iter().enumerate() {
                 if let Some(through) = tables.last().filter(|table| table.last >= *past) {
                     let upper = vec![vec![through.clone()]];
-                    let cuts = vec![Arc::clone(past)];
+                    let cuts = vec![past.clone()];
                     let unit = Unit { upper, cuts, goal, ..Unit::default() };
                     return Ok(Passed::After { first: self.place + at, unit });
                 }
@@ -281,7 +280,7 @@ impl Sinking<'_> {
         mut past: Option<SharedKey>,
     ) -> Result<(Vec<Found>, Option<SharedKey>)> {
         loop {
-            let range = KeyRange::half_open(from, past.as_deref());
+            let range = from.range_to(past.as_ref());
             let found = self.sequences.iter().map(|it| it.tables_in(self.residence, &range));
             let found: Vec<Found> = found.collect::<Result<_>>()?;
             let mut end = past.clone();
@@ -378,13 +377,13 @@ impl Stretch {
             let least = (0..at.len()).filter_map(|place| Some((&next(place)?.first, place))).min();
             let Some((_, place)) = least else { break };
             let Some(table) = next(place) else { break };
-            while self.below.met.get(below).is_some_and(|it| *it.last < *table.first) {
+            while self.below.met.get(below).is_some_and(|it| it.last < table.first) {
                 below += 1;
             }
             let meets = |other: Option<&Table>| other.is_some_and(|other| other.overlaps(table));
             let alone = !meets(self.below.met.get(below))
                 && (0..at.len()).all(|other| other == place || !meets(next(other)))
-                && horizon.is_none_or(|horizon| *table.last < **horizon);
+                && horizon.is_none_or(|horizon| table.last < *horizon);
             if !alone || !may_move(table, goal) || damage.has(table) {
                 break;
             }
@@ -402,7 +401,7 @@ impl Stretch {
             let through = self.below.met.iter().find(|it| it.first < *end && it.last >= *end);
             let end = through.map_or(end, |table| &table.first);
             cuts.retain(|cut| cut < end);
-            to = Some(Arc::clone(end));
+            to = Some(end.clone());
         }
         let begins = |table: &&Table| to.as_ref().is_none_or(|to| table.first < *to);
         let upper: Vec<Vec<Table>> = self

@@ -8,7 +8,8 @@
 //!                          '-> run
 //! ```
 //!
-//! A *table* is a run, and which of its entries are live: those from `first` on. Tables of a level
+//! A *table* is a run, and which of its entries are live: those from `first` on. `first` and `last`
+//! are bounds, not always keys (`bounds.rs`). Tables of a level
 //! are live as a whole. Those of level 0 lose their entries from the left, as these go down.
 //!
 //! Invariants (checked when a node is decoded, and by `verify`):
@@ -22,22 +23,26 @@
 use super::codec;
 use crate::base::budget::Charge;
 use crate::base::error::{ErrorKind, Result};
-use crate::base::keys::{KeyRange, head64};
+use crate::base::keys::KeyRange;
 use crate::base::stream::LargeRef;
 use crate::base::sync::Arc;
 use crate::engine::OwnedExtent;
 use crate::run::{OpenRuns, Run, RunFilter, RunRef, Totals};
-use crate::structure::{self, NodeRef, Slot, Structure};
+use crate::structure::{self, NodeRef, SharedKey, Slot, Structure, begun_by};
 use std::ops::Bound;
 
 /// The most tables of a node: its blocks are few enough to be written anew with every merge.
 pub(super) const NODE_TABLES_MAX: usize = 128;
 
+/// The bytes that the keys of a node take in memory, unless one table alone takes more.
+pub(super) const NODE_KEY_BYTES: usize = 512 << 10;
+
+/// A node that has half of that ends before a table whose first bound has at most so many bytes:
+/// the directory holds the first bound of each node.
+pub(super) const SHORT_BOUND_BYTES: usize = 1 << 10;
+
 /// A node with fewer tables than this should be joined with its neighbour.
 pub(super) const NODE_TABLES_SMALL: usize = 32;
-
-/// A key that several parts of the structure name.
-pub(super) type SharedKey = Arc<[u8]>;
 
 /// The place of a node.
 pub(super) type NodeSlot = Slot<Node>;
@@ -63,22 +68,38 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// All of a run, with its least and its greatest key.
-    pub fn whole(run: Arc<Run>, first: &[u8], last: &[u8]) -> Self {
+    /// All of a run, whose keys are from `first` to `last`.
+    pub fn whole(run: Arc<Run>, first: SharedKey, last: SharedKey) -> Self {
         let filter = run.filter().clone();
         let live = Totals::of_run(&run);
-        Self { run, first: first.into(), last: last.into(), live, large_skipped: 0, filter }
+        Self { run, first, last, live, large_skipped: 0, filter }
+    }
+
+    /// The same table, whose keys share bytes with those of the one before it in its node.
+    pub fn beside(self, before: Option<&Table>) -> Self {
+        let first = match before {
+            Some(before) => self.first.beside(&before.last),
+            None => self.first.alone(),
+        };
+        let last = self.last.beside(&first);
+        Self { first, last, ..self }
+    }
+
+    /// What its keys take on the heap, in bytes, behind those of the table before it in its node.
+    pub fn key_bytes(&self, before: Option<&Table>) -> usize {
+        let first = self.first.heap_bytes(before.map(|before| &before.last));
+        first + self.last.heap_bytes(Some(&self.first))
     }
 
     /// True if `key` may be in it.
     #[inline]
     pub fn covers(&self, key: &[u8]) -> bool {
-        *self.first <= *key && key <= &*self.last
+        self.first <= *key && self.last >= *key
     }
 
     /// True if a key of both tables may be the same.
     pub fn overlaps(&self, other: &Table) -> bool {
-        *self.first <= *other.last && *other.first <= *self.last
+        self.first <= other.last && other.first <= self.last
     }
 
     /// True if all its entries are live.
@@ -86,12 +107,17 @@ impl Table {
         self.live.entries == self.run.reference().entries
     }
 
-    /// The keys that are live.
-    pub fn live_range(&self) -> KeyRange {
+    /// The keys that are live, as exactly as it is known.
+    pub fn bounds(&self) -> KeyRange {
         KeyRange {
-            lower: Bound::Included(self.first.to_vec()),
-            upper: Bound::Included(self.last.to_vec()),
+            lower: Bound::Included(self.first.to_bytes().into_owned()),
+            upper: Bound::Included(self.last.to_bytes().into_owned()),
         }
+    }
+
+    /// The range of its run that is live.
+    pub fn live_range(&self) -> KeyRange {
+        if self.is_whole() { KeyRange::all() } else { self.first.range_to(None) }
     }
 
     /// Visits the large values of live entries.
@@ -131,7 +157,7 @@ pub(super) struct Node {
 impl Node {
     /// The node of these tables.
     pub fn new(tables: Vec<Table>) -> Self {
-        let heads = tables.iter().map(|table| head64(&table.first)).collect();
+        let heads = tables.iter().map(|table| table.first.head()).collect();
         Self { tables, heads, charge: None }
     }
 
@@ -145,7 +171,7 @@ impl Node {
     #[inline]
     pub fn table_of(&self, key: &[u8]) -> Option<&Table> {
         let table = &self.tables[self.begun_by(key).checked_sub(1)?];
-        (key <= &*table.last).then_some(table)
+        (table.last >= *key).then_some(table)
     }
 
     /// What is live in all of them.
@@ -169,10 +195,13 @@ impl Structure for Node {
     }
 
     fn heap_bytes(&self) -> u64 {
-        const SHARED_BYTES: usize = 16;
-        let keys = |table: &Table| 2 * SHARED_BYTES + table.first.len() + table.last.len();
-        let tables = self.tables.iter().map(|table| size_of::<Table>() + 8 + keys(table));
-        (size_of::<Self>() + tables.sum::<usize>()) as u64
+        let mut bytes = size_of::<Self>();
+        let mut before = None;
+        for table in &self.tables {
+            bytes += size_of::<Table>() + 8 + table.key_bytes(before);
+            before = Some(table);
+        }
+        bytes as u64
     }
 
     fn footprint_bytes(&self) -> u64 {
@@ -209,8 +238,11 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// The sequence of these nodes.
-    pub fn new(nodes: Vec<Listed>) -> Self {
-        let heads = nodes.iter().map(|node| head64(&node.first)).collect();
+    pub fn new(mut nodes: Vec<Listed>) -> Self {
+        for place in 1..nodes.len() {
+            nodes[place].first = nodes[place].first.beside(&nodes[place - 1].first);
+        }
+        let heads = nodes.iter().map(|node| node.first.head()).collect();
         let mut totals = Totals::default();
         nodes.iter().for_each(|node| totals += node.totals);
         let tables = nodes.iter().map(|node| u64::from(node.tables)).sum();
@@ -240,8 +272,13 @@ impl Sequence {
     /// What it takes on the heap, about, in bytes: nodes are counted where they are.
     pub fn heap_bytes(&self) -> u64 {
         const SLOT_BYTES: usize = 128;
-        let listed = |node: &Listed| size_of::<Listed>() + 8 + node.first.len() + SLOT_BYTES;
-        self.nodes.iter().map(listed).sum::<usize>() as u64
+        let mut bytes = 0;
+        let mut before = None;
+        for node in &self.nodes {
+            bytes += size_of::<Listed>() + 8 + node.first.heap_bytes(before) + SLOT_BYTES;
+            before = Some(&node.first);
+        }
+        bytes as u64
     }
 
     /// The number of the node that has `key` if any has: the last that begins there or before.
@@ -256,8 +293,8 @@ impl Sequence {
         match residence.load_owned(&listed.slot) {
             Ok(node) => Ok(Ok(node)),
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Err(Hole {
-                first: Arc::clone(&listed.first),
-                next: self.nodes.get(index + 1).map(|next| Arc::clone(&next.first)),
+                first: listed.first.clone(),
+                next: self.nodes.get(index + 1).map(|next| next.first.clone()),
                 tables: u64::from(listed.tables),
             })),
             Err(error) => Err(error),
@@ -272,10 +309,11 @@ impl Sequence {
         };
         let mut found = Found::default();
         for index in begin..self.nodes.len() {
-            if !range.admits(&self.nodes[index].first) {
+            if !self.nodes[index].first.is_admitted(range) {
                 break;
             }
-            let within = |table: &&Table| range.admits(&table.first) && range.reaches(&table.last);
+            let within =
+                |table: &&Table| table.first.is_admitted(range) && table.last.is_reached(range);
             match self.node(residence, index)? {
                 Ok(node) => found.tables.extend(node.tables.iter().filter(within).cloned()),
                 Err(hole) => found.holes.push(hole),
@@ -286,15 +324,15 @@ impl Sequence {
 
     /// Tables just before `key` and just behind it, the nearest first: those of the node where it
     /// would be.
-    pub fn near(&self, residence: &Residence, key: &[u8]) -> Result<(Vec<Table>, Vec<Table>)> {
+    pub fn near(&self, residence: &Residence, key: &SharedKey) -> Result<(Vec<Table>, Vec<Table>)> {
         if self.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
-        let Ok(node) = self.node(residence, self.node_of(key).unwrap_or(0))? else {
+        let Ok(node) = self.node(residence, self.node_of(&key.to_bytes()).unwrap_or(0))? else {
             return Ok((Vec::new(), Vec::new()));
         };
-        let before = node.tables.iter().rev().filter(|table| *table.last < *key);
-        let behind = node.tables.iter().filter(|table| *table.first > *key);
+        let before = node.tables.iter().rev().filter(|table| table.last < *key);
+        let behind = node.tables.iter().filter(|table| table.first > *key);
         Ok((before.cloned().collect(), behind.cloned().collect()))
     }
 }
@@ -312,8 +350,8 @@ pub(super) struct Hole {
 
 impl Hole {
     /// True if it has keys from `first` to `last`.
-    pub fn meets(&self, first: &[u8], last: &[u8]) -> bool {
-        *self.first <= *last && self.next.as_ref().is_none_or(|next| *first < **next)
+    pub fn meets(&self, first: &SharedKey, last: &SharedKey) -> bool {
+        self.first <= *last && self.next.as_ref().is_none_or(|next| first < next)
     }
 }
 
@@ -324,15 +362,4 @@ pub(super) struct Found {
     pub tables: Vec<Table>,
     /// Where there may be more.
     pub holes: Vec<Hole>,
-}
-
-/// How many of the keys, ascending, whose heads are given are `key` or less.
-#[inline]
-fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k SharedKey) -> usize {
-    let head = head64(key);
-    let mut after = heads.partition_point(|other| *other < head);
-    while heads.get(after) == Some(&head) && **whole(after) <= *key {
-        after += 1;
-    }
-    after
 }

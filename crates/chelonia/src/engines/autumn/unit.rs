@@ -16,9 +16,10 @@
 //! Large values: those of merged entries that are not written again are lost. A table that is
 //! merged whole has a list of them; of others the merge notes what it meets.
 
+use super::bounds::Edges;
 use super::counters::Counters;
 use super::output::{Output, TableWriter};
-use super::table::{SharedKey, Table};
+use super::table::Table;
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -30,6 +31,7 @@ use crate::engine::OwnedExtent;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RangesStream, Totals, weight};
 use crate::storage::cache::Heat;
+use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -132,15 +134,15 @@ impl Unit {
             rest.live -= *totals;
             rest.large_skipped += large;
         }
-        if *rest.first < **to {
-            rest.first = Arc::clone(to);
+        if rest.first < *to {
+            rest.first = to.clone();
         }
         (rest.live.entries > 0).then_some(rest)
     }
 
     /// The ranges of the jobs.
     fn ranges(&self) -> Vec<KeyRange> {
-        let bound = |key: &SharedKey| Bound::Excluded(key.to_vec());
+        let bound = |key: &SharedKey| Bound::Excluded(key.to_bytes().into_owned());
         let uppers = self.cuts.iter().map(bound);
         let uppers = uppers.chain([self.to.as_ref().map_or(Bound::Unbounded, bound)]);
         let mut lower = Bound::Unbounded;
@@ -200,11 +202,11 @@ impl Job<'_> {
             let mut whole = Vec::new();
             for table in sequence {
                 let live = table.live_range();
-                let begins = self.range.admits(&table.first);
-                if !begins || !self.range.reaches(&table.last) {
+                let begins = table.first.is_admitted(self.range);
+                if !begins || !table.last.is_reached(self.range) {
                     continue;
                 }
-                if self.range.contains(&table.first) && self.range.contains(&table.last) {
+                if table.first.is_within(self.range) && table.last.is_within(self.range) {
                     self.take_whole(table, done, expected)?;
                     whole.push((Arc::clone(&table.run), live));
                 } else {
@@ -219,7 +221,7 @@ impl Job<'_> {
         }
         let mut lower = Vec::new();
         // A lower table that goes on behind the unit is merged whole by its last job.
-        for table in self.unit.lower.iter().filter(|table| self.range.contains(&table.first)) {
+        for table in self.unit.lower.iter().filter(|table| table.first.is_within(self.range)) {
             self.take_whole(table, done, expected)?;
             lower.push((Arc::clone(&table.run), table.live_range()));
         }
@@ -249,11 +251,13 @@ impl Job<'_> {
         let was_cached = |key: &[u8], guard: &Guard| self.heat(key, guard);
         let mut written = 0;
         let mut barriers = self.unit.barriers.iter().peekable();
+        let merged: Vec<&Table> =
+            self.unit.upper.iter().flatten().chain(&self.unit.lower).collect();
         while let Some(first) = merge.key() {
-            while barriers.next_if(|barrier| ***barrier <= *first).is_some() {}
+            while barriers.next_if(|barrier| **barrier <= *first).is_some() {}
             let size = even_share(expected, written, passed_weight(merge), most);
             while let Some(key) = merge.key() {
-                let is_across = barriers.peek().is_some_and(|barrier| ***barrier <= *key);
+                let is_across = barriers.peek().is_some_and(|barrier| **barrier <= *key);
                 if writer.weight() >= size || is_across {
                     break;
                 }
@@ -261,7 +265,14 @@ impl Job<'_> {
                 merge.advance()?;
             }
             written += writer.weight();
-            tables.push(writer.finish(Some(&was_cached))?);
+            let edges = Edges {
+                before: tables.last().map(|table| &table.last),
+                behind: merge.key(),
+                range: Some(self.range),
+                merged: &merged,
+            };
+            let table = writer.finish(Some(&was_cached), &edges)?;
+            tables.push(table);
         }
         Ok(())
     }
@@ -270,7 +281,7 @@ impl Job<'_> {
     /// above.
     fn heat(&self, key: &[u8], guard: &Guard) -> Option<Heat> {
         let of = |tables: &[Table]| {
-            let place = tables.partition_point(|table| *table.last < *key);
+            let place = tables.partition_point(|table| table.last < *key);
             let table = tables.get(place).filter(|table| table.covers(key))?;
             table.run.heat(key, guard)
         };
@@ -293,17 +304,14 @@ fn even_share(expected: u64, written: u64, passed: u64, most: u64) -> u64 {
     (rest / count + most / 64).clamp(most / 2, most + most / 8)
 }
 
-/// What lies in both.
+/// What lies in both; `live` is all from a key on.
 fn clip(live: KeyRange, range: &KeyRange) -> KeyRange {
     let lower = match (&live.lower, &range.lower) {
+        (Bound::Unbounded, _) => range.lower.clone(),
         (Bound::Included(one), Bound::Included(other)) if other > one => range.lower.clone(),
         _ => live.lower,
     };
-    let upper = match (&live.upper, &range.upper) {
-        (Bound::Included(one), Bound::Excluded(other)) if other <= one => range.upper.clone(),
-        _ => live.upper,
-    };
-    KeyRange { lower, upper }
+    KeyRange { lower, upper: range.upper.clone() }
 }
 
 /// Entries of tables of one sequence.
@@ -375,11 +383,12 @@ mod tests {
     #[test]
     fn ranges_are_clipped_to_both() {
         let key = |text: &str| text.as_bytes().to_vec();
-        let live = KeyRange { lower: Bound::Included(key("d")), upper: Bound::Included(key("k")) };
-        let all = clip(live.clone(), &KeyRange::all());
-        assert_eq!(all, live);
-        let clipped = clip(live.clone(), &KeyRange::half_open(b"f", Some(b"k")));
-        assert_eq!(clipped, KeyRange::half_open(b"f", Some(b"k")));
-        assert_eq!(clip(live.clone(), &KeyRange::half_open(b"a", Some(b"z"))), live);
+        let live = KeyRange { lower: Bound::Included(key("d")), upper: Bound::Unbounded };
+        assert_eq!(clip(live.clone(), &KeyRange::all()), live);
+        let range = KeyRange::half_open(b"f", Some(b"k"));
+        assert_eq!(clip(live.clone(), &range), range);
+        assert_eq!(clip(KeyRange::all(), &range), range);
+        let clipped = clip(live, &KeyRange::half_open(b"a", Some(b"z")));
+        assert_eq!(clipped, KeyRange::half_open(b"d", Some(b"z")));
     }
 }

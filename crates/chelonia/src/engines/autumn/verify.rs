@@ -7,16 +7,15 @@
 
 use super::AutumnVersion;
 use super::codec::Directory;
-use super::table::{Listed, Node, Sequence, SharedKey, Table, owned_node};
+use super::table::{Listed, Node, Sequence, Table, owned_node};
 use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::{LargeRef, SortedStream};
-use crate::base::sync::Arc;
 use crate::engine::OwnedExtent;
 use crate::run::{RunStream, Totals};
 use crate::storage::block::DATA_FILE;
-use crate::structure::NodeRef;
+use crate::structure::{NodeRef, SharedKey};
 use std::collections::BTreeSet;
 
 /// Visits every extent that `version` refers to; fails in the end if a node or a list of large
@@ -120,7 +119,7 @@ impl Check<'_> {
                 continue;
             };
             let first = &node.tables[0].first;
-            if **first != *listed.first || before.is_some_and(|before| *before >= **first) {
+            if *first != listed.first || before.is_some_and(|before| before >= *first) {
                 self.finding("a node does not begin where its level says");
             }
             if node.totals() != listed.totals || node.tables.len() != listed.tables as usize {
@@ -129,7 +128,7 @@ impl Check<'_> {
             for table in &node.tables {
                 self.table(table)?;
             }
-            before = node.tables.last().map(|table| Arc::clone(&table.last));
+            before = node.tables.last().map(|table| table.last.clone());
         }
         Ok(())
     }
@@ -198,7 +197,7 @@ fn live(table: &Table) -> Result<bool> {
     let mut is_within = true;
     while let Some(key) = stream.key() {
         let update = stream.update();
-        if *key < *table.first && !table.is_whole() {
+        if table.first > *key && !table.is_whole() {
             large_before += u64::from(update.large().is_some());
         } else {
             totals.add_entry(key, &update);

@@ -37,9 +37,8 @@ use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::base::sync::{Arc, AtomicBool, Ordering};
-use crate::kernels::prefix::common_prefix;
 use crate::run::{Run, RunRef, Totals};
-use crate::structure::NodeRef;
+use crate::structure::{Allowance, NodeRef, SharedKey};
 use std::collections::BTreeMap;
 
 /// The first byte of every node.
@@ -82,14 +81,14 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
         numbers.insert(segment.run.reference().extent, number as u64);
         let shared = segment.shared.load(Ordering::Relaxed);
         out.push(if shared { SEGMENT_SHARED } else { 0 });
-        put_bytes(&mut out, &segment.first);
+        put_bytes(&mut out, &segment.first.to_bytes());
         segment.run.reference().encode(&mut out);
     }
-    let mut before: &[u8] = b"";
+    let mut before = &SharedKey::LEAST;
     for pivot in &node.pivots {
-        let shared = common_prefix(before, &pivot.key);
+        let shared = pivot.key.common_prefix(before);
         put_varint(&mut out, shared as u64);
-        put_bytes(&mut out, &pivot.key[shared..]);
+        put_bytes(&mut out, &pivot.key.suffix(shared));
         before = &pivot.key;
         match &pivot.child {
             Child::None => out.push(0),
@@ -135,22 +134,32 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
     if pivot_count == 0 || pivot_count.max(segment_count) > bytes.len() / 4 {
         return Err(decoder.damaged("it has no pivots, or more than it has room for"));
     }
-    let mut segments = Vec::with_capacity(segment_count);
+    let mut allowance = Allowance::of(residence.storage());
+    allowance.take(segment_count * (size_of::<Segment>() + size_of::<usize>()));
+    allowance.take(pivot_count * size_of::<Pivot>());
+    let mut segments: Vec<(Arc<Segment>, bool)> = Vec::with_capacity(segment_count);
+    // Many begin nowhere, so the one before shares nothing with the next.
+    let mut longest = SharedKey::LEAST;
     for _ in 0..segment_count {
         let flags = decoder.u8()?;
         if flags & !SEGMENT_SHARED != 0 {
             return Err(decoder.damaged("a segment has a flag that is not known"));
         }
-        let first = decoder.bytes(KEY_BYTES_MAX)?.into();
+        let bytes = decoder.bytes(KEY_BYTES_MAX)?;
+        allowance.take_key(2 * bytes.len())?;
+        let first = SharedKey::whole(bytes).beside(&longest);
+        if first.len() > longest.len() {
+            longest = first.clone();
+        }
         let run = open(residence, RunRef::decode(&mut decoder)?)?;
         let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
         segments.push((Arc::new(Segment { run, first, shared }), false));
     }
     let mut pivots: Vec<Pivot> = Vec::with_capacity(pivot_count);
     for _ in 0..pivot_count {
-        let key = decode_key(&mut decoder, pivots.last())?;
+        let key = decode_key(&mut decoder, pivots.last(), &mut allowance)?;
         let child = decode_child(&mut decoder, height, residence)?;
-        let parts = decode_parts(&mut decoder, &mut segments)?;
+        let parts = decode_parts(&mut decoder, &mut segments, &mut allowance)?;
         pivots.push(Pivot::new(key, child, parts, Toll::default()));
     }
     decoder.finish()?;
@@ -160,18 +169,20 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
     Ok(Node::new(height, pivots))
 }
 
-fn decode_key(decoder: &mut Decoder<'_>, before: Option<&Pivot>) -> Result<Arc<[u8]>> {
-    let shared = decoder.length(before.map_or(0, |pivot| pivot.key.len()))?;
+fn decode_key(
+    decoder: &mut Decoder<'_>,
+    before: Option<&Pivot>,
+    allowance: &mut Allowance,
+) -> Result<SharedKey> {
+    let least = before.map_or(&SharedKey::LEAST, |pivot| &pivot.key);
+    let shared = decoder.length(least.len())?;
     let rest = decoder.bytes(KEY_BYTES_MAX - shared)?;
-    let mut key = Vec::with_capacity(shared + rest.len());
-    if let Some(before) = before {
-        key.extend_from_slice(&before.key[..shared]);
-    }
-    key.extend_from_slice(rest);
-    if before.is_some_and(|before| *before.key >= *key) {
+    allowance.take_key(SharedKey::bytes_after(least, shared, rest.len()))?;
+    let key = SharedKey::after(least, shared, rest);
+    if before.is_some_and(|before| before.key >= key) {
         return Err(decoder.damaged("its pivots are not in order"));
     }
-    Ok(key.into())
+    Ok(key)
 }
 
 fn decode_child(decoder: &mut Decoder<'_>, height: u8, residence: &Residence) -> Result<Child> {
@@ -190,8 +201,10 @@ fn decode_child(decoder: &mut Decoder<'_>, height: u8, residence: &Residence) ->
 fn decode_parts(
     decoder: &mut Decoder<'_>,
     segments: &mut [(Arc<Segment>, bool)],
+    allowance: &mut Allowance,
 ) -> Result<Vec<Part>> {
     let count = decoder.length(decoder.remaining() / 5)?;
+    allowance.take(count * size_of::<Part>());
     let mut parts: Vec<Part> = Vec::with_capacity(count);
     for _ in 0..count {
         let level = u8::try_from(decoder.varint()?).unwrap_or(u8::MAX);

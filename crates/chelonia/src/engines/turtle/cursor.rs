@@ -23,6 +23,7 @@ use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::Arc;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor, first_blocks};
+use crate::structure::SharedKey;
 use std::ops::Bound;
 
 /// A node on the way to where the cursor is.
@@ -30,14 +31,14 @@ struct Step {
     node: Arc<Node>,
     pivot: usize,
     /// Where the node's range ends.
-    upper: Option<Arc<[u8]>>,
+    upper: Option<SharedKey>,
 }
 
 impl Step {
     /// Where the pivot's range ends.
-    fn pivot_upper(&self) -> Option<Arc<[u8]>> {
+    fn pivot_upper(&self) -> Option<SharedKey> {
         let next = self.node.pivots.get(self.pivot + 1);
-        next.map_or_else(|| self.upper.clone(), |next| Some(Arc::clone(&next.key)))
+        next.map_or_else(|| self.upper.clone(), |next| Some(next.key.clone()))
     }
 }
 
@@ -57,11 +58,11 @@ impl Sources {
     }
 
     /// Opens what of the parts of `pivot` may begin before `upper`.
-    fn open_parts(&mut self, pivot: &Pivot, upper: Option<&[u8]>) -> Result<&[RunCursor]> {
+    fn open_parts(&mut self, pivot: &Pivot, upper: Option<&SharedKey>) -> Result<&[RunCursor]> {
         let first = self.opened.len();
         let whole = pivot.pending().entries + pivot.settled_entries();
         for part in &pivot.parts {
-            if upper.is_none_or(|upper| *part.segment.first < *upper) {
+            if upper.is_none_or(|upper| part.segment.first < *upper) {
                 self.open(&part.segment.run, first_blocks(part.totals.entries, whole))?;
             }
         }
@@ -113,7 +114,7 @@ impl TurtleCursor {
     fn descend(
         &mut self,
         mut slot: Arc<NodeSlot>,
-        mut upper: Option<Arc<[u8]>>,
+        mut upper: Option<SharedKey>,
         to_bound: bool,
     ) -> Result<()> {
         loop {
@@ -147,14 +148,14 @@ impl TurtleCursor {
         let Some(last) = self.path.last() else { return Ok(()) };
         let leaf = &last.node.pivots[last.pivot];
         let upper = last.pivot_upper();
-        let range = clip(&self.range, &leaf.key, upper.as_deref());
+        let range = clip(&self.range, &leaf.key, upper.as_ref());
         if range.is_empty() {
             return Ok(());
         }
         let mut sources = Sources::new(before, range, self.direction);
         for step in &self.path {
             let pivot = &step.node.pivots[step.pivot];
-            let opened = sources.open_parts(pivot, upper.as_deref())?;
+            let opened = sources.open_parts(pivot, upper.as_ref())?;
             let reads = opened.iter().filter(|cursor| cursor.must_read()).count();
             self.version.shared.dues.pay(pivot, toll::sources(opened.len(), reads));
         }
@@ -195,8 +196,8 @@ impl TurtleCursor {
             let pivot = &step.node.pivots[next];
             let upper = step.pivot_upper();
             let within = match self.direction {
-                Direction::Ascending => self.range.admits(&pivot.key),
-                Direction::Descending => ends_after_lower(&self.range, upper.as_deref()),
+                Direction::Ascending => pivot.key.is_admitted(&self.range),
+                Direction::Descending => ends_after_lower(&self.range, upper.as_ref()),
             };
             if !within {
                 return Ok(false);
@@ -234,26 +235,24 @@ impl SortedStream for TurtleCursor {
 }
 
 /// What lies in `range` and from `lower` to `upper` (excluded).
-fn clip(range: &KeyRange, lower: &[u8], upper: Option<&[u8]>) -> KeyRange {
+fn clip(range: &KeyRange, lower: &SharedKey, upper: Option<&SharedKey>) -> KeyRange {
     let lower = match &range.lower {
-        Bound::Included(key) | Bound::Excluded(key) if key.as_slice() >= lower => {
-            range.lower.clone()
-        }
-        _ => Bound::Included(lower.to_vec()),
+        Bound::Included(key) | Bound::Excluded(key) if *lower <= **key => range.lower.clone(),
+        _ => Bound::Included(lower.to_bytes().into_owned()),
     };
     let upper = match (&range.upper, upper) {
         (bound, None) => bound.clone(),
-        (Bound::Included(key), Some(upper)) if key.as_slice() < upper => range.upper.clone(),
-        (Bound::Excluded(key), Some(upper)) if key.as_slice() <= upper => range.upper.clone(),
-        (_, Some(upper)) => Bound::Excluded(upper.to_vec()),
+        (Bound::Included(key), Some(upper)) if *upper > **key => range.upper.clone(),
+        (Bound::Excluded(key), Some(upper)) if *upper >= **key => range.upper.clone(),
+        (_, Some(upper)) => Bound::Excluded(upper.to_bytes().into_owned()),
     };
     KeyRange { lower, upper }
 }
 
 /// True if keys below `upper` can be within the lower bound of `range`.
-fn ends_after_lower(range: &KeyRange, upper: Option<&[u8]>) -> bool {
+fn ends_after_lower(range: &KeyRange, upper: Option<&SharedKey>) -> bool {
     match (&range.lower, upper) {
-        (Bound::Included(lower) | Bound::Excluded(lower), Some(upper)) => lower.as_slice() < upper,
+        (Bound::Included(lower) | Bound::Excluded(lower), Some(upper)) => *upper > **lower,
         _ => true,
     }
 }
@@ -262,20 +261,24 @@ fn ends_after_lower(range: &KeyRange, upper: Option<&[u8]>) -> bool {
 mod tests {
     use super::*;
 
+    fn shared(key: &[u8]) -> SharedKey {
+        SharedKey::whole(key)
+    }
+
     #[test]
     fn ranges_are_clipped_to_the_leaf() {
         use Bound::{Excluded, Included, Unbounded};
         let key = |text: &str| text.as_bytes().to_vec();
         let range = |lower, upper| KeyRange { lower, upper };
-        let leaf = |range: &KeyRange| clip(range, b"f", Some(b"p"));
+        let leaf = |range: &KeyRange| clip(range, &shared(b"f"), Some(&shared(b"p")));
         let whole = range(Included(key("f")), Excluded(key("p")));
         assert_eq!(leaf(&range(Unbounded, Unbounded)), whole);
         assert_eq!(leaf(&range(Included(key("a")), Included(key("p")))), whole);
         let inner = range(Excluded(key("f")), Included(key("k")));
         assert_eq!(leaf(&inner), inner);
         assert!(leaf(&range(Included(key("p")), Unbounded)).is_empty());
-        assert_eq!(clip(&inner, b"", None), inner);
-        assert!(!ends_after_lower(&range(Included(key("p")), Unbounded), Some(b"p")));
-        assert!(ends_after_lower(&range(Included(key("o")), Unbounded), Some(b"p")));
+        assert_eq!(clip(&inner, &SharedKey::LEAST, None), inner);
+        assert!(!ends_after_lower(&range(Included(key("p")), Unbounded), Some(&shared(b"p"))));
+        assert!(ends_after_lower(&range(Included(key("o")), Unbounded), Some(&shared(b"p"))));
     }
 }

@@ -26,7 +26,7 @@ fn node(
     told(writeln!(out, "{indent}node {place} height {height}, {pivots} pivots, {levels} levels"))?;
     segments(&node, &indent, out)?;
     for pivot in &node.pivots {
-        let (key, pending) = (shown_key(&pivot.key), pivot.pending());
+        let (key, pending) = (shown_key(&pivot.key.to_bytes()), pivot.pending());
         told(writeln!(out, "{indent}  pivot {key}: {pending} waiting"))?;
         match &pivot.child {
             Child::None => {}
@@ -45,7 +45,7 @@ fn segments(node: &Node, indent: &str, out: &mut dyn Write) -> Result<()> {
         let (run, shared) = (segment.run.reference(), segment.shared.load(Ordering::Relaxed));
         let shared = if shared { ", shared" } else { "" };
         let held = Totals::of_run(&segment.run);
-        let (extent, first) = (run.extent, shown_key(&segment.first));
+        let (extent, first) = (run.extent, shown_key(&segment.first.to_bytes()));
         told(writeln!(out, "{indent}  segment {extent:?} from {first}: {held}{shared}"))?;
     }
     Ok(())

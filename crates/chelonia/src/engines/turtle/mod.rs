@@ -308,7 +308,7 @@ impl Turtle {
         // What a survey met was not noted by a task.
         let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
         drop(old);
-        while grown.pivots.len() > geometry.pivots_max {
+        while pass.is_over(&mut grown) {
             let height = grown.height + 1;
             if height > HEIGHT_MAX {
                 return Err(Error::internal("a tree is higher than any file can hold"));

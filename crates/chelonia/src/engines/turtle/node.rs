@@ -29,7 +29,7 @@ use crate::base::error::Result;
 use crate::base::keys::head64;
 use crate::base::sync::{Arc, AtomicBool};
 use crate::run::{OpenRuns, Run, RunFilter, Totals};
-use crate::structure::{self, Slot, Structure};
+use crate::structure::{self, KeyView, SharedKey, Slot, Structure, begun_by};
 use std::ops::AddAssign;
 
 /// The highest tree; 64 pivots each make it hold far more than the file can.
@@ -69,7 +69,7 @@ pub(super) struct Segment {
     pub run: Arc<Run>,
     /// No key of the run is less: tells which of several parts of one level can hold a key. May be
     /// far less than the least key, even empty.
-    pub first: Box<[u8]>,
+    pub first: SharedKey,
     /// Set for good when a second node refers to the run. Unset means that exactly one does.
     pub shared: AtomicBool,
 }
@@ -93,7 +93,7 @@ impl Part {
     /// The live entries of `segment` in the range of a pivot: so many.
     pub fn new(level: u8, segment: Arc<Segment>, totals: Totals) -> Self {
         let filter = segment.run.filter().clone();
-        Self { level, head: head64(&segment.first), filter, segment, totals }
+        Self { level, head: segment.first.head(), filter, segment, totals }
     }
 
     /// The same part at another level.
@@ -106,7 +106,7 @@ impl Part {
     fn begins_by(&self, key: &[u8], head: u64) -> bool {
         match self.head.cmp(&head) {
             std::cmp::Ordering::Less => true,
-            std::cmp::Ordering::Equal => *self.segment.first <= *key,
+            std::cmp::Ordering::Equal => self.segment.first <= *key,
             std::cmp::Ordering::Greater => false,
         }
     }
@@ -127,7 +127,7 @@ pub(super) enum Child {
 #[derive(Clone)]
 pub(super) struct Pivot {
     /// The range's lower bound.
-    pub key: Arc<[u8]>,
+    pub key: SharedKey,
     /// What is settled.
     pub child: Child,
     /// What waits, newest first.
@@ -141,12 +141,12 @@ pub(super) struct Pivot {
 
 impl Pivot {
     /// A pivot of which nothing waits.
-    pub fn settled(key: Arc<[u8]>, child: Child) -> Self {
+    pub fn settled(key: SharedKey, child: Child) -> Self {
         Self::new(key, child, Vec::new(), Toll::default())
     }
 
     /// A pivot of which `parts` wait, for which reads have paid `toll`.
-    pub fn new(key: Arc<[u8]>, child: Child, parts: Vec<Part>, toll: Toll) -> Self {
+    pub fn new(key: SharedKey, child: Child, parts: Vec<Part>, toll: Toll) -> Self {
         let leaf_filter = match &child {
             Child::Leaf(run) => Some(run.filter().clone()),
             Child::None | Child::Node(..) => None,
@@ -211,29 +211,24 @@ impl Node {
     /// The node of these pivots.
     pub fn new(height: u8, pivots: Vec<Pivot>) -> Self {
         assert!(!pivots.is_empty() && height > 0, "a node has pivots and a height");
-        let heads = pivots.iter().map(|pivot| head64(&pivot.key)).collect();
+        let heads = pivots.iter().map(|pivot| pivot.key.head()).collect();
         Self { height, pivots, heads, charge: None }
     }
 
     /// The root of an empty tree.
     pub fn empty() -> Self {
-        Self::new(1, vec![Pivot::settled(Arc::from(&b""[..]), Child::None)])
+        Self::new(1, vec![Pivot::settled(SharedKey::LEAST, Child::None)])
     }
 
     /// The pivot in whose range `key` is. Keys below the first pivot's belong to it too.
     #[inline]
     pub fn pivot_of(&self, key: &[u8]) -> usize {
-        let head = head64(key);
-        let mut after = self.heads.partition_point(|other| *other < head);
-        while self.heads.get(after) == Some(&head) && *self.pivots[after].key <= *key {
-            after += 1;
-        }
-        after.saturating_sub(1)
+        begun_by(&self.heads, key, |index| &self.pivots[index].key).saturating_sub(1)
     }
 
     /// Where the range of pivot `index` ends, in a node whose range ends at `upper`.
-    pub fn upper_of<'a>(&'a self, index: usize, upper: Option<&'a [u8]>) -> Option<&'a [u8]> {
-        self.pivots.get(index + 1).map_or(upper, |next| Some(&next.key))
+    pub fn upper_of<'a>(&'a self, index: usize, upper: Option<KeyView<'a>>) -> Option<KeyView<'a>> {
+        self.pivots.get(index + 1).map_or(upper, |next| Some(next.key.view()))
     }
 
     /// The levels in use: one more than the highest.
@@ -301,13 +296,21 @@ impl Structure for Node {
     }
 
     fn heap_bytes(&self) -> u64 {
-        let pivots = self.pivots.iter().map(|pivot| {
-            size_of::<Pivot>() + 16 + pivot.key.len() + pivot.parts.len() * size_of::<Part>()
-        });
-        let segments = self.segments();
-        let segments = segments.iter().map(|segment| size_of::<Segment>() + segment.first.len());
-        let own = size_of::<Self>() + pivots.sum::<usize>() + segments.sum::<usize>();
-        own as u64
+        let mut bytes = size_of::<Self>();
+        let mut before = None;
+        for pivot in &self.pivots {
+            let parts = pivot.parts.len() * size_of::<Part>();
+            bytes += size_of::<Pivot>() + parts + pivot.key.heap_bytes(before);
+            before = Some(&pivot.key);
+        }
+        let mut longest = SharedKey::LEAST;
+        for segment in self.segments() {
+            bytes += size_of::<Segment>() + segment.first.heap_bytes(Some(&longest));
+            if segment.first.len() > longest.len() {
+                longest = segment.first.clone();
+            }
+        }
+        bytes as u64
     }
 
     fn footprint_bytes(&self) -> u64 {

@@ -89,7 +89,13 @@ impl<'t> Output<'t> {
 
     /// Writes a node and gives the pivot that refers to it.
     pub fn write_node(&self, height: u8, pivots: Vec<Pivot>) -> Result<Pivot> {
-        let key = Arc::clone(&pivots[0].key);
+        let mut pivots = pivots;
+        if let Some(first) = pivots.first_mut() {
+            // Those of other nodes keep nothing alive for this one.
+            first.key = first.key.alone();
+        }
+        let pivots = beside_each_other(pivots);
+        let key = pivots[0].key.clone();
         let node = Node::new(height, pivots);
         let summary = node.summary();
         let bytes = codec::encode_node(&node);
@@ -127,6 +133,28 @@ impl<'t> Output<'t> {
         let freed = runs.chain(nodes).map(|extent| storage.free(extent));
         freed.fold(Ok(()), Result::and)
     }
+}
+
+/// The same pivots, whose keys hold what they have in common once.
+pub(super) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
+    for place in 0..pivots.len() {
+        pivots[place].key = match place.checked_sub(1) {
+            Some(before) => pivots[place].key.beside(&pivots[before].key),
+            None => pivots[place].key.alone(),
+        };
+    }
+    pivots
+}
+
+/// What the keys of pivots take in memory, in bytes.
+pub(super) fn key_bytes(pivots: &[Pivot]) -> usize {
+    let mut before = None;
+    let mut bytes = 0;
+    for pivot in pivots {
+        bytes += pivot.key.heap_bytes(before);
+        before = Some(&pivot.key);
+    }
+    bytes
 }
 
 fn owned(reference: NodeRef) -> OwnedExtent {

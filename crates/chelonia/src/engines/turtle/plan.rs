@@ -12,6 +12,9 @@ const SHORT_RUN_DIVISOR: u64 = 8;
 /// No run is cut shorter for its pivots' sake: its index, filter and last block are blocks.
 const SHORT_RUN_MIN: u64 = 64 << 10;
 
+/// The bytes that the keys of a node take in memory, if it has more pivots than a small one.
+const NODE_KEY_BYTES: usize = 256 << 10;
+
 /// The measures of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
@@ -337,6 +340,22 @@ pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> V
         return sizes;
     }
     let nodes = count.div_ceil((geometry.pivots_max * 9 / 10).max(1));
+    (0..nodes).map(|node| count * (node + 1) / nodes - count * node / nodes).collect()
+}
+
+/// The same where the keys of the pivots take `key_bytes` bytes in memory: a node of long keys has
+/// fewer pivots, but not so few that it is small.
+pub(super) fn node_sizes_by_keys(
+    count: usize,
+    key_bytes: usize,
+    appended: bool,
+    geometry: &Geometry,
+) -> Vec<usize> {
+    let sizes = node_sizes(count, appended, geometry);
+    let nodes = key_bytes.div_ceil(NODE_KEY_BYTES).min(count / (geometry.pivots_small() + 1));
+    if nodes <= sizes.len() {
+        return sizes;
+    }
     (0..nodes).map(|node| count * (node + 1) / nodes - count * node / nodes).collect()
 }
 

@@ -13,10 +13,11 @@ use crate::base::sync::Arc;
 use crate::engine::Salvaged;
 use crate::run::{Run, RunPart};
 use crate::storage::block::DATA_FILE;
+use crate::structure::KeyView;
 
 /// Hands everything that can be read of `version` to `found`.
 pub(super) fn salvage(version: &TurtleVersion, found: &mut dyn Salvaged) -> Result<()> {
-    below(version, &version.root, Stretch { lower: &[], upper: None }, found)
+    below(version, &version.root, Stretch { lower: KeyView::LEAST, upper: None }, found)
 }
 
 /// The node of `slot`, whose range is `stretch`, and everything below it.
@@ -28,7 +29,7 @@ fn below(
 ) -> Result<()> {
     let Some(place) = slot.reference() else { return Ok(()) };
     let node = match version.shared.residence.read(place, slot.about()) {
-        Ok(node) if *node.pivots[0].key == *stretch.lower => node,
+        Ok(node) if node.pivots[0].key.view() == stretch.lower => node,
         Ok(_) => {
             let error = Error::corrupt("a node does not begin where its parent says");
             return found.lost(stretch.to_range(), error.at(DATA_FILE, place.extent.offset()));
@@ -47,7 +48,7 @@ fn within(
     found: &mut dyn Salvaged,
 ) -> Result<()> {
     let pivot = &node.pivots[index];
-    let own = Stretch { lower: &pivot.key, upper: node.upper_of(index, stretch.upper) };
+    let own = Stretch { lower: pivot.key.view(), upper: node.upper_of(index, stretch.upper) };
     match &pivot.child {
         Child::None => {}
         Child::Leaf(run) => read(run, own, found)?,

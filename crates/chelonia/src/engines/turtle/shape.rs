@@ -29,6 +29,7 @@ use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::base::sync::{Arc, AtomicBool};
 use crate::merge::Merge;
 use crate::run::{Totals, WasCached, weight};
+use crate::structure::{KeyView, SharedKey};
 use std::collections::VecDeque;
 
 /// What is known of the leaves to be written.
@@ -228,8 +229,10 @@ impl Stage {
 pub(super) struct LevelPivot<'n> {
     /// Its number in the node.
     pub index: usize,
+    /// Where its range begins.
+    pub key: &'n SharedKey,
     /// Where its range ends.
-    pub upper: Option<&'n [u8]>,
+    pub upper: Option<KeyView<'n>>,
     /// The weight of what goes into the merge for it, about.
     pub incoming: u64,
 }
@@ -252,12 +255,12 @@ pub(super) fn write_level(
     for pivot in pivots {
         let weight = shaper.writer.weight();
         if weight >= most / 2 && weight + pivot.incoming > most {
-            shaper.close(false)?;
+            shaper.close(None)?;
         }
         shaper.write_pivot(merge, pivot, most)?;
     }
     if !shaper.writer.is_empty() {
-        shaper.close(false)?;
+        shaper.close(None)?;
     }
     output.give_back(shaper.writer);
     Ok(shaper.parts)
@@ -265,8 +268,8 @@ pub(super) fn write_level(
 
 struct LevelShaper<'o> {
     writer: RunWriter<'o>,
-    /// The last key of the run before, if it was cut within a pivot.
-    cut: Option<Box<[u8]>>,
+    /// The last key of the run before, if it was cut within a pivot, and that pivot's key.
+    cut: Option<(Box<[u8]>, SharedKey)>,
     /// The parts in the run being built.
     open: Vec<(usize, Totals)>,
     parts: Vec<(usize, Part)>,
@@ -279,12 +282,15 @@ impl LevelShaper<'_> {
         pivot: &LevelPivot<'_>,
         most: u64,
     ) -> Result<()> {
-        let upper_head = pivot.upper.map_or(u64::MAX, head64);
+        let upper = pivot.upper.map(KeyView::to_bytes);
+        let upper_head = upper.as_ref().map_or(u64::MAX, |upper| head64(upper));
         let mut totals = Totals::default();
         while let Some(key) = merge.key() {
             let head = head64(key);
             // Most keys are told by their heads.
-            if head > upper_head || (head == upper_head && pivot.upper.is_some_and(|u| key >= u)) {
+            if head > upper_head
+                || (head == upper_head && upper.as_deref().is_some_and(|u| key >= u))
+            {
                 break;
             }
             let update = merge.update();
@@ -293,7 +299,7 @@ impl LevelShaper<'_> {
                 if cut_within {
                     self.open.push((pivot.index, std::mem::take(&mut totals)));
                 }
-                self.close(cut_within)?;
+                self.close(cut_within.then_some(pivot.key))?;
             }
             totals.add_entry(key, &update);
             self.writer.add(key, update)?;
@@ -306,13 +312,15 @@ impl LevelShaper<'_> {
     }
 
     /// Writes the run and makes its parts.
-    fn close(&mut self, within: bool) -> Result<()> {
+    fn close(&mut self, within: Option<&SharedKey>) -> Result<()> {
         let written = self.writer.finish(None)?;
         let before = self.cut.take();
-        let first = before.map_or_else(Vec::new, |last| separator(&last, &written.first));
-        self.cut = within.then_some(written.last);
+        let first = before.map_or(SharedKey::LEAST, |(last, pivot)| {
+            SharedKey::whole(&separator(&last, &written.first)).beside(&pivot)
+        });
+        self.cut = within.map(|pivot| (written.last, pivot.clone()));
         let shared = AtomicBool::new(false);
-        let segment = Arc::new(Segment { run: written.run, first: first.into(), shared });
+        let segment = Arc::new(Segment { run: written.run, first, shared });
         for (pivot, totals) in self.open.drain(..) {
             let part = Part::new(0, Arc::clone(&segment), totals);
             self.parts.push((pivot, part));

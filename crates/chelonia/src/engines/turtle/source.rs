@@ -16,21 +16,27 @@ use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::merge::UpdatesStream;
 use crate::run::{RangesStream, Run, weight};
+use crate::structure::{KeyView, SharedKey};
 use std::ops::Range;
 
 /// A stretch of keys, borrowed: from a key to another (excluded) or to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stretch<'k> {
     /// The first key.
-    pub lower: &'k [u8],
+    pub lower: KeyView<'k>,
     /// The key after; `None` is the end of all keys.
-    pub upper: Option<&'k [u8]>,
+    pub upper: Option<KeyView<'k>>,
 }
 
 impl<'k> Stretch<'k> {
     /// The same as bounds that are owned.
     pub fn to_range(self) -> KeyRange {
-        KeyRange::half_open(self.lower, self.upper)
+        KeyRange::half_open(&self.lower.to_bytes(), self.upper.map(KeyView::to_bytes).as_deref())
+    }
+
+    /// The same, owned, without a copy of the bytes of pivots.
+    fn to_shared(self) -> SharedRange {
+        SharedRange { lower: self.lower.to_shared(), upper: self.upper.map(KeyView::to_shared) }
     }
 
     /// What lies in both; `None` if nothing does.
@@ -41,6 +47,18 @@ impl<'k> Stretch<'k> {
             (one, None) | (None, one) => one,
         };
         upper.is_none_or(|upper| lower < upper).then_some(Stretch { lower, upper })
+    }
+}
+
+/// A stretch that owns its bounds.
+pub(super) struct SharedRange {
+    lower: SharedKey,
+    upper: Option<SharedKey>,
+}
+
+impl From<SharedRange> for KeyRange {
+    fn from(range: SharedRange) -> Self {
+        range.lower.range_to(range.upper.as_ref())
     }
 }
 
@@ -58,8 +76,9 @@ pub(super) struct Incoming<'u> {
 impl Incoming<'_> {
     /// The ranks within `stretch`.
     pub fn ranks_in(&self, stretch: Stretch<'_>) -> Range<usize> {
-        let bound =
-            |key: &[u8]| self.updates.lower_bound(key).clamp(self.ranks.start, self.ranks.end);
+        let bound = |key: KeyView<'_>| {
+            self.updates.lower_bound(&key.to_bytes()).clamp(self.ranks.start, self.ranks.end)
+        };
         let start = bound(stretch.lower);
         start..stretch.upper.map_or(self.ranks.end, bound).max(start)
     }
@@ -115,7 +134,7 @@ pub(super) enum Source<'u> {
     /// A part of the memtable.
     Updates(UpdatesStream<'u>),
     /// A part of a run.
-    Run(RangesStream),
+    Run(RangesStream<SharedRange>),
 }
 
 impl SortedStream for Source<'_> {
@@ -170,7 +189,7 @@ pub(super) struct Selection<'n> {
     /// The node.
     pub node: &'n Node,
     /// The end of the node's range.
-    pub upper: Option<&'n [u8]>,
+    pub upper: Option<KeyView<'n>>,
     /// The pivots, ascending.
     pub pivots: &'n [usize],
     /// The part of their ranges.
@@ -184,7 +203,7 @@ pub(super) struct Selection<'n> {
 impl<'n> Selection<'n> {
     /// The range of one pivot, clipped.
     fn stretch_of(&self, pivot: usize) -> Option<Stretch<'n>> {
-        let lower = &*self.node.pivots[pivot].key;
+        let lower = self.node.pivots[pivot].key.view();
         Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }.clip(self.clip)
     }
 
@@ -259,7 +278,7 @@ impl<'n> Selection<'n> {
             all.iter().map(|stretch| (Arc::clone(run), *stretch)).collect::<Ranges<'n>>()
         });
         for ranges in above.chain(self.own()) {
-            let owned = ranges.into_iter().map(|(run, stretch)| (run, stretch.to_range()));
+            let owned = ranges.into_iter().map(|(run, stretch)| (run, stretch.to_shared()));
             sources.push(Source::Run(RangesStream::new(owned.collect())?));
         }
         Ok(sources)

@@ -20,6 +20,7 @@ use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, Ordering};
 use crate::run::{Run, RunCursor, RunStream, Totals};
 use crate::storage::block::DATA_FILE;
+use crate::structure::KeyView;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Large values are remembered by so many chunks of a [`BlockSet`]: half a mebibyte.
@@ -36,7 +37,7 @@ pub(super) fn verify(version: &TurtleVersion, report: &mut dyn CheckReport) -> R
         large_told: BTreeSet::new(),
         offset: 0,
     };
-    let seen = check.node(&version.root, &[], None)?;
+    let seen = check.node(&version.root, KeyView::LEAST, None)?;
     if let Some(seen) = seen
         && seen != version.summary
     {
@@ -69,8 +70,8 @@ impl Check<'_> {
     fn node(
         &mut self,
         slot: &Arc<NodeSlot>,
-        lower: &[u8],
-        upper: Option<&[u8]>,
+        lower: KeyView<'_>,
+        upper: Option<KeyView<'_>>,
     ) -> Result<Option<Summary>> {
         let residence = &self.version.shared.residence;
         let node = match slot.reference() {
@@ -87,16 +88,16 @@ impl Check<'_> {
                 }
             },
         };
-        if *node.pivots[0].key != *lower {
+        if node.pivots[0].key.view() != lower {
             self.finding("a node does not begin where its parent says");
         }
-        if upper.is_some_and(|upper| node.pivots.iter().any(|pivot| *pivot.key >= *upper)) {
+        if upper.is_some_and(|upper| node.pivots.iter().any(|pivot| pivot.key.view() >= upper)) {
             self.finding("a node has a pivot beyond its range");
         }
         let whole = self.segments(&node)?;
         let offset = self.offset;
         for (index, pivot) in node.pivots.iter().enumerate() {
-            let stretch = Stretch { lower: &pivot.key, upper: node.upper_of(index, upper) };
+            let stretch = Stretch { lower: pivot.key.view(), upper: node.upper_of(index, upper) };
             self.parts(pivot, stretch, &whole);
             match &pivot.child {
                 Child::None => {}
@@ -183,8 +184,8 @@ impl Check<'_> {
                     return Ok(());
                 }
             };
-            let inside =
-                |key: &[u8]| key >= stretch.lower && stretch.upper.is_none_or(|upper| key < upper);
+            let range = stretch.to_range();
+            let inside = |key: &[u8]| range.contains(key);
             if !edge.key().is_some_and(inside) {
                 self.finding("a leaf is empty or has keys beyond its pivot's range");
             }
@@ -210,7 +211,7 @@ impl Check<'_> {
                 }
             };
             let Some((first, last)) = edges else { continue };
-            if *part.segment.first > *first {
+            if part.segment.first > *first {
                 self.finding("a segment has keys before its first one");
             }
             let overlaps = before.is_some_and(|(level, end)| level == part.level && end >= first);

@@ -8,17 +8,18 @@ use crate::base::stream::{SortedStream, Update};
 use crate::base::sync::Arc;
 
 /// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened
-/// when the one before has ended.
-pub struct RangesStream {
+/// when the one before has ended. They wait as `R`, which may take less memory than bounds of long
+/// keys in one piece.
+pub struct RangesStream<R = KeyRange> {
     /// The ranges not begun, the next one last.
-    waiting: Vec<(Arc<Run>, KeyRange)>,
+    waiting: Vec<(Arc<Run>, R)>,
     current: Option<RunStream>,
     bytes_read: u64,
 }
 
-impl RangesStream {
+impl<R: Into<KeyRange>> RangesStream<R> {
     /// Stands on the first entry within `ranges`.
-    pub fn new(mut ranges: Vec<(Arc<Run>, KeyRange)>) -> Result<Self> {
+    pub fn new(mut ranges: Vec<(Arc<Run>, R)>) -> Result<Self> {
         ranges.reverse();
         let mut stream = Self { waiting: ranges, current: None, bytes_read: 0 };
         stream.stand()?;
@@ -41,12 +42,12 @@ impl RangesStream {
                 self.current = None;
             }
             let Some((run, range)) = self.waiting.pop() else { return Ok(()) };
-            self.current = Some(RunStream::new(&run, range)?);
+            self.current = Some(RunStream::new(&run, range.into())?);
         }
     }
 }
 
-impl SortedStream for RangesStream {
+impl<R: Into<KeyRange>> SortedStream for RangesStream<R> {
     #[inline]
     fn key(&self) -> Option<&[u8]> {
         self.current.as_ref().and_then(RunStream::key)

@@ -16,13 +16,13 @@ use crate::base::sync::Arc;
 use crate::run::reference::BlockSpan;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, Presence, Priority};
-use std::ops::Range;
 
 /// Keys whose blocks are read together: enough to keep a device busy.
 const ROUND_KEYS: usize = 32;
 
-/// Keys that are looked up together; the blocks of four rounds are in memory at once.
-const GROUP_KEYS: usize = 4 * ROUND_KEYS;
+/// The keys of a round have at most so many bytes, unless it is one key: blocks that have a long
+/// key are as long.
+const ROUND_KEY_BYTES: usize = 256 << 10;
 
 /// A key of a round that is not decided.
 struct Open {
@@ -41,42 +41,29 @@ struct Open {
 /// What was found of key number so many, and where its blocks were before.
 type Take<'t> = dyn FnMut(usize, RunHit, Presence) + 't;
 
-/// Finds `keys` in runs that `candidates` names, and gives `take` what was found.
+/// Finds `keys` in runs that `candidates` names, and gives `take` what was found: two rounds at a
+/// time. The reads of the second join those of the first while these are under way, so that the
+/// device has much to do until the last of both; meanwhile the two before are decided. So the
+/// blocks of four rounds are in memory at once.
 pub fn find_many<C: Candidates>(
     storage: &Storage,
     candidates: &C,
     keys: &[(&[u8], KeyHash)],
     take: &mut Take<'_>,
 ) -> Result<()> {
-    keys.chunks(GROUP_KEYS).enumerate().try_for_each(|(group, keys)| {
-        let first = group * GROUP_KEYS;
-        let mut take = |index, hit, presence| {
-            take(first + index, hit, presence);
-        };
-        find_group(storage, candidates, (first, keys), &mut take)
-    })
-}
-
-/// The same for the keys of one group, the first of which is key number `start`, two rounds at a
-/// time: the reads of the second join those of the first while these are under way, so that the
-/// device has much to do until the last of both; meanwhile the two before are decided.
-fn find_group<C: Candidates>(
-    storage: &Storage,
-    candidates: &C,
-    (start, keys): (usize, &[(&[u8], KeyHash)]),
-    take: &mut Take<'_>,
-) -> Result<()> {
-    let find = |first: usize| {
-        let last = keys.len().min(first + ROUND_KEYS);
-        Round::find(storage, candidates, (start, keys), first.min(last)..last)
-    };
+    let find = |first: usize| Round::find(storage, candidates, keys, first);
     let mut before: Vec<(Round, Loaded)> = Vec::with_capacity(2);
-    for first in (0..keys.len()).step_by(2 * ROUND_KEYS) {
-        let one = find(first)?;
+    let mut next = 0;
+    while next < keys.len() {
+        let one = find(next)?;
+        next = one.end;
         let mut other = Ok(None);
         let mut decided = Ok(());
         let loaded = one.load(storage, &mut || {
-            other = find(first + ROUND_KEYS).and_then(|other| {
+            if next == keys.len() {
+                return;
+            }
+            other = find(next).and_then(|other| {
                 let loaded = other.load(storage, &mut || {
                     decided = decide_all(&mut before, storage, keys, take);
                 })?;
@@ -85,6 +72,9 @@ fn find_group<C: Candidates>(
         })?;
         let other = other?;
         decided?;
+        next = other.as_ref().map_or(next, |(other, _)| other.end);
+        // They are still there if there was no second round.
+        decide_all(&mut before, storage, keys, take)?;
         before.push((one, loaded));
         before.extend(other);
     }
@@ -122,6 +112,8 @@ fn ask_filters(storage: &Storage, keys: &[(&[u8], KeyHash)], open: &mut [Open]) 
 struct Round {
     /// Those that are not decided.
     open: Vec<Open>,
+    /// The number of the key behind them.
+    end: usize,
     /// What the next read is of: blocks of indexes, and of entries.
     index_blocks: Vec<(Arc<Run>, u32)>,
     data_blocks: Vec<(Arc<Run>, u32)>,
@@ -134,16 +126,20 @@ struct Loaded {
 }
 
 impl Round {
-    /// Finds the way of the keys `range` of `keys`, down to the blocks to be read.
+    /// Finds the way of some of `keys` from number `first` on, down to the blocks to be read.
     fn find<C: Candidates>(
         storage: &Storage,
         candidates: &C,
-        (start, keys): (usize, &[(&[u8], KeyHash)]),
-        range: Range<usize>,
+        keys: &[(&[u8], KeyHash)],
+        first: usize,
     ) -> Result<Self> {
-        let mut open = Vec::with_capacity(range.len());
-        for index in range {
-            let (key, hash) = keys[index];
+        let (mut open, mut end, mut bytes) = (Vec::with_capacity(ROUND_KEYS), first, 0);
+        for (index, (key, hash)) in keys.iter().copied().enumerate().skip(first).take(ROUND_KEYS) {
+            bytes += key.len();
+            if index > first && bytes > ROUND_KEY_BYTES {
+                break;
+            }
+            end = index + 1;
             let mut runs = Vec::new();
             let mut visit = |run: &Arc<Run>, filter: &RunFilter| {
                 let state = filter.state(hash, &storage.epochs().pin());
@@ -153,13 +149,13 @@ impl Round {
                     FilterState::Missing(block) => runs.push((Arc::clone(run), Some(block))),
                 }
             };
-            let walked = candidates.visit(start + index, (key, hash), &mut visit);
+            let walked = candidates.visit(index, (key, hash), &mut visit);
             runs.reverse();
             let presence = Presence::default();
             open.push(Open { index, runs, failure: walked.err(), span: None, presence });
         }
         ask_filters(storage, keys, &mut open)?;
-        let mut round = Self { open, index_blocks: Vec::new(), data_blocks: Vec::new() };
+        let mut round = Self { open, end, index_blocks: Vec::new(), data_blocks: Vec::new() };
         round.locate(keys)?;
         Ok(round)
     }

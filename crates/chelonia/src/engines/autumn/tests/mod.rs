@@ -2,6 +2,8 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+mod long_keys;
+
 use super::garnering::Garnering;
 use super::plan::LEVEL0_TRIGGER;
 use super::table::Sequence;

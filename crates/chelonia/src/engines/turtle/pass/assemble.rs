@@ -7,9 +7,10 @@ use crate::base::keys::separator;
 use crate::base::sync::{Arc, Ordering};
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Part, Pivot};
-use crate::engines::turtle::output::WrittenRun;
+use crate::engines::turtle::output::{WrittenRun, beside_each_other, key_bytes};
 use crate::engines::turtle::plan::{self, Group};
 use crate::engines::turtle::source;
+use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_, '_> {
@@ -25,7 +26,7 @@ impl Pass<'_, '_> {
             };
             parts.push(part.at_level(level));
         }
-        Pivot::new(Arc::clone(&old.key), old.child.clone(), parts, old.toll.clone())
+        Pivot::new(old.key.clone(), old.child.clone(), parts, old.toll.clone())
     }
 
     pub(super) fn assemble_leaves(
@@ -49,17 +50,17 @@ impl Pass<'_, '_> {
             if group.pivots.len() == 1 && matches!(old.child, Child::Leaf(_)) && leaves.len() > 1 {
                 self.events.add(Event::SplitsLeaf, 1);
             }
-            let mut key = Arc::clone(&old.key);
+            let mut key = old.key.clone();
             if leaves.is_empty() {
-                pivots.push(Pivot::settled(Arc::clone(&key), Child::None));
+                pivots.push(Pivot::settled(key.clone(), Child::None));
             }
             let mut last: Option<Box<[u8]>> = None;
             for leaf in leaves {
                 if let Some(last) = last {
-                    key = separator(&last, &leaf.first).into();
+                    key = SharedKey::whole(&separator(&last, &leaf.first)).beside(&key);
                 }
                 last = Some(leaf.last);
-                pivots.push(Pivot::settled(Arc::clone(&key), Child::Leaf(leaf.run)));
+                pivots.push(Pivot::settled(key.clone(), Child::Leaf(leaf.run)));
             }
         }
         self.remove_empty(&mut pivots);
@@ -70,7 +71,7 @@ impl Pass<'_, '_> {
         let Child::Leaf(run) = &pivot.child else { return Ok(Vec::new()) };
         self.events.add(Event::LeavesKept, 1);
         let last = source::last_key(run)?.unwrap_or_default().into();
-        Ok(vec![WrittenRun { run: Arc::clone(run), first: (*pivot.key).into(), last }])
+        Ok(vec![WrittenRun { run: Arc::clone(run), first: pivot.key.to_bytes().into(), last }])
     }
 
     /// Takes empty pivots out where the range of a neighbour may grow over theirs: where it has no
@@ -86,7 +87,7 @@ impl Pass<'_, '_> {
                     continue;
                 }
                 if last.is_empty() && may_grow(&pivot) {
-                    pivot.key = Arc::clone(&last.key);
+                    pivot.key = last.key.clone();
                     kept.pop();
                 }
             }
@@ -157,15 +158,16 @@ impl Pass<'_, '_> {
     /// Cuts what became of nodes into nodes and writes them.
     pub fn write_children(&self, grown: Vec<Grown>) -> Result<Vec<Pivot>> {
         let mut written = Vec::with_capacity(grown.len());
-        for Grown { height, mut pivots, appended } in grown {
+        for Grown { height, pivots, appended } in grown {
             if let [only] = pivots.as_slice()
                 && only.is_empty()
             {
                 // Nothing is left below: no node is needed to say so.
-                written.append(&mut pivots);
+                written.extend(pivots);
                 continue;
             }
-            let sizes = plan::node_sizes(pivots.len(), appended, &self.geometry);
+            let mut pivots = beside_each_other(pivots);
+            let sizes = self.node_sizes(&pivots, appended);
             self.events.add(Event::SplitsNode, sizes.len() as u64 - 1);
             self.mark_shared(&pivots, &sizes);
             for size in sizes {
@@ -175,6 +177,17 @@ impl Pass<'_, '_> {
             }
         }
         Ok(written)
+    }
+
+    /// How many pivots the nodes get that these, whose keys are beside each other, become.
+    fn node_sizes(&self, pivots: &[Pivot], appended: bool) -> Vec<usize> {
+        plan::node_sizes_by_keys(pivots.len(), key_bytes(pivots), appended, &self.geometry)
+    }
+
+    /// True if these pivots are more than one node.
+    pub fn is_over(&self, grown: &mut Grown) -> bool {
+        grown.pivots = beside_each_other(std::mem::take(&mut grown.pivots));
+        self.node_sizes(&grown.pivots, grown.appended).len() > 1
     }
 
     /// Marks the segments that more than one of the nodes to be cut will refer to.

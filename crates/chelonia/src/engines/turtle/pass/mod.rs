@@ -38,6 +38,7 @@ use crate::base::stream::SortedStream;
 use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::base::workers::Workers;
 use crate::merge::{Merge, Tombstones};
+use crate::structure::KeyView;
 use std::collections::BTreeMap;
 
 mod assemble;
@@ -80,18 +81,18 @@ pub(super) struct Pass<'t, 'u> {
 #[derive(Clone, Copy)]
 struct Place<'n> {
     node: &'n Node,
-    upper: Option<&'n [u8]>,
+    upper: Option<KeyView<'n>>,
     /// Nothing is above it that has another pivot.
     root: bool,
 }
 
 impl<'n> Place<'n> {
     fn stretch(&self) -> Stretch<'n> {
-        Stretch { lower: &self.node.pivots[0].key, upper: self.upper }
+        Stretch { lower: self.node.pivots[0].key.view(), upper: self.upper }
     }
 
     fn stretch_of(&self, pivot: usize) -> Stretch<'n> {
-        let lower = &self.node.pivots[pivot].key;
+        let lower = self.node.pivots[pivot].key.view();
         Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }
     }
 }
@@ -338,7 +339,9 @@ impl<'t, 'u> Pass<'t, 'u> {
             let merged = parts.filter(|part| usize::from(part.level) < cutoff);
             let own: u64 = merged.map(|part| part.totals.weight()).sum();
             let upper = at.stretch_of(*index).upper;
-            LevelPivot { index: *index, upper, incoming: figures[*index].incoming + own }
+            let key = &at.node.pivots[*index].key;
+            let incoming = figures[*index].incoming + own;
+            LevelPivot { index: *index, key, upper, incoming }
         };
         let targets: Vec<_> = pivots.iter().map(level_pivot).collect();
         let parts = shape::write_level(self.output, &mut merge, &targets, &self.geometry)?;
@@ -374,12 +377,12 @@ impl<'t, 'u> Pass<'t, 'u> {
                 child
             }
             Child::None => {
-                let empty = Pivot::settled(Arc::clone(&from.key), Child::None);
+                let empty = Pivot::settled(from.key.clone(), Child::None);
                 Arc::new(Node::new(at.node.height - 1, vec![empty]))
             }
             Child::Leaf(_) => return Err(Error::internal("a leaf lies above height 1")),
         };
-        if *child.pivots[0].key != *from.key {
+        if child.pivots[0].key != from.key {
             return Err(Error::corrupt("a node does not begin where its parent says"));
         }
         let mut below = incoming.clone();

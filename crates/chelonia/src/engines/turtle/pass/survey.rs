@@ -5,7 +5,7 @@ use super::{BufferPlan, Levels, Pass, Place, StuckPlan, Task};
 use crate::base::checksum::{checksum, identity};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
-use crate::base::keys::{Direction, KeyRange};
+use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
@@ -14,6 +14,7 @@ use crate::engines::turtle::plan::{self, Figures, Group, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, Selection, Stretch};
 use crate::run::{RunCursor, Totals};
+use crate::structure::KeyView;
 use std::collections::BTreeMap;
 
 /// A flush is cut into pieces of this many half leaves: so many that what a piece leaves unfilled
@@ -59,7 +60,7 @@ impl<'u> Pass<'_, 'u> {
                 stuck: self.damage.sticks(pivot, stretch)?,
                 due,
                 // Nothing that depends on the order in which threads work.
-                seed: identity([checksum(&pivot.key, 0), child.entries, child.bytes]),
+                seed: identity([checksum(&pivot.key.to_bytes(), 0), child.entries, child.bytes]),
             });
         }
         if self.maintenance && at.node.height > 1 {
@@ -225,9 +226,9 @@ impl<'u> Pass<'_, 'u> {
         let packed = std::mem::take(&mut plan.packed);
         plan.incoming /= count;
         for cut in cuts {
-            let clip = Stretch { lower, upper: Some(cut) };
+            let clip = Stretch { lower, upper: Some(cut.into()) };
             tasks.push(Task::Leaves { group, pivots: pivots.clone(), clip, plan, skip_leaf });
-            lower = cut;
+            lower = cut.into();
         }
         let clip = Stretch { lower, upper: clip.upper };
         plan.packed = packed;
@@ -258,7 +259,7 @@ impl<'u> Pass<'_, 'u> {
         }
         let own = pivot.parts.iter().map(|part| &part.segment.run);
         for run in incoming.older.iter().chain(own) {
-            let range = KeyRange::half_open(selection.clip.lower, selection.clip.upper);
+            let range = selection.clip.to_range();
             let cursor = RunCursor::new(run, range, Direction::Ascending)?;
             if cursor.key().is_some_and(|first| *first <= *last) {
                 return Ok(false);
@@ -284,7 +285,7 @@ impl<'u> Pass<'_, 'u> {
             while low < high {
                 let middle = low + (high - low) / 2;
                 let key = incoming.updates.key(middle);
-                let below = Stretch { lower: selection.clip.lower, upper: Some(key) };
+                let below = Stretch { lower: selection.clip.lower, upper: Some(key.into()) };
                 if selection.weight_in(incoming, below)? < wanted {
                     low = middle + 1;
                 } else {
@@ -292,7 +293,8 @@ impl<'u> Pass<'_, 'u> {
                 }
             }
             let Some(key) = (low < ranks.end).then(|| incoming.updates.key(low)) else { break };
-            if key > cuts.last().copied().unwrap_or(selection.clip.lower) {
+            let before = cuts.last().map_or(selection.clip.lower, |cut| (*cut).into());
+            if KeyView::from(key) > before {
                 cuts.push(key);
             }
         }

@@ -11,7 +11,7 @@ use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{Turtle, TurtleOptions, TurtleVersion};
-use crate::structure::{from_blocks, to_blocks};
+use crate::structure::{SharedKey, take_payloads, to_blocks};
 
 /// A tree with several heights and full buffers.
 fn grown(rng: &mut Rng) -> World {
@@ -32,7 +32,9 @@ fn nodes_come_back_and_damaged_ones_do_not_panic() {
     for node in nodes(&world) {
         let bytes = encode_node(&node);
         let blocks = to_blocks(&bytes);
-        assert_eq!(from_blocks(&blocks, bytes.len() as u32), bytes);
+        let mut blocks = blocks;
+        take_payloads(&mut blocks, bytes.len() as u32);
+        assert_eq!(blocks, bytes);
         let again = decode_node(&bytes, node.height, residence).unwrap();
         assert_eq!(encode_node(&again), bytes);
         assert_eq!(again.summary(), node.summary());
@@ -119,7 +121,7 @@ fn verification_finds_what_is_wrong() {
             let pivot = with_parts(pivots);
             let part = &mut pivots[pivot].parts[0];
             let run = Arc::clone(&part.segment.run);
-            let first = Box::from(&b"\xff\xff\xff\xff"[..]);
+            let first = SharedKey::whole(b"\xff\xff\xff\xff");
             part.segment = Arc::new(Segment { run, first, shared: AtomicBool::new(false) });
         }),
         findings_on(&world, |pivots| {
@@ -129,9 +131,7 @@ fn verification_finds_what_is_wrong() {
         }),
         findings_on(&world, |pivots| {
             let pivot = &mut pivots[1];
-            let mut key = pivot.key.to_vec();
-            key.push(0);
-            pivot.key = key.into();
+            pivot.key = SharedKey::after(&pivot.key, pivot.key.len(), &[0]);
         }),
         findings_on(&world, |pivots| {
             if let Child::Node(_, summary) = &mut pivots[0].child {

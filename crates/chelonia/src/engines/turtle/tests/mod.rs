@@ -5,6 +5,7 @@
 mod damage;
 mod hostile;
 mod life;
+mod long_keys;
 mod maintenance;
 
 use crate::base::error::{ErrorKind, Result};
@@ -156,7 +157,7 @@ fn what_was_flushed_beside_a_buffered_range_stays_gone() {
             continue;
         }
         // Its leaf becomes empty; the buffered entries of its neighbours' segment lie in its range.
-        let range = around[1].key.to_vec()..around[2].key.to_vec();
+        let range = around[1].key.to_bytes().into_owned()..around[2].key.to_bytes().into_owned();
         let gone = world.model.range(range).map(|(key, _)| (key.clone(), Item::Deleted));
         let gone: Model = gone.collect();
         world.absorb(gone);

@@ -1,0 +1,76 @@
+//! What a node may take in memory, counted before it is made.
+//!
+//! The bytes of a node may say that it has keys of any length in common with each other, many times
+//! what they take themselves. So whoever decodes them asks before each allocation.
+
+use crate::base::budget::{Charge, Use};
+use crate::base::error::{Error, Result};
+use crate::base::sync::Arc;
+use crate::storage::Storage;
+
+/// The keys of no node take more: 256 of the longest, and what refers to them.
+const NODE_KEYS_MAX: usize = 20 << 20;
+
+/// What is asked for is charged in steps of so many bytes.
+const STEP_BYTES: usize = 64 << 10;
+
+/// The memory of a node that is being decoded. Charged until the node is kept, which charges it
+/// itself, or dropped.
+pub struct Allowance {
+    storage: Arc<Storage>,
+    /// `None` as long as it takes little.
+    charge: Option<Charge>,
+    bytes: usize,
+    key_bytes: usize,
+}
+
+impl Allowance {
+    /// Nothing was taken.
+    #[must_use]
+    pub fn of(storage: &Arc<Storage>) -> Self {
+        Self { storage: Arc::clone(storage), charge: None, bytes: 0, key_bytes: 0 }
+    }
+
+    /// Takes `bytes` more for a key; fails if the keys take more than those of any node.
+    pub fn take_key(&mut self, bytes: usize) -> Result<()> {
+        self.key_bytes = self.key_bytes.saturating_add(bytes);
+        if self.key_bytes > NODE_KEYS_MAX {
+            return Err(Error::corrupt("the keys of a node take more memory than any node does"));
+        }
+        self.take(bytes);
+        Ok(())
+    }
+
+    /// Takes `bytes` more for what has several bytes of the node for each that there is.
+    pub fn take(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        let charged = self.charge.as_ref().map_or(STEP_BYTES as u64, Charge::bytes);
+        if self.bytes as u64 > charged {
+            let next = self.bytes.next_multiple_of(STEP_BYTES) as u64;
+            let budget = self.storage.budget();
+            self.charge.get_or_insert_with(|| budget.charge(Use::Work, 0)).resize(next);
+            // Caches give way; if they cannot yet they do when they are asked for slabs.
+            budget.trim();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_charged_and_bounded() {
+        let (storage, _directory) = Storage::testing(64 << 20);
+        let used = || storage.budget().used_by(Use::Work);
+        let before = used();
+        let mut allowance = Allowance::of(&storage);
+        allowance.take(1_000);
+        assert_eq!(used(), before);
+        allowance.take_key(1 << 20).unwrap();
+        assert!(used() >= before + (1 << 20));
+        assert!(allowance.take_key(NODE_KEYS_MAX).is_err());
+        drop(allowance);
+        assert_eq!(used(), before);
+    }
+}

@@ -1,0 +1,608 @@
+//! Keys of nodes, which hold the bytes that they share with their neighbours once.
+//!
+//! ```text
+//!   key 1   user/00000000000000/a                    alone
+//!   key 2   [ 20 bytes of key 1 ] bc                 kept, tail
+//!   key 3   [ 21 bytes of key 2 ] d
+//!   key 4   [ 20 bytes of key 1 ] e                  of no key that keeps as little of another
+//! ```
+//!
+//! A node names hundreds of keys in order, and neighbours share most of their bytes where keys are
+//! long. On disk a key is what it shares with the one before, and the rest. [`SharedKey::after`]
+//! makes of that a key that takes hardly more memory than disk, however long it is.
+//!
+//! Invariants:
+//! 1. A key keeps more bytes of its parent than that keeps of its own parent, and at most all.
+//! 2. No key has more than [`DEPTH_MAX`] ancestors.
+//! 3. What [`SharedKey::after`] allocates is at most what [`SharedKey::bytes_after`] says.
+//!
+//! Keys never change; any thread may read them.
+
+use crate::base::keys::{KeyRange, head64};
+use crate::base::pages::{PAGE_BYTES, PagedBytes};
+use crate::base::sync::Arc;
+use crate::kernels::prefix::common_prefix;
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::Bound;
+
+/// With fewer bytes in common keys share nothing: to refer to another costs as much.
+const SHARED_MIN: usize = 64;
+
+/// Tails from so many bytes on have pages of their own.
+const PAGED_MIN: usize = 16 << 10;
+
+/// So many keys are looked at to know one; the next that would be deeper is alone.
+const DEPTH_MAX: usize = 32;
+
+/// What an allocation that is counted takes besides its bytes.
+const COUNTS_BYTES: usize = 16;
+
+/// What a key takes as the parent of others, besides its tail.
+const PARENT_BYTES: usize = size_of::<SharedKey>() + COUNTS_BYTES;
+
+/// A key: see the head of the file.
+#[derive(Clone, Default)]
+pub struct SharedKey {
+    /// What its first bytes are of.
+    parent: Option<Arc<SharedKey>>,
+    /// How many these are.
+    kept: usize,
+    /// The bytes behind them.
+    tail: Tail,
+    /// Its ancestors.
+    depth: usize,
+}
+
+/// Whose bytes a new key keeps.
+enum Kept<'k> {
+    /// It is alone.
+    Nothing,
+    /// Those of an ancestor of the key before.
+    Of(&'k Arc<SharedKey>),
+    /// Those of the key before.
+    OfBefore,
+}
+
+/// The last bytes of a key.
+#[derive(Clone, Default)]
+enum Tail {
+    #[default]
+    Nothing,
+    Short(Arc<[u8]>),
+    /// In pages of its own: keys as long come and go with their nodes, among small things.
+    Long(Arc<PagedBytes>),
+}
+
+impl Tail {
+    fn of(bytes: &[u8]) -> Self {
+        if bytes.is_empty() {
+            return Self::Nothing;
+        }
+        let paged = if bytes.len() < PAGED_MIN { None } else { PagedBytes::copy_of(bytes) };
+        paged.map_or_else(|| Self::Short(bytes.into()), |paged| Self::Long(Arc::new(paged)))
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Nothing => &[],
+            Self::Short(bytes) => bytes,
+            Self::Long(bytes) => bytes,
+        }
+    }
+
+    /// What it takes on the heap and in pages.
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Short(bytes) => COUNTS_BYTES + bytes.len(),
+            Self::Long(bytes) => PARENT_BYTES + bytes.len().next_multiple_of(PAGE_BYTES),
+        }
+    }
+
+    /// True if both are the same memory, and some.
+    fn is(&self, other: &Self) -> bool {
+        !self.bytes().is_empty() && std::ptr::eq(self.bytes(), other.bytes())
+    }
+}
+
+impl SharedKey {
+    /// The empty key, the least of all.
+    pub const LEAST: Self = Self { parent: None, kept: 0, tail: Tail::Nothing, depth: 0 };
+
+    /// A key that shares nothing.
+    #[must_use]
+    pub fn whole(key: &[u8]) -> Self {
+        Self { tail: Tail::of(key), ..Self::LEAST }
+    }
+
+    /// The key that begins with the first `common` bytes of `before`, at most all of them, and goes
+    /// on with `tail`.
+    #[must_use]
+    pub fn after(before: &Self, common: usize, tail: &[u8]) -> Self {
+        let common = common.min(before.len());
+        let parent = match before.kept_by(common) {
+            Kept::Nothing => return Self::whole(&[&*before.prefix(common), tail].concat()),
+            Kept::Of(ancestor) => Arc::clone(ancestor),
+            Kept::OfBefore => Arc::new(before.clone()),
+        };
+        let depth = parent.depth + 1;
+        Self { parent: Some(parent), kept: common, tail: Tail::of(tail), depth }
+    }
+
+    /// The bytes that [`SharedKey::after`] allocates for a tail of so many.
+    #[must_use]
+    pub fn bytes_after(before: &Self, common: usize, tail: usize) -> usize {
+        let common = common.min(before.len());
+        COUNTS_BYTES
+            + tail_bytes(tail)
+            + match before.kept_by(common) {
+                Kept::Nothing => tail_bytes(common + tail) - tail_bytes(tail),
+                Kept::Of(_) => 0,
+                Kept::OfBefore => PARENT_BYTES,
+            }
+    }
+
+    /// Whose bytes the next key keeps, if it has so many in common with this one.
+    fn kept_by(&self, common: usize) -> Kept<'_> {
+        if common < SHARED_MIN {
+            return Kept::Nothing;
+        }
+        let (mut key, mut kept) = (self, Kept::OfBefore);
+        while let Some(parent) = key.parent.as_ref().filter(|_| common <= key.kept) {
+            (key, kept) = (parent, Kept::Of(parent));
+        }
+        if key.depth < DEPTH_MAX { kept } else { Kept::Nothing }
+    }
+
+    /// The same key, which shares with `before` what both have in common.
+    #[must_use]
+    pub fn beside(&self, before: &Self) -> Self {
+        let common = self.common_prefix(before);
+        if common < SHARED_MIN {
+            return self.alone();
+        }
+        Self::after(before, common, &self.suffix(common))
+    }
+
+    /// The same key, which shares nothing.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        if self.parent.is_none() { self.clone() } else { Self::whole(&self.to_bytes()) }
+    }
+
+    /// What it takes on the heap, in bytes, where all that `before` has is counted already.
+    #[must_use]
+    pub fn heap_bytes(&self, before: Option<&Self>) -> usize {
+        let mut bytes = self.tail.heap_bytes();
+        let mut parent = &self.parent;
+        while let Some(key) = parent {
+            if before.is_some_and(|before| before.has_ancestor(key)) {
+                break;
+            }
+            bytes += PARENT_BYTES;
+            if before.is_some_and(|before| before.has_tail_of(key)) {
+                break;
+            }
+            bytes += key.tail.heap_bytes();
+            parent = &key.parent;
+        }
+        bytes
+    }
+
+    /// True if `other` is one of its ancestors.
+    fn has_ancestor(&self, other: &Arc<Self>) -> bool {
+        let mut next = self.parent.as_ref();
+        while let Some(key) = next {
+            if Arc::ptr_eq(key, other) {
+                return true;
+            }
+            next = key.parent.as_ref();
+        }
+        false
+    }
+
+    /// True if it or an ancestor has the very tail of `other`.
+    fn has_tail_of(&self, other: &Self) -> bool {
+        let mut next = Some(self);
+        while let Some(key) = next {
+            if key.tail.is(&other.tail) {
+                return true;
+            }
+            next = key.parent.as_deref();
+        }
+        false
+    }
+
+    /// Its bytes.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.kept + self.tail.bytes().len()
+    }
+
+    /// The key, borrowed.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> KeyView<'_> {
+        KeyView(Viewed::Shared(self))
+    }
+
+    /// The key in one piece.
+    #[must_use]
+    pub fn to_bytes(&self) -> Cow<'_, [u8]> {
+        self.prefix(self.len())
+    }
+
+    /// The first `length` bytes.
+    #[must_use]
+    pub fn prefix(&self, length: usize) -> Cow<'_, [u8]> {
+        match &self.parent {
+            None => Cow::Borrowed(&self.tail.bytes()[..length.min(self.len())]),
+            Some(_) => {
+                let mut bytes = Pieces::of(self).iter().collect::<Vec<_>>().concat();
+                bytes.truncate(length);
+                Cow::Owned(bytes)
+            }
+        }
+    }
+
+    /// The bytes from `from` on.
+    #[must_use]
+    pub fn suffix(&self, from: usize) -> Cow<'_, [u8]> {
+        let tail = self.tail.bytes();
+        match from.checked_sub(self.kept) {
+            Some(from) => Cow::Borrowed(&tail[from.min(tail.len())..]),
+            None => Cow::Owned(self.to_bytes()[from..].to_vec()),
+        }
+    }
+
+    /// How many bytes both have in common at their front.
+    #[must_use]
+    pub fn common_prefix(&self, other: &Self) -> usize {
+        compare(&Pieces::of(self), &Pieces::of(other)).0
+    }
+
+    /// The first eight bytes as a number ([`head64`]).
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        let mut key = self;
+        // A key keeps far more than that of its parent.
+        while let Some(parent) = &key.parent {
+            key = parent;
+        }
+        head64(key.tail.bytes())
+    }
+
+    /// How it compares with a key in one piece.
+    #[inline]
+    #[must_use]
+    pub fn compare(&self, key: &[u8]) -> Ordering {
+        match &self.parent {
+            None => self.tail.bytes().cmp(key),
+            Some(_) => compare(&Pieces::of(self), &Pieces::one(key)).1,
+        }
+    }
+
+    /// True if it is not after the upper bound of `range`.
+    #[must_use]
+    pub fn is_admitted(&self, range: &KeyRange) -> bool {
+        match &range.upper {
+            Bound::Included(bound) => self.compare(bound).is_le(),
+            Bound::Excluded(bound) => self.compare(bound).is_lt(),
+            Bound::Unbounded => true,
+        }
+    }
+
+    /// True if it is not before the lower bound of `range`.
+    #[must_use]
+    pub fn is_reached(&self, range: &KeyRange) -> bool {
+        match &range.lower {
+            Bound::Included(bound) => self.compare(bound).is_ge(),
+            Bound::Excluded(bound) => self.compare(bound).is_gt(),
+            Bound::Unbounded => true,
+        }
+    }
+
+    /// The keys from this one (included) to `upper` (excluded); `None` is the end of all keys.
+    #[must_use]
+    pub fn range_to(&self, upper: Option<&Self>) -> KeyRange {
+        KeyRange::half_open(&self.to_bytes(), upper.map(Self::to_bytes).as_deref())
+    }
+
+    /// True if it lies within `range`.
+    #[must_use]
+    pub fn is_within(&self, range: &KeyRange) -> bool {
+        self.is_reached(range) && self.is_admitted(range)
+    }
+}
+
+/// The bytes of a key, in the pieces that it is of.
+struct Pieces<'k> {
+    /// The last one first.
+    pieces: [&'k [u8]; DEPTH_MAX + 2],
+    count: usize,
+}
+
+impl<'k> Pieces<'k> {
+    fn one(key: &'k [u8]) -> Self {
+        let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
+        pieces[0] = key;
+        Self { pieces, count: 1 }
+    }
+
+    fn of(key: &'k SharedKey) -> Self {
+        let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
+        let (mut next, mut length, mut count) = (Some(key), key.len(), 0);
+        while let Some(key) = next {
+            pieces[count] = &key.tail.bytes()[..length - key.kept];
+            count += 1;
+            length = key.kept;
+            next = key.parent.as_deref();
+        }
+        Self { pieces, count }
+    }
+
+    /// The pieces in their order.
+    fn iter(&self) -> impl Iterator<Item = &'k [u8]> {
+        self.pieces[..self.count].iter().rev().copied()
+    }
+}
+
+/// At most so many bytes a tail of `length` takes.
+fn tail_bytes(length: usize) -> usize {
+    if length < PAGED_MIN { length } else { PARENT_BYTES + length.next_multiple_of(PAGE_BYTES) }
+}
+
+/// How many bytes two keys have in common at their front, and how they compare.
+fn compare(one: &Pieces<'_>, other: &Pieces<'_>) -> (usize, Ordering) {
+    let (mut ones, mut others) = (one.iter(), other.iter());
+    let (mut a, mut b): (&[u8], &[u8]) = (&[], &[]);
+    let mut common = 0;
+    loop {
+        while a.is_empty()
+            && let Some(next) = ones.next()
+        {
+            a = next;
+        }
+        while b.is_empty()
+            && let Some(next) = others.next()
+        {
+            b = next;
+        }
+        let least = a.len().min(b.len());
+        let same = if a.as_ptr() == b.as_ptr() { least } else { common_prefix(a, b) };
+        common += same;
+        if same < least || least == 0 {
+            return (common, a[same..].cmp(&b[same..]));
+        }
+        (a, b) = (&a[least..], &b[least..]);
+    }
+}
+
+/// A key of a node or in one piece, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyView<'k>(Viewed<'k>);
+
+#[derive(Clone, Copy, Debug)]
+enum Viewed<'k> {
+    Whole(&'k [u8]),
+    Shared(&'k SharedKey),
+}
+
+impl<'k> KeyView<'k> {
+    /// The empty key, the least of all.
+    pub const LEAST: Self = Self(Viewed::Whole(&[]));
+
+    /// The key in one piece.
+    #[must_use]
+    pub fn to_bytes(self) -> Cow<'k, [u8]> {
+        match self.0 {
+            Viewed::Whole(key) => Cow::Borrowed(key),
+            Viewed::Shared(key) => key.to_bytes(),
+        }
+    }
+
+    /// The same key, owned.
+    #[must_use]
+    pub fn to_shared(self) -> SharedKey {
+        match self.0 {
+            Viewed::Whole(key) => SharedKey::whole(key),
+            Viewed::Shared(key) => key.clone(),
+        }
+    }
+
+    fn pieces(self) -> Pieces<'k> {
+        match self.0 {
+            Viewed::Whole(key) => Pieces::one(key),
+            Viewed::Shared(key) => Pieces::of(key),
+        }
+    }
+}
+
+impl<'k> From<&'k [u8]> for KeyView<'k> {
+    fn from(key: &'k [u8]) -> Self {
+        Self(Viewed::Whole(key))
+    }
+}
+
+impl Ord for KeyView<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(&self.pieces(), &other.pieces()).1
+    }
+}
+
+impl PartialOrd for KeyView<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Eq for KeyView<'_> {}
+
+impl PartialEq for KeyView<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+/// Messages hold no keys.
+impl fmt::Debug for SharedKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "a key of {} bytes", self.len())
+    }
+}
+
+impl Ord for SharedKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (&self.parent, &other.parent) {
+            (None, None) => self.tail.bytes().cmp(other.tail.bytes()),
+            _ => compare(&Pieces::of(self), &Pieces::of(other)).1,
+        }
+    }
+}
+
+impl PartialOrd for SharedKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Eq for SharedKey {}
+
+impl PartialEq for SharedKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.cmp(other).is_eq()
+    }
+}
+
+impl PartialEq<[u8]> for SharedKey {
+    fn eq(&self, other: &[u8]) -> bool {
+        self.len() == other.len() && self.compare(other).is_eq()
+    }
+}
+
+impl PartialOrd<[u8]> for SharedKey {
+    #[inline]
+    fn partial_cmp(&self, other: &[u8]) -> Option<Ordering> {
+        Some(self.compare(other))
+    }
+}
+
+/// How many of the keys of a node, ascending, are `key` or less: their heads are given, and
+/// `whole` gives the key of a number.
+#[inline]
+pub fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k SharedKey) -> usize {
+    let head = head64(key);
+    let first = heads.partition_point(|other| *other < head);
+    if heads.get(first) != Some(&head) {
+        return first;
+    }
+    // Long keys have the same heads; then each comparison is long, too.
+    let (mut low, mut high) = (first, first + heads[first..].partition_point(|it| *it == head));
+    while low < high {
+        let middle = low.midpoint(high);
+        if whole(middle).compare(key).is_le() { low = middle + 1 } else { high = middle }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::Rng;
+
+    /// Keys that share much with each other, sorted.
+    fn some_keys(rng: &mut Rng) -> Vec<Vec<u8>> {
+        let mut keys: Vec<Vec<u8>> = vec![Vec::new()];
+        for _ in 0..60 {
+            let before = &keys[usize::try_from(rng.below(keys.len() as u64)).unwrap()];
+            let common = usize::try_from(rng.below(before.len() as u64 + 1)).unwrap();
+            let mut key = before[..common].to_vec();
+            for _ in 0..rng.below(600) {
+                key.push(u8::try_from(rng.below(2)).unwrap());
+            }
+            keys.push(key);
+        }
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    #[test]
+    fn keys_come_back_and_compare_as_their_bytes_do() {
+        let mut rng = Rng::new(5);
+        for _ in 0..40 {
+            let keys = some_keys(&mut rng);
+            let mut shared: Vec<SharedKey> = vec![SharedKey::whole(&keys[0])];
+            for key in &keys[1..] {
+                let before = &shared[shared.len() - 1];
+                shared.push(SharedKey::whole(key).beside(before));
+            }
+            let heads: Vec<u64> = shared.iter().map(SharedKey::head).collect();
+            for (index, (key, one)) in keys.iter().zip(&shared).enumerate() {
+                assert_eq!((&*one.to_bytes(), one.len()), (&**key, key.len()));
+                assert_eq!(one.head(), head64(key));
+                assert!(*one == one.alone() && *one == **key);
+                let from = usize::try_from(rng.below(key.len() as u64 + 1)).unwrap();
+                assert_eq!((&*one.prefix(from), &*one.suffix(from)), key.split_at(from));
+                for (other_key, other) in keys.iter().zip(&shared) {
+                    assert_eq!(one.cmp(other), key.cmp(other_key));
+                    assert_eq!(one.compare(other_key), key.cmp(other_key));
+                    assert_eq!(one.view().cmp(&other.view()), key.cmp(other_key));
+                    assert_eq!(one.view().cmp(&other_key[..].into()), key.cmp(other_key));
+                    let common = common_prefix(key, other_key);
+                    assert_eq!(one.common_prefix(other), common);
+                }
+                assert_eq!(begun_by(&heads, key, |it| &shared[it]), index + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn keys_with_a_long_prefix_take_it_once() {
+        let long = vec![7; 60_000];
+        let key = |number: u32| [&long[..], &number.to_be_bytes()].concat();
+        let mut before = SharedKey::whole(&key(0));
+        let mut bytes = before.heap_bytes(None);
+        for number in 1..256 {
+            let next = SharedKey::whole(&key(number)).beside(&before);
+            bytes += next.heap_bytes(Some(&before));
+            before = next;
+        }
+        assert!(bytes < 130_000, "{bytes}");
+    }
+
+    #[test]
+    fn keys_that_are_longer_and_longer_take_little() {
+        let mut before = SharedKey::whole(&[7; 1_000]);
+        let mut bytes = before.heap_bytes(None);
+        for number in 2..=60 {
+            let next = SharedKey::whole(&vec![7; number * 1_000]).beside(&before);
+            bytes += next.heap_bytes(Some(&before));
+            before = next;
+        }
+        assert_eq!(before, SharedKey::whole(&[7; 60_000]));
+        // All of them together, and the one that is too deep.
+        assert!(bytes < 110_000, "{bytes}");
+    }
+
+    #[test]
+    fn what_a_key_takes_is_known_before_it_is_made() {
+        let mut rng = Rng::new(6);
+        for _ in 0..40 {
+            let keys = some_keys(&mut rng);
+            let mut before = SharedKey::LEAST;
+            for key in &keys {
+                let common = SharedKey::whole(key).common_prefix(&before);
+                let tail = &key[common..];
+                let said = SharedKey::bytes_after(&before, common, tail.len());
+                let next = SharedKey::after(&before, common, tail);
+                assert!(next.heap_bytes(Some(&before)) <= said, "{said}");
+                before = next;
+            }
+        }
+    }
+}
