@@ -6,7 +6,8 @@
 //! | `handle`, `core`, `keyspace_core` | the state behind it, and who keeps it open |
 //! | `writes`, `commit`, `commit_options`, `record`, `visibility` | the life of a write |
 //! | `room`, `pacing` | what a write waits for |
-//! | `view`, `snapshots`, `history`, `lifetimes`, `dropped` | what a read sees, and what is kept for it |
+//! | `view`, `snapshots`, `history` | what a read sees, and what is kept for it in memory |
+//! | `lifetimes`, `dropped` | and on disk |
 //! | `drain`, `checkpoint`, `maintenance`, `lull`, `governor` | from memory to the data file |
 //! | `background`, `signals` | the threads that do that |
 //! | `open`, `settings`, `health` | recovery, failure |

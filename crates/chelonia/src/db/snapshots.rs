@@ -1,13 +1,13 @@
 //! Which seqnos are pinned.
 //!
-//! A *pin* is a seqno that somebody reads at: a user's snapshot over all keyspaces, an iterator over
-//! one. It holds neither views nor memory of memtables. A flush cuts a memtable at the pinned seqnos
-//! within it, the engine makes a version at each cut, and what pins need that the keyspace's own
-//! view does not show any more is kept by its [`History`], once for all pins that see the same. So a
-//! pin costs some hundred bytes, and one to two kilobytes for each keyspace that was written between
-//! it and the pin before, however many keyspaces or pins there are; all of that is charged to the
-//! budget. Making one takes no longer with more keyspaces, and letting go of one looks at what it
-//! alone has kept.
+//! A *pin* is a seqno that somebody reads at: a user's snapshot over all keyspaces, an iterator
+//! over one. It holds neither views nor memory of memtables. A flush cuts a memtable at the pinned
+//! seqnos within it, the engine makes a version at each cut, and what pins need that the keyspace's
+//! own view does not show any more is kept by its [`History`], once for all pins that see the same.
+//! So a pin costs some hundred bytes, and one to two kilobytes for each keyspace that was written
+//! between it and the pin before, however many keyspaces or pins there are; all of that is charged
+//! to the budget. Making one takes no longer with more keyspaces, and letting go of one looks at
+//! what it alone has kept.
 //!
 //! Locks, in order: the registry (taken while a pin is made or let go and while a flush is
 //! published, so that these happen wholly before or after each other), then those of a history.
@@ -316,10 +316,8 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if !self.snapshots.process.is_this_process() {
-            // What it kept stays with the parent.
-            std::mem::forget(self.charge.take());
-        } else if self.charge.is_some() {
+        // In a child of the process what it kept stays, and no lock is taken.
+        if self.charge.is_some() && self.snapshots.process.is_this_process() {
             self.snapshots.unpin(self.seqno, &self.scope);
         }
     }
