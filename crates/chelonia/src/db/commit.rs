@@ -138,7 +138,7 @@ impl Core {
         // A thread that ends has no such memory any more when destructors commit something.
         let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
         encode(&mut payload, keyspaces, writes, &large);
-        let end = self.commit_record(keyspaces, writes, &payload, &large);
+        let end = self.commit_with_room(keyspaces, writes, (&payload, &large), deadline);
         if payload.capacity() <= RECORD_BYTES_KEPT {
             let _ = RECORD.try_with(|record| record.set(payload));
         }
@@ -148,6 +148,39 @@ impl Core {
             self.sync_through(end)?;
         }
         self.after_commit()
+    }
+
+    /// Steps 3 to 5; if the log finds no space for its next segment, again after some was gained.
+    fn commit_with_room(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: &[Write<'_>],
+        (payload, large): (&[u8], &[LargeRef]),
+        deadline: Deadline,
+    ) -> Result<Lsn> {
+        let mut attempt = 0;
+        let error = loop {
+            match self.commit_record(keyspaces, writes, payload, large) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    match self.make_log_room(attempt, deadline) {
+                        Ok(true) => attempt += 1,
+                        Ok(false) => break error,
+                        // A commit that may not wait any longer, or writes were stopped.
+                        Err(other) => break other,
+                    }
+                }
+                Err(error) => break error,
+                end => return end,
+            }
+        };
+        // Only a refusal that left the log as it was gives the extents back: after any other
+        // failure the record may be in the log.
+        let is_refused = error.is_passing()
+            || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock);
+        if is_refused {
+            large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
+        }
+        Err(error)
     }
 
     /// Steps 3 to 5.
@@ -174,17 +207,7 @@ impl Core {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
         let guard = epoch::pin();
-        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), &guard) {
-            Ok(placed) => placed,
-            Err(error) => {
-                // Only a refusal that left the log as it was gives the extents back: after any
-                // other failure the record may be in the log.
-                if error.is_passing() || error.kind() == ErrorKind::NotFound {
-                    large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
-                }
-                return Err(error);
-            }
-        };
+        let placed = self.place(keyspaces, bytes, payload, (hash, writes.len()), &guard)?;
         let unfinished = Unfinished { core: self };
         let mut seqno = placed.first;
         let mut large = large.iter();
@@ -336,6 +359,7 @@ impl Core {
         let idle = || self.counters.finalized_bytes.load(Ordering::Relaxed) == 0;
         let mut admitted = None;
         let mut is_over = false;
+        self.try_again_if_full();
         while !is_over {
             if idle() {
                 let _commit = self.commit.lock();
@@ -434,8 +458,9 @@ impl Core {
             }
         }
         if self.stepped && self.counters.finalized_bytes.load(Ordering::Relaxed) > 0 {
-            self.drain_all_finalized()?;
-            self.maintain_all()?;
+            let drained = self.drain_all_finalized().and_then(|()| self.maintain_all());
+            // The commit is made: a device that is full is met by the next one.
+            return drained.or_else(|error| if error.is_passing() { Ok(()) } else { Err(error) });
         }
         Ok(())
     }

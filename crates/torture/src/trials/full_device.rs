@@ -238,7 +238,8 @@ impl Life {
             1 => self.overwrite(writes / 2, self.usual_bytes * 2),
             2 => {
                 let length = one_of(&mut self.rng, &[40_000, 100_000, 300_000]);
-                self.overwrite(usize::MAX, length);
+                let most = 2 * self.capacity / length as u64;
+                self.overwrite(usize::try_from(most).unwrap(), length);
             }
             3 => self.somebody_fills(),
             _ => {
@@ -337,9 +338,12 @@ impl Life {
 
     /// Puts a few small values after much was deleted: there is space for them.
     fn put_some(&mut self) {
-        for _ in 0..500 {
+        for number in 0..500 {
             let place = self.new_place();
-            assert!(self.put(place, 100), "{:?}", self.database().stats().disk);
+            let is_accepted = self.put(place, 100);
+            let stored: usize = self.model.values().map(|(_, length)| length).sum();
+            let disk = self.database().stats().disk;
+            assert!(is_accepted, "put {number} beside {stored} bytes was refused: {disk:?}");
         }
     }
 

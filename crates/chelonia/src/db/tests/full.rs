@@ -358,3 +358,31 @@ fn deletes_get_through_on_a_full_device_and_make_room() {
         assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
     }
 }
+
+#[test]
+fn deletes_get_a_log_segment_though_all_space_is_in_the_data_file() {
+    for engine in EngineKind::ALL {
+        for (bytes, keys) in [(40_u64 << 20, 26_000_u64), (60 << 20, 40_000)] {
+            let (database, plan) = open_faulty(&MemoryDirectory::new());
+            let options = KeyspaceOptions::new().engine(engine);
+            let keyspace = database.keyspace("k", options).unwrap();
+            plan.set_capacity(Some(bytes));
+            let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            (0..keys).for_each(|number| keyspace.insert(key(number), [1; 1000]).unwrap());
+            // Overwrites take the rest, for a snapshot keeps what was there before.
+            let snapshot = database.snapshot();
+            let overwrite = |number: &u64| keyspace.insert(key(*number), [2; 1000]).is_ok();
+            let overwritten = (0..keys).take_while(overwrite).count() as u64;
+            assert!(overwritten < keys, "the device is not full");
+            drop(snapshot);
+            for number in 0..keys {
+                let removed = keyspace.remove(key(number));
+                let disk = || database.stats().disk;
+                removed.unwrap_or_else(|error| panic!("{engine:?} {number}: {error} {:?}", disk()));
+            }
+            assert_eq!(keyspace.iter().count(), 0);
+            let again = (0..keys).take_while(|number| keyspace.insert(key(*number), [3; 1000]).is_ok());
+            assert_eq!(again.count() as u64, keys);
+        }
+    }
+}
