@@ -158,7 +158,13 @@ impl Core {
                 self.checkpoint_if_undurable(self.maintenance_undurable_max())?;
                 Ok(true)
             }
-            Ok(false) => Ok(false),
+            Ok(false) => {
+                if !keyspace.engine.wants_maintenance() {
+                    // What was refused was done by a pass that gained space.
+                    *keyspace.refused.lock() = None;
+                }
+                Ok(false)
+            }
             Err(error) if error.is_passing() && self.gain_room_in(keyspace)? => Ok(true),
             Err(error) if self.is_harmless_to_maintenance(&error) => {
                 let before = *keyspace.refused.lock();

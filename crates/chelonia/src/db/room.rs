@@ -134,11 +134,8 @@ impl DeviceState {
         // A put is refused if nothing is done: whatever was deleted before it counts. Of deletes in
         // a row each would flush in vain.
         let grown = before.update_bytes.saturating_mul(2) + UPDATES_GREW_BYTES;
-        let has_more = if deletes {
-            self.update_bytes >= grown
-        } else {
-            self.written != before.written
-        };
+        let has_more =
+            if deletes { self.update_bytes >= grown } else { self.written != before.written };
         has_more
             || self.pool_bytes >= before.pool_bytes.saturating_add(POOL_GREW_BYTES)
             || (self.flushes, self.checkpoints) != (before.flushes, before.checkpoints)
@@ -238,11 +235,7 @@ impl Core {
     /// After the log found no space for its next segment: gains some; false if that did not help,
     /// or did not the last time. `attempt` counts from 0 for one commit.
     #[cold]
-    pub fn make_log_room(
-        &self,
-        attempt: usize,
-        deadline: Deadline,
-    ) -> Result<bool> {
+    pub fn make_log_room(&self, attempt: usize, deadline: Deadline) -> Result<bool> {
         let Some(pool) = self.room_bytes() else { return Ok(false) };
         let left = if self.stepped { None } else { deadline.left(&self.clock) };
         let _looking = left.is_none().then(|| self.room.looking.lock());

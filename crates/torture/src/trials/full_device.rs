@@ -20,8 +20,8 @@
 
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{below, engine_of, one_of};
-use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
 use chelonia::internals::unreachable_blocks;
+use chelonia::internals::{Clock, FaultDirectory, FaultPlan, MemoryDirectory, Rng};
 use chelonia::{Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Result, Snapshot};
 use std::collections::BTreeMap;
 use std::sync::Arc;
