@@ -22,8 +22,9 @@
 //!    takes to free something ([`crate::engine::Engine::room_needed_bytes`]), and a part of what is
 //!    in use ([`KEPT_PART`]).
 //! 3. Deletes are accepted as long as the log has segments. It makes no further one unless the pool
-//!    has, beside it, what the flush of all memtables takes, and what an engine needs to free
-//!    something ([`Core::is_log_affordable`]). A small segment suffices.
+//!    has, beside it, what the flush of all memtables takes, and while snapshots are held what an
+//!    engine needs to free something afterwards ([`Core::is_log_affordable`]). A small segment
+//!    suffices.
 //! 4. Nothing else takes the space for the flush: what flushes at the usual pace, merges and passes
 //!    that free something allocate is limited ([`crate::storage::Storage::limit`]), for a snapshot
 //!    may keep what they replace. The tight flush is not limited, and takes little more than the
@@ -282,11 +283,13 @@ impl Core {
     }
 
     /// Whether the log may have another segment of `pool`: what is left beside it suffices to flush
-    /// memtables, with what the segment brings, and to free something then.
+    /// memtables, with what the segment brings; and while snapshots keep what is deleted, to free
+    /// something when they are gone.
     fn is_log_affordable(&self, pool: u64) -> bool {
         let segment = pool / SEGMENT_PART;
         let updates = self.update_bytes() + segment;
-        pool >= segment + self.tight_bytes(updates) + self.needed_bytes()
+        let needed = if self.snapshots.count() > 0 { self.needed_bytes() } else { 0 };
+        pool >= segment + self.tight_bytes(updates) + needed
     }
 
     /// Works for space, or waits until the background has, if the commit has a deadline. False if
