@@ -189,8 +189,8 @@ impl Core {
     }
 
     /// Lets the engine of `keyspace` free some space on a device that is nearly full, and makes
-    /// that durable; false if there is nothing to gain, or not even room for that. What it takes for
-    /// that leaves enough to flush memtables: a snapshot may keep what it replaces.
+    /// that durable; false if there is nothing to gain, or not even room for that. It leaves
+    /// enough to flush memtables: a snapshot may keep what it replaces.
     pub fn gain_room_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
         let unit = |engine: &dyn Engine, work: &Work<'_>| {
             let _limited = self.keep_for_flush(0);

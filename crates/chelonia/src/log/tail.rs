@@ -92,7 +92,8 @@ impl LogTail {
     /// power cut after [`Log::sync_through_after`] of that place.
     ///
     /// `NoSpace` and `TooManyFiles` mean that nothing was written that anybody could come to
-    /// believe, and the call may be repeated later. After any other error of the device every further call fails with `Stopped`.
+    /// believe, and the call may be repeated later. After any other error of the device every
+    /// further call fails with `Stopped`.
     pub fn append(&mut self, payload: &[u8], hash: u64) -> Result<LogPosition> {
         self.log.check_running()?;
         let length = match u32::try_from(payload.len()) {

@@ -9,7 +9,7 @@
 //! | `model` | random histories under many sets of options | answers of an ordered map |
 //! | `simulation` | faults, full devices, cuts, from one seed | possible answers, typed errors |
 //! | `faults` | every call site fails in every way | typed errors, reads, nothing lost |
-//! | `full-device` | devices filled in every way, then everything deleted | deletes get through, all space is usable again |
+//! | `full-device` | devices filled in every way, then emptied | deletes get through |
 //! | `kill` | SIGKILL, on the real file system | as `crash` |
 //! | `power` | a mounted file system is shut down | as `crash`, through the kernel |
 //! | `soak` | eight times as much data as memory | values; bounded memory, files, space |

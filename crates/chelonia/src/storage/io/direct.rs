@@ -202,9 +202,10 @@ fn takes_direct(directory: &OwnedFd) -> bool {
     retry_on_intr(|| pread(&file, &mut block[..], 0)) == Ok(BLOCK_BYTES)
 }
 
-/// Asks the file system to write a file that is empty in place: on btrfs a write of a block that was
-/// written before needs new space else, and can find none although the block was allocated. Its own
-/// checksums go with that; every block of ours has one. Where it refuses, writes may find no space.
+/// Asks the file system to write a file that is empty in place: else a write on btrfs of a block
+/// that was written before needs new space, and can find none although the block was allocated. Its
+/// own checksums go with that; every block of ours has one. Where it refuses, writes may find no
+/// space.
 fn write_in_place(file: &OwnedFd) {
     if let Ok(flags) = ioctl_getflags(file) {
         let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
