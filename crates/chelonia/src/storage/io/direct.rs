@@ -24,8 +24,8 @@ use crate::base::fork::ForkMark;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use rustix::fs::{
-    AtFlags, Dir, FileType, IFlags, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, fstatfs, fsync,
-    ioctl_getflags, ioctl_setflags, openat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, fstatfs, fsync, openat,
+    unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::fmt::{self, Debug, Formatter};
@@ -202,16 +202,6 @@ fn takes_direct(directory: &OwnedFd) -> bool {
     retry_on_intr(|| pread(&file, &mut block[..], 0)) == Ok(BLOCK_BYTES)
 }
 
-/// Asks the file system to write a file that is empty in place: else a write on btrfs of a block
-/// that was written before needs new space, and can find none although the block was allocated. Its
-/// own checksums go with that; every block of ours has one. Where it refuses, writes may find no
-/// space.
-fn write_in_place(file: &OwnedFd) {
-    if let Ok(flags) = ioctl_getflags(file) {
-        let _ = ioctl_setflags(file, flags | IFlags::NOCOW);
-    }
-}
-
 /// Where temporary files are that may be large.
 const SCRATCH_DIRECTORY: &str = "/var/tmp";
 
@@ -239,9 +229,6 @@ impl Directory for DirectDirectory {
         };
         let failed = |error| Error::io(what, name, error);
         let buffered = self.open_descriptor(name, flags | creation).map_err(failed)?;
-        if mode == OpenMode::CreateNew && self.file_system == "btrfs" {
-            write_in_place(&buffered);
-        }
         let direct = match access {
             Access::Direct => self.open_direct(name, flags, &buffered).map_err(failed)?,
             Access::Buffered => None,
