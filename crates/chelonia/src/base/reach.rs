@@ -47,6 +47,10 @@ marks! {
     LogSegmentsOutgrown,
     /// A segment could not be made.
     LogSegmentNotMade,
+    /// The device had no space for a segment of the usual size.
+    LogSegmentSmallForSpace,
+    /// A record was refused in the middle of being written, and the log went on elsewhere.
+    LogWentOnBehindRefusal,
     /// A record went on in the next segment.
     LogRecordSpansSegments,
     /// A commit found its record synced by another.

@@ -121,20 +121,59 @@ impl Core {
         payload.clear(RECORD_BYTES_KEPT);
         encode(&mut payload, keyspaces, writes, &large);
         let end = if payload.capacity() <= RECORD_BYTES_KEPT {
-            let end = self.commit_record(keyspaces, writes, payload.as_slice(), &large, &guard);
+            let record = (payload.as_slice(), &*large);
+            let end = self.commit_with_room(keyspaces, writes, record, guard, deadline);
             let _ = RECORD.try_with(|record| record.set(payload));
             end
         } else {
             let _charge = self.storage.budget().charge(Use::Log, payload.capacity() as u64);
-            self.commit_record(keyspaces, writes, payload.as_slice(), &large, &guard)
+            let record = (payload.as_slice(), &*large);
+            self.commit_with_room(keyspaces, writes, record, guard, deadline)
         };
-        drop(guard);
         let end = end?;
         drop(admission);
         if level == Durability::Sync {
             self.sync_through(end)?;
         }
         self.after_commit()
+    }
+
+    /// Steps 3 to 5; if the log finds no space for its next segment, again after some was gained.
+    fn commit_with_room(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: Writes<'_>,
+        (payload, large): (&[u8], &[LargeRef]),
+        mut guard: Guard,
+        deadline: Deadline,
+    ) -> Result<Lsn> {
+        let mut attempt = 0;
+        let error = loop {
+            let placed = self.commit_record(keyspaces, writes, payload, large, &guard);
+            // A guard would keep what is given up while space is looked for.
+            drop(guard);
+            match placed {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    match self.make_log_room(attempt, deadline) {
+                        Ok(true) => attempt += 1,
+                        Ok(false) => break error,
+                        // A commit that may not wait any longer, or writes were stopped.
+                        Err(other) => break other,
+                    }
+                }
+                Err(error) => break error,
+                end => return end,
+            }
+            guard = self.storage.epochs().pin();
+        };
+        // Only a refusal that left the log as it was gives the extents back: after any other
+        // failure the record may be in the log.
+        let is_refused = error.is_passing()
+            || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock);
+        if is_refused {
+            large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
+        }
+        Err(error)
     }
 
     /// Steps 3 to 5.
@@ -161,17 +200,7 @@ impl Core {
         for write in writes.iter() {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
-        let placed = match self.place(keyspaces, bytes, payload, (hash, writes.len()), guard) {
-            Ok(placed) => placed,
-            Err(error) => {
-                // Only a refusal that left the log as it was gives the extents back: after any
-                // other failure the record may be in the log.
-                if error.is_passing() || error.kind() == ErrorKind::NotFound {
-                    large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
-                }
-                return Err(error);
-            }
-        };
+        let placed = self.place(keyspaces, bytes, payload, (hash, writes.len()), guard)?;
         let unfinished = Unfinished { core: self };
         let mut seqno = placed.first;
         let mut large = large.iter();
@@ -321,6 +350,7 @@ impl Core {
         let idle = || self.counters.finalized_bytes.load(Ordering::Relaxed) == 0;
         let mut admitted = None;
         let mut is_over = false;
+        self.try_again_if_full();
         while !is_over {
             if idle() {
                 let _commit = self.commit.lock();
@@ -419,8 +449,9 @@ impl Core {
             }
         }
         if self.stepped && self.counters.finalized_bytes.load(Ordering::Relaxed) > 0 {
-            self.drain_all_finalized()?;
-            self.maintain_all()?;
+            let drained = self.drain_all_finalized().and_then(|()| self.maintain_all());
+            // The commit is made: a device that is full is met by the next one.
+            return drained.or_else(|error| if error.is_passing() { Ok(()) } else { Err(error) });
         }
         Ok(())
     }

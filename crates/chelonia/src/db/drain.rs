@@ -183,7 +183,10 @@ impl Core {
         };
         let work = Work { workers: &self.workers, progress: &progress };
         let absorbed = match pace {
-            DrainPace::Usual => keyspace.engine.absorb(updates, &work)?,
+            DrainPace::Usual => {
+                let _limited = self.keep_for_flush(self.needed_bytes());
+                keyspace.engine.absorb(updates, &work)?
+            }
             DrainPace::Tight => keyspace.engine.absorb_tight(updates, &work)?,
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
@@ -249,8 +252,7 @@ impl Core {
             drained = drain(DrainPace::Tight);
         }
         if is_full(&drained) {
-            self.counters.out_of_space.store(true, Ordering::Relaxed);
-            self.pacer.wake();
+            self.note_full();
         }
         drained
     }

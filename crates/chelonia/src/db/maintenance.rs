@@ -147,13 +147,23 @@ impl Core {
         if self.is_refused(keyspace) {
             return Ok(false);
         }
-        match self.maintain(keyspace, |engine, work| engine.maintain(work)) {
+        let unit = |engine: &dyn Engine, work: &Work<'_>| {
+            let _limited = self.keep_for_flush(self.kept_bytes());
+            engine.maintain(work)
+        };
+        match self.maintain(keyspace, unit) {
             Ok(true) => {
                 *keyspace.refused.lock() = None;
                 self.checkpoint_if_undurable(self.maintenance_undurable_max())?;
                 Ok(true)
             }
-            Ok(false) => Ok(false),
+            Ok(false) => {
+                if !keyspace.engine.wants_maintenance() {
+                    // What was refused was done by a pass that gained space.
+                    *keyspace.refused.lock() = None;
+                }
+                Ok(false)
+            }
             Err(error) if error.is_passing() && self.gain_room_in(keyspace)? => Ok(true),
             Err(error) if self.is_harmless_to_maintenance(&error) => {
                 let before = *keyspace.refused.lock();
@@ -178,10 +188,15 @@ impl Core {
     }
 
     /// Lets the engine of `keyspace` free some space on a device that is nearly full, and makes
-    /// that durable; false if there is nothing to gain, or not even room for that.
+    /// that durable; false if there is nothing to gain, or not even room for that. It leaves
+    /// enough to flush memtables: a snapshot may keep what it replaces.
     pub fn gain_room_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
+        let unit = |engine: &dyn Engine, work: &Work<'_>| {
+            let _limited = self.keep_for_flush(0);
+            engine.make_room(work)
+        };
         let gained = (0..GAINS_MAX).try_fold(false, |before, _| {
-            match self.maintain(keyspace, |engine, work| engine.make_room(work)) {
+            match self.maintain(keyspace, unit) {
                 Ok(false) => Err(Ok(before)),
                 Err(error) if self.is_harmless_to_maintenance(&error) => Err(Ok(before)),
                 Err(error) => Err(Err(self.health.stop(error))),

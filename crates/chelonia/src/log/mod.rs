@@ -361,6 +361,12 @@ impl Log {
         self.segments.set_bytes_max(bytes);
     }
 
+    /// While `held` the log makes no new files: it goes on in segments that it has, those that were
+    /// trimmed among them, and then fails with `NoSpace`.
+    pub fn hold_growth(&self, held: bool) {
+        self.segments.hold_growth(held);
+    }
+
     /// Figures.
     #[must_use]
     pub fn stats(&self) -> LogStats {
@@ -439,6 +445,11 @@ impl Log {
 
     fn take_segment(&self) -> Result<MappedSegment> {
         self.segments.take()
+    }
+
+    fn go_on_behind(&self, from: LogPosition) -> Result<MappedSegment> {
+        let open = self.segments.go_on_behind(from);
+        open.map_err(|error| self.poison_unless_passing(error))
     }
 
     fn retire_segment(&self, full: MappedSegment) {

@@ -88,6 +88,15 @@ pub struct SegmentSizes {
     pub max: u64,
 }
 
+/// The size of a segment that is to be prepared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Twice that of the one before.
+    Usual,
+    /// The smallest, or any that is free: the device is full.
+    Least,
+}
+
 /// What the files of the log amount to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentFigures {
@@ -116,6 +125,8 @@ pub struct Segments {
     wanted: AtomicBool,
     // Set by commits that wait for a sync; cleared when a segment was written through.
     syncs_expected: AtomicBool,
+    // The device is nearly full: segments are used again, and no files are made.
+    growth_held: AtomicBool,
     preparing: Mutex<()>,
     state: Mutex<State>,
 }
@@ -127,6 +138,8 @@ struct State {
     free: Vec<Segment>,
     /// Mappings of full segments, to be dropped away from the commit path.
     retired: Vec<MappedSegment>,
+    /// A file that nothing uses, so that a recovery on a device that is full finds one to go on in.
+    spare: Option<Segment>,
     /// Slots that have a file.
     slots: BTreeSet<u32>,
     /// The block number of the next segment to prepare.
@@ -206,6 +219,7 @@ impl Segments {
             bytes_max: AtomicU64::new(sizes.max),
             wanted: AtomicBool::new(false),
             syncs_expected: AtomicBool::new(false),
+            growth_held: AtomicBool::new(false),
             preparing: Mutex::new(()),
             state: Mutex::new(state),
         })
@@ -354,7 +368,7 @@ impl Segments {
     pub fn figures(&self) -> SegmentFigures {
         let state = self.state.lock();
         let prepared = state.prepared.iter().map(|(segment, _)| segment);
-        let all = state.live.iter().chain(&state.free).chain(prepared);
+        let all = state.live.iter().chain(&state.free).chain(&state.spare).chain(prepared);
         SegmentFigures {
             live: state.live.len(),
             prepared: state.prepared.len(),
@@ -377,19 +391,93 @@ impl Segments {
     }
 
     /// Prepares one segment of `bytes_min` bytes or more, unless the limit is less, which continues
-    /// `from` or just follows the one before. On failure it is as if nothing had happened, but for
-    /// a serial and free files that may be gone.
+    /// `from` or just follows the one before. A device without space for one of the usual size gets
+    /// one that is used again, or the smallest. On failure it is as if nothing had happened, but
+    /// for a serial and free files that may be gone.
     fn prepare(
+        &self,
+        preparing: &MutexGuard<'_, ()>,
+        from: Option<LogPosition>,
+        bytes_min: u64,
+    ) -> Result<()> {
+        match self.prepare_of(preparing, from, bytes_min, Wanted::Usual) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                mark(Mark::LogSegmentSmallForSpace);
+                self.prepare_of(preparing, from, bytes_min, Wanted::Least)?;
+            }
+            prepared => prepared?,
+        }
+        if from.is_none() {
+            self.keep_spare(preparing);
+        }
+        Ok(())
+    }
+
+    /// Makes the spare file if there is none, and if there is space for it. Recovery takes it for a
+    /// segment that is free: it has no header.
+    fn keep_spare(&self, _preparing: &MutexGuard<'_, ()>) {
+        let slot = {
+            let mut state = self.state.lock();
+            if state.spare.is_some() || self.growth_held.load(Ordering::Relaxed) {
+                return;
+            }
+            let slot = unused_slot(&state.slots);
+            state.slots.insert(slot);
+            slot
+        };
+        let made = self.dir.open(&slot_name(slot), OpenMode::CreateNew, Access::Buffered);
+        match made.and_then(|file| file.allocate(0, self.bytes_first).map(|()| file)) {
+            Ok(file) => {
+                let blocks = self.bytes_first / BLOCK_BYTES_U64 - 1;
+                let spare = Segment { slot, file, first_block: 0, blocks };
+                self.state.lock().spare = Some(spare);
+            }
+            // It is made with a later segment.
+            Err(_) => self.remove(slot),
+        }
+    }
+
+    /// Prepares the segment in which the log goes on behind `from` because something that was
+    /// refused stands there, and makes it the open one. What was prepared before is free: its
+    /// blocks have lower numbers.
+    pub fn go_on_behind(&self, from: LogPosition) -> Result<MappedSegment> {
+        let guard = self.preparing.lock();
+        {
+            let mut state = self.state.lock();
+            let prepared = std::mem::take(&mut state.prepared);
+            for (segment, mapped) in prepared {
+                state.free.push(segment);
+                state.retired.push(mapped);
+            }
+        }
+        self.prepare(&guard, Some(from), 0)?;
+        drop(guard);
+        self.take()
+    }
+
+    /// See [`crate::log::Log::hold_growth`].
+    pub fn hold_growth(&self, held: bool) {
+        self.growth_held.store(held, Ordering::Relaxed);
+    }
+
+    fn prepare_of(
         &self,
         _preparing: &MutexGuard<'_, ()>,
         from: Option<LogPosition>,
         bytes_min: u64,
+        wanted: Wanted,
     ) -> Result<()> {
         let (mut segment_header, recycled, slot, outgrown) = {
             let mut state = self.state.lock();
             let most = self.bytes_max.load(Ordering::Relaxed);
-            let bytes = state.next_bytes.max(bytes_min).min(most);
-            let (fit, outgrown) = take_fitting(&mut state.free, bytes, most);
+            let usual = if wanted == Wanted::Usual { state.next_bytes } else { self.bytes_first };
+            let bytes = usual.max(bytes_min).min(most);
+            let (fit, mut outgrown) = take_fitting(&mut state.free, bytes, most);
+            if fit.is_none() && from.is_none() && self.growth_held.load(Ordering::Relaxed) {
+                state.free.append(&mut outgrown);
+                let text = "the device is nearly full: the log gets no more of it";
+                return Err(Error::new(ErrorKind::NoSpace, text));
+            }
             let blocks = fit.as_ref().map_or(bytes / BLOCK_BYTES_U64 - 1, |fit| fit.blocks);
             let slot = fit.as_ref().map_or_else(|| unused_slot(&state.slots), |fit| fit.slot);
             state.slots.insert(slot);
@@ -399,7 +487,10 @@ impl Segments {
             let header = SegmentHeader { serial, first_block, blocks, continues_from };
             (header, fit.is_some(), slot, outgrown)
         };
-        outgrown.iter().for_each(|segment| self.remove(segment.slot));
+        if wanted == Wanted::Least {
+            // They are too small, and their space is needed.
+            outgrown.iter().for_each(|segment| self.remove(segment.slot));
+        }
         if let Some(from) = from {
             segment_header.continues_from = from;
         }
@@ -411,11 +502,18 @@ impl Segments {
                 state.prepared.push_back((segment, mapped));
                 state.prepared_total += 1;
                 self.wanted.store(false, Ordering::Relaxed);
+                drop(state);
+                if wanted == Wanted::Usual {
+                    outgrown.iter().for_each(|segment| self.remove(segment.slot));
+                }
                 Ok(())
             }
             Err(error) => {
                 mark(Mark::LogSegmentNotMade);
                 self.remove(slot);
+                if wanted == Wanted::Usual {
+                    self.state.lock().free.extend(outgrown);
+                }
                 Err(error)
             }
         }

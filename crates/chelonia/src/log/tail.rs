@@ -6,12 +6,21 @@
 //!                            ^ header  ^ offset        taken when the open segment is full
 //! ```
 //! Invariants:
-//! 1. The space of a record is reserved before its first byte is copied; only an error of the
-//!    device can leave a part of one behind, and then the log is poisoned.
+//! 1. The space of a record is reserved before its first byte is copied. Only an error of the
+//!    device can leave a part of one behind. Then the log is poisoned; but for want of space, which
+//!    a write can meet where the file system writes nothing in place (btrfs): see below.
 //! 2. A block's header is written when the block opens, before anything else in it, and the rest is
 //!    cleared then: the segment may hold old blocks. So whoever reads the log of a process that
 //!    died sees where it ends, and closing a block early takes no write at all.
 //! 3. `Log::written` is raised after the last byte of a record is in the region, in order.
+//!
+//! A record that finds no space while it is written is refused, and the tail stays where it was.
+//! Whatever was written of the record stands behind that position, and must not be believed, nor
+//! what an earlier record that was refused left further on. So the next record goes to a new
+//! segment whose header says that it continues the position: the way in which a recovery goes on
+//! behind a torn end (`log/recover.rs`), durable before the record is written. A process that dies
+//! before leaves a torn end. Nobody was told of anything behind the position, and nobody waits for
+//! it: `Log::written` did not move, so no sync counted it, and no watermark names it.
 //!
 //! Thread-safety: one owner; `append` takes `&mut self`. Other threads see [`Log::written`].
 
@@ -39,6 +48,8 @@ pub struct LogTail {
     chain: u32,
     /// False from a seal to the next record: there is nothing to bear witness of.
     unsealed: bool,
+    /// What stands in the open segment from here on was refused: nothing is written there.
+    is_refused: bool,
     open: MappedSegment,
     log: Arc<Log>,
     /// The head and the payload together, where a write is a system call.
@@ -58,6 +69,7 @@ impl LogTail {
             offset: BLOCK_BYTES,
             chain,
             unsealed: false,
+            is_refused: false,
             joined: Vec::new(),
             blank: Box::new([0; BLOCK_BYTES]),
         }
@@ -79,8 +91,9 @@ impl LogTail {
     /// before it took its lock. Returns where the record ends; it survives the process now, and a
     /// power cut after [`Log::sync_through_after`] of that place.
     ///
-    /// `NoSpace` and `TooManyFiles` mean that nothing was written and the call may be repeated
-    /// later. After any other error of the device every further call fails with `Stopped`.
+    /// `NoSpace` and `TooManyFiles` mean that nothing was written that anybody could come to
+    /// believe, and the call may be repeated later. After any other error of the device every
+    /// further call fails with `Stopped`.
     pub fn append(&mut self, payload: &[u8], hash: u64) -> Result<LogPosition> {
         self.log.check_running()?;
         let length = match u32::try_from(payload.len()) {
@@ -88,6 +101,8 @@ impl LogTail {
             _ => return Err(Error::invalid("a log record has 1 byte to 16 MiB")),
         };
         debug_assert_eq!(hash, self.log.payload_hash(payload), "the hash is the payload's");
+        self.leave_refused()?;
+        let before = (self.next_block, self.offset);
         let check = record_check(self.position(), length, hash);
         let (head, head_bytes) = encode_head(check, length);
         let head = &head[..head_bytes];
@@ -97,7 +112,7 @@ impl LogTail {
             self.reserve(head_bytes + payload.len())?;
             self.copy_across_blocks(head, payload, check)
         };
-        copied.map_err(|error| self.log.poison(error))?;
+        copied.map_err(|error| self.refuse(error, before))?;
         if self.offset + RECORD_HEAD_BYTES_MAX > BLOCK_BYTES {
             self.offset = BLOCK_BYTES;
         }
@@ -117,16 +132,44 @@ impl LogTail {
         if !self.unsealed {
             return Ok(self.position());
         }
+        self.leave_refused()?;
         if self.next_block == self.open.end_block {
             self.log.reserve(1)?;
         }
+        let before = (self.next_block, self.offset);
         self.offset = BLOCK_BYTES;
         let start = first_start_after(0);
-        self.open_block(start, self.chain).map_err(|error| self.log.poison(error))?;
+        let opened = self.open_block(start, self.chain);
+        opened.map_err(|error| self.refuse(error, before))?;
         self.unsealed = false;
         let end = self.position();
         self.log.publish(end.lsn);
         Ok(end)
+    }
+
+    /// The end of a write that failed, with the tail as it was before: want of space is refused,
+    /// everything else stops the log.
+    #[cold]
+    fn refuse(&mut self, error: Error, (next_block, offset): (u64, usize)) -> Error {
+        if !error.is_passing() {
+            return self.log.poison(error);
+        }
+        (self.next_block, self.offset) = (next_block, offset);
+        self.is_refused = true;
+        error
+    }
+
+    /// Goes on in a new segment if something that was refused stands in the open one.
+    fn leave_refused(&mut self) -> Result<()> {
+        if self.is_refused {
+            mark(Mark::LogWentOnBehindRefusal);
+            let next = self.log.go_on_behind(self.position())?;
+            self.next_block = next.first_block;
+            self.offset = BLOCK_BYTES;
+            self.log.retire_segment(std::mem::replace(&mut self.open, next));
+            self.is_refused = false;
+        }
+        Ok(())
     }
 
     /// Makes sure that the blocks for a record of `bytes` bytes, head included, are there.

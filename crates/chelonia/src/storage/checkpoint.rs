@@ -50,7 +50,7 @@ impl Storage {
         let mut spare = self.spare.lock();
         let allocation = match spare.take_if(|spare| spare.blocks >= count) {
             Some(kept) => self.space.lock().renew(kept, count)?,
-            None => self.allocate(count)?,
+            None => self.allocate_uncounted(count)?,
         };
         let (extent, generation) = (allocation.extent, allocation.generation);
         if let Err(error) = self.write_blocks(extent.start, generation, &mut blocks) {

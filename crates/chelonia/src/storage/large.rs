@@ -37,7 +37,7 @@ impl Storage {
         }
         let bytes = u32::try_from(value.len()).map_err(|_| Error::internal("a limit is broken"))?;
         let blocks = bytes.div_ceil(payload_u32());
-        let allocation = self.allocate(blocks)?;
+        let allocation = self.allocate_uncounted(blocks)?;
         let reference =
             LargeRef { extent: allocation.extent, generation: allocation.generation, bytes };
         if let Err(error) = self.write_pieces(&reference, value) {

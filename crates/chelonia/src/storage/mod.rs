@@ -8,6 +8,7 @@
 //! | `io` | the door to the file system |
 //! | `block` | 4 KiB that prove what they are |
 //! | `data_file` | sealed reads and writes, superblock, catalog |
+//! | `allowance` | how much work that is not urgent may allocate |
 //! | `extents`, `space` | free space; extents handed out, the file grown and shrunk |
 //! | `cache` | verified blocks in memory |
 //! | `large` | values in extents of their own |
@@ -27,6 +28,7 @@
 //! sync, `space`, the data file's close, the cache's, the budget's. Thread-safety: everything may
 //! be called from any thread.
 
+pub mod allowance;
 pub mod block;
 pub mod cache;
 mod checkpoint;
@@ -44,6 +46,7 @@ use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::residents::Residents;
 use crate::base::sync::{Arc, Mutex, thread};
+use allowance::Allowance;
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
@@ -68,6 +71,7 @@ pub struct Storage {
     root: Mutex<Superblocks>,
     /// What the catalog before the durable one had, for the next.
     spare: Mutex<Option<Extent>>,
+    allowance: Allowance,
 }
 
 /// What [`Storage::open`] found.
@@ -190,6 +194,7 @@ impl Storage {
             space: Mutex::new(space),
             root: Mutex::new(superblocks),
             spare: Mutex::new(None),
+            allowance: Allowance::default(),
         });
         Ok(Opened { storage, superblock, catalog })
     }
@@ -240,8 +245,15 @@ impl Storage {
         self.file.continue_in(scratch, end)
     }
 
-    /// An extent of `blocks` blocks (at least one) that nobody owns. `NoSpace` changes nothing.
+    /// An extent of `blocks` blocks (at least one) that nobody owns, for an engine: it counts
+    /// against what [`Storage::limit`] allows. `NoSpace` changes nothing.
     pub fn allocate(&self, blocks: u32) -> Result<Allocation> {
+        self.allowance.take(blocks)?;
+        self.allocate_uncounted(blocks)
+    }
+
+    /// The same for what does not count.
+    fn allocate_uncounted(&self, blocks: u32) -> Result<Allocation> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
         space.allocate(&*file, blocks).inspect_err(|error| {

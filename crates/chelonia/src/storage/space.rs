@@ -76,6 +76,8 @@ pub struct Space {
     free: FreeExtents,
     /// Free ranges that may have no device blocks behind them.
     holes: RangeSet,
+    /// Some of them may have blocks: those that were free at open.
+    holes_doubtful: bool,
     /// Ranges freed and not looked at by `give_back` yet.
     fresh: RangeSet,
     length_min: u64,
@@ -98,6 +100,7 @@ impl Space {
         Self {
             free,
             holes,
+            holes_doubtful: true,
             fresh: RangeSet::default(),
             length_min,
             sealed_end: 0,
@@ -297,10 +300,14 @@ impl Space {
     pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
         mark(Mark::SpaceAllGivenBack);
         self.give_back(file, 0)?;
+        if self.holes_doubtful {
+            self.holes = RangeSet::default();
+        }
         for free in self.free.all() {
             self.fresh.remove(&free);
             self.punch(file, &free)?;
         }
+        self.holes_doubtful = false;
         Ok(())
     }
 

@@ -129,6 +129,12 @@ fn failing_calls() {
 }
 
 #[test]
+fn full_devices() {
+    let tally = run("full-device", 4);
+    assert!(count(&tally, "devices filled") == 5 && count(&tally, "puts refused") > 10);
+}
+
+#[test]
 fn readers_beside_writers() {
     run("readers", 2);
 }

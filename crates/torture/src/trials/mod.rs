@@ -9,6 +9,7 @@
 //! | `model` | random histories under many sets of options | answers of an ordered map |
 //! | `simulation` | faults, full devices, cuts, from one seed | possible answers, typed errors |
 //! | `faults` | every call site fails in every way | typed errors, reads, nothing lost |
+//! | `full-device` | devices filled in every way, then emptied | deletes get through |
 //! | `kill` | SIGKILL, on the real file system | as `crash` |
 //! | `power` | a mounted file system is shut down | as `crash`, through the kernel |
 //! | `soak` | eight times as much data as memory | values; bounded memory, files, space |
@@ -28,6 +29,7 @@ mod crash_threads;
 mod crash_twice;
 mod crowd;
 mod faults;
+mod full_device;
 mod lies;
 mod model;
 mod process;
@@ -67,6 +69,7 @@ fn of_the_machine() -> Vec<Box<dyn Trial>> {
         Box::new(model::Model),
         Box::new(simulation::Simulation),
         Box::new(faults::Faults),
+        Box::new(full_device::FullDevice),
         Box::new(process::Kill),
         Box::new(process::Power),
         Box::new(process::Soak),

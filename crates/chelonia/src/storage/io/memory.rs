@@ -17,6 +17,7 @@ use std::io;
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDirectory {
     shared: Arc<Shared>,
+    is_unmapped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +40,14 @@ impl MemoryDirectory {
     pub fn from_files(files: BTreeMap<String, Vec<u8>>) -> Self {
         let files = files.into_iter().map(|(name, bytes)| (name, Arc::new(RwLock::new(bytes))));
         let shared = Shared { files: Mutex::new(files.collect()), lock: LockTable::default() };
-        Self { shared: Arc::new(shared) }
+        Self { shared: Arc::new(shared), is_unmapped: false }
+    }
+
+    /// The same directory, as on a file system where no log is mapped: each write is a call.
+    #[must_use]
+    pub fn without_mapping(mut self) -> Self {
+        self.is_unmapped = true;
+        self
     }
 
     /// A copy of all files.
@@ -94,7 +102,7 @@ impl Directory for MemoryDirectory {
     }
 
     fn facts(&self) -> IoFacts {
-        IoFacts { direct: false, mapped_log: true, name: "memory" }
+        IoFacts { direct: false, mapped_log: !self.is_unmapped, name: "memory" }
     }
 }
 

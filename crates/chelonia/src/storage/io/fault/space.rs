@@ -68,9 +68,18 @@ impl Space {
     pub fn give_back(&mut self, name: &str, offset: u64, end: u64) {
         let Some(blocks) = self.files.get_mut(name) else { return };
         let (first, last) = (offset.div_ceil(BLOCK_BYTES_U64), end / BLOCK_BYTES_U64);
+        if first >= last {
+            return;
+        }
         let before = blocks.len();
-        blocks.retain(|block| !(first..last).contains(block));
+        let mut behind = blocks.split_off(&first);
+        blocks.append(&mut behind.split_off(&last));
         self.taken -= (before - blocks.len()) as u64;
+    }
+
+    /// The bytes of the device that a file takes.
+    pub fn file_bytes(&self, name: &str) -> u64 {
+        self.files.get(name).map_or(0, |blocks| blocks.len() as u64 * BLOCK_BYTES_U64)
     }
 }
 
