@@ -13,7 +13,7 @@ use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::keyspace::{Keyspace, check_entry};
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::writes::{Write, WriteList, Writes, counted_bytes};
+use crate::db::writes::{Write, WriteList, counted_bytes};
 
 /// Writes that are committed as one: after any crash all of them are there or none. Later writes to
 /// a key in the batch win over earlier ones.
@@ -80,13 +80,13 @@ impl Batch {
     /// How many writes it has.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.writes.len()
+        self.writes.count()
     }
 
     /// True if it has no writes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.writes.len() == 0
+        self.writes.count() == 0
     }
 
     /// The bytes that count against [`Batch::limit`]: of every entry the key, the value if it is
@@ -133,8 +133,7 @@ impl Batch {
             return Err(error.clone());
         }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
-        let writes = Writes::List(&self.writes);
-        let committed = self.handle.commit(&keyspaces, writes, options.into());
+        let committed = self.handle.commit(&keyspaces, &self.writes, options.into());
         committed.map_err(|error| self.handle.told(error))?;
         self.clear();
         Ok(())
@@ -163,6 +162,6 @@ impl Batch {
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Batch({} writes)", self.writes.len())
+        write!(f, "Batch({} writes)", self.writes.count())
     }
 }

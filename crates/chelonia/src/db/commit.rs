@@ -16,6 +16,7 @@
 //! known after the reopen.
 
 use crate::base::budget::Use;
+use crate::base::codec::Sink;
 use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
@@ -38,11 +39,12 @@ use std::cell::Cell;
 
 thread_local! {
     /// The record under construction: reused, so that a commit allocates nothing.
-    static RECORD: Cell<PageBuffer> = const { Cell::new(PageBuffer::new()) };
+    static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A record buffer larger than this is given back after use, and counted until then.
-const RECORD_BYTES_KEPT: usize = PageBuffer::HEAP_BYTES_MAX;
+/// A commit that counts more bytes than this has a buffer of its own for its record, which is
+/// counted while it exists.
+const RECORD_BYTES_KEPT: u64 = 64 << 10;
 
 /// The place of a commit in the order of all commits.
 struct Placed<'guard> {
@@ -87,10 +89,10 @@ impl Drop for Unfinished<'_> {
 impl Core {
     /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `options`
     /// say. `WouldBlock` if it would have to wait for longer than they allow.
-    pub fn commit(
+    pub fn commit<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
-        writes: Writes<'_>,
+        writes: impl Writes<'a>,
         options: CommitOptions,
     ) -> Result<()> {
         self.check_write()?;
@@ -112,20 +114,23 @@ impl Core {
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
         let guard = self.storage.epochs().pin();
-        if let ([keyspace], Writes::One(write)) = (keyspaces, writes) {
+        if let [keyspace] = keyspaces
+            && let Some(write) = writes.iter().next()
+        {
             // It comes while the record is encoded and its place in the log is taken.
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
-        // A thread that ends has no such memory any more when destructors commit something.
-        let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
-        payload.clear(RECORD_BYTES_KEPT);
-        encode(&mut payload, keyspaces, writes, &large);
-        let end = if payload.capacity() <= RECORD_BYTES_KEPT {
-            let record = (payload.as_slice(), &*large);
-            let end = self.commit_with_room(keyspaces, writes, record, guard, deadline);
+        let end = if bytes <= RECORD_BYTES_KEPT {
+            // A thread that ends has no such memory any more when destructors commit something.
+            let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
+            payload.clear();
+            encode(&mut payload, keyspaces, writes, &large);
+            let end = self.commit_with_room(keyspaces, writes, (&payload, &large), guard, deadline);
             let _ = RECORD.try_with(|record| record.set(payload));
             end
         } else {
+            let mut payload = PageBuffer::new();
+            encode(&mut payload, keyspaces, writes, &large);
             let _charge = self.storage.budget().charge(Use::Log, payload.capacity() as u64);
             let record = (payload.as_slice(), &*large);
             self.commit_with_room(keyspaces, writes, record, guard, deadline)
@@ -139,10 +144,10 @@ impl Core {
     }
 
     /// Steps 3 to 5; if the log finds no space for its next segment, again after some was gained.
-    fn commit_with_room(
+    fn commit_with_room<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
-        writes: Writes<'_>,
+        writes: impl Writes<'a>,
         (payload, large): (&[u8], &[LargeRef]),
         mut guard: Guard,
         deadline: Deadline,
@@ -177,10 +182,10 @@ impl Core {
     }
 
     /// Steps 3 to 5.
-    fn commit_record(
+    fn commit_record<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
-        writes: Writes<'_>,
+        writes: impl Writes<'a>,
         payload: &[u8],
         large: &[LargeRef],
         guard: &Guard,
@@ -327,7 +332,12 @@ impl Core {
 
     /// The memory that a commit takes: its bytes, or if it writes to several keyspaces what their
     /// memtables will grow by, for each grows by a chunk.
-    fn growth(&self, keyspaces: &[&Arc<KeyspaceCore>], writes: Writes<'_>, bytes: u64) -> u64 {
+    fn growth<'a>(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: impl Writes<'a>,
+        bytes: u64,
+    ) -> u64 {
         if keyspaces.len() < 2 {
             return bytes;
         }
@@ -409,7 +419,7 @@ impl Core {
     }
 
     /// Writes the large values of a commit to extents of their own, in order; all or none.
-    fn write_large_values(&self, writes: Writes<'_>) -> Result<Vec<LargeRef>> {
+    fn write_large_values<'a>(&self, writes: impl Writes<'a>) -> Result<Vec<LargeRef>> {
         let mut written = Vec::new();
         for value in writes.iter().filter_map(|write| write.value) {
             if value.len() < LARGE_VALUE_BYTES_MIN {
@@ -468,10 +478,10 @@ const FINALIZED_MAX: usize = 2;
 /// finalized, however small it is: recovery has no more to replay than that and what is in drains.
 const LOG_SHARES_MAX: u64 = 2;
 
-fn encode(
-    payload: &mut PageBuffer,
+fn encode<'a>(
+    payload: &mut impl Sink,
     keyspaces: &[&Arc<KeyspaceCore>],
-    writes: Writes<'_>,
+    writes: impl Writes<'a>,
     large: &[LargeRef],
 ) {
     record::begin(payload, writes.len());

@@ -14,7 +14,7 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::options::{check_levels, levels_of};
 use crate::db::verify::VerifyReport;
 use crate::db::view::{Looked, View};
-use crate::db::writes::{Write, Writes};
+use crate::db::writes::Write;
 use crate::engine::LevelOptions;
 use std::ops::{Bound, RangeBounds};
 
@@ -61,7 +61,7 @@ impl Keyspace {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_entry(key, Some(value))?;
         let write = Write { keyspace: 0, key, value: Some(value) };
-        let committed = self.handle.commit(&[&self.core], Writes::One(write), options.into());
+        let committed = self.handle.commit(&[&self.core], &[write][..], options.into());
         committed.map_err(|error| self.handle.told(error))
     }
 
@@ -85,7 +85,7 @@ impl Keyspace {
         let key = key.as_ref();
         check_entry(key, None)?;
         let write = Write { keyspace: 0, key, value: None };
-        let committed = self.handle.commit(&[&self.core], Writes::One(write), options.into());
+        let committed = self.handle.commit(&[&self.core], &[write][..], options.into());
         committed.map_err(|error| self.handle.told(error))
     }
 

@@ -160,7 +160,12 @@ impl Core {
     /// Fails with `NoSpace` if what is in memtables and `bytes` more, which `writes` bring, could
     /// not be flushed.
     #[inline]
-    pub fn check_room(&self, bytes: u64, writes: Writes<'_>, deadline: Deadline) -> Result<()> {
+    pub fn check_room<'a>(
+        &self,
+        bytes: u64,
+        writes: impl Writes<'a>,
+        deadline: Deadline,
+    ) -> Result<()> {
         let large =
             |value: &[u8]| if value.len() < LARGE_VALUE_BYTES_MIN { 0 } else { value.len() };
         let large: usize = writes.iter().filter_map(|write| write.value).map(large).sum();
@@ -182,11 +187,11 @@ impl Core {
     }
 
     #[cold]
-    fn look_for_room(
+    fn look_for_room<'a>(
         &self,
         bytes: u64,
         large: u64,
-        writes: Writes<'_>,
+        writes: impl Writes<'a>,
         deadline: Deadline,
     ) -> Result<()> {
         let deletes = is_deletes(writes);
@@ -476,7 +481,7 @@ impl Core {
 }
 
 /// True if nothing is put.
-fn is_deletes(writes: Writes<'_>) -> bool {
+fn is_deletes<'a>(writes: impl Writes<'a>) -> bool {
     writes.iter().all(|write| write.value.is_none())
 }
 

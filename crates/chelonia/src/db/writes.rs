@@ -75,46 +75,48 @@ impl WriteList {
     }
 
     /// How many entries there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.len
     }
 }
 
-/// The entries of a commit, to be read any number of times.
-#[derive(Clone, Copy)]
-pub enum Writes<'a> {
-    /// A single one.
-    One(Write<'a>),
-    /// Those of a batch.
-    List(&'a WriteList),
-}
-
-impl<'a> Writes<'a> {
+/// The entries of a commit, to be read any number of times: a slice of them, or those of a batch.
+pub trait Writes<'a>: Copy {
     /// How many there are.
-    pub fn len(self) -> usize {
-        match self {
-            Writes::One(_) => 1,
-            Writes::List(list) => list.len(),
-        }
-    }
+    fn len(self) -> usize;
 
     /// All of them, in order.
+    fn iter(self) -> impl Iterator<Item = Write<'a>>;
+}
+
+impl<'a> Writes<'a> for &'a [Write<'a>] {
     #[inline]
-    pub fn iter(self) -> WritesIter<'a> {
-        match self {
-            Writes::One(write) => WritesIter { one: Some(write), rest: &[] },
-            Writes::List(list) => WritesIter { one: None, rest: list.bytes.as_slice() },
-        }
+    fn len(self) -> usize {
+        <[_]>::len(self)
+    }
+
+    #[inline]
+    fn iter(self) -> impl Iterator<Item = Write<'a>> {
+        <[_]>::iter(self).copied()
     }
 }
 
-/// See [`Writes::iter`].
-pub struct WritesIter<'a> {
-    one: Option<Write<'a>>,
+impl<'a> Writes<'a> for &'a WriteList {
+    fn len(self) -> usize {
+        self.len
+    }
+
+    fn iter(self) -> impl Iterator<Item = Write<'a>> {
+        ListIter { rest: self.bytes.as_slice() }
+    }
+}
+
+/// Reads the entries of a list.
+struct ListIter<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> WritesIter<'a> {
+impl<'a> ListIter<'a> {
     fn number(&mut self) -> Option<usize> {
         let (number, bytes) = get_varint(self.rest)?;
         self.rest = &self.rest[bytes..];
@@ -137,14 +139,10 @@ impl<'a> WritesIter<'a> {
     }
 }
 
-impl<'a> Iterator for WritesIter<'a> {
+impl<'a> Iterator for ListIter<'a> {
     type Item = Write<'a>;
 
-    #[inline]
     fn next(&mut self) -> Option<Write<'a>> {
-        if let Some(write) = self.one.take() {
-            return Some(write);
-        }
         if self.rest.is_empty() { None } else { self.next_of_list() }
     }
 }
@@ -165,13 +163,11 @@ mod tests {
         let mut list = WriteList::default();
         for round in 1..=3 {
             writes.iter().for_each(|write| list.push(*write));
-            let all = Writes::List(&list);
-            assert_eq!(all.len(), writes.len(), "round {round}");
-            assert!(all.iter().eq(writes) && all.iter().eq(writes), "round {round}");
+            assert_eq!(Writes::len(&list), writes.len(), "round {round}");
+            let again = || Writes::iter(&list);
+            assert!(again().eq(writes) && again().eq(writes), "round {round}");
             list.clear(if round == 1 { usize::MAX } else { 0 });
-            assert_eq!((Writes::List(&list).len(), Writes::List(&list).iter().next()), (0, None));
+            assert_eq!((list.count(), Writes::iter(&list).next()), (0, None));
         }
-        let one = Writes::One(writes[1]);
-        assert!(one.len() == 1 && one.iter().eq([writes[1]]) && one.iter().eq([writes[1]]));
     }
 }

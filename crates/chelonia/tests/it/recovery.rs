@@ -274,7 +274,7 @@ fn a_close_leaves_nothing_to_replay_and_little_log() {
         let files = memory.to_files();
         let logs = files.iter().filter(|(name, _)| name.starts_with("log-"));
         let log_bytes: usize = logs.map(|(_, bytes)| bytes.len()).sum();
-        assert!(log_bytes <= 1 << 20, "{log_bytes} bytes of log remain");
+        assert!(log_bytes <= 3 << 19, "{log_bytes} bytes of log remain");
         let (database, records) = replayed(builder(Arc::new(memory.clone())));
         assert_eq!(records, 0);
         for engine in EngineKind::ALL {

@@ -24,8 +24,8 @@ use crate::base::fork::ForkMark;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, fstatfs, fsync, openat,
-    unlinkat,
+    Advice, AtFlags, Dir, FileType, Mode, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fstat,
+    fstatfs, fsync, openat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::fmt::{self, Debug, Formatter};
@@ -150,6 +150,14 @@ impl DirectDirectory {
     }
 }
 
+/// Drops what the system has cached of the file and need not write any more. After a failed sync
+/// such pages may differ from the device, and some file systems serve direct reads from them (ext4
+/// with `data=journal`): what an open reads is what the device has.
+fn forget_cached(file: &OwnedFd) {
+    // A system that refuses the advice has no such cache, or keeps it.
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
+}
+
 fn parent_of(path: &Path) -> Option<&Path> {
     let parent = path.parent()?;
     Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
@@ -230,7 +238,10 @@ impl Directory for DirectDirectory {
         let failed = |error| Error::io(what, name, error);
         let buffered = self.open_descriptor(name, flags | creation).map_err(failed)?;
         let direct = match access {
-            Access::Direct => self.open_direct(name, flags, &buffered).map_err(failed)?,
+            Access::Direct => {
+                forget_cached(&buffered);
+                self.open_direct(name, flags, &buffered).map_err(failed)?
+            }
             Access::Buffered => None,
         };
         let writable = mode != OpenMode::Read;

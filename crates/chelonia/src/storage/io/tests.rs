@@ -480,3 +480,29 @@ fn a_real_file_outlives_its_directory() {
         }
     }
 }
+
+#[test]
+fn an_open_reads_what_the_device_has_and_not_what_the_system_has_cached() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = DirectDirectory::open(place.path(), true).unwrap();
+    if directory.facts().name == "tmpfs" {
+        // There is nothing but the cache.
+        return;
+    }
+    let path = place.path().join("data");
+    std::fs::write(&path, vec![7; 16 * BLOCK_BYTES]).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    let cached = || {
+        use rustix::io::ReadWriteFlags;
+        let mut bytes = vec![0; 16 * BLOCK_BYTES];
+        let into = &mut [std::io::IoSliceMut::new(&mut bytes)];
+        rustix::io::preadv2(&file, into, 0, ReadWriteFlags::NOWAIT).unwrap_or(0)
+    };
+    assert_eq!(cached(), 16 * BLOCK_BYTES);
+    let opened = directory.open("data", OpenMode::Write, Access::Direct).unwrap();
+    assert_eq!(cached(), 0);
+    let mut block = vec![0; BLOCK_BYTES];
+    opened.read_at(&mut block, 0).unwrap();
+    assert!(block.iter().all(|byte| *byte == 7));
+}
