@@ -158,7 +158,9 @@ impl<'a> Verifier<'a> {
         let mut position = from;
         loop {
             if let Some((_, header)) = self.inventory.continuation(position) {
+                // Maybe to go on from there at once: what was to be written there was refused, too.
                 position.lsn = block_start(header.first_block);
+                continue;
             }
             let is_durable = position.lsn < self.until.known();
             if !is_durable && matches!(self.until, Until::Written(_)) {
