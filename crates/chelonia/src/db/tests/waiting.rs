@@ -3,7 +3,8 @@
 use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::sync::Arc;
-use crate::db::{CommitOptions, Database, Durability, KeyspaceOptions, Stats};
+use crate::db::{Batch, CommitOptions, Database, Durability, KeyspaceOptions, Stats};
+use crate::engines::EngineKind;
 use crate::storage::io::Directory;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
@@ -94,4 +95,40 @@ fn who_only_tries_learns_that_the_device_is_full_and_goes_on_when_it_is_not() {
     plan.set_capacity(None);
     insert(number).unwrap();
     assert_eq!(keyspace.len().unwrap(), number + 1);
+}
+
+/// A commit is delayed by at most two milliseconds, whatever its size, so that batches of megabytes
+/// outrun the merging between levels while they last. They stop nothing, and what is owed is paid
+/// when they end.
+#[test]
+fn large_batches_stop_nothing_and_what_they_leave_to_merge_is_merged() {
+    const BATCHES: u64 = 24;
+    for engine in EngineKind::ALL {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace("k", options).unwrap();
+        let (mut number, mut value) = (0_u64, [0; 500]);
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        for round in 0..BATCHES {
+            let mut batch = database.batch();
+            while batch.size() + 600 < Batch::limit() / (1 + usize::try_from(round % 8).unwrap()) {
+                value[..8].copy_from_slice(&number.to_le_bytes());
+                batch.insert(&keyspace, key(number), value);
+                number += 1;
+            }
+            batch.commit().unwrap();
+        }
+        database.checkpoint().unwrap();
+        let debt = || database.stats().keyspaces[0].debt_bytes;
+        let is_paid = (0..1_000).any(|_| {
+            database.handle.maintain_all().unwrap();
+            debt() == 0
+        });
+        assert!(is_paid, "{engine:?}: {} bytes of debt", debt());
+        assert_eq!(keyspace.len().unwrap(), number);
+        for number in (0..number).step_by(101) {
+            assert_eq!(keyspace.get(key(number)).unwrap().unwrap()[..8], number.to_le_bytes());
+        }
+        assert!(database.verify().unwrap().is_clean());
+    }
 }
