@@ -217,19 +217,21 @@ impl Core {
         for buffer in &keyspace.current_view().buffers {
             self.visibility.wait_until_visible(buffer.last())?;
         }
-        if self.snapshots.count() > 0 {
-            mark(Mark::DroppedWhileSeen);
+        self.dropped.add(&keyspace.lifetimes);
+        let mut is_flushed = false;
+        let hidden = loop {
+            let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
+            match keyspace.release_all(empty, &self.snapshots, is_flushed) {
+                Some(hidden) => break hidden,
+                None => mark(Mark::DroppedWhileSeen),
+            }
             {
                 let _commit = self.commit.lock();
                 self.rotate(keyspace);
             }
             while self.drain_keyspace(keyspace)? {}
-        }
-        let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
-        let view = keyspace.current_view();
-        self.snapshots.keep_dropped(keyspace.id, &keyspace.history, view);
-        self.dropped.add(&keyspace.lifetimes);
-        let hidden = keyspace.release_all(empty);
+            is_flushed = true;
+        };
         self.counters.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
         self.refresh_backlog();
         self.pacer.wake();

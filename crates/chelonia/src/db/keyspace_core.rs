@@ -23,6 +23,7 @@ use crate::db::history::History;
 use crate::db::lifetimes::{HeldVersion, Lifetimes};
 use crate::db::maintenance::Refused;
 use crate::db::options::StoredOptions;
+use crate::db::snapshots::Snapshots;
 use crate::db::view::{Buffer, Shelves, View};
 use crate::engine::{Engine, LevelOptions, OwnedExtent};
 use crate::memtable::SortedBatch;
@@ -191,9 +192,26 @@ impl KeyspaceCore {
     /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
     /// everything it has is free once no view shows it. Its own view is empty from then on: handles
     /// hold nothing of it. Gives the bytes on disk that damage hides: nobody knows where they are
-    /// before the next open.
-    pub fn release_all(&self, empty: Arc<Buffer>) -> u64 {
+    /// before the next open. `None`, and nothing is done, if pins need what is in memtables, unless
+    /// `may_keep_updates`.
+    pub fn release_all(
+        &self,
+        empty: Arc<Buffer>,
+        snapshots: &Snapshots,
+        may_keep_updates: bool,
+    ) -> Option<u64> {
         let mut partial = self.drain.lock();
+        // It keeps what is released until all of that is known.
+        let view = self.current_view();
+        let seen = (self.id, &self.history);
+        let (version, newest) = snapshots.publish_drop(seen, &view, may_keep_updates, || {
+            let version = self.lifetimes.hold(Arc::new(Empty), Vec::new());
+            let newest = std::mem::replace(&mut self.latest.lock().version, version.clone());
+            let _order = self.change.lock();
+            self.view.replace(Arc::new(View { buffers: vec![empty], version: version.clone() }));
+            (version, newest)
+        })?;
+        partial.buried = true;
         // What a drain that stopped half way absorbed is in the engine's newest version; the rest
         // of that memtable is what the same cuts leave.
         let absorbed = std::mem::take(&mut partial.versions);
@@ -207,7 +225,7 @@ impl KeyspaceCore {
         });
         let found = extents.iter().map(|owned| owned.extent.bytes()).sum();
         let hidden = self.engine.stats().disk_bytes.saturating_sub(found);
-        for buffer in self.current_view().buffers.iter().rev() {
+        for buffer in view.buffers.iter().rev() {
             let drained = buffer.memtable.drain(&cuts);
             extents.extend(drained.superseded.iter().map(OwnedExtent::from));
             let is_left = |batch: &&SortedBatch| done.is_none_or(|done| batch.upto() > done);
@@ -219,14 +237,9 @@ impl KeyspaceCore {
             cuts.clear();
             done = None;
         }
-        self.lifetimes.lose(extents);
-        partial.buried = true;
-        let version = self.lifetimes.hold(Arc::new(Empty), Vec::new());
-        let newest = std::mem::replace(&mut self.latest.lock().version, version.clone());
-        drop(newest);
-        let _order = self.change.lock();
-        self.view.replace(Arc::new(View { buffers: vec![empty], version }));
-        hidden
+        self.lifetimes.lose_before(&version, extents);
+        drop((absorbed, newest, view));
+        Some(hidden)
     }
 
     /// The options as the catalog keeps them, with what may change as it is at this moment.

@@ -174,11 +174,10 @@ impl Lifetimes {
         self.note_charge(&mut state);
     }
 
-    /// These large values belong to updates that the next version will not show.
-    pub fn lose(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
+    /// `version` does not refer to these extents, which those before it may.
+    pub fn lose_before(&self, version: &HeldVersion, extents: Vec<OwnedExtent>) {
         let mut state = self.state.lock();
-        let number = state.next;
-        self.lose_by(&mut state, number, extents);
+        self.lose_by(&mut state, version.number(), extents);
     }
 
     /// Bytes that are lost and still held for somebody.

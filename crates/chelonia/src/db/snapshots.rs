@@ -258,15 +258,28 @@ impl Snapshots {
         registry.kept.insert((upto, keyspace), Arc::clone(history));
     }
 
-    /// The keyspace was dropped: keeps its view for all pins of now that nothing older was kept
-    /// for. Pins to come see what it has from now on.
-    pub fn keep_dropped(&self, keyspace: KeyspaceId, history: &Arc<History>, view: Arc<View>) {
+    /// The keyspace was dropped: keeps its `view` for all pins of now that nothing older was kept
+    /// for, then calls `publish`, which empties the keyspace's own view. A pin is made wholly
+    /// before that, and reads the keyspace as it was, or after it, and reads it as empty. Unless
+    /// `may_keep_updates`, does nothing and returns `None` if memtables would have to be kept.
+    pub fn publish_drop<T>(
+        &self,
+        (keyspace, history): (KeyspaceId, &Arc<History>),
+        view: &Arc<View>,
+        may_keep_updates: bool,
+        publish: impl FnOnce() -> T,
+    ) -> Option<T> {
         let mut registry = self.registry.lock();
         let kept = history.newest();
         let last = registry.last_before(keyspace, SeqNo::MAX);
         if let Some(upto) = last.filter(|last| kept.is_none_or(|kept| kept < *last)) {
-            self.keep(&mut registry, (keyspace, history), upto, view);
+            let has_updates = view.buffers.iter().any(|buffer| buffer.first().is_some());
+            if has_updates && !may_keep_updates {
+                return None;
+            }
+            self.keep(&mut registry, (keyspace, history), upto, Arc::clone(view));
         }
+        Some(publish())
     }
 
     /// The oldest pinned seqno.

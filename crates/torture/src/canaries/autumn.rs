@@ -31,14 +31,14 @@ pub const CANARIES: &[Canary] = &[
         name: "barrier-ignored",
         bug: "a table is written across one of its level that was not merged",
         file: "engines/autumn/unit.rs",
-        text: "let is_across = barriers.peek().is_some_and(|barrier| ***barrier <= *key);",
+        text: "let is_across = barriers.peek().is_some_and(|barrier| **barrier <= *key);",
         instead: "let is_across = false;",
     },
     Canary {
         name: "sunk-comes-back",
         bug: "what has sunk out of a table of level 0 is still read there",
         file: "engines/autumn/unit.rs",
-        text: "            rest.first = Arc::clone(to);\n",
+        text: "            rest.first = to.clone();\n",
         instead: "            let _ = to;\n",
     },
     Canary {

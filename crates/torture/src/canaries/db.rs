@@ -101,9 +101,8 @@ pub const CANARIES: &[Canary] = &[
         name: "snapshot-forgotten",
         bug: "a drain does not keep what a snapshot sees",
         file: "db/snapshots.rs",
-        text: "self.registry.lock().seqnos.range(from..to).map(|(seqno, _)| *seqno).collect()",
-        instead: "self.registry.lock().seqnos.range(from..to).skip(1)\
-                  .map(|(one, _)| *one).collect()",
+        text: "registry.all.within(from, to).chain(one).collect();",
+        instead: "registry.all.within(from, to).chain(one).skip(1).collect();",
     },
     Canary {
         name: "stop-ignored",

@@ -1,15 +1,16 @@
 //! Keyspaces that go while they are damaged or seen, and what of them comes back with a reopen.
 
-use super::{open, rotate};
+use super::{open, open_faulty, rotate};
 use crate::base::epoch::Guard;
 use crate::base::error::ErrorKind;
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::residents::Resident;
-use crate::base::sync::{Arc, Ordering};
-use crate::db::{Database, KeyspaceOptions};
+use crate::base::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::db::{Database, KeyspaceOptions, Snapshot};
 use crate::engine::LevelOptions;
 use crate::engines::EngineKind;
 use crate::storage::block::{BlockKind, DATA_FILE};
+use crate::storage::io::fault::Call;
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, Directory, OpenMode};
 
@@ -223,4 +224,45 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
     assert!(!database.handle.counters.dials_turned.load(Ordering::Relaxed));
     drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
     assert!(database.handle.counters.dials_turned.load(Ordering::Relaxed));
+}
+
+/// A snapshot that is made while a keyspace is being dropped shows it as it was, or as empty, and
+/// does not change its mind. No memtable stays for it.
+#[test]
+fn a_snapshot_that_is_made_during_a_drop_goes_on_showing_what_it_showed() {
+    for engine in ENGINES {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10);
+        let keyspace = database.keyspace("dropped", options).unwrap();
+        for number in 0..10_000_u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            keyspace.insert(key, [7; 50]).unwrap();
+        }
+        database.checkpoint().unwrap();
+        keyspace.insert("in memory", "value").unwrap();
+        forget_nodes(&database);
+        // Whenever the drop reads a node.
+        let made: Arc<Mutex<Vec<_>>> = Arc::default();
+        let (makes, core) = (Arc::clone(&made), Arc::clone(&database.handle));
+        let (seen, is_busy) = (keyspace.clone(), AtomicBool::new(false));
+        plan.before_call(move |call, _| {
+            if call != Call::Read || is_busy.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            let snapshot = Snapshot::new(Arc::clone(&core));
+            let found = snapshot.get(&seen, "in memory").unwrap();
+            makes.lock().push((snapshot, found));
+            is_busy.store(false, Ordering::Relaxed);
+        });
+        database.drop_keyspace("dropped").unwrap();
+        plan.before_call(|_, _| {});
+        let made = std::mem::take(&mut *made.lock());
+        assert!(!made.is_empty(), "{engine:?}");
+        for (snapshot, found) in &made {
+            let now = snapshot.get(&keyspace, "in memory").unwrap();
+            assert_eq!(now.as_deref(), found.as_deref(), "{engine:?}: {snapshot:?}");
+        }
+        let memtables = || database.stats().memory.memtable_bytes;
+        assert!(eventually(&database, || memtables() < 100 << 10), "{engine:?}: {}", memtables());
+    }
 }

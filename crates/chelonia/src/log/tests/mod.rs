@@ -4,6 +4,7 @@ mod append;
 mod boundaries;
 mod crash;
 mod damage;
+mod refused;
 mod sim;
 mod verify;
 

@@ -41,6 +41,7 @@ const FILE_BYTES_MAX: u64 = 1 << 40;
 #[derive(Clone, Debug, Default)]
 pub struct CrashDirectory {
     shared: Arc<Shared>,
+    is_unmapped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -122,7 +123,15 @@ impl CrashDirectory {
     }
 
     fn with_state(state: State) -> Self {
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), lock: LockTable::default() }) }
+        let shared = Shared { state: Mutex::new(state), lock: LockTable::default() };
+        Self { shared: Arc::new(shared), is_unmapped: false }
+    }
+
+    /// The directory, saying that regions are not mapped: the log is written by calls.
+    #[must_use]
+    pub fn without_mapping(mut self) -> Self {
+        self.is_unmapped = true;
+        self
     }
 
     /// The directory as the next process finds it when the one that uses this directory dies now:
@@ -220,7 +229,7 @@ impl Directory for CrashDirectory {
     }
 
     fn facts(&self) -> IoFacts {
-        IoFacts { direct: false, mapped_log: true, name: "crash" }
+        IoFacts { direct: false, mapped_log: !self.is_unmapped, name: "crash" }
     }
 }
 

@@ -60,7 +60,7 @@ fn attempt<T>(
         | Failure::TooManyFiles
         | Failure::FileTooLarge
         | Failure::IoForgetting => {}
-        Failure::IoHalfDone => half()?,
+        Failure::IoHalfDone | Failure::NoSpaceHalfDone => half()?,
         Failure::IoAllDone => drop(call()?),
     }
     Err(failure.error(what, file))

@@ -78,6 +78,8 @@ pub enum Failure {
     FileTooLarge,
     /// EIO, after the first half of a write was done; of other calls nothing.
     IoHalfDone,
+    /// ENOSPC, after the first half of a write was done; of other calls nothing.
+    NoSpaceHalfDone,
     /// EIO, although the call was done.
     IoAllDone,
     /// EIO, and nothing was done. After a sync that fails so, later syncs of the file succeed
@@ -89,7 +91,7 @@ pub enum Failure {
 impl Failure {
     pub(super) fn error(self, what: &str, file: &str) -> Error {
         let number = match self {
-            Failure::NoSpace => Errno::NOSPC,
+            Failure::NoSpace | Failure::NoSpaceHalfDone => Errno::NOSPC,
             Failure::TooManyFiles => Errno::MFILE,
             Failure::FileTooLarge => Errno::FBIG,
             Failure::Io | Failure::IoHalfDone | Failure::IoAllDone | Failure::IoForgetting => {

@@ -1,0 +1,169 @@
+//! Records that find no space while they are written, then power cuts and deaths of the process at
+//! every call: what was refused is never replayed, and nothing else is lost.
+
+use super::*;
+use crate::base::error::ErrorKind;
+use crate::storage::io::crash::{CrashDirectory, Survivors};
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+use std::collections::BTreeMap;
+
+/// A record that was accepted.
+struct Accepted {
+    payload: Vec<u8>,
+    end: LogPosition,
+    /// The boundaries when its append began and when it returned.
+    during: (usize, usize),
+}
+
+/// What a recovery begins with from a boundary on.
+struct Begin {
+    boundary: usize,
+    from: LogPosition,
+    /// So many records lie before `from`.
+    trimmed: usize,
+    /// So many are durable.
+    durable: usize,
+    synced: Lsn,
+}
+
+struct World {
+    crash: CrashDirectory,
+    plan: FaultPlan,
+    options: LogOptions,
+    tail: LogTail,
+    log: Arc<Log>,
+    accepted: Vec<Accepted>,
+    begins: Vec<Begin>,
+    refusals: u64,
+    next: u64,
+}
+
+impl World {
+    fn new(mapped: bool, options: LogOptions) -> Self {
+        let crash = CrashDirectory::new();
+        let crash = if mapped { crash } else { crash.without_mapping() };
+        let plan = FaultPlan::new();
+        let dir = FaultDirectory::new(Arc::new(crash.clone()), plan.clone()).unwrap();
+        let dir: Arc<dyn Directory> = Arc::new(dir);
+        let (tail, log) = create(&dir, &options);
+        let (boundary, from, synced) = (crash.boundary(), LogPosition::START, Lsn(0));
+        let begins = vec![Begin { boundary, from, trimmed: 0, durable: 0, synced }];
+        let (accepted, refusals, next) = (Vec::new(), 0, 1);
+        Self { crash, plan, options, tail, log, accepted, begins, refusals, next }
+    }
+
+    fn step(&mut self, rng: &mut Rng) {
+        match rng.below(20) {
+            0..13 => self.append(rng),
+            13..15 => self.sync(rng.one_in(3)),
+            15 => drop(self.tail.seal_block()),
+            16..18 => drop(self.log.prepare_next()),
+            18 => self.log.release_idle(),
+            _ => self.sync(true),
+        }
+        self.plan.heal();
+        assert!(self.log.check_running().is_ok());
+    }
+
+    /// Appends a record, whose calls may find no space: at most one, or all from some call on.
+    fn append(&mut self, rng: &mut Rng) {
+        let calls = [Call::RegionWrite, Call::RegionWrite, Call::Write, Call::Allocate, Call::Sync];
+        if rng.one_in(2) {
+            let call = calls[usize::try_from(rng.below(5)).unwrap()];
+            let after = rng.below(if call == Call::RegionWrite { 6 } else { 2 });
+            let fault = if rng.one_in(3) { Fault::sticky } else { Fault::once };
+            let half = if rng.one_in(2) { Failure::NoSpace } else { Failure::NoSpaceHalfDone };
+            self.plan.fail(fault(call, after).on("log-").with(half));
+        }
+        let mut payload = payload(self.next, random_bytes(rng));
+        // Half of a write is less than the whole: what is missing are not zeros, as in new blocks.
+        payload.extend([0xff; 2]);
+        self.next += 1;
+        let (began, before) = (self.crash.boundary(), self.tail.position());
+        match append(&mut self.tail, &self.log, &payload) {
+            Ok(end) => {
+                let during = (began, self.crash.boundary());
+                self.accepted.push(Accepted { payload, end, during });
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                assert_eq!(self.tail.position().chain, before.chain);
+                self.refusals += 1;
+            }
+        }
+    }
+
+    /// Syncs; then recovery may begin behind everything that is durable.
+    fn sync(&mut self, trims: bool) {
+        self.log.sync_through(self.log.written()).unwrap();
+        let before = self.begins.last().unwrap();
+        let (mut from, mut trimmed) = (before.from, before.trimmed);
+        let durable = self.accepted.len();
+        if trims {
+            // Either is what a checkpoint may name: an end of a record, or that of the tail.
+            trimmed = durable;
+            from = match self.accepted.last() {
+                Some(last) if durable.is_multiple_of(2) => last.end,
+                _ => self.tail.position(),
+            };
+        }
+        let (boundary, synced) = (self.crash.boundary(), self.log.synced());
+        self.begins.push(Begin { boundary, from, trimmed, durable, synced });
+        if trims {
+            self.log.trim(from);
+        }
+    }
+
+    /// Recovers an image, writes one more record, and recovers again.
+    fn check(&self, image: BTreeMap<String, Vec<u8>>, at: usize, dies: bool, what: &str) {
+        let begin = self.begins.iter().rev().find(|begin| begin.boundary <= at).unwrap();
+        let (from, durable) = (begin.from, begin.synced);
+        let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(image));
+        let returned = self.accepted.iter().filter(|one| one.during.1 <= at).count();
+        let most = self.accepted.iter().filter(|one| one.during.0 < at).count();
+        let least = if dies { returned } else { begin.durable };
+        let expect = |records: &[Vec<u8>]| {
+            let count = begin.trimmed + records.len();
+            assert!((least..=most).contains(&count), "{what}: {count} of {least} to {most}");
+            let there = self.accepted[begin.trimmed..].iter().map(|one| &one.payload);
+            assert!(there.zip(records).all(|(one, other)| one == other), "{what}");
+        };
+        let recovered = recover(&dir, &self.options, from, durable, LogMode::ReadWrite);
+        let (records, recovered) = recovered.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let records = payloads(records);
+        expect(&records);
+        let (mut tail, log) = recovered.writer.unwrap();
+        append(&mut tail, &log, b"behind it").unwrap();
+        log.sync_through(log.written()).unwrap();
+        let again = recover(&dir, &self.options, from, log.synced(), LogMode::ReadOnly);
+        let mut again = payloads(again.unwrap_or_else(|error| panic!("{what}: {error}")).0);
+        assert_eq!(again.pop().unwrap(), b"behind it", "{what}");
+        assert_eq!(again, records, "{what}");
+    }
+}
+
+#[test]
+fn what_was_refused_is_never_replayed_and_nothing_else_is_lost() {
+    let mut refusals = 0;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let sizes = [(8 << 10, 8 << 10), (8 << 10, 32 << 10), (16 << 10, 256 << 10)];
+        let (first, max) = sizes[usize::try_from(seed % 3).unwrap()];
+        let mut world = World::new(rng.one_in(2), options(first, max));
+        let first = world.crash.boundary();
+        (0..25).for_each(|_| world.step(&mut rng));
+        refusals += world.refusals;
+        let journal = world.crash.journal();
+        for boundary in first..=journal.boundaries() {
+            let what = format!("seed {seed}, {boundary} ({})", journal.describe(boundary));
+            world.check(journal.image_process_death(boundary), boundary, true, &what);
+            let some = Survivors::Subset(rng.next_u64());
+            for survivors in [Survivors::None, Survivors::All, some] {
+                let what = format!("{what} with {survivors:?}");
+                world.check(journal.image(boundary, survivors), boundary, false, &what);
+            }
+        }
+    }
+    assert!(refusals > 50, "{refusals}");
+}
