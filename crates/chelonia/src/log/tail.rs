@@ -19,8 +19,10 @@
 //! what an earlier record that was refused left further on. So the next record goes to a new
 //! segment whose header says that it continues the position: the way in which a recovery goes on
 //! behind a torn end (`log/recover.rs`), durable before the record is written. A process that dies
-//! before leaves a torn end. Nobody was told of anything behind the position, and nobody waits for
-//! it: `Log::written` did not move, so no sync counted it, and no watermark names it.
+//! before leaves a torn end, or the whole record if all that was not written of it is zeros, as the
+//! rest of a block is that was cleared: then a commit that was refused is there after all. Nothing
+//! that was acknowledged is concerned: `Log::written` did not move, so no sync counted what stands
+//! behind the position, and no watermark names it.
 //!
 //! Thread-safety: one owner; `append` takes `&mut self`. Other threads see [`Log::written`].
 
