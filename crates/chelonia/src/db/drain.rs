@@ -243,9 +243,14 @@ impl Core {
     /// engines can do to gain room. Writers are told if nothing of that helps.
     pub fn making_room(&self, drain: impl Fn(DrainPace) -> Result<bool>) -> Result<bool> {
         let is_full = |drained: &Result<bool>| drained.as_ref().is_err_and(Error::is_passing);
-        let mut drained = drain(DrainPace::Usual);
+        // One that fails may have written much: it is not tried for every small memtable.
+        let is_tried = self.may_flush_as_usual();
+        let mut drained = drain(if is_tried { DrainPace::Usual } else { DrainPace::Tight });
         if is_full(&drained) && (self.free_what_was_replaced()? | self.release_log()) {
             drained = drain(DrainPace::Usual);
+        }
+        if is_tried {
+            self.note_usual_flush(is_full(&drained));
         }
         if is_full(&drained) {
             drained = drain(DrainPace::Tight);

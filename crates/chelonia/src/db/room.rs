@@ -85,6 +85,9 @@ const UPDATES_GREW_BYTES: u64 = 4 << 10;
 /// In a stepped database, where no time passes, a commit in at most so many tries again.
 const SKIPPED_MAX: u32 = 1 << 10;
 
+/// So many flushes in a row are tight after one at the usual pace found too little space.
+const USUAL_SKIPPED_MAX: u32 = 16;
+
 /// What is known of the space on the device.
 #[derive(Default)]
 pub struct Room {
@@ -103,6 +106,16 @@ pub struct Room {
     failed: Mutex<Option<Failed>>,
     /// The pool when memtables could not be flushed the last time.
     full_pool: AtomicU64,
+    usual: Mutex<Usual>,
+}
+
+/// Flushes at the usual pace that found too little space.
+#[derive(Clone, Copy, Default)]
+struct Usual {
+    /// The pool at the last one; 0 if it found enough.
+    failed_pool: u64,
+    /// Tight ones since.
+    skipped: u32,
 }
 
 /// Work for space that did not help, and how things were afterwards.
@@ -215,7 +228,8 @@ impl Core {
                 *self.room.failed.lock() = None;
                 return Ok(());
             }
-            if deletes && updates <= pool / DRAIN_TIMES {
+            // Deletes use what puts leave, but for what engines need to free what they hide.
+            if deletes && updates <= pool.saturating_sub(self.needed_bytes()) / DRAIN_TIMES {
                 break;
             }
             if !is_tried && !self.may_work_help(pool, deletes) {
@@ -383,6 +397,23 @@ impl Core {
         self.room.full_pool.store(self.room_bytes().unwrap_or(0), Ordering::Relaxed);
         self.counters.out_of_space.store(true, Ordering::Relaxed);
         self.pacer.wake();
+    }
+
+    /// True if a flush at the usual pace may find space: the last one did, or there is much more
+    /// now, or many were tight since.
+    pub fn may_flush_as_usual(&self) -> bool {
+        let pool = self.room_bytes().unwrap_or(u64::MAX);
+        let mut usual = self.room.usual.lock();
+        usual.skipped += 1;
+        usual.skipped > USUAL_SKIPPED_MAX
+            || usual.failed_pool == 0
+            || pool >= usual.failed_pool.saturating_add(usual.failed_pool / 4)
+    }
+
+    /// Remembers whether a flush at the usual pace found too little space.
+    pub fn note_usual_flush(&self, has_failed: bool) {
+        let failed_pool = if has_failed { self.room_bytes().unwrap_or(0) } else { 0 };
+        *self.room.usual.lock() = Usual { failed_pool, skipped: 0 };
     }
 
     /// Has the background try at once if that is so and there is more space by now.

@@ -27,9 +27,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The first units, those of the short lane, have devices of this size; later ones up to the next.
-const DEVICE_BYTES_LEAST: u64 = 60 << 20;
+const DEVICE_BYTES_LEAST: u64 = 40 << 20;
 const DEVICE_BYTES_MOST: u64 = 400 << 20;
-const SHORT_UNITS: u64 = 6;
+const SHORT_UNITS: u64 = 16;
 
 /// The memory budget.
 const MEMORY: u64 = 32 << 20;

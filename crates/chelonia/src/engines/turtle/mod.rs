@@ -44,7 +44,7 @@ use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates, Update};
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
     Absorbed, Answer, Engine, EngineStats, LevelOptions, Looked, OwnedExtent, Passed, Salvaged,
@@ -193,6 +193,8 @@ pub struct TurtleVersion {
     summary: Summary,
     /// The blocks of everything it refers to.
     disk_blocks: u64,
+    /// See [`TurtleVersion::moved_down`].
+    moved_down: OnceLock<u64>,
 }
 
 impl Turtle {
@@ -221,6 +223,7 @@ impl Turtle {
             root,
             summary,
             disk_blocks: blob.disk_blocks,
+            moved_down: OnceLock::new(),
         };
         Ok(Self {
             shared,
@@ -367,7 +370,9 @@ impl Turtle {
         };
         let disk_blocks =
             (version.disk_blocks + blocks(&settled.gained)).saturating_sub(blocks(&settled.lost));
-        let next = TurtleVersion { shared: Arc::clone(shared), root, summary, disk_blocks };
+        let shared_by_next = Arc::clone(shared);
+        let moved_down = OnceLock::new();
+        let next = TurtleVersion { shared: shared_by_next, root, summary, disk_blocks, moved_down };
         let next = Arc::new(next);
         *self.newest.write() = Arc::clone(&next);
         let Summary { leaf, buffered, .. } = summary;
@@ -376,6 +381,34 @@ impl Turtle {
         shared.dues.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
         Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
     }
+}
+
+impl TurtleVersion {
+    /// The most that a pass which frees one leaf writes of what waits, in bytes.
+    fn moved_down(&self) -> u64 {
+        let residence = &self.shared.residence;
+        *self.moved_down.get_or_init(|| moved_down(residence, &self.root, self.summary, 0))
+    }
+}
+
+/// The most that a pass over one way down from the node in `slot` writes of what waits: what is
+/// there for its pivots, and as much of levels that are merged with it. Nodes are read to
+/// [`DEPTH_MOVED_DOWN`]; in a node that cannot be read everything counts.
+fn moved_down(residence: &Residence, slot: &Arc<NodeSlot>, summary: Summary, depth: usize) -> u64 {
+    if slot.reference().is_none() || depth == DEPTH_MOVED_DOWN {
+        return 0;
+    }
+    let Ok(node) = residence.load_owned(slot) else {
+        return LEVEL_TIMES * summary.buffered.weight();
+    };
+    let of_pivot = |pivot: &node::Pivot| {
+        let below = match &pivot.child {
+            Child::Node(child, summary) => moved_down(residence, child, *summary, depth + 1),
+            Child::Leaf(_) | Child::None => 0,
+        };
+        LEVEL_TIMES * pivot.pending().weight() + below
+    };
+    node.pivots.iter().map(of_pivot).max().unwrap_or(0)
 }
 
 /// No updates: what comes with a pass for maintenance.
@@ -409,6 +442,14 @@ impl SortedUpdates for Nothing {
 
 /// Leaves that have room are enough for a pass that makes room, and as many for what waits.
 const LEAVES_OF_ROOM: u64 = 3;
+
+/// What goes down into a buffer on a full device is written with at most as much of its levels: see
+/// [`Geometry::gathered_max`].
+const LEVEL_TIMES: u64 = 2;
+
+/// So many nodes on a way down are looked at for what waits: in a higher tree what waits in its
+/// lowest nodes is not known exactly.
+const DEPTH_MOVED_DOWN: usize = 2;
 
 impl Engine for Turtle {
     fn version(&self) -> Arc<dyn Version> {
@@ -466,6 +507,7 @@ impl Engine for Turtle {
         // A leaf, and what waits in runs that it shares with the next ones.
         LEAVES_OF_ROOM * largest.min(leaf.weight())
             + LEAVES_OF_ROOM * largest.min(buffered.weight())
+            + version.moved_down()
     }
 
     fn wants_maintenance(&self) -> bool {

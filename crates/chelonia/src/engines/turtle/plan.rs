@@ -3,6 +3,7 @@
 //! All sizes are weights (`node.rs`), in bytes. Figures of what comes in may be estimates; nothing
 //! but the quality of the decision depends on them.
 
+use super::codec::LEVEL_MAX;
 use crate::run::Totals;
 use std::ops::Range;
 
@@ -42,8 +43,9 @@ pub(super) enum Pace {
     OneLeaf,
 }
 
-/// The levels of a buffer while the device is full, where few are merged.
-const LEVELS_FULL_DEVICE: usize = 200;
+/// The levels of a buffer while the device is full, where few are merged: as many as a node can
+/// have.
+const LEVELS_FULL_DEVICE: usize = LEVEL_MAX as usize + 1;
 
 impl Geometry {
     /// The flush size in percent of the leaf size, of pivots of a node of this height. Above leaves
@@ -73,6 +75,15 @@ impl Geometry {
         match self.pace {
             Pace::Usual => self.levels_max,
             Pace::Incoming | Pace::OneLeaf => LEVELS_FULL_DEVICE,
+        }
+    }
+
+    /// The most that a new level takes in of those before it, `incoming` included, unless there are
+    /// too many levels: on a full device it is at most twice what comes in.
+    pub fn gathered_max(&self, incoming: u64) -> u64 {
+        match self.pace {
+            Pace::Usual => u64::MAX,
+            Pace::Incoming | Pace::OneLeaf => incoming.saturating_mul(2),
         }
     }
 
@@ -153,6 +164,14 @@ impl Figures {
         self.incoming + self.pending + self.child
     }
 
+    /// What waits and comes, with what its tombstones delete, about.
+    fn waiting(&self) -> u64 {
+        let arrived = self.incoming + self.pending + self.waiting_below.weight();
+        let deletes = self.tombstones + self.waiting_below.tombstones;
+        let each = self.child / self.child_entries.max(1) + 1;
+        arrived.saturating_add(deletes.saturating_mul(each))
+    }
+
     /// True if there is nothing and nothing comes.
     fn is_empty(&self) -> bool {
         self.merged() == 0 && self.child_entries == 0 && self.tombstones == 0
@@ -213,14 +232,21 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
     groups
 }
 
-/// The same while there is hardly any room: at most one pivot is flushed, the first over which
-/// something waits. So one after the other is, and the runs that they share go.
+/// The same while there is hardly any room: at most one pivot is flushed. It is the first over which
+/// at least half as much waits as on average: so one after the other is, the runs that they share
+/// go, and what came since does not lead back to those that were flushed.
 fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
-    let waits = |figure: &Figures| {
-        let arrived = figure.pending + figure.incoming + figure.waiting_below.weight();
-        !figure.stuck && (arrived > 0 || figure.tombstones > 0)
-    };
-    let first = figures.iter().position(waits).filter(|_| pace == Pace::OneLeaf);
+    let waiting = |figure: &Figures| if figure.stuck { 0 } else { figure.waiting() };
+    let (total, count) = figures
+        .iter()
+        .map(waiting)
+        .filter(|weight| *weight > 0)
+        .fold((0, 0), |(total, count): (u64, u64), weight| {
+            (total.saturating_add(weight), count + 1)
+        });
+    let enough = (total / count.max(1) / 2).max(1);
+    let first = figures.iter().position(|figure| waiting(figure) >= enough);
+    let first = first.filter(|_| pace == Pace::OneLeaf);
     // Only a root has a single child for long: see `reason`.
     let alone = (height > 1 && figures.len() == 1 && !figures[0].stuck).then_some(0);
     let flushed = first.or(alone);
@@ -305,12 +331,14 @@ fn is_small(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry)
 }
 
 /// How many of the levels in use, newest first, are merged with what comes in, so that the result
-/// and the rest make at most `levels_max`; and how many of them only for that reason.
-pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], levels_max: usize) -> (usize, usize) {
+/// and the rest are not too many levels; and how many of them only for that reason.
+pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], geometry: &Geometry) -> (usize, usize) {
+    let (levels_max, gathered_max) = (geometry.levels_left(), geometry.gathered_max(incoming));
     let (mut gathered, mut merged, mut forced) = (incoming, 0, 0);
     loop {
         while let Some(size) = sizes.get(merged)
             && *size <= gathered / 2
+            && gathered + size <= gathered_max
         {
             gathered += size;
             merged += 1;
@@ -465,18 +493,50 @@ mod tests {
 
     #[test]
     fn levels_merge_by_size_and_stay_below_the_limit() {
-        assert_eq!(levels_to_merge(10, &[], 6), (0, 0));
-        assert_eq!(levels_to_merge(10, &[6, 1], 6), (0, 0));
-        assert_eq!(levels_to_merge(10, &[5, 7, 12], 6), (2, 0));
-        assert_eq!(levels_to_merge(10, &[20; 6], 6), (1, 1));
+        let levels_to_merge = |incoming, sizes: &[u64]| levels_to_merge(incoming, sizes, &GEOMETRY);
+        assert_eq!(levels_to_merge(10, &[]), (0, 0));
+        assert_eq!(levels_to_merge(10, &[6, 1]), (0, 0));
+        assert_eq!(levels_to_merge(10, &[5, 7, 12]), (2, 0));
+        assert_eq!(levels_to_merge(10, &[20; 6]), (1, 1));
         // What was gathered by force makes the next ones small.
-        assert_eq!(levels_to_merge(10, &[10; 6], 6), (6, 1));
+        assert_eq!(levels_to_merge(10, &[10; 6]), (6, 1));
         let mut sizes = Vec::new();
         for _ in 0..1000 {
-            let (merged, _) = levels_to_merge(10, &sizes, 6);
+            let (merged, _) = levels_to_merge(10, &sizes);
             let sum: u64 = sizes.drain(..merged).sum();
             sizes.insert(0, 10 + sum);
             assert!(sizes.len() <= 6);
+        }
+    }
+
+    #[test]
+    fn on_a_full_device_one_pivot_is_flushed_over_which_much_waits() {
+        let first = |figures: &[Figures]| {
+            let geometry = Geometry { pace: Pace::OneLeaf, ..GEOMETRY };
+            let groups = groups(1, figures, &geometry);
+            groups.iter().position(|group| group.flush.is_some())
+        };
+        // The first one got a few entries after it had been flushed.
+        let waits = [leaf(90_000, 100, 0), leaf(90_000, 20_000, 0), leaf(90_000, 30_000, 0)];
+        assert_eq!(first(&waits), Some(1));
+        // Tombstones count for what they delete.
+        let mut deleted = leaf(90_000, 2_000, 0);
+        deleted.tombstones = 200;
+        assert_eq!(first(&[deleted, waits[1], waits[2]]), Some(0));
+        assert_eq!(first(&[leaf(90_000, 1, 0)]), Some(0));
+        assert_eq!(first(&[leaf(90_000, 0, 0)]), None);
+    }
+
+    #[test]
+    fn on_a_full_device_a_level_takes_in_no_more_than_comes_in() {
+        for pace in [Pace::Incoming, Pace::OneLeaf] {
+            let geometry = Geometry { pace, ..GEOMETRY };
+            assert_eq!(levels_to_merge(10, &[5, 5, 1], &geometry), (2, 0));
+            assert_eq!(levels_to_merge(10, &[5, 7, 11, 16], &geometry), (1, 0));
+            // A node has no more levels than can be written.
+            let most = usize::from(LEVEL_MAX) + 1;
+            assert_eq!(levels_to_merge(10, &vec![20; most - 1], &geometry), (0, 0));
+            assert_eq!(levels_to_merge(10, &vec![20; most], &geometry), (1, 1));
         }
     }
 

@@ -122,7 +122,7 @@ impl<'u> Pass<'_, 'u> {
             let incoming = staying.iter().map(|pivot| figures[*pivot].incoming).sum();
             let sizes: Vec<u64> = sizes.values().copied().collect();
             let forced;
-            (merged, forced) = plan::levels_to_merge(incoming, &sizes, self.geometry.levels_left());
+            (merged, forced) = plan::levels_to_merge(incoming, &sizes, &self.geometry);
             first = 1;
             self.events.add(Event::LevelsAdded, 1);
             self.events.add(Event::MergesLevel, merged as u64);
@@ -180,8 +180,7 @@ impl<'u> Pass<'_, 'u> {
         let readable = |level: &u8| unread.is_none_or(|unread| *level < unread);
         let sizes: Vec<u64> =
             sizes.iter().filter(|(level, _)| readable(level)).map(|(_, size)| *size).collect();
-        let (merged, _) =
-            plan::levels_to_merge(figure.incoming, &sizes, self.geometry.levels_left());
+        let (merged, _) = plan::levels_to_merge(figure.incoming, &sizes, &self.geometry);
         Ok(StuckPlan { levels: Levels::new(&levels, merged, 1), written: true })
     }
 

@@ -98,6 +98,7 @@ fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
         root,
         summary,
         disk_blocks: version.disk_blocks,
+        moved_down: crate::base::sync::OnceLock::new(),
     };
     let mut report = Report::default();
     changed.verify(&mut report).unwrap();

@@ -11,9 +11,10 @@ mod maintenance;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::rng::Rng;
 use crate::base::sync::{Arc, AtomicBool, Ordering};
-use crate::engine::Engine;
-use crate::engine::tests::world::{self, Item, Model, Tried, check_scans, found};
+use crate::base::workers::Workers;
+use crate::engine::tests::world::{self, Item, Model, Tried, Updates, check_scans, found};
 use crate::engine::tests::{key_of, uniform, value};
+use crate::engine::{Engine, Work};
 use crate::engines::turtle::counts::{Met, walk_references};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::toll::paid_within;
@@ -486,4 +487,52 @@ fn what_room_is_needed_is_known_while_an_absorb_runs() {
     world.absorb(uniform(&mut rng, 80));
     let _absorbing = world.tree.writer.lock();
     assert!(world.tree.room_needed_bytes() > 0);
+}
+
+#[test]
+fn many_tight_absorbs_leave_nodes_that_can_be_read() {
+    let mut rng = Rng::new(11);
+    // A root of leaves, and one of nodes.
+    for entries in [30, 1000] {
+        let mut world = World::new(tiny(), 1);
+        world.absorb(uniform(&mut rng, entries));
+        for _ in 0..100 {
+            let batch = uniform(&mut rng, 5);
+            let updates = Updates::new(batch.clone());
+            let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+            let absorbed = world.tree.absorb_tight(&updates, &work).unwrap();
+            world.note(&batch, absorbed);
+        }
+        assert!(world.event("levels_max") > 32, "{}", world.event("levels_max"));
+        world.reopen();
+        world.check(&mut rng);
+    }
+}
+
+#[test]
+fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
+    let mut rng = Rng::new(12);
+    let mut world = World::new(TurtleOptions { pivots_max: 16, ..tiny() }, 1);
+    world.absorb(uniform(&mut rng, 1500));
+    for _ in 0..30 {
+        let batch = uniform(&mut rng, 100);
+        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let absorbed = world.tree.absorb_tight(&Updates::new(batch.clone()), &work).unwrap();
+        world.note(&batch, absorbed);
+    }
+    let (mut units, mut most) = (0, 0);
+    while world.tree.stats().buffered_bytes > 0 {
+        let needed = world.tree.room_needed_bytes();
+        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let absorbed = world.tree.make_room(&work).unwrap().unwrap();
+        let runs = absorbed.gained.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
+        // Beside the entries each run has an index and a filter, here of a block each.
+        assert!(runs <= 2 * needed + (64 << 10), "{runs} bytes, {needed} were to be enough");
+        most = most.max(runs);
+        world.note(&Model::new(), absorbed);
+        units += 1;
+        assert!(units < 10_000, "what waits comes to an end");
+    }
+    assert!(most > 40 << 10, "{most}");
+    world.check(&mut rng);
 }
