@@ -117,9 +117,7 @@ impl Core {
         if self.leave_log || std::thread::panicking() {
             return if options_changed { self.checkpoint_now() } else { Ok(()) };
         }
-        let has_updates = |keyspace: &Arc<KeyspaceCore>| {
-            keyspace.current_view().buffers.iter().any(|buffer| buffer.first().is_some())
-        };
+        let has_updates = |keyspace: &Arc<KeyspaceCore>| keyspace.current_view().has_updates();
         let is_undurable = self.counters.undurable_bytes.load(Ordering::Relaxed) > 0;
         if options_changed || is_undurable || self.all_keyspaces().iter().any(has_updates) {
             return self.checkpoint_all();

@@ -362,10 +362,7 @@ impl Core {
 
     /// Does something that may give more space; false if nothing can be done.
     fn work_for_room(&self) -> Result<bool> {
-        let has_updates = |keyspace: &Arc<KeyspaceCore>| {
-            keyspace.current_view().buffers.iter().any(|buffer| buffer.first().is_some())
-        };
-        if self.all_keyspaces().iter().any(has_updates) {
+        if self.all_keyspaces().iter().any(|keyspace| keyspace.current_view().has_updates()) {
             match self.checkpoint_all() {
                 Ok(()) => return Ok(true),
                 Err(error) if error.is_passing() => {}

@@ -273,8 +273,7 @@ impl Snapshots {
         let kept = history.newest();
         let last = registry.last_before(keyspace, SeqNo::MAX);
         if let Some(upto) = last.filter(|last| kept.is_none_or(|kept| kept < *last)) {
-            let has_updates = view.buffers.iter().any(|buffer| buffer.first().is_some());
-            if has_updates && !may_keep_updates {
+            if view.has_updates() && !may_keep_updates {
                 return None;
             }
             self.keep(&mut registry, (keyspace, history), upto, Arc::clone(view));

@@ -280,6 +280,11 @@ impl View {
         Self { buffers: Vec::new(), version }
     }
 
+    /// True if its memtables have any updates.
+    pub fn has_updates(&self) -> bool {
+        self.buffers.iter().any(|buffer| buffer.first().is_some())
+    }
+
     /// True if `buffer` is part of it.
     pub fn has(&self, buffer: &Arc<Buffer>) -> bool {
         self.buffers.iter().any(|own| Arc::ptr_eq(own, buffer))

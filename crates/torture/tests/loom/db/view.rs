@@ -12,4 +12,8 @@ impl View {
     pub fn of_version(version: HeldVersion) -> Self {
         Self { version }
     }
+
+    pub fn has_updates(&self) -> bool {
+        false
+    }
 }
