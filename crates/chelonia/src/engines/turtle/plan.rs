@@ -233,8 +233,8 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
 }
 
 /// The same while there is hardly any space: at most one pivot is flushed. It is the first over
-/// which at least half as much waits as on average: so one after the other is, the runs that they share
-/// go, and what came since does not lead back to those that were flushed.
+/// which at least half as much waits as on average: so one after the other is, the runs that they
+/// share go, and what came since does not lead back to those that were flushed.
 fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
     let waiting = |figure: &Figures| if figure.stuck { 0 } else { figure.waiting() };
     let (total, count) = figures
