@@ -24,7 +24,7 @@
 //! 3. Deletes are accepted as long as the log has segments. It makes no further one unless the pool
 //!    has, beside it, what the flush of all memtables takes, and while snapshots are held what an
 //!    engine needs to free something afterwards ([`Core::is_log_affordable`]). A small segment
-//!    suffices.
+//!    suffices. They start work for space while what an engine needs for that is still left.
 //! 4. Nothing else takes the space for the flush: what flushes at the usual pace, merges and passes
 //!    that free something allocate is limited ([`crate::storage::Storage::limit`]), for a snapshot
 //!    may keep what they replace. The tight flush is not limited, and takes little more than the
