@@ -419,13 +419,13 @@ impl Storage {
         let cached = || self.budget.used_by(Use::Cache) + self.budget.used_by(Use::Records);
         self.budget.set_limit(0);
         for _ in 0..ROUNDS_MAX {
+            let before = cached();
             self.trim_memory();
-            if cached() == 0 {
+            // Readers that were on their way when it was closed.
+            self.epochs.settle();
+            if cached() == before {
                 break;
             }
-            // Readers that were on their way when it was closed.
-            self.epochs.collect();
-            thread::yield_now();
         }
     }
 
