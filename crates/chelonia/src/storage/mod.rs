@@ -45,7 +45,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::residents::Residents;
-use crate::base::sync::{Arc, Mutex, thread};
+use crate::base::sync::{Arc, Mutex};
 use allowance::Allowance;
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
