@@ -196,13 +196,19 @@ impl LogTail {
             self.open.region.write(at + head.len(), payload)?;
             self.open.region.write(at, head)?;
         } else {
-            self.joined.clear();
-            self.joined.extend_from_slice(head);
-            self.joined.extend_from_slice(payload);
-            self.open.region.write(at, &self.joined)?;
+            self.write_joined(at, head, payload)?;
         }
         self.offset += head.len() + payload.len();
         Ok(())
+    }
+
+    /// Where each write is a call, one is made of the head and the payload.
+    #[inline(never)]
+    fn write_joined(&mut self, at: usize, head: &[u8], payload: &[u8]) -> Result<()> {
+        self.joined.clear();
+        self.joined.extend_from_slice(head);
+        self.joined.extend_from_slice(payload);
+        self.open.region.write(at, &self.joined)
     }
 
     fn copy_across_blocks(&mut self, head: &[u8], payload: &[u8], check: u32) -> Result<()> {
