@@ -10,7 +10,7 @@
 //! its memory is touched once; slabs go back to the budget between runs.
 //!
 //! Invariants:
-//! 1. Keys ascend strictly; a key that does not is an `Internal` error and the run is lost.
+//! 1. Keys ascend strictly; a key that does not is a `Corrupt` error and the run is lost.
 //! 2. When `finish` fails, nothing stays allocated, and the builder is empty.
 
 mod blocks;
