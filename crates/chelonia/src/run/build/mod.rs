@@ -150,8 +150,8 @@ impl RunBuilder {
             self.first_key.clear();
             self.first_key.extend_from_slice(key);
         } else if self.last_key().is_some_and(|last| key <= last) {
-            // Of what is merged each part ascends: nodes that name parts wrongly bring them together
-            // out of order.
+            // Each part of a merge ascends: nodes that name parts wrongly bring them together out
+            // of order.
             let text = "entries that are merged do not ascend: a node names them wrongly; run \
                         `chelonia verify`";
             return Err(Error::corrupt(text));
