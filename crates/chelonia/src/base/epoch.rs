@@ -329,7 +329,7 @@ impl<T: Send + Sync + 'static> EpochSlots<T> {
     /// The bytes that each takes.
     pub const SLOT_BYTES: usize = size_of::<Slot<T>>();
 
-    /// So many empty slots, whose values are retired through `epochs`.
+    /// `count` empty slots, whose values are retired through `epochs`.
     #[must_use]
     pub fn empty(count: usize, epochs: &Epochs) -> Self {
         Self { slots: (0..count).map(|_| Slot::empty()).collect(), of: epochs.id }

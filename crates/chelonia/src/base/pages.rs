@@ -218,7 +218,7 @@ impl std::ops::Deref for PagedBytes {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes were written when it was made, and none is written while it lives.
+        // SAFETY: `length` bytes were written when it was made, and none is written while it lives.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr(), self.length) }
     }
 }

@@ -52,11 +52,11 @@ use crate::db::writes::Writes;
 use crate::storage::allowance::Limited;
 use std::time::Duration;
 
-/// A flush needs about so many times the bytes of its memtable, for the tree makes space in its
+/// A flush needs about this many times the bytes of its memtable, for the tree makes space in its
 /// buffers, until the checkpoint behind it frees what that replaced.
 const DRAIN_TIMES: u64 = 3;
 
-/// A tight flush needs at most so many times the bytes of its memtable, and a few blocks for each
+/// A tight flush needs at most this multiple of its memtable's bytes, and a few blocks for each
 /// keyspace.
 const TIGHT_TIMES: u64 = 2;
 const TIGHT_BYTES: u64 = 64 << 10;
@@ -73,7 +73,7 @@ const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// may lie below much that has to go down first.
 const ATTEMPTS: usize = 64;
 
-/// A log segment that is made ahead takes at most one of so many parts of the pool.
+/// A log segment that is made ahead takes at most this part of the pool.
 const SEGMENT_PART: u64 = 32;
 
 /// So much more in the pool is a reason to try again what failed.
@@ -82,10 +82,10 @@ const POOL_GREW_BYTES: u64 = 64 << 10;
 /// The same of updates in memtables: twice as many, and these.
 const UPDATES_GREW_BYTES: u64 = 4 << 10;
 
-/// In a stepped database, where no time passes, a commit in at most so many tries again.
+/// In a stepped database, where no time passes, at least one commit in this many tries again.
 const SKIPPED_MAX: u32 = 1 << 10;
 
-/// So many flushes in a row are tight after one at the usual pace found too little space.
+/// The flushes in a row that are tight after one at the usual pace found too little space.
 const USUAL_SKIPPED_MAX: u32 = 16;
 
 /// What is known of the space on the device.

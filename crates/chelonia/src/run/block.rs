@@ -496,7 +496,7 @@ impl<'a> SortedBlock<'a> {
     }
 }
 
-/// Buffers of keys grow by so many bytes.
+/// Buffers of keys grow by this many bytes.
 const KEY_STEP_BYTES: usize = 4096;
 
 /// A key put together from prefix, head and tail; its memory is used again and again.

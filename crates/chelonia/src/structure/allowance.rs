@@ -11,7 +11,7 @@ use crate::storage::Storage;
 /// The keys of no node take more: 256 of the longest, and what refers to them.
 const NODE_KEYS_MAX: usize = 20 << 20;
 
-/// What is asked for is charged in steps of so many bytes.
+/// What is asked for is charged in steps of this many bytes.
 const STEP_BYTES: usize = 64 << 10;
 
 /// The memory of a node that is being decoded. Charged until the node is kept, which charges it

@@ -30,10 +30,10 @@ use std::ops::Bound;
 /// With fewer bytes in common keys share nothing: to refer to another costs as much.
 const SHARED_MIN: usize = 64;
 
-/// Tails from so many bytes on have pages of their own.
+/// Tails from this many bytes on have pages of their own.
 const PAGED_MIN: usize = 16 << 10;
 
-/// So many keys are looked at to know one; the next that would be deeper is alone.
+/// The keys that are looked at to know one; the next that would be deeper is alone.
 const DEPTH_MAX: usize = 32;
 
 /// What an allocation that is counted takes besides its bytes.
@@ -351,7 +351,7 @@ impl<'k> Pieces<'k> {
     }
 }
 
-/// At most so many bytes a tail of `length` takes.
+/// The most bytes that a tail of `length` takes.
 fn tail_bytes(length: usize) -> usize {
     if length < PAGED_MIN { length } else { PARENT_BYTES + length.next_multiple_of(PAGE_BYTES) }
 }

@@ -37,7 +37,7 @@ const MEMORY: u64 = 32 << 20;
 /// Of what fitted in at first, so much fits in again after everything was deleted, in percent.
 const REFILLED_PERCENT: u64 = 90;
 
-/// With threads a write may be refused while the background looks for space: so many more tries.
+/// With threads a write may be refused while the background looks for space: the tries after that.
 const TRIES: u32 = 400;
 
 /// A unit is a device.
@@ -252,7 +252,7 @@ impl Life {
         self.tally.add("strains", 1);
     }
 
-    /// Overwrites so many keys, or until there is no space.
+    /// Overwrites `count` keys, or until there is no space.
     fn overwrite(&mut self, count: usize, length: usize) {
         for _ in 0..count {
             let Some(place) = self.old_place() else { return };
@@ -262,7 +262,7 @@ impl Life {
         }
     }
 
-    /// Deletes so many keys, or until there is no space.
+    /// Deletes `count` keys, or until there is no space.
     fn delete_until_refused(&mut self, count: usize) {
         for _ in 0..count {
             let Some(place) = self.old_place() else { return };

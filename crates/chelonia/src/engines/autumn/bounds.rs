@@ -19,7 +19,7 @@ use crate::kernels::prefix::common_prefix;
 use crate::structure::SharedKey;
 use std::ops::Bound;
 
-/// Keys up to so many bytes are bounds as they are, so that those of usual keys are exact.
+/// Keys up to this many bytes are bounds as they are, so that those of usual keys are exact.
 const EXACT_MAX: usize = 64;
 
 /// The last bytes of that are where a bound above may differ from its key.

@@ -37,7 +37,7 @@ pub(super) const NODE_TABLES_MAX: usize = 128;
 /// The bytes that the keys of a node take in memory, unless one table alone takes more.
 pub(super) const NODE_KEY_BYTES: usize = 512 << 10;
 
-/// A node that has half of that ends before a table whose first bound has at most so many bytes:
+/// A node that has half of that ends before a table whose first bound has at most this many bytes:
 /// the directory holds the first bound of each node.
 pub(super) const SHORT_BOUND_BYTES: usize = 1 << 10;
 

@@ -447,7 +447,7 @@ const LEAVES_OF_ROOM: u64 = 3;
 /// [`Geometry::gathered_max`].
 const LEVEL_TIMES: u64 = 2;
 
-/// So many nodes on a way down are looked at for what waits: in a higher tree what waits in its
+/// The nodes on a way down that are looked at for what waits: in a higher tree what waits in its
 /// lowest nodes is not known exactly.
 const DEPTH_MOVED_DOWN: usize = 2;
 

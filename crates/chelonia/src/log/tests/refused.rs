@@ -20,9 +20,9 @@ struct Accepted {
 struct Begin {
     boundary: usize,
     from: LogPosition,
-    /// So many records lie before `from`.
+    /// The records before `from`.
     trimmed: usize,
-    /// So many are durable.
+    /// The records that are durable.
     durable: usize,
     synced: Lsn,
 }

@@ -20,7 +20,7 @@ use crate::storage::cache::{CachedBlock, Presence, Priority};
 /// Keys whose blocks are read together: enough to keep a device busy.
 const ROUND_KEYS: usize = 32;
 
-/// The keys of a round have at most so many bytes, unless it is one key: blocks that have a long
+/// The keys of a round have at most this many bytes, unless it is one key: blocks that have a long
 /// key are as long.
 const ROUND_KEY_BYTES: usize = 256 << 10;
 
