@@ -1,6 +1,6 @@
 //! The log does not grow for ever, whoever is idle; its files have blocks of their own.
 
-use crate::support::tiny_options;
+use crate::support::{TINY_DISTANCE, tiny_options};
 use chelonia::internals::{Access, DirectDirectory, Directory, MemoryDirectory, OpenMode};
 use chelonia::{Database, ErrorKind};
 use std::path::Path;
@@ -59,9 +59,10 @@ fn large_values_count_for_the_checkpoint_distance() {
 fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let directory = tempfile::tempdir().unwrap();
+    let write_share = 2 << 20;
     let database = Database::builder(directory.path().join("database"))
         .memory(48 << 20)
-        .internals(|internals| internals.write_share = Some(2 << 20))
+        .internals(|internals| internals.write_share = Some(write_share))
         .open()
         .unwrap();
     let stopped = AtomicBool::new(false);
@@ -86,7 +87,9 @@ fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
         let drains = database.stats().background.drains;
         database.clone().close().unwrap();
         let more = database.stats().background.drains - drains;
-        assert!(more < 4, "{more} drains during the close");
+        // It flushes what was finalized when it came, and no memtable takes fewer bytes than this.
+        let finalized_most = write_share / TINY_DISTANCE;
+        assert!(more <= finalized_most, "{more} drains during the close");
     });
     println!("the log had at most {largest} bytes");
     assert!(largest < 16 << 20, "the log had {largest} bytes");
