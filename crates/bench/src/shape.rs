@@ -2,7 +2,7 @@
 //! own engines that are measured against each other.
 
 use crate::failure::{Failure, Result};
-use chelonia::{EngineKind, LevelOptions};
+use chelonia::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
 use clap::Args;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -34,12 +34,21 @@ impl Shape {
         let is_given =
             size_ratio.is_some() || scaling.is_some() || relative_levels || uniform_filters;
         let usual = LevelOptions::default();
-        is_given.then(|| LevelOptions {
-            size_ratio: size_ratio.unwrap_or(usual.size_ratio),
-            scaling_percent: scaling.unwrap_or(usual.scaling_percent),
-            relative: relative_levels,
-            filters_by_level: !uniform_filters,
+        is_given.then(|| {
+            usual
+                .size_ratio(size_ratio.unwrap_or(usual.size_ratio))
+                .scaling_percent(scaling.unwrap_or(usual.scaling_percent))
+                .dynamic_sizes(relative_levels)
+                .allocate_filters_by_level(!uniform_filters)
         })
+    }
+
+    /// An engine with the levels that follow, if anything is said of them.
+    pub fn engine(&self, kind: EngineKind) -> EngineOptions {
+        match (kind, self.levels()) {
+            (EngineKind::Autumn, Some(levels)) => AutumnOptions::new().levels(levels).into(),
+            _ => kind.into(),
+        }
     }
 
     /// Fails if the store `name` has not what is given.
@@ -120,8 +129,7 @@ mod tests {
         assert_eq!(Shape::default().levels(), None);
         assert_eq!(Shape::default().describe(), Value::Null);
         let scaled = Shape { scaling: Some(40), ..Shape::default() };
-        let usual = LevelOptions::default();
-        assert_eq!(scaled.levels(), Some(LevelOptions { scaling_percent: 40, ..usual }));
+        assert_eq!(scaled.levels(), Some(LevelOptions::new().scaling_percent(40)));
         assert_eq!(scaled.describe()["scaling_percent"], 40);
     }
 }

@@ -77,8 +77,9 @@ pub use db::{
     RecoveryProgress, Salvage, SalvageReport, SalvagedKeyspace, ScanStats, ScrubStats, Snapshot,
     Stats, VerifyReport,
 };
-pub use engine::{EngineStats, LevelOptions};
-pub use engines::EngineKind;
+pub use engine::{
+    AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions, TurtleOptions,
+};
 pub use filters::FilterKind;
 
 /// The version of this library.

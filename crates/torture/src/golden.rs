@@ -13,7 +13,10 @@
 //! and values of all kinds, two keyspaces with different filters and, in the later stores, engines,
 //! tombstones, large values, trees of several levels with buffers.
 
-use chelonia::{Database, Durability, EngineKind, FilterKind, Keyspace, KeyspaceOptions, Result};
+use chelonia::{
+    AutumnOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result,
+    TurtleOptions,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -32,12 +35,12 @@ type Space = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The keyspaces of the store called `name`.
 fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
     let options = |filter| {
-        let options = KeyspaceOptions::new().leaf_bytes(4 << 10).filter(filter);
-        options.filter_bits_per_key(10)
+        let options = KeyspaceOptions::new().engine(TurtleOptions::new().leaf_bytes(4 << 10));
+        options.filter(filter).filter_bits_per_key(10)
     };
     let bloom = options(FilterKind::Bloom);
     let bloom = match name.starts_with("both") {
-        true => bloom.engine(EngineKind::Autumn),
+        true => bloom.engine(AutumnOptions::new().table_bytes(4 << 10)),
         false => bloom,
     };
     let quotient = options(FilterKind::Quotient);

@@ -52,12 +52,9 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         .map_err(|error| Failure::failed("open", error))?;
     let filter_bits = options.shape.filter_bits.unwrap_or(FILTER_BITS);
     let mut keyspace_options = KeyspaceOptions::new()
-        .engine(engine)
+        .engine(options.shape.engine(engine))
         .filter(FilterKind::Bloom)
         .filter_bits_per_key(filter_bits);
-    if let Some(levels) = options.shape.levels() {
-        keyspace_options = keyspace_options.levels(levels);
-    }
     if let Some(bytes) = options.checkpoint_distance {
         keyspace_options = keyspace_options.checkpoint_distance(bytes);
     }

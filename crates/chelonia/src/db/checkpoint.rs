@@ -107,7 +107,7 @@ impl Core {
             catalog.keyspaces.push(CatalogEntry {
                 id: keyspace.id,
                 name: keyspace.name.clone(),
-                engine: keyspace.stored.engine.number(),
+                engine: keyspace.stored.engine.kind().number(),
                 options: keyspace.stored_options().encode(),
                 root: latest.root.clone(),
                 absorbed: latest.absorbed,

@@ -220,8 +220,8 @@ impl Database {
         let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
         options.check_existing(&core.stored, name)?;
         let before = core.stored_options();
-        if let Some(levels) = options.levels {
-            core.set_levels(levels);
+        if let Some(live) = options.engine.and_then(|engine| engine.live()) {
+            core.set_live_options(live)?;
         }
         if let Some(distance) = options.checkpoint_distance {
             core.distance.store(distance, Ordering::Relaxed);

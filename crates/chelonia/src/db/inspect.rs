@@ -5,7 +5,7 @@ use crate::base::error::{Error, Result};
 use crate::db::background::LogProgress;
 use crate::db::core::Core;
 use crate::db::options::StoredOptions;
-use crate::engine::LevelOptions;
+use crate::engine::{EngineOptions, LevelOptions, PIVOTS_MAX};
 use crate::storage::data_file::superblock::{CatalogLocation, FIRST_BLOCK, LogMark, Superblock};
 use std::fmt::Write;
 use std::time::Duration;
@@ -130,19 +130,24 @@ fn options(options: &StoredOptions, out: &mut dyn Write) -> std::fmt::Result {
     let size = |bytes: Option<u64>| {
         bytes.map_or_else(|| "automatic".to_owned(), |bytes| format!("{bytes} bytes"))
     };
-    let StoredOptions { engine, filter, filter_bits_per_key, pivots_max, .. } = options;
-    let kinds = format!("engine {engine:?}, filter {filter:?}").to_ascii_lowercase();
-    let leaf = size(options.leaf_bytes.map(u64::from));
+    let StoredOptions { engine, filter, filter_bits_per_key, .. } = options;
+    let kinds = format!("engine {}, filter {filter:?}", engine.kind().name()).to_ascii_lowercase();
+    let (leaf, pivots_max) = match engine {
+        EngineOptions::Turtle(options) => (options.leaf_bytes, options.pivots_max),
+        EngineOptions::Autumn(options) => (options.table_bytes, None),
+    };
+    let leaf = size(leaf.map(u64::from));
     let distance = size(options.checkpoint_distance);
     write!(out, "{kinds} of {filter_bits_per_key} bits a key, leaf size {leaf}, ")?;
-    if let Some(levels) = options.levels {
-        let LevelOptions { size_ratio, scaling_percent, relative, filters_by_level } = levels;
-        let relative = if relative { "relative" } else { "absolute" };
-        let filters = if filters_by_level { "divided between levels" } else { "uniform" };
+    if let Some(levels) = engine.levels() {
+        let LevelOptions { size_ratio, scaling_percent, .. } = levels;
+        let relative = if levels.dynamic_sizes { "relative" } else { "absolute" };
+        let filters =
+            if levels.allocate_filters_by_level { "divided between levels" } else { "uniform" };
         write!(out, "size ratio {size_ratio} scaled by {scaling_percent}%, {relative} levels, ")?;
         write!(out, "filters {filters}, ")?;
     } else {
-        write!(out, "at most {pivots_max} pivots, ")?;
+        write!(out, "at most {} pivots, ", pivots_max.unwrap_or(PIVOTS_MAX))?;
     }
     writeln!(out, "checkpoint distance {distance}")
 }

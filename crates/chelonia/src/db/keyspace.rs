@@ -11,11 +11,10 @@ use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
 use crate::db::keyspace_core::KeyspaceCore;
-use crate::db::options::{check_levels, levels_of};
 use crate::db::verify::VerifyReport;
 use crate::db::view::{Looked, View};
 use crate::db::writes::Write;
-use crate::engine::LevelOptions;
+use crate::engine::{EngineOptions, LiveOptions};
 use std::ops::{Bound, RangeBounds};
 
 /// A named ordered map of bytes to bytes. Cheap to clone; all clones are the same keyspace, usable
@@ -227,23 +226,21 @@ impl Keyspace {
         Ok(())
     }
 
-    /// The shape of the levels; `None` if the engine has no levels.
+    /// The engine and its options.
     #[must_use]
-    pub fn levels(&self) -> Option<LevelOptions> {
-        *self.core.levels.lock()
+    pub fn engine_options(&self) -> EngineOptions {
+        *self.core.engine_options.lock()
     }
 
-    /// Gives the levels another shape, for engine `autumn`. Acts at once: the tree moves to it by
-    /// itself, and is read and written meanwhile. Stored with the next checkpoint, by a close at
-    /// the latest.
+    /// Changes options of the engine that may change while the keyspace is open. They are stored
+    /// with the next checkpoint.
     ///
     /// # Errors
-    /// `InvalidArgument` if a number is out of its range or the engine has no levels; `ReadOnly`.
-    pub fn set_levels(&self, levels: LevelOptions) -> Result<()> {
+    /// `InvalidArgument` if a number is out of its range or the engine has no such options;
+    /// `ReadOnly`.
+    pub fn set_live_options(&self, options: impl Into<LiveOptions>) -> Result<()> {
         self.handle.check_write()?;
-        check_levels(levels)?;
-        levels_of(self.core.stored.engine, Some(levels))?;
-        self.core.set_levels(levels);
+        self.core.set_live_options(options.into())?;
         self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
         self.handle.signals.wake_drain();
         Ok(())

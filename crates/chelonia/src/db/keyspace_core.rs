@@ -25,7 +25,7 @@ use crate::db::maintenance::Refused;
 use crate::db::options::StoredOptions;
 use crate::db::snapshots::Snapshots;
 use crate::db::view::{Buffer, Shelves, View};
-use crate::engine::{Engine, LevelOptions, OwnedExtent};
+use crate::engine::{Engine, EngineOptions, LiveOptions, OwnedExtent};
 use crate::memtable::SortedBatch;
 use crate::records::Fresh;
 
@@ -43,8 +43,8 @@ pub struct KeyspaceCore {
     pub history: Arc<History>,
     /// The checkpoint distance that was asked for; 0 for the budget's.
     pub distance: AtomicU64,
-    /// The shape of its levels, if its engine has levels.
-    pub levels: Mutex<Option<LevelOptions>>,
+    /// The options of its engine, as they were set last.
+    pub engine_options: Mutex<EngineOptions>,
     pub dropped: AtomicBool,
     /// Where nothing is alive.
     pub gaps: Gaps,
@@ -106,7 +106,7 @@ impl KeyspaceCore {
             id,
             name,
             distance: AtomicU64::new(stored.checkpoint_distance.unwrap_or(0)),
-            levels: Mutex::new(stored.levels),
+            engine_options: Mutex::new(stored.engine),
             stored,
             engine,
             lifetimes,
@@ -246,15 +246,16 @@ impl KeyspaceCore {
     pub fn stored_options(&self) -> StoredOptions {
         let distance = self.distance.load(Ordering::Relaxed);
         let checkpoint_distance = Some(distance).filter(|distance| *distance != 0);
-        let levels = *self.levels.lock();
-        StoredOptions { checkpoint_distance, levels, ..self.stored.clone() }
+        let engine = *self.engine_options.lock();
+        StoredOptions { checkpoint_distance, engine, ..self.stored.clone() }
     }
 
-    /// Gives the levels of its engine another shape.
-    pub fn set_levels(&self, levels: LevelOptions) {
-        let mut current = self.levels.lock();
-        *current = Some(levels);
-        self.engine.set_levels(levels);
+    /// Changes options of its engine.
+    pub fn set_live_options(&self, live: LiveOptions) -> Result<()> {
+        let mut current = self.engine_options.lock();
+        *current = current.with_live(live)?;
+        self.engine.set_live_options(live);
+        Ok(())
     }
 
     /// The bytes of the active memtable and of the finalized ones.

@@ -359,21 +359,18 @@ mod tests {
     use super::*;
     use crate::base::rng::Rng;
     use crate::base::stream::LargeRef;
-    use crate::engine::{Engine, LevelOptions};
-    use crate::engines::{self, EngineContext, EngineKind, EngineOptions};
-    use crate::filters::FilterKind;
+    use crate::engine::{Engine, TurtleOptions};
+    use crate::engines::{self, EngineContext};
+    use crate::run::RunOptions;
 
     fn engine(storage: &Arc<Storage>) -> Arc<dyn Engine> {
-        let options = EngineOptions {
-            filter: FilterKind::Bloom,
-            bits_per_key: 10,
-            leaf_bytes: 4 << 10,
-            pivots_max: 4,
-            levels: LevelOptions::default(),
+        let context = EngineContext {
+            storage: Arc::clone(storage),
+            options: TurtleOptions::new().leaf_bytes(4 << 10).pivots_max(4).into(),
+            run: RunOptions::default(),
             checkpoint_distance: 4 << 10,
         };
-        let context = EngineContext { storage: Arc::clone(storage), options };
-        engines::open(EngineKind::Turtle, &context, None).unwrap()
+        engines::open(&context, None).unwrap()
     }
 
     /// An extent with the versions that can know it.

@@ -48,7 +48,7 @@ use crate::db::signals::Signals;
 use crate::db::snapshots::Snapshots;
 use crate::db::view::Buffer;
 use crate::db::visibility::Visibility;
-use crate::engines::{self, EngineContext};
+use crate::engines;
 use crate::log::{Log, LogOptions, LogPosition};
 use crate::memtable::Memtable;
 use crate::records::RecordCache;
@@ -284,7 +284,7 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
 /// Opens the keyspace that a catalog entry describes.
 pub fn open_keyspace(core: &Core, entry: CatalogEntry) -> Result<Arc<KeyspaceCore>> {
     let stored = StoredOptions::decode(&entry.options)?;
-    if stored.engine.number() != entry.engine {
+    if stored.engine.kind().number() != entry.engine {
         return Err(Error::corrupt("catalog: a keyspace names two engines"));
     }
     let root = Some(entry.root.as_slice()).filter(|root| !root.is_empty());
@@ -301,9 +301,7 @@ pub fn new_keyspace(
     absorbed: SeqNo,
 ) -> Result<Arc<KeyspaceCore>> {
     let distance = core.governor.usual_distance(stored.checkpoint_distance.unwrap_or(0));
-    let options = stored.for_engine(distance);
-    let context = EngineContext { storage: Arc::clone(&core.storage), options };
-    let engine = engines::open(stored.engine, &context, root)?;
+    let engine = engines::open(&stored.context(&core.storage, distance), root)?;
     let lifetimes = Lifetimes::new(Arc::clone(&core.storage));
     let active = Buffer::new(Memtable::new(Arc::clone(core.storage.budget())));
     KeyspaceCore::new(id, name, stored, engine, lifetimes, absorbed, active)

@@ -32,7 +32,7 @@ use crate::db::open;
 use crate::db::options::{KeyspaceOptions, StoredOptions};
 use crate::db::record::Entries;
 use crate::engine::Salvaged;
-use crate::engines::{self, EngineContext};
+use crate::engines;
 use crate::log::{Log, LogPosition, ReadBack};
 use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
@@ -308,9 +308,8 @@ impl<'a> Rescue<'a> {
             return Ok(());
         }
         let stored = StoredOptions::decode(&entry.options)?;
-        let context =
-            EngineContext { storage: Arc::clone(self.storage), options: stored.for_engine(0) };
-        match engines::open(stored.engine, &context, Some(entry.root.as_slice())) {
+        let context = stored.context(self.storage, 0);
+        match engines::open(&context, Some(entry.root.as_slice())) {
             Ok(engine) => engine.version().salvage(self),
             Err(error) => self.lost(KeyRange::all(), error),
         }

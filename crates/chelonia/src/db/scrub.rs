@@ -254,7 +254,7 @@ mod tests {
     use crate::db::builder::DatabaseBuilder;
     use crate::db::database::Database;
     use crate::db::options::KeyspaceOptions;
-    use crate::engines::EngineKind;
+    use crate::engine::{EngineKind, EngineOptions};
     use crate::storage::block::{BlockKind, DATA_FILE};
     use crate::storage::io::memory::MemoryDirectory;
     use crate::storage::io::{Access, Directory, OpenMode};
@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn fill_keyspace(database: &Database, name: &str, engine: EngineKind) {
-        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(16 << 10).pivots_max(4);
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 16 << 10));
         let keyspace = database.keyspace(name, options).unwrap();
         keyspace.set_checkpoint_distance(30_000).unwrap();
         for number in 0..3_000_u64 {

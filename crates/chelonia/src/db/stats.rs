@@ -303,7 +303,7 @@ impl Core {
         let asked = keyspace.distance.load(Ordering::Relaxed);
         KeyspaceStats {
             name: keyspace.name.clone(),
-            engine: keyspace.stored.engine.name(),
+            engine: keyspace.stored.engine.kind().name(),
             memtable_bytes: active + finalized,
             checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
             versions_held: keyspace.lifetimes.held(),

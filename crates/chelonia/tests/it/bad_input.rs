@@ -2,7 +2,7 @@
 
 use chelonia::internals::{FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::limits::{BATCH_BYTES_MAX, KEY_BYTES_MAX, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
-use chelonia::{Database, ErrorKind, KeyspaceOptions};
+use chelonia::{Database, ErrorKind, KeyspaceOptions, TurtleOptions};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
@@ -84,9 +84,10 @@ fn names_and_options_are_checked() {
     let path = directory.path().join("database");
     let database = open(&path);
     let options = KeyspaceOptions::new;
+    let leaves = |bytes| options().engine(TurtleOptions::new().leaf_bytes(bytes));
     assert_eq!(kind(database.keyspace("", options())), ErrorKind::InvalidArgument);
     assert_eq!(kind(database.keyspace(&"x".repeat(256), options())), ErrorKind::InvalidArgument);
-    assert_eq!(kind(database.keyspace("k", options().leaf_bytes(1))), ErrorKind::InvalidArgument);
+    assert_eq!(kind(database.keyspace("k", leaves(1))), ErrorKind::InvalidArgument);
     assert_eq!(
         kind(database.keyspace("k", options().filter_bits_per_key(99))),
         ErrorKind::InvalidArgument
@@ -97,11 +98,8 @@ fn names_and_options_are_checked() {
     );
     assert!(database.keyspaces().is_empty());
     assert_eq!(kind(database.drop_keyspace("nobody")), ErrorKind::NotFound);
-    let keyspace = database.keyspace("k", options().leaf_bytes(1 << 20)).unwrap();
-    assert_eq!(
-        kind(database.keyspace("k", options().leaf_bytes(2 << 20))),
-        ErrorKind::InvalidArgument
-    );
+    let keyspace = database.keyspace("k", leaves(1 << 20)).unwrap();
+    assert_eq!(kind(database.keyspace("k", leaves(2 << 20))), ErrorKind::InvalidArgument);
     keyspace.insert("a", "b").unwrap();
     database.drop_keyspace("k").unwrap();
     assert_eq!(kind(keyspace.insert("a", "c")), ErrorKind::NotFound);

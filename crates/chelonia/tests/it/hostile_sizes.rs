@@ -5,7 +5,9 @@ use chelonia::internals::{Directory, MemoryDirectory, Rng, lies};
 use chelonia::limits::{
     BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN, VALUE_BYTES_MAX,
 };
-use chelonia::{Batch, Database, ErrorKind, FilterKind, Keyspace, KeyspaceOptions, Result};
+use chelonia::{
+    Batch, Database, ErrorKind, FilterKind, Keyspace, KeyspaceOptions, Result, TurtleOptions,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,8 +23,9 @@ fn open(directory: &MemoryDirectory) -> Database {
 }
 
 fn keyspace(database: &Database) -> Keyspace {
-    let options = KeyspaceOptions::new().leaf_bytes(64 << 10).pivots_max(4);
-    database.keyspace("k", options.filter(FilterKind::Bloom)).unwrap()
+    let engine = TurtleOptions::new().leaf_bytes(64 << 10).pivots_max(4);
+    let options = KeyspaceOptions::new().engine(engine).filter(FilterKind::Bloom);
+    database.keyspace("k", options).unwrap()
 }
 
 /// Writes `entries` in an order of its own, some twice, through drains, and holds everything to

@@ -3,7 +3,7 @@
 
 use chelonia::internals::Rng;
 use chelonia::limits::BATCH_ENTRY_BYTES;
-use chelonia::{Batch, Database, KeyspaceOptions, Result};
+use chelonia::{Batch, Database, KeyspaceOptions, Result, TurtleOptions};
 use std::process::Command;
 
 const CHILD: &str = "CHELONIA_TEST_MEMORY";
@@ -95,7 +95,8 @@ fn child_with_large_leaves() {
     let (budget, path) = arguments.split_once(' ').unwrap();
     let budget: u64 = budget.parse().unwrap();
     let database = Database::builder(path).memory(budget).threads(4).open().unwrap();
-    let keyspace = database.keyspace("k", KeyspaceOptions::new().leaf_bytes(8 << 20)).unwrap();
+    let options = KeyspaceOptions::new().engine(TurtleOptions::new().leaf_bytes(8 << 20));
+    let keyspace = database.keyspace("k", options).unwrap();
     let mut rng = Rng::new(1);
     for _ in 0..1_500_000 {
         keyspace.insert(rng.next_u64().to_be_bytes(), [1; 8]).unwrap();

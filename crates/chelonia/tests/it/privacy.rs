@@ -2,7 +2,7 @@
 //! messages.
 
 use chelonia::internals::{Directory, MemoryDirectory, Rng};
-use chelonia::{Database, ErrorKind, KeyspaceOptions, limits};
+use chelonia::{Database, ErrorKind, KeyspaceOptions, TurtleOptions, limits};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,8 @@ fn open(directory: &MemoryDirectory) -> Database {
 
 /// Writes what takes every way to the files; values are made of what `fill` says.
 fn write(database: &Database, fill: impl Fn(usize) -> Vec<u8>) {
-    let options = KeyspaceOptions::new().leaf_bytes(16 << 10).pivots_max(4);
+    let engine = TurtleOptions::new().leaf_bytes(16 << 10).pivots_max(4);
+    let options = KeyspaceOptions::new().engine(engine);
     let keyspace = database.keyspace("k", options.checkpoint_distance(100_000)).unwrap();
     let mut rng = Rng::new(7);
     for number in 0..2_500_u32 {

@@ -3,7 +3,7 @@
 
 use crate::support::{fresh_seed, hex_seed};
 use chelonia::internals::{MemoryDirectory, Rng};
-use chelonia::{Database, Keyspace, KeyspaceOptions, Snapshot};
+use chelonia::{Database, Keyspace, KeyspaceOptions, Snapshot, TurtleOptions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +97,8 @@ fn scans_over_rows_of_tombstones_are_those_of_a_map() {
         let _seed = hex_seed(seed);
         let mut rng = Rng::new(seed);
         let database = open(true);
-        let options = KeyspaceOptions::new().leaf_bytes(4 << 10).checkpoint_distance(20_000);
+        let engine = TurtleOptions::new().leaf_bytes(4 << 10);
+        let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(20_000);
         let keyspace = database.keyspace("k", options).unwrap();
         let (mut model, mut held) = (Model::new(), Vec::<(Snapshot, Model)>::new());
         for round in 0..1_500_u32 {
@@ -148,7 +149,8 @@ fn queues_on_many_threads_lose_nothing() {
     const QUEUES: u64 = 3;
     const TAKEN: u64 = 15_000;
     let database = open(false);
-    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).checkpoint_distance(100_000);
+    let engine = TurtleOptions::new().leaf_bytes(4 << 10);
+    let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000);
     let keyspace = database.keyspace("queues", options).unwrap();
     let done = AtomicBool::new(false);
     let key_of = |queue: u64, number: u64| [queue.to_be_bytes(), number.to_be_bytes()].concat();

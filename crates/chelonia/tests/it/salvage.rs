@@ -7,8 +7,8 @@ use chelonia::internals::{
 };
 use chelonia::limits::KEYSPACES_MAX;
 use chelonia::{
-    Database, Durability, EngineKind, ErrorKind, KeyspaceOptions, LevelOptions, Result, Salvage,
-    SalvageReport,
+    AutumnOptions, Database, Durability, EngineKind, EngineOptions, ErrorKind, KeyspaceOptions,
+    LevelOptions, Result, Salvage, SalvageReport,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
@@ -48,11 +48,11 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
 }
 
 fn options(engine: EngineKind) -> KeyspaceOptions {
-    let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10).pivots_max(4);
-    match engine {
-        EngineKind::Autumn => options.levels(LevelOptions { size_ratio: 2, ..Default::default() }),
-        _ => options,
-    }
+    let few = LevelOptions::new().size_ratio(2);
+    KeyspaceOptions::new().engine(match engine {
+        EngineKind::Autumn => AutumnOptions::new().table_bytes(4 << 10).levels(few).into(),
+        _ => EngineOptions::tiny(engine, 4 << 10),
+    })
 }
 
 /// What can be read of `files` is in a new database then, which is given with the report.
@@ -206,7 +206,7 @@ fn each_loss_names_its_own_block() {
     for engine in ENGINES {
         let directory = MemoryDirectory::new();
         let database = open(&directory).unwrap();
-        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(1 << 20);
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 1 << 20));
         let keyspace = database.keyspace("k", options).unwrap();
         for number in 0..2_000_u64 {
             keyspace.insert(number.to_be_bytes(), [7; 100]).unwrap();

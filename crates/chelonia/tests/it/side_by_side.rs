@@ -4,7 +4,8 @@
 use crate::support::tiny_options;
 use chelonia::internals::{CrashDirectory, Directory, Journal, MemoryDirectory, Rng, Survivors};
 use chelonia::{
-    Database, Durability, EngineKind, Keyspace, KeyspaceOptions, LevelOptions, Snapshot,
+    AutumnOptions, Database, Durability, EngineKind, EngineOptions, Keyspace, KeyspaceOptions,
+    LevelOptions, Snapshot,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,10 +34,12 @@ fn open(directory: Arc<dyn Directory>) -> Database {
 
 /// One keyspace of each engine.
 fn keyspaces(database: &Database) -> Vec<Keyspace> {
-    let few = LevelOptions { size_ratio: 2, scaling_percent: 100, ..LevelOptions::default() };
+    let few = LevelOptions::new().size_ratio(2).scaling_percent(100);
     let options = |engine: EngineKind| {
-        let options = tiny_options().engine(engine);
-        if engine.has_levels() { options.levels(few) } else { options }
+        tiny_options().engine(match engine {
+            EngineKind::Autumn => AutumnOptions::new().table_bytes(4 << 10).levels(few).into(),
+            _ => EngineOptions::tiny(engine, 4 << 10),
+        })
     };
     EngineKind::ALL
         .iter()

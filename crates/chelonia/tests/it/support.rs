@@ -1,14 +1,15 @@
 //! What several test modules need: tiny trees, seeds.
 
-use chelonia::KeyspaceOptions;
 use chelonia::internals::Rng;
+use chelonia::{EngineKind, EngineOptions, KeyspaceOptions};
 
 /// The checkpoint distance of [`tiny_options`], in bytes.
 pub const TINY_DISTANCE: u64 = 2_000;
 
 /// The smallest tree there is: leaves of one block, four pivots.
 pub fn tiny_options() -> KeyspaceOptions {
-    KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4).checkpoint_distance(TINY_DISTANCE)
+    let engine = EngineOptions::tiny(EngineKind::Turtle, 4 << 10);
+    KeyspaceOptions::new().engine(engine).checkpoint_distance(TINY_DISTANCE)
 }
 
 /// Prints the seed if the test fails.

@@ -52,8 +52,8 @@ pub const CANARIES: &[Canary] = &[
         name: "shape-forgotten",
         bug: "the shape of levels that was set is not stored",
         file: "db/keyspace_core.rs",
-        text: "        *current = Some(levels);\n        self.engine.set_levels(levels);",
-        instead: "        current.get_or_insert(levels);\n        self.engine.set_levels(levels);",
+        text: "        *current = current.with_live(live)?;\n",
+        instead: "        let _ = current.with_live(live)?;\n        let _ = &mut current;\n",
     },
     Canary {
         name: "older-saved-last",

@@ -8,7 +8,10 @@
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{ENGINES, below, engine_of};
 use chelonia::internals::{CrashDirectory, Directory, MemoryDirectory, Rng, Survivors};
-use chelonia::{Database, Durability, Keyspace, KeyspaceOptions, LevelOptions};
+use chelonia::{
+    AutumnOptions, Database, Durability, EngineKind, EngineOptions, Keyspace, KeyspaceOptions,
+    LevelOptions,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -47,11 +50,12 @@ fn open(directory: Arc<dyn Directory>, stepped: bool) -> Database {
 }
 
 fn keyspace(database: &Database, thread: u64) -> Keyspace {
-    let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4);
-    let engine = engine_of(thread);
-    let few = LevelOptions { size_ratio: 2, scaling_percent: 100, ..LevelOptions::default() };
-    let levels = engine.has_levels().then_some(few);
-    let options = levels.into_iter().fold(options.engine(engine), KeyspaceOptions::levels);
+    let few = LevelOptions::new().size_ratio(2).scaling_percent(100);
+    let engine = match engine_of(thread) {
+        EngineKind::Autumn => AutumnOptions::new().table_bytes(4 << 10).levels(few).into(),
+        engine => EngineOptions::tiny(engine, 4 << 10),
+    };
+    let options = KeyspaceOptions::new().engine(engine);
     database.keyspace(&format!("thread {thread}"), options).unwrap()
 }
 

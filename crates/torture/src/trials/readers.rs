@@ -14,7 +14,9 @@
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::engine_of;
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
-use chelonia::{Database, FilterKind, Key, Keyspace, KeyspaceOptions, Result, Snapshot, Value};
+use chelonia::{
+    Database, EngineOptions, FilterKind, Key, Keyspace, KeyspaceOptions, Result, Snapshot, Value,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,8 +65,8 @@ impl Shared {
             .unwrap();
         let keyspace = |name: &str| {
             let filter = if name == "left" { FilterKind::Bloom } else { FilterKind::Quotient };
-            let options = KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4).filter(filter);
-            let options = options.engine(engine_of(u64::from(name == "right")));
+            let engine = EngineOptions::tiny(engine_of(u64::from(name == "right")), 4 << 10);
+            let options = KeyspaceOptions::new().engine(engine).filter(filter);
             let keyspace = database.keyspace(name, options).unwrap();
             keyspace.set_checkpoint_distance(3_000).unwrap();
             keyspace

@@ -15,7 +15,9 @@ use crate::trials::support::below;
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, MemoryDirectory, Rng, Survivors, begin_execution,
 };
-use chelonia::{Database, Durability, EngineKind, Keyspace, KeyspaceOptions, Result, Snapshot};
+use chelonia::{
+    Database, Durability, EngineKind, EngineOptions, Keyspace, KeyspaceOptions, Result, Snapshot,
+};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,7 +105,7 @@ fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
 /// One of each engine, written the same.
 fn keyspaces(database: &Database) -> Vec<Keyspace> {
     let keyspace = |engine: EngineKind| {
-        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10).pivots_max(4);
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
         database.keyspace(engine.name(), options.checkpoint_distance(600)).unwrap()
     };
     EngineKind::ALL.into_iter().map(keyspace).collect()

@@ -6,7 +6,7 @@ use crate::base::rng::Rng;
 use crate::base::sync::Arc;
 use crate::db::background::LogProgress;
 use crate::db::{Database, KeyspaceOptions};
-use crate::engines::EngineKind;
+use crate::engine::EngineKind;
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::BTreeMap;

@@ -7,8 +7,7 @@ use crate::base::limits::BLOCK_BYTES;
 use crate::base::residents::Resident;
 use crate::base::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::db::{Database, KeyspaceOptions, Snapshot};
-use crate::engine::LevelOptions;
-use crate::engines::EngineKind;
+use crate::engine::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
 use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::io::fault::Call;
 use crate::storage::io::memory::MemoryDirectory;
@@ -66,7 +65,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
     for (engine, is_seen) in ENGINES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let memory = MemoryDirectory::new();
         let database = open(Arc::new(memory.clone()));
-        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10);
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
         let keyspace = database.keyspace("damaged", options.clone()).unwrap();
         keyspace.set_checkpoint_distance(50_000).unwrap();
         for number in 0..10_000_u64 {
@@ -152,7 +151,7 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
         let empty = used();
         let (mut handles, mut pins) = (Vec::new(), Vec::new());
         for round in 0..4 {
-            let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10);
+            let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
             let keyspace = database.keyspace("dropped", options).unwrap();
             for number in 0..2_000_u32 {
                 keyspace.insert(number.to_be_bytes(), [round; 500]).unwrap();
@@ -191,22 +190,18 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
 #[test]
 fn the_shape_of_levels_is_as_it_was_set_last() {
     let memory = MemoryDirectory::new();
-    let first = LevelOptions { size_ratio: 3, ..LevelOptions::default() };
-    let set = LevelOptions {
-        size_ratio: 7,
-        scaling_percent: 60,
-        relative: true,
-        filters_by_level: false,
-    };
-    let options = KeyspaceOptions::new().engine(EngineKind::Autumn).levels(first);
+    let first = LevelOptions::new().size_ratio(3);
+    let set = LevelOptions::new().size_ratio(7).scaling_percent(60);
+    let set = set.dynamic_sizes(true).allocate_filters_by_level(false);
+    let options = KeyspaceOptions::new().engine(AutumnOptions::new().levels(first));
     let database = open(Arc::new(memory.clone()));
     drop(database.keyspace("k", options).unwrap());
     database.close().unwrap();
     for (stored, next) in [(first, set), (set, first), (first, first), (first, set), (set, set)] {
         let database = open(Arc::new(memory.clone()));
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-        assert_eq!(keyspace.core.stored.levels, Some(stored));
-        keyspace.set_levels(next).unwrap();
+        assert_eq!(keyspace.engine_options().levels(), Some(stored));
+        keyspace.set_live_options(next).unwrap();
         if next == first {
             database.checkpoint().unwrap();
         }
@@ -215,7 +210,7 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
         database.close().unwrap();
     }
     let database = open(Arc::new(memory));
-    let options = || KeyspaceOptions::new().engine(EngineKind::Autumn).levels(set);
+    let options = || KeyspaceOptions::new().engine(AutumnOptions::new().levels(set));
     let keyspace = database.keyspace("k", options()).unwrap();
     keyspace.set_checkpoint_distance(77_000).unwrap();
     database.checkpoint().unwrap();
@@ -232,7 +227,7 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
 fn a_snapshot_that_is_made_during_a_drop_goes_on_showing_what_it_showed() {
     for engine in ENGINES {
         let (database, plan) = open_faulty(&MemoryDirectory::new());
-        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10);
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
         let keyspace = database.keyspace("dropped", options).unwrap();
         for number in 0..10_000_u64 {
             let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();

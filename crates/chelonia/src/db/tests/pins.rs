@@ -4,7 +4,7 @@ use super::{open, rotate};
 use crate::base::error::ErrorKind;
 use crate::base::sync::Arc;
 use crate::db::{Database, Iter, Keyspace, KeyspaceOptions, Snapshot};
-use crate::engines::EngineKind;
+use crate::engine::EngineKind;
 use crate::storage::io::memory::MemoryDirectory;
 
 const KEYSPACES: usize = 100;

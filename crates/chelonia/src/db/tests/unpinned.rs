@@ -5,7 +5,7 @@ use super::{open_faulty, rotate};
 use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::options::KeyspaceOptions;
 use crate::db::{Database, Keyspace};
-use crate::engines::EngineKind;
+use crate::engine::{EngineKind, EngineOptions};
 use crate::storage::io::fault::{Call, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 
@@ -17,8 +17,11 @@ fn key(number: u64) -> [u8; 8] {
 
 /// Small leaves and nodes, so that there are many.
 fn options(engine: EngineKind) -> KeyspaceOptions {
-    let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000);
-    if engine == EngineKind::Turtle { options.leaf_bytes(8 << 10).pivots_max(4) } else { options }
+    let engine = match engine {
+        EngineKind::Turtle => EngineOptions::tiny(engine, 8 << 10),
+        EngineKind::Autumn => engine.into(),
+    };
+    KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000)
 }
 
 /// Writes every key several times, and now and then a value of several blocks.

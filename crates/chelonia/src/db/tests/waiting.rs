@@ -4,7 +4,7 @@ use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
 use crate::base::sync::Arc;
 use crate::db::{Batch, CommitOptions, Database, Durability, KeyspaceOptions, Stats};
-use crate::engines::EngineKind;
+use crate::engine::EngineKind;
 use crate::storage::io::Directory;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;

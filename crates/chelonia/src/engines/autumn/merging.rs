@@ -252,7 +252,7 @@ impl Autumn {
         entries: u64,
     ) -> u32 {
         let options = self.options();
-        if !options.levels.filters_by_level || options.run.bits_per_key == 0 {
+        if !options.levels.allocate_filters_by_level || options.run.bits_per_key == 0 {
             return options.run.bits_per_key;
         }
         let entries_of = |sequence: &Arc<Sequence>| sequence.totals().entries;

@@ -34,7 +34,7 @@
 use self::codec::{Directory, LEVEL0_MAX, RootBlob};
 use self::counters::Counters;
 use self::damage::Damage;
-pub use self::options::AutumnOptions;
+pub use self::options::AutumnConfig;
 use self::output::Output;
 use self::plan::{Sizes, Step};
 use self::table::{Residence, Sequence};
@@ -48,7 +48,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, Looked, OwnedExtent, Passed, Salvaged,
+    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, Passed, Salvaged,
     Version, Work,
 };
 use crate::run::OpenRuns;
@@ -110,7 +110,7 @@ pub struct Autumn {
     shared: Arc<Shared>,
     newest: RwLock<Arc<AutumnVersion>>,
     /// What may change while an absorb runs.
-    options: Mutex<AutumnOptions>,
+    options: Mutex<AutumnConfig>,
     writer: Mutex<Writer>,
     /// Updates are expected soon.
     busy: AtomicBool,
@@ -185,7 +185,7 @@ impl Autumn {
     /// Opens the tree that `root` describes, or an empty one. Reads the directory.
     pub fn open(
         storage: &Arc<Storage>,
-        options: AutumnOptions,
+        options: AutumnConfig,
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
@@ -224,7 +224,7 @@ impl Autumn {
         Arc::clone(&self.newest.read())
     }
 
-    fn options(&self) -> AutumnOptions {
+    fn options(&self) -> AutumnConfig {
         *self.options.lock()
     }
 
@@ -382,7 +382,8 @@ impl Engine for Autumn {
         self.reassess(&[]);
     }
 
-    fn set_levels(&self, levels: LevelOptions) {
+    fn set_live_options(&self, options: LiveOptions) {
+        let LiveOptions::Levels(levels) = options;
         self.options.lock().levels = levels;
         self.reassess(&[]);
     }

@@ -4,8 +4,7 @@ use super::choose::Measure;
 use super::garnering::{Garnering, Sizing};
 use super::plan::LEVEL0_TRIGGER;
 use crate::base::workers::Workers;
-use crate::engine::LevelOptions;
-use crate::engines::EngineOptions;
+use crate::engine::{AutumnOptions, LevelOptions};
 use crate::run::RunOptions;
 
 /// Tables that follow the checkpoint distance are at least and at most this large.
@@ -24,7 +23,7 @@ const JOB_TABLES_LEAST: u64 = 4;
 
 /// The measures of a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct AutumnOptions {
+pub struct AutumnConfig {
     /// About the most bytes of a table; 0 lets it follow the checkpoint distance.
     pub table_bytes: u64,
     /// Bytes of updates that come with one absorb, about.
@@ -35,15 +34,15 @@ pub struct AutumnOptions {
     pub run: RunOptions,
 }
 
-impl AutumnOptions {
+impl AutumnConfig {
     /// The measures for the options of a keyspace.
     #[must_use]
-    pub fn new(options: &EngineOptions) -> Self {
+    pub fn new(options: AutumnOptions, run: RunOptions, checkpoint_distance: u64) -> Self {
         Self {
-            table_bytes: options.leaf_bytes,
-            checkpoint_distance: options.checkpoint_distance,
-            levels: options.levels,
-            run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
+            table_bytes: options.table_bytes.unwrap_or(0).into(),
+            checkpoint_distance,
+            levels: options.levels.unwrap_or_default(),
+            run,
         }
     }
 
@@ -52,7 +51,7 @@ impl AutumnOptions {
         let incoming = self.checkpoint_distance.saturating_mul(LEVEL0_TRIGGER as u64);
         // However little comes in at one time: levels of less than a table would be many.
         let base = incoming.max(self.table_bytes());
-        let sizing = if self.levels.relative { Sizing::Relative } else { Sizing::Absolute };
+        let sizing = if self.levels.dynamic_sizes { Sizing::Relative } else { Sizing::Absolute };
         Garnering::new(self.levels.size_ratio, self.levels.scaling_percent, base, sizing)
     }
 

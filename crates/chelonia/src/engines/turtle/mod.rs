@@ -36,7 +36,6 @@ use self::pass::{Grown, Pass};
 use self::plan::{Geometry, Pace};
 use self::source::Incoming;
 use self::toll::Dues;
-use super::EngineOptions;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::epoch::Guard;
@@ -47,8 +46,8 @@ use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::base::workers::Workers;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LevelOptions, Looked, OwnedExtent, Passed, Salvaged,
-    Version, Work,
+    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, PIVOTS_MAX, Passed,
+    Salvaged, TurtleOptions, Version, Work,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::storage::Storage;
@@ -94,7 +93,7 @@ const LEAVES_PART: u64 = 16;
 
 /// The measures of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
-pub struct TurtleOptions {
+pub struct TurtleConfig {
     /// About the most bytes of a leaf; 0 lets it follow the checkpoint distance.
     pub leaf_bytes: u64,
     /// Bytes of updates that come with one absorb, about.
@@ -110,17 +109,17 @@ pub struct TurtleOptions {
     pub run: RunOptions,
 }
 
-impl TurtleOptions {
+impl TurtleConfig {
     /// The measures for the options of a keyspace.
     #[must_use]
-    pub fn new(options: &EngineOptions) -> Self {
+    pub fn new(options: TurtleOptions, run: RunOptions, checkpoint_distance: u64) -> Self {
         Self {
-            leaf_bytes: options.leaf_bytes,
-            checkpoint_distance: options.checkpoint_distance,
-            pivots_max: options.pivots_max as usize,
+            leaf_bytes: options.leaf_bytes.unwrap_or(0).into(),
+            checkpoint_distance,
+            pivots_max: options.pivots_max.unwrap_or(PIVOTS_MAX) as usize,
             levels_max: LEVELS_MAX,
             flush_percent: 0,
-            run: RunOptions { filter: options.filter, bits_per_key: options.bits_per_key },
+            run,
         }
     }
 
@@ -172,7 +171,7 @@ pub struct Turtle {
     shared: Arc<Shared>,
     newest: RwLock<Arc<TurtleVersion>>,
     /// As they were at the open.
-    opened_with: TurtleOptions,
+    opened_with: TurtleConfig,
     /// Of the options, what may change while an absorb runs.
     checkpoint_distance: AtomicU64,
     writer: Mutex<Writer>,
@@ -201,7 +200,7 @@ impl Turtle {
     /// Opens the tree that `root` describes, or an empty one. Reads nothing but the blob.
     pub fn open(
         storage: &Arc<Storage>,
-        options: TurtleOptions,
+        options: TurtleConfig,
         root: Option<&[u8]>,
     ) -> Result<Self> {
         let blob = match root {
@@ -246,9 +245,9 @@ impl Turtle {
         (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
     }
 
-    fn options(&self) -> TurtleOptions {
+    fn options(&self) -> TurtleConfig {
         let checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
-        TurtleOptions { checkpoint_distance, ..self.opened_with }
+        TurtleConfig { checkpoint_distance, ..self.opened_with }
     }
 
     fn newest(&self) -> Arc<TurtleVersion> {
@@ -526,7 +525,7 @@ impl Engine for Turtle {
         self.checkpoint_distance.store(bytes, Ordering::Relaxed);
     }
 
-    fn set_levels(&self, _: LevelOptions) {}
+    fn set_live_options(&self, _: LiveOptions) {}
 
     fn stats(&self) -> EngineStats {
         let version = self.newest();

@@ -22,8 +22,8 @@ use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
 use crate::trials::support::{ENGINES, ModelSpace, below, engine_of, one_of};
 use chelonia::internals::{CrashDirectory, Directory, Rng, tick};
 use chelonia::{
-    Batch, Database, DatabaseBuilder, Durability, FilterKind, Keyspace, KeyspaceOptions,
-    LevelOptions, Result, Snapshot,
+    Batch, Database, DatabaseBuilder, Durability, EngineOptions, FilterKind, Keyspace,
+    KeyspaceOptions, LevelOptions, Result, Snapshot,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,17 +44,9 @@ const COLD_ONE_IN: u64 = 3;
 
 /// Shapes of levels: with few bytes there are several. With the last, levels hold the most.
 pub const SHAPES: [LevelOptions; 3] = {
-    let plain = LevelOptions {
-        size_ratio: 2,
-        scaling_percent: 100,
-        relative: false,
-        filters_by_level: true,
-    };
-    [
-        plain,
-        LevelOptions { relative: true, ..plain },
-        LevelOptions { size_ratio: 4, scaling_percent: 50, filters_by_level: false, ..plain },
-    ]
+    let plain = LevelOptions::new().size_ratio(2).scaling_percent(100);
+    let steep = LevelOptions::new().size_ratio(4).scaling_percent(50);
+    [plain, plain.dynamic_sizes(true), steep.allocate_filters_by_level(false)]
 };
 
 /// The fixed options of the keyspace that was made as number `made`: whatever two are made one
@@ -62,10 +54,13 @@ pub const SHAPES: [LevelOptions; 3] = {
 pub fn options_of(made: u32) -> KeyspaceOptions {
     let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
     let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
-    let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
-    let options = KeyspaceOptions::new().leaf_bytes(leaf_bytes).pivots_max(4);
-    let options = options.engine(engine_of(u64::from(made)));
+    let options = KeyspaceOptions::new().engine(engine_options_of(made));
     options.filter(kind).filter_bits_per_key(4 + made % MAKES)
+}
+
+fn engine_options_of(made: u32) -> EngineOptions {
+    let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
+    EngineOptions::tiny(engine_of(u64::from(made)), leaf_bytes)
 }
 
 fn has_levels(made: u32) -> bool {
@@ -117,7 +112,7 @@ pub fn read(database: &Database) -> Result<(State, AllDials)> {
 }
 
 fn dials_of(keyspace: &Keyspace) -> Dials {
-    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.levels() }
+    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.engine_options().levels() }
 }
 
 /// What a history is made of.
@@ -392,8 +387,11 @@ impl History {
         let shape = has_levels(made).then_some(SHAPES[0]);
         let dials = Dials { distance, levels: shape };
         self.turned(Turn::Set(name.to_owned(), made, dials));
-        let mut options = options_of(made).checkpoint_distance(distance);
-        options = shape.into_iter().fold(options, KeyspaceOptions::levels);
+        let engine = match engine_options_of(made) {
+            EngineOptions::Autumn(options) => options.levels(SHAPES[0]).into(),
+            engine => engine,
+        };
+        let options = options_of(made).engine(engine).checkpoint_distance(distance);
         let keyspace = self.database().keyspace(name, options).unwrap();
         assert!(keyspace.iter().next().is_none(), "a new keyspace is empty");
         self.state.insert(name.to_owned(), Space { made, entries: Arc::default() });
@@ -454,7 +452,7 @@ impl History {
 
     fn shape_as(&mut self, name: String, levels: LevelOptions) {
         let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
-        keyspace.set_levels(levels).unwrap();
+        keyspace.set_live_options(levels).unwrap();
         self.dialed(name, &keyspace);
     }
 

@@ -2,8 +2,8 @@
 
 use chelonia::internals::{Call, FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
 use chelonia::{
-    Batch, Database, DatabaseBuilder, Durability, EngineKind, Error, ErrorKind, Keyspace,
-    KeyspaceOptions, Result, Salvage,
+    Batch, Database, DatabaseBuilder, Durability, EngineKind, EngineOptions, Error, ErrorKind,
+    Keyspace, KeyspaceOptions, Result, Salvage,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -52,7 +52,7 @@ fn unfinished() -> BTreeMap<String, Vec<u8>> {
 /// A keyspace of each engine; all are written the same.
 fn keyspaces(database: &Database) -> Result<Vec<Keyspace>> {
     let keyspace = |engine: EngineKind| {
-        let options = KeyspaceOptions::new().engine(engine).leaf_bytes(4 << 10).pivots_max(4);
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
         database.keyspace(engine.name(), options.checkpoint_distance(2_000))
     };
     EngineKind::ALL.into_iter().map(keyspace).collect()

@@ -9,7 +9,7 @@ use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{below, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory, Rng, lies, stopped_by, tick};
 use chelonia::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
-use chelonia::{Database, Error, KeyspaceOptions, Result, Salvage};
+use chelonia::{Database, EngineOptions, Error, KeyspaceOptions, Result, Salvage};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -58,7 +58,7 @@ impl Sample {
         let database = open(&directory)?;
         let options = KeyspaceOptions::new;
         for (number, name) in (0..).zip(["one", "two"]) {
-            let tiny = options().leaf_bytes(8 << 10).pivots_max(4).engine(engine_of(number));
+            let tiny = options().engine(EngineOptions::tiny(engine_of(number), 8 << 10));
             database.keyspace(name, tiny)?.set_checkpoint_distance(3_000)?;
         }
         let write = |numbers: std::ops::Range<u64>| -> Result<()> {

@@ -362,14 +362,13 @@ impl History {
     /// Gives levels another shape, where there are levels.
     fn reshape(&mut self) -> Result<()> {
         let space = self.space();
-        let shape = LevelOptions {
-            size_ratio: one_of(&mut self.rng, &[2, 3, 8]),
-            scaling_percent: one_of(&mut self.rng, &[40, 80, 100]),
-            relative: self.rng.one_in(2),
-            filters_by_level: self.rng.one_in(2),
-        };
+        let shape = LevelOptions::new()
+            .size_ratio(one_of(&mut self.rng, &[2, 3, 8]))
+            .scaling_percent(one_of(&mut self.rng, &[40, 80, 100]))
+            .dynamic_sizes(self.rng.one_in(2))
+            .allocate_filters_by_level(self.rng.one_in(2));
         match self.setting.engine(space).has_levels() {
-            true => self.keyspace(space).set_levels(shape),
+            true => self.keyspace(space).set_live_options(shape),
             false => Ok(()),
         }
     }

@@ -4,7 +4,8 @@ use crate::trials::support::{ENGINES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{
-    Database, Durability, EngineKind, FilterKind, KeyspaceOptions, LevelOptions, Result,
+    Database, Durability, EngineKind, EngineOptions, FilterKind, KeyspaceOptions, LevelOptions,
+    Result, TurtleOptions,
 };
 use std::sync::Arc;
 
@@ -35,8 +36,7 @@ pub struct Setting {
 }
 
 /// What levels are by default.
-const FEW_LEVELS: LevelOptions =
-    LevelOptions { size_ratio: 5, scaling_percent: 80, relative: false, filters_by_level: true };
+const FEW_LEVELS: LevelOptions = LevelOptions::new().size_ratio(5).scaling_percent(80);
 
 /// What most others differ from in one thing: leaves of a block, four pivots, memtables of a few
 /// entries, so that every case of the tree comes up soon.
@@ -96,17 +96,12 @@ pub const SETTINGS: [Setting; 14] = [
     },
     Setting {
         name: "levels that are a part of the last one",
-        levels: LevelOptions { size_ratio: 2, relative: true, ..FEW_LEVELS },
+        levels: FEW_LEVELS.size_ratio(2).dynamic_sizes(true),
         ..TINY
     },
     Setting {
         name: "many levels with like filters",
-        levels: LevelOptions {
-            size_ratio: 2,
-            scaling_percent: 100,
-            filters_by_level: false,
-            ..FEW_LEVELS
-        },
+        levels: FEW_LEVELS.size_ratio(2).scaling_percent(100).allocate_filters_by_level(false),
         ..TINY
     },
     Setting {
@@ -130,9 +125,15 @@ impl Setting {
         };
         let is_first = name == KEYSPACES[0];
         let filter = if is_first { self.filter } else { other };
-        let options =
-            KeyspaceOptions::new().leaf_bytes(self.leaf_bytes).pivots_max(self.pivots_max);
-        options.engine(self.engine(name)).filter(filter).filter_bits_per_key(self.filter_bits)
+        let engine: EngineOptions = match self.engine(name) {
+            EngineKind::Turtle => {
+                let options = TurtleOptions::new().leaf_bytes(self.leaf_bytes);
+                options.pivots_max(self.pivots_max).into()
+            }
+            engine => EngineOptions::tiny(engine, self.leaf_bytes),
+        };
+        let options = KeyspaceOptions::new().engine(engine).filter(filter);
+        options.filter_bits_per_key(self.filter_bits)
     }
 
     /// The engine of a keyspace.
@@ -158,7 +159,7 @@ impl Setting {
             let keyspace = database.keyspace(name, self.options(name))?;
             keyspace.set_checkpoint_distance(self.distance)?;
             if self.engine(name).has_levels() {
-                keyspace.set_levels(self.levels)?;
+                keyspace.set_live_options(self.levels)?;
             }
         }
         Ok(database)

@@ -5,7 +5,7 @@
 
 use crate::trials::support::{ENGINES, below, engine_of};
 use chelonia::internals::{Rng, unreachable_blocks};
-use chelonia::{Database, Durability, Keyspace, KeyspaceOptions};
+use chelonia::{Database, Durability, EngineOptions, Keyspace, KeyspaceOptions};
 use clap::Args;
 use rustix::io::ioctl_fionread;
 use std::collections::BTreeMap;
@@ -97,8 +97,9 @@ fn open(path: &Path) -> chelonia::Result<Opened> {
     let keyspaces = |name: &str| -> chelonia::Result<Vec<Keyspace>> {
         let numbers = 0..THREADS as u64;
         let made = numbers.map(|number| {
-            let options = KeyspaceOptions::new().leaf_bytes(16 << 10).checkpoint_distance(100_000);
-            database.keyspace(&format!("{name} {number}"), options.engine(engine_of(number)))
+            let engine = EngineOptions::tiny(engine_of(number), 16 << 10);
+            let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000);
+            database.keyspace(&format!("{name} {number}"), options)
         });
         made.collect()
     };

@@ -14,7 +14,8 @@
 use crate::trials::support::{ENGINES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory, tick};
 use chelonia::{
-    Database, Durability, Error, ErrorKind, Key, Keyspace, KeyspaceOptions, Result, Value,
+    Database, Durability, EngineOptions, Error, ErrorKind, Key, Keyspace, KeyspaceOptions, Result,
+    Value,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -91,8 +92,9 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
     builder.open()
 }
 
+/// The options of a keyspace that is there: as stored.
 fn options() -> KeyspaceOptions {
-    KeyspaceOptions::new().leaf_bytes(8 << 10).pivots_max(4)
+    KeyspaceOptions::new()
 }
 
 impl Store {
@@ -106,7 +108,7 @@ impl Store {
         let directory = MemoryDirectory::new();
         let database = open(&directory)?;
         for (number, name) in (0..).zip(KEYSPACES) {
-            let engine = engine_of(number);
+            let engine = EngineOptions::tiny(engine_of(number), 8 << 10);
             database.keyspace(name, options().engine(engine).checkpoint_distance(3_000))?;
         }
         let (mut state, mut stale) = (State::new(), Vec::new());

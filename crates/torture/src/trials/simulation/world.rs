@@ -15,7 +15,7 @@ use crate::trials::support::engine_of;
 use chelonia::internals::{
     Clock, CrashDirectory, Directory, FaultDirectory, FaultPlan, Rng, Survivors,
 };
-use chelonia::{Database, Key, KeyspaceOptions, Result, Value};
+use chelonia::{Database, EngineOptions, Key, KeyspaceOptions, Result, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -112,7 +112,8 @@ impl World {
         });
         let database = builder.open()?;
         for (number, (name, distance)) in (0..).zip(KEYSPACES.into_iter().zip(self.distances)) {
-            let options = options().engine(engine_of(number)).checkpoint_distance(distance);
+            let engine = EngineOptions::tiny(engine_of(number), 4 << 10);
+            let options = KeyspaceOptions::new().engine(engine).checkpoint_distance(distance);
             database.keyspace(name, options)?;
         }
         Ok(database)
@@ -142,9 +143,9 @@ impl World {
     }
 }
 
-/// The fixed options of every keyspace.
+/// The options of a keyspace that is there: as stored.
 pub fn options() -> KeyspaceOptions {
-    KeyspaceOptions::new().leaf_bytes(4 << 10).pivots_max(4)
+    KeyspaceOptions::new()
 }
 
 /// Everything that a database holds.

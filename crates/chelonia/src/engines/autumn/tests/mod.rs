@@ -7,7 +7,7 @@ mod long_keys;
 use super::garnering::Garnering;
 use super::plan::LEVEL0_TRIGGER;
 use super::table::Sequence;
-use super::{Autumn, AutumnOptions};
+use super::{Autumn, AutumnConfig};
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::KeyRange;
 use crate::base::rng::Rng;
@@ -15,7 +15,7 @@ use crate::base::sync::Arc;
 use crate::engine::tests::life::{Plan, live};
 use crate::engine::tests::world::{self, Item, Model, Tried};
 use crate::engine::tests::{hostile, key_of, uniform, value};
-use crate::engine::{Engine, LevelOptions};
+use crate::engine::{Engine, LevelOptions, LiveOptions};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
 use crate::storage::Storage;
@@ -27,11 +27,11 @@ use std::collections::BTreeMap;
 type World = world::World<Autumn>;
 
 impl Tried for Autumn {
-    type Options = AutumnOptions;
+    type Options = AutumnConfig;
 
     fn open_tried(
         storage: &Arc<Storage>,
-        options: AutumnOptions,
+        options: AutumnConfig,
         root: Option<&[u8]>,
     ) -> Result<Self> {
         Autumn::open(storage, options, root)
@@ -39,11 +39,11 @@ impl Tried for Autumn {
 }
 
 /// Trees so small that everything happens soon.
-fn tiny() -> AutumnOptions {
-    AutumnOptions {
+fn tiny() -> AutumnConfig {
+    AutumnConfig {
         table_bytes: 4096,
         checkpoint_distance: 8 << 10,
-        levels: LevelOptions { size_ratio: 2, ..LevelOptions::default() },
+        levels: LevelOptions::new().size_ratio(2),
         run: RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 },
     }
 }
@@ -58,13 +58,14 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
     let mut events = BTreeMap::new();
     let usual = Plan { options: tiny(), rounds: 150, batch_max: 150, value_max: 90, threads: 1 };
     let with = |levels: LevelOptions, threads| Plan {
-        options: AutumnOptions { levels, ..usual.options },
+        options: AutumnConfig { levels, ..usual.options },
         threads,
         ..usual
     };
     let plain = LevelOptions { size_ratio: 3, scaling_percent: 100, ..tiny().levels };
-    let flat = LevelOptions { scaling_percent: 40, filters_by_level: false, ..tiny().levels };
-    let relative = LevelOptions { relative: true, ..tiny().levels };
+    let flat =
+        LevelOptions { scaling_percent: 40, allocate_filters_by_level: false, ..tiny().levels };
+    let relative = LevelOptions { dynamic_sizes: true, ..tiny().levels };
     for seed in 0..4 {
         live::<Autumn>(&usual, seed, &mut events);
         live::<Autumn>(&with(plain, 3), seed, &mut events);
@@ -84,7 +85,7 @@ fn levels_follow_the_formula() {
     let mut rng = Rng::new(1);
     for (ratio, percent) in [(2, 100), (2, 80), (3, 80), (3, 40), (5, 40)] {
         let shape = LevelOptions { size_ratio: ratio, scaling_percent: percent, ..tiny().levels };
-        let mut world = World::new(AutumnOptions { levels: shape, ..tiny() }, 1);
+        let mut world = World::new(AutumnConfig { levels: shape, ..tiny() }, 1);
         for _ in 0..160 {
             world.absorb(uniform(&mut rng, 80));
             world.maintain();
@@ -144,7 +145,7 @@ fn parameters_turn_while_the_tree_runs() {
     for (ratio, percent) in [(5, 40), (2, 100), (2, 80)] {
         let shape = LevelOptions { size_ratio: ratio, scaling_percent: percent, ..tiny().levels };
         world.options.levels = shape;
-        world.tree.set_levels(shape);
+        world.tree.set_live_options(LiveOptions::Levels(shape));
         write(&mut world, &mut rng, 40);
         world.check(&mut rng);
         let policy = world.options.policy();
@@ -159,8 +160,8 @@ fn parameters_turn_while_the_tree_runs() {
 fn relative_capacities_bound_what_is_obsolete() {
     let mut rng = Rng::new(4);
     let amplification = |relative: bool, rng: &mut Rng| {
-        let shape = LevelOptions { size_ratio: 4, relative, ..tiny().levels };
-        let mut world = World::new(AutumnOptions { levels: shape, ..tiny() }, 1);
+        let shape = LevelOptions { size_ratio: 4, dynamic_sizes: relative, ..tiny().levels };
+        let mut world = World::new(AutumnConfig { levels: shape, ..tiny() }, 1);
         let keys: Vec<u64> = (0..4000).map(|_| rng.next_u64()).collect();
         let mut most: f64 = 0.0;
         for round in 0..200 {
@@ -309,7 +310,7 @@ fn damage_stops_nothing_else_and_loses_nothing() {
 #[test]
 fn drops_become_tables() {
     let mut rng = Rng::new(12);
-    let options = AutumnOptions { table_bytes: 64 << 10, ..tiny() };
+    let options = AutumnConfig { table_bytes: 64 << 10, ..tiny() };
     for descends in [false, true] {
         let mut world = World::new(options, 1);
         for drop in 0..1_500_u64 {
@@ -467,7 +468,7 @@ fn what_room_is_needed_is_known_while_an_absorb_runs() {
 #[test]
 fn a_memtable_in_hundreds_of_parts_leaves_few_sequences() {
     let mut rng = Rng::new(9);
-    let mut world = World::new(AutumnOptions { checkpoint_distance: 1 << 20, ..tiny() }, 1);
+    let mut world = World::new(AutumnConfig { checkpoint_distance: 1 << 20, ..tiny() }, 1);
     let keys: Vec<u64> = (0..2_000).map(|_| rng.next_u64()).collect();
     let mut versions = Vec::new();
     let mut user_bytes = 0;

@@ -8,7 +8,7 @@ use crate::base::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::tests::world::{Item, Report};
 use crate::engine::tests::{key_of, uniform, value};
-use crate::engines::turtle::TurtleOptions;
+use crate::engines::turtle::TurtleConfig;
 use crate::engines::turtle::counts::walk_nodes;
 use crate::engines::turtle::node::Node;
 use crate::run::{Run, RunRef};
@@ -85,7 +85,7 @@ fn go_on(world: &mut World, rng: &mut Rng, rounds: usize) {
 }
 
 fn grown(rng: &mut Rng, threads: usize) -> World {
-    let options = TurtleOptions { pivots_max: 8, leaf_bytes: 16 << 10, ..tiny() };
+    let options = TurtleConfig { pivots_max: 8, leaf_bytes: 16 << 10, ..tiny() };
     let mut world = World::new(options, threads);
     world.absorb(uniform(rng, 6000));
     for _ in 0..6 {

@@ -10,12 +10,12 @@ use crate::engine::{Engine, Version};
 use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};
 use crate::engines::turtle::output::Output;
-use crate::engines::turtle::{Turtle, TurtleOptions, TurtleVersion};
+use crate::engines::turtle::{Turtle, TurtleConfig, TurtleVersion};
 use crate::structure::{SharedKey, take_payloads, to_blocks};
 
 /// A tree with several heights and full buffers.
 fn grown(rng: &mut Rng) -> World {
-    let mut world = World::new(TurtleOptions { pivots_max: 8, ..tiny() }, 1);
+    let mut world = World::new(TurtleConfig { pivots_max: 8, ..tiny() }, 1);
     world.absorb(uniform(rng, 1500));
     for _ in 0..12 {
         world.absorb(uniform(rng, 100));
@@ -80,7 +80,7 @@ fn root_blobs_come_back() {
 
 #[test]
 fn hostile_bytes_and_devices_are_survived() {
-    hostile::battery::<Turtle>(TurtleOptions { pivots_max: 8, ..tiny() });
+    hostile::battery::<Turtle>(TurtleConfig { pivots_max: 8, ..tiny() });
 }
 
 /// The findings on a tree whose root node was changed.

@@ -3,12 +3,12 @@
 use super::tiny;
 use crate::engine::Engine;
 use crate::engine::tests::life::{Plan, live};
-use crate::engines::turtle::{Turtle, TurtleOptions};
+use crate::engines::turtle::{Turtle, TurtleConfig};
 use std::collections::BTreeMap;
 
 /// Wide and shallow, small entries: buffers matter.
-fn wide() -> TurtleOptions {
-    TurtleOptions { pivots_max: 16, levels_max: 4, ..tiny() }
+fn wide() -> TurtleConfig {
+    TurtleConfig { pivots_max: 16, levels_max: 4, ..tiny() }
 }
 
 #[test]
@@ -16,7 +16,7 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
     let mut events = BTreeMap::new();
     let narrow = Plan { options: tiny(), rounds: 150, batch_max: 300, value_max: 120, threads: 1 };
     let wide = Plan { options: wide(), rounds: 250, batch_max: 150, value_max: 40, threads: 1 };
-    let lazy = Plan { options: TurtleOptions { flush_percent: 200, ..wide.options }, ..wide };
+    let lazy = Plan { options: TurtleConfig { flush_percent: 200, ..wide.options }, ..wide };
     for seed in 0..5 {
         live::<Turtle>(&narrow, seed, &mut events);
         live::<Turtle>(&wide, seed, &mut events);

@@ -7,14 +7,14 @@ use crate::base::rng::Rng;
 use crate::engine::tests::world::check_scans;
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Engine, Work};
-use crate::engines::turtle::TurtleOptions;
+use crate::engines::turtle::TurtleConfig;
 use crate::storage::cache::Presence;
 use crate::storage::io::fault::{Call, Fault};
 use std::ops::Bound;
 
 /// A tree with much in its buffers.
 fn buffered(rng: &mut Rng) -> World {
-    let options = TurtleOptions { pivots_max: 16, flush_percent: 400, ..tiny() };
+    let options = TurtleConfig { pivots_max: 16, flush_percent: 400, ..tiny() };
     let mut world = World::new(options, 2);
     for _ in 0..30 {
         world.absorb(uniform(rng, 150));
@@ -68,7 +68,7 @@ fn what_reads_pay_for_goes_down_and_nothing_else_does() {
 fn reads_pay_less_while_no_updates_are_expected() {
     let gets_until_due = |expected: bool| {
         let mut rng = Rng::new(15);
-        let options = TurtleOptions { leaf_bytes: 256 << 10, flush_percent: 400, ..tiny() };
+        let options = TurtleConfig { leaf_bytes: 256 << 10, flush_percent: 400, ..tiny() };
         let mut world = World::new(options, 1);
         world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
         world.absorb((0..200).map(|n| (key_of(10 * n), value(&mut rng, 92))).collect());
@@ -89,7 +89,7 @@ fn reads_pay_less_while_no_updates_are_expected() {
 #[test]
 fn merges_copy_what_is_cached_and_read_the_rest() {
     let mut rng = Rng::new(21);
-    let options = TurtleOptions { leaf_bytes: 256 << 10, flush_percent: 20, ..tiny() };
+    let options = TurtleConfig { leaf_bytes: 256 << 10, flush_percent: 20, ..tiny() };
     let mut world = World::new(options, 1);
     let entries = |rng: &mut Rng| (0..2000).map(|n| (key_of(2 * n), value(rng, 92))).collect();
     world.absorb(entries(&mut rng));
@@ -147,7 +147,7 @@ fn maintenance_that_fails_changes_nothing() {
 #[test]
 fn what_was_cached_of_a_leaf_stays_cached_when_the_leaf_is_replaced() {
     let mut rng = Rng::new(17);
-    let options = TurtleOptions { leaf_bytes: 256 << 10, ..tiny() };
+    let options = TurtleConfig { leaf_bytes: 256 << 10, ..tiny() };
     let mut world = World::new(options, 1);
     world.absorb((0..2000).map(|n| (key_of(2 * n), value(&mut rng, 92))).collect());
     world.reopen();
@@ -178,7 +178,7 @@ fn reads_from_the_device_pay_for_what_is_hidden() {
     // What is paid for reading all of a tree of 4 MB, from the device and then from memory, after
     // it was filled and a part of it was overwritten.
     let mut paid = |overwritten: u64| {
-        let options = TurtleOptions { leaf_bytes: 64 << 10, flush_percent: 0, ..tiny() };
+        let options = TurtleConfig { leaf_bytes: 64 << 10, flush_percent: 0, ..tiny() };
         let mut world = World::new(options, 1);
         for part in 0..2 {
             let keys = (0..5_000).map(|number| key_of(2 * number + part));

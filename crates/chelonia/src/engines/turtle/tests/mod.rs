@@ -18,7 +18,7 @@ use crate::engine::{Engine, Work};
 use crate::engines::turtle::counts::{Met, walk_references};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::toll::paid_within;
-use crate::engines::turtle::{Turtle, TurtleOptions};
+use crate::engines::turtle::{Turtle, TurtleConfig};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
 use crate::storage::Storage;
@@ -29,11 +29,11 @@ use crate::storage::io::fault::{Call, Fault};
 pub type World = world::World<Turtle>;
 
 impl Tried for Turtle {
-    type Options = TurtleOptions;
+    type Options = TurtleConfig;
 
     fn open_tried(
         storage: &Arc<Storage>,
-        options: TurtleOptions,
+        options: TurtleConfig,
         root: Option<&[u8]>,
     ) -> Result<Self> {
         Turtle::open(storage, options, root)
@@ -41,8 +41,8 @@ impl Tried for Turtle {
 }
 
 /// Trees so small that everything happens soon.
-pub fn tiny() -> TurtleOptions {
-    TurtleOptions {
+pub fn tiny() -> TurtleConfig {
+    TurtleConfig {
         leaf_bytes: 4096,
         checkpoint_distance: 64 << 10,
         pivots_max: 4,
@@ -145,7 +145,7 @@ fn what_was_flushed_beside_a_buffered_range_stays_gone() {
     let mut rng = Rng::new(12);
     let mut cleared = 0;
     for round in 0..12 {
-        let mut world = World::new(TurtleOptions { pivots_max: 16, ..tiny() }, 1);
+        let mut world = World::new(TurtleConfig { pivots_max: 16, ..tiny() }, 1);
         world.absorb(uniform(&mut rng, 350));
         // Buffered: one segment with entries for many pivots.
         world.absorb(uniform(&mut rng, 40));
@@ -435,7 +435,7 @@ fn a_roll_back_gives_back_all_that_it_can() {
 #[test]
 fn neighbours_that_are_got_together_read_each_block_once() {
     let mut rng = Rng::new(14);
-    let options = TurtleOptions { leaf_bytes: 256 << 10, ..tiny() };
+    let options = TurtleConfig { leaf_bytes: 256 << 10, ..tiny() };
     let mut world = World::new(options, 1);
     world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
     world.reopen();
@@ -460,7 +460,7 @@ fn any_number_of_keys_is_got_together_from_a_cold_tree() {
     // No filters: what is newer is looked at in vain, in further rounds.
     let run = RunOptions { filter: FilterKind::Bloom, bits_per_key: 0 };
     for run in [tiny().run, run] {
-        let mut world = World::new(TurtleOptions { leaf_bytes: 64 << 10, run, ..tiny() }, 1);
+        let mut world = World::new(TurtleConfig { leaf_bytes: 64 << 10, run, ..tiny() }, 1);
         for step in [1, 3, 7] {
             world.absorb(
                 (0..3000).step_by(step).map(|n| (key_of(n), value(&mut rng, 60))).collect(),
@@ -512,7 +512,7 @@ fn many_tight_absorbs_leave_nodes_that_can_be_read() {
 #[test]
 fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     let mut rng = Rng::new(12);
-    let mut world = World::new(TurtleOptions { pivots_max: 16, ..tiny() }, 1);
+    let mut world = World::new(TurtleConfig { pivots_max: 16, ..tiny() }, 1);
     world.absorb(uniform(&mut rng, 1500));
     for _ in 0..30 {
         let batch = uniform(&mut rng, 100);

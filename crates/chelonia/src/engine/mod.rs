@@ -30,13 +30,19 @@ use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::limits::{SCALING_PERCENT_DEFAULT, SIZE_RATIO_DEFAULT};
 pub use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use crate::base::sync::Arc;
 use crate::base::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::cache::Presence;
+
+mod kind;
+mod options;
+
+pub use kind::EngineKind;
+pub(crate) use options::PIVOTS_MAX;
+pub use options::{AutumnOptions, EngineOptions, LevelOptions, LiveOptions, TurtleOptions};
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {
@@ -79,37 +85,11 @@ pub trait Engine: Send + Sync {
     /// The checkpoint distance changed (bytes of updates that come with one absorb).
     fn set_checkpoint_distance(&self, bytes: u64);
 
-    /// The shape of levels changed, for engines that have levels.
-    fn set_levels(&self, levels: LevelOptions);
+    /// Options changed that may change while the keyspace is open. Only those of this engine come.
+    fn set_live_options(&self, options: LiveOptions);
 
     /// Figures by cause.
     fn stats(&self) -> EngineStats;
-}
-
-/// The shape of an engine's levels, if it has levels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LevelOptions {
-    /// The ratio between the sizes of the last two levels: `T`.
-    pub size_ratio: u32,
-    /// By how much the ratios of levels above are larger, level by level, in percent: 100 times
-    /// `c`.
-    pub scaling_percent: u32,
-    /// Levels are a part of what the last one really holds.
-    pub relative: bool,
-    /// The memory of filters is divided between levels so that reads gain most; else every level
-    /// has the same bits per key.
-    pub filters_by_level: bool,
-}
-
-impl Default for LevelOptions {
-    fn default() -> Self {
-        Self {
-            size_ratio: SIZE_RATIO_DEFAULT,
-            scaling_percent: SCALING_PERCENT_DEFAULT,
-            relative: false,
-            filters_by_level: true,
-        }
-    }
 }
 
 /// An immutable state of one engine.

@@ -1,0 +1,80 @@
+//! The engines by number and name.
+//!
+//! | number | engine | how it keeps data |
+//! | --- | --- | --- |
+//! | 1 | `turtle` | a tree of runs with update buffers, written in one pass per memtable |
+//! | 2 | `autumn` | an LSM-tree whose size ratios grow with the data |
+//!
+//! Numbers and names are stored in catalogs and never change their meaning.
+
+use crate::base::error::{Error, ErrorKind, Result};
+
+/// How a keyspace keeps its durable data.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum EngineKind {
+    /// A tree of runs with update buffers: reads, writes and memory are traded by the checkpoint
+    /// distance.
+    #[default]
+    Turtle = 1,
+    /// An LSM-tree with fewer levels the more data there is: reads, scans above all, are as good as
+    /// a few sorted runs allow, whatever is written.
+    Autumn = 2,
+}
+
+impl EngineKind {
+    /// All engines.
+    pub const ALL: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+
+    /// The number in catalogs.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The engine of a number.
+    pub(crate) fn from_number(number: u8) -> Result<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("this build does not know the engine with number {number}"),
+            )
+        })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::Turtle => "turtle",
+            EngineKind::Autumn => "autumn",
+        }
+    }
+
+    /// True if it keeps data in levels, whose shape [`crate::LevelOptions`] says.
+    #[must_use]
+    pub fn has_levels(self) -> bool {
+        matches!(self, EngineKind::Autumn)
+    }
+
+    /// The engine of a name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_names_come_back() {
+        for kind in EngineKind::ALL {
+            assert_eq!(EngineKind::from_number(kind.number()).unwrap(), kind);
+            assert_eq!(EngineKind::from_name(kind.name()), Some(kind));
+        }
+        assert_eq!(EngineKind::from_number(0).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}

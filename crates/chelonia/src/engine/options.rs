@@ -1,0 +1,311 @@
+//! The options of every engine: chosen when a keyspace is created, checked, and stored with it.
+//!
+//! An option that is `None` was not chosen: it has its default in a new keyspace, and says "as
+//! stored" of one that exists. Most options are fixed when the keyspace is created; those that may
+//! change while it is open are in [`LiveOptions`].
+
+use crate::base::error::{Error, Result};
+use crate::base::limits::{
+    SCALING_PERCENT_DEFAULT, SCALING_PERCENT_MIN, SIZE_RATIO_DEFAULT, SIZE_RATIO_MAX,
+    SIZE_RATIO_MIN,
+};
+use crate::engine::kind::EngineKind;
+use std::ops::RangeInclusive;
+
+/// The range of the size of a leaf or table; the lower end is for tests of tiny trees.
+const LEAF_BYTES: RangeInclusive<u32> = 4 << 10..=8 << 20;
+/// The range of the pivots of a node.
+const PIVOTS: RangeInclusive<u32> = 4..=PIVOTS_MAX;
+/// The most pivots of a node, unless chosen.
+pub(crate) const PIVOTS_MAX: u32 = 64;
+
+/// The engine of a keyspace, with the options of that engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum EngineOptions {
+    /// See [`EngineKind::Turtle`].
+    Turtle(TurtleOptions),
+    /// See [`EngineKind::Autumn`].
+    Autumn(AutumnOptions),
+}
+
+/// Options of engine `turtle`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[must_use]
+pub struct TurtleOptions {
+    /// See [`Self::leaf_bytes()`].
+    pub leaf_bytes: Option<u32>,
+    /// The most children of a tree node.
+    pub pivots_max: Option<u32>,
+}
+
+/// Options of engine `autumn`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[must_use]
+pub struct AutumnOptions {
+    /// See [`Self::table_bytes()`].
+    pub table_bytes: Option<u32>,
+    /// See [`Self::levels()`].
+    pub levels: Option<LevelOptions>,
+}
+
+/// The shape of the levels of engine `autumn`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+#[must_use]
+pub struct LevelOptions {
+    /// See [`Self::size_ratio()`].
+    pub size_ratio: u32,
+    /// See [`Self::scaling_percent()`].
+    pub scaling_percent: u32,
+    /// See [`Self::dynamic_sizes()`].
+    pub dynamic_sizes: bool,
+    /// See [`Self::allocate_filters_by_level()`].
+    pub allocate_filters_by_level: bool,
+}
+
+/// The options that may change while a keyspace is open
+/// ([`crate::Keyspace::set_live_options`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum LiveOptions {
+    /// The shape of the levels of engine `autumn`; the tree moves to it by merges that come anyway.
+    Levels(LevelOptions),
+}
+
+impl TurtleOptions {
+    /// Nothing chosen.
+    pub const fn new() -> Self {
+        Self { leaf_bytes: None, pivots_max: None }
+    }
+
+    /// The size of a full leaf, in bytes (4 KiB to 8 MiB). By default it follows the checkpoint
+    /// distance: a 32nd of it, from 256 KiB to 2 MiB. New leaves are smaller where the memory
+    /// budget asks for it: all threads of a merge together build leaves of at most a 16th of it,
+    /// but none of less than 256 KiB for that.
+    pub const fn leaf_bytes(mut self, bytes: u32) -> Self {
+        self.leaf_bytes = Some(bytes);
+        self
+    }
+
+    /// The most children of a tree node (4 to 64, 64 by default): small for tests of deep trees.
+    #[cfg(any(test, feature = "internals"))]
+    pub const fn pivots_max(mut self, pivots: u32) -> Self {
+        self.pivots_max = Some(pivots);
+        self
+    }
+}
+
+impl AutumnOptions {
+    /// Nothing chosen.
+    pub const fn new() -> Self {
+        Self { table_bytes: None, levels: None }
+    }
+
+    /// The size of a full table, in bytes (4 KiB to 8 MiB). By default it follows the checkpoint
+    /// distance: a 32nd of it, from 256 KiB to 2 MiB.
+    pub const fn table_bytes(mut self, bytes: u32) -> Self {
+        self.table_bytes = Some(bytes);
+        self
+    }
+
+    /// The shape of the levels. May be changed later ([`LiveOptions::Levels`]).
+    pub const fn levels(mut self, levels: LevelOptions) -> Self {
+        self.levels = Some(levels);
+        self
+    }
+}
+
+impl LevelOptions {
+    /// The defaults: size ratio 5, scaled by 80 percent, absolute sizes, filters by level.
+    pub const fn new() -> Self {
+        Self {
+            size_ratio: SIZE_RATIO_DEFAULT,
+            scaling_percent: SCALING_PERCENT_DEFAULT,
+            dynamic_sizes: false,
+            allocate_filters_by_level: true,
+        }
+    }
+
+    /// The ratio between the sizes of the last two levels: `T` of the Autumn paper.
+    pub const fn size_ratio(mut self, ratio: u32) -> Self {
+        self.size_ratio = ratio;
+        self
+    }
+
+    /// By how much the ratios of levels above are larger, level by level, in percent: 100 times `c`
+    /// of the Autumn paper. 100 gives every level the same ratio.
+    pub const fn scaling_percent(mut self, percent: u32) -> Self {
+        self.scaling_percent = percent;
+        self
+    }
+
+    /// Whether the size of each level follows from what the last one holds now; else from its own
+    /// capacity.
+    pub const fn dynamic_sizes(mut self, dynamic: bool) -> Self {
+        self.dynamic_sizes = dynamic;
+        self
+    }
+
+    /// Whether the memory of filters is divided between levels so that reads gain most; else every
+    /// level has the same bits per key.
+    pub const fn allocate_filters_by_level(mut self, by_level: bool) -> Self {
+        self.allocate_filters_by_level = by_level;
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let ratios = SIZE_RATIO_MIN..=SIZE_RATIO_MAX;
+        check_range("size_ratio", self.size_ratio, &ratios)?;
+        check_range("scaling_percent", self.scaling_percent, &(SCALING_PERCENT_MIN..=100))
+    }
+}
+
+impl Default for LevelOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl From<EngineKind> for EngineOptions {
+    fn from(kind: EngineKind) -> Self {
+        match kind {
+            EngineKind::Turtle => Self::Turtle(TurtleOptions::new()),
+            EngineKind::Autumn => Self::Autumn(AutumnOptions::new()),
+        }
+    }
+}
+
+impl From<TurtleOptions> for EngineOptions {
+    fn from(options: TurtleOptions) -> Self {
+        Self::Turtle(options)
+    }
+}
+
+impl From<AutumnOptions> for EngineOptions {
+    fn from(options: AutumnOptions) -> Self {
+        Self::Autumn(options)
+    }
+}
+
+impl From<LevelOptions> for LiveOptions {
+    fn from(levels: LevelOptions) -> Self {
+        Self::Levels(levels)
+    }
+}
+
+impl EngineOptions {
+    /// The engine.
+    #[must_use]
+    pub const fn kind(&self) -> EngineKind {
+        match self {
+            Self::Turtle(_) => EngineKind::Turtle,
+            Self::Autumn(_) => EngineKind::Autumn,
+        }
+    }
+
+    /// The same tree in miniature: leaves of `leaf_bytes`, few children a node. For tests.
+    #[cfg(any(test, feature = "internals"))]
+    #[must_use]
+    pub const fn tiny(kind: EngineKind, leaf_bytes: u32) -> Self {
+        match kind {
+            EngineKind::Turtle => {
+                Self::Turtle(TurtleOptions::new().leaf_bytes(leaf_bytes).pivots_max(4))
+            }
+            EngineKind::Autumn => Self::Autumn(AutumnOptions::new().table_bytes(leaf_bytes)),
+        }
+    }
+
+    /// The shape of levels, of an engine that has levels.
+    #[must_use]
+    pub const fn levels(&self) -> Option<LevelOptions> {
+        match self {
+            Self::Turtle(_) => None,
+            Self::Autumn(options) => options.levels,
+        }
+    }
+
+    /// Fails if a number is out of its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let within = |what, value: Option<u32>, range| {
+            value.map_or(Ok(()), |value| check_range(what, value, range))
+        };
+        match self {
+            Self::Turtle(options) => {
+                within("leaf_bytes", options.leaf_bytes, &LEAF_BYTES)?;
+                within("pivots_max", options.pivots_max, &PIVOTS)
+            }
+            Self::Autumn(options) => {
+                within("table_bytes", options.table_bytes, &LEAF_BYTES)?;
+                options.levels.map_or(Ok(()), |levels| levels.check())
+            }
+        }
+    }
+
+    /// With the defaults of what a new keyspace stores, where nothing was chosen.
+    pub(crate) fn for_new(self) -> Self {
+        match self {
+            Self::Turtle(TurtleOptions { leaf_bytes, pivots_max }) => {
+                let pivots_max = Some(pivots_max.unwrap_or(PIVOTS_MAX));
+                Self::Turtle(TurtleOptions { leaf_bytes, pivots_max })
+            }
+            Self::Autumn(AutumnOptions { table_bytes, levels }) => {
+                let levels = Some(levels.unwrap_or_default());
+                Self::Autumn(AutumnOptions { table_bytes, levels })
+            }
+        }
+    }
+
+    /// The fixed option that `asked` chooses differently from these, which are stored: the text of
+    /// an error.
+    pub(crate) fn difference(&self, asked: &Self) -> Option<String> {
+        let of = |what: &str, asked: Option<u32>, stored: Option<u32>| {
+            let asked = asked.filter(|_| asked != stored)?;
+            let stored = stored.map_or_else(|| "unset".to_owned(), |stored| stored.to_string());
+            Some(format!("{what} is {stored} and cannot be changed to {asked}"))
+        };
+        match (self, asked) {
+            (Self::Turtle(stored), Self::Turtle(asked)) => {
+                of("leaf_bytes", asked.leaf_bytes, stored.leaf_bytes)
+                    .or_else(|| of("pivots_max", asked.pivots_max, stored.pivots_max))
+            }
+            (Self::Autumn(stored), Self::Autumn(asked)) => {
+                of("table_bytes", asked.table_bytes, stored.table_bytes)
+            }
+            (stored, asked) => {
+                let (stored, asked) = (stored.kind().name(), asked.kind().name());
+                Some(format!("engine is {stored} and cannot be changed to {asked}"))
+            }
+        }
+    }
+
+    /// What `self` chooses of the options that may change.
+    pub(crate) fn live(&self) -> Option<LiveOptions> {
+        self.levels().map(LiveOptions::Levels)
+    }
+
+    /// These with `live` changed. Fails if a number is out of its range, or the engine has no such
+    /// options.
+    pub(crate) fn with_live(self, live: LiveOptions) -> Result<Self> {
+        match (self, live) {
+            (Self::Autumn(options), LiveOptions::Levels(levels)) => {
+                levels.check()?;
+                Ok(Self::Autumn(options.levels(levels)))
+            }
+            (Self::Turtle(_), LiveOptions::Levels(_)) => {
+                let name = self.kind().name();
+                Err(Error::invalid(format!("engine {name} has no levels")))
+            }
+        }
+    }
+}
+
+fn check_range(what: &str, value: u32, range: &RangeInclusive<u32>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = (range.start(), range.end());
+    Err(Error::invalid(format!("{what} is {value}; it must be from {least} to {most}")))
+}
