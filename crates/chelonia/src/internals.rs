@@ -4,15 +4,15 @@
 pub mod lies;
 
 #[cfg(feature = "shuttle")]
-pub use crate::base::sync::begin_execution;
+pub use crate::runtime::sync::begin_execution;
 
 use crate::db::Database;
 use crate::{Error, Result, db};
 use std::path::Path;
 
-pub use crate::base::clock::Clock;
-pub use crate::base::reach::{Mark, mark_again, reached};
-pub use crate::base::rng::Rng;
+pub use crate::runtime::clock::Clock;
+pub use crate::runtime::coverage::{Mark, mark_again, reached};
+pub use crate::runtime::rng::Rng;
 pub use crate::storage::data_file::superblock::set_format;
 pub use crate::storage::io::crash::{CrashDirectory, Journal, Survivors};
 pub use crate::storage::io::direct::DirectDirectory;

@@ -61,10 +61,12 @@ mod engines;
 mod filters;
 mod kernels;
 mod log;
+mod memory;
 mod memtable;
 mod merge;
 mod records;
 mod run;
+mod runtime;
 mod storage;
 mod structure;
 

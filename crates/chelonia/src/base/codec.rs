@@ -4,7 +4,6 @@
 //! most ten bytes long and must be the shortest that says its number.
 
 use crate::base::error::{Error, Result};
-use crate::base::pages::PageBuffer;
 
 /// Bytes that grow at their end.
 pub trait Sink {
@@ -24,18 +23,6 @@ impl Sink for Vec<u8> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
-    }
-}
-
-impl Sink for PageBuffer {
-    #[inline]
-    fn push(&mut self, byte: u8) {
-        PageBuffer::put(self, &[byte]);
-    }
-
-    #[inline]
-    fn put(&mut self, bytes: &[u8]) {
-        PageBuffer::put(self, bytes);
     }
 }
 

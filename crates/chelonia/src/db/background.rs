@@ -12,10 +12,10 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
-use crate::base::sync::{Arc, thread};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::lull::Lulls;
+use crate::runtime::sync::{Arc, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 

@@ -8,12 +8,12 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::BATCH_BYTES_MAX;
-use crate::base::sync::Arc;
 use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::keyspace::{Keyspace, check_entry};
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::writes::{Write, WriteList, counted_bytes};
+use crate::runtime::sync::Arc;
 
 /// Writes that are committed as one: after any crash all of them are there or none. Later writes to
 /// a key in the batch win over earlier ones.

@@ -75,7 +75,7 @@ impl DatabaseBuilder {
     #[cfg(any(test, feature = "internals"))]
     pub(crate) fn in_directory(
         mut self,
-        directory: crate::base::sync::Arc<dyn crate::storage::io::Directory>,
+        directory: crate::runtime::sync::Arc<dyn crate::storage::io::Directory>,
     ) -> Self {
         self.settings.internals.directory = Some(directory);
         self

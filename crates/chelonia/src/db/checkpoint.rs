@@ -18,12 +18,12 @@
 use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::reach::{self, Mark};
-use crate::base::sync::{Arc, Ordering};
 use crate::db::core::{Change, CheckpointState, Core, DurableVersion};
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::log::{Log, LogPosition, LogTail};
+use crate::runtime::coverage::{self, Mark};
+use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
@@ -120,7 +120,7 @@ impl Core {
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {
             if !error.is_passing() {
-                reach::mark(Mark::RootDoubtful);
+                coverage::mark(Mark::RootDoubtful);
                 // One copy of the superblock may name them: what still runs must not reuse them.
                 state.doubtful.extend(versions.into_values());
             }

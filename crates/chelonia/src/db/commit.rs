@@ -15,16 +15,11 @@
 //! stops all writes; a failure in 6 stops all writes, the commit is visible and its durability is
 //! known after the reopen.
 
-use crate::base::budget::Use;
 use crate::base::codec::Sink;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
-use crate::base::pages::PageBuffer;
-use crate::base::reach::{Mark, mark};
 use crate::base::stream::LargeRef;
-use crate::base::sync::{Arc, Ordering, thread_local};
 use crate::db::commit_options::{CommitOptions, Deadline};
 use crate::db::core::{CommitState, Core};
 use crate::db::governor::Admission;
@@ -34,7 +29,12 @@ use crate::db::options::Durability;
 use crate::db::record;
 use crate::db::view::{Buffer, View};
 use crate::db::writes::{Writes, counted_bytes};
+use crate::memory::budget::Use;
+use crate::memory::epoch::Guard;
+use crate::memory::pages::PageBuffer;
 use crate::memtable::Memtable;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, Ordering, thread_local};
 use std::cell::Cell;
 
 thread_local! {

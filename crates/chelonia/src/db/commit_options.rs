@@ -1,7 +1,7 @@
 //! How one commit is made: how durable it is, and how long it may wait to begin.
 
-use crate::base::clock::Clock;
 use crate::db::options::Durability;
+use crate::runtime::clock::Clock;
 use std::time::Duration;
 
 /// Options of one commit, for [`crate::Batch::commit_with`], [`crate::Keyspace::insert_with`] and

@@ -13,16 +13,10 @@
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
 //! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::refused` | a few comparisons |
 
-use crate::base::budget::Use;
-use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
-use crate::base::sync::{
-    Arc, AtomicBool, AtomicU64, CachePadded, Mutex, OnceLock, Ordering, RwLock,
-};
-use crate::base::workers::Workers;
 use crate::db::dropped::Dropped;
 use crate::db::governor::Governor;
 use crate::db::health::Health;
@@ -36,7 +30,13 @@ use crate::db::signals::Signals;
 use crate::db::snapshots::{Pin, Scope, Snapshots};
 use crate::db::visibility::Visibility;
 use crate::log::{Log, LogTail};
+use crate::memory::budget::Use;
 use crate::records::RecordCache;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{
+    Arc, AtomicBool, AtomicU64, CachePadded, Mutex, OnceLock, Ordering, RwLock,
+};
+use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::io::fence::Fence;
 use crate::storage::io::{Directory, LockGuard};

@@ -3,7 +3,6 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
-use crate::base::sync::{Arc, Ordering};
 use crate::db::batch::Batch;
 use crate::db::builder::DatabaseBuilder;
 use crate::db::core::Change;
@@ -16,6 +15,7 @@ use crate::db::options::KeyspaceOptions;
 use crate::db::snapshot::Snapshot;
 use crate::db::stats::Stats;
 use crate::db::verify::VerifyReport;
+use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::io::direct::DirectDirectory;
 use std::path::Path;
 

@@ -14,15 +14,15 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::SLAB_BYTES;
-use crate::base::reach::{Mark, mark};
 use crate::base::stream::SortedUpdates;
-use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::{KeyspaceCore, Latest, Partial};
 use crate::db::snapshots::Flushed;
 use crate::db::view::Buffer;
 use crate::engine::{OwnedExtent, Version, Work};
 use crate::memtable::{Memtable, SortedBatch};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use crate::storage::io::ScratchPlace;
 
 /// How much a drain may write.

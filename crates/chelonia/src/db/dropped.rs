@@ -8,13 +8,13 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::{Arc, Mutex, Weak};
 use crate::db::lifetimes::Lifetimes;
 use crate::engine::{Answer, Looked, OwnedExtent, Passed, Salvaged, Version};
+use crate::memory::epoch::Guard;
+use crate::runtime::sync::{Arc, Mutex, Weak};
 
 /// The keyspaces that were dropped since the open, as long as anybody has them.
 #[derive(Default)]

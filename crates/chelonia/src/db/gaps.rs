@@ -28,7 +28,7 @@
 
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::sync::{AtomicUsize, Mutex, Ordering};
+use crate::runtime::sync::{AtomicUsize, Mutex, Ordering};
 use std::ops::Bound;
 
 /// After so many hidden entries in a row it pays to learn the gap.

@@ -18,11 +18,11 @@
 //! (`db/lull.rs`). A commit to several keyspaces is admitted with what their memtables will grow
 //! by, for each grows by a chunk.
 
-use crate::base::budget::{Budget, Use};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BATCH_BYTES_MAX, MEMORY_BYTES_MIN};
-use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::settings::Internals;
+use crate::memory::budget::{Budget, Use};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 
 /// Divides the budget.
 pub struct Governor {

@@ -12,11 +12,11 @@
 //! 4. The fence is shut, so that no thread reaches the files any more, and the lock is released.
 
 use crate::base::error::Result;
-use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::db::background::Threads;
 use crate::db::core::Core;
 use crate::db::health::Health;
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::data_file::superblock::LogMark;
 
 /// Keeps a database open.

@@ -9,11 +9,11 @@
 //!
 //! Reads go on when stopped; after close nothing does. Only a reopen, which looks at the device
 //! anew, leads back. In a child of the process that opened it a database is as good as closed
-//! (`crate::base::fork`).
+//! (`crate::memory::fork`).
 
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::fork::ForkMark;
-use crate::base::sync::{Arc, AtomicU8, Mutex, Ordering};
+use crate::memory::fork::ForkMark;
+use crate::runtime::sync::{Arc, AtomicU8, Mutex, Ordering};
 use std::path::{Path, PathBuf};
 
 const HEALTHY: u8 = 0;

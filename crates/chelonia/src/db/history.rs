@@ -25,10 +25,10 @@
 //! Thread-safety: everything may be called from any thread. Entries change only under the lock of
 //! the registry of pins (`crate::db::snapshots`).
 
-use crate::base::budget::Charge;
 use crate::base::ids::SeqNo;
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::db::view::{Buffer, View};
+use crate::memory::budget::Charge;
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use std::collections::BTreeMap;
 
 /// Something that stands in a view and can be told that the view was replaced.

@@ -1,11 +1,11 @@
 //! What the project's own tests and tools ask of an open database, and nobody else.
 
-use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::db::background::LogProgress;
 use crate::db::core::Core;
 use crate::db::options::StoredOptions;
 use crate::engine::{EngineOptions, LevelOptions, PIVOTS_MAX};
+use crate::runtime::clock::Clock;
 use crate::storage::data_file::superblock::{CatalogLocation, FIRST_BLOCK, LogMark, Superblock};
 use std::fmt::Write;
 use std::time::Duration;

@@ -16,9 +16,7 @@
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::reach::{Mark, mark};
 use crate::base::stream::{LargeRef, SortedStream, Update};
-use crate::base::sync::{Arc, Mutex, Weak};
 use crate::db::core::Passed;
 use crate::db::gaps::HIDDEN_MIN;
 use crate::db::handle::Handle;
@@ -28,6 +26,8 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::snapshots::Pin;
 use crate::db::view::{Buffer, View};
 use crate::merge::Merge;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, Mutex, Weak};
 use std::ops::Bound;
 
 /// A cursor with the view that it stands in, which keeps what it reads.

@@ -4,9 +4,7 @@ use crate::base::bytes::{Key, Value};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::base::reach::{Mark, mark};
 use crate::base::stream::LargeRef;
-use crate::base::sync::{Arc, Ordering};
 use crate::db::commit_options::CommitOptions;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
@@ -15,6 +13,8 @@ use crate::db::verify::VerifyReport;
 use crate::db::view::{Looked, View};
 use crate::db::writes::Write;
 use crate::engine::{EngineOptions, LiveOptions};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, Ordering};
 use std::ops::{Bound, RangeBounds};
 
 /// A named ordered map of bytes to bytes. Cheap to clone; all clones are the same keyspace, usable
@@ -361,9 +361,9 @@ pub(crate) fn checked_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::sync::AtomicU64;
     use crate::db::options::KeyspaceOptions;
     use crate::db::tests::open_faulty;
+    use crate::runtime::sync::AtomicU64;
     use crate::storage::io::fault::Call;
     use crate::storage::io::memory::MemoryDirectory;
 

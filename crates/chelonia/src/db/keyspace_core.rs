@@ -10,12 +10,9 @@
 //! [`crate::db::snapshots`], `change`. The drain lock is held for a whole absorb, so nobody takes
 //! it while holding the commit lock or `change`.
 
-use crate::base::budget::{Charge, Use};
-use crate::base::epoch::EpochCell;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::db::core::Core;
 use crate::db::dropped::Empty;
 use crate::db::gaps::Gaps;
@@ -26,8 +23,11 @@ use crate::db::options::StoredOptions;
 use crate::db::snapshots::Snapshots;
 use crate::db::view::{Buffer, Shelves, View};
 use crate::engine::{Engine, EngineOptions, LiveOptions, OwnedExtent};
+use crate::memory::budget::{Charge, Use};
+use crate::memory::epoch::EpochCell;
 use crate::memtable::SortedBatch;
 use crate::records::Fresh;
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// A keyspace, shared by its handles and the background.
 pub struct KeyspaceCore {

@@ -23,11 +23,11 @@
 //! were written and overwritten by updates that several drains have absorbed since. So no large
 //! value that was lost after a root is free while it is the durable one ([`RootVersion`]).
 
-use crate::base::budget::{Budget, Charge, Use};
-use crate::base::epoch::Epochs;
 use crate::base::ids::Generation;
-use crate::base::sync::{Arc, Mutex};
 use crate::engine::{OwnedExtent, Version};
+use crate::memory::budget::{Budget, Charge, Use};
+use crate::memory::epoch::Epochs;
+use crate::runtime::sync::{Arc, Mutex};
 use crate::storage::Storage;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -357,11 +357,11 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
     use crate::base::stream::LargeRef;
     use crate::engine::{Engine, TurtleOptions};
     use crate::engines::{self, EngineContext};
     use crate::run::RunOptions;
+    use crate::runtime::rng::Rng;
 
     fn engine(storage: &Arc<Storage>) -> Arc<dyn Engine> {
         let context = EngineContext {

@@ -11,9 +11,9 @@
 
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
+use crate::runtime::sync::{Arc, Ordering};
 use std::collections::BTreeMap;
 
 /// So many ticks in which hardly anything is written make a lull.

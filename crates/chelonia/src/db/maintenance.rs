@@ -14,13 +14,13 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::Ordering;
-use crate::base::workers::Workers;
 use crate::db::background::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::engine::{Absorbed, Engine, Work};
 use crate::memtable::SortedBatch;
+use crate::runtime::sync::Ordering;
+use crate::runtime::workers::Workers;
 use std::time::Duration;
 
 /// It makes a checkpoint when so much waits for one to come free, or one of so many parts of the

@@ -24,10 +24,8 @@
 //!
 //! A directory that is refused stays as it is: before there is a lock file, one looks.
 
-use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
 use crate::db::background::Threads;
 use crate::db::core::{
     Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
@@ -50,8 +48,10 @@ use crate::db::view::Buffer;
 use crate::db::visibility::Visibility;
 use crate::engines;
 use crate::log::{Log, LogOptions, LogPosition};
+use crate::memory::budget::Budget;
 use crate::memtable::Memtable;
 use crate::records::RecordCache;
+use crate::runtime::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::io::fence::{Fence, FencedDirectory};

@@ -2,7 +2,6 @@
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::Arc;
 use crate::engine::{
     AutumnOptions, EngineKind, EngineOptions, LevelOptions, PIVOTS_MAX, TurtleOptions,
 };
@@ -10,6 +9,7 @@ use crate::engines::EngineContext;
 use crate::filters::FilterKind;
 use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX};
 use crate::run::RunOptions;
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
 /// How safe a commit is when its call returns. Each level carries every earlier commit with it.

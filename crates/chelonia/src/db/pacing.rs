@@ -10,9 +10,9 @@
 //! hurry ([`Pacer::rest`]), so that it takes processors and device from readers and writers a
 //! little at a time.
 
-use crate::base::clock::Clock;
 use crate::base::error::{Error, ErrorKind};
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
 use std::cell::Cell;
 use std::time::Duration;
 

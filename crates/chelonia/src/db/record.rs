@@ -111,7 +111,7 @@ impl<'a> Entries<'a> {
 mod tests {
     use super::*;
     use crate::base::ids::{Extent, Generation};
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     #[test]
     fn records_come_back_and_garbage_does_not_panic() {

@@ -9,9 +9,7 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::reach::{Mark, mark};
 use crate::base::stream::Update;
-use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
 use crate::db::drain::DrainPace;
 use crate::db::governor::Governor;
@@ -19,6 +17,8 @@ use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::record::Entries;
 use crate::db::settings::{RecoveryProgress, Settings};
 use crate::log::{Log, LogMode, LogOptions, LogPosition, Replay};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::{Directory, File, ScratchPlace};

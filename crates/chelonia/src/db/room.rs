@@ -43,12 +43,12 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::{BLOCK_BYTES_U64, LARGE_VALUE_BYTES_MIN};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::db::background::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::db::commit_options::Deadline;
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::writes::Writes;
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::storage::allowance::Limited;
 use std::time::Duration;
 

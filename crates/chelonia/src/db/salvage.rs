@@ -16,13 +16,11 @@
 //!
 //! Without a superblock or the catalog nothing says what the blocks are, and nothing can be saved.
 
-use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, MEMORY_BYTES_DEFAULT, SALVAGE_LOSSES_MAX};
 use crate::base::stream::{LargeRef, Update};
-use crate::base::sync::Arc;
 use crate::db::batch::Batch;
 use crate::db::builder::DatabaseBuilder;
 use crate::db::database::Database;
@@ -34,6 +32,8 @@ use crate::db::record::Entries;
 use crate::engine::Salvaged;
 use crate::engines;
 use crate::log::{Log, LogPosition, ReadBack};
+use crate::memory::budget::Budget;
+use crate::runtime::sync::Arc;
 use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::Directory;

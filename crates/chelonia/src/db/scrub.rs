@@ -19,13 +19,13 @@
 //!
 //! Thread-safety: one thread scrubs; its state is under a lock of its own, held for one tick.
 
-use crate::base::budget::{Charge, Use};
 use crate::base::error::Error;
 use crate::base::ids::{Extent, KeyspaceId};
 use crate::base::limits::{BLOCK_BYTES, SCRUB_FINDINGS_MAX};
-use crate::base::sync::Mutex;
 use crate::db::core::Core;
 use crate::engine::OwnedExtent;
+use crate::memory::budget::{Charge, Use};
+use crate::runtime::sync::Mutex;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -248,13 +248,13 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock::Clock;
     use crate::base::limits::BLOCK_BYTES_U64;
-    use crate::base::sync::Arc;
     use crate::db::builder::DatabaseBuilder;
     use crate::db::database::Database;
     use crate::db::options::KeyspaceOptions;
     use crate::engine::{EngineKind, EngineOptions};
+    use crate::runtime::clock::Clock;
+    use crate::runtime::sync::Arc;
     use crate::storage::block::{BlockKind, DATA_FILE};
     use crate::storage::io::memory::MemoryDirectory;
     use crate::storage::io::{Access, Directory, OpenMode};

@@ -1,11 +1,11 @@
 //! What an open is asked for: what a builder collects, and `open` reads.
 
-use crate::base::clock::Clock;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{MEMORY_BYTES_DEFAULT, SCRUB_INTERVAL_DEFAULT};
-use crate::base::sync::Arc;
-use crate::base::workers::Workers;
 use crate::db::options::Durability;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::Arc;
+use crate::runtime::workers::Workers;
 use crate::storage::io::Directory;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! Thread-safety: anything may be called from any thread; one thread waits for drains, one for
 //! ticks, one to scrub.
 
-use crate::base::sync::{AtomicBool, Condvar, Mutex, Ordering};
+use crate::runtime::sync::{AtomicBool, Condvar, Mutex, Ordering};
 use std::time::Duration;
 
 /// What the background waits for: see the head of the file.

@@ -4,12 +4,12 @@ use crate::base::bytes::Value;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::LargeRef;
-use crate::base::sync::Arc;
 use crate::db::handle::Handle;
 use crate::db::iter::Iter;
 use crate::db::keyspace::{Keyspace, checked_range};
 use crate::db::snapshots::Pin;
 use crate::db::view::{Looked, View};
+use crate::runtime::sync::Arc;
 use std::ops::RangeBounds;
 
 /// All keyspaces as they were when the snapshot was made: exactly the commits up to that moment.

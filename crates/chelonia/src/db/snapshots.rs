@@ -12,15 +12,15 @@
 //! Locks, in order: the registry (taken while a pin is made or let go and while a flush is
 //! published, so that these happen wholly before or after each other), then those of a history.
 
-use crate::base::budget::{Budget, Charge, Use};
-use crate::base::fork::ForkMark;
 use crate::base::ids::{KeyspaceId, SeqNo};
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::db::history::{History, Kept};
 use crate::db::lifetimes::HeldVersion;
 use crate::db::view::View;
 use crate::db::visibility::Visibility;
+use crate::memory::budget::{Budget, Charge, Use};
+use crate::memory::fork::ForkMark;
 use crate::memtable::Pins;
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering};
 use std::collections::BTreeMap;
 
 /// All pins of a database.

@@ -1,13 +1,13 @@
 //! Figures of a running database. Totals count from the open.
 
-use crate::base::budget::Use;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::{Arc, Ordering};
 use crate::db::core::Core;
 use crate::db::keyspace_core::KeyspaceCore;
 use crate::db::scrub::ScrubStats;
 use crate::engine::EngineStats;
 use crate::log::Log;
+use crate::memory::budget::Use;
+use crate::runtime::sync::{Arc, Ordering};
 
 /// What [`crate::Database::stats`] tells.
 #[derive(Clone, Debug)]

@@ -4,18 +4,18 @@
 //! the first layer that knows the key decides.
 
 use crate::base::bytes::Value;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
-use crate::base::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::db::lifetimes::HeldVersion;
 use crate::engine::{self, Answer, Found, Passed};
 use crate::log::LogPosition;
+use crate::memory::epoch::Guard;
 use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
 use crate::records::{Fresh, Name, RecordCache};
+use crate::runtime::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::storage::Storage;
 
 /// A memtable and where the log begins that would rebuild it.

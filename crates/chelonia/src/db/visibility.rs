@@ -21,8 +21,8 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::base::reach::{Mark, mark};
-use crate::base::sync::{
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{
     AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, Ordering, SPINS_MAX, YIELDS_MAX, hint,
     thread,
 };

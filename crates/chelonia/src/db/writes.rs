@@ -13,9 +13,9 @@
 
 use crate::base::codec::{get_varint, put_bytes, put_varint};
 use crate::base::limits::{BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_MIN};
-use crate::base::pages::PageBuffer;
 use crate::base::stream::{LargeRef, Update};
 use crate::db::record;
+use crate::memory::pages::PageBuffer;
 
 /// One entry as the user gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

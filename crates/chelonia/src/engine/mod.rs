@@ -26,14 +26,14 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
 pub use crate::base::stream::Found;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::base::sync::Arc;
-use crate::base::workers::Workers;
+use crate::memory::epoch::Guard;
+use crate::runtime::sync::Arc;
+use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::cache::Presence;
 

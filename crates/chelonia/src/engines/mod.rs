@@ -1,11 +1,11 @@
 //! The engines, and the one place that opens each.
 
 use crate::base::error::Result;
-use crate::base::sync::Arc;
 #[cfg(feature = "internals")]
 use crate::engine::EngineKind;
 use crate::engine::{Engine, EngineOptions};
 use crate::run::RunOptions;
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
 pub mod autumn;

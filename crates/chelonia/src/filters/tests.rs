@@ -2,7 +2,7 @@
 
 use super::sizing::spec_for;
 use super::*;
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 
 const KINDS: [FilterKind; 2] = [FilterKind::Bloom, FilterKind::Quotient];
 

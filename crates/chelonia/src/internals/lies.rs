@@ -6,7 +6,6 @@
 //! see them.
 
 use crate::Result;
-use crate::base::budget::Budget;
 use crate::base::error::Error;
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES;
@@ -14,6 +13,7 @@ use crate::db::{Database, decode_options, decode_record};
 use crate::engine::EngineKind;
 use crate::engines;
 use crate::log;
+use crate::memory::budget::Budget;
 use crate::run;
 use crate::storage::Storage;
 use crate::storage::block::{self, BlockKind};

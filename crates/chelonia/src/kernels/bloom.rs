@@ -175,7 +175,7 @@ mod arm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     #[test]
     fn every_way_agrees_and_forgets_nothing() {

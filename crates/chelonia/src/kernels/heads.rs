@@ -236,7 +236,7 @@ mod arm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     type Count = fn(&[u8], u32) -> usize;
 

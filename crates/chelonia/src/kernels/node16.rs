@@ -68,7 +68,7 @@ fn equal_mask_portable(keys: [u8; 16], byte: u8) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     #[test]
     fn the_vector_search_agrees_with_its_twin() {

@@ -24,7 +24,7 @@ pub fn common_prefix(left: &[u8], right: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     #[test]
     fn it_agrees_with_the_plain_count() {

@@ -401,7 +401,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     #[test]
     fn headers_come_back_and_any_flipped_bit_is_seen() {

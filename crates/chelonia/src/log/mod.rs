@@ -44,13 +44,13 @@ pub use verify::ReadBack;
 #[cfg(feature = "internals")]
 pub use format::seal;
 
-use crate::base::budget::Budget;
 use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::reach::{Mark, mark};
-use crate::base::sync::{
+use crate::memory::budget::Budget;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{
     Arc, AtomicBool, AtomicU64, CachePadded, Condvar, Mutex, OnceLock, Ordering,
 };
 use crate::storage::io::Directory;

@@ -21,15 +21,15 @@ use crate::base::checksum::checksum;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::pages::PageBuffer;
-use crate::base::reach::{Mark, mark};
-use crate::base::sync::Arc;
 use crate::log::format::{
     BLOCK_HEADER_BYTES, BlockHeader, Head, LogPosition, RECORD_HEAD_BYTES_MAX, SegmentHeader,
     block_of, block_start, first_start_after, index, offset_of, payload_seed, place, record_check,
 };
 use crate::log::segments::Segment;
 use crate::log::slots::slot_of;
+use crate::memory::pages::PageBuffer;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::Arc;
 use crate::storage::io::{Access, Directory, File, OpenMode};
 use std::collections::{BTreeMap, BTreeSet};
 

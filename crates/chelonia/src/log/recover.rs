@@ -25,13 +25,13 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
-use crate::base::reach::{Mark, mark};
-use crate::base::sync::Arc;
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
 use crate::log::reader::{Evidence, Inventory, Reader, Step};
 use crate::log::segments::Inherited;
 use crate::log::slots::slot_name;
 use crate::log::{Log, LogOptions, LogTail};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::Arc;
 use crate::storage::io::{Directory, OpenMode};
 
 /// The damage of a log without the segment that replay begins in.

@@ -30,14 +30,14 @@
 //!
 //! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
 
-use crate::base::budget::{Budget, Charge, Use};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::reach::{Mark, mark};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, index};
 use crate::log::slots::{slot_name, unused_slot};
+use crate::memory::budget::{Budget, Charge, Use};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::storage::io::{Access, Directory, File, OpenMode, Region};
 use std::collections::{BTreeSet, VecDeque};
 

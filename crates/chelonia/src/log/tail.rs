@@ -29,14 +29,14 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::reach::{Mark, mark};
-use crate::base::sync::Arc;
 use crate::log::Log;
 use crate::log::format::{
     BLOCK_HEADER_BYTES, BLOCK_ROOM_BYTES, BlockHeader, LogPosition, RECORD_BYTES_MAX,
     RECORD_HEAD_BYTES_MAX, encode_head, first_start_after, index, place, record_check,
 };
 use crate::log::segments::MappedSegment;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::Arc;
 
 /// Where records are appended. What changes with every record comes first, so that few cache lines
 /// go from thread to thread with the lock that the tail is under.

@@ -31,11 +31,11 @@
 
 #![expect(unsafe_code, reason = "an island: hands out parts of slabs")]
 
-use crate::base::budget::{Budget, Charge, Use};
 use crate::base::limits::{INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
-use crate::base::pages::{PAGE_BYTES, Pages};
-use crate::base::slab::OwnedSlab;
-use crate::base::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::memory::budget::{Budget, Charge, Use};
+use crate::memory::pages::{PAGE_BYTES, Pages};
+use crate::memory::slab::OwnedSlab;
+use crate::runtime::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
 

@@ -14,7 +14,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 
 /// The entries of a memtable within a range, at a seqno, tombstones included.
 pub struct MemtableCursor {

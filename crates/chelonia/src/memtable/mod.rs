@@ -39,13 +39,13 @@ mod tests;
 pub use cursor::MemtableCursor;
 pub use sorted::{Drained, SortedBatch};
 
-use crate::base::budget::Budget;
 use crate::base::error::Result;
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::stream::Update;
-use crate::base::sync::Arc;
+use crate::memory::budget::Budget;
+use crate::runtime::sync::Arc;
 use art::Tree;
 
 /// Which versions readers may still ask for. Asked while a key is overwritten.

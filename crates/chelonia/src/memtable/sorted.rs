@@ -22,11 +22,11 @@
 //! Thread-safety: batches are immutable and may be read from any thread.
 
 use super::art::{Entry, EntryArray, Tree, VersionRef, collect};
-use crate::base::budget::{Charge, Use};
 use crate::base::ids::SeqNo;
 use crate::base::keys::head64;
 use crate::base::stream::{LargeRef, SortedUpdates, Update};
-use crate::base::sync::Arc;
+use crate::memory::budget::{Charge, Use};
+use crate::runtime::sync::Arc;
 use std::collections::BTreeMap;
 
 /// Ranks between two samples.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::error::Error;
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 use std::collections::BTreeMap;
 
 /// `None` is a tombstone.

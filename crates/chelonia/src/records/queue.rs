@@ -17,10 +17,10 @@
 
 use super::record::{ALIGNMENT, Record, bytes_of};
 use super::table::fits_a_slot;
-use crate::base::epoch::Guard;
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::SLAB_BYTES;
-use crate::base::slab::OwnedSlab;
+use crate::memory::epoch::Guard;
+use crate::memory::slab::OwnedSlab;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 

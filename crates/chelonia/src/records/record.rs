@@ -11,8 +11,8 @@
 #![expect(unsafe_code, reason = "an island: records are read from the raw memory of slabs")]
 
 use crate::base::ids::KeyspaceId;
-use crate::base::sync::{AtomicU8, Ordering};
 use crate::kernels::prefetch::prefetch_read;
+use crate::runtime::sync::{AtomicU8, Ordering};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 

@@ -23,11 +23,11 @@
 #![expect(unsafe_code, reason = "an island: slots lead to the raw memory of slabs")]
 
 use super::record::Record;
-use crate::base::budget::{Budget, Charge, Use};
-use crate::base::epoch::{EpochSlots, Epochs, Guard};
-use crate::base::pages::{PAGE_BYTES, Pages};
-use crate::base::sync::{Arc, AtomicPtr, Ordering};
 use crate::kernels::prefetch::prefetch_read;
+use crate::memory::budget::{Budget, Charge, Use};
+use crate::memory::epoch::{EpochSlots, Epochs, Guard};
+use crate::memory::pages::{PAGE_BYTES, Pages};
+use crate::runtime::sync::{Arc, AtomicPtr, Ordering};
 use std::ptr::{NonNull, null_mut};
 
 /// Slots of a set.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::limits::SLAB_BYTES;
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 
 const SALT: u64 = 11;
 const SLAB: u64 = SLAB_BYTES as u64;

@@ -2,7 +2,7 @@
 
 use super::{Run, RunRef};
 use crate::base::ids::BlockNo;
-use crate::base::sync::{Arc, Mutex, Weak};
+use crate::runtime::sync::{Arc, Mutex, Weak};
 use crate::storage::Storage;
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@
 use super::Storage;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::{AtomicBool, Mutex, Ordering};
+use crate::runtime::sync::{AtomicBool, Mutex, Ordering};
 
 /// What engines may still allocate.
 #[derive(Default)]

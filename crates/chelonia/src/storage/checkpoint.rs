@@ -21,7 +21,7 @@
 use super::Storage;
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
-use crate::base::reach::{Mark, mark};
+use crate::runtime::coverage::{Mark, mark};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
 use crate::storage::data_file::catalog::{self, Catalog};
 use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock, Superblocks};

@@ -7,8 +7,8 @@
 use super::*;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::rng::Rng;
 use crate::base::stream::LargeRef;
+use crate::runtime::rng::Rng;
 use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::crash::CrashDirectory;

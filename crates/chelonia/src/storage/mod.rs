@@ -38,14 +38,14 @@ pub mod io;
 mod large;
 pub mod space;
 
-use crate::base::budget::{Budget, Use};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Epochs;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::residents::Residents;
-use crate::base::sync::{Arc, Mutex};
+use crate::memory::budget::{Budget, Use};
+use crate::memory::epoch::Epochs;
+use crate::memory::node_clock::Residents;
+use crate::runtime::sync::{Arc, Mutex};
 use allowance::Allowance;
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};

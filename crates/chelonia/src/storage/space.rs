@@ -24,7 +24,7 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::reach::{Mark, mark};
+use crate::runtime::coverage::{Mark, mark};
 use crate::storage::block::DATA_FILE;
 use crate::storage::extents::{FreeExtents, RangeSet, range_of};
 use crate::storage::io::File;

@@ -1,9 +1,9 @@
 //! Storage over memory, and a file that fails, for the tests of whatever stands on them.
 
 use super::Storage;
-use crate::base::budget::Budget;
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use crate::memory::budget::Budget;
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, Directory, File, OpenMode, Region};
 

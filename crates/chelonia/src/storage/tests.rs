@@ -1,11 +1,11 @@
 //! The storage as a whole: create, write, checkpoint, open; large values; what must not happen.
 
 use super::*;
-use crate::base::budget::Use;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, LARGE_VALUE_BYTES_MIN, SLAB_BYTES, VALUE_BYTES_MAX};
-use crate::base::rng::Rng;
 use crate::base::stream::LargeRef;
+use crate::memory::budget::Use;
+use crate::runtime::rng::Rng;
 use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};

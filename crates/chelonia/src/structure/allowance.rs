@@ -3,9 +3,9 @@
 //! The bytes of a node may say that it has keys of any length in common with each other, many times
 //! what they take themselves. So whoever decodes them asks before each allocation.
 
-use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
-use crate::base::sync::Arc;
+use crate::memory::budget::{Charge, Use};
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
 /// The keys of no node take more: 256 of the longest, and what refers to them.

@@ -28,11 +28,11 @@ pub use allowance::Allowance;
 pub use residence::{Residence, Slot, Structure};
 pub use shared_key::{KeyView, SharedKey, begun_by};
 
-use crate::base::budget::Use;
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
+use crate::memory::budget::Use;
 use crate::storage::Storage;
 use crate::storage::block::{
     BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, DATA_FILE, expect_kind,

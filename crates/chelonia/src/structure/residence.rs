@@ -17,17 +17,17 @@
 //! Invariants:
 //! 1. A slot's node never changes: what is loaded again is the same.
 //! 2. A slot that holds a node is counted with its footprint by the clock that all engines of the
-//!    database share (`base/residents.rs`), which says how much may be in memory.
+//!    database share (`memory/node_clock.rs`), which says how much may be in memory.
 //!
 //! Lock order: the clock's lock is taken last.
 
 use super::NodeRef;
-use crate::base::budget::{Charge, Use};
-use crate::base::epoch::{EpochSlot, Guard};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
-use crate::base::residents::{Resident, Residents};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
+use crate::memory::budget::{Charge, Use};
+use crate::memory::epoch::{EpochSlot, Guard};
+use crate::memory::node_clock::{Resident, Residents};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 

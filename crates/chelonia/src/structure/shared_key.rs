@@ -19,9 +19,9 @@
 //! Keys never change; any thread may read them.
 
 use crate::base::keys::{KeyRange, head64};
-use crate::base::pages::{PAGE_BYTES, PagedBytes};
-use crate::base::sync::Arc;
 use crate::kernels::prefix::common_prefix;
+use crate::memory::pages::{PAGE_BYTES, PagedBytes};
+use crate::runtime::sync::Arc;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
@@ -512,7 +512,7 @@ pub fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k Shar
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     /// Keys that share much with each other, sorted.
     fn some_keys(rng: &mut Rng) -> Vec<Vec<u8>> {

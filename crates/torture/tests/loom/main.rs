@@ -19,15 +19,17 @@
 
 mod base;
 mod db;
+mod memory;
 mod memtable;
+mod runtime;
 
-use base::budget::Budget;
-use base::fork::ForkMark;
 use base::ids::SeqNo;
-use base::sync::{Arc, AtomicU64, Ordering, thread};
 use db::snapshots::{Scope, Snapshots};
 use db::visibility::Visibility;
+use memory::budget::Budget;
+use memory::fork::ForkMark;
 use memtable::Pins as _;
+use runtime::sync::{Arc, AtomicU64, Ordering, thread};
 
 /// The usual number of preemptions: few bugs need more.
 const PREEMPTIONS: usize = 3;

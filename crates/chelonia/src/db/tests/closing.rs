@@ -5,9 +5,9 @@
 
 use super::open;
 use crate::base::error::{ErrorKind, Result};
-use crate::base::sync::{Arc, Mutex};
 use crate::db::options::Durability;
 use crate::db::{Database, Keyspace, KeyspaceOptions};
+use crate::runtime::sync::{Arc, Mutex};
 use crate::storage::io::fault::{Call, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::{BTreeMap, BTreeSet};

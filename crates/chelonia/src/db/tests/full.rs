@@ -2,11 +2,11 @@
 
 use super::{open, open_faulty, rotate};
 use crate::base::error::ErrorKind;
-use crate::base::rng::Rng;
-use crate::base::sync::Arc;
 use crate::db::background::LogProgress;
 use crate::db::{Database, KeyspaceOptions};
 use crate::engine::EngineKind;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::BTreeMap;

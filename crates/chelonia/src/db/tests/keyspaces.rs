@@ -1,13 +1,13 @@
 //! Keyspaces that go while they are damaged or seen, and what of them comes back with a reopen.
 
 use super::{open, open_faulty, rotate};
-use crate::base::epoch::Guard;
 use crate::base::error::ErrorKind;
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::residents::Resident;
-use crate::base::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::db::{Database, KeyspaceOptions, Snapshot};
 use crate::engine::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
+use crate::memory::epoch::Guard;
+use crate::memory::node_clock::Resident;
+use crate::runtime::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::io::fault::Call;
 use crate::storage::io::memory::MemoryDirectory;

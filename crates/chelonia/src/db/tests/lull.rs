@@ -1,9 +1,9 @@
 //! What is done when writes cease and reads go on.
 
 use super::{open, rotate};
-use crate::base::sync::Arc;
 use crate::db::background::LogProgress;
 use crate::db::{Database, Keyspace, KeyspaceOptions};
+use crate::runtime::sync::Arc;
 use crate::storage::io::memory::MemoryDirectory;
 
 /// Each is a block.

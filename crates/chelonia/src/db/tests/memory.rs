@@ -2,9 +2,9 @@
 
 use super::open;
 use crate::base::error::ErrorKind;
-use crate::base::sync::Arc;
 use crate::db::{Database, Keyspace, KeyspaceOptions};
 use crate::engine::EngineKind;
+use crate::runtime::sync::Arc;
 use crate::storage::io::memory::MemoryDirectory;
 
 fn filled(database: &Database, engine: EngineKind, records: u32) -> Keyspace {

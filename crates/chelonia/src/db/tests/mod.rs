@@ -13,8 +13,8 @@ mod unpinned;
 mod waiting;
 mod watched;
 
-use crate::base::sync::Arc;
 use crate::db::{Database, Keyspace};
+use crate::runtime::sync::Arc;
 use crate::storage::io::Directory;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;

@@ -5,10 +5,10 @@
 use super::watched::{On, Watched};
 use super::{open, rotate};
 use crate::base::error::ErrorKind;
-use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::db::KeyspaceOptions;
 use crate::db::drain::DrainPace;
 use crate::db::options::Durability;
+use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::io::crash::{CrashDirectory, Survivors};
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;

@@ -2,9 +2,9 @@
 
 use super::{open, rotate};
 use crate::base::error::ErrorKind;
-use crate::base::sync::Arc;
 use crate::db::{Database, Iter, Keyspace, KeyspaceOptions, Snapshot};
 use crate::engine::EngineKind;
+use crate::runtime::sync::Arc;
 use crate::storage::io::memory::MemoryDirectory;
 
 const KEYSPACES: usize = 100;

@@ -2,10 +2,10 @@
 //! would wait with it, and so would whoever needs that memory.
 
 use super::{open_faulty, rotate};
-use crate::base::sync::{Arc, AtomicU64, Ordering};
 use crate::db::options::KeyspaceOptions;
 use crate::db::{Database, Keyspace};
 use crate::engine::{EngineKind, EngineOptions};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use crate::storage::io::fault::{Call, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 

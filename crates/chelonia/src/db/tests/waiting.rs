@@ -1,10 +1,10 @@
 //! Commits that may not wait, or not for long: refused without a trace, and never starved.
 
-use crate::base::clock::Clock;
 use crate::base::error::ErrorKind;
-use crate::base::sync::Arc;
 use crate::db::{Batch, CommitOptions, Database, Durability, KeyspaceOptions, Stats};
 use crate::engine::EngineKind;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::Arc;
 use crate::storage::io::Directory;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;

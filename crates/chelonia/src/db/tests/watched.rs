@@ -2,7 +2,7 @@
 //! just then.
 
 use crate::base::error::Result;
-use crate::base::sync::{Arc, Mutex};
+use crate::runtime::sync::{Arc, Mutex};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, ScratchPlace,

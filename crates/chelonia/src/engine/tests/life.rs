@@ -2,7 +2,7 @@
 
 use super::world::{Item, Model, Tried, World};
 use super::{key_of, value};
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 use std::collections::BTreeMap;
 
 /// What the updates of an absorb look like.

@@ -2,7 +2,7 @@
 
 use super::value;
 use super::world::{Item, Model, Tried, World};
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 
 /// A key that is new, or goes on where another one is left off, of bytes that are awkward to
 /// shorten.
@@ -61,5 +61,5 @@ pub fn metadata_of_shared_keys<E: Tried>(options: E::Options) -> u64 {
     world.reopen();
     world.check(&mut rng);
     world.storage.epochs().settle();
-    world.storage.budget().used_by(crate::base::budget::Use::Metadata)
+    world.storage.budget().used_by(crate::memory::budget::Use::Metadata)
 }

@@ -8,7 +8,7 @@ pub mod long_keys;
 pub mod world;
 
 use self::world::{Item, Model};
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 
 /// The key of a number.
 pub fn key_of(number: u64) -> Vec<u8> {

@@ -1,15 +1,15 @@
 //! An engine beside a plain map that says what it should hold, with the duties of db around it:
 //! space is given back when no version that is held can reach it.
 
-use crate::base::budget::Budget;
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::rng::Rng;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::base::sync::{Arc, AtomicU64, Ordering};
-use crate::base::workers::Workers;
 use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work};
+use crate::memory::budget::Budget;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
+use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;

@@ -18,11 +18,11 @@ use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::{SortedStream, SortedUpdates};
-use crate::base::sync::Mutex;
-use crate::base::workers::Workers;
 use crate::engine::{OwnedExtent, Work};
 use crate::merge::UpdatesStream;
 use crate::run::weight;
+use crate::runtime::sync::Mutex;
+use crate::runtime::workers::Workers;
 use crate::structure::SharedKey;
 use std::ops::Range;
 

@@ -99,7 +99,7 @@ fn raised(key: &[u8], from: usize) -> Option<SharedKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     /// Keys long enough to be shortened, some of which share much and have awkward bytes.
     fn some_keys(rng: &mut Rng) -> Vec<Vec<u8>> {

@@ -12,9 +12,9 @@ use super::table::{Node, Sequence, Table};
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::Arc;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RunCursor, first_blocks};
+use crate::runtime::sync::Arc;
 use std::ops::Bound;
 
 /// How many blocks of a table are read at first, if the scan comes from the one before it.

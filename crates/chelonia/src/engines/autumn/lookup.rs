@@ -10,13 +10,13 @@
 use super::AutumnVersion;
 use super::table::{Sequence, Table};
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::Result;
-use crate::base::sync::Arc;
 use crate::engine::{Answer, Looked, Passed, look_many};
+use crate::memory::epoch::Guard;
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
 };
+use crate::runtime::sync::Arc;
 use crate::storage::cache::Presence;
 
 /// So many tables are found before their filters are asked.

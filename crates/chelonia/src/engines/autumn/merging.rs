@@ -11,9 +11,9 @@ use super::unit::{Goal, Merged, Unit};
 use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
 use crate::base::limits::SLAB_BYTES;
-use crate::base::sync::Arc;
-use crate::base::workers::Workers;
 use crate::engine::{Absorbed, OwnedExtent};
+use crate::runtime::sync::Arc;
+use crate::runtime::workers::Workers;
 use crate::structure::SharedKey;
 
 use std::collections::BTreeMap;

@@ -38,20 +38,20 @@ pub use self::options::AutumnConfig;
 use self::output::Output;
 use self::plan::{Sizes, Step};
 use self::table::{Residence, Sequence};
-use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::engine::{
     Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, Passed, Salvaged,
     Version, Work,
 };
+use crate::memory::budget::{Charge, Use};
+use crate::memory::epoch::Guard;
 use crate::run::OpenRuns;
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 use crate::structure::{NodeRef, SharedKey};

@@ -3,9 +3,9 @@
 use super::choose::Measure;
 use super::garnering::{Garnering, Sizing};
 use super::plan::LEVEL0_TRIGGER;
-use crate::base::workers::Workers;
 use crate::engine::{AutumnOptions, LevelOptions};
 use crate::run::RunOptions;
+use crate::runtime::workers::Workers;
 
 /// Tables that follow the checkpoint distance are at least and at most this large.
 pub(super) const TABLE_AUTO_MIN: u64 = 256 << 10;

@@ -14,9 +14,9 @@ use super::table::{
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::{LargeRef, Update};
-use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::engine::OwnedExtent;
 use crate::run::{RunBuilder, RunOptions, WasCached, weight};
+use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,7 +11,7 @@
 use super::AutumnVersion;
 use super::garnering::{Garnering, LEVELS_MAX, Sizing};
 use super::table::Sequence;
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 
 /// Sequences of level 0 that go down together.
 pub(super) const LEVEL0_TRIGGER: usize = 4;

@@ -20,7 +20,7 @@ use super::plan::LEVEL0_TRIGGER;
 use super::table::{Found, Hole, Residence, Sequence, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
 use std::collections::VecDeque;
 

@@ -21,13 +21,13 @@
 //! Nodes and tables never change; any thread may read them.
 
 use super::codec;
-use crate::base::budget::Charge;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::LargeRef;
-use crate::base::sync::Arc;
 use crate::engine::OwnedExtent;
+use crate::memory::budget::Charge;
 use crate::run::{OpenRuns, Run, RunFilter, RunRef, Totals};
+use crate::runtime::sync::Arc;
 use crate::structure::{self, NodeRef, SharedKey, Slot, Structure, begun_by};
 use std::ops::Bound;
 

@@ -36,8 +36,8 @@ use super::toll::Toll;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
-use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::run::{Run, RunRef, Totals};
+use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::structure::{Allowance, NodeRef, SharedKey};
 use std::collections::BTreeMap;
 

@@ -31,13 +31,13 @@
 //! them but that segments are flushed in the end.
 
 use super::node::{Child, Node, NodeSlot, Residence};
-use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::LargeRef;
-use crate::base::sync::{Arc, Ordering};
 use crate::engine::OwnedExtent;
+use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunRef};
+use crate::runtime::sync::{Arc, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an entry of a map of counts takes, about, in bytes.

@@ -20,9 +20,9 @@ use super::toll;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::Arc;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor, first_blocks};
+use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
 use std::ops::Bound;
 

@@ -29,8 +29,8 @@ use super::source::Stretch;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::sync::Mutex;
 use crate::run::Run;
+use crate::runtime::sync::Mutex;
 use crate::storage::block::DATA_FILE;
 use std::collections::BTreeSet;
 

@@ -3,9 +3,9 @@
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
 use crate::base::error::Result;
-use crate::base::sync::{Arc, Ordering};
 use crate::base::text::{shown_key, told};
 use crate::run::Totals;
+use crate::runtime::sync::{Arc, Ordering};
 use std::fmt::Write;
 
 /// Writes the shape of `version` to `out`.

@@ -1,6 +1,6 @@
 //! What happened in a tree since it was opened, counted by kind.
 
-use crate::base::sync::{AtomicU64, Ordering};
+use crate::runtime::sync::{AtomicU64, Ordering};
 
 macro_rules! events {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {

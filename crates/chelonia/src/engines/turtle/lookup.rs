@@ -21,15 +21,15 @@
 use super::Shared;
 use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
 use super::toll;
-use crate::base::budget::Use;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::Result;
-use crate::base::sync::Arc;
 use crate::engine::{Answer, Looked, Passed, look_many};
+use crate::memory::budget::Use;
+use crate::memory::epoch::Guard;
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
 };
+use crate::runtime::sync::Arc;
 use crate::storage::cache::{Presence, Priority};
 
 /// What a hit means: a tombstone is an answer, too.

@@ -38,18 +38,18 @@ use self::source::Incoming;
 use self::toll::Dues;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates, Update};
-use crate::base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
-use crate::base::workers::Workers;
 use crate::engine::{
     Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, PIVOTS_MAX, Passed,
     Salvaged, TurtleOptions, Version, Work,
 };
+use crate::memory::epoch::Guard;
 use crate::run::{OpenRuns, RunOptions};
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
+use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 
 mod codec;

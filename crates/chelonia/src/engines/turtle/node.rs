@@ -24,11 +24,11 @@
 
 use super::codec;
 use super::toll::Toll;
-use crate::base::budget::Charge;
 use crate::base::error::Result;
 use crate::base::keys::head64;
-use crate::base::sync::{Arc, AtomicBool};
+use crate::memory::budget::Charge;
 use crate::run::{OpenRuns, Run, RunFilter, Totals};
+use crate::runtime::sync::{Arc, AtomicBool};
 use crate::structure::{self, KeyView, SharedKey, Slot, Structure, begun_by};
 use std::ops::AddAssign;
 

@@ -10,13 +10,13 @@ use super::codec;
 use super::counts::{Counts, Ledger, Settled};
 use super::events::{Event, Events};
 use super::node::{Child, Node, Pivot, Residence};
-use crate::base::budget::{Charge, Use};
 use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::stream::{LargeRef, Update};
-use crate::base::sync::{Arc, Mutex, Ordering};
 use crate::engine::OwnedExtent;
+use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
+use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::NodeRef;
 
 /// The output of one pass.

@@ -9,9 +9,9 @@ use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
 use super::source::Stretch;
 use crate::base::error::{Error, Result};
-use crate::base::sync::Arc;
 use crate::engine::Salvaged;
 use crate::run::{Run, RunPart};
+use crate::runtime::sync::Arc;
 use crate::storage::block::DATA_FILE;
 use crate::structure::KeyView;
 

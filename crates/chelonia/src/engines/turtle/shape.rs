@@ -22,13 +22,13 @@ use super::node::{Part, Segment};
 use super::output::{Output, RunWriter, WrittenRun};
 use super::plan::Geometry;
 use super::source::Source;
-use crate::base::budget::Charge;
 use crate::base::error::Result;
 use crate::base::keys::{head64, separator};
 use crate::base::stream::{LargeRef, SortedStream, Update};
-use crate::base::sync::{Arc, AtomicBool};
+use crate::memory::budget::Charge;
 use crate::merge::Merge;
 use crate::run::{Totals, WasCached, weight};
+use crate::runtime::sync::{Arc, AtomicBool};
 use crate::structure::{KeyView, SharedKey};
 use std::collections::VecDeque;
 

@@ -13,9 +13,9 @@ use super::node::{Child, Node};
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::base::sync::Arc;
 use crate::merge::UpdatesStream;
 use crate::run::{RangesStream, Run, weight};
+use crate::runtime::sync::Arc;
 use crate::structure::{KeyView, SharedKey};
 use std::ops::Range;
 

@@ -35,9 +35,9 @@
 use super::node::{Child, Pivot};
 use super::overlap::FLUSH_PERCENT_NEW;
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
-use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::memory::epoch::Guard;
 use crate::run::Totals;
+use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// A toll is counted in units of a reader's time, of 100 ns.
 pub(super) type Units = u32;

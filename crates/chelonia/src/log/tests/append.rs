@@ -2,10 +2,10 @@
 
 use super::sim::{Call, SimDirectory};
 use super::*;
-use crate::base::budget::Use;
 use crate::base::error::{Error, ErrorKind};
-use crate::base::sync::{AtomicU64, Condvar, Mutex, Ordering};
 use crate::log::format::RECORD_BYTES_MAX;
+use crate::memory::budget::Use;
+use crate::runtime::sync::{AtomicU64, Condvar, Mutex, Ordering};
 use crate::storage::io::fault::{Call as FaultCall, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 

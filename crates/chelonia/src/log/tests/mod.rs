@@ -10,11 +10,11 @@ mod verify;
 
 use super::recover::Recovered;
 use super::{Log, LogMode, LogOptions, LogPosition, LogTail, Replay};
-use crate::base::budget::Budget;
 use crate::base::error::Result;
 use crate::base::ids::Lsn;
-use crate::base::rng::Rng;
-use crate::base::sync::Arc;
+use crate::memory::budget::Budget;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Arc;
 use crate::storage::io::Directory;
 
 const SALT: u64 = 0x5eed;

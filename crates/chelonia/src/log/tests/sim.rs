@@ -6,8 +6,8 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::SECTOR_BYTES;
-use crate::base::rng::Rng;
-use crate::base::sync::{Arc, Mutex};
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::{Arc, Mutex};
 use crate::storage::io::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, ScratchPlace,
 };

@@ -23,11 +23,11 @@
 
 use super::record::{Entry, Record};
 use super::{Tree, walk::Walk};
-use crate::base::budget::{Charge, Use};
 use crate::base::keys::Direction;
 use crate::base::limits::SLAB_BYTES;
-use crate::base::slab::OwnedSlab;
-use crate::base::sync::Arc;
+use crate::memory::budget::{Charge, Use};
+use crate::memory::slab::OwnedSlab;
+use crate::runtime::sync::Arc;
 use std::ops::Bound;
 use std::ptr::NonNull;
 

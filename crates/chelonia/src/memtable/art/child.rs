@@ -7,8 +7,8 @@
 
 use super::layout::{N48_INDEX, N256_SLOTS};
 use super::record::Entry;
-use crate::base::sync::{AtomicPtr, Ordering};
 use crate::kernels::prefetch::prefetch_read;
+use crate::runtime::sync::{AtomicPtr, Ordering};
 use std::ptr::{NonNull, null_mut};
 
 /// A slot or terminal: null, or an address with a kind.

@@ -14,7 +14,7 @@
 //! slots in every kind.
 
 use super::child::Slot;
-use crate::base::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
+use crate::runtime::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// Prefixes up to this long stand in the node.
 pub(super) const PREFIX_INLINE_BYTES: usize = 8;

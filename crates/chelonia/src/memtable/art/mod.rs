@@ -52,10 +52,10 @@ pub use array::{EntryArray, collect};
 pub use record::{Entry, VersionRef};
 pub use walk::{Settled, Walk};
 
-use crate::base::budget::Budget;
 use crate::base::stream::LargeRef;
-use crate::base::sync::{Arc, Mutex};
+use crate::memory::budget::Budget;
 use crate::memtable::arena::Arena;
+use crate::runtime::sync::{Arc, Mutex};
 use child::{Child, Slot};
 use node::{Node, Target};
 

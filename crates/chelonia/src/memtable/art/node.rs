@@ -25,9 +25,9 @@ use super::layout::{
     Header, N4, N16, N48, N256, PREFIX_INLINE_BYTES, Prefix, greatest, least, set_byte,
 };
 use super::record::{Entry, Record};
-use crate::base::sync::{AtomicU8, Mutex, MutexGuard, Ordering};
 use crate::kernels::node16::position16;
 use crate::memtable::arena::Arena;
+use crate::runtime::sync::{AtomicU8, Mutex, MutexGuard, Ordering};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 

@@ -38,9 +38,9 @@
 use super::super::{Lookup, Pins};
 use crate::base::ids::SeqNo;
 use crate::base::stream::{LargeRef, Update};
-use crate::base::sync::{AtomicPtr, AtomicU32, Mutex, Ordering};
 use crate::kernels::prefetch::prefetch_read;
 use crate::memtable::arena::{ALIGNMENT, Arena};
+use crate::runtime::sync::{AtomicPtr, AtomicU32, Mutex, Ordering};
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 

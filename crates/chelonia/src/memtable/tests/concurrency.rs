@@ -5,7 +5,7 @@
 //! find is known, whatever the schedule.
 
 use super::*;
-use crate::base::sync::{AtomicU64, Mutex, Ordering};
+use crate::runtime::sync::{AtomicU64, Mutex, Ordering};
 
 const WRITES: u64 = if cfg!(miri) { 300 } else { 120_000 };
 const WRITERS: u64 = 3;

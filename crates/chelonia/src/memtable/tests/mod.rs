@@ -6,8 +6,8 @@ mod shapes;
 use super::*;
 use crate::base::error::ErrorKind;
 use crate::base::ids::{Extent, Generation};
-use crate::base::rng::Rng;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates};
+use crate::runtime::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 

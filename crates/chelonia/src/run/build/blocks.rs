@@ -3,12 +3,12 @@
 //! Slabs are aligned, already touched, and shared with everything else that is large, so building a
 //! run takes no fresh memory. A run of any size is a list of slabs; each is one write.
 
-use crate::base::budget::Budget;
 use crate::base::error::Result;
 use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
-use crate::base::slab::OwnedSlab;
-use crate::base::sync::Arc;
+use crate::memory::budget::Budget;
+use crate::memory::slab::OwnedSlab;
+use crate::runtime::sync::Arc;
 use crate::storage::{Allocation, Storage};
 
 const BLOCKS_PER_SLAB: usize = SLAB_BYTES / BLOCK_BYTES;

@@ -21,20 +21,20 @@ mod warm;
 pub(in crate::run) use blocks::Blocks;
 pub use warm::WasCached;
 
-use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
 use crate::base::limits::{BLOCK_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::stream::{LargeRef, Update};
-use crate::base::sync::Arc;
 use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, spec_for};
 use crate::filters::{FilterKind, FilterSpec};
+use crate::memory::budget::{Charge, Use};
 use crate::run::block::EntryKind;
 use crate::run::build::index::IndexBuilder;
 use crate::run::build::sorted::{Added, BlockBuilder};
 use crate::run::large_list;
 use crate::run::read::Run;
 use crate::run::reference::RunRef;
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 

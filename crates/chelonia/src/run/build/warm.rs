@@ -6,8 +6,8 @@
 //! nothing is read.
 
 use super::Blocks;
-use crate::base::epoch::Guard;
 use crate::base::error::Result;
+use crate::memory::epoch::Guard;
 use crate::run::block::{KeyBuffer, SortedBlock, span_of};
 use crate::run::read::Run;
 use crate::storage::block::BlockKind;

@@ -9,7 +9,7 @@ use super::filter::RunFilter;
 use super::lookup::{Run, RunHit};
 use crate::base::checksum::KeyHash;
 use crate::base::error::{ErrorKind, Result};
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
 

@@ -15,16 +15,16 @@
 //!   located, move_on  ->  stands nowhere  -- start -->  stands on an entry, or at the end
 //! ```
 
-use crate::base::budget::{Charge, Use};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::Arc;
+use crate::memory::budget::{Charge, Use};
 use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::{Entered, Steps};
 use crate::run::read::window::{Fill, Window, fill_together};
+use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 use std::ops::Range;
 

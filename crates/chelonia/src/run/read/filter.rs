@@ -1,8 +1,8 @@
 //! The filter of a run, as lookups ask it.
 
 use crate::base::checksum::KeyHash;
-use crate::base::epoch::Guard;
 use crate::filters::FilterSpec;
+use crate::memory::epoch::Guard;
 use crate::run::reference::RunRef;
 use crate::storage::cache::{CachedBlocks, CachedExtent};
 

@@ -13,17 +13,17 @@
 
 use crate::base::bytes::Value;
 use crate::base::codec::Decoder;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{Found, Update};
-use crate::base::sync::Arc;
 use crate::kernels::bloom::LINE_BYTES;
 use crate::kernels::prefetch::prefetch_read;
+use crate::memory::epoch::Guard;
 use crate::run::block::{SPAN_BLOCKS_MAX, SortedBlock, join_in_place};
 use crate::run::read::filter::RunFilter;
 use crate::run::reference::{BlockSpan, RunRef};
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::cache::{CachedBlock, CachedExtent, Heat, Presence, Priority};

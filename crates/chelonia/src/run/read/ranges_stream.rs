@@ -5,7 +5,7 @@ use super::stream::RunStream;
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 
 /// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened
 /// when the one before has ended. They wait as `R`, which may take less memory than bounds of long

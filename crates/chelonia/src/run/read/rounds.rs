@@ -8,12 +8,12 @@
 use super::candidates::{Candidate, Candidates, load_filters};
 use super::filter::{FilterState, RunFilter};
 use super::lookup::{Located, Run, RunHit};
-use crate::base::budget::{Charge, Use};
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::sync::Arc;
+use crate::memory::budget::{Charge, Use};
 use crate::run::reference::BlockSpan;
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, Presence, Priority};
 

@@ -17,12 +17,12 @@
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64, SLAB_BYTES};
-use crate::base::slab::OwnedSlab;
 use crate::base::stream::{SortedStream, Update};
-use crate::base::sync::Arc;
+use crate::memory::slab::OwnedSlab;
 use crate::run::block::{SPAN_BLOCKS_MAX, join_in_place, joined_bytes, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::Steps;
+use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 use crate::storage::data_file::BlockRead;
 use std::ops::Range;

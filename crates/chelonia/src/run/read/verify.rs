@@ -4,12 +4,12 @@
 //! goes on behind it; what can't be told any more because of it is not reported again. What is
 //! remembered meanwhile is counted in the budget.
 
-use crate::base::budget::{Charge, Use};
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::base::stream::{LargeRef, Update};
 use crate::kernels::prefix::common_prefix;
+use crate::memory::budget::{Charge, Use};
 use crate::run::block::{
     KeyBuffer, PREFIX_LEN_MAX, SortedBlock, join_in_place, joined_bytes, span_of,
 };

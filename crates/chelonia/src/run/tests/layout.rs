@@ -1,14 +1,14 @@
 //! What a block holds, and that lookups in it agree with a search of the plain keys.
 
 use super::{Model, Owned, build, storage};
-use crate::base::budget::{Budget, Use};
 use crate::base::check::CheckReport;
 use crate::base::error::Error;
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
-use crate::base::rng::Rng;
-use crate::base::sync::Arc;
 use crate::filters::{BLOCK_KIND_FILTER, FilterKind};
+use crate::memory::budget::{Budget, Use};
 use crate::run::{Run, RunOptions};
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 
 #[test]

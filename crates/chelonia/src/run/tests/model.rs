@@ -6,12 +6,12 @@ use super::{
 use crate::base::checksum::KeyHash;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
-use crate::base::rng::Rng;
 use crate::base::stream::{LargeRef, SortedStream};
-use crate::base::sync::Arc;
 use crate::filters::FilterKind;
 use crate::run::read::lookup::Located;
 use crate::run::{FilterState, Run, RunBuilder, RunCursor, RunOptions, RunRef, RunStream};
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedExtent, Priority};
 use std::ops::Bound;
@@ -336,8 +336,8 @@ fn a_builder_is_used_again_and_owes_nothing() {
         }
         assert!(builder.finish().is_err());
     }
-    let cached = storage.budget().used_by(crate::base::budget::Use::Cache);
-    assert_eq!(storage.budget().used_by(crate::base::budget::Use::Work), 0);
+    let cached = storage.budget().used_by(crate::memory::budget::Use::Cache);
+    assert_eq!(storage.budget().used_by(crate::memory::budget::Use::Work), 0);
     assert!(storage.budget().used() <= used + cached + 4096);
 }
 

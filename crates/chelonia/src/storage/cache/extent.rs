@@ -16,13 +16,13 @@
 use super::frames::{FrameNo, Frames, Heat};
 use super::state::{Slots, ghost_of};
 use super::{Cache, Presence, Priority};
-use crate::base::budget::{Charge, Use};
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::split::Side;
-use crate::base::sync::{Arc, AtomicU32, Ordering};
+use crate::memory::budget::{Charge, Use};
+use crate::memory::epoch::Guard;
+use crate::memory::split::Side;
+use crate::runtime::sync::{Arc, AtomicU32, Ordering};
 use crate::storage::block::DATA_FILE;
 use crate::storage::io::AlignedBuffer;
 use std::ops::Deref;

@@ -17,7 +17,7 @@
 //!    machine in `crate::storage::cache`).
 
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
-use crate::base::sync::{AtomicPtr, AtomicU8, OnceLock, Ordering};
+use crate::runtime::sync::{AtomicPtr, AtomicU8, OnceLock, Ordering};
 
 /// Frames of a place: what a slab holds.
 pub(super) const PLACE_FRAMES: usize = SLAB_BYTES / BLOCK_BYTES;

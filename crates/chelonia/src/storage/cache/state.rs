@@ -14,10 +14,10 @@ use super::extent::copy_frame;
 use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, place_of};
 use crate::base::checksum::identity;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::reach::{Mark, mark};
-use crate::base::slab::OwnedSlab;
-use crate::base::split::{Side, Split};
-use crate::base::sync::{Arc, AtomicU32, Ordering};
+use crate::memory::slab::OwnedSlab;
+use crate::memory::split::{Side, Split};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, AtomicU32, Ordering};
 
 /// The slots of one extent: 0, or the number of the frame that holds the block + 1.
 pub(super) type Slots = Arc<[AtomicU32]>;

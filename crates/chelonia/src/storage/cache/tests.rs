@@ -1,11 +1,11 @@
 //! The cache under pressure: few frames, many threads, drops and reclaims in the middle.
 
 use super::*;
-use crate::base::budget::Reclaimed;
 use crate::base::limits::{BLOCK_BYTES_U64, SLAB_BYTES};
-use crate::base::rng::Rng;
-use crate::base::slab::OwnedSlab;
-use crate::base::sync::AtomicBool;
+use crate::memory::budget::Reclaimed;
+use crate::memory::slab::OwnedSlab;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::AtomicBool;
 use crate::storage::Storage;
 use crate::storage::cache::state::{PLACE_BYTES, SLAB_STATE_BYTES};
 

@@ -183,7 +183,7 @@ pub fn read(file: &DataFile, location: &CatalogLocation) -> Result<Catalog> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     fn entry(id: u32, name: &str) -> CatalogEntry {
         let (options, root) = (vec![1, 2, 3], vec![9; 200]);

@@ -28,7 +28,7 @@ pub mod superblock;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::sync::{
+use crate::runtime::sync::{
     Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, RwLock, RwLockReadGuard,
 };
 use crate::storage::block::{DATA_FILE, seal_all, verify, verify_all};

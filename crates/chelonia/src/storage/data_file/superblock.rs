@@ -52,7 +52,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{BlockNo, Extent, Generation, Lsn, SeqNo};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::reach::{Mark, mark};
+use crate::runtime::coverage::{Mark, mark};
 use crate::storage::block::{BLOCK_PAYLOAD_BYTES, DATA_FILE};
 use crate::storage::io::{AlignedBuffer, File};
 

@@ -1,7 +1,7 @@
 //! Free extents and ranges against naive bitmaps.
 
 use super::*;
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 
 /// The runs of set bits of a bitmap.
 fn runs(bits: &[bool]) -> Vec<Range<u64>> {

@@ -11,7 +11,7 @@
 
 use super::{File, ReadRequest, Region};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 
 /// See the head of the file.
 #[derive(Debug)]

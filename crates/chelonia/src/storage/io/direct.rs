@@ -20,9 +20,9 @@ use super::{
     check_name,
 };
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::fork::ForkMark;
 use crate::base::limits::BLOCK_BYTES;
-use crate::base::sync::{Arc, AtomicBool, Ordering};
+use crate::memory::fork::ForkMark;
+use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use rustix::fs::{
     Advice, AtFlags, Dir, FileType, Mode, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fstat,
     fstatfs, fsync, openat, unlinkat,

@@ -30,7 +30,7 @@ use super::ring::{RING_ENTRIES, Rings};
 use super::{File, LockGuard, ReadRequest, Region, mapped};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;

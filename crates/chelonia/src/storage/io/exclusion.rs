@@ -5,7 +5,7 @@
 
 use super::{LockGuard, OPEN_ELSEWHERE};
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{Arc, Mutex};
+use crate::runtime::sync::{Arc, Mutex};
 
 /// Who holds the lock of one directory.
 #[derive(Debug, Default)]

@@ -26,7 +26,7 @@ use super::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region, ScratchPlace,
 };
 use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::sync::{Arc, AtomicU64, CachePadded, Condvar, Mutex, Ordering};
+use crate::runtime::sync::{Arc, AtomicU64, CachePadded, Condvar, Mutex, Ordering};
 use std::fmt::{self, Debug, Formatter};
 use std::path::Path;
 
@@ -242,7 +242,7 @@ impl File for FencedFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::sync::AtomicBool;
+    use crate::runtime::sync::AtomicBool;
     use crate::storage::io::memory::MemoryDirectory;
 
     #[test]

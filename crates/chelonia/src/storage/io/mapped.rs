@@ -40,7 +40,7 @@
 use super::Region;
 use super::buffered_file::BufferedFile;
 use crate::base::error::{Error, Result};
-use crate::base::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak};
+use crate::runtime::sync::{Arc, AtomicUsize, Mutex, Ordering, Weak};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;

@@ -9,7 +9,7 @@ use super::{
     check_name,
 };
 use crate::base::error::{Error, Result};
-use crate::base::sync::{Arc, Mutex, RwLock};
+use crate::runtime::sync::{Arc, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::io;
 

@@ -25,7 +25,7 @@
 #![expect(unsafe_code, reason = "an island: the kernel writes to buffers that are queued here")]
 
 use super::ReadRequest;
-use crate::base::sync::{AtomicBool, Mutex, Ordering};
+use crate::runtime::sync::{AtomicBool, Mutex, Ordering};
 use io_uring::{EnterFlags, IoUring, opcode, types};
 use std::fmt;
 use std::io;

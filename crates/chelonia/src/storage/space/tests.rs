@@ -1,8 +1,8 @@
 //! Growing, shrinking, holes, and a full device.
 
 use super::*;
-use crate::base::rng::Rng;
-use crate::base::sync::Ordering;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Ordering;
 use crate::storage::data_file::superblock::FIRST_BLOCK;
 use crate::storage::testing::LimitedFile;
 

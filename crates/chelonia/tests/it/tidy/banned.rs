@@ -41,25 +41,25 @@ const RULES: [Rule; 13] = [
     Rule {
         words: &["Instant::now", "SystemTime::now"],
         scope: Scope::Library,
-        homes: &["base/clock.rs"],
+        homes: &["runtime/clock.rs"],
         instead: "take the time from a `base::clock::Clock` that was handed in",
     },
     Rule {
         words: &["thread::spawn", "thread::Builder", "thread::scope"],
         scope: Scope::Library,
-        homes: &["base/workers.rs", "db/"],
+        homes: &["runtime/workers.rs", "db/"],
         instead: "spread the job with `base::workers::Workers`; db starts the background threads",
     },
     Rule {
         words: &["thread::sleep"],
         scope: Scope::Library,
-        homes: &["base/clock.rs"],
+        homes: &["runtime/clock.rs"],
         instead: "wait on a condition variable, or through `base::clock::Clock::sleep`",
     },
     Rule {
         words: &["std::sync::atomic", "std::sync::Mutex", "std::sync::RwLock", "parking_lot::"],
         scope: Scope::Library,
-        homes: &["base/sync/", "base/reach.rs"],
+        homes: &["runtime/sync/", "runtime/coverage.rs"],
         instead: "take locks and atomics from `base::sync`",
     },
     Rule {

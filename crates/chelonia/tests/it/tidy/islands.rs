@@ -17,10 +17,10 @@ const ISLANDS: [&str; 13] = [
     "storage/cache/",
     "storage/cache.rs",
     "storage/io/",
-    "base/epoch.rs",
-    "base/fork.rs",
-    "base/pages.rs",
-    "base/slab.rs",
+    "memory/epoch.rs",
+    "memory/fork.rs",
+    "memory/pages.rs",
+    "memory/slab.rs",
 ];
 
 /// The islands of other packages, below the root. Those of the benchmark are libraries of others
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn islands_and_packages_say_so() {
-        assert_eq!(count("crates/chelonia/src/base/slab.rs", "fn f() { unsafe {} }"), 1);
+        assert_eq!(count("crates/chelonia/src/memory/slab.rs", "fn f() { unsafe {} }"), 1);
         assert_eq!(count("Cargo.toml", "[workspace]"), 1);
         assert_eq!(count("crates/x/Cargo.toml", "[lints]\nworkspace = true\n"), 0);
         assert_eq!(count("crates/x/Cargo.toml", "[package]"), 1);

@@ -1,12 +1,12 @@
 //! Tables and nodes of long keys.
 
 use super::{World, tiny};
-use crate::base::rng::Rng;
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
 use crate::engine::tests::uniform;
 use crate::engines::autumn::Autumn;
 use crate::engines::autumn::codec::{decode_node, encode_node};
 use crate::engines::autumn::table::{NODE_TABLES_MAX, Node, Table};
+use crate::runtime::rng::Rng;
 use crate::structure::{SharedKey, Structure};
 
 #[test]

@@ -4,12 +4,12 @@
 use super::{BufferPlan, Gathered, Grown, Levels, Pass, Place};
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
-use crate::base::sync::{Arc, Ordering};
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Part, Pivot};
 use crate::engines::turtle::output::{WrittenRun, beside_each_other, key_bytes};
 use crate::engines::turtle::plan::{self, Group};
 use crate::engines::turtle::source;
+use crate::runtime::sync::{Arc, Ordering};
 use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 

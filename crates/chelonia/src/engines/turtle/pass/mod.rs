@@ -31,13 +31,13 @@ use super::plan::{self, Figures, Geometry};
 use super::shape::{self, LeafPlan, LevelPivot};
 use super::source::{self, Incoming, Selection, Source, Stretch};
 use super::toll::Dues;
-use crate::base::epoch::Guard;
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
-use crate::base::sync::{Arc, Mutex, Ordering};
-use crate::base::workers::Workers;
+use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
+use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::runtime::workers::Workers;
 use crate::structure::KeyView;
 use std::collections::BTreeMap;
 

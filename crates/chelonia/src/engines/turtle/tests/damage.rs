@@ -3,8 +3,6 @@
 use super::{World, tiny};
 use crate::base::error::ErrorKind;
 use crate::base::ids::BlockNo;
-use crate::base::rng::Rng;
-use crate::base::sync::Arc;
 use crate::engine::Engine;
 use crate::engine::tests::world::{Item, Report};
 use crate::engine::tests::{key_of, uniform, value};
@@ -12,6 +10,8 @@ use crate::engines::turtle::TurtleConfig;
 use crate::engines::turtle::counts::walk_nodes;
 use crate::engines::turtle::node::Node;
 use crate::run::{Run, RunRef};
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Arc;
 use crate::storage::io::{Access, Directory, OpenMode};
 use std::collections::BTreeSet;
 

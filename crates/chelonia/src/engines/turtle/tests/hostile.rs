@@ -2,8 +2,6 @@
 
 use super::damage::nodes;
 use super::{World, tiny};
-use crate::base::rng::Rng;
-use crate::base::sync::{Arc, AtomicBool, Ordering};
 use crate::engine::tests::world::Report;
 use crate::engine::tests::{hostile, key_of, uniform};
 use crate::engine::{Engine, Version};
@@ -11,6 +9,8 @@ use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};
 use crate::engines::turtle::output::Output;
 use crate::engines::turtle::{Turtle, TurtleConfig, TurtleVersion};
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::structure::{SharedKey, take_payloads, to_blocks};
 
 /// A tree with several heights and full buffers.
@@ -98,7 +98,7 @@ fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
         root,
         summary,
         disk_blocks: version.disk_blocks,
-        moved_down: crate::base::sync::OnceLock::new(),
+        moved_down: crate::runtime::sync::OnceLock::new(),
     };
     let mut report = Report::default();
     changed.verify(&mut report).unwrap();

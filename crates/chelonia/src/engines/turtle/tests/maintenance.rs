@@ -3,11 +3,11 @@
 use super::{World, tiny};
 use crate::base::checksum::KeyHash;
 use crate::base::keys::{Direction, KeyRange};
-use crate::base::rng::Rng;
 use crate::engine::tests::world::check_scans;
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Engine, Work};
 use crate::engines::turtle::TurtleConfig;
+use crate::runtime::rng::Rng;
 use crate::storage::cache::Presence;
 use crate::storage::io::fault::{Call, Fault};
 use std::ops::Bound;

@@ -1,8 +1,8 @@
 //! Every damage of the copies, every crash of their writing.
 
 use super::*;
-use crate::base::rng::Rng;
-use crate::base::sync::Ordering;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::Ordering;
 use crate::storage::testing::LimitedFile;
 
 const BLOCK: u64 = BLOCK_BYTES_U64;

@@ -22,8 +22,8 @@
 
 use super::sparse::Sparse;
 use crate::base::limits::SECTOR_BYTES;
-use crate::base::rng::Rng;
-use crate::base::sync::{Arc, Mutex};
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::{Arc, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A file that exists or existed, by the order of creation. Names come and go, files stay.

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::base::error::{Error, Result};
 use crate::base::limits::SECTOR_BYTES;
-use crate::base::sync::{Arc, Mutex, MutexGuard};
+use crate::runtime::sync::{Arc, Mutex, MutexGuard};
 use journal::{Base, Effect, FileNumber};
 use sparse::Sparse;
 use std::collections::BTreeMap;

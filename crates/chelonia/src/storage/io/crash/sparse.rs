@@ -6,7 +6,7 @@
 //!    [`Sparse::set_size`] clears what lies past the new size.
 
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 
 type Block = [u8; BLOCK_BYTES];
 
@@ -126,7 +126,7 @@ impl Sparse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::rng::Rng;
+    use crate::runtime::rng::Rng;
 
     #[test]
     fn it_is_a_byte_vector() {

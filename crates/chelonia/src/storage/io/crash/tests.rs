@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::error::ErrorKind;
-use crate::base::rng::Rng;
+use crate::runtime::rng::Rng;
 
 const SECTOR: usize = SECTOR_BYTES;
 

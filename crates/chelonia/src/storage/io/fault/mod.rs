@@ -20,7 +20,7 @@ use super::{
     ScratchPlace,
 };
 use crate::base::error::Result;
-use crate::base::sync::Arc;
+use crate::runtime::sync::Arc;
 use std::cell::RefCell;
 use std::path::Path;
 

@@ -7,7 +7,7 @@
 
 use super::space::Space;
 use crate::base::error::Error;
-use crate::base::sync::{Arc, Mutex, MutexGuard};
+use crate::runtime::sync::{Arc, Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Debug};

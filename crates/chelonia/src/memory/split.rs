@@ -14,14 +14,14 @@
 //! room for records.
 //!
 //! The shares are a wish. Memory moves when either side needs a slab and the other has more than
-//! its share ([`crate::base::budget::Budget`]).
+//! its share ([`crate::memory::budget::Budget`]).
 //!
 //! Only a sample of names is remembered, chosen by the names themselves, so that ghosts take the
 //! same little memory whatever the budget.
 //!
 //! Thread-safety: everything may be called from any thread; races lose a ghost, no more.
 
-use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::runtime::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// One of the two caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -19,10 +19,10 @@
 
 #![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
 
-use crate::base::budget::{Budget, Use};
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
-use crate::base::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region, Span};
-use crate::base::sync::Arc;
+use crate::memory::budget::{Budget, Use};
+use crate::memory::pages::{LARGE_PAGE_BYTES, PAGE_BYTES, Pages, Region, Span};
+use crate::runtime::sync::Arc;
 
 const _: () = assert!(SLAB_BYTES.is_multiple_of(PAGE_BYTES) && BLOCK_BYTES <= PAGE_BYTES);
 
@@ -42,7 +42,7 @@ const _: () = assert!(LARGE_PAGE_BYTES.is_multiple_of(SLAB_BYTES));
 
 /// Slabs that nobody uses.
 #[derive(Default)]
-pub(in crate::base) struct FreeSlabs {
+pub(in crate::memory) struct FreeSlabs {
     /// With memory behind them.
     warm: Vec<Pages>,
     /// Without: an address only.
@@ -147,7 +147,7 @@ pub struct OwnedSlab {
 
 impl OwnedSlab {
     /// What `budget` handed out for `purpose`.
-    pub(in crate::base) fn new(slab: Pages, budget: Arc<Budget>, purpose: Use) -> Self {
+    pub(in crate::memory) fn new(slab: Pages, budget: Arc<Budget>, purpose: Use) -> Self {
         Self { slab: Some(slab), budget, purpose }
     }
 

@@ -1,6 +1,6 @@
 //! Time as a thing that is handed in: real for users, stepped for tests that replay a run.
 
-use crate::base::sync::{Arc, AtomicU64, Ordering};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A monotonic clock.

@@ -5,7 +5,7 @@
 //! one thread (tests that replay a run) the tasks run in order on the caller's.
 
 use crate::base::error::{Error, Result};
-use crate::base::sync::{AtomicUsize, Mutex, Ordering};
+use crate::runtime::sync::{AtomicUsize, Mutex, Ordering};
 
 /// How many threads a job may use.
 #[derive(Clone, Copy, Debug)]

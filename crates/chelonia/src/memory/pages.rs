@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "an island: maps and unmaps memory")]
 
+use crate::base::codec::Sink;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -366,6 +367,18 @@ fn map(layout: Layout) -> Option<NonNull<u8>> {
 fn map(layout: Layout) -> Option<NonNull<u8>> {
     // SAFETY: the layout has a size that is not zero.
     NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+}
+
+impl Sink for PageBuffer {
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        PageBuffer::put(self, &[byte]);
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        PageBuffer::put(self, bytes);
+    }
 }
 
 #[cfg(test)]

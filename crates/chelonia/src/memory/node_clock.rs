@@ -19,9 +19,9 @@
 //! The clock's lock is taken last and never held while a resident is dropped. Thread-safety:
 //! everything may be called from any thread.
 
-use crate::base::budget::Budget;
-use crate::base::epoch::{Epochs, Guard};
-use crate::base::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
+use crate::memory::budget::Budget;
+use crate::memory::epoch::{Epochs, Guard};
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use std::collections::VecDeque;
 
 /// The part of the budget that residents may take.
@@ -131,7 +131,7 @@ impl Residents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::sync::AtomicBool;
+    use crate::runtime::sync::AtomicBool;
 
     const MIB: u64 = 1 << 20;
 

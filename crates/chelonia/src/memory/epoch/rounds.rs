@@ -9,7 +9,7 @@
 //!
 //! Thread-safety: anything may be called from any thread.
 
-use crate::base::sync::{Arc, AtomicU64, Ordering};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 
 /// Rounds of `Epochs::settle` that are told apart.
 const ROUNDS: usize = 64;

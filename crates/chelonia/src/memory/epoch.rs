@@ -36,10 +36,10 @@
 mod registrations;
 mod rounds;
 
-use crate::base::clock::Clock;
 use crate::base::error::Result;
-use crate::base::fork::ForkMark;
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::memory::fork::ForkMark;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use crossbeam_epoch::{Atomic, Collector, Owned, Shared as Pointer};
 use rounds::{Rounds, TakenOut};
 use std::time::Duration;

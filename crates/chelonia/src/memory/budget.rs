@@ -1,7 +1,7 @@
 //! The memory budget: one number, and everything counted.
 //!
 //! Memory is of two sorts. *Slabs* of [`SLAB_BYTES`] hold what is large (memtables, cached blocks,
-//! merge buffers) and move between writes and reads (`base/slab.rs`). *Charges* count what lives on
+//! merge buffers) and move between writes and reads (`slab.rs`). *Charges* count what lives on
 //! the heap or in mapped files (nodes, slot arrays, log segments); they leave less for slabs.
 //!
 //! ```text
@@ -20,10 +20,10 @@
 
 use crate::base::error::Error;
 use crate::base::limits::SLAB_BYTES;
-use crate::base::pages::Pages;
-use crate::base::slab::{FreeSlabs, OwnedSlab};
-use crate::base::split::{Side, Split};
-use crate::base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak, thread};
+use crate::memory::pages::Pages;
+use crate::memory::slab::{FreeSlabs, OwnedSlab};
+use crate::memory::split::{Side, Split};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak, thread};
 use std::alloc::{Layout, handle_alloc_error};
 
 /// What memory is used for: the rows of the memory statistics.
@@ -375,7 +375,7 @@ impl Budget {
     }
 
     /// A slab that is not used any more.
-    pub(in crate::base) fn give_back(&self, slab: Pages, purpose: Use) {
+    pub(in crate::memory) fn give_back(&self, slab: Pages, purpose: Use) {
         self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free.lock().keep_warm(slab);

@@ -7,8 +7,8 @@
 
 #![expect(unsafe_code, reason = "an island: reads memory that the system may clear")]
 
-use super::error::{Error, Result};
-use super::pages::{PAGE_BYTES, Pages};
+use crate::base::error::{Error, Result};
+use crate::memory::pages::{PAGE_BYTES, Pages};
 
 /// Stands in a page that is zeros in a child.
 const MARK: u8 = 1;

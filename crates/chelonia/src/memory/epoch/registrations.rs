@@ -20,7 +20,7 @@
 //! nothing is borrowed for a change while one could run.
 
 use super::Shared;
-use crate::base::sync::{Arc, Ordering};
+use crate::runtime::sync::{Arc, Ordering};
 use crossbeam_epoch::{Guard, LocalHandle};
 use std::cell::RefCell;
 

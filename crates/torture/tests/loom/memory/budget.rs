@@ -1,6 +1,6 @@
 //! Memory is not counted here.
 
-use super::sync::Arc;
+use crate::runtime::sync::Arc;
 
 pub struct Budget;
 pub struct Charge;

@@ -1,0 +1,8 @@
+//! What the store takes from the operating system besides memory and files: time, randomness,
+//! threads and their synchronisation; and the coverage marks of tests.
+
+pub mod clock;
+pub mod coverage;
+pub mod rng;
+pub mod sync;
+pub mod workers;

@@ -1,0 +1,4 @@
+//! As in the library.
+
+pub mod budget;
+pub mod fork;
