@@ -1,7 +1,7 @@
 //! The memory budget: one number, and everything counted.
 //!
 //! Memory is of two sorts. *Slabs* of [`SLAB_BYTES`] hold what is large (memtables, cached blocks,
-//! merge buffers) and move between writes and reads (`memory/slab.rs`). *Charges* count what lives on
+//! merge buffers) and move between writes and reads (`slab.rs`). *Charges* count what lives on
 //! the heap or in mapped files (nodes, slot arrays, log segments); they leave less for slabs.
 //!
 //! ```text
