@@ -6,10 +6,11 @@ pub mod lies;
 #[cfg(feature = "shuttle")]
 pub use crate::runtime::sync::begin_execution;
 
-use crate::db::Database;
-use crate::{Error, Result, db};
+use crate::Database;
+use crate::{Error, Result};
 use std::path::Path;
 
+pub use crate::options::database::Internals;
 pub use crate::runtime::clock::Clock;
 pub use crate::runtime::coverage::{Mark, mark_again, reached};
 pub use crate::runtime::rng::Rng;
@@ -19,7 +20,6 @@ pub use crate::storage::io::direct::DirectDirectory;
 pub use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 pub use crate::storage::io::memory::MemoryDirectory;
 pub use crate::storage::io::{Access, Directory, File, OpenMode};
-pub use db::Internals;
 
 /// Blocks in use that nothing refers to; zero after a checkpoint when nothing older is held.
 ///

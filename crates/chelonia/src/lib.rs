@@ -54,35 +54,55 @@ compile_error!("Chelonia runs on Linux (x86-64, aarch64)");
 #[cfg(feature = "internals")]
 pub mod internals;
 
+mod admission;
+mod api;
 mod base;
-mod db;
+mod disk_full;
 mod engine;
 mod engines;
 mod filters;
+mod flush;
+mod integrity;
 mod kernels;
 mod log;
 mod memory;
 mod memtable;
 mod merge;
+mod options;
 mod records;
+mod recovery;
 mod run;
 mod runtime;
+mod state;
 mod storage;
 mod structure;
+#[cfg(test)]
+mod tests;
+mod versions;
+mod write;
 
+pub use api::batch::Batch;
+pub use api::builder::DatabaseBuilder;
+pub use api::database::Database;
+pub use api::iter::{Iter, Keys};
+pub use api::keyspace::Keyspace;
+pub use api::salvage::{Loss, Salvage, SalvageReport, SalvagedKeyspace};
+pub use api::snapshot::Snapshot;
 pub use base::bytes::{Key, Value};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
-pub use db::{
-    BackgroundStats, Batch, CommitOptions, CommitStats, Database, DatabaseBuilder, DiskStats,
-    Durability, IoStats, Iter, Keys, Keyspace, KeyspaceOptions, KeyspaceStats, Loss, MemoryStats,
-    RecoveryProgress, Salvage, SalvageReport, SalvagedKeyspace, ScanStats, ScrubStats, Snapshot,
-    Stats, VerifyReport,
-};
 pub use engine::{
     AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions, TurtleOptions,
 };
 pub use filters::FilterKind;
+pub use integrity::scrub::ScrubStats;
+pub use integrity::stats::{
+    BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, ScanStats, Stats,
+};
+pub use integrity::verify::VerifyReport;
+pub use options::commit::CommitOptions;
+pub use options::database::RecoveryProgress;
+pub use options::keyspace::{Durability, KeyspaceOptions};
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -5,21 +5,23 @@
 //! checksums right again over bytes that were changed, so that what is behind a checksum gets to
 //! see them.
 
+use crate::Database;
 use crate::Result;
 use crate::base::error::Error;
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::BLOCK_BYTES;
-use crate::db::{Database, decode_options, decode_record};
 use crate::engine::EngineKind;
 use crate::engines;
 use crate::log;
 use crate::memory::budget::Budget;
+use crate::options::keyspace::decode_options;
 use crate::run;
 use crate::storage::Storage;
 use crate::storage::block::{self, BlockKind};
 use crate::storage::data_file::catalog::Catalog;
 use crate::storage::data_file::superblock;
 use crate::storage::io::memory::MemoryDirectory;
+use crate::write::record::decode_record;
 use std::sync::{Arc, OnceLock};
 
 /// The salt that the decoders below take bytes to be of.

@@ -51,7 +51,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "shape-forgotten",
         bug: "the shape of levels that was set is not stored",
-        file: "db/keyspace_core.rs",
+        file: "state/keyspace.rs",
         text: "        *current = current.with_live(live)?;\n",
         instead: "        let _ = current.with_live(live)?;\n        let _ = &mut current;\n",
     },
@@ -65,7 +65,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "filled-to-the-end",
         bug: "puts fill the device, and nothing can be drained any more",
-        file: "db/commit.rs",
+        file: "write/commit.rs",
         text: "        self.check_room(bytes, writes, deadline)?;\n",
         instead: "",
     },

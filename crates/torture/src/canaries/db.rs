@@ -7,21 +7,21 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "sync-acknowledged-early",
         bug: "a commit at level `Sync` returns before it is durable",
-        file: "db/commit.rs",
+        file: "write/commit.rs",
         text: "            self.sync_through(end)?;\n        }\n        self.after_commit()",
         instead: "        }\n        let _ = end;\n        self.after_commit()",
     },
     Canary {
         name: "large-values-unsynced",
         bug: "a commit is durable before the large value that it refers to",
-        file: "db/core.rs",
+        file: "state/core.rs",
         text: "        if self.large_unsynced.swap(false, Ordering::SeqCst) {",
         instead: "        if self.large_unsynced.swap(false, Ordering::SeqCst) && self.read_only {",
     },
     Canary {
         name: "log-cut-before-root",
         bug: "the log is let go before the root that makes it needless is durable",
-        file: "db/checkpoint.rs",
+        file: "flush/checkpoint.rs",
         text: "        if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
         instead: "        log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });\n        \
                   if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
@@ -29,7 +29,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "space-reused-before-root",
         bug: "space that the durable root needs is free before the next root is durable",
-        file: "db/checkpoint.rs",
+        file: "flush/checkpoint.rs",
         text: "        if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
         instead: "        state.durable.clear();\n        \
                   if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
@@ -38,42 +38,42 @@ pub const CANARIES: &[Canary] = &[
         name: "checkpoint-misses-a-drain",
         bug: "what is drained while a checkpoint is made is neither in the root nor in the log \
               (WT-7984, SQLite's WAL-reset race)",
-        file: "db/checkpoint.rs",
+        file: "flush/checkpoint.rs",
         text: "        // Only now: what was drained since the mark is in the versions too.\n",
         instead: "        std::thread::yield_now();\n        mark = self.log_mark(&keyspaces)?;\n",
     },
     Canary {
         name: "root-ahead-of-log",
         bug: "a root becomes durable ahead of the log: one keyspace is newer than the others",
-        file: "db/checkpoint.rs",
+        file: "flush/checkpoint.rs",
         text: "        log.sync_through_after(mark.durable, || self.sync_large_values())?;\n",
         instead: "        mark.durable = log.synced();\n",
     },
     Canary {
         name: "absorbed-too-high",
         bug: "the root says that it holds more than was drained (etcd#13766)",
-        file: "db/drain.rs",
+        file: "flush/memtable.rs",
         text: "Latest { root, absorbed: last, version: newest.clone() };",
         instead: "Latest { root, absorbed: self.visibility.visible(), version: newest.clone() };",
     },
     Canary {
         name: "drain-does-not-wait",
         bug: "a memtable is drained while commits still write to it (fjall#112, lsm-tree#230)",
-        file: "db/drain.rs",
+        file: "flush/memtable.rs",
         text: "        self.visibility.wait_until_visible(buffer.last())?;\n        let start",
         instead: "        let start",
     },
     Canary {
         name: "drop-not-durable",
         bug: "a dropped keyspace is gone in memory only: it comes back (fjall#241)",
-        file: "db/database.rs",
+        file: "api/database.rs",
         text: "        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;\n",
         instead: "        state.change = Change::Nothing;\n",
     },
     Canary {
         name: "seen-too-early",
         bug: "a commit is visible before those before it are",
-        file: "db/visibility.rs",
+        file: "versions/visibility.rs",
         text: "        self.advance(false);\n        self.wait_until_visible(end)",
         instead: "        self.advance(false);\n        \
                   self.visible.fetch_max(end.0, Ordering::SeqCst);\n        Ok(())",
@@ -81,7 +81,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "half-a-batch-seen",
         bug: "a batch is visible while its entries still go into memtables",
-        file: "db/commit.rs",
+        file: "write/commit.rs",
         text: "        let unfinished = Unfinished { core: self };\n",
         instead: "        let unfinished = Unfinished { core: self };\n        \
                   self.visibility.complete(placed.ticket, placed.last)?;\n",
@@ -90,7 +90,7 @@ pub const CANARIES: &[Canary] = &[
         name: "half-a-batch-replayed",
         bug: "of a batch that spans keyspaces a recovery replays the first keyspace's part only \
               (rocksdb#12995)",
-        file: "db/replay.rs",
+        file: "recovery/replay.rs",
         text: "            let Some(keyspace) = self.keyspaces.get(&id) else { continue };",
         instead: "            let Some(keyspace) = self.keyspaces.get(&id) else \
                   { continue };\n            \
@@ -100,14 +100,14 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "snapshot-forgotten",
         bug: "a drain does not keep what a snapshot sees",
-        file: "db/snapshots.rs",
+        file: "versions/pins.rs",
         text: "registry.all.within(from, to).chain(one).collect();",
         instead: "registry.all.within(from, to).chain(one).skip(1).collect();",
     },
     Canary {
         name: "stop-ignored",
         bug: "writes go on after a failed one (rocksdb#6316: an append behind garbage)",
-        file: "db/health.rs",
+        file: "state/health.rs",
         text: "        let _ = self.state.compare_exchange(HEALTHY, \
                   STOPPED, Ordering::AcqRel, Ordering::Relaxed);\n",
         instead: "",
@@ -115,28 +115,28 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "reads-stop-too",
         bug: "after a failed write reads are refused as well",
-        file: "db/health.rs",
+        file: "state/health.rs",
         text: "self.state.load(Ordering::Acquire) != CLOSED;",
         instead: "self.state.load(Ordering::Acquire) == HEALTHY;",
     },
     Canary {
         name: "full-device-stops",
         bug: "after a full device writes never resume",
-        file: "db/health.rs",
+        file: "state/health.rs",
         text: "        if error.is_passing() || error.kind() == ErrorKind::InvalidArgument {",
         instead: "        if error.kind() == ErrorKind::InvalidArgument {",
     },
     Canary {
         name: "scan-error-is-end",
         bug: "a scan that cannot read on ends as if that were all (redb 4.3.0)",
-        file: "db/iter.rs",
+        file: "api/iter.rs",
         text: "            state.finish();\n            return Some(Err(error));",
         instead: "            state.finish();\n            drop(error);\n            return None;",
     },
     Canary {
         name: "strange-files-refused",
         bug: "a file that somebody left in the directory blocks the open (sled#1527)",
-        file: "db/open.rs",
+        file: "recovery/open.rs",
         text: "    if names.is_empty() || names.iter().any(|name| \
                   name == DATA_FILE || Log::has_file(name)) {",
         instead: "    if names.iter().all(|name| {\n        \
@@ -145,7 +145,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "space-leaks",
         bug: "large values of a commit that was refused keep their space",
-        file: "db/commit.rs",
+        file: "write/commit.rs",
         text: "                    extents.for_each(|extent| \
                   self.storage.free_unreachable(extent));\n",
         instead: "                    drop(extents);\n",

@@ -55,7 +55,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "stale-record-kept",
         bug: "cached records are not renewed when a drain brings new values",
-        file: "db/drain.rs",
+        file: "flush/memtable.rs",
         text: "        self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);\n",
         instead: "        self.records.refresh::<SortedBatch>(&keyspace.fresh, \
                   newest.number(), &[]);\n",

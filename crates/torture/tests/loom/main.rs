@@ -4,8 +4,8 @@
 //!
 //! | part | what holds |
 //! | --- | --- |
-//! | `db/visibility.rs` | what is visible is a completed prefix; nobody waits for ever |
-//! | `db/snapshots.rs` | what a pin needs is not unlinked, however the two meet |
+//! | `versions/visibility.rs` | what is visible is a completed prefix; nobody waits for ever |
+//! | `versions/pins.rs` | what a pin needs is not unlinked, however the two meet |
 #![allow(
     dead_code,
     unused_imports,
@@ -18,18 +18,18 @@
 )]
 
 mod base;
-mod db;
 mod memory;
 mod memtable;
 mod runtime;
+mod versions;
 
 use base::ids::SeqNo;
-use db::snapshots::{Scope, Snapshots};
-use db::visibility::Visibility;
 use memory::budget::Budget;
 use memory::fork::ForkMark;
 use memtable::Pins as _;
 use runtime::sync::{Arc, AtomicU64, Ordering, thread};
+use versions::pins::{Scope, Snapshots};
+use versions::visibility::Visibility;
 
 /// The usual number of preemptions: few bugs need more.
 const PREEMPTIONS: usize = 3;

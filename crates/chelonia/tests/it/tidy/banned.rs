@@ -42,19 +42,19 @@ const RULES: [Rule; 13] = [
         words: &["Instant::now", "SystemTime::now"],
         scope: Scope::Library,
         homes: &["runtime/clock.rs"],
-        instead: "take the time from a `base::clock::Clock` that was handed in",
+        instead: "take the time from a `runtime::clock::Clock` that was handed in",
     },
     Rule {
         words: &["thread::spawn", "thread::Builder", "thread::scope"],
         scope: Scope::Library,
-        homes: &["runtime/workers.rs", "db/"],
-        instead: "spread the job with `base::workers::Workers`; db starts the background threads",
+        homes: &["runtime/workers.rs", "flush/background.rs"],
+        instead: "use `runtime::workers::Workers`; background threads start in `flush`",
     },
     Rule {
         words: &["thread::sleep"],
         scope: Scope::Library,
         homes: &["runtime/clock.rs"],
-        instead: "wait on a condition variable, or through `base::clock::Clock::sleep`",
+        instead: "wait on a condition variable, or through `runtime::clock::Clock::sleep`",
     },
     Rule {
         words: &["std::sync::atomic", "std::sync::Mutex", "std::sync::RwLock", "parking_lot::"],

@@ -112,8 +112,12 @@ mod tests {
         ("log/slots.rs", "file.size()?.min(", "the same"),
         ("log/slots.rs", "file.read_at(&mut block, 0)?", "the same"),
         ("storage/mod.rs", "match dir.open(DATA_FILE, OpenMode::Read", "the same"),
-        ("db/open.rs", "directory.lock(true, true)", "a lock file that is gone: `bad_input.rs`"),
-        ("db/open.rs", "match directory.lock(true, false)", "the same"),
+        (
+            "recovery/open.rs",
+            "directory.lock(true, true)",
+            "a lock file that is gone: `bad_input.rs`",
+        ),
+        ("recovery/open.rs", "match directory.lock(true, false)", "the same"),
         (
             "log/tail.rs",
             "region.write(at, &self.joined)",
@@ -125,13 +129,9 @@ mod tests {
             "a scrub, which counts: `scrub.rs`",
         ),
         ("storage/mod.rs", "self.file.sync()", "no call by itself: leads to `data_file`"),
-        (
-            "storage/space.rs",
-            "file.set_size(end *",
-            "full devices: `simulation`, `db/tests/full.rs`",
-        ),
-        ("db/drain.rs", "directory.scratch(", "the same"),
-        ("db/replay.rs", "ScratchPlace::Anywhere", "a log longer than memory: `recovery.rs`"),
+        ("storage/space.rs", "file.set_size(end *", "full devices: `simulation`, `tests/full.rs`"),
+        ("flush/memtable.rs", "directory.scratch(", "the same"),
+        ("recovery/replay.rs", "ScratchPlace::Anywhere", "a log longer than memory: `recovery.rs`"),
     ];
 
     #[test]

@@ -1,0 +1,167 @@
+//! Batches: several writes, to one keyspace or many, that happen together or not at all.
+//!
+//! ```text
+//!   filling -- insert, remove --> filling       commit fails: as it was
+//!      ^                             |
+//!      +---- commit, clear ----------+
+//! ```
+
+use crate::api::handle::Handle;
+use crate::api::keyspace::{Keyspace, check_entry};
+use crate::base::error::{Error, Result};
+use crate::base::limits::BATCH_BYTES_MAX;
+use crate::options::commit::CommitOptions;
+use crate::runtime::sync::Arc;
+use crate::state::keyspace::KeyspaceCore;
+use crate::write::writes::{Write, WriteList, counted_bytes};
+
+/// Writes that are committed as one: after any crash all of them are there or none. Later writes to
+/// a key in the batch win over earlier ones.
+///
+/// A commit that succeeds empties the batch, which may then be filled again; after an error the
+/// batch is unchanged, so that the same commit can be tried again:
+///
+/// ```
+/// # use chelonia::{Database, KeyspaceOptions};
+/// # fn main() -> chelonia::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let database = Database::open(directory.path().join("d"))?;
+/// let people = database.keyspace("people", KeyspaceOptions::default())?;
+/// database.batch().insert(&people, "ada", "analyst").remove(&people, "grace").commit()?;
+///
+/// let mut batch = database.batch();
+/// for number in 0..100_000_u32 {
+///     batch.insert(&people, number.to_be_bytes(), [7; 100]);
+///     if batch.size() > chelonia::Batch::limit() / 2 {
+///         batch.commit()?;
+///     }
+/// }
+/// batch.commit()?;
+/// # assert_eq!((batch.len(), people.len()?), (0, 100_001));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A batch holds its keys and values in memory of its own, which the database's budget does not
+/// count. Its [`Batch::size`] may be at most [`Batch::limit`]. A wrong entry is not added, and it
+/// makes [`Batch::commit`] fail until the batch is cleared.
+#[must_use = "a batch does nothing until it is committed"]
+pub struct Batch {
+    handle: Arc<Handle>,
+    keyspaces: Vec<Arc<KeyspaceCore>>,
+    writes: WriteList,
+    /// See [`Batch::size`].
+    size: usize,
+    /// The first thing that was wrong.
+    error: Option<Error>,
+}
+
+impl Batch {
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        let (keyspaces, writes) = (Vec::new(), WriteList::default());
+        Self { handle, keyspaces, writes, size: 0, error: None }
+    }
+
+    /// Sets `key` of `keyspace` to `value`.
+    pub fn insert(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> &mut Self {
+        self.push(keyspace, key.as_ref(), Some(value.as_ref()))
+    }
+
+    /// Removes `key` of `keyspace`.
+    pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Self {
+        self.push(keyspace, key.as_ref(), None)
+    }
+
+    /// How many writes it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.writes.count()
+    }
+
+    /// True if it has no writes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.count() == 0
+    }
+
+    /// The bytes that count against [`Batch::limit`]: of every entry the key, the value if it is
+    /// shorter than [`crate::limits::LARGE_VALUE_BYTES_MIN`] (others are stored apart), and
+    /// [`crate::limits::BATCH_ENTRY_BYTES`].
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The largest [`Batch::size`] that can be committed:
+    /// [`crate::limits::BATCH_BYTES_MAX`].
+    #[must_use]
+    pub const fn limit() -> usize {
+        BATCH_BYTES_MAX
+    }
+
+    /// Removes all writes, and what was wrong with one.
+    pub fn clear(&mut self) {
+        self.keyspaces.clear();
+        // Large values may have made it as long as anything.
+        self.writes.clear(2 * BATCH_BYTES_MAX);
+        self.size = 0;
+        self.error = None;
+    }
+
+    /// Commits at the database's durability level, and empties the batch. After an error the batch
+    /// is unchanged.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the whole is over its limit,
+    /// or a keyspace belongs to another database. On any of these nothing was changed.
+    pub fn commit(&mut self) -> Result<()> {
+        self.commit_with(CommitOptions::new())
+    }
+
+    /// Commits as `options` say (a [`crate::Durability`] will do), and empties the batch.
+    ///
+    /// # Errors
+    /// As [`Batch::commit`]; also `WouldBlock` if it would have to wait for longer than `options`
+    /// allow.
+    pub fn commit_with(&mut self, options: impl Into<CommitOptions>) -> Result<()> {
+        if let Some(error) = &self.error {
+            return Err(error.clone());
+        }
+        let keyspaces: Vec<_> = self.keyspaces.iter().collect();
+        let committed = self.handle.commit(&keyspaces, &self.writes, options.into());
+        committed.map_err(|error| self.handle.told(error))?;
+        self.clear();
+        Ok(())
+    }
+
+    fn push(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> &mut Self {
+        if !Arc::ptr_eq(&keyspace.handle, &self.handle) {
+            let wrong = || Error::invalid("a batch takes keyspaces of its own database only");
+            self.error.get_or_insert_with(wrong);
+            return self;
+        }
+        if let Err(error) = check_entry(key, value) {
+            self.error.get_or_insert(error);
+            return self;
+        }
+        let known = self.keyspaces.iter().position(|own| own.id == keyspace.core.id);
+        let index = known.unwrap_or_else(|| {
+            self.keyspaces.push(Arc::clone(&keyspace.core));
+            self.keyspaces.len() - 1
+        });
+        self.size += counted_bytes(key, value);
+        self.writes.push(Write { keyspace: index, key, value });
+        self
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Batch({} writes)", self.writes.count())
+    }
+}

@@ -1,0 +1,267 @@
+//! The handle of a database.
+
+use crate::admission::governor::Governor;
+use crate::api::batch::Batch;
+use crate::api::builder::DatabaseBuilder;
+use crate::api::handle::Handle;
+use crate::api::keyspace::Keyspace;
+use crate::api::snapshot::Snapshot;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::KeyspaceId;
+use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
+use crate::integrity::stats::Stats;
+use crate::integrity::verify::VerifyReport;
+use crate::options::keyspace::KeyspaceOptions;
+use crate::recovery::open::{self, new_keyspace};
+use crate::runtime::sync::{Arc, Ordering};
+use crate::state::core::Change;
+use crate::state::keyspace::KeyspaceCore;
+use crate::storage::io::direct::DirectDirectory;
+use std::path::Path;
+
+/// An open database: one directory, one log, one data file, one memory budget, any number of
+/// keyspaces. Cheap to clone; all clones are the same database, usable from any number of threads.
+/// It stays open until [`Database::close`], or until the last handle of any kind (keyspaces,
+/// snapshots, iterators and batches too) is dropped.
+#[derive(Clone)]
+pub struct Database {
+    pub(crate) handle: Arc<Handle>,
+}
+
+impl DatabaseBuilder {
+    /// Opens the database, and recovers it if it was not closed. The path is a directory of its
+    /// own; a new one is made within a directory that exists.
+    ///
+    /// # Errors
+    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made,
+    /// or the directory above is not there; `InvalidArgument` if the path is a file, or holds
+    /// somebody else's files, or the memory budget is under the minimum; `Unsupported` if the
+    /// files are of a newer format; `Corrupt` if durable data is damaged; `PermissionDenied`,
+    /// `NoSpace` and `Io` as the system says.
+    pub fn open(mut self) -> Result<Database> {
+        Governor::check(self.settings.memory)?;
+        let directory = match self.settings.internals.directory.take() {
+            Some(directory) => directory,
+            None => {
+                let create = self.settings.create && !self.settings.read_only;
+                Arc::new(DirectDirectory::open(&self.path, create)?)
+            }
+        };
+        let opened = open::open(&self.settings, &directory);
+        Ok(Database { handle: opened.map_err(|error| error.within(directory.path()))? })
+    }
+}
+
+impl Database {
+    /// Opens the database at `path` with the default options, and makes it if there is none.
+    ///
+    /// # Errors
+    /// As [`DatabaseBuilder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::builder(path).open()
+    }
+
+    /// Options for opening the database at `path`.
+    pub fn builder(path: impl AsRef<Path>) -> DatabaseBuilder {
+        DatabaseBuilder::new(path.as_ref())
+    }
+
+    /// The keyspace called `name`, made if there is none. What `options` leaves unset is as stored,
+    /// or the default for a new keyspace. The name is UTF-8, from 1 to
+    /// [`crate::limits::KEYSPACE_NAME_BYTES_MAX`] bytes. A new keyspace is durable on return.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name or an option is out of its limits, or a fixed option differs
+    /// from what is stored; `NotFound` if there is none and the database is read-only; else as a
+    /// commit.
+    #[expect(clippy::needless_pass_by_value, reason = "callers make the options in the call")]
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        self.handle.health.check_read()?;
+        if let Some(existing) = self.existing(name, &options)? {
+            return Ok(existing);
+        }
+        if self.handle.read_only {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+        }
+        let _change = self.handle.keyspaces_change.lock();
+        if let Some(existing) = self.existing(name, &options)? {
+            return Ok(existing);
+        }
+        let made = self.create_keyspace(name, &options);
+        let core = made.map_err(|error| self.handle.told(error))?;
+        Ok(Keyspace { handle: Arc::clone(&self.handle), core })
+    }
+
+    /// The names of all keyspaces, sorted.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<String> {
+        self.handle.keyspaces.read().keys().cloned().collect()
+    }
+
+    /// Drops the keyspace called `name` with everything in it. Durable on return; a crash before
+    /// that leaves it whole or not at all. Handles of it answer `NotFound` from then on; snapshots
+    /// made before go on reading it. Space that damage hides comes free with the next open.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.drop_durably(name).map_err(|error| self.handle.told(error))
+    }
+
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::new(Arc::clone(&self.handle))
+    }
+
+    /// The whole database as it is now, to be read for as long as the caller likes. Reads of the
+    /// snapshot fail with `OutOfMemory` if too many are held already; see [`Snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(Arc::clone(&self.handle))
+    }
+
+    /// Returns when every commit so far survives a power cut.
+    ///
+    /// # Errors
+    /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
+    pub fn sync(&self) -> Result<()> {
+        self.handle.sync().map_err(|error| self.handle.told(error))
+    }
+
+    /// Returns when every commit so far is in the data file: a reopen has nothing to replay of it,
+    /// and its log space is free.
+    ///
+    /// # Errors
+    /// As a commit.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.handle.checkpoint_all().map_err(|error| self.handle.told(error))
+    }
+
+    /// Reads everything that is stored and checks every checksum and every invariant, while reads
+    /// and writes go on: the data file, and the log as far as a recovery that began now would read
+    /// it. Damage is in the report, not an error.
+    ///
+    /// Log segments that a checkpoint makes needless meanwhile are used again only when the
+    /// verification is done: the log grows by what is written until then.
+    ///
+    /// # Errors
+    /// `Stopped` after a close.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.handle.verify()
+    }
+
+    /// Figures of this moment; totals count from the open.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.handle.core().stats()
+    }
+
+    /// Changes the memory budget while the database runs. Caches give back what is too much before
+    /// this returns; memtables that are too large are flushed in the background.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is under the minimum, which the error names; `Stopped` after a
+    /// close.
+    pub fn set_memory(&self, bytes: u64) -> Result<()> {
+        Governor::check(bytes)?;
+        self.handle.health.check_read()?;
+        self.handle.storage.budget().set_limit(bytes);
+        self.handle.storage.trim_memory();
+        if let Some(log) = self.handle.log.get() {
+            log.set_segment_bytes_max(self.handle.governor.log_segment_bytes());
+        }
+        for keyspace in self.handle.all_keyspaces() {
+            let asked = keyspace.distance.load(Ordering::Relaxed);
+            let acted_on = self.handle.governor.usual_distance(asked);
+            keyspace.engine.set_checkpoint_distance(acted_on);
+        }
+        self.handle.pacer.wake();
+        if self.handle.check_write().is_ok() {
+            self.handle.fit_memtables();
+        }
+        Ok(())
+    }
+
+    /// Closes the database: ends background work, makes a checkpoint, so that the next open has
+    /// nothing to replay, syncs, and lets others open it. Other handles fail with `Stopped` from
+    /// then on, and keep hardly any memory: their budget is 0. Dropping all handles does the same,
+    /// but cannot report an error; in a thread that panics it makes no checkpoint.
+    ///
+    /// # Errors
+    /// `NoSpace` or `OutOfMemory` if the checkpoint failed for want of it: the log was kept, and
+    /// nothing is lost. `Io` if the last sync failed, `Stopped` if an earlier failure had stopped
+    /// writes: what was acknowledged at level `Sync` is safe nevertheless. The database is closed
+    /// whatever is returned.
+    pub fn close(self) -> Result<()> {
+        self.handle.close().map_err(|error| self.handle.told(error))
+    }
+
+    fn drop_durably(&self, name: &str) -> Result<()> {
+        let core = &self.handle;
+        core.check_write()?;
+        let _change = core.keyspaces_change.lock();
+        let mut state = core.checkpoint.lock();
+        let Some(keyspace) = core.keyspaces.read().get(name).cloned() else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+        };
+        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
+        {
+            // No commit is between its place in the log and its memtable's keyspace here.
+            let _commit = core.commit.lock();
+            core.keyspaces.write().remove(name);
+            keyspace.dropped.store(true, Ordering::Release);
+        }
+        drop(state);
+        core.refresh_backlog();
+        core.bury(&keyspace)
+    }
+
+    fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {
+        let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
+        options.check_existing(&core.stored, name)?;
+        let before = core.stored_options();
+        if let Some(live) = options.engine.and_then(|engine| engine.live()) {
+            core.set_live_options(live)?;
+        }
+        if let Some(distance) = options.checkpoint_distance {
+            core.distance.store(distance, Ordering::Relaxed);
+            let acted_on = self.handle.governor.usual_distance(distance);
+            core.engine.set_checkpoint_distance(acted_on);
+        }
+        if core.stored_options() != before {
+            self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
+        }
+        Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))
+    }
+
+    /// Makes a keyspace and the catalog that names it durable. Under the lock of such changes.
+    fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceCore>> {
+        let core = &self.handle;
+        core.check_write()?;
+        if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a keyspace's name must have from 1 to {KEYSPACE_NAME_BYTES_MAX} bytes"
+            )));
+        }
+        if core.keyspaces.read().len() >= KEYSPACES_MAX {
+            return Err(Error::invalid(format!(
+                "there are {KEYSPACES_MAX} keyspaces already, which is the limit"
+            )));
+        }
+        let stored = options.for_new()?;
+        let mut state = core.checkpoint.lock();
+        let id = KeyspaceId(state.next_keyspace);
+        let absorbed = core.visibility.visible();
+        let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
+        state.next_keyspace += 1;
+        core.checkpoint_change(&mut state, Change::Create(Arc::clone(&keyspace)))?;
+        core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
+        Ok(keyspace)
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Database({:?})", self.keyspaces())
+    }
+}

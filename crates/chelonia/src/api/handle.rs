@@ -1,0 +1,127 @@
+//! The life of a database as its handles hold it.
+//!
+//! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]. When the
+//! last one is dropped the database is closed; [`Handle::close`] does the same while other handles
+//! live, which fail with `Stopped` from then on. A close goes through these steps:
+//!
+//! 1. The background threads end.
+//! 2. Memtables are flushed and a checkpoint is made, so that the next open replays nothing. It is
+//!    left out while the thread panics, and if it fails for want of space the log stays.
+//! 3. The log is synced, and the superblock notes how far: a recovery can tell damage from the torn
+//!    end of a last write.
+//! 4. The fence is shut, so that no thread reaches the files any more, and the lock is released.
+
+use crate::base::error::Result;
+use crate::flush::background::Threads;
+use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::state::core::Core;
+use crate::state::health::Health;
+use crate::state::keyspace::KeyspaceCore;
+use crate::storage::data_file::superblock::LogMark;
+
+/// Keeps a database open.
+pub struct Handle {
+    core: Arc<Core>,
+    threads: Mutex<Threads>,
+}
+
+impl Handle {
+    /// Starts the background of an open database.
+    pub fn new(core: Arc<Core>, threads: Threads) -> Arc<Self> {
+        Arc::new(Self { core, threads: Mutex::new(threads) })
+    }
+
+    /// The shared state.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Ends background work, syncs, marks the end of the log, and lets others open the database.
+    pub fn close(&self) -> Result<()> {
+        if !self.core.health.is_at_home() {
+            return Err(Health::inherited());
+        }
+        let mut threads = self.threads.lock();
+        self.core.signals.stop();
+        threads.join();
+        if self.core.health.is_closed() {
+            return Ok(());
+        }
+        let closed = self.core.shut_down();
+        self.core.health.close();
+        self.core.pacer.wake();
+        // Other threads may be in the middle of a commit, a checkpoint or a read. Before the lock
+        // goes, and another owner may come, no call of theirs can reach the files any more.
+        self.core.commit.lock().tail = None;
+        self.core.fence.shut();
+        self.core.storage.close();
+        *self.core.lock.lock() = None;
+        self.core.storage.release_memory();
+        self.core.storage.epochs().close();
+        closed
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if !self.core.health.is_at_home() {
+            // Locks may be held by threads that are not in this process: nothing is taken down. The
+            // parent has it all.
+            std::mem::forget(Arc::clone(&self.core));
+            return;
+        }
+        // A drop cannot return an error; whoever wants it calls `Database::close`. What was
+        // acknowledged is as durable as its level said, whether this succeeds or not.
+        let _ = self.close();
+        // What was retired by calls that were on their way when it was closed: nobody else comes
+        // for it any more.
+        self.core.storage.epochs().close();
+    }
+}
+
+impl std::ops::Deref for Handle {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Core {
+    /// Steps 2 and 3. A failure of step 2 for want of space is returned after step 3.
+    fn shut_down(&self) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.health.check_write()?;
+        let settled = self.checkpoint_for_close();
+        if settled.as_ref().is_err_and(|error| !error.is_passing()) {
+            return settled;
+        }
+        // A checkpoint of another thread ends first, or finds the log without an end and fails.
+        let _order = self.checkpoint.lock();
+        self.sync()?;
+        self.commit.lock().tail = None;
+        let Some(log) = self.log.get() else { return Ok(()) };
+        log.release_idle();
+        let before = self.storage.superblock().log;
+        let mark = LogMark { durable: before.durable.max(log.synced()), ..before };
+        let marked = self.storage.mark_log(mark);
+        marked.map_err(|error| self.health.stop(error))?;
+        settled
+    }
+
+    /// Makes everything durable in the data file, unless it is already.
+    fn checkpoint_for_close(&self) -> Result<()> {
+        let options_changed = self.counters.dials_turned.load(Ordering::Relaxed);
+        if self.leave_log || std::thread::panicking() {
+            return if options_changed { self.checkpoint_now() } else { Ok(()) };
+        }
+        let has_updates = |keyspace: &Arc<KeyspaceCore>| keyspace.current_view().has_updates();
+        let is_undurable = self.counters.undurable_bytes.load(Ordering::Relaxed) > 0;
+        if options_changed || is_undurable || self.all_keyspaces().iter().any(has_updates) {
+            return self.checkpoint_all();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,406 @@
+//! Iterators: entries in key order from either end, as of one moment, owned and `Send`.
+//!
+//! An iterator stands on a pin. Its two cursors (one from each end, opened when first used) stand
+//! in the view of its keyspace at that time; when a memtable of the view is flushed the iterator
+//! lets go of it, and the next call finds its place again behind the last key it gave. So an
+//! iterator that nobody advances holds no memory of memtables.
+//!
+//! Where many hidden entries lie in a row the gap is learned (`crate::versions::empty_ranges`), and jumped over
+//! from then on.
+//!
+//! Key-only steps ([`Keys`], counting) never read large values.
+//!
+//! An error is told once and ends the iterator, from both ends: who collects, counts or passes over
+//! errors must come to an end too.
+
+use crate::api::handle::Handle;
+use crate::base::bytes::{Key, Value, pair};
+use crate::base::error::{Error, Result};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{LargeRef, SortedStream, Update};
+use crate::merge::Merge;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, Mutex, Weak};
+use crate::state::core::Passed;
+use crate::state::health::Health;
+use crate::state::keyspace::KeyspaceCore;
+use crate::versions::empty_ranges::HIDDEN_MIN;
+use crate::versions::history::Standing;
+use crate::versions::pins::Pin;
+use crate::versions::view::{Buffer, View};
+use std::ops::Bound;
+
+/// A cursor with the view that it stands in, which keeps what it reads.
+struct Cursor {
+    entries: Merge<Box<dyn SortedStream + Send>>,
+    // After the entries: dropped once nothing reads it.
+    view: Arc<View>,
+}
+
+/// An entry that a cursor came to.
+enum Found {
+    Whole(Key, Value),
+    /// The value is in an extent of its own, which stays as long as the view.
+    Large(Key, LargeRef, Arc<View>),
+    /// Only the key was asked for.
+    Bare(Key),
+}
+
+/// Which part of an entry a step returns.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Entry,
+    Key,
+}
+
+impl Found {
+    fn key(&self) -> &Key {
+        match self {
+            Found::Whole(key, _) | Found::Large(key, ..) | Found::Bare(key) => key,
+        }
+    }
+
+    fn into_key(self) -> Key {
+        match self {
+            Found::Whole(key, _) | Found::Large(key, ..) | Found::Bare(key) => key,
+        }
+    }
+}
+
+/// The entries of a range, from either end; see [`crate::Keyspace::range`].
+///
+/// Owned and `Send`. It shows one moment, however long it is held and whatever is written
+/// meanwhile. An entry is `Err` if it could not be read (as [`crate::Keyspace::get`]); that ends
+/// the iterator. To go on behind a damaged place, ask for the range behind it.
+pub struct Iter {
+    // Before the handle: a pin is let go while the database is still open.
+    state: Arc<Mutex<State>>,
+    pin: Arc<Pin>,
+    keyspace: Arc<KeyspaceCore>,
+    handle: Arc<Handle>,
+    /// A child of the process was told that the database is not its own.
+    is_refused: bool,
+}
+
+struct State {
+    /// What is still to come: bounds move inwards with every entry given.
+    range: KeyRange,
+    front: Option<Cursor>,
+    back: Option<Cursor>,
+    /// What is told by the next call, and ends the iterator.
+    failure: Option<Error>,
+    /// What the last call found empty, to be learned.
+    gap: Option<KeyRange>,
+    is_done: bool,
+}
+
+impl Standing for Mutex<State> {
+    fn let_go(&self, flushed: &Arc<Buffer>) {
+        let mut state = self.lock();
+        let State { front, back, .. } = &mut *state;
+        for cursor in [front, back] {
+            let has = |cursor: &mut Cursor| cursor.view.has(flushed);
+            if cursor.take_if(has).is_some() {
+                mark(Mark::IteratorLetGo);
+            }
+        }
+    }
+}
+
+impl Iter {
+    pub(crate) fn new(
+        handle: Arc<Handle>,
+        pin: Arc<Pin>,
+        keyspace: &Arc<KeyspaceCore>,
+        range: KeyRange,
+    ) -> Self {
+        let is_done = range.is_empty();
+        let state = State { range, front: None, back: None, failure: None, gap: None, is_done };
+        let state = Arc::new(Mutex::new(state));
+        let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
+        if handle.health.is_at_home() {
+            keyspace.history.stand(standing);
+        }
+        Self { state, pin, keyspace: Arc::clone(keyspace), handle, is_refused: false }
+    }
+
+    /// An iterator that only tells an error.
+    pub(crate) fn failed(
+        handle: Arc<Handle>,
+        pin: Arc<Pin>,
+        keyspace: &Arc<KeyspaceCore>,
+        error: Error,
+    ) -> Self {
+        let iter = Self::new(handle, pin, keyspace, KeyRange::all());
+        iter.state.lock().failure = Some(error);
+        iter
+    }
+
+    /// An iterator over the keys only, from where this one is. It never reads a large value, so
+    /// that it costs the same however long the values are.
+    #[must_use]
+    pub fn keys(self) -> Keys {
+        Keys { entries: self }
+    }
+
+    /// How many entries are left.
+    pub(crate) fn count_entries(mut self) -> Result<u64> {
+        let mut count = 0;
+        while let Some(key) = self.step_key(Direction::Ascending) {
+            key?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<(Key, Value)>> {
+        let entry = match self.step_part(direction, Part::Entry)? {
+            Ok(Found::Whole(key, value)) => Ok((key, value)),
+            Ok(Found::Large(key, large, _view)) => {
+                let value = self.handle.storage.read_large(&large);
+                value.map(|value| (key, value)).inspect_err(|_| self.state.lock().finish())
+            }
+            Ok(Found::Bare(_)) => Err(Error::internal("a step lost the value of its entry")),
+            Err(error) => Err(error),
+        };
+        Some(entry.map_err(|error| self.handle.told(error)))
+    }
+
+    fn step_key(&mut self, direction: Direction) -> Option<Result<Key>> {
+        let found = self.step_part(direction, Part::Key)?;
+        Some(found.map(Found::into_key).map_err(|error| self.handle.told(error)))
+    }
+
+    /// Passes over `count` entries without reading large values; false if there were fewer.
+    fn pass_over(&mut self, count: usize, direction: Direction) -> bool {
+        (0..count).all(|_| self.step_key(direction).is_some())
+    }
+
+    fn step_part(&mut self, direction: Direction, part: Part) -> Option<Result<Found>> {
+        if !self.handle.health.is_at_home() {
+            // No lock is taken, as everywhere in a child.
+            let was_refused = std::mem::replace(&mut self.is_refused, true);
+            return (!was_refused).then(|| Err(Health::inherited()));
+        }
+        let (found, gap) = {
+            let mut state = self.state.lock();
+            (self.step_within(&mut state, direction, part), state.gap.take())
+        };
+        // Not under the lock of the state, which whoever publishes a drain waits for.
+        if let Some(gap) = gap {
+            self.handle.learn_gap(&self.keyspace, &gap);
+        }
+        found
+    }
+
+    fn step_within(
+        &self,
+        state: &mut State,
+        direction: Direction,
+        part: Part,
+    ) -> Option<Result<Found>> {
+        if let Some(error) = state.failure.take() {
+            state.finish();
+            return Some(Err(error));
+        }
+        if state.is_done {
+            return None;
+        }
+        let entry = self.advance(state, direction, part).transpose();
+        if !matches!(entry, Some(Ok(_))) {
+            state.finish();
+        }
+        entry
+    }
+
+    /// The next entry from this end.
+    fn advance(
+        &self,
+        state: &mut State,
+        direction: Direction,
+        part: Part,
+    ) -> Result<Option<Found>> {
+        self.handle.health.check_read()?;
+        let State { range, front, back, failure, gap, .. } = state;
+        let slot = match direction {
+            Direction::Ascending => front,
+            Direction::Descending => back,
+        };
+        let mut passed = Passed::new(&self.handle.counters);
+        let mut hidden = 0;
+        loop {
+            let cursor = match slot {
+                Some(cursor) => cursor,
+                None => match self.open(range, direction)? {
+                    Some(cursor) => slot.insert(cursor),
+                    None => return Ok(None),
+                },
+            };
+            let Cursor { entries: cursor, view } = cursor;
+            let Some(key) = cursor.key().filter(|key| range.contains(key)) else {
+                // The end, or the other end has been here.
+                if hidden >= HIDDEN_MIN {
+                    *gap = Some(range.clone());
+                }
+                return Ok(None);
+            };
+            let found = match cursor.update() {
+                Update::Delete => None,
+                _ if part == Part::Key => Some(Found::Bare(Key::copy_from(key))),
+                Update::Put(value) => {
+                    let (key, value) = pair(key, value);
+                    Some(Found::Whole(key, value))
+                }
+                Update::PutLarge(large) => {
+                    Some(Found::Large(Key::copy_from(key), large, Arc::clone(view)))
+                }
+            };
+            if let Some(found) = found {
+                let key = found.key();
+                if hidden >= HIDDEN_MIN {
+                    *gap = Some(split(range, direction, key).0);
+                }
+                let bound = match direction {
+                    Direction::Ascending => &mut range.lower,
+                    Direction::Descending => &mut range.upper,
+                };
+                exclude(bound, key);
+                // What cannot be read next is told by the next call: this entry is whole.
+                *failure = cursor.advance().err();
+                return Ok(Some(found));
+            }
+            hidden += 1;
+            passed.count += 1;
+            if hidden == HIDDEN_MIN {
+                let (before, mut rest) = split(range, direction, key);
+                if self.keyspace.gaps.jump(&mut rest, direction, self.pin.seqno()) {
+                    mark(Mark::GapJumped);
+                    (*gap, *range, hidden) = (Some(before), rest, 0);
+                    *slot = None;
+                    continue;
+                }
+            }
+            cursor.advance()?;
+        }
+    }
+
+    /// A cursor over what is left of `range`, which begins behind known gaps; `None` if nothing is
+    /// left.
+    fn open(&self, range: &mut KeyRange, direction: Direction) -> Result<Option<Cursor>> {
+        let at = self.pin.seqno();
+        while !range.is_empty() && self.keyspace.gaps.jump(range, direction, at) {}
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let view = self.keyspace.view_at(at);
+        let entries = view.cursor(range, direction, at)?;
+        Ok(Some(Cursor { entries, view }))
+    }
+}
+
+/// What of `range` comes before `key` in this direction, and what comes from `key` on.
+fn split(range: &KeyRange, direction: Direction, key: &[u8]) -> (KeyRange, KeyRange) {
+    let KeyRange { lower, upper } = range.clone();
+    let key = key.to_vec();
+    match direction {
+        Direction::Ascending => (
+            KeyRange { lower, upper: Bound::Excluded(key.clone()) },
+            KeyRange { lower: Bound::Included(key), upper },
+        ),
+        Direction::Descending => (
+            KeyRange { lower: Bound::Excluded(key.clone()), upper },
+            KeyRange { lower, upper: Bound::Included(key) },
+        ),
+    }
+}
+
+/// Moves a bound to just behind `key`, in the buffer that the bound has.
+fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
+        Bound::Unbounded => Vec::new(),
+    };
+    buffer.clear();
+    buffer.extend_from_slice(key);
+    *bound = Bound::Excluded(buffer);
+}
+
+impl State {
+    /// Nothing more comes; what the cursors hold is let go.
+    fn finish(&mut self) {
+        self.is_done = true;
+        self.front = None;
+        self.back = None;
+    }
+}
+
+impl Iterator for Iter {
+    type Item = Result<(Key, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Ascending)
+    }
+
+    /// How many items are left, an error among them. Does not read large values.
+    fn count(self) -> usize {
+        self.keys().count()
+    }
+
+    /// Does not read the large values of the entries that it passes over.
+    fn nth(&mut self, n: usize) -> Option<Self::Item> {
+        if self.pass_over(n, Direction::Ascending) { self.next() } else { None }
+    }
+}
+
+impl DoubleEndedIterator for Iter {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Descending)
+    }
+
+    fn nth_back(&mut self, n: usize) -> Option<Self::Item> {
+        if self.pass_over(n, Direction::Descending) { self.next_back() } else { None }
+    }
+}
+
+impl std::iter::FusedIterator for Iter {}
+
+impl Drop for Iter {
+    fn drop(&mut self) {
+        if !self.handle.health.is_at_home() {
+            // What it stands in takes locks when it goes.
+            std::mem::forget(Arc::clone(&self.state));
+            std::mem::forget(Arc::clone(&self.keyspace));
+        }
+    }
+}
+
+impl std::fmt::Debug for Iter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Iter(seqno {})", self.pin.seqno())
+    }
+}
+
+/// The keys of a range, from either end, without their values; see [`Iter::keys`].
+///
+/// It shows the moment that the iterator showed. A key is `Err` if it could not be read; that ends
+/// the iterator.
+#[derive(Debug)]
+pub struct Keys {
+    entries: Iter,
+}
+
+impl Iterator for Keys {
+    type Item = Result<Key>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.entries.step_key(Direction::Ascending)
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.entries.step_key(Direction::Descending)
+    }
+}
+
+impl std::iter::FusedIterator for Keys {}

@@ -1,0 +1,460 @@
+//! Salvage: what can be read of a damaged database goes to a new one.
+//!
+//! ```text
+//!   source (read only)                                   destination (new)
+//!     superblock, catalog  -- which keyspaces ---------> the same, with the same options
+//!     tree of a keyspace   -- oldest first ------------> written over each other, as they come
+//!     log                  -- record after record -----> the same
+//!                          -- something is lost -------> what is there of its keys so far moves to
+//!                                                        the keyspace "NAME (doubtful)"
+//! ```
+//!
+//! So what is in a keyspace of the destination in the end is what it was, as far as the tree goes;
+//! and what may have been overwritten or deleted by something that cannot be read is apart from it.
+//! A part of the log that is lost is told, but nothing is doubted for it: it could have changed
+//! anything.
+//!
+//! Without a superblock or the catalog nothing says what the blocks are, and nothing can be saved.
+
+use crate::admission::governor::Governor;
+use crate::api::batch::Batch;
+use crate::api::builder::DatabaseBuilder;
+use crate::api::database::Database;
+use crate::api::keyspace::Keyspace;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{KeyspaceId, SeqNo};
+use crate::base::keys::KeyRange;
+use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, MEMORY_BYTES_DEFAULT, SALVAGE_LOSSES_MAX};
+use crate::base::stream::{LargeRef, Update};
+use crate::engine::Salvaged;
+use crate::engines;
+use crate::log::{Log, LogPosition, ReadBack};
+use crate::memory::budget::Budget;
+use crate::options::keyspace::{KeyspaceOptions, StoredOptions};
+use crate::recovery::open;
+use crate::runtime::sync::Arc;
+use crate::storage::data_file::catalog::CatalogEntry;
+use crate::storage::data_file::superblock::LogMark;
+use crate::storage::io::Directory;
+use crate::storage::io::direct::DirectDirectory;
+use crate::storage::{Opened, Storage};
+use crate::write::record::Entries;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+/// Bytes of keys and values that are committed together.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Saves what can be read of a damaged database.
+///
+/// The source is opened for reading only and stays as it is. The destination must not exist, or be
+/// an empty directory, and is outside the source.
+#[must_use]
+pub struct Salvage {
+    source: PathBuf,
+    destination: PathBuf,
+    memory: u64,
+    #[cfg(any(test, feature = "internals"))]
+    directories: Option<(Arc<dyn Directory>, Arc<dyn Directory>)>,
+}
+
+/// What a [`Salvage`] did.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct SalvageReport {
+    /// Every keyspace, in the order in which they were made.
+    pub keyspaces: Vec<SalvagedKeyspace>,
+    /// Records of the log that were taken over.
+    pub log_records: u64,
+    /// Parts of the log that could not be read. What commits wrote that were only there is missing,
+    /// and what they overwrote or deleted may be there again.
+    pub log_damage: Vec<Error>,
+}
+
+/// What became of one keyspace.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct SalvagedKeyspace {
+    /// Its name.
+    pub name: String,
+    /// Entries that it has in the destination.
+    pub entries: u64,
+    /// Entries that may be out of date, and the keyspace of the destination that has them, if there
+    /// are any. Where there can be no further keyspace they are lost, with that as the reason.
+    pub doubtful: Option<(String, u64)>,
+    /// What could not be read: the first thousand of these places.
+    pub losses: Vec<Loss>,
+    /// How many there are.
+    pub losses_total: u64,
+}
+
+/// Keys of which something could not be read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Loss {
+    /// Where they begin.
+    pub lower: Bound<Vec<u8>>,
+    /// Where they end.
+    pub upper: Bound<Vec<u8>>,
+    /// Why, with file and offset.
+    pub why: Error,
+}
+
+impl SalvageReport {
+    /// True if everything could be read.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let whole = |keyspace: &SalvagedKeyspace| keyspace.losses_total == 0;
+        self.log_damage.is_empty() && self.keyspaces.iter().all(whole)
+    }
+}
+
+impl Salvage {
+    /// Of the database at `source`, to a new one at `destination`.
+    pub fn new(source: impl AsRef<Path>, destination: impl AsRef<Path>) -> Self {
+        Self {
+            source: source.as_ref().to_path_buf(),
+            destination: destination.as_ref().to_path_buf(),
+            memory: MEMORY_BYTES_DEFAULT,
+            #[cfg(any(test, feature = "internals"))]
+            directories: None,
+        }
+    }
+
+    /// The memory budget of each of the two databases, in bytes; 256 MiB by default.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// The files of both databases, if not at the paths.
+    #[cfg(any(test, feature = "internals"))]
+    pub fn directories(
+        mut self,
+        source: Arc<dyn Directory>,
+        destination: Arc<dyn Directory>,
+    ) -> Self {
+        self.directories = Some((source, destination));
+        self
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// `Corrupt` if nothing can be saved: both superblocks are damaged, or the catalog is;
+    /// `NotFound` if there is no database, or one whose creation did not finish; `AlreadyOpen` if
+    /// the source is open for writing; `InvalidArgument` if there is something at the destination,
+    /// or it is inside the source; else as opening the source and writing the destination.
+    pub fn run(self) -> Result<SalvageReport> {
+        let builder = DatabaseBuilder::new(&self.destination).memory(self.memory);
+        #[cfg(any(test, feature = "internals"))]
+        if let Some((source, destination)) = self.directories {
+            let builder = builder.in_directory(destination);
+            return salvage(&source, builder, self.memory);
+        }
+        let source: Arc<dyn Directory> = Arc::new(DirectDirectory::open(&self.source, false)?);
+        let is_free = match DirectDirectory::open(&self.destination, false) {
+            Ok(destination) => destination.list()?.is_empty(),
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
+            Err(error) => return Err(error),
+        };
+        if !is_free {
+            let text = "there is something at the destination; name a place that is free";
+            return Err(Error::invalid(text));
+        }
+        if is_within(&self.destination, &self.source) {
+            let text = "the destination is inside the source, which stays as it is; name a place \
+                        outside";
+            return Err(Error::invalid(text));
+        }
+        salvage(&source, builder, self.memory)
+    }
+}
+
+/// True if `path`, which may not exist yet, is `folder` or inside it.
+fn is_within(path: &Path, folder: &Path) -> bool {
+    let Ok(folder) = folder.canonicalize() else { return false };
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let existing = path.ancestors().find_map(|part| part.canonicalize().ok());
+    existing.is_some_and(|part| part.starts_with(folder))
+}
+
+fn salvage(
+    directory: &Arc<dyn Directory>,
+    destination: DatabaseBuilder,
+    memory: u64,
+) -> Result<SalvageReport> {
+    Governor::check(memory)?;
+    let _lock = directory.lock(false, false)?;
+    let Opened { storage, superblock, catalog } =
+        Storage::open_damaged(&**directory, &Budget::new(memory))?;
+    if superblock.catalog.is_none() {
+        return Err(open::nothing_to_open(&**directory, open::no_database()));
+    }
+    let destination = destination.open()?;
+    let mut names: BTreeSet<String> =
+        catalog.keyspaces.iter().map(|entry| entry.name.clone()).collect();
+    let mut rescues = Vec::new();
+    // What is doubtful takes none of their places.
+    for entry in &catalog.keyspaces {
+        rescues.push(Rescue::new(&storage, &destination, entry, &mut names)?);
+    }
+    for (entry, rescue) in catalog.keyspaces.iter().zip(&mut rescues) {
+        rescue.tree(entry)?;
+    }
+    let mut report = SalvageReport::default();
+    take_log(&**directory, &storage, superblock.log, &mut rescues, &mut report)?;
+    for rescue in rescues {
+        report.keyspaces.push(rescue.end()?);
+    }
+    destination.close()?;
+    Ok(report)
+}
+
+/// Takes over what the log says.
+fn take_log(
+    directory: &dyn Directory,
+    storage: &Storage,
+    mark: LogMark,
+    rescues: &mut [Rescue<'_>],
+    report: &mut SalvageReport,
+) -> Result<()> {
+    let begin = LogPosition { lsn: mark.lsn, chain: mark.chain };
+    let (mut seqno, mut failed) = (mark.seqno, None);
+    let mut take = |record: ReadBack<'_>| {
+        if !record.is_durable && !is_whole(storage, record.payload) {
+            return Err(Error::corrupt("the log ends before this record"));
+        }
+        if failed.is_some() {
+            return Ok(());
+        }
+        report.log_records += 1;
+        let mut entries = Entries::new(record.payload)?;
+        while let Some(entry) = entries.next_entry()? {
+            seqno = seqno.next();
+            // Behind damage the numbers are not known; then all that comes is taken, in its order.
+            let counted = record.is_first_part.then_some(seqno);
+            let of = rescues.iter_mut().find(|rescue| rescue.wants(entry.keyspace, counted));
+            if let Some(Err(error)) = of.map(|rescue| rescue.update(entry.key, entry.update)) {
+                failed = Some(error);
+            }
+        }
+        Ok(())
+    };
+    match Log::salvage(directory, storage.salt(), begin, mark.durable, &mut take) {
+        Ok(read) => report.log_damage = read.damage,
+        Err(error) => report.log_damage.push(error),
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// True if the large values that a record refers to can be read: one that was not durable may have
+/// lost them by a power cut, and was never acknowledged then.
+fn is_whole(storage: &Storage, payload: &[u8]) -> bool {
+    let check = || -> Result<()> {
+        let mut entries = Entries::new(payload)?;
+        while let Some(entry) = entries.next_entry()? {
+            if let Update::PutLarge(large) = entry.update {
+                storage.verify_large(&large)?;
+            }
+        }
+        Ok(())
+    };
+    check().is_ok()
+}
+
+/// One keyspace on its way.
+struct Rescue<'a> {
+    storage: &'a Arc<Storage>,
+    destination: &'a Database,
+    id: KeyspaceId,
+    absorbed: SeqNo,
+    keyspace: Keyspace,
+    doubtful_name: String,
+    doubtful: Option<Keyspace>,
+    batch: Batch,
+    batch_bytes: usize,
+    report: SalvagedKeyspace,
+}
+
+impl<'a> Rescue<'a> {
+    fn new(
+        storage: &'a Arc<Storage>,
+        destination: &'a Database,
+        entry: &CatalogEntry,
+        names: &mut BTreeSet<String>,
+    ) -> Result<Self> {
+        let options = StoredOptions::decode(&entry.options)?;
+        let keyspace = destination.keyspace(&entry.name, KeyspaceOptions::as_stored(&options))?;
+        let doubtful_name = free_name(&entry.name, names);
+        Ok(Self {
+            storage,
+            destination,
+            id: entry.id,
+            absorbed: entry.absorbed,
+            keyspace,
+            doubtful_name,
+            doubtful: None,
+            batch: destination.batch(),
+            batch_bytes: 0,
+            report: SalvagedKeyspace { name: entry.name.clone(), ..SalvagedKeyspace::default() },
+        })
+    }
+
+    /// Takes over what the data file has.
+    fn tree(&mut self, entry: &CatalogEntry) -> Result<()> {
+        if entry.root.is_empty() {
+            return Ok(());
+        }
+        let stored = StoredOptions::decode(&entry.options)?;
+        let context = stored.context(self.storage, 0);
+        match engines::open(&context, Some(entry.root.as_slice())) {
+            Ok(engine) => engine.version().salvage(self),
+            Err(error) => self.lost(KeyRange::all(), error),
+        }
+    }
+
+    /// True if an entry of the log with this number, if it is known, is not in the tree.
+    fn wants(&self, keyspace: KeyspaceId, seqno: Option<SeqNo>) -> bool {
+        self.id == keyspace && seqno.is_none_or(|seqno| seqno > self.absorbed)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.batch.insert(&self.keyspace, key, value);
+        self.settle(key, key.len() + value.len())
+    }
+
+    /// What is said of `key` now is certain.
+    fn settle(&mut self, key: &[u8], bytes: usize) -> Result<()> {
+        if let Some(doubtful) = &self.doubtful {
+            self.batch.remove(doubtful, key);
+        }
+        self.batch_bytes += bytes;
+        if self.batch_bytes >= BATCH_BYTES { self.commit() } else { Ok(()) }
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        self.batch_bytes = 0;
+        self.batch.commit()
+    }
+
+    fn put_large(&mut self, key: &[u8], large: &LargeRef) -> Result<()> {
+        match self.storage.read_large(large) {
+            Ok(value) => self.put(key, &value),
+            Err(error) => {
+                let only = Bound::Included(key.to_vec());
+                self.lost(KeyRange { lower: only.clone(), upper: only }, error)
+            }
+        }
+    }
+
+    /// Moves what there is of these keys to the doubtful ones. If there can be no keyspace for
+    /// those they are lost: gives the reason.
+    fn doubt(&mut self, keys: &KeyRange) -> Result<Option<Error>> {
+        self.commit()?;
+        let range = (keys.lower.clone(), keys.upper.clone());
+        let mut no_place = None;
+        for entry in self.keyspace.range(range)? {
+            let (key, value) = entry?;
+            if self.doubtful.is_none() && no_place.is_none() {
+                match self.destination.keyspace(&self.doubtful_name, KeyspaceOptions::new()) {
+                    Ok(doubtful) => self.doubtful = Some(doubtful),
+                    // There are as many keyspaces as there may be.
+                    Err(error) if error.kind() == ErrorKind::InvalidArgument => {
+                        no_place = Some(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if let Some(doubtful) = &self.doubtful {
+                self.batch.insert(doubtful, &key, &value);
+            }
+            self.batch.remove(&self.keyspace, &key);
+            self.batch_bytes += key.len() + value.len();
+            if self.batch_bytes >= BATCH_BYTES {
+                self.commit()?;
+            }
+        }
+        self.commit()?;
+        Ok(no_place)
+    }
+
+    fn tell(&mut self, keys: KeyRange, why: Error) {
+        self.report.losses_total += 1;
+        if self.report.losses.len() < SALVAGE_LOSSES_MAX {
+            self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, why });
+        }
+    }
+
+    /// Everything was said.
+    fn end(mut self) -> Result<SalvagedKeyspace> {
+        self.commit()?;
+        self.report.entries = count(&self.keyspace)?;
+        if let Some(doubtful) = &self.doubtful {
+            match count(doubtful)? {
+                0 => self.destination.drop_keyspace(&self.doubtful_name)?,
+                entries => self.report.doubtful = Some((self.doubtful_name, entries)),
+            }
+        }
+        Ok(self.report)
+    }
+}
+
+impl Salvaged for Rescue<'_> {
+    fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
+        match update {
+            Update::Put(value) => self.put(key, value),
+            Update::PutLarge(large) => self.put_large(key, &large),
+            Update::Delete => {
+                self.batch.remove(&self.keyspace, key);
+                self.settle(key, key.len())
+            }
+        }
+    }
+
+    fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()> {
+        let no_place = self.doubt(&keys)?;
+        self.tell(keys.clone(), why);
+        if let Some(why) = no_place {
+            self.tell(keys, why);
+        }
+        Ok(())
+    }
+}
+
+/// A name for the doubtful entries of `name` that no keyspace has.
+fn free_name(name: &str, names: &mut BTreeSet<String>) -> String {
+    let mut number = 1;
+    loop {
+        let suffix = match number {
+            1 => " (doubtful)".to_owned(),
+            _ => format!(" (doubtful {number})"),
+        };
+        let room = KEYSPACE_NAME_BYTES_MAX - suffix.len();
+        let end = (0..=room.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
+        let free = format!("{}{suffix}", &name[..end.unwrap_or(0)]);
+        if names.insert(free.clone()) {
+            return free;
+        }
+        number += 1;
+    }
+}
+
+fn count(keyspace: &Keyspace) -> Result<u64> {
+    keyspace.iter().try_fold(0, |count, entry| entry.map(|_| count + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubtful_entries_have_a_place_of_their_own() {
+        let mut names = BTreeSet::from(["a".to_owned(), "a (doubtful)".to_owned()]);
+        assert_eq!(free_name("b", &mut names), "b (doubtful)");
+        assert_eq!(free_name("a", &mut names), "a (doubtful 2)");
+        let long = "\u{e9}".repeat(KEYSPACE_NAME_BYTES_MAX / 2);
+        assert!(free_name(&long, &mut names).len() <= KEYSPACE_NAME_BYTES_MAX);
+    }
+}

@@ -1,0 +1,3 @@
+//! A disk that is full, or nearly.
+
+pub mod headroom;

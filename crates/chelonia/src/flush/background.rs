@@ -1,0 +1,223 @@
+//! The threads behind a database.
+//!
+//! | thread | what it does | woken by |
+//! | --- | --- | --- |
+//! | drain | drains memtables, checkpoints, maintenance | a rotation, wanted maintenance |
+//! | log | syncs, prepares segments, divides memory, lulls | [`SYNC_INTERVAL`], a full segment |
+//! | scrub | reads what is stored, to find rot | [`SCRUB_TICK`] |
+//!
+//! They only call what any thread could call: a stepped database does the same work on the
+//! committing thread. They hold the shared state, never a handle, so that dropping the last handle
+//! ends them.
+
+use crate::base::error::{Error, Result};
+use crate::base::ids::Lsn;
+use crate::flush::idle::Lulls;
+use crate::runtime::sync::{Arc, thread};
+use crate::state::core::Core;
+use crate::state::keyspace::KeyspaceCore;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// How far the background sync lets the log run ahead of the device.
+pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often the scrub thread looks whether there is something to read.
+const SCRUB_TICK: Duration = Duration::from_secs(1);
+
+/// How long the drain thread waits before it looks again whether a full device has room.
+pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest it waits where looking does not help: each drain that fails has written much in
+/// vain, so that the wait doubles.
+pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
+
+/// The running threads; joined by [`Threads::join`].
+#[derive(Default)]
+pub struct Threads {
+    handles: Vec<thread::JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts all threads, or none.
+    pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
+        let mut threads = Self::default();
+        let started = threads.add("chelonia-drain", drain_loop, core);
+        let started = started.and_then(|()| threads.add("chelonia-log", log_loop, core));
+        let started = match core.scrub_interval {
+            Some(_) => started.and_then(|()| threads.add("chelonia-scrub", scrub_loop, core)),
+            None => started,
+        };
+        if started.is_err() {
+            core.signals.stop();
+            threads.join();
+        }
+        started.map(|()| threads)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&Core) + Send + 'static,
+        core: &Arc<Core>,
+    ) -> std::io::Result<()> {
+        let shared = Arc::clone(core);
+        let builder = thread::Builder::new().name(name.to_owned());
+        self.handles.push(builder.spawn(move || work(&shared))?);
+        Ok(())
+    }
+
+    /// Waits for them to end, which [`crate::state::signals::Signals::stop`] told them to.
+    pub fn join(&mut self) {
+        for handle in self.handles.drain(..) {
+            // A panic in there has been told by the panic hook; there is nothing left to do.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn drain_loop(core: &Core) {
+    let mut full = None;
+    while core.signals.wait_for_drain(full.as_ref().map(|full: &FullDevice| full.wait)) {
+        let is_in_vain = full.as_ref().is_some_and(|full| !core.may_drain(full.free_blocks));
+        if is_in_vain && !core.room.is_wanted() {
+            continue;
+        }
+        let before = full.take();
+        match stopping(core, || drain_once(core)) {
+            Ok(()) => {}
+            Err(error) if error.is_passing() => full = Some(FullDevice::new(core, before)),
+            // Writes were stopped, and writers are told why; reads go on without this thread.
+            Err(_) => core.pacer.wake(),
+        }
+    }
+}
+
+/// What the drain thread remembers of a drain that found the device full.
+struct FullDevice {
+    /// The free blocks of the data file then.
+    free_blocks: u64,
+    /// How long to wait before the next look.
+    wait: Duration,
+}
+
+impl FullDevice {
+    fn new(core: &Core, before: Option<Self>) -> Self {
+        let wait = before.map_or(RETRY_INTERVAL, |before| 2 * before.wait);
+        let free_blocks = core.storage.stats().space.free_blocks;
+        Self { free_blocks, wait: wait.min(RETRY_INTERVAL_MAX) }
+    }
+}
+
+/// Does `work`. A broken assertion in it stops all writes: they must not go on beside a thread that
+/// is gone, nor wait for it.
+fn stopping(core: &Core, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(core.health.stop(Error::internal("the background panicked; see its message")))
+    })
+}
+
+fn drain_once(core: &Core) -> Result<()> {
+    if core.health.check_write().is_err() {
+        return Ok(());
+    }
+    core.work_for_wanted_room()?;
+    core.drain_all_finalized()?;
+    core.maintain_all()
+}
+
+fn log_loop(core: &Core) {
+    let mut progress = LogProgress::default();
+    while core.signals.wait_for_tick(SYNC_INTERVAL) {
+        if core.health.check_write().is_err() {
+            continue;
+        }
+        // Failures stop writes inside; want of room is met again by whoever writes next.
+        let _ = stopping(core, || {
+            let ticked = core.log_tick(&mut progress);
+            core.storage.epochs().collect();
+            ticked
+        });
+    }
+}
+
+fn scrub_loop(core: &Core) {
+    while core.signals.wait_to_scrub(SCRUB_TICK) {
+        // What it finds is told by the figures; it stops nothing.
+        let _ = stopping(core, || {
+            core.scrub_tick();
+            Ok(())
+        });
+    }
+}
+
+/// What the log thread remembers from tick to tick.
+#[derive(Default)]
+pub struct LogProgress {
+    /// How far the log was written at the last tick.
+    seen: Lsn,
+    /// How far it was written when the last witness was left.
+    witnessed: Lsn,
+    /// The next segment could not be made.
+    lacks_segment: bool,
+    /// Entries written, and blocks of entries read, up to the last tick.
+    work: (u64, u64),
+    /// Where hardly anything is written, and what is read meanwhile.
+    lulls: Lulls,
+}
+
+impl Core {
+    /// One interval's work on the log: sync what was written; or, if nothing was for a whole
+    /// interval, leave a witness in the log itself that all of it is durable, so that a later
+    /// recovery can tell rot from a torn end, and give back what an idle database does not need.
+    pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
+        let Some(log) = self.log.get() else { return Ok(()) };
+        let wants = |keyspace: &Arc<KeyspaceCore>| self.wants_maintenance(keyspace);
+        // Drains come first, and wake the thread themselves.
+        if !self.has_finalized() && self.all_keyspaces().iter().any(wants) {
+            self.signals.wake_drain();
+        }
+        self.adapt(progress);
+        self.storage.budget().tick();
+        // A budget that was lowered while readers held what they saw.
+        self.storage.budget().trim();
+        let mut prepared = Ok(());
+        if log.wants_segment() || progress.lacks_segment {
+            let made = log.prepare_next();
+            prepared = made.map_err(|error| self.health.stop_unless_harmless(error));
+            // Without room for one it is tried again at the next tick, and what is written is
+            // synced nevertheless.
+            progress.lacks_segment = prepared.is_err();
+        }
+        let written = log.written();
+        if written > log.synced() {
+            self.sync()?;
+        } else if written == progress.seen && written != progress.witnessed {
+            self.leave_witness()?;
+            progress.witnessed = log.written();
+            log.release_idle();
+        }
+        progress.seen = log.written();
+        prepared
+    }
+
+    /// Lets memory and engines follow what was done since the last tick.
+    fn adapt(&self, progress: &mut LogProgress) {
+        let written = self.commit.lock().totals.entries;
+        let read = self.storage.stats().cache.entry_misses;
+        let (written_before, read_before) = std::mem::replace(&mut progress.work, (written, read));
+        let (written, read) = (written - written_before, read - read_before);
+        self.governor.adapt(written, read);
+        self.follow_lulls(&mut progress.lulls, read);
+    }
+
+    /// Closes the open log block, so that the next one's header says how far the log is durable.
+    fn leave_witness(&self) -> Result<()> {
+        {
+            let mut commit = self.commit.lock();
+            let Some(tail) = &mut commit.tail else { return Ok(()) };
+            tail.seal_block().map_err(|error| self.health.stop_unless_harmless(error))?;
+        }
+        self.sync()
+    }
+}

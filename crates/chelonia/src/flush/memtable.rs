@@ -1,0 +1,323 @@
+//! Draining: a finalized memtable goes into its engine and gives its memory back.
+//!
+//! 1. Wait until every commit that writes to the memtable is visible: it is complete then.
+//! 2. Cut it at the seqnos that are pinned within it. Pins made from now on are newer than all of
+//!    it, so the cuts are complete.
+//! 3. For each part, oldest first, the engine absorbs the newest update of each key in the part and
+//!    gives a version.
+//! 4. Publish: every view that holds the memtable gets the version at its own seqno instead.
+//!
+//! A failure in 3 leaves the parts absorbed so far in the engine; the next attempt goes on after
+//! them. A full device is such a failure: the memtable stays readable, and the drain is tried again
+//! when somebody made room.
+
+use crate::base::error::{Error, Result};
+use crate::base::ids::SeqNo;
+use crate::base::limits::SLAB_BYTES;
+use crate::base::stream::SortedUpdates;
+use crate::engine::{OwnedExtent, Version, Work};
+use crate::memtable::{Memtable, SortedBatch};
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering};
+use crate::state::core::Core;
+use crate::state::keyspace::{KeyspaceCore, Latest, Partial};
+use crate::storage::io::ScratchPlace;
+use crate::versions::pins::Flushed;
+use crate::versions::view::Buffer;
+
+/// How much a drain may write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DrainPace {
+    /// What is best in the long run.
+    Usual,
+    /// Hardly more than what is drained: the device is full.
+    Tight,
+}
+
+impl Core {
+    /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
+    pub fn drain_oldest(&self, pace: DrainPace) -> Result<bool> {
+        let oldest = |keyspace: &Arc<KeyspaceCore>| {
+            let buffer = keyspace.finalized().pop()?;
+            Some((buffer.first().map(|first| first.seqno), Arc::clone(keyspace)))
+        };
+        let keyspaces = self.all_keyspaces();
+        let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
+        let Some((_, keyspace)) = next else { return Ok(false) };
+        // One that was dropped since is not listed again; others may still have something.
+        Ok(self.drain_at(&keyspace, pace)? || keyspace.check_exists().is_err())
+    }
+
+    /// Drains the oldest finalized memtable of `keyspace`; false if there is none, or nobody wants
+    /// it any more.
+    pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
+        self.drain_at(keyspace, DrainPace::Usual)
+    }
+
+    /// The same at any pace.
+    pub fn drain_at(&self, keyspace: &Arc<KeyspaceCore>, pace: DrainPace) -> Result<bool> {
+        let mut partial = keyspace.drain.lock();
+        // It may have taken long to get here, and the next absorb may take longer.
+        self.health.check_write()?;
+        if partial.buried {
+            return Ok(false);
+        }
+        let Some(buffer) = keyspace.finalized().pop() else { return Ok(false) };
+        self.visibility.wait_until_visible(buffer.last())?;
+        let start = self.clock.now();
+        let drained = self.absorb(keyspace, &buffer, &mut partial, pace);
+        let is_dropped = || keyspace.check_exists().is_err();
+        self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
+        match drained {
+            Ok(()) => {
+                self.counters.out_of_space.store(false, Ordering::Relaxed);
+                self.room.forget();
+                let took = self.clock.now().saturating_sub(start);
+                self.pacer.drained(buffer.memtable.bytes(), took);
+                self.counters.drains.fetch_add(1, Ordering::Relaxed);
+                // Also a memtable without bytes is a reason for a checkpoint.
+                let bytes = buffer.update_bytes().max(1);
+                self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            // On a full device, and where the tree cannot be read, what pins see of a dropped
+            // keyspace has to stay in memory after all.
+            Err(error) if is_dropped() && self.is_harmless_to_maintenance(&error) => {
+                return Ok(false);
+            }
+            Err(error) => {
+                self.pacer.wake();
+                return Err(self.health.stop_unless_harmless(error));
+            }
+        }
+        drop(buffer);
+        self.refresh_backlog();
+        self.pacer.wake();
+        Ok(true)
+    }
+
+    /// Steps 2 to 4 under the drain lock.
+    fn absorb(
+        &self,
+        keyspace: &Arc<KeyspaceCore>,
+        buffer: &Arc<Buffer>,
+        partial: &mut Partial,
+        pace: DrainPace,
+    ) -> Result<()> {
+        let Some(first) = buffer.first() else {
+            keyspace.publish(buffer, &[]);
+            return Ok(());
+        };
+        let last = buffer.last();
+        // Parts that an earlier attempt absorbed are cut as they were then; pins made since are
+        // newer than the whole memtable, and pins gone since only make fewer versions.
+        let done = partial.versions.last().map(|(upto, _)| *upto);
+        let mut cuts: Vec<SeqNo> = partial.versions.iter().map(|(upto, _)| *upto).collect();
+        let pinned = self.snapshots.cuts(keyspace.id, first.seqno, last);
+        cuts.extend(pinned.into_iter().filter(|cut| done.is_none_or(|done| *cut > done)));
+        if done.is_some() {
+            mark(Mark::DrainWentOn);
+        }
+        if !cuts.is_empty() {
+            mark(Mark::DrainCut);
+        }
+        // Sorted, an entry takes an address, and what pins see some of their own.
+        let sorted = (buffer.memtable.len_estimate() * size_of::<usize>() as u64)
+            .saturating_add((cuts.len() * SLAB_BYTES) as u64);
+        self.storage.budget().make_ready(sorted)?;
+        let drained = buffer.memtable.drain(&cuts);
+        let mut superseded = drained.superseded.iter().map(OwnedExtent::from);
+        // An interval in which nothing was written has no part, and needs no version of its own:
+        // the one before is what its pin sees.
+        let mut parts = drained.batches.iter().peekable();
+        while let Some(updates) = parts.next() {
+            let upto = updates.upto().min(last);
+            if done.is_some_and(|done| upto <= done) {
+                continue;
+            }
+            let (version, mut lost) = self.absorb_part(keyspace, buffer, updates, pace)?;
+            if parts.peek().is_none() {
+                lost.extend(&mut superseded);
+            }
+            partial.versions.push((upto, keyspace.lifetimes.hold(version, lost)));
+        }
+        if partial.versions.is_empty() {
+            let version = keyspace.engine.version();
+            let lost = superseded.collect();
+            partial.versions.push((last, keyspace.lifetimes.hold(version, lost)));
+        }
+        // Not harmless whatever it is: all of the memtable is absorbed, and must not be again.
+        let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;
+        let versions = std::mem::take(&mut partial.versions);
+        let Some((_, newest)) = versions.last() else {
+            return Err(Error::internal("a drain made no version"));
+        };
+        self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);
+        drop(drained);
+        *keyspace.latest.lock() = Latest { root, absorbed: last, version: newest.clone() };
+        let flushed = Flushed {
+            keyspace: keyspace.id,
+            history: &keyspace.history,
+            before: &keyspace.current_view().version,
+            versions: &versions,
+        };
+        self.snapshots.publish(&flushed, || keyspace.publish(buffer, &versions));
+        keyspace.history.let_standing_go(buffer);
+        keyspace.lifetimes.published();
+        Ok(())
+    }
+
+    /// Absorbs one part of the memtable: the next version, and what it lost.
+    fn absorb_part(
+        &self,
+        keyspace: &Arc<KeyspaceCore>,
+        buffer: &Arc<Buffer>,
+        updates: &SortedBatch,
+        pace: DrainPace,
+    ) -> Result<(Arc<dyn Version>, Vec<OwnedExtent>)> {
+        let bytes_each = buffer.memtable.bytes() / (updates.len() as u64).max(1);
+        let progress = |absorbed: u64| {
+            let bytes = absorbed.saturating_mul(bytes_each);
+            self.counters.draining_absorbed_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.refresh_backlog();
+            self.pacer.rest(self.workers.threads(), || self.has_time_to_drain(keyspace));
+        };
+        let work = Work { workers: &self.workers, progress: &progress };
+        let absorbed = match pace {
+            DrainPace::Usual => {
+                let _limited = self.keep_for_flush(self.needed_bytes());
+                keyspace.engine.absorb(updates, &work)?
+            }
+            DrainPace::Tight => keyspace.engine.absorb_tight(updates, &work)?,
+        };
+        let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
+        if !known {
+            return Err(Error::internal("an engine refers to what lies beyond the data file"));
+        }
+        Ok((absorbed.version, absorbed.lost))
+    }
+
+    /// True if what is finalized will be drained long before the active memtable of `keyspace` is
+    /// full, at the pace of both so far: before it is half full.
+    fn has_time_to_drain(&self, keyspace: &KeyspaceCore) -> bool {
+        if self.stepped || self.signals.is_stopping() {
+            return false;
+        }
+        let read = |count: &AtomicU64| u128::from(count.load(Ordering::Relaxed));
+        let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
+        let finalized = read(&self.counters.finalized_bytes);
+        let active = u128::from(self.governor.memtable_bytes()).saturating_sub(finalized);
+        let absorbed = read(&self.counters.draining_absorbed_bytes);
+        absorbed * u128::from(distance) > 2 * active * finalized
+    }
+
+    /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
+    /// pins still see stays, but moves to the disk: a pin never holds memory.
+    pub fn bury(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+        let _hurry = self.pacer.hurry();
+        for buffer in &keyspace.current_view().buffers {
+            self.visibility.wait_until_visible(buffer.last())?;
+        }
+        self.dropped.add(&keyspace.lifetimes);
+        let mut is_flushed = false;
+        let hidden = loop {
+            let empty = Buffer::new(Memtable::new(Arc::clone(self.storage.budget())));
+            match keyspace.release_all(empty, &self.snapshots, is_flushed) {
+                Some(hidden) => break hidden,
+                None => mark(Mark::DroppedWhileSeen),
+            }
+            {
+                let _commit = self.commit.lock();
+                self.rotate(keyspace);
+            }
+            while self.drain_keyspace(keyspace)? {}
+            is_flushed = true;
+        };
+        self.counters.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
+        self.refresh_backlog();
+        self.pacer.wake();
+        Ok(())
+    }
+
+    /// Does `drain`. If the device is full, does it again after a checkpoint, which frees what the
+    /// versions before had, then so that it takes hardly more than what it drains, then after what
+    /// engines can do to gain room. Writers are told if nothing of that helps.
+    pub fn making_room(&self, drain: impl Fn(DrainPace) -> Result<bool>) -> Result<bool> {
+        let is_full = |drained: &Result<bool>| drained.as_ref().is_err_and(Error::is_passing);
+        // One that fails may have written much: it is not tried for every small memtable.
+        let is_tried = self.may_flush_as_usual();
+        let mut drained = drain(if is_tried { DrainPace::Usual } else { DrainPace::Tight });
+        if is_full(&drained) && (self.free_what_was_replaced()? | self.release_log()) {
+            drained = drain(DrainPace::Usual);
+        }
+        if is_tried {
+            self.note_usual_flush(is_full(&drained));
+        }
+        if is_full(&drained) {
+            drained = drain(DrainPace::Tight);
+        }
+        if is_full(&drained) && self.gain_room()? {
+            drained = drain(DrainPace::Tight);
+        }
+        if is_full(&drained) {
+            self.note_full();
+        }
+        drained
+    }
+
+    /// Frees on a device that is full what is no longer referred to: waits for what a checkpoint
+    /// freed, and makes one if that would free more. False if there is nothing.
+    pub fn free_what_was_replaced(&self) -> Result<bool> {
+        let free_blocks = || self.storage.stats().space.free_blocks;
+        let before = free_blocks();
+        if self.counters.undurable_bytes.load(Ordering::Relaxed) == 0 {
+            self.storage.epochs().settle();
+            return Ok(free_blocks() > before);
+        }
+        match self.checkpoint_now() {
+            Ok(()) => {
+                mark(Mark::DrainMadeRoom);
+                // What it freed comes free when no reader is on the way through it.
+                self.storage.epochs().settle();
+                Ok(true)
+            }
+            Err(error) if error.is_passing() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lets all engines free some space on a device that is nearly full; false if none could.
+    pub fn gain_room(&self) -> Result<bool> {
+        let gain = |gained, keyspace: Arc<KeyspaceCore>| Ok(self.gain_room_in(&keyspace)? | gained);
+        self.all_keyspaces().into_iter().try_fold(false, gain)
+    }
+
+    /// Whether a drain that met a full device may do better now: something came free in the data
+    /// file, which had `free_blocks` then, or the device has room for all that waits.
+    pub fn may_drain(&self, free_blocks: u64) -> bool {
+        self.storage.stats().space.free_blocks > free_blocks
+            || self.may_have_room(self.counters.finalized_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether the device has room for `bytes`. Where that cannot be asked, it may.
+    pub fn may_have_room(&self, bytes: u64) -> bool {
+        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, bytes);
+        !probe().is_err_and(|error| error.is_passing())
+    }
+
+    /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers
+    /// may finalize memtables as fast as they are drained: checkpoints are made on the way, for
+    /// without them neither log nor extents come free, and a close does not wait for an end that
+    /// may never come.
+    pub fn drain_all_finalized(&self) -> Result<()> {
+        while !self.signals.is_stopping() && self.making_room(|pace| self.drain_oldest(pace))? {
+            self.checkpoint_if_undurable(self.governor.write_share())?;
+        }
+        self.checkpoint_if_undurable(1)
+    }
+
+    /// Makes a checkpoint if engines have made or freed `bytes` or more since the last one.
+    pub fn checkpoint_if_undurable(&self, bytes: u64) -> Result<()> {
+        let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
+        if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
+    }
+}

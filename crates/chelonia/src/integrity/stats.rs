@@ -1,0 +1,315 @@
+//! Figures of a running database. Totals count from the open.
+
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::engine::EngineStats;
+use crate::integrity::scrub::ScrubStats;
+use crate::log::Log;
+use crate::memory::budget::Use;
+use crate::runtime::sync::{Arc, Ordering};
+use crate::state::core::Core;
+use crate::state::keyspace::KeyspaceCore;
+
+/// What [`crate::Database::stats`] tells.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The memory budget and what it is used for.
+    pub memory: MemoryStats,
+    /// What went to and came from the device, and how.
+    pub io: IoStats,
+    /// Space on the device.
+    pub disk: DiskStats,
+    /// Commits and what they waited for.
+    pub commits: CommitStats,
+    /// Iterators.
+    pub scans: ScanStats,
+    /// Drains, checkpoints, snapshots.
+    pub background: BackgroundStats,
+    /// What is read again and again to find rot.
+    pub scrub: ScrubStats,
+    /// Bytes written to the data file and the log for each key and value byte of users; 0 before
+    /// the first write.
+    pub write_amplification: f64,
+    /// The number of the last visible write.
+    pub last_seqno: u64,
+    /// Every keyspace, sorted by name.
+    pub keyspaces: Vec<KeyspaceStats>,
+}
+
+/// Memory in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// The budget.
+    pub budget_bytes: u64,
+    /// In use, all purposes together.
+    pub used_bytes: u64,
+    /// Held from the system, in use or ready for use.
+    pub held_bytes: u64,
+    /// Memtables.
+    pub memtable_bytes: u64,
+    /// Cached blocks.
+    pub cache_bytes: u64,
+    /// Cached records.
+    pub record_bytes: u64,
+    /// Merges.
+    pub work_bytes: u64,
+    /// Tree nodes, open runs and other bookkeeping.
+    pub metadata_bytes: u64,
+    /// Mapped log segments.
+    pub log_bytes: u64,
+}
+
+/// Input and output.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct IoStats {
+    /// Data goes around the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// A commit is a copy into mapped memory; else it is a system call.
+    pub mapped_log: bool,
+    /// The file system, as far as it is told apart.
+    pub file_system: String,
+    /// Read from the data file, in bytes.
+    pub data_bytes_read: u64,
+    /// Written to the data file, in bytes.
+    pub data_bytes_written: u64,
+    /// Written to the log, in bytes.
+    pub log_bytes_written: u64,
+    /// Reads of the data file.
+    pub data_reads: u64,
+    /// Writes of the data file.
+    pub data_writes: u64,
+    /// Syncs of the data file.
+    pub data_syncs: u64,
+    /// Syncs of the log.
+    pub log_syncs: u64,
+    /// Blocks in the cache now.
+    pub cached_blocks: u64,
+    /// Blocks that were wanted and had to be read.
+    pub cache_misses: u64,
+    /// Records in the cache now.
+    pub cached_records: u64,
+    /// Records that came into the cache.
+    pub record_fills: u64,
+    /// Records that left it to make room.
+    pub record_evictions: u64,
+}
+
+/// Space in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct DiskStats {
+    /// The length of the data file; a temporary file beside it does not count.
+    pub data_file_bytes: u64,
+    /// What of it is in use, for versions that are only held by snapshots too.
+    pub data_used_bytes: u64,
+    /// What the data file occupies on the device; holes do not count.
+    pub data_allocated_bytes: u64,
+    /// The length of the temporary file of a database that is open for reading only: it has what a
+    /// crash left in the log and does not fit into memory.
+    pub scratch_bytes: u64,
+    /// No longer in the newest state, kept for snapshots, iterators and the durable root; of
+    /// keyspaces that were dropped too.
+    pub held_for_older_bytes: u64,
+    /// In use for keyspaces that were dropped since the open, where damage hides what it is: comes
+    /// free with the next open.
+    pub hidden_bytes: u64,
+    /// All log segment files.
+    pub log_file_bytes: u64,
+}
+
+/// Commits.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct CommitStats {
+    /// How many.
+    pub commits: u64,
+    /// Writes in them.
+    pub entries: u64,
+    /// Key and value bytes in them.
+    pub user_bytes: u64,
+    /// How often one was delayed by back-pressure: waited for memory, for its pace, or for space on
+    /// a device that is nearly full.
+    pub delayed: u64,
+    /// For how long in all, in nanoseconds.
+    pub delay_nanos: u64,
+    /// The longest of these delays, in nanoseconds.
+    pub delay_nanos_max: u64,
+    /// Commits that failed with [`crate::ErrorKind::WouldBlock`].
+    pub would_block: u64,
+}
+
+/// Iterators.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ScanStats {
+    /// Tombstones that iterators passed over. Where many lie in a row they do so once.
+    pub tombstones_passed: u64,
+}
+
+/// Background work.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct BackgroundStats {
+    /// Memtables drained into engines.
+    pub drains: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Bytes of finalized memtables that wait or are being drained.
+    pub backlog_bytes: u64,
+    /// Snapshots and iterators that are open.
+    pub pins: usize,
+    /// The oldest moment that one of them shows.
+    pub oldest_pinned_seqno: Option<u64>,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct KeyspaceStats {
+    /// Its name.
+    pub name: String,
+    /// Its engine's name.
+    pub engine: &'static str,
+    /// Its memtables, in bytes.
+    pub memtable_bytes: u64,
+    /// The checkpoint distance that is acted on, in bytes.
+    pub checkpoint_distance_bytes: u64,
+    /// Versions of it that are held.
+    pub versions_held: usize,
+    /// The engine has something to do in the background.
+    pub maintenance_waits: bool,
+    /// What of it writers are slowed down for: bytes to be rewritten.
+    pub debt_bytes: u64,
+    /// The engine's own figures.
+    pub engine_stats: EngineStats,
+}
+
+impl Core {
+    /// The figures of this moment.
+    pub fn stats(&self) -> Stats {
+        let keyspaces = self.all_keyspaces();
+        let commits = self.commit_stats();
+        let io = self.io_stats();
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+        let write_amplification = match commits.user_bytes {
+            0 => 0.0,
+            user => (io.data_bytes_written + io.log_bytes_written) as f64 / user as f64,
+        };
+        Stats {
+            memory: self.memory_stats(),
+            disk: self.disk_stats(&keyspaces),
+            scans: ScanStats {
+                tombstones_passed: self.counters.tombstones_passed.load(Ordering::Relaxed),
+            },
+            background: self.background_stats(),
+            scrub: self.scrub.stats(),
+            write_amplification,
+            last_seqno: self.visibility.visible().0,
+            keyspaces: keyspaces.iter().map(|keyspace| self.keyspace_stats(keyspace)).collect(),
+            commits,
+            io,
+        }
+    }
+
+    fn memory_stats(&self) -> MemoryStats {
+        let budget = self.storage.budget();
+        MemoryStats {
+            budget_bytes: budget.limit(),
+            used_bytes: budget.used(),
+            held_bytes: budget.held(),
+            memtable_bytes: budget.used_by(Use::Memtable),
+            cache_bytes: budget.used_by(Use::Cache),
+            record_bytes: budget.used_by(Use::Records),
+            work_bytes: budget.used_by(Use::Work),
+            metadata_bytes: budget.used_by(Use::Metadata),
+            log_bytes: budget.used_by(Use::Log),
+        }
+    }
+
+    fn io_stats(&self) -> IoStats {
+        let facts = self.directory.facts();
+        let data = self.storage.stats();
+        let records = self.records.stats();
+        let log = self.log.get().map(|log| log.stats());
+        IoStats {
+            direct: facts.direct,
+            mapped_log: facts.mapped_log,
+            file_system: facts.name.to_owned(),
+            data_bytes_read: data.file.blocks_read.iter().sum::<u64>() * BLOCK_BYTES_U64,
+            data_bytes_written: data.file.blocks_written.iter().sum::<u64>() * BLOCK_BYTES_U64,
+            log_bytes_written: log.as_ref().map_or(0, |log| log.stream_bytes),
+            data_reads: data.file.reads,
+            data_writes: data.file.writes,
+            data_syncs: data.file.syncs,
+            log_syncs: log.as_ref().map_or(0, |log| log.syncs),
+            cached_blocks: data.cache.cached,
+            cache_misses: data.cache.misses,
+            cached_records: records.records,
+            record_fills: records.fills,
+            record_evictions: records.evictions,
+        }
+    }
+
+    fn disk_stats(&self, keyspaces: &[Arc<KeyspaceCore>]) -> DiskStats {
+        let data = self.storage.stats();
+        let log_file_bytes = match self.log.get() {
+            Some(log) => log.stats().file_bytes,
+            // A reader; a figure is no reason to fail.
+            None => Log::file_bytes(&*self.directory).unwrap_or(0),
+        };
+        DiskStats {
+            data_file_bytes: data.data_file_space.file_blocks * BLOCK_BYTES_U64,
+            data_used_bytes: data.data_file_space.used_blocks * BLOCK_BYTES_U64,
+            data_allocated_bytes: data.allocated_bytes,
+            scratch_bytes: data.scratch_bytes,
+            held_for_older_bytes: keyspaces
+                .iter()
+                .map(|one| one.lifetimes.lost_bytes())
+                .chain([self.dropped.lost_bytes()])
+                .sum(),
+            hidden_bytes: self.counters.hidden_bytes.load(Ordering::Relaxed),
+            log_file_bytes,
+        }
+    }
+
+    fn commit_stats(&self) -> CommitStats {
+        let delays = self.pacer.delays();
+        let totals = self.commit.lock().totals;
+        CommitStats {
+            commits: totals.commits,
+            entries: totals.entries,
+            user_bytes: totals.user_bytes,
+            delayed: delays.count,
+            delay_nanos: delays.nanos,
+            delay_nanos_max: delays.nanos_max,
+            would_block: delays.refused,
+        }
+    }
+
+    fn background_stats(&self) -> BackgroundStats {
+        BackgroundStats {
+            drains: self.counters.drains.load(Ordering::Relaxed),
+            checkpoints: self.counters.checkpoints.load(Ordering::Relaxed),
+            backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
+            pins: self.snapshots.count(),
+            oldest_pinned_seqno: self.snapshots.oldest().map(|seqno| seqno.0),
+        }
+    }
+
+    fn keyspace_stats(&self, keyspace: &KeyspaceCore) -> KeyspaceStats {
+        let (active, finalized) = keyspace.memtable_bytes();
+        let asked = keyspace.distance.load(Ordering::Relaxed);
+        KeyspaceStats {
+            name: keyspace.name.clone(),
+            engine: keyspace.stored.engine.kind().name(),
+            memtable_bytes: active + finalized,
+            checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
+            versions_held: keyspace.lifetimes.held(),
+            maintenance_waits: keyspace.engine.wants_maintenance(),
+            debt_bytes: keyspace.engine.debt_bytes(),
+            engine_stats: keyspace.engine.stats(),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Verification: everything that is stored is read and checked, while reads and writes go on.
+//!
+//! The data file is read through the newest version of every keyspace, which stays as it is while
+//! it is held; by a reader through the durable one, so that what is read and counted does not
+//! depend on how much of the log its memory took. The log is read from where the durable root says
+//! that a recovery begins, up to where it was written at the same moment ([`Log::verify`]); its
+//! segments are held too. The large values that it refers to are not: a checkpoint may make them
+//! needless and free them. So one that cannot be read is looked at again under the root that is
+//! durable then.
+
+use crate::base::check::CheckReport;
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::limits::VERIFY_FINDINGS_MAX;
+use crate::base::stream::Update;
+use crate::log::{Log, LogPosition, ReadBack};
+use crate::state::core::{CheckpointState, Core};
+use crate::state::keyspace::KeyspaceCore;
+use crate::storage::data_file::superblock::LogMark;
+use crate::versions::lifetimes::HeldVersion;
+use crate::write::record::Entries;
+use std::collections::BTreeMap;
+
+/// What [`crate::Database::verify`] read and found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Blocks of the data file read and checked.
+    pub blocks: u64,
+    /// Entries seen in the trees of the data file, newer and older versions of a key and tombstones
+    /// counted each. What was written last is in the log only.
+    pub entries: u64,
+    /// Bytes of the log read and checked: all that a recovery would have read at the moment when
+    /// the verification came to it.
+    pub log_bytes: u64,
+    /// Writes seen there: entries put and keys removed. Some may be in the trees too.
+    pub log_entries: u64,
+    /// What is wrong, each with file and offset where there is one: the first thousand of these.
+    pub findings: Vec<Error>,
+    /// How many there are.
+    pub findings_total: u64,
+}
+
+impl VerifyReport {
+    /// True if nothing is wrong.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.findings_total == 0
+    }
+}
+
+impl CheckReport for VerifyReport {
+    fn blocks(&mut self, count: u64) {
+        self.blocks += count;
+    }
+
+    fn entries(&mut self, count: u64) {
+        self.entries += count;
+    }
+
+    fn finding(&mut self, error: Error) {
+        self.findings_total += 1;
+        if self.findings.len() < VERIFY_FINDINGS_MAX {
+            self.findings.push(error);
+        }
+    }
+}
+
+/// What of the log a recovery would need if it began now.
+struct Needed {
+    mark: LogMark,
+    absorbed: BTreeMap<KeyspaceId, SeqNo>,
+}
+
+impl Needed {
+    /// True if replay would not skip a write of `keyspace` with this number.
+    fn wants(&self, keyspace: KeyspaceId, seqno: SeqNo) -> bool {
+        self.absorbed.get(&keyspace).is_some_and(|upto| seqno > *upto)
+    }
+}
+
+/// A large value that could not be read.
+struct Suspect {
+    keyspace: KeyspaceId,
+    seqno: SeqNo,
+    error: Error,
+}
+
+impl Core {
+    /// Reads the superblock's copies, the catalog, everything that the newest version of every
+    /// keyspace refers to, and the log that is not in those versions yet.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.health.check_read()?;
+        let mut report = VerifyReport::default();
+        match self.storage.verify_root() {
+            Ok(blocks) => report.blocks += blocks,
+            Err(error) => report.finding(error),
+        }
+        for keyspace in self.all_keyspaces() {
+            self.verify_tree(&keyspace, &mut report);
+        }
+        self.verify_log(&mut report)?;
+        // What could not be read because of a close is no damage.
+        self.health.check_read()?;
+        Ok(self.told_findings(report))
+    }
+
+    /// Reads everything that the newest version of `keyspace` refers to.
+    pub fn verify_keyspace(&self, keyspace: &KeyspaceCore) -> Result<VerifyReport> {
+        self.health.check_read()?;
+        let mut report = VerifyReport::default();
+        self.verify_tree(keyspace, &mut report);
+        self.health.check_read()?;
+        Ok(self.told_findings(report))
+    }
+
+    fn verify_tree(&self, keyspace: &KeyspaceCore, report: &mut VerifyReport) {
+        let pin = self.pin_one(keyspace);
+        // What a reader drained of the log lies in a scratch file, which is nobody's data.
+        let version = match self.read_only {
+            true => self.durable_version(keyspace.id),
+            false => Some(keyspace.view_at(pin.seqno()).version.clone()),
+        };
+        let Some(version) = version else { return };
+        if let Err(error) = version.version().verify(report) {
+            report.finding(error);
+        }
+    }
+
+    /// The same report, in which files are named as the user knows them.
+    fn told_findings(&self, mut report: VerifyReport) -> VerifyReport {
+        let findings = std::mem::take(&mut report.findings).into_iter();
+        report.findings = findings.map(|error| self.told(error)).collect();
+        report
+    }
+
+    fn durable_version(&self, keyspace: KeyspaceId) -> Option<HeldVersion> {
+        self.checkpoint.lock().durable.get(&keyspace).map(|durable| durable.version.held())
+    }
+
+    fn verify_log(&self, report: &mut VerifyReport) -> Result<()> {
+        let _hold = self.log.get().map(|log| log.hold());
+        let (needed, (upto, last)) = {
+            // Not while a checkpoint is made: the two belong together.
+            let state = self.checkpoint.lock();
+            (self.needed_log(&state), self.log_end()?)
+        };
+        let (mut suspects, mut large_blocks, mut seqno) = (Vec::new(), 0, needed.mark.seqno);
+        let mut writes = 0;
+        let mut check = |record: ReadBack<'_>| {
+            let mut entries = Entries::new(record.payload)?;
+            while let Some(entry) = entries.next_entry()? {
+                seqno = seqno.next();
+                writes += 1;
+                let Update::PutLarge(large) = entry.update else { continue };
+                let keyspace = entry.keyspace;
+                // Behind damage the numbers are not known, nor what of it was absorbed.
+                if !record.is_first_part || !needed.wants(keyspace, seqno) {
+                    continue;
+                }
+                match self.storage.verify_large(&large) {
+                    Ok(blocks) => large_blocks += blocks,
+                    Err(error) => suspects.push(Suspect { keyspace, seqno, error }),
+                }
+            }
+            Ok(())
+        };
+        let (directory, salt) = (&*self.directory, self.storage.salt());
+        let begin = LogPosition { lsn: needed.mark.lsn, chain: needed.mark.chain };
+        let verified = match Log::verify(directory, salt, begin, upto, &mut check) {
+            Ok(verified) => verified,
+            Err(error) => {
+                report.finding(error);
+                return Ok(());
+            }
+        };
+        report.log_bytes += verified.bytes;
+        report.log_entries += writes;
+        report.blocks += large_blocks;
+        if verified.damage.is_empty() && seqno != last {
+            let text = "the log does not hold as many writes as were committed";
+            report.finding(Error::corrupt(text));
+        }
+        verified.damage.into_iter().for_each(|error| report.finding(error));
+        if !suspects.is_empty() {
+            let needed = self.needed_log(&self.checkpoint.lock());
+            suspects.retain(|suspect| needed.wants(suspect.keyspace, suspect.seqno));
+            suspects.into_iter().for_each(|suspect| report.finding(suspect.error));
+        }
+        Ok(())
+    }
+
+    /// How far the log is written, and the number of the last write in it.
+    fn log_end(&self) -> Result<(Lsn, SeqNo)> {
+        let commit = self.commit.lock();
+        let upto = match (&commit.tail, self.log.get()) {
+            (Some(_), Some(log)) => log.written(),
+            _ if self.read_only => commit.opened_end,
+            _ => return Err(Error::new(ErrorKind::Stopped, "the database is being closed")),
+        };
+        Ok((upto, SeqNo(commit.next_seqno.0 - 1)))
+    }
+
+    /// What the root that is durable now needs of the log.
+    fn needed_log(&self, state: &CheckpointState) -> Needed {
+        let absorbed = state.durable.iter().map(|(id, durable)| (*id, durable.absorbed)).collect();
+        Needed { mark: self.storage.superblock().log, absorbed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_findings_are_counted_and_the_first_are_kept() {
+        let mut report = VerifyReport::default();
+        assert!(report.is_clean());
+        for number in 0..VERIFY_FINDINGS_MAX as u64 + 5 {
+            report.finding(Error::corrupt("a block").at("data", number));
+        }
+        assert!(!report.is_clean());
+        let kept = report.findings.iter().map(|error| error.offset().unwrap());
+        assert!(kept.eq(0..VERIFY_FINDINGS_MAX as u64));
+        assert_eq!(report.findings_total, VERIFY_FINDINGS_MAX as u64 + 5);
+    }
+}

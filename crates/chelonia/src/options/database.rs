@@ -1,0 +1,124 @@
+//! What an open is asked for: what a builder collects, and `open` reads.
+
+use crate::base::error::{Error, Result};
+use crate::base::limits::{MEMORY_BYTES_DEFAULT, SCRUB_INTERVAL_DEFAULT};
+use crate::options::keyspace::Durability;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::Arc;
+use crate::runtime::workers::Workers;
+use crate::storage::io::Directory;
+use std::time::Duration;
+
+/// How far a recovery has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct RecoveryProgress {
+    /// Bytes of log records replayed so far.
+    pub log_bytes_done: u64,
+    /// Bytes of log records to replay.
+    pub log_bytes_total: u64,
+    /// Records replayed so far.
+    pub records: u64,
+}
+
+type ProgressFn = dyn Fn(RecoveryProgress) + Send + Sync;
+
+/// How a database is opened; the builder says what each means.
+pub struct Settings {
+    pub memory: u64,
+    pub durability: Durability,
+    pub read_only: bool,
+    pub create: bool,
+    pub threads: Option<usize>,
+    pub scrub_interval: Option<Duration>,
+    pub on_recovery: Option<Box<ProgressFn>>,
+    pub internals: Internals,
+}
+
+/// What only the project's own tests and tools set.
+pub struct Internals {
+    /// Where files live, if not at the path.
+    pub directory: Option<Arc<dyn Directory>>,
+    /// Background work is done by the committing thread.
+    pub stepped: bool,
+    /// Time.
+    pub clock: Clock,
+    /// The salt of a new database.
+    pub salt: Option<u64>,
+    /// The bytes of all memtables together.
+    pub write_share: Option<u64>,
+    /// The size of all log segments.
+    pub log_segment_bytes: Option<u64>,
+    /// A close makes no checkpoint for what is in memtables: the next open has a log to replay.
+    pub leave_log: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            memory: MEMORY_BYTES_DEFAULT,
+            durability: Durability::default(),
+            read_only: false,
+            create: true,
+            threads: None,
+            scrub_interval: Some(SCRUB_INTERVAL_DEFAULT),
+            on_recovery: None,
+            internals: Internals::default(),
+        }
+    }
+}
+
+impl Default for Internals {
+    fn default() -> Self {
+        Self {
+            directory: None,
+            stepped: false,
+            clock: Clock::real(),
+            salt: None,
+            write_share: None,
+            log_segment_bytes: None,
+            leave_log: false,
+        }
+    }
+}
+
+impl Settings {
+    /// The threads that merges may use.
+    pub fn workers(&self) -> Workers {
+        match self.threads {
+            _ if self.internals.stepped => Workers::inline(),
+            Some(threads) => Workers::new(threads),
+            None => default_workers(),
+        }
+    }
+
+    /// A salt for a new database.
+    pub fn salt(&self) -> Result<u64> {
+        match self.internals.salt {
+            Some(salt) => Ok(salt),
+            None => random_salt(),
+        }
+    }
+}
+
+/// How many threads a merge may use by default: twice as many as there are processors, for they
+/// wait for the device half of their time; at most four.
+fn default_workers() -> Workers {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Workers::new((2 * processors).clamp(1, 4))
+}
+
+/// 64 bits that nobody can guess.
+fn random_salt() -> Result<u64> {
+    let mut bytes = [0_u8; 8];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::io("get random numbers", "", error.into())),
+        }
+    }
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,302 @@
+//! Every choice a user can make, in one place, typed, with its default.
+
+use crate::base::codec::{Decoder, put_varint};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::engine::{
+    AutumnOptions, EngineKind, EngineOptions, LevelOptions, PIVOTS_MAX, TurtleOptions,
+};
+use crate::engines::EngineContext;
+use crate::filters::FilterKind;
+use crate::filters::sizing::{BITS_PER_KEY_DEFAULT, BITS_PER_KEY_MAX};
+use crate::run::RunOptions;
+use crate::runtime::sync::Arc;
+use crate::storage::Storage;
+
+/// How safe a commit is when its call returns. Each level carries every earlier commit with it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Durability {
+    /// Visible to everyone in this process. May be lost if the process dies.
+    Memory,
+    /// Survives the death of the process. A power cut may lose the last moments: a sync of the log
+    /// begins in the background at most 100 ms after the write, so what is lost at most are the
+    /// commits of that and of the time of one sync. What is left is always a prefix of the commits.
+    #[default]
+    Process,
+    /// Survives a power cut: the log was synced before the call returned.
+    Sync,
+}
+
+/// Options of a keyspace. What is not set means "as stored", or the default for a new keyspace.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct KeyspaceOptions {
+    pub(crate) engine: Option<EngineOptions>,
+    pub(crate) filter: Option<FilterKind>,
+    pub(crate) filter_bits_per_key: Option<u32>,
+    pub(crate) checkpoint_distance: Option<u64>,
+}
+
+/// The range of [`KeyspaceOptions::filter_bits_per_key`].
+const FILTER_BITS: std::ops::RangeInclusive<u32> = 0..=BITS_PER_KEY_MAX;
+
+impl KeyspaceOptions {
+    /// Nothing set.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How the keyspace keeps its data: an [`EngineKind`], or the options of an engine
+    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`]). The engine is fixed when the keyspace
+    /// is created.
+    pub fn engine(mut self, engine: impl Into<EngineOptions>) -> Self {
+        self.engine = Some(engine.into());
+        self
+    }
+
+    /// The kind of filter that spares reads of absent keys. Fixed when it is created.
+    pub fn filter(mut self, filter: FilterKind) -> Self {
+        self.filter = Some(filter);
+        self
+    }
+
+    /// Filter memory and space per key, in bits (0 to 32, 16 by default; 0 for no filters). Where
+    /// an engine divides it between levels a part of them may have none; a filter that there is
+    /// has at least 4. Fixed when it is created.
+    pub fn filter_bits_per_key(mut self, bits: u32) -> Self {
+        self.filter_bits_per_key = Some(bits);
+        self
+    }
+
+    /// The bytes of updates between two checkpoints: the dial between writes and reads. More makes
+    /// writes cheaper and leaves less memory to reads. By default it follows the memory budget. May
+    /// be changed at any time; a ceiling within the write share of the budget.
+    pub fn checkpoint_distance(mut self, bytes: u64) -> Self {
+        self.checkpoint_distance = Some(bytes);
+        self
+    }
+
+    /// The options of another keyspace.
+    pub(crate) fn as_stored(stored: &StoredOptions) -> Self {
+        Self {
+            engine: Some(stored.engine),
+            filter: Some(stored.filter),
+            filter_bits_per_key: Some(stored.filter_bits_per_key),
+            checkpoint_distance: stored.checkpoint_distance,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(bits) = self.filter_bits_per_key.filter(|bits| !FILTER_BITS.contains(bits)) {
+            let (least, most) = (FILTER_BITS.start(), FILTER_BITS.end());
+            let text = format!("filter_bits_per_key is {bits}; it must be from {least} to {most}");
+            return Err(Error::invalid(text));
+        }
+        if self.checkpoint_distance == Some(0) {
+            return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
+        }
+        self.engine.map_or(Ok(()), |engine| engine.check())
+    }
+
+    /// The options of a new keyspace.
+    pub(crate) fn for_new(&self) -> Result<StoredOptions> {
+        self.check()?;
+        Ok(StoredOptions {
+            engine: self.engine.unwrap_or_else(|| EngineKind::default().into()).for_new(),
+            filter: self.filter.unwrap_or_default(),
+            filter_bits_per_key: self.filter_bits_per_key.unwrap_or(BITS_PER_KEY_DEFAULT),
+            checkpoint_distance: self.checkpoint_distance,
+        })
+    }
+
+    /// Fails if a fixed option contradicts what is stored.
+    pub(crate) fn check_existing(&self, stored: &StoredOptions, name: &str) -> Result<()> {
+        self.check()?;
+        let differs = |what: &str, asked: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
+            Some(format!("{what} is {is:?} and cannot be changed to {asked:?}"))
+        };
+        let difference = match self {
+            Self { filter: Some(asked), .. } if *asked != stored.filter => {
+                differs("filter", asked, &stored.filter)
+            }
+            Self { filter_bits_per_key: Some(asked), .. }
+                if *asked != stored.filter_bits_per_key =>
+            {
+                differs("filter_bits_per_key", asked, &stored.filter_bits_per_key)
+            }
+            Self { engine: Some(asked), .. } => stored.engine.difference(asked),
+            _ => None,
+        };
+        difference.map_or(Ok(()), |difference| {
+            Err(Error::invalid(format!("keyspace {name:?} exists: its {difference}")))
+        })
+    }
+}
+
+/// The options of an existing keyspace, as the catalog keeps them.
+///
+/// ```text
+/// varint  version of this layout (1, or 2 for an engine with levels)
+/// varint  engine number
+/// varint  filter number
+/// varint  filter bits per key
+/// varint  bytes of a leaf or table, 0 for "follows the checkpoint distance"
+/// varint  most pivots of a node; of no meaning in layout 2
+/// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
+///         layout 2 goes on:
+/// varint  size ratio of the last two levels
+/// varint  scaling of the ratios, in percent
+/// varint  bit 0: dynamic sizes; bit 1: filters are allocated by level
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct StoredOptions {
+    /// All that a new keyspace stores is chosen ([`EngineOptions::for_new`]).
+    pub engine: EngineOptions,
+    pub filter: FilterKind,
+    pub filter_bits_per_key: u32,
+    pub checkpoint_distance: Option<u64>,
+}
+
+/// The versions of the layout above.
+const LAYOUT: u64 = 1;
+/// See [`LAYOUT`].
+const LAYOUT_LEVELS: u64 = 2;
+
+/// Bits of the last number of layout 2.
+const DYNAMIC_SIZES: u64 = 1;
+/// See [`DYNAMIC_SIZES`].
+const FILTERS_BY_LEVEL: u64 = 2;
+
+impl StoredOptions {
+    /// What the engine is opened with, for the effective checkpoint distance.
+    pub fn context(&self, storage: &Arc<Storage>, checkpoint_distance: u64) -> EngineContext {
+        EngineContext {
+            storage: Arc::clone(storage),
+            options: self.engine,
+            run: RunOptions { filter: self.filter, bits_per_key: self.filter_bits_per_key },
+            checkpoint_distance,
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let (leaf_bytes, pivots_max, levels) = match self.engine {
+            EngineOptions::Turtle(options) => (options.leaf_bytes, options.pivots_max, None),
+            EngineOptions::Autumn(options) => {
+                (options.table_bytes, None, Some(options.levels.unwrap_or_default()))
+            }
+        };
+        let mut out = Vec::new();
+        for value in [
+            if levels.is_some() { LAYOUT_LEVELS } else { LAYOUT },
+            u64::from(self.engine.kind().number()),
+            u64::from(self.filter.number()),
+            u64::from(self.filter_bits_per_key),
+            u64::from(leaf_bytes.unwrap_or(0)),
+            u64::from(pivots_max.unwrap_or(PIVOTS_MAX)),
+            self.checkpoint_distance.unwrap_or(0),
+        ] {
+            put_varint(&mut out, value);
+        }
+        if let Some(levels) = levels {
+            let LevelOptions { size_ratio, scaling_percent, .. } = levels;
+            let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+            let flags = bit(levels.dynamic_sizes, DYNAMIC_SIZES)
+                | bit(levels.allocate_filters_by_level, FILTERS_BY_LEVEL);
+            for value in [u64::from(size_ratio), u64::from(scaling_percent), flags] {
+                put_varint(&mut out, value);
+            }
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let mut decoder = Decoder::new(bytes, "keyspace options");
+        let layout = decoder.varint()?;
+        if layout > LAYOUT_LEVELS {
+            let text = format!("the options of a keyspace are of a newer layout, {layout}");
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        if layout != LAYOUT && layout != LAYOUT_LEVELS {
+            return Err(decoder.damaged("they are of no known layout"));
+        }
+        let engine = decoder.varint()?;
+        let filter = decoder.varint()?;
+        let known = (
+            u8::try_from(engine).ok().and_then(|number| EngineKind::from_number(number).ok()),
+            u8::try_from(filter).ok().and_then(FilterKind::from_number),
+        );
+        let (Some(engine), Some(filter)) = known else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a keyspace has engine {engine} and filter {filter}, not both known here"),
+            ));
+        };
+        let filter_bits_per_key = decoder.varint_u32()?;
+        let leaf_bytes = Some(decoder.varint_u32()?).filter(|bytes| *bytes != 0);
+        let pivots_max = decoder.varint_u32()?;
+        let checkpoint_distance = Some(decoder.varint()?).filter(|bytes| *bytes != 0);
+        let levels = if layout == LAYOUT_LEVELS {
+            let (size_ratio, scaling_percent) = (decoder.varint_u32()?, decoder.varint_u32()?);
+            let flags = decoder.varint()?;
+            Some(LevelOptions {
+                size_ratio,
+                scaling_percent,
+                dynamic_sizes: flags & DYNAMIC_SIZES != 0,
+                allocate_filters_by_level: flags & FILTERS_BY_LEVEL != 0,
+            })
+        } else {
+            None
+        };
+        decoder.finish()?;
+        let out_of_range = || decoder.damaged("a number is out of its range");
+        // Also where it has no meaning.
+        let turtle = TurtleOptions { leaf_bytes, pivots_max: Some(pivots_max) };
+        EngineOptions::Turtle(turtle).check().map_err(|_| out_of_range())?;
+        let engine = match (engine, levels) {
+            (EngineKind::Turtle, None) => EngineOptions::Turtle(turtle),
+            (EngineKind::Autumn, Some(_)) => {
+                EngineOptions::Autumn(AutumnOptions { table_bytes: leaf_bytes, levels })
+            }
+            _ => return Err(out_of_range()),
+        };
+        if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
+            return Err(out_of_range());
+        }
+        Ok(Self { engine, filter, filter_bits_per_key, checkpoint_distance })
+    }
+}
+
+/// Decodes the options of a keyspace. For tests.
+#[cfg(feature = "internals")]
+pub fn decode_options(bytes: &[u8]) -> Result<()> {
+    StoredOptions::decode(bytes).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_come_back_and_those_of_a_newer_layout_ask_for_an_upgrade() {
+        let stored = StoredOptions {
+            engine: TurtleOptions::new().pivots_max(7).into(),
+            filter: FilterKind::Quotient,
+            filter_bits_per_key: 12,
+            checkpoint_distance: Some(9_000),
+        };
+        let levels = LevelOptions::new().size_ratio(3).dynamic_sizes(true);
+        let engine = AutumnOptions::new().table_bytes(8 << 10).levels(levels).into();
+        let leveled = StoredOptions { engine, ..stored.clone() };
+        assert_eq!(StoredOptions::decode(&leveled.encode()).unwrap(), leveled);
+        // An engine with levels in the layout of one without.
+        let mut lacking = stored.encode();
+        lacking[1] = EngineKind::Autumn.number();
+        assert_eq!(StoredOptions::decode(&lacking).err().unwrap().kind(), ErrorKind::Corrupt);
+        let mut bytes = stored.encode();
+        assert_eq!(StoredOptions::decode(&bytes).unwrap(), stored);
+        for (layout, kind) in [(LAYOUT_LEVELS + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
+        {
+            bytes[0] = u8::try_from(layout).unwrap();
+            assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);
+        }
+    }
+}

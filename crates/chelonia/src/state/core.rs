@@ -1,0 +1,337 @@
+//! The state that all handles of a database share.
+//!
+//! Fields are grouped by how they are guarded. Lock order, outermost first:
+//!
+//! | lock | held for |
+//! | --- | --- |
+//! | `keyspaces_change` | creating and dropping keyspaces, with their checkpoint |
+//! | `checkpoint` | one checkpoint |
+//! | `KeyspaceCore::drain` | one absorb of a keyspace |
+//! | `large_sync` | one sync of large values; nothing of this table is taken under it |
+//! | `commit` | appending one record, rotating memtables |
+//! | the registry of `snapshots` | making a pin, publishing a drain |
+//! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
+//! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::refused` | a few comparisons |
+
+use crate::admission::governor::Governor;
+use crate::admission::pacing::{Debt, Pacer};
+use crate::base::error::{Error, ErrorKind, Result};
+use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::SortedStream;
+use crate::disk_full::headroom::Room;
+use crate::integrity::scrub::Scrub;
+use crate::log::{Log, LogTail};
+use crate::memory::budget::Use;
+use crate::options::keyspace::Durability;
+use crate::records::RecordCache;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{
+    Arc, AtomicBool, AtomicU64, CachePadded, Mutex, OnceLock, Ordering, RwLock,
+};
+use crate::runtime::workers::Workers;
+use crate::state::health::Health;
+use crate::state::keyspace::KeyspaceCore;
+use crate::state::signals::Signals;
+use crate::storage::Storage;
+use crate::storage::io::fence::Fence;
+use crate::storage::io::{Directory, LockGuard};
+use crate::versions::dropped::Dropped;
+use crate::versions::lifetimes::RootVersion;
+use crate::versions::pins::{Pin, Scope, Snapshots};
+use crate::versions::visibility::Visibility;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Metadata, of which nearly all is what pins hold once it is much, may take this part of the
+/// budget before further pins are refused.
+const PINS_PART: u64 = 2;
+
+/// A database inside.
+pub struct Core {
+    // Constant after open.
+    /// Behind the fence.
+    pub directory: Arc<dyn Directory>,
+    /// Shut by the close: no call on a file of the database passes it from then on.
+    pub fence: Arc<Fence>,
+    pub storage: Arc<Storage>,
+    pub records: Arc<RecordCache>,
+    pub read_only: bool,
+    /// Set once recovery has replayed it; never when read-only.
+    pub log: OnceLock<Arc<Log>>,
+    pub clock: Clock,
+    pub durability: Durability,
+    pub workers: Workers,
+    /// Background work is done by the committing thread, in order: runs can be replayed.
+    pub stepped: bool,
+    /// A close makes no checkpoint.
+    pub leave_log: bool,
+    /// One tour of scrubbing takes so long; `None` if there is none.
+    pub scrub_interval: Option<Duration>,
+    // With their own synchronisation.
+    pub commit: CachePadded<Mutex<CommitState>>,
+    pub visibility: Arc<Visibility>,
+    pub snapshots: Arc<Snapshots>,
+    pub keyspaces: RwLock<BTreeMap<String, Arc<KeyspaceCore>>>,
+    pub keyspaces_change: Mutex<()>,
+    pub checkpoint: Mutex<CheckpointState>,
+    pub health: Health,
+    pub governor: Governor,
+    pub pacer: Pacer,
+    pub room: Room,
+    pub signals: Signals,
+    pub scrub: Scrub,
+    pub dropped: Dropped,
+    pub counters: Counters,
+    /// Large values were written that no sync of the data file covers.
+    pub large_unsynced: AtomicBool,
+    /// Released last: another process may open from then on.
+    pub lock: Mutex<Option<Box<dyn LockGuard>>>,
+}
+
+/// What the commit lock guards. In this order: what every commit changes is close together.
+#[repr(C)]
+pub struct CommitState {
+    pub next_seqno: SeqNo,
+    pub next_ticket: u64,
+    pub totals: CommitTotals,
+    /// `None` when read-only or closed.
+    pub tail: Option<LogTail>,
+    /// Where the log ended when it was opened: its end for ever when read-only.
+    pub opened_end: Lsn,
+}
+
+/// Commits since open, as they got their place in the order.
+#[derive(Clone, Copy, Default)]
+pub struct CommitTotals {
+    pub commits: u64,
+    pub entries: u64,
+    /// Key and value bytes that users wrote.
+    pub user_bytes: u64,
+}
+
+/// What the checkpoint lock guards.
+pub struct CheckpointState {
+    /// What the durable root refers to.
+    pub durable: BTreeMap<KeyspaceId, DurableVersion>,
+    /// What a root refers to that may be durable or not: its checkpoint failed.
+    pub doubtful: Vec<DurableVersion>,
+    /// The number of the next new keyspace.
+    pub next_keyspace: u32,
+    /// What the checkpoint that runs changes.
+    pub change: Change,
+}
+
+/// A change of the set of keyspaces. Everyone sees it only when it is durable: nobody writes to
+/// what a crash would forget, and a full device changes nothing.
+#[derive(Default)]
+pub enum Change {
+    /// None.
+    #[default]
+    Nothing,
+    /// A keyspace that is not among the others yet.
+    Create(Arc<KeyspaceCore>),
+    /// A keyspace that still is.
+    Drop(KeyspaceId),
+}
+
+/// A keyspace in the durable root.
+pub struct DurableVersion {
+    /// The version, held: what it refers to is not used again.
+    pub version: RootVersion,
+    /// Replay skips what the keyspace has up to this seqno.
+    pub absorbed: SeqNo,
+}
+
+/// Totals since open.
+#[derive(Default)]
+pub struct Counters {
+    /// See [`crate::stats::DiskStats::hidden_bytes`].
+    pub hidden_bytes: AtomicU64,
+    /// Tombstones that iterators passed over.
+    pub tombstones_passed: AtomicU64,
+    pub rotations: AtomicU64,
+    pub drains: AtomicU64,
+    pub checkpoints: AtomicU64,
+    /// Progress of the drain that runs, in memtable bytes absorbed.
+    pub draining_absorbed_bytes: AtomicU64,
+    /// Bytes of finalized memtables, whether their drain has begun or not.
+    pub finalized_bytes: AtomicU64,
+    /// Bytes finalized and not yet absorbed, with what engines owe: what writers are paced by.
+    pub backlog_bytes: AtomicU64,
+    /// Bytes of updates absorbed, and of space that maintenance gave up, since the last
+    /// checkpoint began.
+    pub undurable_bytes: AtomicU64,
+    /// The dial of a keyspace was turned since the last checkpoint began.
+    pub dials_turned: AtomicBool,
+    /// The last drain found no space: writers are told instead of waiting for it.
+    pub out_of_space: AtomicBool,
+}
+
+/// Counts tombstones that a scan passes over; adds them up when dropped.
+pub struct Passed<'a> {
+    counters: &'a Counters,
+    /// How many so far.
+    pub count: u64,
+}
+
+impl<'a> Passed<'a> {
+    /// None.
+    pub fn new(counters: &'a Counters) -> Self {
+        Self { counters, count: 0 }
+    }
+}
+
+impl Drop for Passed<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.counters.tombstones_passed.fetch_add(self.count, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Core {
+    /// Fails unless writes are accepted.
+    pub fn check_write(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the database was opened read-only"));
+        }
+        self.health.check_write()
+    }
+
+    /// An error as users get it: with the path of the file that it blames.
+    #[cold]
+    pub fn told(&self, error: Error) -> Error {
+        error.within(self.directory.path())
+    }
+
+    /// All keyspaces, in the order of their names.
+    pub fn all_keyspaces(&self) -> Vec<Arc<KeyspaceCore>> {
+        self.keyspaces.read().values().cloned().collect()
+    }
+
+    /// Fails if pins hold so much memory that users may have no more of them for now: a pin takes
+    /// memory with each keyspace that is written afterwards, when nobody can be refused any more.
+    pub fn check_pins(&self) -> Result<()> {
+        let budget = self.storage.budget();
+        let (held, limit) = (budget.used_by(Use::Metadata), budget.limit());
+        // A child of the process is refused elsewhere, and may not count.
+        if held <= limit / PINS_PART || !self.health.is_at_home() || self.snapshots.count() == 0 {
+            return Ok(());
+        }
+        let text = format!(
+            "snapshots and iterators hold {held} bytes of a memory budget of {limit}: drop some of \
+             them, or raise the budget"
+        );
+        Err(Error::new(ErrorKind::OutOfMemory, text))
+    }
+
+    /// Pins this moment over all keyspaces.
+    pub fn pin_all(&self) -> Arc<Pin> {
+        self.snapshots.pin(Scope::All)
+    }
+
+    /// Pins this moment over one keyspace.
+    pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
+        self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
+    }
+
+    /// Remembers that nothing is alive in `range`, as far as that is so: see [`crate::versions::empty_ranges`].
+    /// Called without locks: it waits for commits that are on their way.
+    pub fn learn_gap(&self, keyspace: &KeyspaceCore, range: &KeyRange) {
+        let Some(watch) = keyspace.gaps.watch(range) else { return };
+        match self.read_gap(keyspace, range) {
+            Ok((alive, since)) => keyspace.gaps.confirm(watch, alive.as_deref(), since),
+            // It is told to whoever reads there for its own sake.
+            Err(_) => keyspace.gaps.give_up(watch),
+        }
+    }
+
+    /// The first key of `range` that is alive, and the seqno of the moment when it is.
+    fn read_gap(
+        &self,
+        keyspace: &KeyspaceCore,
+        range: &KeyRange,
+    ) -> Result<(Option<Vec<u8>>, SeqNo)> {
+        let given = SeqNo(self.commit.lock().next_seqno.0.saturating_sub(1));
+        self.visibility.wait_until_visible(given)?;
+        let pin = self.pin_one(keyspace);
+        let view = keyspace.view_at(pin.seqno());
+        let mut cursor = view.cursor(range, Direction::Ascending, pin.seqno())?;
+        let mut passed = Passed::new(&self.counters);
+        while let Some(key) = cursor.key().filter(|key| range.contains(key)) {
+            if !cursor.update().is_delete() {
+                return Ok((Some(key.to_vec()), pin.seqno()));
+            }
+            passed.count += 1;
+            cursor.advance()?;
+        }
+        Ok((None, pin.seqno()))
+    }
+
+    /// What writers are paced by.
+    #[inline]
+    pub fn debt(&self) -> Debt {
+        Debt {
+            room_bytes: self.governor.room_bytes(),
+            backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Counts the backlog anew: after a rotation, and as drains go on.
+    pub fn refresh_backlog(&self) {
+        let (mut finalized, mut owed) = (0, 0);
+        for keyspace in self.keyspaces.read().values() {
+            finalized += keyspace.memtable_bytes().1;
+            owed += keyspace.engine.debt_bytes();
+        }
+        let absorbed = self.counters.draining_absorbed_bytes.load(Ordering::Relaxed);
+        let backlog = finalized.saturating_sub(absorbed) + owed;
+        if finalized == 0 {
+            // Nothing waits for room.
+            self.counters.out_of_space.store(false, Ordering::Relaxed);
+        }
+        self.counters.finalized_bytes.store(finalized, Ordering::Relaxed);
+        self.counters.backlog_bytes.store(backlog, Ordering::Relaxed);
+    }
+
+    /// Makes every commit so far durable.
+    pub fn sync(&self) -> Result<()> {
+        self.check_write()?;
+        let Some(log) = self.log.get() else { return Ok(()) };
+        let target = log.written();
+        let synced = log.sync_through_after(target, || self.sync_large_values());
+        synced.map_err(|error| self.health.stop(error))
+    }
+
+    /// Makes large values durable before the log that refers to them. Called by whoever leads a
+    /// sync of the log, one at a time; after a failure never again.
+    pub fn sync_large_values(&self) -> Result<()> {
+        if self.large_unsynced.swap(false, Ordering::SeqCst) {
+            let synced = self.storage.sync();
+            return synced.inspect_err(|_| self.large_unsynced.store(true, Ordering::SeqCst));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::storage::io::fault::{Call, Fault};
+    use crate::storage::io::memory::MemoryDirectory;
+    use crate::tests::open_faulty;
+
+    #[test]
+    fn large_values_whose_sync_failed_are_durable_for_nobody() {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
+        plan.fail(Fault::once(Call::Sync, 0).on("data"));
+        keyspace.insert("key", vec![7; 100_000]).unwrap();
+        // Two who wait for the same sync: what failed for the first is not done for the second.
+        let core = database.handle.core();
+        assert!(core.sync_large_values().is_err());
+        assert!(core.sync_large_values().is_err());
+        assert!(database.sync().is_err());
+    }
+}

@@ -1,0 +1,6 @@
+//! The state that all handles and background threads of a database share.
+
+pub mod core;
+pub mod health;
+pub mod keyspace;
+pub mod signals;

@@ -1,0 +1,263 @@
+//! Keyspaces that go while they are damaged or seen, and what of them comes back with a reopen.
+
+use super::{open, open_faulty, rotate};
+use crate::base::error::ErrorKind;
+use crate::base::limits::BLOCK_BYTES;
+use crate::engine::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
+use crate::memory::epoch::Guard;
+use crate::memory::node_clock::Resident;
+use crate::runtime::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::storage::block::{BlockKind, DATA_FILE};
+use crate::storage::io::fault::Call;
+use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::io::{Access, Directory, OpenMode};
+use crate::{Database, KeyspaceOptions, Snapshot};
+
+const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+
+/// Takes all the room that nodes have in memory.
+struct Greedy;
+
+impl Resident for Greedy {
+    fn take_used(&self) -> bool {
+        true
+    }
+
+    fn evict(&self, _guard: &Guard) -> u64 {
+        0
+    }
+}
+
+/// Every node of `database` has to be read again.
+fn forget_nodes(database: &Database) {
+    const ALL: u64 = 1 << 40;
+    let residents = database.handle.storage.residents();
+    let greedy: Arc<dyn Resident> = Arc::new(Greedy);
+    residents.admit(&Arc::downgrade(&greedy), ALL, &database.handle.storage.epochs().pin());
+    residents.forget(ALL);
+}
+
+/// Flips a bit in every node that ever was.
+fn damage_nodes(memory: &MemoryDirectory) {
+    let file = memory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
+    let mut bytes = memory.to_files().remove(DATA_FILE).unwrap();
+    let mut damaged = 0;
+    for (number, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate().skip(2) {
+        if block[8] == BlockKind::Engine as u8 {
+            file.write_at(&[block[100] ^ 1], (number * BLOCK_BYTES + 100) as u64).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 2, "{damaged}");
+}
+
+/// Waits until that is so: readers in the background keep what they see.
+fn eventually(database: &Database, done: impl Fn() -> bool) -> bool {
+    (0..100_000).any(|_| {
+        database.handle.storage.epochs().collect();
+        std::thread::yield_now();
+        done()
+    })
+}
+
+#[test]
+fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
+    for (engine, is_seen) in ENGINES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let memory = MemoryDirectory::new();
+        let database = open(Arc::new(memory.clone()));
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
+        let keyspace = database.keyspace("damaged", options.clone()).unwrap();
+        keyspace.set_checkpoint_distance(50_000).unwrap();
+        for number in 0..10_000_u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            keyspace.insert(key, [7; 50]).unwrap();
+        }
+        keyspace.insert("large", [8; 50_000]).unwrap();
+        database.checkpoint().unwrap();
+        keyspace.set_checkpoint_distance(1 << 40).unwrap();
+        for number in 0..500_u32 {
+            keyspace.insert(number.to_be_bytes(), [9; 10_000]).unwrap();
+        }
+        keyspace.insert("in memory", [9; 50_000]).unwrap();
+        forget_nodes(&database);
+        damage_nodes(&memory);
+        let snapshot = is_seen.then(|| database.snapshot());
+        database.drop_keyspace("damaged").unwrap();
+        let again = database.drop_keyspace("damaged").unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::NotFound);
+        if let Some(snapshot) = &snapshot {
+            assert_eq!(snapshot.get(&keyspace, 7_u32.to_be_bytes()).unwrap().unwrap(), [9; 10_000]);
+        }
+        drop((snapshot, keyspace));
+        let memtables = || database.stats().memory.memtable_bytes;
+        assert!(
+            eventually(&database, || memtables() < 1 << 20),
+            "{engine:?}, {is_seen}: {}",
+            memtables()
+        );
+        // Others go on, and nobody knows where what is hidden is.
+        let other = database.keyspace("damaged", options).unwrap();
+        other.insert("key", "value").unwrap();
+        database.checkpoint().unwrap();
+        let hidden = database.stats().disk.hidden_bytes;
+        assert!(hidden > 100 << 10, "{hidden}");
+        let lost = || database.handle.unreachable_blocks_now().unwrap() * BLOCK_BYTES as u64;
+        assert!(
+            eventually(&database, || lost() == hidden),
+            "{engine:?}, {is_seen}: {} {hidden}",
+            lost()
+        );
+        drop(other);
+        database.close().unwrap();
+        let database = open(Arc::new(memory));
+        assert_eq!(database.keyspaces(), ["damaged"]);
+        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+        assert_eq!(database.stats().disk.hidden_bytes, 0);
+        assert!(database.verify().unwrap().is_clean());
+    }
+}
+
+#[test]
+fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
+    for engine in ENGINES {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace("dropped", options).unwrap();
+        keyspace.insert("finalized", "1").unwrap();
+        rotate(&database, &keyspace);
+        keyspace.insert("changed", "old").unwrap();
+        let pins = [database.handle.pin_one(&keyspace.core), database.handle.pin_all()];
+        let snapshot = database.snapshot();
+        keyspace.insert("changed", "new").unwrap();
+        database.drop_keyspace("dropped").unwrap();
+        for pin in &pins {
+            let view = keyspace.core.view_at(pin.seqno());
+            assert!(view.buffers.is_empty(), "{engine:?}: {} memtables", view.buffers.len());
+        }
+        assert_eq!(snapshot.get(&keyspace, "changed").unwrap().unwrap(), *b"old");
+        assert_eq!(snapshot.get(&keyspace, "finalized").unwrap().unwrap(), *b"1");
+        drop((pins, snapshot, keyspace));
+        database.checkpoint().unwrap();
+        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted() {
+    for engine in ENGINES {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let used = || database.handle.storage.stats().space.used_blocks * BLOCK_BYTES as u64;
+        let held = || database.stats().disk.held_for_older_bytes;
+        let empty = used();
+        let (mut handles, mut pins) = (Vec::new(), Vec::new());
+        for round in 0..4 {
+            let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
+            let keyspace = database.keyspace("dropped", options).unwrap();
+            for number in 0..2_000_u32 {
+                keyspace.insert(number.to_be_bytes(), [round; 500]).unwrap();
+            }
+            keyspace.insert("large", [round; 100_000]).unwrap();
+            database.checkpoint().unwrap();
+            keyspace.insert("in memory", [round; 100_000]).unwrap();
+            assert!(used() > empty + (1 << 20));
+            if round == 3 {
+                pins.push(database.snapshot());
+            }
+            database.drop_keyspace("dropped").unwrap();
+            assert_eq!(keyspace.get("large").unwrap_err().kind(), ErrorKind::NotFound);
+            assert_eq!(keyspace.multi_get(["large"]).unwrap_err().kind(), ErrorKind::NotFound);
+            let listed = keyspace.iter().next().unwrap();
+            assert_eq!(listed.unwrap_err().kind(), ErrorKind::NotFound);
+            if round < 3 {
+                assert!(
+                    eventually(&database, || used() < empty + (64 << 10)),
+                    "{engine:?}: {}",
+                    used()
+                );
+                assert_eq!(held(), 0);
+            }
+            handles.push(keyspace);
+        }
+        assert!(held() > 1 << 20, "{engine:?}: {}", held());
+        assert_eq!(pins[0].get(&handles[3], "large").unwrap().unwrap(), [3; 100_000]);
+        pins.clear();
+        assert!(eventually(&database, || used() < empty + (64 << 10)), "{engine:?}: {}", used());
+        assert_eq!(held(), 0);
+        assert_eq!(database.handle.unreachable_blocks_now().unwrap(), 0);
+    }
+}
+
+#[test]
+fn the_shape_of_levels_is_as_it_was_set_last() {
+    let memory = MemoryDirectory::new();
+    let first = LevelOptions::new().size_ratio(3);
+    let set = LevelOptions::new().size_ratio(7).scaling_percent(60);
+    let set = set.dynamic_sizes(true).allocate_filters_by_level(false);
+    let options = KeyspaceOptions::new().engine(AutumnOptions::new().levels(first));
+    let database = open(Arc::new(memory.clone()));
+    drop(database.keyspace("k", options).unwrap());
+    database.close().unwrap();
+    for (stored, next) in [(first, set), (set, first), (first, first), (first, set), (set, set)] {
+        let database = open(Arc::new(memory.clone()));
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(keyspace.engine_options().levels(), Some(stored));
+        keyspace.set_live_options(next).unwrap();
+        if next == first {
+            database.checkpoint().unwrap();
+        }
+        drop(keyspace);
+        // A close stores what no checkpoint has.
+        database.close().unwrap();
+    }
+    let database = open(Arc::new(memory));
+    let options = || KeyspaceOptions::new().engine(AutumnOptions::new().levels(set));
+    let keyspace = database.keyspace("k", options()).unwrap();
+    keyspace.set_checkpoint_distance(77_000).unwrap();
+    database.checkpoint().unwrap();
+    // What is as it was is not stored again.
+    drop(database.keyspace("k", options().checkpoint_distance(77_000)).unwrap());
+    assert!(!database.handle.counters.dials_turned.load(Ordering::Relaxed));
+    drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
+    assert!(database.handle.counters.dials_turned.load(Ordering::Relaxed));
+}
+
+/// A snapshot that is made while a keyspace is being dropped shows it as it was, or as empty, and
+/// does not change its mind. No memtable stays for it.
+#[test]
+fn a_snapshot_that_is_made_during_a_drop_goes_on_showing_what_it_showed() {
+    for engine in ENGINES {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
+        let keyspace = database.keyspace("dropped", options).unwrap();
+        for number in 0..10_000_u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            keyspace.insert(key, [7; 50]).unwrap();
+        }
+        database.checkpoint().unwrap();
+        keyspace.insert("in memory", "value").unwrap();
+        forget_nodes(&database);
+        // Whenever the drop reads a node.
+        let made: Arc<Mutex<Vec<_>>> = Arc::default();
+        let (makes, core) = (Arc::clone(&made), Arc::clone(&database.handle));
+        let (seen, is_busy) = (keyspace.clone(), AtomicBool::new(false));
+        plan.before_call(move |call, _| {
+            if call != Call::Read || is_busy.swap(true, Ordering::Relaxed) {
+                return;
+            }
+            let snapshot = Snapshot::new(Arc::clone(&core));
+            let found = snapshot.get(&seen, "in memory").unwrap();
+            makes.lock().push((snapshot, found));
+            is_busy.store(false, Ordering::Relaxed);
+        });
+        database.drop_keyspace("dropped").unwrap();
+        plan.before_call(|_, _| {});
+        let made = std::mem::take(&mut *made.lock());
+        assert!(!made.is_empty(), "{engine:?}");
+        for (snapshot, found) in &made {
+            let now = snapshot.get(&keyspace, "in memory").unwrap();
+            assert_eq!(now.as_deref(), found.as_deref(), "{engine:?}: {snapshot:?}");
+        }
+        let memtables = || database.stats().memory.memtable_bytes;
+        assert!(eventually(&database, || memtables() < 100 << 10), "{engine:?}: {}", memtables());
+    }
+}

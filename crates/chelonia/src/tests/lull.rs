@@ -1,0 +1,63 @@
+//! What is done when writes cease and reads go on.
+
+use super::{open, rotate};
+use crate::flush::background::LogProgress;
+use crate::runtime::sync::Arc;
+use crate::storage::io::memory::MemoryDirectory;
+use crate::{Database, Keyspace, KeyspaceOptions};
+
+/// Each is a block.
+const RECORDS: u32 = 20_000;
+const CHANGED: u32 = 1_200;
+
+/// A database much of which is not in memory, with a memtable that waits for more.
+fn half_in_memory() -> (Database, Keyspace) {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..RECORDS {
+        keyspace.insert(number.to_be_bytes(), [1; 4000]).unwrap();
+    }
+    rotate(&database, &keyspace);
+    database.handle.drain_all_finalized().unwrap();
+    for number in 0..CHANGED {
+        keyspace.insert(number.to_be_bytes(), [2; 4000]).unwrap();
+    }
+    (database, keyspace)
+}
+
+/// Reads what was not read for long, and lets time pass.
+fn read_and_tick(database: &Database, keyspace: &Keyspace, progress: &mut LogProgress, tick: u32) {
+    for number in 1000 * tick..1000 * (tick + 1) {
+        let number = CHANGED + number % (RECORDS - CHANGED);
+        assert!(keyspace.get(number.to_be_bytes()).unwrap().is_some());
+    }
+    database.handle.log_tick(progress).unwrap();
+}
+
+#[test]
+fn a_memtable_that_waits_for_writes_is_drained_while_others_read() {
+    let (database, keyspace) = half_in_memory();
+    let waiting = keyspace.core.memtable_bytes();
+    assert!(waiting.0 > 4_000_000 && waiting.1 == 0, "{waiting:?}");
+    let mut progress = LogProgress::default();
+    // Somebody writes now and then: no lull.
+    for tick in 0..15_u32 {
+        for number in 0..20 {
+            keyspace.insert((tick * 20 + number).to_be_bytes(), [3; 400]).unwrap();
+        }
+        read_and_tick(&database, &keyspace, &mut progress, tick);
+    }
+    assert_eq!(keyspace.core.memtable_bytes().1, 0, "more may come");
+    // Nobody reads: no hurry.
+    (0..15).for_each(|_| database.handle.log_tick(&mut progress).unwrap());
+    assert_eq!(keyspace.core.memtable_bytes().1, 0, "nobody reads");
+    (15..30).for_each(|tick| read_and_tick(&database, &keyspace, &mut progress, tick));
+    let (active, finalized) = keyspace.core.memtable_bytes();
+    assert!(active == 0 && finalized > 4_000_000, "{active} and {finalized}");
+    database.handle.drain_all_finalized().unwrap();
+    assert_eq!(keyspace.core.memtable_bytes(), (0, 0));
+    for number in 0..CHANGED {
+        let value = keyspace.get(number.to_be_bytes()).unwrap().unwrap();
+        assert!(if number < 300 { *value == [3; 400] } else { *value == [2; 4000] }, "{number}");
+    }
+}

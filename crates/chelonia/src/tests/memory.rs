@@ -1,0 +1,51 @@
+//! Memory that comes back: of a database that is closed, and after the budget became smaller.
+
+use super::open;
+use crate::base::error::ErrorKind;
+use crate::engine::EngineKind;
+use crate::runtime::sync::Arc;
+use crate::storage::io::memory::MemoryDirectory;
+use crate::{Database, Keyspace, KeyspaceOptions};
+
+fn filled(database: &Database, engine: EngineKind, records: u32) -> Keyspace {
+    let name = format!("{engine:?}");
+    let keyspace = database.keyspace(&name, KeyspaceOptions::new().engine(engine)).unwrap();
+    for number in 0..records {
+        keyspace.insert(number.to_be_bytes(), [1; 1_000]).unwrap();
+    }
+    keyspace
+}
+
+#[test]
+fn a_closed_database_keeps_no_memory_for_its_other_handles() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let keyspaces =
+        [EngineKind::Turtle, EngineKind::Autumn].map(|engine| filled(&database, engine, 10_000));
+    database.checkpoint().unwrap();
+    for keyspace in &keyspaces {
+        assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 10_000);
+        assert!((0..10_000_u32).all(|key| keyspace.get(key.to_be_bytes()).unwrap().is_some()));
+    }
+    let budget = Arc::clone(database.handle.storage.budget());
+    assert!(budget.held() > 8 << 20, "{} bytes before", budget.held());
+    let iterator = keyspaces[0].iter();
+    database.close().unwrap();
+    assert!(budget.held() < 1 << 20, "{} bytes after", budget.held());
+    drop(iterator);
+    assert_eq!(keyspaces[1].get("k").unwrap_err().kind(), ErrorKind::Stopped);
+}
+
+#[test]
+fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    database.set_memory(512 << 20).unwrap();
+    let keyspace = filled(&database, EngineKind::Turtle, 100_000);
+    let memtables = || database.stats().memory.memtable_bytes;
+    assert!(memtables() > 64 << 20, "{} bytes of memtables", memtables());
+    database.set_memory(32 << 20).unwrap();
+    // What the background does, which nobody has to ask for.
+    database.handle.drain_all_finalized().unwrap();
+    assert!(memtables() < 16 << 20, "{} bytes of memtables", memtables());
+    assert!(database.handle.storage.budget().held() <= 32 << 20);
+    assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 100_000);
+}

@@ -1,0 +1,44 @@
+//! What users meet by chance only, made on purpose: orders of events between threads, devices that
+//! have room for this but not for that, and keyspaces that are dropped when they cannot be read.
+
+mod closing;
+mod full;
+mod keyspaces;
+mod lull;
+mod memory;
+mod order;
+mod pins;
+mod refused;
+mod unpinned;
+mod waiting;
+mod watched;
+
+use crate::runtime::sync::Arc;
+use crate::storage::io::Directory;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+use crate::{Database, Keyspace};
+
+/// A database whose background work is done by whoever commits, or by the test.
+fn open(directory: Arc<dyn Directory>) -> Database {
+    let builder = Database::builder("memory").memory(64 << 20);
+    let builder = builder.internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = true;
+        internals.leave_log = true;
+    });
+    builder.open().unwrap()
+}
+
+/// The same on a device that can fail, which holds these files.
+pub fn open_faulty(memory: &MemoryDirectory) -> (Database, FaultPlan) {
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    (open(Arc::new(faulty)), plan)
+}
+
+/// Finalizes the memtable of a keyspace.
+fn rotate(database: &Database, keyspace: &Keyspace) {
+    let _commit = database.handle.commit.lock();
+    database.handle.rotate(&keyspace.core);
+}

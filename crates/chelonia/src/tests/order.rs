@@ -1,0 +1,306 @@
+//! Orders of events that threads meet by chance only.
+
+#![expect(clippy::disallowed_methods, reason = "the other thread that a test lets come by")]
+
+use super::watched::{On, Watched};
+use super::{open, rotate};
+use crate::KeyspaceOptions;
+use crate::base::error::ErrorKind;
+use crate::flush::memtable::DrainPace;
+use crate::options::keyspace::Durability;
+use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::storage::io::crash::{CrashDirectory, Survivors};
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+
+/// Lets other threads do what they are about to do. Nothing depends on its being enough but how
+/// much a test sees.
+fn give_way() {
+    (0..2_000).for_each(|_| std::thread::yield_now());
+}
+
+#[test]
+fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let (core, options) = (&database.handle, KeyspaceOptions::new());
+    let keyspace = database.keyspace("dropped", options.clone()).unwrap();
+    for round in 0..2 {
+        for number in 0..200_u32 {
+            keyspace.insert(number.to_be_bytes(), vec![round; 40_000]).unwrap();
+        }
+        if round == 0 {
+            database.checkpoint().unwrap();
+        }
+    }
+    // The background has listed the keyspaces, with this finalized memtable, and is about to drain.
+    rotate(&database, &keyspace);
+    database.drop_keyspace("dropped").unwrap();
+    let used = core.storage.stats().space.used_blocks;
+    assert!(!core.drain_keyspace(&keyspace.core).unwrap());
+    assert!(!core.drain_oldest(DrainPace::Usual).unwrap());
+    assert_eq!(core.storage.stats().space.used_blocks, used, "space went to what nobody sees");
+    drop(keyspace);
+    // What it had is used by others, and by nobody twice.
+    let other = database.keyspace("other", options).unwrap();
+    for number in 0..400_u32 {
+        other.insert(number.to_be_bytes(), vec![3; 40_000]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert_eq!(core.unreachable_blocks().unwrap(), 0);
+    assert!(other.iter().all(|entry| *entry.unwrap().1 == [3; 40_000]));
+    assert!(database.verify().unwrap().is_clean());
+}
+
+#[test]
+fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
+    let mut half_absorbed = 0;
+    for after in 0..12 {
+        let plan = FaultPlan::new();
+        let memory = Arc::new(MemoryDirectory::new());
+        let database = open(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
+        let core = &database.handle;
+        let keyspace = database.keyspace("dropped", KeyspaceOptions::new()).unwrap();
+        keyspace.insert("large", vec![1; 40_000]).unwrap();
+        // The memtable is absorbed in two parts: up to the snapshot, and the rest.
+        let snapshot = database.snapshot();
+        keyspace.insert("large", vec![2; 40_000]).unwrap();
+        for number in 0..3_000_u32 {
+            keyspace.insert(number.to_be_bytes(), [3; 100]).unwrap();
+        }
+        rotate(&database, &keyspace);
+        plan.fail(Fault {
+            failure: Failure::NoSpace,
+            sticky: true,
+            ..Fault::once(Call::Allocate, after)
+        });
+        if core.drain_keyspace(&keyspace.core).is_ok() {
+            break;
+        }
+        plan.heal();
+        half_absorbed += usize::from(!keyspace.core.drain.lock().versions.is_empty());
+        drop(snapshot);
+        database.drop_keyspace("dropped").unwrap();
+        drop(keyspace);
+        database.checkpoint().unwrap();
+        assert_eq!(core.unreachable_blocks().unwrap(), 0);
+    }
+    assert!(half_absorbed > 0, "no drain stopped between its parts");
+}
+
+#[test]
+fn nobody_sees_a_keyspace_before_it_is_durable() {
+    let (directory, watcher) = Watched::new(&MemoryDirectory::new());
+    let database = open(Arc::new(directory));
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (watched, sink) = (database.clone(), Arc::clone(&seen));
+    let look = move || sink.lock().push(watched.keyspaces());
+    *watcher.lock() = Some((On::DataSync, Box::new(look)));
+    let keyspace = database.keyspace("new", KeyspaceOptions::new()).unwrap();
+    *watcher.lock() = None;
+    // Whoever saw it could write to it, and be told that this is durable.
+    let seen = std::mem::take(&mut *seen.lock());
+    assert!(seen.len() > 1 && seen.iter().all(Vec::is_empty), "{seen:?}");
+    assert_eq!(database.keyspaces(), ["new"]);
+    keyspace.insert("key", "value").unwrap();
+    assert!(database.drop_keyspace("new").is_ok());
+}
+
+#[test]
+fn a_large_value_that_is_needless_before_it_is_verified_is_no_damage() {
+    let (directory, watcher) = Watched::new(&MemoryDirectory::new());
+    let database = open(Arc::new(directory));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("large", vec![1; 40_000]).unwrap();
+    let before = database.verify().unwrap();
+    assert!(before.is_clean() && before.log_bytes > 0);
+    let (written, space, mut times) = (database.clone(), keyspace.clone(), 0_u8);
+    // The log is about to be read: what it refers to is overwritten, absorbed, and its space used.
+    let change = move || {
+        times += 1;
+        if times == 1 {
+            space.insert("large", vec![2; 40_000]).unwrap();
+            written.checkpoint().unwrap();
+            while written.handle.unreachable_blocks().unwrap() > 0 {}
+            (0..50_u8).for_each(|key| space.insert([key], vec![3; 40_000]).unwrap());
+        }
+    };
+    *watcher.lock() = Some((On::LogRead, Box::new(change)));
+    let report = database.verify().unwrap();
+    *watcher.lock() = None;
+    assert!(report.is_clean(), "{:?}", report.findings);
+    assert_eq!(report.log_bytes, before.log_bytes);
+    assert_eq!(report.blocks, before.blocks - 10, "the value was gone when it was looked at");
+    assert!(database.verify().unwrap().is_clean());
+}
+
+#[test]
+fn a_checkpoint_that_meets_a_close_leaves_a_database_that_opens() {
+    let memory = MemoryDirectory::new();
+    let (directory, watcher) = Watched::new(&memory);
+    let database = open(Arc::new(directory));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for round in 0..3_u8 {
+        for number in 0..4_000_u32 {
+            keyspace.insert(number.to_be_bytes(), vec![round; 1000]).unwrap();
+        }
+        database.checkpoint().unwrap();
+    }
+    // Another thread comes while the log's idle segments are removed.
+    let (other, checkpoints) = (database.clone(), Arc::new(Mutex::new(Vec::new())));
+    let started = Arc::clone(&checkpoints);
+    let action = move || {
+        let other = other.clone();
+        started.lock().push(std::thread::spawn(move || other.handle.checkpoint_now()));
+        give_way();
+    };
+    *watcher.lock() = Some((On::Remove, Box::new(action)));
+    database.handle.close().unwrap();
+    *watcher.lock() = None;
+    let ended: Vec<_> = checkpoints.lock().drain(..).map(|one| one.join().unwrap()).collect();
+    assert!(!ended.is_empty());
+    for checkpoint in ended {
+        assert_eq!(checkpoint.unwrap_err().kind(), ErrorKind::Stopped);
+    }
+    drop((database, keyspace));
+    let again = open(Arc::new(memory));
+    let keyspace = again.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().count(), 4_000);
+}
+
+/// After a power cut, with all that was not synced lost. Before it two keyspaces were written to
+/// and one was drained while a checkpoint was between its log mark and its versions.
+fn cut_behind_a_drain_within_a_checkpoint() -> MemoryDirectory {
+    let crash = CrashDirectory::new();
+    let database = open(Arc::new(crash.clone()));
+    let one = database.keyspace("one", KeyspaceOptions::new()).unwrap();
+    let two = database.keyspace("two", KeyspaceOptions::new()).unwrap();
+    one.insert("before", "1").unwrap();
+    database.sync().unwrap();
+    let core = &database.handle;
+    core.counters.undurable_bytes.store(1, Ordering::Relaxed);
+    // The checkpointing thread waits for this lock, with its mark taken.
+    let held = one.core.latest.lock();
+    std::thread::scope(|scope| {
+        let checkpoint = scope.spawn(|| core.checkpoint_now());
+        while core.counters.undurable_bytes.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        give_way();
+        one.insert("first", "1").unwrap();
+        two.insert("second", "2").unwrap();
+        rotate(&database, &two);
+        assert!(core.drain_keyspace(&two.core).unwrap());
+        drop(held);
+        checkpoint.join().unwrap().unwrap();
+    });
+    let journal = crash.journal();
+    MemoryDirectory::from_files(journal.image(journal.boundaries(), Survivors::None))
+}
+
+#[test]
+fn no_root_is_ahead_of_the_log_whatever_was_drained_while_it_was_made() {
+    let memory = cut_behind_a_drain_within_a_checkpoint();
+    let database = open(Arc::new(memory.clone()));
+    let one = database.keyspace("one", KeyspaceOptions::new()).unwrap();
+    let two = database.keyspace("two", KeyspaceOptions::new()).unwrap();
+    let (first, second) = (one.get("first").unwrap(), two.get("second").unwrap());
+    assert!(first.is_some() || second.is_none(), "the second commit is there without the first");
+    // New seqnos are above all that the root has: else replay would pass this over.
+    two.insert_with("third", "3", Durability::Sync).unwrap();
+    let again = open(Arc::new(MemoryDirectory::from_files(memory.to_files())));
+    let two = again.keyspace("two", KeyspaceOptions::new()).unwrap();
+    assert_eq!(*two.get("third").unwrap().unwrap(), *b"3");
+}
+
+#[test]
+fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
+    let (directory, watcher) = Watched::new(&MemoryDirectory::new());
+    let database = open(Arc::new(directory));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let write = |value: u8| {
+        for number in 0..8_000_u32 {
+            keyspace.insert(number.to_be_bytes(), [value; 1000]).unwrap();
+        }
+    };
+    write(1);
+    rotate(&database, &keyspace);
+    assert!(database.handle.drain_keyspace(&keyspace.core).unwrap());
+    write(2);
+    let mut iter = keyspace.iter();
+    for _ in 0..10 {
+        assert_eq!(*iter.next().unwrap().unwrap().1, [2; 1000]);
+    }
+    // While it reads, another thread drains: no view shows the version before any more.
+    let (drained, space, mut threads) = (database.clone(), keyspace.clone(), Vec::new());
+    let drain = move || {
+        if !threads.is_empty() {
+            return;
+        }
+        let absorbed = || space.core.latest.lock().absorbed;
+        let before = absorbed();
+        let (other, its) = (drained.clone(), space.clone());
+        threads.push(std::thread::spawn(move || {
+            rotate(&other, &its);
+            other.handle.drain_keyspace(&its.core).unwrap();
+        }));
+        while absorbed() == before {
+            std::thread::yield_now();
+        }
+        give_way();
+        drained.handle.storage.epochs().collect();
+        for _ in 0..100 {
+            drained.handle.storage.write_large(&[9; 100_000]).unwrap();
+        }
+    };
+    *watcher.lock() = Some((On::DataRead, Box::new(drain)));
+    let rest: Vec<_> = iter.map(|entry| *entry.unwrap().1 == [2; 1000]).collect();
+    *watcher.lock() = None;
+    assert_eq!(rest, [true; 7_990]);
+}
+
+#[test]
+fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
+    for (level, is_written_through) in [(Durability::Process, false), (Durability::Sync, true)] {
+        let (database, plan) = super::open_faulty(&MemoryDirectory::new());
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        let log = Arc::clone(database.handle.log.get().unwrap());
+        let counts = || (plan.calls_on(Call::Write, "log-"), log.stats().segments_prepared);
+        let before = counts();
+        for number in 0..300_u32 {
+            keyspace.insert_with(number.to_be_bytes(), [7; 1000], level).unwrap();
+            // As the background does.
+            database.handle.sync().unwrap();
+        }
+        let (writes, segments) = counts();
+        // A new segment takes one write, of its header.
+        let (writes, segments) = (writes - before.0, segments - before.1);
+        assert!(segments > 1, "{segments}");
+        assert_eq!(writes > segments, is_written_through, "{writes} writes, {segments} segments");
+    }
+}
+
+#[test]
+fn a_checkpoint_that_fails_lets_nothing_go_of_the_log() {
+    let memory = MemoryDirectory::new();
+    let (database, plan) = super::open_faulty(&memory);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let insert = |number: u32| keyspace.insert(number.to_be_bytes(), [7; 1000]).unwrap();
+    (0..4_000).for_each(insert);
+    super::rotate(&database, &keyspace);
+    let core = &database.handle;
+    assert!(core.drain_keyspace(&keyspace.core).unwrap());
+    // All that the log holds is in the data file now, and no durable root says so.
+    plan.fail(Fault::once(Call::Write, 0).on("data").with(Failure::NoSpace));
+    assert_eq!(core.checkpoint_now().unwrap_err().kind(), ErrorKind::NoSpace);
+    // What the log let go would be used again, and be gone.
+    for number in 4_000..8_000 {
+        insert(number);
+        if number % 100 == 0 {
+            core.tick().unwrap();
+        }
+    }
+    core.sync().unwrap();
+    let (again, _) = super::open_faulty(&MemoryDirectory::from_files(memory.to_files()));
+    let keyspace = again.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().map(|entry| entry.map(drop).unwrap()).count(), 8_000);
+}

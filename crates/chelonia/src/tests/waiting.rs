@@ -1,0 +1,134 @@
+//! Commits that may not wait, or not for long: refused without a trace, and never starved.
+
+use crate::base::error::ErrorKind;
+use crate::engine::EngineKind;
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::Arc;
+use crate::storage::io::Directory;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+use crate::{Batch, CommitOptions, Database, Durability, KeyspaceOptions, Stats};
+use std::time::Duration;
+
+/// With its background.
+fn open(directory: Arc<dyn Directory>) -> Database {
+    Database::builder("memory").memory(32 << 20).in_directory(directory).open().unwrap()
+}
+
+/// Far longer than anything here takes.
+const AGES: Duration = Duration::from_mins(10);
+
+#[test]
+fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
+    let database = open(Arc::new(MemoryDirectory::new()));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let options = CommitOptions::new().no_wait();
+    // Nothing can be drained.
+    let drain = keyspace.core.drain.lock();
+    let insert = |number: u32| keyspace.insert_with(number.to_be_bytes(), [7; 10_000], options);
+    let accepted = (0..4_000).take_while(|number| insert(*number).is_ok()).count();
+    let accepted = u32::try_from(accepted).unwrap();
+    assert!((1_000..4_000).contains(&accepted), "{accepted}");
+    let stats = || database.stats();
+    assert_eq!((stats().commits.would_block, stats().commits.delayed), (1, 0));
+
+    let before = stats();
+    let refused = insert(accepted).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    let refused = keyspace.remove_with(0_u32.to_be_bytes(), options).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    let mut batch = database.batch();
+    batch.insert(&keyspace, accepted.to_be_bytes(), "later").insert(&keyspace, "l", [7; 100_000]);
+    let patience = Duration::from_millis(20);
+    let options = CommitOptions::from(Durability::Sync).timeout(patience);
+    assert_eq!(batch.commit_with(options).unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(batch.len(), 2);
+
+    let after = stats();
+    assert_eq!(after.commits.would_block, 4);
+    let patience = u64::try_from(patience.as_nanos()).unwrap();
+    assert_eq!(after.commits.delayed, 1);
+    assert!(after.commits.delay_nanos >= patience);
+    assert_eq!(after.commits.delay_nanos_max, after.commits.delay_nanos);
+    let changed = |stats: &Stats| {
+        (stats.commits.commits, stats.last_seqno, stats.io.data_writes, stats.disk.data_used_bytes)
+    };
+    assert_eq!(changed(&after), changed(&before));
+    assert!(!keyspace.contains_key(accepted.to_be_bytes()).unwrap());
+    assert!(keyspace.contains_key(0_u32.to_be_bytes()).unwrap());
+
+    // The one that was refused succeeds as it is once the background goes on.
+    drop(drain);
+    batch.commit_with(options.timeout(AGES)).unwrap();
+    assert_eq!(keyspace.len().unwrap(), u64::from(accepted) + 2);
+    assert_eq!(keyspace.size_of(accepted.to_be_bytes()).unwrap(), Some(5));
+}
+
+#[test]
+fn who_only_tries_learns_that_the_device_is_full_and_goes_on_when_it_is_not() {
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::new());
+    let database = open(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    plan.set_capacity(Some(22 << 20));
+    let clock = Clock::real();
+    let options = CommitOptions::new().no_wait();
+    // Tried again, without waiting in the store, until it is accepted or refused for good.
+    let insert = |number: u64| loop {
+        let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        match keyspace.insert_with(key, [7; 1000], options) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock && clock.now() < AGES => {
+                clock.sleep(Duration::from_millis(1));
+            }
+            done => break done,
+        }
+    };
+    let mut number = 0;
+    let refused = loop {
+        match insert(number) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(number > 4_000, "{number}");
+    plan.set_capacity(None);
+    insert(number).unwrap();
+    assert_eq!(keyspace.len().unwrap(), number + 1);
+}
+
+/// A commit is delayed by at most two milliseconds, whatever its size, so that batches of megabytes
+/// outrun the merging between levels while they last. They stop nothing, and what is owed is paid
+/// when they end.
+#[test]
+fn large_batches_stop_nothing_and_what_they_leave_to_merge_is_merged() {
+    const BATCHES: u64 = 24;
+    for engine in EngineKind::ALL {
+        let database = open(Arc::new(MemoryDirectory::new()));
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace("k", options).unwrap();
+        let (mut number, mut value) = (0_u64, [0; 500]);
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        for round in 0..BATCHES {
+            let mut batch = database.batch();
+            while batch.size() + 600 < Batch::limit() / (1 + usize::try_from(round % 8).unwrap()) {
+                value[..8].copy_from_slice(&number.to_le_bytes());
+                batch.insert(&keyspace, key(number), value);
+                number += 1;
+            }
+            batch.commit().unwrap();
+        }
+        database.checkpoint().unwrap();
+        let debt = || database.stats().keyspaces[0].debt_bytes;
+        let is_paid = (0..1_000).any(|_| {
+            database.handle.maintain_all().unwrap();
+            debt() == 0
+        });
+        assert!(is_paid, "{engine:?}: {} bytes of debt", debt());
+        assert_eq!(keyspace.len().unwrap(), number);
+        for number in (0..number).step_by(101) {
+            assert_eq!(keyspace.get(key(number)).unwrap().unwrap()[..8], number.to_le_bytes());
+        }
+        assert!(database.verify().unwrap().is_clean());
+    }
+}

@@ -1,0 +1,88 @@
+//! What is left of keyspaces that were dropped while somebody still has them.
+//!
+//! A handle of a dropped keyspace answers `NotFound` and needs nothing of it: its version gives way
+//! to [`Empty`], so that the handle holds no space. Pins made before go on reading; what they hold
+//! is counted here, for the keyspace itself is in no list any more.
+//!
+//! Thread-safety: everything may be called from any thread.
+
+use crate::base::check::CheckReport;
+use crate::base::checksum::KeyHash;
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{SortedStream, Update};
+use crate::engine::{Answer, Looked, OwnedExtent, Passed, Salvaged, Version};
+use crate::memory::epoch::Guard;
+use crate::runtime::sync::{Arc, Mutex, Weak};
+use crate::versions::lifetimes::Lifetimes;
+
+/// The keyspaces that were dropped since the open, as long as anybody has them.
+#[derive(Default)]
+pub struct Dropped {
+    lifetimes: Mutex<Vec<Weak<Lifetimes>>>,
+}
+
+impl Dropped {
+    /// Adds a keyspace.
+    pub fn add(&self, lifetimes: &Arc<Lifetimes>) {
+        let mut all = self.lifetimes.lock();
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(lifetimes));
+    }
+
+    /// Bytes that pins hold of all of them.
+    pub fn lost_bytes(&self) -> u64 {
+        let all: Vec<_> = self.lifetimes.lock().iter().filter_map(Weak::upgrade).collect();
+        all.iter().map(|one| one.lost_bytes()).sum()
+    }
+}
+
+/// A version with nothing in it.
+pub struct Empty;
+
+impl Version for Empty {
+    fn look(&self, _: &[u8], _: KeyHash, _: &Guard) -> Result<Looked> {
+        Ok(Looked::Answer(Answer::default()))
+    }
+
+    fn read(&self, _: &[u8], _: KeyHash, _: Passed) -> Result<Answer> {
+        Ok(Answer::default())
+    }
+
+    fn cursor(self: Arc<Self>, _: KeyRange, _: Direction) -> Result<Box<dyn SortedStream + Send>> {
+        Ok(Box::new(AtEnd))
+    }
+
+    fn extents(&self, _: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self, _: &mut dyn std::fmt::Write) -> Result<()> {
+        Ok(())
+    }
+
+    fn verify(&self, _: &mut dyn CheckReport) -> Result<()> {
+        Ok(())
+    }
+
+    fn salvage(&self, _: &mut dyn Salvaged) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A stream without entries.
+struct AtEnd;
+
+impl SortedStream for AtEnd {
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn update(&self) -> Update<'_> {
+        Update::Delete
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,319 @@
+//! What a read looks at: memtables, newest first, and the engine's version below them.
+//!
+//! A view is immutable; rotation and drains replace the keyspace's view as a whole. Within a view
+//! the first layer that knows the key decides.
+
+use crate::base::bytes::Value;
+use crate::base::error::{Error, Result};
+use crate::base::ids::SeqNo;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::{LargeRef, SortedStream, Update};
+use crate::engine::{self, Answer, Found, Passed};
+use crate::log::LogPosition;
+use crate::memory::epoch::Guard;
+use crate::memtable::{Lookup, Memtable};
+use crate::merge::{Merge, Tombstones};
+use crate::records::{Fresh, Name, RecordCache};
+use crate::runtime::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
+use crate::storage::Storage;
+use crate::versions::lifetimes::HeldVersion;
+
+/// A memtable and where the log begins that would rebuild it.
+pub struct Buffer {
+    /// The entries.
+    pub memtable: Arc<Memtable>,
+    commits: CachePadded<Commits>,
+}
+
+/// The commits that write to a memtable; set under the commit lock.
+#[derive(Default)]
+struct Commits {
+    first: OnceLock<FirstCommit>,
+    /// The last seqno given to one.
+    last: AtomicU64,
+    /// Bytes of their updates.
+    update_bytes: AtomicU64,
+}
+
+/// The first commit of a memtable.
+#[derive(Clone, Copy, Debug)]
+pub struct FirstCommit {
+    /// Where its record starts in the log.
+    pub position: LogPosition,
+    /// The seqno of the record's first entry.
+    pub seqno: SeqNo,
+}
+
+impl Buffer {
+    /// Wraps an empty memtable.
+    pub fn new(memtable: Arc<Memtable>) -> Arc<Self> {
+        Arc::new(Self { memtable, commits: CachePadded::default() })
+    }
+
+    /// The bytes of updates that came here: what the checkpoint distance is about. Large values
+    /// count whole, for recovery has to check those that no checkpoint has taken over.
+    pub fn update_bytes(&self) -> u64 {
+        self.commits.update_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A commit is about to write `bytes` bytes of keys and values here. Called under the commit
+    /// lock.
+    pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo, bytes: u64) {
+        let commits = &*self.commits;
+        commits.first.get_or_init(|| FirstCommit { position, seqno: first });
+        commits.last.store(last.0, Ordering::Relaxed);
+        let bytes = commits.update_bytes.load(Ordering::Relaxed) + bytes;
+        commits.update_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The first commit, if there was one.
+    pub fn first(&self) -> Option<FirstCommit> {
+        self.commits.first.get().copied()
+    }
+
+    /// The last seqno that any commit brought here.
+    pub fn last(&self) -> SeqNo {
+        SeqNo(self.commits.last.load(Ordering::Relaxed))
+    }
+}
+
+/// A consistent stack of layers.
+#[derive(Clone)]
+pub struct View {
+    /// The memtables, newest first. The keyspace's own view begins with the active one.
+    pub buffers: Vec<Arc<Buffer>>,
+    /// What the engine had absorbed.
+    pub version: HeldVersion,
+}
+
+/// What a lookup in a view found.
+pub enum Looked {
+    /// A value.
+    Value(Value),
+    /// A large value. It is read by who holds the view, and no guard: a guard would keep all memory
+    /// that was given up meanwhile.
+    Large(LargeRef),
+    /// No value.
+    Absent,
+    /// The version has to be read from the device: [`View::read`].
+    OnDevice(Passed),
+    /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
+    /// a pinned seqno.
+    Overwritten,
+}
+
+/// So many keys before its turn the memory is asked for that a look for a record touches first.
+const AHEAD: usize = 8;
+
+/// What views read from besides themselves.
+#[derive(Clone, Copy)]
+pub struct Shelves<'a> {
+    /// Large values, and hashes of keys.
+    pub storage: &'a Storage,
+    /// Cached records.
+    pub records: &'a RecordCache,
+    /// Those of this keyspace.
+    pub fresh: &'a Fresh,
+}
+
+impl View {
+    /// The newest value of `key`, as of `at` or later, if it is in memory. For the view that is the
+    /// keyspace's, or was when the reader began.
+    pub fn get_newest(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        shelves: Shelves<'_>,
+        guard: &Guard,
+    ) -> Result<Looked> {
+        self.get_by(key, at, shelves, guard, |name, guard| {
+            shelves.records.get(name, guard).map(Value::copy_from)
+        })
+    }
+
+    /// The value of `key` as of the pinned seqno `at`.
+    pub fn get(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
+        let version = self.version.number();
+        let guard = shelves.storage.epochs().pin();
+        let looked = self.get_by(key, at, shelves, &guard, |name, guard| {
+            shelves.records.get_of_version(name, version, guard)
+        })?;
+        drop(guard);
+        match looked {
+            Looked::OnDevice(from) => self.read(key, from, shelves),
+            looked => Ok(looked),
+        }
+    }
+
+    /// The value of `key`, of which the memtables and records of this view know nothing, from the
+    /// device. The caller holds the view, and no guard: a guard would keep all memory that is given
+    /// up meanwhile.
+    pub fn read(&self, key: &[u8], from: Passed, shelves: Shelves<'_>) -> Result<Looked> {
+        let Shelves { storage, records, fresh } = shelves;
+        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+        let answer = self.version.version().read(key, name.hash, from)?;
+        self.keep(name, &answer, records, &storage.epochs().pin());
+        Ok(answer.found.map_or(Looked::Absent, Looked::from))
+    }
+
+    /// The value of `key`, if it is in memory: from a memtable, else from `cached`, else from the
+    /// version.
+    #[inline]
+    fn get_by(
+        &self,
+        key: &[u8],
+        at: SeqNo,
+        shelves: Shelves<'_>,
+        guard: &Guard,
+        cached: impl FnOnce(Name<'_>, &Guard) -> Option<Value>,
+    ) -> Result<Looked> {
+        let Shelves { storage, records, fresh } = shelves;
+        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+        records.prefetch(name, guard);
+        match self.look_in_buffers(key, at) {
+            Some(Lookup::Found(update, _)) => return Ok(own(update)),
+            Some(Lookup::Pruned) => return Ok(Looked::Overwritten),
+            Some(Lookup::Absent) | None => {}
+        }
+        if let Some(value) = cached(name, guard) {
+            return Ok(Looked::Value(value));
+        }
+        match self.version.version().look(key, name.hash, guard)? {
+            engine::Looked::Answer(answer) => {
+                self.keep(name, &answer, records, guard);
+                Ok(answer.found.map_or(Looked::Absent, Looked::from))
+            }
+            engine::Looked::OnDevice(from) => Ok(Looked::OnDevice(from)),
+        }
+    }
+
+    /// What was found below may be kept as a record.
+    #[inline]
+    fn keep(&self, name: Name<'_>, answer: &Answer, records: &RecordCache, guard: &Guard) {
+        if let Answer { found: Some(Found::Value(value)), presence } = answer {
+            records.offer(name, self.version.number(), value, *presence, guard);
+        }
+    }
+
+    /// The first layer of memory that knows `key`.
+    fn look_in_buffers(&self, key: &[u8], at: SeqNo) -> Option<Lookup<'_>> {
+        self.buffers
+            .iter()
+            .map(|buffer| buffer.memtable.get(key, at))
+            .find(|lookup| !matches!(lookup, Lookup::Absent))
+    }
+
+    /// The values of `keys` as of the pinned seqno `at`.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        at: SeqNo,
+        shelves: Shelves<'_>,
+    ) -> Result<Vec<Option<Value>>> {
+        let Shelves { storage, records, fresh } = shelves;
+        let version = self.version.number();
+        // Asked for once: a record is cached where the hash of its key leads to, and a type may
+        // give other bytes at each call.
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key)).collect();
+        let mut values: Vec<Option<Value>> = vec![None; keys.len()];
+        let guard = storage.epochs().pin();
+        let (mut below, mut places, mut large) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
+            if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
+                records.prefetch(Name { of: fresh, key, hash: *hash }, &guard);
+            }
+            let name = Name { of: fresh, key, hash: *hash };
+            match self.look_in_buffers(name.key, at) {
+                Some(Lookup::Found(update, _)) => match own(update) {
+                    Looked::Value(value) => values[index] = Some(value),
+                    Looked::Large(reference) => large.push((index, reference)),
+                    Looked::Absent | Looked::Overwritten | Looked::OnDevice(_) => {}
+                },
+                Some(Lookup::Pruned) => {
+                    return Err(Error::internal("a write that a pin needs was unlinked"));
+                }
+                Some(Lookup::Absent) | None => {
+                    values[index] = records.get_of_version(name, version, &guard);
+                    if values[index].is_none() {
+                        below.push((name.key, name.hash));
+                        places.push(index);
+                    }
+                }
+            }
+        }
+        // Nothing is pinned while the device is waited for.
+        drop(guard);
+        let answers = self.version.version().multi_get(&below)?;
+        for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
+            self.keep(Name { of: fresh, key, hash }, &answer, records, &storage.epochs().pin());
+            match answer.found {
+                Some(Found::Value(value)) => values[index] = Some(value),
+                Some(Found::Large(reference)) => large.push((index, reference)),
+                None => {}
+            }
+        }
+        for (index, reference) in large {
+            values[index] = Some(storage.read_large(&reference)?);
+        }
+        Ok(values)
+    }
+
+    /// The entries within `range` as of the pinned seqno `at`, in `direction`, tombstones included.
+    pub fn cursor(
+        &self,
+        range: &KeyRange,
+        direction: Direction,
+        at: SeqNo,
+    ) -> Result<Merge<Box<dyn SortedStream + Send>>> {
+        let mut layers: Vec<Box<dyn SortedStream + Send>> = Vec::new();
+        for buffer in &self.buffers {
+            layers.push(Box::new(buffer.memtable.cursor(range.clone(), direction, at)?));
+        }
+        let version = Arc::clone(self.version.version());
+        layers.push(version.cursor(range.clone(), direction)?);
+        Merge::new(layers, direction, Tombstones::Keep)
+    }
+
+    /// A view without memtables.
+    pub fn of_version(version: HeldVersion) -> Self {
+        Self { buffers: Vec::new(), version }
+    }
+
+    /// True if its memtables have any updates.
+    pub fn has_updates(&self) -> bool {
+        self.buffers.iter().any(|buffer| buffer.first().is_some())
+    }
+
+    /// True if `buffer` is part of it.
+    pub fn has(&self, buffer: &Arc<Buffer>) -> bool {
+        self.buffers.iter().any(|own| Arc::ptr_eq(own, buffer))
+    }
+
+    /// This view after `buffer` was flushed: without it, over the version that has it, if it had
+    /// anything. `None` if it is not part of it.
+    pub fn without(&self, buffer: &Arc<Buffer>, flushed: Option<&HeldVersion>) -> Option<View> {
+        let place = self.buffers.iter().position(|own| Arc::ptr_eq(own, buffer))?;
+        let mut buffers = self.buffers.clone();
+        buffers.remove(place);
+        Some(View { buffers, version: flushed.unwrap_or(&self.version).clone() })
+    }
+}
+
+/// What an update says, with a value of the reader's own.
+fn own(update: Update<'_>) -> Looked {
+    match update {
+        Update::Put(value) => Looked::Value(Value::copy_from(value)),
+        Update::PutLarge(large) => Looked::Large(large),
+        Update::Delete => Looked::Absent,
+    }
+}
+
+impl From<Found> for Looked {
+    fn from(found: Found) -> Self {
+        match found {
+            Found::Value(value) => Looked::Value(value),
+            Found::Large(large) => Looked::Large(large),
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The life of a write, from entries to an acknowledgement.
+
+pub mod commit;
+pub mod record;
+pub mod writes;
