@@ -95,7 +95,6 @@ pub use engine::{
     AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions, TurtleOptions,
 };
 pub use filters::FilterKind;
-pub use integrity::scrub::ScrubStats;
 pub use integrity::stats::{
     BackgroundStats, CommitStats, DiskStats, IoStats, KeyspaceStats, MemoryStats, ScanStats, Stats,
 };
@@ -103,6 +102,7 @@ pub use integrity::verify::VerifyReport;
 pub use options::commit::CommitOptions;
 pub use options::database::RecoveryProgress;
 pub use options::keyspace::{Durability, KeyspaceOptions};
+pub use state::scrubbing::ScrubStats;
 
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

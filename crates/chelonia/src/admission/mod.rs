@@ -1,4 +1,5 @@
-//! What a write waits for: its share of the memory budget, and the pace of flushes.
+//! What a write waits for: memory, the pace of flushes, space on the disk.
 
 pub mod governor;
+pub mod headroom;
 pub mod pacing;

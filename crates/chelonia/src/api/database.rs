@@ -3,7 +3,6 @@
 use crate::admission::governor::Governor;
 use crate::api::batch::Batch;
 use crate::api::builder::DatabaseBuilder;
-use crate::api::handle::Handle;
 use crate::api::keyspace::Keyspace;
 use crate::api::snapshot::Snapshot;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -12,6 +11,7 @@ use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
 use crate::integrity::stats::Stats;
 use crate::integrity::verify::VerifyReport;
 use crate::options::keyspace::KeyspaceOptions;
+use crate::recovery::handle::Handle;
 use crate::recovery::open::{self, new_keyspace};
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Change;

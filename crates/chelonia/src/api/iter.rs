@@ -5,20 +5,20 @@
 //! lets go of it, and the next call finds its place again behind the last key it gave. So an
 //! iterator that nobody advances holds no memory of memtables.
 //!
-//! Where many hidden entries lie in a row the gap is learned (`crate::versions::empty_ranges`), and jumped over
-//! from then on.
+//! Where many hidden entries lie in a row, the iterator learns the empty range
+//! (`crate::versions::empty_ranges`); later iterators jump over it.
 //!
 //! Key-only steps ([`Keys`], counting) never read large values.
 //!
 //! An error is told once and ends the iterator, from both ends: who collects, counts or passes over
 //! errors must come to an end too.
 
-use crate::api::handle::Handle;
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::merge::Merge;
+use crate::recovery::handle::Handle;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, Mutex, Weak};
 use crate::state::core::Passed;

@@ -1,6 +1,5 @@
 //! The handle of a keyspace: what users read and write.
 
-use crate::api::handle::Handle;
 use crate::api::iter::Iter;
 use crate::base::bytes::{Key, Value};
 use crate::base::error::{Error, Result};
@@ -10,6 +9,7 @@ use crate::base::stream::LargeRef;
 use crate::engine::{EngineOptions, LiveOptions};
 use crate::integrity::verify::VerifyReport;
 use crate::options::commit::CommitOptions;
+use crate::recovery::handle::Handle;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::keyspace::KeyspaceCore;
@@ -148,7 +148,7 @@ impl Keyspace {
         // After the pin, as in `get`.
         self.check_read()?;
         let view = self.core.view_at(pin.seqno());
-        let values = view.multi_get(&keys, pin.seqno(), self.core.shelves(&self.handle));
+        let values = view.multi_get(&keys, pin.seqno(), self.handle.shelves(&self.core));
         values.map_err(|error| self.handle.told(error))
     }
 
@@ -255,7 +255,7 @@ impl Keyspace {
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
         self.handle.health.check_read()?;
-        let shelves = self.core.shelves(&self.handle);
+        let shelves = self.handle.shelves(&self.core);
         let guard = self.core.view.epochs().pin();
         loop {
             // The number before the view: a newer view shows everything that was visible then.
@@ -288,7 +288,7 @@ impl Keyspace {
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
         let looked = match looked {
-            Looked::OnDevice(from) => view.read(key, from, self.core.shelves(&self.handle))?,
+            Looked::OnDevice(from) => view.read(key, from, self.handle.shelves(&self.core))?,
             looked => looked,
         };
         match looked {
@@ -355,36 +355,5 @@ pub(crate) fn checked_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> Resu
             Err(Error::invalid("the range ends before it begins"))
         }
         _ => Ok(range),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::keyspace::KeyspaceOptions;
-    use crate::runtime::sync::AtomicU64;
-    use crate::storage::io::fault::Call;
-    use crate::storage::io::memory::MemoryDirectory;
-    use crate::tests::open_faulty;
-
-    #[test]
-    fn nothing_is_pinned_while_a_large_value_is_read() {
-        let (database, plan) = open_faulty(&MemoryDirectory::new());
-        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-        keyspace.insert("key", vec![7; 100_000]).unwrap();
-        let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
-        let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.storage.epochs()));
-        plan.on_call(move |call, _| {
-            if call == Call::Read {
-                let is_pinned = epochs.is_pinned();
-                seen[usize::from(is_pinned)].fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        let in_memtable = database.snapshot();
-        assert_eq!(keyspace.get("key").unwrap().unwrap().len(), 100_000);
-        assert_eq!(keyspace.multi_get(["key"]).unwrap()[0].as_ref().unwrap().len(), 100_000);
-        assert_eq!(in_memtable.get(&keyspace, "key").unwrap().unwrap().len(), 100_000);
-        let reads = reads.map(|count| count.load(Ordering::Relaxed));
-        assert!(reads[0] >= 3 && reads[1] == 0, "{reads:?}");
     }
 }

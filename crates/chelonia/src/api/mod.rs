@@ -3,7 +3,6 @@
 pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod database;
-pub(crate) mod handle;
 pub(crate) mod iter;
 pub(crate) mod keyspace;
 pub(crate) mod salvage;

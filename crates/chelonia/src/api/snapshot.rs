@@ -1,12 +1,12 @@
 //! Snapshots: the whole database as it was at one moment.
 
-use crate::api::handle::Handle;
 use crate::api::iter::Iter;
 use crate::api::keyspace::{Keyspace, checked_range};
 use crate::base::bytes::Value;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::LargeRef;
+use crate::recovery::handle::Handle;
 use crate::runtime::sync::Arc;
 use crate::versions::pins::Pin;
 use crate::versions::view::{Looked, View};
@@ -99,7 +99,7 @@ impl Snapshot {
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
         let view = self.view(keyspace)?;
-        let values = view.multi_get(&keys, self.pin.seqno(), keyspace.core.shelves(&self.handle));
+        let values = view.multi_get(&keys, self.pin.seqno(), self.handle.shelves(&keyspace.core));
         values.map_err(|error| self.handle.told(error))
     }
 
@@ -146,7 +146,7 @@ impl Snapshot {
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
         let view = self.view(keyspace)?;
-        match view.get(key, self.pin.seqno(), keyspace.core.shelves(&self.handle))? {
+        match view.get(key, self.pin.seqno(), self.handle.shelves(&keyspace.core))? {
             Looked::Value(value) => Ok(Some(of_value(value))),
             Looked::Large(large) => of_large(&large).map(Some),
             Looked::Absent => Ok(None),

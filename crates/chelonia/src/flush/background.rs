@@ -10,6 +10,7 @@
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
+use crate::admission::headroom::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::flush::idle::Lulls;
@@ -24,13 +25,6 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often the scrub thread looks whether there is something to read.
 const SCRUB_TICK: Duration = Duration::from_secs(1);
-
-/// How long the drain thread waits before it looks again whether a full device has room.
-pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-
-/// The longest it waits where looking does not help: each drain that fails has written much in
-/// vain, so that the wait doubles.
-pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
@@ -80,7 +74,7 @@ fn drain_loop(core: &Core) {
     let mut full = None;
     while core.signals.wait_for_drain(full.as_ref().map(|full: &FullDevice| full.wait)) {
         let is_in_vain = full.as_ref().is_some_and(|full| !core.may_drain(full.free_blocks));
-        if is_in_vain && !core.room.is_wanted() {
+        if is_in_vain && !core.headroom.is_wanted() {
             continue;
         }
         let before = full.take();

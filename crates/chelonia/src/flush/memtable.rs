@@ -21,7 +21,6 @@ use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::{KeyspaceCore, Latest, Partial};
-use crate::storage::io::ScratchPlace;
 use crate::versions::pins::Flushed;
 use crate::versions::view::Buffer;
 
@@ -71,7 +70,7 @@ impl Core {
         match drained {
             Ok(()) => {
                 self.counters.out_of_space.store(false, Ordering::Relaxed);
-                self.room.forget();
+                self.headroom.forget();
                 let took = self.clock.now().saturating_sub(start);
                 self.pacer.drained(buffer.memtable.bytes(), took);
                 self.counters.drains.fetch_add(1, Ordering::Relaxed);
@@ -238,70 +237,10 @@ impl Core {
         Ok(())
     }
 
-    /// Does `drain`. If the device is full, does it again after a checkpoint, which frees what the
-    /// versions before had, then so that it takes hardly more than what it drains, then after what
-    /// engines can do to gain room. Writers are told if nothing of that helps.
-    pub fn making_room(&self, drain: impl Fn(DrainPace) -> Result<bool>) -> Result<bool> {
-        let is_full = |drained: &Result<bool>| drained.as_ref().is_err_and(Error::is_passing);
-        // One that fails may have written much: it is not tried for every small memtable.
-        let is_tried = self.may_flush_as_usual();
-        let mut drained = drain(if is_tried { DrainPace::Usual } else { DrainPace::Tight });
-        if is_full(&drained) && (self.free_what_was_replaced()? | self.release_log()) {
-            drained = drain(DrainPace::Usual);
-        }
-        if is_tried {
-            self.note_usual_flush(is_full(&drained));
-        }
-        if is_full(&drained) {
-            drained = drain(DrainPace::Tight);
-        }
-        if is_full(&drained) && self.gain_room()? {
-            drained = drain(DrainPace::Tight);
-        }
-        if is_full(&drained) {
-            self.note_full();
-        }
-        drained
-    }
-
-    /// Frees on a device that is full what is no longer referred to: waits for what a checkpoint
-    /// freed, and makes one if that would free more. False if there is nothing.
-    pub fn free_what_was_replaced(&self) -> Result<bool> {
-        let free_blocks = || self.storage.stats().space.free_blocks;
-        let before = free_blocks();
-        if self.counters.undurable_bytes.load(Ordering::Relaxed) == 0 {
-            self.storage.epochs().settle();
-            return Ok(free_blocks() > before);
-        }
-        match self.checkpoint_now() {
-            Ok(()) => {
-                mark(Mark::DrainMadeRoom);
-                // What it freed comes free when no reader is on the way through it.
-                self.storage.epochs().settle();
-                Ok(true)
-            }
-            Err(error) if error.is_passing() => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Lets all engines free some space on a device that is nearly full; false if none could.
-    pub fn gain_room(&self) -> Result<bool> {
-        let gain = |gained, keyspace: Arc<KeyspaceCore>| Ok(self.gain_room_in(&keyspace)? | gained);
-        self.all_keyspaces().into_iter().try_fold(false, gain)
-    }
-
-    /// Whether a drain that met a full device may do better now: something came free in the data
-    /// file, which had `free_blocks` then, or the device has room for all that waits.
-    pub fn may_drain(&self, free_blocks: u64) -> bool {
-        self.storage.stats().space.free_blocks > free_blocks
-            || self.may_have_room(self.counters.finalized_bytes.load(Ordering::Relaxed))
-    }
-
-    /// Whether the device has room for `bytes`. Where that cannot be asked, it may.
-    pub fn may_have_room(&self, bytes: u64) -> bool {
-        let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, bytes);
-        !probe().is_err_and(|error| error.is_passing())
+    /// Makes a checkpoint if engines have made or freed `bytes` or more since the last one.
+    pub fn checkpoint_if_undurable(&self, bytes: u64) -> Result<()> {
+        let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
+        if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
     }
 
     /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers
@@ -313,11 +252,5 @@ impl Core {
             self.checkpoint_if_undurable(self.governor.write_share())?;
         }
         self.checkpoint_if_undurable(1)
-    }
-
-    /// Makes a checkpoint if engines have made or freed `bytes` or more since the last one.
-    pub fn checkpoint_if_undurable(&self, bytes: u64) -> Result<()> {
-        let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
-        if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
     }
 }

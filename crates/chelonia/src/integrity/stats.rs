@@ -2,12 +2,12 @@
 
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engine::EngineStats;
-use crate::integrity::scrub::ScrubStats;
 use crate::log::Log;
 use crate::memory::budget::Use;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::scrubbing::ScrubStats;
 
 /// What [`crate::Database::stats`] tells.
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! Opening a database: superblock, catalog, trees, and the replay of the log.
+//! Opening a database (superblock, catalog, trees, the replay of the log), and closing it.
 
+pub mod handle;
 pub mod open;
 pub mod replay;

@@ -25,20 +25,19 @@
 //! A directory that is refused stays as it is: before there is a lock file, one looks.
 
 use crate::admission::governor::Governor;
+use crate::admission::headroom::Headroom;
 use crate::admission::pacing::Pacer;
-use crate::api::handle::Handle;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
-use crate::disk_full::headroom::Room;
 use crate::engines;
 use crate::flush::background::Threads;
-use crate::integrity::scrub::Scrub;
 use crate::log::{Log, LogOptions, LogPosition};
 use crate::memory::budget::Budget;
 use crate::memtable::Memtable;
 use crate::options::database::Settings;
 use crate::options::keyspace::StoredOptions;
 use crate::records::RecordCache;
+use crate::recovery::handle::Handle;
 use crate::recovery::replay::{replay_log, survey_log};
 use crate::runtime::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
 use crate::state::core::{
@@ -46,6 +45,7 @@ use crate::state::core::{
 };
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::scrubbing::Scrub;
 use crate::state::signals::Signals;
 use crate::storage::block::DATA_FILE;
 use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
@@ -238,7 +238,7 @@ fn new_core(
         governor: Governor::new(budget, &settings.internals),
         pacer: Pacer::new(clock.clone()),
         clock,
-        room: Room::default(),
+        headroom: Headroom::default(),
         signals: Signals::default(),
         scrub: Scrub::default(),
         dropped: Dropped::default(),

@@ -11,16 +11,15 @@
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a drain |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
-//! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::refused` | a few comparisons |
+//! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::postponed` | a few comparisons |
 
 use crate::admission::governor::Governor;
+use crate::admission::headroom::Headroom;
 use crate::admission::pacing::{Debt, Pacer};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
-use crate::disk_full::headroom::Room;
-use crate::integrity::scrub::Scrub;
 use crate::log::{Log, LogTail};
 use crate::memory::budget::Use;
 use crate::options::keyspace::Durability;
@@ -32,6 +31,7 @@ use crate::runtime::sync::{
 use crate::runtime::workers::Workers;
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::scrubbing::Scrub;
 use crate::state::signals::Signals;
 use crate::storage::Storage;
 use crate::storage::io::fence::Fence;
@@ -39,6 +39,7 @@ use crate::storage::io::{Directory, LockGuard};
 use crate::versions::dropped::Dropped;
 use crate::versions::lifetimes::RootVersion;
 use crate::versions::pins::{Pin, Scope, Snapshots};
+use crate::versions::view::Shelves;
 use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -78,7 +79,7 @@ pub struct Core {
     pub health: Health,
     pub governor: Governor,
     pub pacer: Pacer,
-    pub room: Room,
+    pub headroom: Headroom,
     pub signals: Signals,
     pub scrub: Scrub,
     pub dropped: Dropped,
@@ -226,6 +227,11 @@ impl Core {
         Err(Error::new(ErrorKind::OutOfMemory, text))
     }
 
+    /// What views of `keyspace` read from besides themselves.
+    pub fn shelves<'a>(&'a self, keyspace: &'a KeyspaceCore) -> Shelves<'a> {
+        Shelves { storage: &self.storage, records: &self.records, fresh: &keyspace.fresh }
+    }
+
     /// Pins this moment over all keyspaces.
     pub fn pin_all(&self) -> Arc<Pin> {
         self.snapshots.pin(Scope::All)
@@ -236,8 +242,8 @@ impl Core {
         self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
     }
 
-    /// Remembers that nothing is alive in `range`, as far as that is so: see [`crate::versions::empty_ranges`].
-    /// Called without locks: it waits for commits that are on their way.
+    /// Remembers the part of `range` in which nothing is alive: see
+    /// [`crate::versions::empty_ranges`]. Called without locks: it waits for commits under way.
     pub fn learn_gap(&self, keyspace: &KeyspaceCore, range: &KeyRange) {
         let Some(watch) = keyspace.gaps.watch(range) else { return };
         match self.read_gap(keyspace, range) {
@@ -312,26 +318,5 @@ impl Core {
             return synced.inspect_err(|_| self.large_unsynced.store(true, Ordering::SeqCst));
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::options::keyspace::KeyspaceOptions;
-    use crate::storage::io::fault::{Call, Fault};
-    use crate::storage::io::memory::MemoryDirectory;
-    use crate::tests::open_faulty;
-
-    #[test]
-    fn large_values_whose_sync_failed_are_durable_for_nobody() {
-        let (database, plan) = open_faulty(&MemoryDirectory::new());
-        let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
-        plan.fail(Fault::once(Call::Sync, 0).on("data"));
-        keyspace.insert("key", vec![7; 100_000]).unwrap();
-        // Two who wait for the same sync: what failed for the first is not done for the second.
-        let core = database.handle.core();
-        assert!(core.sync_large_values().is_err());
-        assert!(core.sync_large_values().is_err());
-        assert!(database.sync().is_err());
     }
 }

@@ -14,20 +14,19 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::base::stream::SortedUpdates;
 use crate::engine::{Engine, EngineOptions, LiveOptions, OwnedExtent};
-use crate::flush::maintenance::Refused;
 use crate::memory::budget::{Charge, Use};
 use crate::memory::epoch::EpochCell;
 use crate::memtable::SortedBatch;
 use crate::options::keyspace::StoredOptions;
 use crate::records::Fresh;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
-use crate::state::core::Core;
+use crate::state::postponed::Postponed;
 use crate::versions::dropped::Empty;
 use crate::versions::empty_ranges::Gaps;
 use crate::versions::history::History;
 use crate::versions::lifetimes::{HeldVersion, Lifetimes};
 use crate::versions::pins::Snapshots;
-use crate::versions::view::{Buffer, Shelves, View};
+use crate::versions::view::{Buffer, View};
 
 /// A keyspace, shared by its handles and the background.
 pub struct KeyspaceCore {
@@ -57,7 +56,7 @@ pub struct KeyspaceCore {
     /// What a checkpoint may make durable.
     pub latest: Mutex<Latest>,
     /// The maintenance that failed last, until some succeeds.
-    pub refused: Mutex<Option<Refused>>,
+    pub postponed: Mutex<Option<Postponed>>,
     _charge: Charge,
 }
 
@@ -118,7 +117,7 @@ impl KeyspaceCore {
             change: Mutex::new(()),
             drain: Mutex::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),
-            refused: Mutex::default(),
+            postponed: Mutex::default(),
             _charge: charge,
         }))
     }
@@ -133,11 +132,6 @@ impl KeyspaceCore {
         // Loaded first: what a flush takes from it is in the history before it does.
         let view = self.current_view();
         self.history.at(seqno).unwrap_or(view)
-    }
-
-    /// What views of it read from besides themselves.
-    pub fn shelves<'a>(&'a self, core: &'a Core) -> Shelves<'a> {
-        Shelves { storage: &core.storage, records: &core.records, fresh: &self.fresh }
     }
 
     /// Fails once the keyspace was dropped.

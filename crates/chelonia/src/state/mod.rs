@@ -3,4 +3,6 @@
 pub mod core;
 pub mod health;
 pub mod keyspace;
+pub mod postponed;
+pub mod scrubbing;
 pub mod signals;

@@ -289,7 +289,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
     absorb(1);
     core.maintain_all().unwrap();
     assert!(!keyspace.core.engine.wants_maintenance());
-    assert!(keyspace.core.refused.lock().is_none());
+    assert!(keyspace.core.postponed.lock().is_none());
 }
 
 #[test]

@@ -3,12 +3,14 @@
 
 mod closing;
 mod full;
+mod headroom;
 mod keyspaces;
 mod lull;
 mod memory;
 mod order;
 mod pins;
 mod refused;
+mod scrub;
 mod unpinned;
 mod waiting;
 mod watched;

@@ -2,6 +2,7 @@
 
 use super::open_faulty;
 use crate::base::error::ErrorKind;
+use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{Database, KeyspaceOptions};
 
@@ -81,4 +82,17 @@ fn commits_stop_before_a_memtable_gets_no_memory() {
     database.handle.storage.budget().refuse_memory(false);
     keyspace.insert("after", "all").unwrap();
     assert_eq!(keyspace.iter().count(), accepted as usize + 1);
+}
+
+#[test]
+fn large_values_whose_sync_failed_are_durable_for_nobody() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
+    plan.fail(Fault::once(Call::Sync, 0).on("data"));
+    keyspace.insert("key", vec![7; 100_000]).unwrap();
+    // Two who wait for the same sync: what failed for the first is not done for the second.
+    let core = database.handle.core();
+    assert!(core.sync_large_values().is_err());
+    assert!(core.sync_large_values().is_err());
+    assert!(database.sync().is_err());
 }

@@ -118,3 +118,24 @@ fn nothing_is_pinned_while_the_device_is_read() {
         check(&memory, engine, "background", background);
     }
 }
+
+#[test]
+fn nothing_is_pinned_while_a_large_value_is_read() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", vec![7; 100_000]).unwrap();
+    let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
+    let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.storage.epochs()));
+    plan.on_call(move |call, _| {
+        if call == Call::Read {
+            let is_pinned = epochs.is_pinned();
+            seen[usize::from(is_pinned)].fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let in_memtable = database.snapshot();
+    assert_eq!(keyspace.get("key").unwrap().unwrap().len(), 100_000);
+    assert_eq!(keyspace.multi_get(["key"]).unwrap()[0].as_ref().unwrap().len(), 100_000);
+    assert_eq!(in_memtable.get(&keyspace, "key").unwrap().unwrap().len(), 100_000);
+    let reads = reads.map(|count| count.load(Ordering::Relaxed));
+    assert!(reads[0] >= 3 && reads[1] == 0, "{reads:?}");
+}

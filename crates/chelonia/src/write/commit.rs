@@ -34,7 +34,7 @@ use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::versions::view::{Buffer, View};
 use crate::write::record;
-use crate::write::writes::{Writes, counted_bytes};
+use crate::write::writes::{Writes, counted_bytes, large_bytes};
 use std::cell::Cell;
 
 thread_local! {
@@ -108,7 +108,8 @@ impl Core {
             )));
         }
         let bytes = bytes as u64;
-        self.check_room(bytes, writes, deadline)?;
+        let is_deletes = || writes.iter().all(|write| write.value.is_none());
+        self.check_room(bytes, large_bytes(writes), is_deletes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
         let admission = self.admit(bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;

@@ -46,6 +46,13 @@ pub fn counted_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     key.len() + inline + BATCH_ENTRY_BYTES
 }
 
+/// The bytes of the values of `writes` that are stored in extents of their own.
+pub fn large_bytes<'a>(writes: impl Writes<'a>) -> u64 {
+    let values = writes.iter().filter_map(|write| write.value);
+    let large = values.filter(|value| value.len() >= LARGE_VALUE_BYTES_MIN);
+    large.map(|value| value.len() as u64).sum()
+}
+
 // So a record is never longer than what its writes count, but for their number.
 const _: () = assert!(record::FRAME_BYTES_MAX <= BATCH_ENTRY_BYTES);
 

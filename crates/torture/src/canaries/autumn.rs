@@ -66,7 +66,7 @@ pub const CANARIES: &[Canary] = &[
         name: "filled-to-the-end",
         bug: "puts fill the device, and nothing can be drained any more",
         file: "write/commit.rs",
-        text: "        self.check_room(bytes, writes, deadline)?;\n",
+        text: "        self.check_room(bytes, large_bytes(writes), is_deletes, deadline)?;\n",
         instead: "",
     },
 ];

@@ -8,9 +8,9 @@
 //! - `of X only Y, Z` narrows an allowed `X` to the paths after `only`;
 //! - `never ...` is for people: what is not allowed is denied without it.
 //!
-//! The crate root and its feature-gated door, `internals`, are above the table. Importing a module
-//! that is allowed in part is fine; what is then named through it is looked at. An engine may never
-//! import another engine.
+//! The crate root, its feature-gated door `internals` and its `tests` are above the table.
+//! Importing a module that is allowed in part is fine; what is then named through it is looked
+//! at. An engine may never import another engine.
 
 use super::source::{Source, is_word};
 use super::{Finding, Tree};
@@ -35,7 +35,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for source in &tree.sources {
         let Some(path) = source.library_path() else { continue };
         let module = module_path(path);
-        let Some(name) = module.first().filter(|name| *name != "internals") else { continue };
+        let is_ours = |name: &&String| !["internals", "tests"].contains(&name.as_str());
+        let Some(name) = module.first().filter(is_ours) else { continue };
         let Some(row) = rows.iter().find(|row| row.module == *name) else {
             let message = format!("`{name}` has no row in the import table: give it one");
             findings.push(Finding::new(&source.path, 1, message));

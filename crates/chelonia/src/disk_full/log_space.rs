@@ -1,0 +1,79 @@
+//! Space for the log's next segment: the log shares the pool with the data file.
+
+use crate::base::error::Result;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::disk_full::accept::ATTEMPTS;
+use crate::options::commit::Deadline;
+use crate::state::core::Core;
+
+/// A log segment that is made ahead takes at most this part of the pool.
+const SEGMENT_PART: u64 = 32;
+
+impl Core {
+    /// After the log found no space for its next segment: gains some; false if that did not help,
+    /// or did not the last time. `attempt` counts from 0 for one commit.
+    #[cold]
+    pub fn make_log_room(&self, attempt: usize, deadline: Deadline) -> Result<bool> {
+        let Some(pool) = self.room_bytes() else { return Ok(false) };
+        let left = if self.stepped { None } else { deadline.left(&self.clock) };
+        let _looking = left.is_none().then(|| self.headroom.looking.lock());
+        let is_affordable = self.limit_log(pool);
+        if is_affordable && self.give_space_to_log()? {
+            return Ok(true);
+        }
+        if attempt == 0 && !self.may_work_help(pool, false) {
+            return Ok(false);
+        }
+        if attempt + 1 == ATTEMPTS || !self.work_or_await(deadline, left)? {
+            self.note_failed_work();
+            return Ok(false);
+        }
+        if let Some(pool) = self.room_bytes()
+            && self.limit_log(pool)
+        {
+            self.give_space_to_log()?;
+        }
+        Ok(true)
+    }
+
+    /// Gives free space of the data file to the device; false if there is none.
+    fn give_space_to_log(&self) -> Result<bool> {
+        let before = self.solid_bytes();
+        if before == 0 {
+            return Ok(false);
+        }
+        match self.storage.give_all_back() {
+            Ok(()) => Ok(self.solid_bytes() < before),
+            Err(error) if error.is_passing() => Ok(false),
+            Err(error) => Err(self.health.stop(error)),
+        }
+    }
+
+    /// Lets the log grow as `pool` allows; false if it may not at all.
+    pub fn limit_log(&self, pool: u64) -> bool {
+        let Some(log) = self.log.get() else { return false };
+        let most = pool / SEGMENT_PART / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
+        log.set_segment_bytes_max(most.min(self.governor.log_segment_bytes()));
+        let is_affordable = self.is_log_affordable(pool);
+        log.hold_growth(!is_affordable);
+        is_affordable
+    }
+
+    /// Whether the log may have another segment of `pool`: what is left beside it suffices to flush
+    /// memtables, with what the segment brings; and while snapshots keep what is deleted, to free
+    /// something when they are gone.
+    pub fn is_log_affordable(&self, pool: u64) -> bool {
+        let segment = pool / SEGMENT_PART;
+        let updates = self.update_bytes() + segment;
+        let needed = if self.snapshots.count() > 0 { self.needed_bytes() } else { 0 };
+        pool >= segment + self.tight_bytes(updates) + needed
+    }
+
+    /// Gives log segments back that wait to be used again; false if there are none.
+    pub fn release_log(&self) -> bool {
+        let Some(log) = self.log.get() else { return false };
+        let before = log.stats().file_bytes;
+        log.release_idle();
+        log.stats().file_bytes < before
+    }
+}

@@ -1,0 +1,48 @@
+//! What puts leave free on a disk for the memtables to be flushed to.
+
+use super::open_faulty;
+use crate::KeyspaceOptions;
+use crate::disk_full::accept::DRAIN_TIMES;
+use crate::storage::io::memory::MemoryDirectory;
+
+#[test]
+fn what_was_drained_and_is_still_read_hides_no_want_of_room() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    plan.set_capacity(Some(22 << 20));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let insert = |number: u64| {
+        let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        keyspace.insert(key, [7; 1000])
+    };
+    let reader = database.handle.storage.epochs().pin();
+    (0..4_000).for_each(|number| insert(number).unwrap());
+    database.checkpoint().unwrap();
+    // It looks, and sees more memtables than those that are to be drained.
+    insert(4_000).unwrap();
+    drop(reader);
+    database.handle.storage.epochs().settle();
+    let core = &database.handle;
+    let accepted = (4_001..).take_while(|number| insert(*number).is_ok()).inspect(|number| {
+        let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());
+        assert!(updates * DRAIN_TIMES <= room, "after {number}: {updates} in {room}");
+    });
+    assert!(accepted.count() > 500);
+    database.checkpoint().unwrap();
+}
+
+#[test]
+fn large_values_take_room_that_is_looked_for() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    plan.set_capacity(Some(40 << 20));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    (0..2_000_u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]).unwrap());
+    let core = &database.handle;
+    let mut count = 0_u32;
+    while keyspace.insert(count.to_le_bytes(), vec![7; 100_000]).is_ok() {
+        count += 1;
+        let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());
+        assert!(updates * DRAIN_TIMES <= room, "after {count}: {updates} in {room}");
+    }
+    assert!(count > 100);
+    database.checkpoint().unwrap();
+}
