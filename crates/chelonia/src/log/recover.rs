@@ -19,12 +19,15 @@
 //! Until step 2 is done, nothing that a recovery could need has been changed: it may be cut off at
 //! any moment and done again with the same result. If the segment that p begins is empty (a
 //! recovery before this one made it), the new one takes over what that continued, so that crashes
-//! in a row do not pile up segments.
+//! in a row do not pile up segments. The blocks of the empty one, and on a full device those behind
+//! p in the segment where p lies, are given back before step 2, for the new one may need their
+//! space: all of them are beyond the end, and read as never written then.
 //!
 //! Reading only, nothing is written at all.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
 use crate::log::reader::{Evidence, Inventory, Reader, Step};
 use crate::log::segments::Inherited;
@@ -209,7 +212,10 @@ fn resume(
         if replaced.is_some_and(|(replaced, _)| replaced == at) {
             mark(Mark::LogEmptySegmentReplaced);
             inherited.kept_slots.push(found.slot);
-            old.push(found.to_segment());
+            let segment = found.to_segment();
+            // What takes its place may need the space.
+            let _ = segment.file.punch_hole(BLOCK_BYTES_U64, segment.blocks * BLOCK_BYTES_U64);
+            old.push(segment);
         } else if visited.contains(&at) {
             found.file.sync()?;
             inherited.live.push(found.to_segment());

@@ -95,6 +95,8 @@ enum Wanted {
     Usual,
     /// The smallest, or any that is free: the device is full.
     Least,
+    /// A header and a block of the stream, or any that is free: hardly a block is left.
+    OneBlock,
 }
 
 /// What the files of the log amount to.
@@ -228,9 +230,29 @@ impl Segments {
     /// Prepares the first segment that this process writes; its data continues `from`.
     pub fn begin(&self, from: LogPosition) -> Result<MappedSegment> {
         let guard = self.preparing.lock();
-        self.prepare(&guard, Some(from), 0)?;
+        match self.prepare(&guard, Some(from), 0) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.give_rest_back(from)?;
+                self.prepare(&guard, Some(from), 0)
+                    .or_else(|_| self.prepare_of(&guard, Some(from), 0, Wanted::OneBlock))?;
+            }
+            prepared => prepared?,
+        }
         drop(guard);
         self.take()
+    }
+
+    /// Gives back the space of the segment in which the log ended at `from`, behind that: nobody
+    /// reads or writes it before the segment is made anew. It reads as if it had not been written.
+    fn give_rest_back(&self, from: LogPosition) -> Result<()> {
+        let end = block_of(from.lsn) + 1;
+        let last = self.state.lock().live.back().cloned();
+        if let Some(last) = last.filter(|last| (last.first_block..last.end_block()).contains(&end))
+        {
+            let used = (1 + end - last.first_block) * BLOCK_BYTES_U64;
+            last.file.punch_hole(used, last.file_bytes() - used)?;
+        }
+        Ok(())
     }
 
     /// Unmaps what is retired, and prepares a segment if none is.
@@ -470,7 +492,11 @@ impl Segments {
         let (mut segment_header, recycled, slot, outgrown) = {
             let mut state = self.state.lock();
             let most = self.bytes_max.load(Ordering::Relaxed);
-            let usual = if wanted == Wanted::Usual { state.next_bytes } else { self.bytes_first };
+            let usual = match wanted {
+                Wanted::Usual => state.next_bytes,
+                Wanted::Least => self.bytes_first,
+                Wanted::OneBlock => 2 * BLOCK_BYTES_U64,
+            };
             let bytes = usual.max(bytes_min).min(most);
             let (fit, mut outgrown) = take_fitting(&mut state.free, bytes, most);
             if fit.is_none() && from.is_none() && self.growth_held.load(Ordering::Relaxed) {
@@ -487,7 +513,7 @@ impl Segments {
             let header = SegmentHeader { serial, first_block, blocks, continues_from };
             (header, fit.is_some(), slot, outgrown)
         };
-        if wanted == Wanted::Least {
+        if wanted != Wanted::Usual {
             // They are too small, and their space is needed.
             outgrown.iter().for_each(|segment| self.remove(segment.slot));
         }

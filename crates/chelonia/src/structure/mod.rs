@@ -17,16 +17,19 @@
 //! | `allowance` | what a node may take in memory while it is decoded ([`Allowance`]) |
 //! | `residence` | which nodes are in memory ([`Slot`], [`Residence`]) |
 //! | `shared_key` | the keys that they name ([`SharedKey`]) |
+//! | `key_view` | how these compare, and views of them ([`KeyView`]) |
 //!
 //! What the bytes say is each engine's own business ([`Structure`]).
 
 mod allowance;
+mod key_view;
 mod residence;
 mod shared_key;
 
 pub use allowance::Allowance;
+pub use key_view::KeyView;
 pub use residence::{Residence, Slot, Structure};
-pub use shared_key::{KeyView, SharedKey, begun_by};
+pub use shared_key::{SHARED_MIN, SharedKey, begun_by};
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, Result};

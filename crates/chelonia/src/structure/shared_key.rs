@@ -18,8 +18,8 @@
 //!
 //! Keys never change; any thread may read them.
 
+use super::key_view::{KeyView, Pieces, compare};
 use crate::base::keys::{KeyRange, head64};
-use crate::kernels::prefix::common_prefix;
 use crate::memory::pages::{PAGE_BYTES, PagedBytes};
 use crate::runtime::sync::Arc;
 use std::borrow::Cow;
@@ -28,13 +28,13 @@ use std::fmt;
 use std::ops::Bound;
 
 /// With fewer bytes in common keys share nothing: to refer to another costs as much.
-const SHARED_MIN: usize = 64;
+pub const SHARED_MIN: usize = 64;
 
 /// Tails from this many bytes on have pages of their own.
 const PAGED_MIN: usize = 16 << 10;
 
 /// The keys that are looked at to know one; the next that would be deeper is alone.
-const DEPTH_MAX: usize = 32;
+pub(super) const DEPTH_MAX: usize = 32;
 
 /// What an allocation that is counted takes besides its bytes.
 const COUNTS_BYTES: usize = 16;
@@ -216,6 +216,12 @@ impl SharedKey {
         false
     }
 
+    /// Its last bytes, the number of those before them, and the key whose first bytes these are.
+    #[inline]
+    pub(super) fn last_piece(&self) -> (&[u8], usize, Option<&Self>) {
+        (self.tail.bytes(), self.kept, self.parent.as_deref())
+    }
+
     /// Its bytes.
     #[inline]
     #[must_use]
@@ -227,7 +233,7 @@ impl SharedKey {
     #[inline]
     #[must_use]
     pub fn view(&self) -> KeyView<'_> {
-        KeyView(Viewed::Shared(self))
+        KeyView::of(self)
     }
 
     /// The key in one piece.
@@ -263,6 +269,12 @@ impl SharedKey {
     #[must_use]
     pub fn common_prefix(&self, other: &Self) -> usize {
         compare(&Pieces::of(self), &Pieces::of(other)).0
+    }
+
+    /// The same with a key in one piece.
+    #[must_use]
+    pub fn common_with(&self, key: &[u8]) -> usize {
+        compare(&Pieces::of(self), &Pieces::one(key)).0
     }
 
     /// The first eight bytes as a number ([`head64`]).
@@ -319,133 +331,9 @@ impl SharedKey {
     }
 }
 
-/// The bytes of a key, in the pieces that it is of.
-struct Pieces<'k> {
-    /// The last one first.
-    pieces: [&'k [u8]; DEPTH_MAX + 2],
-    count: usize,
-}
-
-impl<'k> Pieces<'k> {
-    fn one(key: &'k [u8]) -> Self {
-        let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
-        pieces[0] = key;
-        Self { pieces, count: 1 }
-    }
-
-    fn of(key: &'k SharedKey) -> Self {
-        let mut pieces: [&[u8]; DEPTH_MAX + 2] = [&[]; DEPTH_MAX + 2];
-        let (mut next, mut length, mut count) = (Some(key), key.len(), 0);
-        while let Some(key) = next {
-            pieces[count] = &key.tail.bytes()[..length - key.kept];
-            count += 1;
-            length = key.kept;
-            next = key.parent.as_deref();
-        }
-        Self { pieces, count }
-    }
-
-    /// The pieces in their order.
-    fn iter(&self) -> impl Iterator<Item = &'k [u8]> {
-        self.pieces[..self.count].iter().rev().copied()
-    }
-}
-
 /// The most bytes that a tail of `length` takes.
 fn tail_bytes(length: usize) -> usize {
     if length < PAGED_MIN { length } else { PARENT_BYTES + length.next_multiple_of(PAGE_BYTES) }
-}
-
-/// How many bytes two keys have in common at their front, and how they compare.
-fn compare(one: &Pieces<'_>, other: &Pieces<'_>) -> (usize, Ordering) {
-    let (mut ones, mut others) = (one.iter(), other.iter());
-    let (mut a, mut b): (&[u8], &[u8]) = (&[], &[]);
-    let mut common = 0;
-    loop {
-        while a.is_empty()
-            && let Some(next) = ones.next()
-        {
-            a = next;
-        }
-        while b.is_empty()
-            && let Some(next) = others.next()
-        {
-            b = next;
-        }
-        let least = a.len().min(b.len());
-        let same = if a.as_ptr() == b.as_ptr() { least } else { common_prefix(a, b) };
-        common += same;
-        if same < least || least == 0 {
-            return (common, a[same..].cmp(&b[same..]));
-        }
-        (a, b) = (&a[least..], &b[least..]);
-    }
-}
-
-/// A key of a node or in one piece, borrowed.
-#[derive(Clone, Copy, Debug)]
-pub struct KeyView<'k>(Viewed<'k>);
-
-#[derive(Clone, Copy, Debug)]
-enum Viewed<'k> {
-    Whole(&'k [u8]),
-    Shared(&'k SharedKey),
-}
-
-impl<'k> KeyView<'k> {
-    /// The empty key, the least of all.
-    pub const LEAST: Self = Self(Viewed::Whole(&[]));
-
-    /// The key in one piece.
-    #[must_use]
-    pub fn to_bytes(self) -> Cow<'k, [u8]> {
-        match self.0 {
-            Viewed::Whole(key) => Cow::Borrowed(key),
-            Viewed::Shared(key) => key.to_bytes(),
-        }
-    }
-
-    /// The same key, owned.
-    #[must_use]
-    pub fn to_shared(self) -> SharedKey {
-        match self.0 {
-            Viewed::Whole(key) => SharedKey::whole(key),
-            Viewed::Shared(key) => key.clone(),
-        }
-    }
-
-    fn pieces(self) -> Pieces<'k> {
-        match self.0 {
-            Viewed::Whole(key) => Pieces::one(key),
-            Viewed::Shared(key) => Pieces::of(key),
-        }
-    }
-}
-
-impl<'k> From<&'k [u8]> for KeyView<'k> {
-    fn from(key: &'k [u8]) -> Self {
-        Self(Viewed::Whole(key))
-    }
-}
-
-impl Ord for KeyView<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        compare(&self.pieces(), &other.pieces()).1
-    }
-}
-
-impl PartialOrd for KeyView<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Eq for KeyView<'_> {}
-
-impl PartialEq for KeyView<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
 }
 
 /// Messages hold no keys.
@@ -512,6 +400,7 @@ pub fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k Shar
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::prefix::common_prefix;
     use crate::runtime::rng::Rng;
 
     /// Keys that share much with each other, sorted.
@@ -555,6 +444,7 @@ mod tests {
                     assert_eq!(one.view().cmp(&other_key[..].into()), key.cmp(other_key));
                     let common = common_prefix(key, other_key);
                     assert_eq!(one.common_prefix(other), common);
+                    assert_eq!(one.common_with(other_key), common);
                 }
                 assert_eq!(begun_by(&heads, key, |it| &shared[it]), index + 1);
             }

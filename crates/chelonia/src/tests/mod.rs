@@ -3,6 +3,7 @@
 
 mod closing;
 mod full;
+mod full_opens;
 mod headroom;
 mod keyspaces;
 mod lull;

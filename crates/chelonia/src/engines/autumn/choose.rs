@@ -27,6 +27,13 @@ const SMALL_PART: u64 = 4;
 /// often, and no more than a few of each size stay.
 const JOINED_TIMES: u64 = 4;
 
+/// No small neighbour makes a unit larger than this many times its usual size. On a device that is
+/// nearly full nothing else does.
+const LARGE_TIMES: u64 = 2;
+
+/// A table is parted into so many: each takes a few blocks, whatever is in it.
+const PARTS: u64 = 8;
+
 /// What a unit costs besides what it rewrites (nodes, the directory, a version), as a part of the
 /// bytes of a unit.
 const FIXED_PART: u64 = 64;
@@ -38,6 +45,15 @@ pub(super) struct Measure {
     pub unit_bytes: u64,
     /// Jobs that it is cut into.
     pub jobs: usize,
+    /// The device is nearly full: a table that meets far more than a unit is parted first.
+    pub is_least: bool,
+}
+
+impl Measure {
+    /// What is merged with small neighbours weighs at most this.
+    fn joined_max(self) -> u64 {
+        LARGE_TIMES * self.unit_bytes
+    }
 }
 
 /// What goes down from one level.
@@ -46,6 +62,8 @@ pub(super) enum Down {
     Moves(Vec<(usize, Table)>),
     /// Tables that are merged.
     Unit(Unit),
+    /// A table of a level below level 0 that becomes several of the same level.
+    Parted(Unit),
     /// Tables of level 0 that are merged within it: of the sequence of this place and those behind
     /// it, into the last of them.
     Within { first: usize, unit: Unit },
@@ -68,12 +86,13 @@ fn is_small(table: &Table, goal: Goal) -> bool {
 pub(super) fn joined<'t>(
     near: &'t [Table],
     mut coming: u64,
-    goal: Goal,
+    (measure, goal): (Measure, Goal),
     damage: &Damage,
 ) -> &'t [Table] {
     let joins = |table: &&Table| {
         let weight = table.live.weight();
-        let joins = is_small(table, goal) && weight <= JOINED_TIMES * coming && !damage.has(table);
+        let is_like = weight <= JOINED_TIMES * coming && coming + weight <= measure.joined_max();
+        let joins = is_small(table, goal) && is_like && !damage.has(table);
         coming += weight;
         joins
     };
@@ -156,6 +175,9 @@ pub(super) fn from_level(
         }
         if let Some(chosen) = cheapest(&window.tables, &below, measure, damage) {
             let uppers = window.tables[chosen].to_vec();
+            if let Some(parted) = parted(&uppers, &below.tables, measure, goal) {
+                return Ok(Down::Parted(parted));
+            }
             return unit(uppers, below.tables, lower, residence, (measure, goal), damage)
                 .map(Down::Unit);
         }
@@ -235,6 +257,29 @@ fn cheapest(
     best.map(|(_, chosen)| chosen)
 }
 
+/// What parts the only table of `upper`, where tables of `below` begin, so that each part meets
+/// less, if both together are too large for a device that is nearly full.
+fn parted(upper: &[Table], below: &[Table], measure: Measure, goal: Goal) -> Option<Unit> {
+    let [table] = upper else { return None };
+    let lower = &below[met(below, table, table)];
+    let rewritten: u64 = lower.iter().map(|table| table.live.weight()).sum();
+    let is_large = table.live.weight() + rewritten > LARGE_TIMES * measure.unit_bytes;
+    if !measure.is_least || !is_large || table.live.entries < 2 {
+        return None;
+    }
+    let each = rewritten / PARTS;
+    let (mut gathered, mut cuts) = (0, Vec::new());
+    for below in lower {
+        if gathered > each && below.first > table.first {
+            cuts.push(below.first.clone());
+            gathered = 0;
+        }
+        gathered += below.live.weight();
+    }
+    let goal = Goal { bottom: false, ..goal };
+    (!cuts.is_empty()).then(|| Unit { upper: vec![upper.to_vec()], cuts, goal, ..Unit::default() })
+}
+
 /// These tables, what they meet of `below`, and small neighbours in the level below.
 fn unit(
     upper: Vec<Table>,
@@ -258,8 +303,11 @@ fn unit(
         let coming = upper.iter().chain(&lower).map(|table| table.live.weight()).sum();
         let (before, _) = level.near(residence, &from)?;
         let (_, behind) = level.near(residence, &to)?;
-        lower.splice(..0, joined(&before, coming, goal, damage).iter().rev().cloned());
-        lower.extend_from_slice(joined(&behind, coming, goal, damage));
+        let how = (measure, goal);
+        let before = joined(&before, coming, how, damage);
+        let behind = joined(&behind, coming, how, damage);
+        lower.splice(..0, before.iter().rev().cloned());
+        lower.extend_from_slice(behind);
     }
     let bytes = upper.iter().chain(&lower).map(|table| table.live.weight()).sum();
     let mut cuts = places_to_cut(

@@ -118,6 +118,14 @@ impl Autumn {
                 Counters::add(units, 1);
                 Ok(true)
             }
+            Down::Parted(unit) => {
+                let merged = self.merge(&unit, writer, output, workers)?;
+                let removed: Vec<Table> = unit.upper.into_iter().flatten().collect();
+                output.lose(removed.iter().map(Table::owned));
+                let place = &mut next.levels[level - 1];
+                *place = Arc::new(output.change(place, Change { removed, added: merged.tables })?);
+                Ok(true)
+            }
             Down::Within { first, unit } => {
                 let merged = self.merge(&unit, writer, output, workers)?;
                 Self::replace_within(first, &unit, merged, next, output)?;

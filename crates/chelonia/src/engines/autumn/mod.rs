@@ -83,6 +83,9 @@ mod tests;
 /// One get of so many asks for level 0 to be merged when nothing is written.
 const READS_SAMPLED: u64 = 64;
 
+/// What the nodes and the directory take that a unit writes which makes room, about.
+const NODES_OF_ROOM_BYTES: u64 = 64 << 10;
+
 /// Decodes a root blob. For tests.
 #[cfg(feature = "internals")]
 pub fn decode_root(bytes: &[u8]) -> Result<()> {
@@ -103,6 +106,15 @@ struct Shared {
     counters: Counters,
     /// Something was read that level 0 made dearer.
     is_read: AtomicBool,
+}
+
+/// What an absorb merges besides what it takes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gather {
+    /// Small sequences of level 0.
+    Small,
+    /// Nothing: on a device that is nearly full the space is for the updates.
+    Nothing,
 }
 
 /// A tree: see the head of the file.
@@ -248,6 +260,41 @@ impl Autumn {
         self.wants.store(wants, Ordering::Relaxed);
     }
 
+    /// Writes the updates as a sequence of level 0, and before that `gather`.
+    fn absorb_as(
+        &self,
+        updates: &dyn SortedUpdates,
+        work: &Work<'_>,
+        gather: Gather,
+    ) -> Result<Absorbed> {
+        let mut writer = self.writer.lock();
+        let version = self.newest();
+        if updates.is_empty() {
+            return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
+        }
+        if version.level0.len() >= LEVEL0_MAX {
+            return Err(Error::internal("level 0 has as many runs as it can have"));
+        }
+        let output = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
+        let mut next = Next::of(&version);
+        if gather == Gather::Small {
+            self.gather_small(&version, &mut writer, &mut next, &output, *work.workers);
+        }
+        let sequence = match self.write_level0(&version, updates, work, &output) {
+            Ok(sequence) => sequence,
+            Err(error) => {
+                // The first error tells more than one of giving back would.
+                let _ = output.roll_back();
+                return Err(error);
+            }
+        };
+        next.level0.insert(0, Arc::new(sequence));
+        let absorbed = self.publish(&version, next, output)?;
+        Counters::add(&self.shared.counters.absorbs, 1);
+        self.reassess(&writer.stuck);
+        Ok(absorbed)
+    }
+
     /// Writes the directory of the version that `next` describes, and makes it the newest one.
     fn publish(&self, version: &AutumnVersion, next: Next, output: Output<'_>) -> Result<Absorbed> {
         let directory = match output.write_directory(version.directory, &next) {
@@ -276,30 +323,11 @@ impl Engine for Autumn {
     }
 
     fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        let mut writer = self.writer.lock();
-        let version = self.newest();
-        if updates.is_empty() {
-            return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
-        }
-        if version.level0.len() >= LEVEL0_MAX {
-            return Err(Error::internal("level 0 has as many runs as it can have"));
-        }
-        let output = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
-        let mut next = Next::of(&version);
-        self.gather_small(&version, &mut writer, &mut next, &output, *work.workers);
-        let sequence = match self.write_level0(&version, updates, work, &output) {
-            Ok(sequence) => sequence,
-            Err(error) => {
-                // The first error tells more than one of giving back would.
-                let _ = output.roll_back();
-                return Err(error);
-            }
-        };
-        next.level0.insert(0, Arc::new(sequence));
-        let absorbed = self.publish(&version, next, output)?;
-        Counters::add(&self.shared.counters.absorbs, 1);
-        self.reassess(&writer.stuck);
-        Ok(absorbed)
+        self.absorb_as(updates, work, Gather::Small)
+    }
+
+    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+        self.absorb_as(updates, work, Gather::Nothing)
     }
 
     fn root(&self) -> Result<Vec<u8>> {
@@ -341,10 +369,6 @@ impl Engine for Autumn {
         }
     }
 
-    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        self.absorb(updates, work)
-    }
-
     fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
@@ -356,9 +380,9 @@ impl Engine for Autumn {
     }
 
     fn room_needed_bytes(&self) -> u64 {
-        // What goes down, and what that meets.
+        // What goes down, and what that meets; then the nodes that list it.
         let all: u64 = self.newest().sequences().map(|sequence| sequence.weight()).sum();
-        (4 * self.options().measure_least().unit_bytes).min(2 * all)
+        (4 * self.options().measure_least().unit_bytes).min(2 * all) + NODES_OF_ROOM_BYTES
     }
 
     fn wants_maintenance(&self) -> bool {

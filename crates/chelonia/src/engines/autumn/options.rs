@@ -69,12 +69,12 @@ impl AutumnConfig {
     pub(super) fn measure(&self, workers: Workers) -> Measure {
         let jobs = workers.threads();
         let job = JOB_BYTES_MAX.min(JOB_TABLES * self.table_bytes());
-        Measure { unit_bytes: job * jobs as u64, jobs }
+        Measure { unit_bytes: job * jobs as u64, jobs, is_least: false }
     }
 
     /// The same while there is hardly any room.
     pub(super) fn measure_least(&self) -> Measure {
-        Measure { unit_bytes: JOB_TABLES_LEAST * self.table_bytes(), jobs: 1 }
+        Measure { unit_bytes: JOB_TABLES_LEAST * self.table_bytes(), jobs: 1, is_least: true }
     }
 
     /// The size of the tables of level `level` (0: level 0) of `levels`: a table there meets about

@@ -412,7 +412,7 @@ impl Stretch {
         let mut lower: Vec<Table> = self.below.met.iter().filter(begins).cloned().collect();
         let mut barriers = self.below.barriers.clone();
         let coming = upper.iter().flatten().chain(&lower).map(|table| table.live.weight()).sum();
-        let before = joined(&self.below.before, coming, goal, damage);
+        let before = joined(&self.below.before, coming, (measure, goal), damage);
         let last = upper.iter().flatten().chain(&lower).map(|table| &table.last).max().cloned();
         lower.splice(..0, before.iter().rev().cloned());
         // What is behind everything that goes down.
@@ -425,7 +425,7 @@ impl Stretch {
         if all && last.as_ref().is_some_and(ends) {
             let near = self.below.behind.iter().take_while(begins).cloned();
             let near: Vec<Table> = near.collect();
-            let behind = joined(&near, coming, goal, damage);
+            let behind = joined(&near, coming, (measure, goal), damage);
             barriers.retain(|barrier| behind.iter().all(|it| it.first != *barrier));
             lower.extend_from_slice(behind);
         }

@@ -10,7 +10,10 @@
 //!         10       segments, then pivots
 //!
 //! segment      1  flags: bit 0 = another node refers to the run, too
-//!              v  length of its first key, then that key
+//!                        bit 1 = its first key shares bytes with that of a segment before
+//!                                ([`SegmentBase`])
+//!              v  with bit 1: how many
+//!              v  length of the rest of its first key, then the rest
 //!                 its run (`RunRef`)
 //!
 //! pivot        v  bytes that its key shares with the pivot before
@@ -31,14 +34,14 @@
 //! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
 //! runs are checked.
 
-use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Residence, Segment, Summary};
+use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Residence, Segment, SegmentBase, Summary};
 use super::toll::Toll;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::run::{Run, RunRef, Totals};
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
-use crate::structure::{Allowance, NodeRef, SharedKey};
+use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey};
 use std::collections::BTreeMap;
 
 /// The first byte of every node.
@@ -47,6 +50,8 @@ const NODE_FORMAT: u8 = 1;
 const ROOT_FORMAT: u8 = 1;
 /// The flag of a segment whose run another node refers to, too.
 const SEGMENT_SHARED: u8 = 1;
+/// The flag of a segment whose first key shares bytes with one before.
+const SEGMENT_CONTINUES: u8 = 2;
 /// No level is higher, whatever the options are.
 pub(super) const LEVEL_MAX: u8 = 63;
 
@@ -77,11 +82,12 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     out.extend_from_slice(&count(node.pivots.len()));
     out.extend_from_slice(&count(segments.len()));
     let mut numbers = BTreeMap::new();
+    let mut base = SegmentBase::default();
     for (number, segment) in segments.iter().enumerate() {
         numbers.insert(segment.run.reference().extent, number as u64);
-        let shared = segment.shared.load(Ordering::Relaxed);
-        out.push(if shared { SEGMENT_SHARED } else { 0 });
-        put_bytes(&mut out, &segment.first.to_bytes());
+        let flags = if segment.shared.load(Ordering::Relaxed) { SEGMENT_SHARED } else { 0 };
+        put_segment_key(&mut out, flags, base.key(), &segment.first);
+        base.pass(&segment.first);
         segment.run.reference().encode(&mut out);
     }
     let mut before = &SharedKey::LEAST;
@@ -114,6 +120,19 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     out
 }
 
+/// Appends the flags of a segment and its first key.
+fn put_segment_key(out: &mut Vec<u8>, flags: u8, base: &SharedKey, first: &SharedKey) {
+    let shared = first.common_prefix(base);
+    if shared < SHARED_MIN {
+        out.push(flags);
+        put_bytes(out, &first.to_bytes());
+    } else {
+        out.push(flags | SEGMENT_CONTINUES);
+        put_varint(out, shared as u64);
+        put_bytes(out, &first.suffix(shared));
+    }
+}
+
 /// The open run of a reference that a node has.
 fn open(residence: &Residence, reference: RunRef) -> Result<Arc<Run>> {
     residence.check_within_file(reference.extent)?;
@@ -138,19 +157,14 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
     allowance.take(segment_count * (size_of::<Segment>() + size_of::<usize>()));
     allowance.take(pivot_count * size_of::<Pivot>());
     let mut segments: Vec<(Arc<Segment>, bool)> = Vec::with_capacity(segment_count);
-    // Many begin nowhere, so the one before shares nothing with the next.
-    let mut longest = SharedKey::LEAST;
+    let mut base = SegmentBase::default();
     for _ in 0..segment_count {
         let flags = decoder.u8()?;
-        if flags & !SEGMENT_SHARED != 0 {
+        if flags & !(SEGMENT_SHARED | SEGMENT_CONTINUES) != 0 {
             return Err(decoder.damaged("a segment has a flag that is not known"));
         }
-        let bytes = decoder.bytes(KEY_BYTES_MAX)?;
-        allowance.take_key(2 * bytes.len())?;
-        let first = SharedKey::whole(bytes).beside(&longest);
-        if first.len() > longest.len() {
-            longest = first.clone();
-        }
+        let first = decode_segment_key(&mut decoder, flags, base.key(), &mut allowance)?;
+        base.pass(&first);
         let run = open(residence, RunRef::decode(&mut decoder)?)?;
         let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
         segments.push((Arc::new(Segment { run, first, shared }), false));
@@ -167,6 +181,25 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
         return Err(decoder.damaged("a segment is used by no pivot"));
     }
     Ok(Node::new(height, pivots))
+}
+
+/// The first key of a segment. Older versions wrote all of it.
+fn decode_segment_key(
+    decoder: &mut Decoder<'_>,
+    flags: u8,
+    base: &SharedKey,
+    allowance: &mut Allowance,
+) -> Result<SharedKey> {
+    let (shared, rest) = if flags & SEGMENT_CONTINUES == 0 {
+        let whole = decoder.bytes(KEY_BYTES_MAX)?;
+        let shared = base.common_with(whole);
+        (shared, &whole[shared..])
+    } else {
+        let shared = decoder.length(base.len())?;
+        (shared, decoder.bytes(KEY_BYTES_MAX - shared)?)
+    };
+    allowance.take_key(SharedKey::bytes_after(base, shared, rest.len()))?;
+    Ok(SharedKey::after(base, shared, rest))
 }
 
 fn decode_key(
@@ -279,5 +312,59 @@ impl RootBlob {
         }
         decoder.finish()?;
         Ok(root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::Storage;
+
+    #[test]
+    fn first_keys_of_segments_come_back_in_the_form_of_either_version() {
+        let (storage, _directory) = Storage::testing(64 << 20);
+        let long = vec![7; 50_000];
+        let keys = [&[][..], &long[..40_000], &[1], &long, &long[..63], &long[..64], &[9; 100]];
+        let (mut now, mut before) = (Vec::new(), Vec::new());
+        let mut base = SegmentBase::default();
+        for key in keys {
+            let first = SharedKey::whole(key);
+            put_segment_key(&mut now, SEGMENT_SHARED, base.key(), &first);
+            before.push(0);
+            put_bytes(&mut before, key);
+            base.pass(&first);
+        }
+        assert!(now.len() < 51_000 && before.len() > 90_000, "{} {}", now.len(), before.len());
+        for bytes in [&now, &before] {
+            let mut decoder = Decoder::new(bytes, "test");
+            let mut allowance = Allowance::of(&storage);
+            let mut base = SegmentBase::default();
+            for key in keys {
+                let flags = decoder.u8().unwrap();
+                let first =
+                    decode_segment_key(&mut decoder, flags, base.key(), &mut allowance).unwrap();
+                assert_eq!(first, *key);
+                base.pass(&first);
+            }
+            decoder.finish().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_segment_cannot_begin_with_more_than_there_is() {
+        let (storage, _directory) = Storage::testing(64 << 20);
+        let base = SharedKey::whole(&[7; 100]);
+        let decode = |shared: u64, rest: usize| {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, shared);
+            put_bytes(&mut bytes, &vec![7; rest]);
+            let mut decoder = Decoder::new(&bytes, "test");
+            let mut allowance = Allowance::of(&storage);
+            decode_segment_key(&mut decoder, SEGMENT_CONTINUES, &base, &mut allowance)
+        };
+        assert_eq!(decode(100, KEY_BYTES_MAX - 100).unwrap().len(), KEY_BYTES_MAX);
+        assert!(decode(100, KEY_BYTES_MAX - 99).is_err());
+        assert!(decode(101, 1).is_err() && decode(u64::MAX, 0).is_err());
+        assert_eq!(decode(0, 0).unwrap(), SharedKey::LEAST);
     }
 }

@@ -29,7 +29,7 @@ use crate::base::keys::head64;
 use crate::memory::budget::Charge;
 use crate::run::{OpenRuns, Run, RunFilter, Totals};
 use crate::runtime::sync::{Arc, AtomicBool};
-use crate::structure::{self, KeyView, SharedKey, Slot, Structure, begun_by};
+use crate::structure::{self, KeyView, SHARED_MIN, SharedKey, Slot, Structure, begun_by};
 use std::ops::AddAssign;
 
 /// The highest tree; 64 pivots each make it hold far more than the file can.
@@ -72,6 +72,25 @@ pub(super) struct Segment {
     pub first: SharedKey,
     /// Set for good when a second node refers to the run. Unset means that exactly one does.
     pub shared: AtomicBool,
+}
+
+/// What the first key of a segment may share bytes with: that of the last segment before it, in the
+/// order of the node, that has enough bytes. Many begin nowhere.
+#[derive(Default)]
+pub(super) struct SegmentBase(SharedKey);
+
+impl SegmentBase {
+    /// The key.
+    pub fn key(&self) -> &SharedKey {
+        &self.0
+    }
+
+    /// The next segment begins at `first`.
+    pub fn pass(&mut self, first: &SharedKey) {
+        if first.len() >= SHARED_MIN {
+            self.0 = first.clone();
+        }
+    }
 }
 
 /// The live entries of a segment in the range of one pivot.
@@ -303,12 +322,10 @@ impl Structure for Node {
             bytes += size_of::<Pivot>() + parts + pivot.key.heap_bytes(before);
             before = Some(&pivot.key);
         }
-        let mut longest = SharedKey::LEAST;
+        let mut base = SegmentBase::default();
         for segment in self.segments() {
-            bytes += size_of::<Segment>() + segment.first.heap_bytes(Some(&longest));
-            if segment.first.len() > longest.len() {
-                longest = segment.first.clone();
-            }
+            bytes += size_of::<Segment>() + segment.first.heap_bytes(Some(base.key()));
+            base.pass(&segment.first);
         }
         bytes as u64
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
 mod long_keys;
+mod room;
 
 use super::garnering::Garnering;
 use super::plan::LEVEL0_TRIGGER;

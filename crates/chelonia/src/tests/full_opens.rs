@@ -1,0 +1,110 @@
+//! Opens, several in a row, on a device with nothing left.
+
+use super::open;
+use crate::base::error::ErrorKind;
+use crate::engines::EngineKind;
+use crate::runtime::sync::Arc;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::memory::MemoryDirectory;
+use crate::{Database, Keyspace, KeyspaceOptions};
+
+/// Opens on a device that holds these files and has `left` bytes.
+fn open_full(memory: &MemoryDirectory, left: u64) -> (Database, FaultPlan) {
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+    plan.set_capacity(Some(plan.taken_bytes() + left));
+    (open(Arc::new(faulty)), plan)
+}
+
+fn keyspace(database: &Database, engine: EngineKind) -> Keyspace {
+    database.keyspace("k", KeyspaceOptions::new().engine(engine)).unwrap()
+}
+
+/// A device is filled, and opened where nothing is left, again and again.
+#[test]
+fn opens_in_a_row_succeed_on_a_device_with_nothing_left() {
+    let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    for engine in EngineKind::ALL {
+        for (bytes, is_checkpointed, closes) in [
+            (12 << 20, false, false),
+            (12 << 20, true, false),
+            (40 << 20, false, false),
+            (40 << 20, false, true),
+            (40 << 20, true, true),
+        ] {
+            let what = format!("{engine:?} {bytes} {is_checkpointed} {closes}");
+            let mut memory = MemoryDirectory::new();
+            let (database, plan) = open_full(&memory, bytes);
+            let mut there = (0..)
+                .take_while(|number| {
+                    let put = keyspace(&database, engine).insert(key(*number), [1; 700]);
+                    put.is_ok()
+                })
+                .count() as u64;
+            if is_checkpointed {
+                database.checkpoint().unwrap();
+            }
+            // Somebody takes what is left.
+            plan.set_capacity(Some(plan.taken_bytes()));
+            memory = MemoryDirectory::from_files(memory.to_files());
+            drop(database);
+            for round in 0..5 {
+                let (database, plan) = open_full(&memory, 0);
+                let k = keyspace(&database, engine);
+                assert_eq!(k.iter().map(Result::unwrap).count() as u64, there, "{what} {round}");
+                // Some may be refused.
+                for _ in 0..20 {
+                    match k.remove(key(there - 1)) {
+                        Ok(()) => there -= 1,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::NoSpace),
+                    }
+                }
+                drop(k);
+                plan.set_capacity(Some(plan.taken_bytes()));
+                if closes {
+                    if let Err(error) = database.close() {
+                        assert_eq!(error.kind(), ErrorKind::NoSpace, "{what}");
+                    }
+                    memory = MemoryDirectory::from_files(memory.to_files());
+                } else {
+                    memory = MemoryDirectory::from_files(memory.to_files());
+                    drop(database);
+                }
+            }
+            let (database, _plan) = open_full(&memory, 12 << 20);
+            let k = keyspace(&database, engine);
+            (0..there).for_each(|number| k.remove(key(number)).unwrap());
+            assert_eq!(k.iter().count(), 0);
+            assert!(database.verify().unwrap().is_clean());
+        }
+    }
+}
+
+/// The log has nothing but its own files: each open takes a segment, and a delete is written to it,
+/// or nothing is.
+#[test]
+fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
+    for deletes in [true, false] {
+        let memory = MemoryDirectory::new();
+        let (database, plan) = open_full(&memory, 1 << 30);
+        let k = keyspace(&database, EngineKind::Turtle);
+        (0..200_u64).for_each(|number| k.insert(number.to_be_bytes(), [1; 1000]).unwrap());
+        plan.set_capacity(Some(plan.taken_bytes()));
+        let mut memory = MemoryDirectory::from_files(memory.to_files());
+        drop((database, k));
+        let mut there = 200;
+        for _ in 0..2 {
+            let (database, _plan) = open_full(&memory, 0);
+            let k = keyspace(&database, EngineKind::Turtle);
+            assert_eq!(k.iter().count(), there);
+            if deletes {
+                there -= 1;
+                k.remove((there as u64).to_be_bytes()).unwrap();
+            }
+            memory = MemoryDirectory::from_files(memory.to_files());
+        }
+        let (database, _plan) = open_full(&memory, 1 << 20);
+        assert_eq!(keyspace(&database, EngineKind::Turtle).iter().count(), there);
+        assert!(database.verify().unwrap().is_clean());
+    }
+}
