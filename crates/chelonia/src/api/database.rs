@@ -212,6 +212,8 @@ impl Database {
             keyspace.dropped.store(true, Ordering::Release);
         }
         drop(state);
+        // Iterators of it go on, but are found by no other keyspace's from here on.
+        keyspace.history.standing().iter().for_each(|standing| standing.close_cursors());
         core.refresh_backlog();
         core.bury(&keyspace)
     }

@@ -3,7 +3,8 @@
 //! An iterator stands on a pin. Its two cursors (one from each end, opened when first used) stand
 //! in the view of its keyspace at that time; when a memtable of the view is flushed the iterator
 //! lets go of it, and the next call finds its place again behind the last key it gave. So an
-//! iterator that nobody advances holds no memory of memtables.
+//! iterator that nobody advances holds no memory of memtables. So it does with both cursors when
+//! those of all iterators take too much memory (`crate::state::open_cursors`).
 //!
 //! Where many hidden entries lie in a row, the iterator learns the empty range
 //! (`crate::versions::empty_ranges`); later iterators jump over it.
@@ -80,6 +81,8 @@ pub struct Iter {
     handle: Arc<Handle>,
     /// A child of the process was told that the database is not its own.
     is_refused: bool,
+    /// The memory of all cursors when this iterator last compared it with its limit.
+    scan_bytes_seen: u64,
 }
 
 struct State {
@@ -105,6 +108,12 @@ impl Standing for Mutex<State> {
             }
         }
     }
+
+    fn close_cursors(&self) {
+        // One that is in use is waited for by nobody: it may be reading from the device.
+        let cursors = self.try_lock().map(|mut state| (state.front.take(), state.back.take()));
+        drop(cursors);
+    }
 }
 
 impl Iter {
@@ -121,7 +130,8 @@ impl Iter {
         if handle.health.is_at_home() {
             keyspace.history.stand(standing);
         }
-        Self { state, pin, keyspace: Arc::clone(keyspace), handle, is_refused: false }
+        let (keyspace, is_refused) = (Arc::clone(keyspace), false);
+        Self { state, pin, keyspace, handle, is_refused, scan_bytes_seen: 0 }
     }
 
     /// An iterator that only tells an error.
@@ -190,7 +200,18 @@ impl Iter {
         if let Some(gap) = gap {
             self.handle.learn_gap(&self.keyspace, &gap);
         }
+        self.limit_scans();
         found
+    }
+
+    /// Closes cursors of other iterators if those of all take too much memory.
+    fn limit_scans(&mut self) {
+        let used = self.handle.scan_bytes();
+        if used != self.scan_bytes_seen {
+            let own = Arc::as_ptr(&self.state).cast();
+            self.handle.limit_scans(used, &self.keyspace, own);
+            self.scan_bytes_seen = self.handle.scan_bytes();
+        }
     }
 
     fn step_within(

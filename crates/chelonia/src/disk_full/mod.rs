@@ -34,6 +34,8 @@
 //! 6. What snapshots and iterators keep comes back when they are dropped, with the next checkpoint
 //!    at the latest. While they keep it, deletes free nothing, and may be refused by 3.
 //!
+//! A limit on the length of files (`ulimit -f`) is treated like a smaller disk.
+//!
 //! Others may use the device too: what was free when this looked may be gone when it is needed.
 //! Then the flush waits for space (`flush/memtable.rs`), and deletes are refused when the log has
 //! no segment left, until somebody frees some.

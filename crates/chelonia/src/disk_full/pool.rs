@@ -21,9 +21,15 @@ const KEPT_BYTES_MIN: u64 = 1 << 20;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 impl Core {
-    /// The pool: what flushes and the log could use, in bytes; `None` if nobody knows.
+    /// The pool: what flushes and the log could use, in bytes; `None` if it is unknown. If the
+    /// length of files is limited, no more than the data file may still take: a flush that hits its
+    /// limit fails as on a full disk.
     pub fn room_bytes(&self) -> Option<u64> {
-        Some(self.directory.free_bytes()?.saturating_add(self.solid_bytes()))
+        let on_disk = self.directory.free_bytes()?.saturating_add(self.solid_bytes());
+        let Some(most) = self.directory.file_bytes_max() else { return Some(on_disk) };
+        let space = self.storage.stats().space;
+        let within_limit = most.saturating_sub(space.used_blocks * BLOCK_BYTES_U64);
+        Some(on_disk.min(within_limit))
     }
 
     /// Free space of the data file that has blocks of the device. What was free at open may have

@@ -52,7 +52,7 @@ pub struct MemoryStats {
     pub cache_bytes: u64,
     /// Cached records.
     pub record_bytes: u64,
-    /// Merges.
+    /// Merges, and what open iterators have read ahead.
     pub work_bytes: u64,
     /// Tree nodes, open runs and other bookkeeping.
     pub metadata_bytes: u64,
@@ -222,7 +222,7 @@ impl Core {
             memtable_bytes: budget.used_by(Use::Memtable),
             cache_bytes: budget.used_by(Use::Cache),
             record_bytes: budget.used_by(Use::Records),
-            work_bytes: budget.used_by(Use::Work),
+            work_bytes: budget.used_by(Use::Work) + budget.used_by(Use::Scans),
             metadata_bytes: budget.used_by(Use::Metadata),
             log_bytes: budget.used_by(Use::Log),
         }

@@ -38,6 +38,8 @@ pub enum Use {
     Records,
     /// Merge buffers, pages in flight, sorted views of memtables.
     Work,
+    /// Windows of open cursors; in the statistics a part of the row of work.
+    Scans,
     /// Tree nodes, slot arrays, open runs and other bookkeeping on the heap.
     Metadata,
     /// Mapped log segments and log buffers.
@@ -45,19 +47,19 @@ pub enum Use {
 }
 
 /// The number of [`Use`]s.
-pub const USES: usize = 6;
+pub const USES: usize = 7;
 
 impl Use {
     /// All of them, in the order of the statistics.
     pub const ALL: [Use; USES] =
-        [Use::Memtable, Use::Cache, Use::Records, Use::Work, Use::Metadata, Use::Log];
+        [Use::Memtable, Use::Cache, Use::Records, Use::Work, Use::Scans, Use::Metadata, Use::Log];
 
     /// Which side of the memory for reads it is, if it is one.
     fn side(self) -> Option<Side> {
         match self {
             Use::Cache => Some(Side::Blocks),
             Use::Records => Some(Side::Records),
-            Use::Memtable | Use::Work | Use::Metadata | Use::Log => None,
+            Use::Memtable | Use::Work | Use::Scans | Use::Metadata | Use::Log => None,
         }
     }
 }

@@ -93,6 +93,8 @@ marks! {
     GetLookedAgain,
     /// An iterator let go of its cursors in the middle.
     IteratorLetGo,
+    /// An iterator closed its cursors, for those of all took too much memory.
+    CursorsClosed,
     /// An iterator jumped over a gap.
     GapJumped,
     /// A replay had to drain.

@@ -3,6 +3,7 @@
 pub mod core;
 pub mod health;
 pub mod keyspace;
+pub mod open_cursors;
 pub mod postponed;
 pub mod scrubbing;
 pub mod signals;

@@ -2,7 +2,7 @@
 
 use super::open;
 use crate::base::error::ErrorKind;
-use crate::engines::EngineKind;
+use crate::engine::EngineKind;
 use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;

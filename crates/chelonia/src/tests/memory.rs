@@ -49,3 +49,30 @@ fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
     assert!(database.handle.storage.budget().held() <= 32 << 20);
     assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 100_000);
 }
+
+#[test]
+fn iterators_in_numbers_read_ahead_no_more_than_a_part_of_the_budget() {
+    const ITERATORS: u32 = 2_000;
+    let database = open(Arc::new(MemoryDirectory::new()));
+    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+        let keyspace = filled(&database, engine, 20_000);
+        database.checkpoint().unwrap();
+        let first = |number: u32| number * 7 % 10_000;
+        let mut iterators: Vec<_> =
+            (0..ITERATORS).map(|it| keyspace.range(first(it).to_be_bytes()..).unwrap()).collect();
+        let mut most = 0;
+        for round in 0..20 {
+            for (number, iterator) in (0..).zip(&mut iterators) {
+                let (front, back) = (iterator.next().unwrap(), iterator.next_back().unwrap());
+                assert_eq!(*front.unwrap().0, (first(number) + round).to_be_bytes());
+                assert_eq!(*back.unwrap().0, (19_999 - round).to_be_bytes());
+                most = most.max(database.stats().memory.work_bytes);
+            }
+            if round == 10 {
+                database.drop_keyspace(keyspace.name()).unwrap();
+            }
+        }
+        let limit = database.stats().memory.budget_bytes / 4 + (1 << 20);
+        assert!(most <= limit, "{engine:?}: {most} bytes of open cursors, not {limit}");
+    }
+}

@@ -20,7 +20,8 @@
 //!    and looks here afterwards finds what it needs in one of them.
 //!
 //! Beside that, those are listed who stand in a view, and keep what it has from being given back:
-//! iterators. They let go of the memtables of a view when it is replaced.
+//! iterators. They let go of the memtables of a view when it is replaced, and close their cursors
+//! when those of all iterators take too much memory (`crate::state::open_cursors`).
 //!
 //! Thread-safety: everything may be called from any thread. Entries change only under the lock of
 //! the registry of pins (`crate::versions::pins`).
@@ -35,6 +36,9 @@ use std::collections::BTreeMap;
 pub trait Standing: Send + Sync {
     /// Lets go of views that have `flushed`.
     fn let_go(&self, flushed: &Arc<Buffer>);
+
+    /// Closes its cursors, unless it is in use. The next call opens them again where they stood.
+    fn close_cursors(&self);
 }
 
 /// The views that pins need of one keyspace; see the head of the file.
@@ -112,9 +116,13 @@ impl History {
 
     /// `flushed` is in the engine, and in no view that is kept: those who stand in it let go.
     pub fn let_standing_go(&self, flushed: &Arc<Buffer>) {
-        let standing: Vec<_> = self.standing.lock().iter().filter_map(Weak::upgrade).collect();
-        for standing in standing {
+        for standing in self.standing() {
             standing.let_go(flushed);
         }
+    }
+
+    /// Those who are listed, the oldest first.
+    pub fn standing(&self) -> Vec<Arc<dyn Standing>> {
+        self.standing.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{TINY_DISTANCE, tiny_options};
 use chelonia::internals::{Access, DirectDirectory, Directory, MemoryDirectory, OpenMode};
-use chelonia::{Database, ErrorKind};
+use chelonia::{Database, EngineKind, ErrorKind, KeyspaceOptions};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -164,4 +164,44 @@ fn blocks_that_a_copy_shares_are_replaced_before_a_log_is_mapped() {
     while filler.allocate(filler.size().unwrap(), 1 << 20).is_ok() {}
     let refused = file.allocate(0, BYTES).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+}
+
+const CHILD_LIMITED: &str = "CHELONIA_TEST_FILE_LIMIT";
+
+/// Not a test of its own: what the next one runs under a limit on the length of files.
+#[test]
+fn fills_what_a_limit_on_files_allows() {
+    let Ok(engine) = std::env::var(CHILD_LIMITED) else { return };
+    let engine = EngineKind::from_name(&engine).unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let builder = Database::builder(place.path().join("database"));
+    let database = builder.memory(32 << 20).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new().engine(engine)).unwrap();
+    let put = |key: u64| keyspace.insert(key.to_be_bytes(), [7; 1000]);
+    let refused = (0..).map(put).find_map(Result::err).unwrap();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    let stored = keyspace.len().unwrap();
+    assert!(stored > 20_000, "{stored} stored");
+    for key in 0..stored {
+        keyspace.remove(key.to_be_bytes()).unwrap();
+    }
+    (0..stored / 2).try_for_each(put).unwrap();
+    assert_eq!(keyspace.len().unwrap(), stored / 2);
+    database.close().unwrap();
+}
+
+#[test]
+fn deletes_make_space_where_the_length_of_files_is_limited() {
+    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+        // A write beyond the limit is an error, not a signal that ends the process. 48 MiB.
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; ulimit -f 98304; exec \"$0\" \"$@\""]);
+        command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
+        command.arg("log_space::fills_what_a_limit_on_files_allows");
+        let output = command.env(CHILD_LIMITED, engine.name()).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{engine:?}: {text} {errors}");
+        assert!(text.contains("1 passed"), "{text}");
+    }
 }

@@ -179,6 +179,30 @@ impl World {
         }
     }
 
+    /// Thousands of iterators within one keyspace, each advanced from both ends: what they have
+    /// read ahead keeps to its part of the budget, and each goes on where it stood.
+    fn stand_in_numbers(&mut self) {
+        let number = self.any();
+        self.database.checkpoint().unwrap();
+        let keys: Vec<_> = self.model[number].keys().collect();
+        if keys.len() < 4 {
+            return;
+        }
+        let keyspace = &self.keyspaces[number];
+        let mut iterators: Vec<_> = (0..2_000).map(|_| keyspace.iter().keys()).collect();
+        for step in 0..2 {
+            for iterator in &mut iterators {
+                let (first, last) = (iterator.next().unwrap(), iterator.next_back().unwrap());
+                assert_eq!(first.unwrap()[..], keys[step][..]);
+                assert_eq!(last.unwrap()[..], keys[keys.len() - 1 - step][..]);
+            }
+        }
+        let memory = self.database.stats().memory;
+        let limit = memory.budget_bytes / 4 + (2 << 20);
+        assert!(memory.work_bytes <= limit, "iterators read too much ahead: {memory:?}");
+        self.tally.add("iterators in numbers", 1);
+    }
+
     /// Lets an iterator give as many entries as `count`, and drops it at its end.
     fn go_on(&mut self, place: usize, count: usize) {
         let standing = &mut self.standing[place];
@@ -259,7 +283,8 @@ impl World {
             0 => self.reopen(),
             1 => self.fill_a_batch(),
             2..=3 => self.drop_and_make_again(),
-            4..=8 => self.database.checkpoint().unwrap(),
+            4 => self.stand_in_numbers(),
+            5..=8 => self.database.checkpoint().unwrap(),
             9..=300 => self.pin(),
             301..=420 => self.check(),
             421..=480 if !self.standing.is_empty() => {

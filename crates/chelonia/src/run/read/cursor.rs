@@ -85,7 +85,7 @@ impl RunCursor {
             charge: run
                 .storage()
                 .budget()
-                .charge(Use::Work, charged_bytes(first_blocks.max(1) as usize * BLOCK_BYTES, 0)),
+                .charge(Use::Scans, charged_bytes(first_blocks.max(1) as usize * BLOCK_BYTES, 0)),
         })
     }
 

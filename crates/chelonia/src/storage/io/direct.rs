@@ -28,6 +28,7 @@ use rustix::fs::{
     fstatfs, fsync, openat, unlinkat,
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 use std::fmt::{self, Debug, Formatter};
 use std::fs::TryLockError;
 use std::io;
@@ -312,6 +313,10 @@ impl Directory for DirectDirectory {
             return None;
         }
         facts.f_bavail.checked_mul(facts.f_frsize)
+    }
+
+    fn file_bytes_max(&self) -> Option<u64> {
+        getrlimit(Resource::Fsize).current
     }
 
     fn path(&self) -> Option<&Path> {

@@ -152,6 +152,10 @@ impl Directory for FencedDirectory {
         self.inner.free_bytes()
     }
 
+    fn file_bytes_max(&self) -> Option<u64> {
+        self.inner.file_bytes_max()
+    }
+
     fn path(&self) -> Option<&Path> {
         self.inner.path()
     }

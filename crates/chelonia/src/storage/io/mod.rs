@@ -139,6 +139,11 @@ pub trait Directory: Send + Sync + Debug {
         None
     }
 
+    /// The length that the process may give to a file, if that is limited (`ulimit -f`).
+    fn file_bytes_max(&self) -> Option<u64> {
+        None
+    }
+
     /// The path of the directory, if it has one: for the texts of errors.
     fn path(&self) -> Option<&Path> {
         None

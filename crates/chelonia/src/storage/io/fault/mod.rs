@@ -124,6 +124,10 @@ impl Directory for FaultDirectory {
         self.plan.space().free_bytes().or_else(|| self.inner.free_bytes())
     }
 
+    fn file_bytes_max(&self) -> Option<u64> {
+        self.inner.file_bytes_max()
+    }
+
     fn path(&self) -> Option<&Path> {
         self.inner.path()
     }

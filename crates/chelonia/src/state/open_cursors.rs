@@ -1,0 +1,55 @@
+//! The memory of open cursors: what all iterators have read ahead is a bounded part of the budget.
+//!
+//! A cursor has a window of blocks for each run that it reads, and keeps it between two calls. The
+//! windows of thousands of iterators would be more than the budget, so that above a part of it
+//! iterators close their cursors, the oldest first, until half of that part is left. An iterator
+//! without cursors stands on its pin alone; its next call opens them where they stood, with small
+//! windows. So iterators that are advanced in turn read less ahead, and none of them fails.
+//!
+//! What the iterator in hand has is its own matter, as is one that another thread advances: those
+//! are not closed, and hold a window for each run at most.
+//!
+//! Thread-safety: everything may be called from any thread, without the lock of an iterator.
+
+use crate::memory::budget::Use;
+use crate::runtime::coverage::{Mark, mark};
+use crate::runtime::sync::Arc;
+use crate::state::core::Core;
+use crate::state::keyspace::KeyspaceCore;
+
+/// Cursors may take this part of the budget before some are closed.
+const SCANS_PART: u64 = 4;
+
+impl Core {
+    /// The memory of all open cursors, in bytes.
+    #[inline]
+    pub fn scan_bytes(&self) -> u64 {
+        self.storage.budget().used_by(Use::Scans)
+    }
+
+    /// Closes cursors if they take more than their part of the budget, which `used` bytes may be:
+    /// of all keyspaces and of this one, which may have been dropped, but not of the iterator whose
+    /// state is at `own`.
+    #[inline]
+    pub fn limit_scans(&self, used: u64, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
+        if used > self.storage.budget().limit() / SCANS_PART {
+            self.close_scans(keyspace, own);
+        }
+    }
+
+    #[cold]
+    fn close_scans(&self, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
+        let enough = self.storage.budget().limit() / SCANS_PART / 2;
+        let mut keyspaces = self.all_keyspaces();
+        keyspaces.push(Arc::clone(keyspace));
+        for standing in keyspaces.iter().flat_map(|keyspace| keyspace.history.standing()) {
+            if self.scan_bytes() <= enough {
+                return;
+            }
+            if !std::ptr::addr_eq(Arc::as_ptr(&standing), own) {
+                standing.close_cursors();
+                mark(Mark::CursorsClosed);
+            }
+        }
+    }
+}
