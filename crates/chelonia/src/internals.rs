@@ -8,7 +8,6 @@ pub use crate::runtime::sync::begin_execution;
 
 use crate::Database;
 use crate::{Error, Result};
-use std::path::Path;
 
 pub use crate::options::database::Internals;
 pub use crate::runtime::clock::Clock;
@@ -38,16 +37,6 @@ pub fn while_pins_are_locked<T>(database: &Database, act: impl FnOnce() -> T) ->
 #[must_use]
 pub fn stopped_by(database: &Database) -> Option<Error> {
     database.handle.health.cause()
-}
-
-/// Writes what the database at `path` is made of as text: superblock, catalog, every tree. Opens it
-/// read-only.
-///
-/// # Errors
-/// As opening and reading; `InvalidArgument` if `out` fails.
-pub fn dump(path: impl AsRef<Path>, out: &mut dyn std::fmt::Write) -> Result<()> {
-    let database = Database::builder(path).read_only(true).open()?;
-    database.handle.dump(out)
 }
 
 /// Does what the background does for the log in two intervals without a commit between them, and

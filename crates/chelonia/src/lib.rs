@@ -48,8 +48,20 @@
     expect(dead_code, unused_imports, reason = "some of it is for the inside door only")
 )]
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-compile_error!("Chelonia runs on Linux (x86-64, aarch64)");
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "Chelonia does not run on this operating system yet: it runs on Linux (x86-64, aarch64). What \
+     is missing for another system is its part of src/storage/io (direct reads and writes, locks, \
+     mapping and allocation of files), of src/memory/pages.rs (memory pages) and of \
+     src/options/database.rs (random numbers). The errors below follow from this one."
+);
+
+#[cfg(all(target_os = "linux", not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!(
+    "Chelonia does not run on this processor yet: it runs on Linux on x86-64 and aarch64. \
+     src/kernels has portable code, but nothing was tested on another processor. The errors below \
+     follow from this one."
+);
 
 #[cfg(feature = "internals")]
 pub mod internals;
@@ -109,5 +121,5 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The examples of the README are tests too.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,7 +1,7 @@
 //! Golden stores: databases as the released format has them, which must open for ever.
 //!
 //! ```text
-//!   crates/chelonia/tests/golden/format-1/
+//!   crates/torture/tests/golden/format-1/
 //!     closed/        everything in the data file
 //!     crashed/       with a log to replay, as a death leaves it
 //!     both-closed/   the same with two engines, and options that name theirs
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`make`] writes such a store, once for each format, by `chelonia-torture golden DIR`; the tests
-//! of the library open a copy of each with [`check`]. What they hold follows from `entries`: keys
+//! of this crate open a copy of each with [`check`]. What they hold follows from `entries`: keys
 //! and values of all kinds, two keyspaces with different filters and, in the later stores, engines,
 //! tombstones, large values, trees of several levels with buffers.
 

@@ -1,8 +1,8 @@
 //! The trials of Chelonia: crashes, faults, rot and races, for the program `chelonia-torture` and
-//! for the tests of the library.
+//! for the tests of this crate.
 //!
 //! `trial.rs` says what a trial is, `trials/mod.rs` names them all. The program (`main.rs`) runs
-//! them by the minute or by the hour; the library's own tests run a few units of each.
+//! them by the minute or by the hour; the tests of this crate run a few units of each.
 
 #![allow(
     clippy::unwrap_used,

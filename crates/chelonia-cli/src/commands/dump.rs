@@ -1,4 +1,4 @@
-//! `dump`: the structure on disk as text, or as JSON. The one command that looks inside.
+//! `dump`: the structure on disk as text, or as JSON.
 
 use super::outline::Outline;
 use super::patience::until_free;
@@ -6,6 +6,7 @@ use crate::arguments::Dump;
 use crate::failure::{Context, Failure, Result};
 use crate::output::{Output, output};
 use crate::text::Form;
+use chelonia::Database;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -33,9 +34,8 @@ impl fmt::Write for Adapter {
 /// `dump`
 pub fn dump(arguments: &Dump) -> Result<()> {
     let (path, wait) = (&arguments.path, arguments.patience.wait);
-    // Nothing is written before the database is open, so what is tried again is not told twice.
-    let into =
-        |out: &mut dyn fmt::Write| until_free(path, wait, || chelonia::internals::dump(path, out));
+    let open = || Database::builder(path).read_only(true).open();
+    let into = |out: &mut dyn fmt::Write| until_free(path, wait, open)?.dump(out);
     let (dumped, written) = if arguments.json {
         let form = if arguments.hex { Form::Hex } else { Form::Text };
         let mut outline = Outline::new(output(), form);

@@ -47,8 +47,8 @@ impl DatabaseBuilder {
         self
     }
 
-    /// The most threads a merge in the background may use; by default the number of processors, at
-    /// most four.
+    /// The most threads a merge in the background may use; by default twice the number of
+    /// processors, at most four.
     pub fn threads(mut self, threads: usize) -> Self {
         self.settings.threads = Some(threads);
         self

@@ -150,6 +150,17 @@ impl Database {
         self.handle.verify()
     }
 
+    /// Writes the structure on disk as text, one item a line: the superblock, then each keyspace
+    /// with its tree, nested by indentation. It is for people and for bug reports: the form may
+    /// change with any version, and boundaries of nodes and runs are keys of yours.
+    ///
+    /// # Errors
+    /// As a read, after the lines up to the damage; `InvalidArgument` if `out` fails.
+    pub fn dump(&self, out: &mut dyn std::fmt::Write) -> Result<()> {
+        self.handle.health.check_read()?;
+        self.handle.dump(out)
+    }
+
     /// Figures of this moment; totals count from the open.
     #[must_use]
     pub fn stats(&self) -> Stats {

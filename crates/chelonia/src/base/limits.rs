@@ -1,4 +1,5 @@
-//! Every limit of the store, named, related to each other, with its reason.
+//! The limits that users of the store can meet, related to each other, each with its reason.
+//! Bounds that only one part needs are constants of that part.
 
 use std::time::Duration;
 

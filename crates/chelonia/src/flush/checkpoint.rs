@@ -1,6 +1,6 @@
 //! Checkpoints: what engines have absorbed becomes durable, and the log behind it goes.
 //!
-//! The order is rule R7 and step 4 of the life of a write:
+//! In this order, so that nothing that the durable root refers to is overwritten:
 //!
 //! 1. Choose, for every keyspace, the log position that replay needs from (before the first record
 //!    of any memtable that is not in its latest version), then its latest whole version.

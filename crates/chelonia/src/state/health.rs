@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            failed write or sync, broken assertion
-//!   healthy ----------------------------------------> stopped      (rule R8: nothing is retried)
+//!   healthy ----------------------------------------> stopped      (nothing is retried)
 //!      |     close
 //!      +--------------> closed
 //! ```

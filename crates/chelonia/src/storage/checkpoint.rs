@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The extent of the catalog before is kept for the next one, so that a device that is full to the
-//! last block does not prevent the checkpoint that would free some (rule R10).
+//! last block does not prevent the checkpoint that would free some.
 //!
 //! Invariants:
 //! 1. Until the first copy of the new superblock is written, nothing of the old state is touched;

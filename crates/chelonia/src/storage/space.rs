@@ -17,8 +17,9 @@
 //! 3. Holes and fresh ranges lie in free space.
 //! 4. What was sealed is never handed out.
 //!
-//! Space is freed by db only when no durable root and no version can reach it (R7), so whatever is
-//! free here may be overwritten, punched and cut off at once.
+//! Space is freed by db only when no durable root and no version can reach it
+//! (`versions/lifetimes.rs`), so whatever is free here may be overwritten, punched and cut off at
+//! once.
 //! Thread-safety: guarded by its owner.
 
 use crate::base::error::{Error, ErrorKind, Result};

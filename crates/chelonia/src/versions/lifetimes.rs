@@ -17,11 +17,11 @@
 //! memtables that stand above a version. So a version's horizon for large values is the newest
 //! generation when its successor was published: after that no view on it can show a newer one.
 //!
-//! Rule R7 follows: the durable root's version is held until the next root is durable, so space is
-//! reused only after the checkpoint that frees it. The durable root is more than a view, though:
-//! the log behind it is replayed over it, and so names large values of any age, those included that
-//! were written and overwritten by updates that several drains have absorbed since. So no large
-//! value that was lost after a root is free while it is the durable one ([`RootVersion`]).
+//! The durable root's version is held until the next root is durable, so space is reused only after
+//! the checkpoint that frees it. The durable root is more than a view, though: the log behind it is
+//! replayed over it, and so names large values of any age, those included that were written and
+//! overwritten by updates that several drains have absorbed since. So no large value that was lost
+//! after a root is free while it is the durable one ([`RootVersion`]).
 
 use crate::base::ids::Generation;
 use crate::engine::{OwnedExtent, Version};

@@ -11,14 +11,18 @@
 //! | `islands` | which files may contain unsafe code |
 //! | `banned` | calls that have a home or a better way |
 //! | `shape` | sizes of files and functions, width, characters, file headers, TODOs |
+//! | `packages` | metadata, users of `internals`, examples that are named, run and short |
+//! | `citations` | promises, invariants and rules that are cited by number are defined |
 //! | `documents` | named paths exist, dependencies have reasons, no machine paths, no odd hosts |
 //!
 //! It needs nothing but the files: no network, no version control, no built program.
 
 mod banned;
+mod citations;
 mod documents;
 mod imports;
 mod islands;
+mod packages;
 mod shape;
 mod source;
 
@@ -30,7 +34,7 @@ use std::path::{Path, PathBuf};
 const SKIPPED_FOLDERS: [&str; 3] = ["target", ".git", "proptest-regressions"];
 
 /// Folders whose files are no text, though some may look like it.
-const DATA_FOLDERS: [&str; 2] = ["crates/chelonia/tests/golden/", "crates/torture/seeds/"];
+const DATA_FOLDERS: [&str; 2] = ["crates/torture/tests/golden/", "crates/torture/seeds/"];
 
 /// Files whose text is not ours or is made by a program.
 const SKIPPED_FILES: [&str; 5] = [
@@ -150,6 +154,8 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(banned::check(tree));
     findings.extend(shape::check(tree));
     findings.extend(documents::check(tree));
+    findings.extend(packages::check(tree));
+    findings.extend(citations::check(tree));
     findings
 }
 

@@ -13,7 +13,7 @@
 //! 2. A write of blocks never reaches the superblocks. That it stays within an extent of the writer
 //!    is the writer's duty.
 //! 3. After a failed sync none succeeds any more: the system tells the failure once, to one of
-//!    those who sync, and what it covers may be another's (rule R8).
+//!    those who sync, and what it covers may be another's (docs/durability.md, promise 5).
 //! 4. What is open read-only is not changed. Once [`DataFile::continue_in`] was called it goes on
 //!    in a scratch file, which is written like the file itself would be.
 //! 5. Once [`DataFile::close`] has returned the file is not changed any more, whoever is still at

@@ -89,8 +89,8 @@ const RULES: [Rule; 13] = [
     Rule {
         words: &["chelonia::internals"],
         scope: Scope::Program,
-        homes: &["dump.rs", "commands/dump.rs"],
-        instead: "speak the public API; the inside is for `dump` alone",
+        homes: &[],
+        instead: "call the public API: feature `internals` is for tests and `crates/torture`",
     },
     Rule { words: &["dbg!"], scope: Scope::Everywhere, homes: &[], instead: "remove it" },
     Rule {

@@ -79,8 +79,9 @@ fn ticked(text: &str) -> Vec<(usize, &str)> {
 fn looks_like_path(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/*".contains(&byte);
     let is_file = [".rs", ".md"].iter().any(|end| text.ends_with(end) && text.len() > end.len());
-    let is_folder =
-        ["crates/", "docs/", "src/", ".ci/"].iter().any(|start| text.starts_with(start));
+    let is_folder = ["crates/", "docs/", "src/", ".ci/", ".github/", "examples/"]
+        .iter()
+        .any(|start| text.starts_with(start));
     text.bytes().all(plain) && (is_file || is_folder)
 }
 
@@ -202,7 +203,7 @@ fn explained(text: &str) -> BTreeSet<String> {
 }
 
 /// The names in the dependency tables of a manifest, each with its line.
-fn dependency_names(manifest: &str) -> Vec<(usize, String)> {
+pub fn dependency_names(manifest: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     let mut within = false;
     for (index, line) in manifest.lines().enumerate() {

@@ -59,11 +59,9 @@ pub fn watch(plan: &FaultPlan, number: u64) -> Arc<Mutex<Option<Site>>> {
 
 /// The innermost place of a trace that lies in the library, but not in its door to the file system.
 fn place_of(trace: &str) -> String {
-    // Traces name places as seen from where the process is: for the library's tests, its folder.
-    let at_home = std::env::current_dir().is_ok_and(|at| at.ends_with("crates/chelonia"));
-    let here = if at_home { "./src/" } else { "crates/chelonia/src/" };
     let places = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
-    let within = places.filter_map(|place| place.split_once(here)).map(|(_, rest)| rest);
+    let within = places.filter_map(|place| place.split_once("crates/chelonia/src/"));
+    let within = within.map(|(_, rest)| rest);
     let mut outside = within.filter(|place| !place.starts_with("storage/io/"));
     let place = outside.next().unwrap_or_else(|| panic!("nobody calls: {trace}"));
     // Without the column.

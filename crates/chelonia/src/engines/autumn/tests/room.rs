@@ -21,7 +21,7 @@ fn inline(run: impl FnOnce(&Work<'_>) -> Absorbed) -> Absorbed {
     run(&Work { workers: &Workers::inline(), progress: &|_| {} })
 }
 
-/// What db counts on: `TIGHT_TIMES` and `TIGHT_BYTES` of `disk_full/headroom.rs`.
+/// What db counts on: `TIGHT_TIMES` and `TIGHT_BYTES` of `disk_full/pool.rs`.
 #[test]
 fn a_tight_absorb_allocates_little_more_than_its_updates() {
     let mut rng = Rng::new(21);

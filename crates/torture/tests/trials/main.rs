@@ -1,5 +1,12 @@
-//! Some units of each trial of `crates/torture`, which says what they do. Its program does more of
-//! them, on all processors, and those that need a process of their own.
+//! Some units of each trial. The program `chelonia-torture` runs more of them, on all processors,
+//! and the trials that need a process of their own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that fails panics, and prints how to run its unit again"
+)]
+
+mod golden;
 
 use chelonia_torture::trial::{Tally, Unit};
 use chelonia_torture::trials;
@@ -15,7 +22,7 @@ fn run(name: &str, units: u64) -> Tally {
     let trials = trials::all();
     let trial = trials.iter().find(|trial| trial.name() == name).unwrap();
     let (next, whole) = (AtomicU64::new(0), Mutex::new(Tally::default()));
-    let fresh = crate::support::fresh_seed();
+    let fresh = fresh_seed();
     let work = || {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -36,6 +43,12 @@ fn run(name: &str, units: u64) -> Tally {
         other.join().unwrap();
     });
     whole.into_inner().unwrap()
+}
+
+/// A seed that no run had before.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 /// Says how to run a unit again if it fails.

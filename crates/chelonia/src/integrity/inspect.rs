@@ -1,0 +1,90 @@
+//! What the project's own tests and tools ask of an open database, and nobody else.
+
+use crate::base::error::{Error, Result};
+use crate::flush::background::LogProgress;
+use crate::runtime::clock::Clock;
+use crate::state::core::Core;
+use crate::storage::data_file::superblock::FIRST_BLOCK;
+use std::time::Duration;
+
+/// How often a leak is looked at before it is believed, and the time between two looks.
+const LOOKS: u32 = 2_000;
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+impl Core {
+    /// Blocks of the data file that are in use though neither the newest versions nor the durable
+    /// root refer to them. Zero after a checkpoint, when nothing older is held.
+    ///
+    /// Replaced views go when every reader of their time has left; so this looks a number of times
+    /// before it reports a leak.
+    pub fn unreachable_blocks(&self) -> Result<u64> {
+        let mut looked = Ok(0);
+        for _ in 0..LOOKS {
+            self.storage.epochs().collect();
+            // A drain that ends meanwhile frees what the version before it has.
+            looked = self.unreachable_blocks_now();
+            if matches!(looked, Ok(0)) {
+                break;
+            }
+            // Not on the clock of the database: other threads need the time, and that may stand.
+            Clock::real().sleep(LOOK_INTERVAL);
+        }
+        looked
+    }
+
+    /// The same, looked at once.
+    pub fn unreachable_blocks_now(&self) -> Result<u64> {
+        let mut reachable = FIRST_BLOCK;
+        reachable += self.storage.catalog_extent().map_or(0, |extent| u64::from(extent.blocks));
+        reachable += self.storage.spare_extent().map_or(0, |extent| u64::from(extent.blocks));
+        for keyspace in self.all_keyspaces() {
+            keyspace.engine.version().extents(&mut |owned| {
+                reachable += u64::from(owned.extent.blocks);
+                Ok(())
+            })?;
+        }
+        let used = self.storage.stats().space.used_blocks;
+        used.checked_sub(reachable)
+            .ok_or_else(|| Error::internal("more blocks are referred to than are in use"))
+    }
+
+    /// First block, number of blocks and generation of every extent that the newest versions and
+    /// the durable catalog have.
+    #[cfg(feature = "internals")]
+    pub fn sealed_extents(&self) -> Result<Vec<(u64, u32, u64)>> {
+        let mut extents = Vec::new();
+        if let Some(location) = self.storage.superblock().catalog {
+            let extent = location.extent;
+            extents.push((extent.start.0, extent.blocks, location.generation.0));
+        }
+        for keyspace in self.all_keyspaces() {
+            keyspace.engine.version().extents(&mut |owned| {
+                extents.push((owned.extent.start.0, owned.extent.blocks, owned.generation.0));
+                Ok(())
+            })?;
+        }
+        Ok(extents)
+    }
+
+    /// Appends a record to the log that no commit made.
+    #[cfg(feature = "internals")]
+    pub fn append_to_log(&self, payload: &[u8]) -> Result<()> {
+        let Some(log) = self.log.get() else {
+            return Err(Error::internal("a writer without a log"));
+        };
+        let mut commit = self.commit.lock();
+        let Some(tail) = &mut commit.tail else {
+            return Err(Error::internal("a writer without a log"));
+        };
+        tail.append(payload, log.payload_hash(payload)).map(|_| ())
+    }
+
+    /// What the log thread does in two intervals without a commit between them, for databases
+    /// without one: it syncs, and leaves a witness of that. And what the scrub thread does.
+    pub fn tick(&self) -> Result<()> {
+        let mut progress = LogProgress::default();
+        self.log_tick(&mut progress)?;
+        self.scrub_tick();
+        self.log_tick(&mut progress)
+    }
+}
