@@ -213,9 +213,10 @@ impl Keyspace {
     /// budget.
     ///
     /// # Errors
-    /// `InvalidArgument` if `bytes` is 0; `ReadOnly`.
+    /// `InvalidArgument` if `bytes` is 0; `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_checkpoint_distance(&self, bytes: u64) -> Result<()> {
         self.handle.check_write()?;
+        self.core.check_exists()?;
         if bytes == 0 {
             return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
         }
@@ -237,9 +238,10 @@ impl Keyspace {
     ///
     /// # Errors
     /// `InvalidArgument` if a number is out of its range or the engine has no such options;
-    /// `ReadOnly`.
+    /// `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_live_options(&self, options: impl Into<LiveOptions>) -> Result<()> {
         self.handle.check_write()?;
+        self.core.check_exists()?;
         self.core.set_live_options(options.into())?;
         self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
         self.handle.signals.wake_drain();

@@ -86,8 +86,8 @@ impl Core {
         if deletes {
             return Ok(());
         }
-        let full = "the device is nearly full, and what is left is kept for deletes: delete \
-                    something, or free space";
+        let full = "the disk, or the limit on file sizes, is nearly full, and the rest is kept for \
+                    deletes: delete something, or free space";
         Err(Error::new(ErrorKind::NoSpace, full))
     }
 }

@@ -55,6 +55,16 @@ impl Allowance {
     }
 }
 
+/// How many items a list gets memory for before the first one was read.
+const ITEMS_AHEAD: usize = 1024;
+
+/// A list for `count` items that are still to be decoded. A forged count allocates hardly anything:
+/// a longer list grows as its items are read.
+#[must_use]
+pub fn list_of<T>(count: usize) -> Vec<T> {
+    Vec::with_capacity(count.min(ITEMS_AHEAD))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +82,11 @@ mod tests {
         assert!(allowance.take_key(NODE_KEYS_MAX).is_err());
         drop(allowance);
         assert_eq!(used(), before);
+    }
+
+    #[test]
+    fn a_count_allocates_little_before_its_items_come() {
+        assert!(list_of::<[u8; 64]>(usize::MAX).capacity() <= 2 * ITEMS_AHEAD);
+        assert_eq!(list_of::<u8>(3).capacity(), 3);
     }
 }

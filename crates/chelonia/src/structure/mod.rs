@@ -26,7 +26,7 @@ mod key_view;
 mod residence;
 mod shared_key;
 
-pub use allowance::Allowance;
+pub use allowance::{Allowance, list_of};
 pub use key_view::KeyView;
 pub use residence::{Residence, Slot, Structure};
 pub use shared_key::{SHARED_MIN, SharedKey, begun_by};

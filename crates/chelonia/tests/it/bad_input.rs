@@ -104,6 +104,7 @@ fn names_and_options_are_checked() {
     database.drop_keyspace("k").unwrap();
     assert_eq!(kind(keyspace.insert("a", "c")), ErrorKind::NotFound);
     assert_eq!(kind(keyspace.get("a")), ErrorKind::NotFound);
+    assert_eq!(kind(keyspace.set_checkpoint_distance(1 << 20)), ErrorKind::NotFound);
     let again = database.keyspace("k", options()).unwrap();
     assert!(again.get("a").unwrap().is_none(), "a new keyspace of an old name is empty");
     assert_eq!(kind(keyspace.insert("a", "c")), ErrorKind::NotFound);

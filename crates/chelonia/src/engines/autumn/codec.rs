@@ -41,7 +41,7 @@ use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::run::{RunRef, Totals};
-use crate::structure::{Allowance, NodeRef, SharedKey};
+use crate::structure::{Allowance, NodeRef, SharedKey, list_of};
 
 /// The first byte of every node.
 const NODE_FORMAT: u8 = 1;
@@ -104,9 +104,9 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
         return Err(decoder.damaged("it has no tables, or more than a node has"));
     }
     let mut allowance = Allowance::of(residence.storage());
-    allowance.take(count * size_of::<Table>());
-    let mut tables: Vec<Table> = Vec::with_capacity(count);
+    let mut tables: Vec<Table> = list_of(count);
     for _ in 0..count {
+        allowance.take(size_of::<Table>());
         let before = tables.last().map(|table| &table.last);
         let least = before.unwrap_or(&SharedKey::LEAST);
         let first = decode_key(&mut decoder, least, &mut allowance)?;
@@ -246,9 +246,12 @@ impl Directory {
 
 fn decode_sequence(decoder: &mut Decoder<'_>, residence: &Residence) -> Result<Sequence> {
     let count = decoder.length(decoder.remaining() / 8)?;
-    let mut nodes: Vec<Listed> = Vec::with_capacity(count);
+    let mut nodes: Vec<Listed> = list_of(count);
+    let mut allowance = Allowance::of(residence.storage());
     for _ in 0..count {
-        let first = SharedKey::whole(decoder.bytes(KEY_BYTES_MAX)?);
+        let first = decoder.bytes(KEY_BYTES_MAX)?;
+        allowance.take(size_of::<Listed>() + first.len());
+        let first = SharedKey::whole(first);
         let before = nodes.last().map_or(&SharedKey::LEAST, |before| &before.first);
         if !nodes.is_empty() && *before >= first {
             return Err(decoder.damaged("the nodes of a level are not in order"));

@@ -41,7 +41,7 @@ use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::run::{Run, RunRef, Totals};
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
-use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey};
+use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey, list_of};
 use std::collections::BTreeMap;
 
 /// The first byte of every node.
@@ -154,11 +154,10 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
         return Err(decoder.damaged("it has no pivots, or more than it has room for"));
     }
     let mut allowance = Allowance::of(residence.storage());
-    allowance.take(segment_count * (size_of::<Segment>() + size_of::<usize>()));
-    allowance.take(pivot_count * size_of::<Pivot>());
-    let mut segments: Vec<(Arc<Segment>, bool)> = Vec::with_capacity(segment_count);
+    let mut segments: Vec<(Arc<Segment>, bool)> = list_of(segment_count);
     let mut base = SegmentBase::default();
     for _ in 0..segment_count {
+        allowance.take(size_of::<Segment>() + size_of::<(Arc<Segment>, bool)>());
         let flags = decoder.u8()?;
         if flags & !(SEGMENT_SHARED | SEGMENT_CONTINUES) != 0 {
             return Err(decoder.damaged("a segment has a flag that is not known"));
@@ -169,8 +168,9 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
         let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
         segments.push((Arc::new(Segment { run, first, shared }), false));
     }
-    let mut pivots: Vec<Pivot> = Vec::with_capacity(pivot_count);
+    let mut pivots: Vec<Pivot> = list_of(pivot_count);
     for _ in 0..pivot_count {
+        allowance.take(size_of::<Pivot>());
         let key = decode_key(&mut decoder, pivots.last(), &mut allowance)?;
         let child = decode_child(&mut decoder, height, residence)?;
         let parts = decode_parts(&mut decoder, &mut segments, &mut allowance)?;
@@ -237,9 +237,9 @@ fn decode_parts(
     allowance: &mut Allowance,
 ) -> Result<Vec<Part>> {
     let count = decoder.length(decoder.remaining() / 5)?;
-    allowance.take(count * size_of::<Part>());
-    let mut parts: Vec<Part> = Vec::with_capacity(count);
+    let mut parts: Vec<Part> = list_of(count);
     for _ in 0..count {
+        allowance.take(size_of::<Part>());
         let level = u8::try_from(decoder.varint()?).unwrap_or(u8::MAX);
         let number = decoder.length(segments.len().saturating_sub(1))?;
         let totals = Totals::decode(decoder)?;

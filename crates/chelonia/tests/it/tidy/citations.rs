@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn promises_that_are_cited_are_made() {
-        let promises = "# D\n\n## The promises\n\n1. A.\n2. B\n   c.\n\n## More\n\n3. C.\n";
+        let promises = "# D\n\n## Promises\n\n1. A.\n2. B\n   c.\n\n## More\n\n3. C.\n";
         for (cited, bad) in [("promise 2", 0), ("promises 1", 0), ("promise 3", 1)] {
             let text = format!("See {cited}.\n");
             assert_eq!(count(&[(PROMISES, promises), ("README.md", &text)]), bad, "{cited}");
