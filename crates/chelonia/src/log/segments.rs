@@ -232,7 +232,7 @@ impl Segments {
         let guard = self.preparing.lock();
         match self.prepare(&guard, Some(from), 0) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                self.give_rest_back(from)?;
+                self.give_rest_back(from);
                 self.prepare(&guard, Some(from), 0)
                     .or_else(|_| self.prepare_of(&guard, Some(from), 0, Wanted::OneBlock))?;
             }
@@ -244,15 +244,15 @@ impl Segments {
 
     /// Gives back the space of the segment in which the log ended at `from`, behind that: nobody
     /// reads or writes it before the segment is made anew. It reads as if it had not been written.
-    fn give_rest_back(&self, from: LogPosition) -> Result<()> {
+    fn give_rest_back(&self, from: LogPosition) {
         let end = block_of(from.lsn) + 1;
         let last = self.state.lock().live.back().cloned();
         if let Some(last) = last.filter(|last| (last.first_block..last.end_block()).contains(&end))
         {
             let used = (1 + end - last.first_block) * BLOCK_BYTES_U64;
-            last.file.punch_hole(used, last.file_bytes() - used)?;
+            // If this fails there is no more space than before.
+            let _ = last.file.punch_hole(used, last.file_bytes() - used);
         }
-        Ok(())
     }
 
     /// Unmaps what is retired, and prepares a segment if none is.

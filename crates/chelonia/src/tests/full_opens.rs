@@ -1,10 +1,10 @@
 //! Opens, several in a row, on a device with nothing left.
 
-use super::open;
+use super::{open, try_open};
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;
 use crate::runtime::sync::Arc;
-use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{Database, Keyspace, KeyspaceOptions};
 
@@ -107,4 +107,35 @@ fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
         assert_eq!(keyspace(&database, EngineKind::Turtle).iter().count(), there);
         assert!(database.verify().unwrap().is_clean());
     }
+}
+
+/// Where space cannot be given back there is no more of it, and nothing else is different.
+#[test]
+fn an_open_whose_log_cannot_give_space_back_succeeds_or_lacks_space() {
+    let memory = MemoryDirectory::new();
+    let (database, plan) = open_full(&memory, 1 << 30);
+    let k = keyspace(&database, EngineKind::Turtle);
+    (0..200_u64).for_each(|number| k.insert(number.to_be_bytes(), [1; 1000]).unwrap());
+    plan.set_capacity(Some(plan.taken_bytes()));
+    let mut memory = MemoryDirectory::from_files(memory.to_files());
+    drop((database, k));
+    let mut failed = 0;
+    for _ in 0..4 {
+        let plan = FaultPlan::new();
+        let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+        plan.set_capacity(Some(plan.taken_bytes()));
+        plan.fail(Fault::sticky(Call::PunchHole, 0));
+        match try_open(Arc::new(faulty)) {
+            Ok(database) => assert_eq!(keyspace(&database, EngineKind::Turtle).iter().count(), 200),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                failed += 1;
+            }
+        }
+        memory = MemoryDirectory::from_files(memory.to_files());
+    }
+    assert!(failed > 0, "there was space enough");
+    let (database, _plan) = open_full(&memory, 1 << 20);
+    assert_eq!(keyspace(&database, EngineKind::Turtle).iter().count(), 200);
+    assert!(database.verify().unwrap().is_clean());
 }

@@ -20,17 +20,22 @@ use crate::runtime::sync::Arc;
 use crate::storage::io::Directory;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
-use crate::{Database, Keyspace};
+use crate::{Database, Keyspace, Result};
 
 /// A database whose background work is done by whoever commits, or by the test.
 fn open(directory: Arc<dyn Directory>) -> Database {
+    try_open(directory).unwrap()
+}
+
+/// The same, where the open may fail.
+fn try_open(directory: Arc<dyn Directory>) -> Result<Database> {
     let builder = Database::builder("memory").memory(64 << 20);
     let builder = builder.internals(|internals| {
         internals.directory = Some(directory);
         internals.stepped = true;
         internals.leave_log = true;
     });
-    builder.open().unwrap()
+    builder.open()
 }
 
 /// The same on a device that can fail, which holds these files.

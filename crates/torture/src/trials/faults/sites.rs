@@ -104,7 +104,7 @@ mod tests {
 
     /// Calls that the script does not come to, and why: the file, what the line says, who fails
     /// them.
-    const ELSEWHERE: [(&str, &str, &str); 13] = [
+    const ELSEWHERE: [(&str, &str, &str); 15] = [
         ("log/slots.rs", "dir.list()?.into_iter()", "a data file damaged or gone: `bad_input.rs`"),
         ("log/slots.rs", "dir.open(&name, OpenMode::Read", "the same"),
         ("log/slots.rs", "file.size()?.min(", "the same"),
@@ -128,7 +128,9 @@ mod tests {
         ),
         ("storage/mod.rs", "self.file.sync()", "no call by itself: leads to `data_file`"),
         ("storage/space.rs", "file.set_size(end *", "full devices: `simulation`, `tests/full.rs`"),
-        ("flush/memtable.rs", "directory.scratch(", "the same"),
+        ("disk_full/pool.rs", "directory.scratch(", "the same"),
+        ("log/segments.rs", "last.file.punch_hole(", "full devices: `tests/full_opens.rs`"),
+        ("log/recover.rs", "segment.file.punch_hole(", "the same"),
         ("recovery/replay.rs", "ScratchPlace::Anywhere", "a log longer than memory: `recovery.rs`"),
     ];
 
