@@ -43,10 +43,6 @@
 //! Every error has an [`ErrorKind`] that says what to do about it. Damage names file and offset.
 //! After a failed write no more writes are accepted until the database is reopened; reads go on.
 #![deny(missing_docs)]
-#![cfg_attr(
-    not(feature = "internals"),
-    expect(dead_code, unused_imports, reason = "some of it is for the inside door only")
-)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

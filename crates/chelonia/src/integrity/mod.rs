@@ -1,7 +1,7 @@
 //! Inspection: verification, scrubbing, statistics, dumps.
 
-#[cfg(any(test, feature = "internals"))]
 pub mod dump;
+#[cfg(any(test, feature = "internals"))]
 pub mod inspect;
 pub mod scrub;
 pub mod stats;

@@ -1,5 +1,6 @@
 //! Time as a thing that is handed in: real for users, stepped for tests that replay a run.
 
+#[cfg(any(test, feature = "internals"))]
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ pub enum Clock {
     /// The machine's.
     Real(Instant),
     /// Nanoseconds that only move when somebody moves them.
+    #[cfg(any(test, feature = "internals"))]
     Manual(Arc<AtomicU64>),
 }
 
@@ -21,6 +23,7 @@ impl Clock {
     }
 
     /// A clock that stands still until [`Clock::advance`].
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn manual() -> Self {
         Clock::Manual(Arc::new(AtomicU64::new(0)))
@@ -31,11 +34,13 @@ impl Clock {
     pub fn now(&self) -> Duration {
         match self {
             Clock::Real(start) => start.elapsed(),
+            #[cfg(any(test, feature = "internals"))]
             Clock::Manual(nanos) => Duration::from_nanos(nanos.load(Ordering::Relaxed)),
         }
     }
 
     /// Moves a manual clock; a real one moves by itself.
+    #[cfg(any(test, feature = "internals"))]
     pub fn advance(&self, by: Duration) {
         if let Clock::Manual(nanos) = self {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
@@ -48,6 +53,7 @@ impl Clock {
     pub fn sleep(&self, duration: Duration) {
         match self {
             Clock::Real(_) => std::thread::sleep(duration),
+            #[cfg(any(test, feature = "internals"))]
             Clock::Manual(_) => self.advance(duration),
         }
     }

@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod coverage;
+#[cfg(any(test, feature = "internals"))]
 pub mod rng;
 pub mod sync;
 pub mod workers;

@@ -20,6 +20,7 @@
 
 use super::Storage;
 use crate::base::error::{Error, Result};
+#[cfg(any(test, feature = "internals"))]
 use crate::base::ids::Extent;
 use crate::runtime::coverage::{Mark, mark};
 use crate::storage::block::BLOCK_PAYLOAD_BYTES;
@@ -101,12 +102,14 @@ impl Storage {
     }
 
     /// The extent of the durable catalog, which belongs to no engine.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn catalog_extent(&self) -> Option<Extent> {
         self.root.lock().current().catalog.map(|location| location.extent)
     }
 
     /// The extent that is kept for the next catalog.
+    #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub fn spare_extent(&self) -> Option<Extent> {
         *self.spare.lock()

@@ -325,6 +325,7 @@ struct SimRegion {
 }
 
 impl Region for SimRegion {
+    #[cfg(any(test, feature = "internals"))]
     fn size(&self) -> usize {
         self.bytes
     }

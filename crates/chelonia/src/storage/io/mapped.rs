@@ -211,6 +211,7 @@ impl MappedRegion {
 }
 
 impl Region for MappedRegion {
+    #[cfg(any(test, feature = "internals"))]
     fn size(&self) -> usize {
         self.size
     }
@@ -233,6 +234,7 @@ struct WrittenRegion {
 }
 
 impl Region for WrittenRegion {
+    #[cfg(any(test, feature = "internals"))]
     fn size(&self) -> usize {
         self.size
     }

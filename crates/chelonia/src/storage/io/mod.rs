@@ -31,12 +31,14 @@ pub mod continued;
 pub mod crash;
 pub mod direct;
 mod direct_file;
+#[cfg(any(test, feature = "internals"))]
 mod exclusion;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault;
 pub mod fence;
 mod holders;
 mod mapped;
+#[cfg(any(test, feature = "internals"))]
 pub mod memory;
 mod ring;
 #[cfg(test)]
@@ -231,6 +233,7 @@ pub trait File: Send + Sync + Debug {
 /// cut after the next [`File::sync`] of the file.
 pub trait Region: Send + Sync + Debug {
     /// The window's size in bytes.
+    #[cfg(any(test, feature = "internals"))]
     fn size(&self) -> usize;
 
     /// Copies `bytes` to `offset` of the window.
