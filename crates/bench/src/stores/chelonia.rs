@@ -77,7 +77,7 @@ impl Chelonia {
     fn is_settled(&self) -> bool {
         let stats = self.database.stats();
         let memtables: u64 = stats.keyspaces.iter().map(|keyspace| keyspace.memtable_bytes).sum();
-        let waits = stats.keyspaces.iter().any(|keyspace| keyspace.maintenance_waits);
+        let waits = stats.keyspaces.iter().any(|keyspace| keyspace.maintenance_pending);
         stats.background.backlog_bytes == 0 && memtables == 0 && !waits
     }
 }

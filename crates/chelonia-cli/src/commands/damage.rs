@@ -76,7 +76,7 @@ pub fn salvage(arguments: &Salvage) -> Result<()> {
     let mut out = output();
     if arguments.json {
         let object = json!({
-            "whole": report.is_whole(),
+            "whole": report.is_complete(),
             "keyspaces": report.keyspaces.iter().map(keyspace_json).collect::<Vec<Value>>(),
             "log_records": report.log_records,
             "log_damage": report.log_damage.iter().map(finding_json).collect::<Vec<Value>>(),
@@ -86,7 +86,7 @@ pub fn salvage(arguments: &Salvage) -> Result<()> {
         print(&report, &mut out)?;
     }
     out.flush()?;
-    if report.is_whole() {
+    if report.is_complete() {
         return Ok(());
     }
     Err(Failure::no(format!("something of {} is lost", arguments.source.display())))
@@ -96,16 +96,16 @@ fn print(report: &SalvageReport, out: &mut impl Write) -> Result<()> {
     let columns = [
         ("keyspace", Align::Left),
         ("entries", Align::Right),
-        ("doubtful", Align::Right),
+        ("suspect", Align::Right),
         ("places lost", Align::Right),
     ];
     let mut table = Table::with_heading(&columns);
     for keyspace in &report.keyspaces {
-        let doubtful = keyspace.doubtful.as_ref().map_or(0, |(_, entries)| *entries);
+        let suspect = keyspace.suspect.as_ref().map_or(0, |(_, entries)| *entries);
         table.row([
             Form::Text.write(keyspace.name.as_bytes()),
             grouped(keyspace.entries),
-            grouped(doubtful),
+            grouped(suspect),
             grouped(keyspace.losses_total),
         ]);
     }
@@ -113,12 +113,12 @@ fn print(report: &SalvageReport, out: &mut impl Write) -> Result<()> {
     writeln!(out, "records of the log taken over: {}", grouped(report.log_records))?;
     for keyspace in &report.keyspaces {
         let name = Form::Text.write(keyspace.name.as_bytes());
-        if let Some((doubtful, _)) = &keyspace.doubtful {
-            let doubtful = Form::Text.write(doubtful.as_bytes());
-            complain(&format!("what of {name} may be out of date is in keyspace {doubtful}"));
+        if let Some((suspect, _)) = &keyspace.suspect {
+            let suspect = Form::Text.write(suspect.as_bytes());
+            complain(&format!("what of {name} may be out of date is in keyspace {suspect}"));
         }
         for loss in &keyspace.losses {
-            writeln!(out, "{name}, {}: {}", range(loss, Form::Text), loss.why)?;
+            writeln!(out, "{name}, {}: {}", range(loss, Form::Text), loss.cause)?;
         }
     }
     for finding in &report.log_damage {
@@ -150,15 +150,15 @@ fn keyspace_json(keyspace: &SalvagedKeyspace) -> Value {
     };
     let losses = keyspace.losses.iter().map(|loss| {
         json!({
-            "from": bound(&loss.lower), "to": bound(&loss.upper), "why": finding_json(&loss.why),
+            "from": bound(&loss.lower), "to": bound(&loss.upper), "cause": finding_json(&loss.cause),
         })
     });
-    let (doubtful, doubtful_entries) = keyspace.doubtful.clone().unzip();
+    let (suspect, suspect_entries) = keyspace.suspect.clone().unzip();
     json!({
         "name": keyspace.name,
         "entries": keyspace.entries,
-        "doubtful_keyspace": doubtful,
-        "doubtful_entries": doubtful_entries.unwrap_or(0),
+        "suspect_keyspace": suspect,
+        "suspect_entries": suspect_entries.unwrap_or(0),
         "losses_total": keyspace.losses_total,
         "losses": losses.collect::<Vec<Value>>(),
     })

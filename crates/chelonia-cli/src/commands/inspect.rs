@@ -112,8 +112,8 @@ fn disk(stats: &Stats) -> Section {
         ("data_used_bytes", Figure::Bytes(disk.data_used_bytes)),
         ("data_allocated_bytes", Figure::Bytes(disk.data_allocated_bytes)),
         ("scratch_bytes", Figure::Bytes(disk.scratch_bytes)),
-        ("held_for_older_bytes", Figure::Bytes(disk.held_for_older_bytes)),
-        ("hidden_bytes", Figure::Bytes(disk.hidden_bytes)),
+        ("retained_bytes", Figure::Bytes(disk.retained_bytes)),
+        ("orphaned_bytes", Figure::Bytes(disk.orphaned_bytes)),
         ("log_file_bytes", Figure::Bytes(disk.log_file_bytes)),
     ]
 }
@@ -172,7 +172,7 @@ fn commits(stats: &Stats) -> Section {
 fn background(stats: &Stats) -> Section {
     let background = &stats.background;
     vec![
-        ("drains", Figure::Count(background.drains)),
+        ("flushes", Figure::Count(background.flushes)),
         ("checkpoints", Figure::Count(background.checkpoints)),
         ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
         ("pins", Figure::Count(background.pins as u64)),
@@ -184,7 +184,7 @@ fn background(stats: &Stats) -> Section {
 fn scrub(stats: &Stats) -> Section {
     let scrub = &stats.scrub;
     vec![
-        ("tours", Figure::Count(scrub.tours)),
+        ("passes", Figure::Count(scrub.passes)),
         ("blocks_read", Figure::Count(scrub.blocks)),
         ("damaged_blocks", Figure::Count(scrub.damaged_blocks)),
         ("findings", Figure::Count(scrub.findings.len() as u64)),
@@ -199,7 +199,7 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
         ("memtable_bytes", Figure::Bytes(stats.memtable_bytes)),
         ("checkpoint_distance_bytes", Figure::Bytes(stats.checkpoint_distance_bytes)),
         ("versions_held", Figure::Count(stats.versions_held as u64)),
-        ("maintenance_waits", Figure::Flag(stats.maintenance_waits)),
+        ("maintenance_pending", Figure::Flag(stats.maintenance_pending)),
         ("debt_bytes", Figure::Bytes(stats.debt_bytes)),
         ("disk_bytes", Figure::Bytes(tree.disk_bytes)),
         ("height", Figure::Count(u64::from(tree.height))),

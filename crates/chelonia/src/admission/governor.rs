@@ -3,7 +3,7 @@
 //! ```text
 //!   budget B
 //!   |<-- write share: 4/16 to 13/16 of B ---->|<-- everything else ------------------------->|
-//!   | active memtables | finalized, draining  | log 1/32 | merge work | metadata | cache ... |
+//!   | active memtables | immutable, draining  | log 1/32 | merge work | metadata | cache ... |
 //! ```
 //!
 //! The write share is a ceiling, not a reservation: memory that memtables do not use holds cached
@@ -11,10 +11,10 @@
 //! then nobody else wants the memory; and it shrinks, in small steps, when more is read: a read
 //! that is saved is worth many writes that are made once more.
 //!
-//! A keyspace's memtable is finalized when the updates in it reach the keyspace's checkpoint
+//! A keyspace's memtable is immutable when the updates in it reach the keyspace's checkpoint
 //! distance, or its memory half of the write share, so that one can fill while the other drains; if
-//! the active memtables of all keyspaces together reach that half, the largest are finalized, until
-//! they do not. One that gets hardly any writes while there are reads is finalized before
+//! the active memtables of all keyspaces together reach that half, the largest are immutable, until
+//! they do not. One that gets hardly any writes while there are reads is immutable before
 //! (`flush/idle.rs`). A commit to several keyspaces is admitted with what their memtables will grow
 //! by, for each grows by a chunk.
 
@@ -143,22 +143,22 @@ impl Governor {
     }
 
     /// The bytes that memtables may still take.
-    pub fn room_bytes(&self) -> u64 {
-        self.room_beside(self.admitted.load(Ordering::Relaxed))
+    pub fn headroom_bytes(&self) -> u64 {
+        self.headroom_beside(self.admitted.load(Ordering::Relaxed))
     }
 
-    fn room_beside(&self, admitted: u64) -> u64 {
+    fn headroom_beside(&self, admitted: u64) -> u64 {
         self.write_share().saturating_sub(self.memtable_bytes() + admitted)
     }
 
-    /// Room for a commit of `bytes`, if there are `room_bytes`.
-    pub fn admit(&self, bytes: u64, room_bytes: u64) -> Option<Admission<'_>> {
+    /// Room for a commit of `bytes`, if there are `headroom_bytes`.
+    pub fn admit(&self, bytes: u64, headroom_bytes: u64) -> Option<Admission<'_>> {
         if bytes < ADMITTED_BYTES_MIN {
-            return (self.room_bytes() >= room_bytes).then(|| self.admission(0));
+            return (self.headroom_bytes() >= headroom_bytes).then(|| self.admission(0));
         }
         let before = self.admitted.fetch_add(bytes, Ordering::Relaxed);
         let admission = self.admission(bytes);
-        (self.room_beside(before) >= room_bytes).then_some(admission)
+        (self.headroom_beside(before) >= headroom_bytes).then_some(admission)
     }
 
     /// Room for a commit of `bytes`, whether there is any or not.

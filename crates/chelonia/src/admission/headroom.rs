@@ -50,7 +50,7 @@ pub struct Headroom {
 struct Usual {
     /// The pool at the last one; 0 if it found enough.
     failed_pool: u64,
-    /// Tight ones since.
+    /// Minimal ones since.
     skipped: u32,
 }
 

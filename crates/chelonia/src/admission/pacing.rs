@@ -1,7 +1,7 @@
 //! Back-pressure: a delay that grows with debt, never a cliff.
 //!
 //! Writers may take what is left of the write share (`room`) while the background absorbs what is
-//! finalized (`backlog`). If the backlog drains at `rate` bytes a second, writers that fill the
+//! immutable (`backlog`). If the backlog drains at `rate` bytes a second, writers that fill the
 //! room just as it ends write at `rate * room / backlog`. That is the speed they are held to: far
 //! above what they do while the room is large, and smoothly down to the speed of the drain as it
 //! shrinks. Only with no room at all a writer waits for memory to come back.
@@ -40,8 +40,8 @@ const HURRIED_AFTER: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 pub struct Debt {
     /// Bytes that memtables may still take.
-    pub room_bytes: u64,
-    /// Bytes finalized and not yet absorbed, with what the engine owes on top.
+    pub headroom_bytes: u64,
+    /// Bytes immutable and not yet absorbed, with what the engine owes on top.
     pub backlog_bytes: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct Debt {
 pub struct Pacer {
     clock: Clock,
     /// Bytes a second that drains absorbed lately; 0 before the first.
-    drain_rate: AtomicU64,
+    flush_rate: AtomicU64,
     /// When the writes let through so far are paid for, in nanoseconds of the clock.
     paid_until: AtomicU64,
     /// The drain under way has rested.
@@ -73,7 +73,7 @@ impl Pacer {
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
-            drain_rate: AtomicU64::new(0),
+            flush_rate: AtomicU64::new(0),
             paid_until: AtomicU64::new(0),
             rested: AtomicBool::new(false),
             hurried: AtomicU32::new(0),
@@ -88,15 +88,15 @@ impl Pacer {
     }
 
     /// A drain absorbed `bytes` in `took`. If it rested that says nothing of how fast it could be.
-    pub fn drained(&self, bytes: u64, took: Duration) {
-        let before = self.drain_rate.load(Ordering::Relaxed);
+    pub fn flushed(&self, bytes: u64, took: Duration) {
+        let before = self.flush_rate.load(Ordering::Relaxed);
         if self.rested.swap(false, Ordering::Relaxed) && before != 0 {
             return;
         }
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
         let rate = bytes.saturating_mul(1_000_000) / micros;
         let mixed = if before == 0 { rate } else { before / 4 * 3 + rate / 4 };
-        self.drain_rate.store(mixed.max(1), Ordering::Relaxed);
+        self.flush_rate.store(mixed.max(1), Ordering::Relaxed);
     }
 
     /// Somebody waits for drains from now on: they do not rest.
@@ -137,11 +137,11 @@ impl Pacer {
     /// longer than `left`, it waits for no more, and is not let through (false) while the writes
     /// before it are not paid for.
     pub fn admit(&self, bytes: u64, debt: Debt, left: Option<Duration>) -> bool {
-        let rate = self.drain_rate.load(Ordering::Relaxed);
+        let rate = self.flush_rate.load(Ordering::Relaxed);
         if debt.backlog_bytes == 0 || rate == 0 {
             return true;
         }
-        let room = u128::from(debt.room_bytes.max(1));
+        let room = u128::from(debt.headroom_bytes.max(1));
         let allowed = (u128::from(rate) * room / u128::from(debt.backlog_bytes)).max(1);
         let cost = u64::try_from(u128::from(bytes) * 1_000_000_000 / allowed).unwrap_or(u64::MAX);
         let now = nanos(self.clock.now());
@@ -277,9 +277,9 @@ mod tests {
     #[test]
     fn the_delay_grows_with_debt() {
         let pacer = Pacer::new(Clock::manual());
-        let debt = |room_bytes, backlog_bytes| Debt { room_bytes, backlog_bytes };
+        let debt = |headroom_bytes, backlog_bytes| Debt { headroom_bytes, backlog_bytes };
         assert_eq!(time_to_write(&pacer, 1_000_000, debt(1, 1_000)), Duration::ZERO);
-        pacer.drained(100_000_000, Duration::from_secs(1));
+        pacer.flushed(100_000_000, Duration::from_secs(1));
         assert_eq!(time_to_write(&pacer, 1_000_000, debt(1, 0)), Duration::ZERO);
         let even = time_to_write(&pacer, 10_000_000, debt(1_000_000, 1_000_000));
         let tight = time_to_write(&pacer, 10_000_000, debt(250_000, 1_000_000));
@@ -290,8 +290,8 @@ mod tests {
     #[test]
     fn who_does_not_wait_is_held_to_the_same_pace_and_refused_in_between() {
         let pacer = Pacer::new(Clock::manual());
-        pacer.drained(100_000_000, Duration::from_secs(1));
-        let debt = Debt { room_bytes: 1_000_000, backlog_bytes: 1_000_000 };
+        pacer.flushed(100_000_000, Duration::from_secs(1));
+        let debt = Debt { headroom_bytes: 1_000_000, backlog_bytes: 1_000_000 };
         let start = pacer.clock.now();
         let (mut accepted, mut refused) = (0, 0);
         while accepted < 10_000 {
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn drains_rest_unless_somebody_waits_and_are_no_measure_then() {
         let pacer = Pacer::new(Clock::manual());
-        let time_to_drain = |threads| {
+        let time_to_flush = |threads| {
             let start = pacer.clock.now();
             for _ in 0..100 {
                 pacer.rest(threads, || true);
@@ -331,14 +331,14 @@ mod tests {
             }
             pacer.clock.now() - start
         };
-        pacer.drained(100_000_000, Duration::from_secs(1));
-        assert!(near(time_to_drain(1), 200));
-        assert!(near(time_to_drain(4), 800));
-        pacer.drained(10_000_000, Duration::from_secs(1));
-        assert_eq!(pacer.drain_rate.load(Ordering::Relaxed), 100_000_000);
+        pacer.flushed(100_000_000, Duration::from_secs(1));
+        assert!(near(time_to_flush(1), 200));
+        assert!(near(time_to_flush(4), 800));
+        pacer.flushed(10_000_000, Duration::from_secs(1));
+        assert_eq!(pacer.flush_rate.load(Ordering::Relaxed), 100_000_000);
         let hurry = pacer.hurry();
-        assert_eq!(time_to_drain(4), Duration::from_millis(100));
+        assert_eq!(time_to_flush(4), Duration::from_millis(100));
         drop(hurry);
-        assert!(time_to_drain(4) > Duration::from_millis(500));
+        assert!(time_to_flush(4) > Duration::from_millis(500));
     }
 }

@@ -134,7 +134,7 @@ impl Batch {
         }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
         let committed = self.handle.commit(&keyspaces, &self.writes, options.into());
-        committed.map_err(|error| self.handle.told(error))?;
+        committed.map_err(|error| self.handle.locate(error))?;
         self.clear();
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Database {
             return Ok(existing);
         }
         let made = self.create_keyspace(name, &options);
-        let core = made.map_err(|error| self.handle.told(error))?;
+        let core = made.map_err(|error| self.handle.locate(error))?;
         Ok(Keyspace { handle: Arc::clone(&self.handle), core })
     }
 
@@ -105,7 +105,7 @@ impl Database {
     /// # Errors
     /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.drop_durably(name).map_err(|error| self.handle.told(error))
+        self.drop_durably(name).map_err(|error| self.handle.locate(error))
     }
 
     /// An empty batch.
@@ -125,7 +125,7 @@ impl Database {
     /// # Errors
     /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
     pub fn sync(&self) -> Result<()> {
-        self.handle.sync().map_err(|error| self.handle.told(error))
+        self.handle.sync().map_err(|error| self.handle.locate(error))
     }
 
     /// Returns when every commit so far is in the data file: a reopen has nothing to replay of it,
@@ -134,7 +134,7 @@ impl Database {
     /// # Errors
     /// As a commit.
     pub fn checkpoint(&self) -> Result<()> {
-        self.handle.checkpoint_all().map_err(|error| self.handle.told(error))
+        self.handle.checkpoint_all().map_err(|error| self.handle.locate(error))
     }
 
     /// Reads everything that is stored and checks every checksum and every invariant, while reads
@@ -204,7 +204,7 @@ impl Database {
     /// writes: what was acknowledged at level `Sync` is safe nevertheless. The database is closed
     /// whatever is returned.
     pub fn close(self) -> Result<()> {
-        self.handle.close().map_err(|error| self.handle.told(error))
+        self.handle.close().map_err(|error| self.handle.locate(error))
     }
 
     fn drop_durably(&self, name: &str) -> Result<()> {
@@ -224,9 +224,9 @@ impl Database {
         }
         drop(state);
         // Iterators of it go on, but are found by no other keyspace's from here on.
-        keyspace.history.standing().iter().for_each(|standing| standing.close_cursors());
+        keyspace.history.holders().iter().for_each(|standing| standing.close_cursors());
         core.refresh_backlog();
-        core.bury(&keyspace)
+        core.reclaim_dropped(&keyspace)
     }
 
     fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {
@@ -242,7 +242,7 @@ impl Database {
             core.engine.set_checkpoint_distance(acted_on);
         }
         if core.stored_options() != before {
-            self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
+            self.handle.counters.options_changed.store(true, Ordering::Relaxed);
         }
         Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))
     }

@@ -22,11 +22,11 @@ use crate::merge::Merge;
 use crate::recovery::handle::Handle;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, Mutex, Weak};
-use crate::state::core::Passed;
+use crate::state::core::TombstoneCounter;
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::versions::empty_ranges::HIDDEN_MIN;
-use crate::versions::history::Standing;
+use crate::versions::history::ViewHolder;
 use crate::versions::pins::Pin;
 use crate::versions::view::{Buffer, View};
 use std::ops::Bound;
@@ -97,7 +97,7 @@ struct State {
     is_done: bool,
 }
 
-impl Standing for Mutex<State> {
+impl ViewHolder for Mutex<State> {
     fn let_go(&self, flushed: &Arc<Buffer>) {
         let mut state = self.lock();
         let State { front, back, .. } = &mut *state;
@@ -127,7 +127,7 @@ impl Iter {
         let state = State { range, front: None, back: None, failure: None, gap: None, is_done };
         let state = Arc::new(Mutex::new(state));
         let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
-        if handle.health.is_at_home() {
+        if handle.health.is_owner_process() {
             keyspace.history.stand(standing);
         }
         let (keyspace, is_refused) = (Arc::clone(keyspace), false);
@@ -173,12 +173,12 @@ impl Iter {
             Ok(Found::Bare(_)) => Err(Error::internal("a step lost the value of its entry")),
             Err(error) => Err(error),
         };
-        Some(entry.map_err(|error| self.handle.told(error)))
+        Some(entry.map_err(|error| self.handle.locate(error)))
     }
 
     fn step_key(&mut self, direction: Direction) -> Option<Result<Key>> {
         let found = self.step_part(direction, Part::Key)?;
-        Some(found.map(Found::into_key).map_err(|error| self.handle.told(error)))
+        Some(found.map(Found::into_key).map_err(|error| self.handle.locate(error)))
     }
 
     /// Passes over `count` entries without reading large values; false if there were fewer.
@@ -187,7 +187,7 @@ impl Iter {
     }
 
     fn step_part(&mut self, direction: Direction, part: Part) -> Option<Result<Found>> {
-        if !self.handle.health.is_at_home() {
+        if !self.handle.health.is_owner_process() {
             // No lock is taken, as everywhere in a child.
             let was_refused = std::mem::replace(&mut self.is_refused, true);
             return (!was_refused).then(|| Err(Health::inherited()));
@@ -198,7 +198,7 @@ impl Iter {
         };
         // Not under the lock of the state, which whoever publishes a drain waits for.
         if let Some(gap) = gap {
-            self.handle.learn_gap(&self.keyspace, &gap);
+            self.handle.learn_empty_range(&self.keyspace, &gap);
         }
         self.limit_scans();
         found
@@ -247,7 +247,7 @@ impl Iter {
             Direction::Ascending => front,
             Direction::Descending => back,
         };
-        let mut passed = Passed::new(&self.handle.counters);
+        let mut passed = TombstoneCounter::new(&self.handle.counters);
         let mut hidden = 0;
         loop {
             let cursor = match slot {
@@ -294,8 +294,8 @@ impl Iter {
             passed.count += 1;
             if hidden == HIDDEN_MIN {
                 let (before, mut rest) = split(range, direction, key);
-                if self.keyspace.gaps.jump(&mut rest, direction, self.pin.seqno()) {
-                    mark(Mark::GapJumped);
+                if self.keyspace.empty_ranges.jump(&mut rest, direction, self.pin.seqno()) {
+                    mark(Mark::EmptyRangeSkipped);
                     (*gap, *range, hidden) = (Some(before), rest, 0);
                     *slot = None;
                     continue;
@@ -309,7 +309,7 @@ impl Iter {
     /// left.
     fn open(&self, range: &mut KeyRange, direction: Direction) -> Result<Option<Cursor>> {
         let at = self.pin.seqno();
-        while !range.is_empty() && self.keyspace.gaps.jump(range, direction, at) {}
+        while !range.is_empty() && self.keyspace.empty_ranges.jump(range, direction, at) {}
         if range.is_empty() {
             return Ok(None);
         }
@@ -387,7 +387,7 @@ impl std::iter::FusedIterator for Iter {}
 
 impl Drop for Iter {
     fn drop(&mut self) {
-        if !self.handle.health.is_at_home() {
+        if !self.handle.health.is_owner_process() {
             // What it stands in takes locks when it goes.
             std::mem::forget(Arc::clone(&self.state));
             std::mem::forget(Arc::clone(&self.keyspace));

@@ -61,7 +61,7 @@ impl Keyspace {
         check_entry(key, Some(value))?;
         let write = Write { keyspace: 0, key, value: Some(value) };
         let committed = self.handle.commit(&[&self.core], &[write][..], options.into());
-        committed.map_err(|error| self.handle.told(error))
+        committed.map_err(|error| self.handle.locate(error))
     }
 
     /// Removes `key`; it is no error if there is none.
@@ -85,7 +85,7 @@ impl Keyspace {
         check_entry(key, None)?;
         let write = Write { keyspace: 0, key, value: None };
         let committed = self.handle.commit(&[&self.core], &[write][..], options.into());
-        committed.map_err(|error| self.handle.told(error))
+        committed.map_err(|error| self.handle.locate(error))
     }
 
     /// The value of `key`, if it has one.
@@ -95,7 +95,7 @@ impl Keyspace {
     /// `NotFound` if the keyspace was dropped, `Stopped` after a close.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let read = |large: &LargeRef| self.handle.storage.read_large(large);
-        self.look_up(key.as_ref(), |value| value, read).map_err(|error| self.handle.told(error))
+        self.look_up(key.as_ref(), |value| value, read).map_err(|error| self.handle.locate(error))
     }
 
     /// True if `key` has a value. Never reads a value that is stored in an extent of its own.
@@ -114,7 +114,7 @@ impl Keyspace {
     pub fn size_of(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
         let stored = |large: &LargeRef| Ok(u64::from(large.bytes));
         let looked = self.look_up(key.as_ref(), |value| value.len() as u64, stored);
-        looked.map_err(|error| self.handle.told(error))
+        looked.map_err(|error| self.handle.locate(error))
     }
 
     /// The number of entries, as of this moment. They are counted one by one: it takes time and
@@ -148,8 +148,8 @@ impl Keyspace {
         // After the pin, as in `get`.
         self.check_read()?;
         let view = self.core.view_at(pin.seqno());
-        let values = view.multi_get(&keys, pin.seqno(), self.handle.shelves(&self.core));
-        values.map_err(|error| self.handle.told(error))
+        let values = view.multi_get(&keys, pin.seqno(), self.handle.sources(&self.core));
+        values.map_err(|error| self.handle.locate(error))
     }
 
     /// The entries whose keys are within `range`, as of this moment, in key order; from the other
@@ -223,7 +223,7 @@ impl Keyspace {
         self.core.distance.store(bytes, Ordering::Relaxed);
         let acted_on = self.handle.governor.usual_distance(bytes);
         self.core.engine.set_checkpoint_distance(acted_on);
-        self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
+        self.handle.counters.options_changed.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -243,8 +243,8 @@ impl Keyspace {
         self.handle.check_write()?;
         self.core.check_exists()?;
         self.core.set_live_options(options.into())?;
-        self.handle.counters.dials_turned.store(true, Ordering::Relaxed);
-        self.handle.signals.wake_drain();
+        self.handle.counters.options_changed.store(true, Ordering::Relaxed);
+        self.handle.signals.wake_flush();
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Keyspace {
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
         self.handle.health.check_read()?;
-        let shelves = self.handle.shelves(&self.core);
+        let sources = self.handle.sources(&self.core);
         let guard = self.core.view.epochs().pin();
         loop {
             // The number before the view: a newer view shows everything that was visible then.
@@ -265,7 +265,7 @@ impl Keyspace {
             let view = self.core.view.load(&guard);
             // After the view: that of a keyspace that is being dropped shows less than there was.
             self.core.check_exists()?;
-            match view.get_newest(key, at, shelves, &guard)? {
+            match view.get_newest(key, at, sources, &guard)? {
                 Looked::Value(value) => return Ok(Some(of_value(value))),
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => mark(Mark::GetLookedAgain),
@@ -290,7 +290,7 @@ impl Keyspace {
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
         let looked = match looked {
-            Looked::OnDevice(from) => view.read(key, from, self.handle.shelves(&self.core))?,
+            Looked::OnDevice(from) => view.read(key, from, self.handle.sources(&self.core))?,
             looked => looked,
         };
         match looked {

@@ -6,7 +6,7 @@
 //!     tree of a keyspace   -- oldest first ------------> written over each other, as they come
 //!     log                  -- record after record -----> the same
 //!                          -- something is lost -------> what is there of its keys so far moves to
-//!                                                        the keyspace "NAME (doubtful)"
+//!                                                        the keyspace "NAME (suspect)"
 //! ```
 //!
 //! So what is in a keyspace of the destination in the end is what it was, as far as the tree goes;
@@ -82,7 +82,7 @@ pub struct SalvagedKeyspace {
     pub entries: u64,
     /// Entries that may be out of date, and the keyspace of the destination that has them, if there
     /// are any. Where there can be no further keyspace they are lost, with that as the reason.
-    pub doubtful: Option<(String, u64)>,
+    pub suspect: Option<(String, u64)>,
     /// What could not be read: the first thousand of these places.
     pub losses: Vec<Loss>,
     /// How many there are.
@@ -98,13 +98,13 @@ pub struct Loss {
     /// Where they end.
     pub upper: Bound<Vec<u8>>,
     /// Why, with file and offset.
-    pub why: Error,
+    pub cause: Error,
 }
 
 impl SalvageReport {
     /// True if everything could be read.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         let whole = |keyspace: &SalvagedKeyspace| keyspace.losses_total == 0;
         self.log_damage.is_empty() && self.keyspaces.iter().all(whole)
     }
@@ -196,7 +196,7 @@ fn salvage(
     let mut names: BTreeSet<String> =
         catalog.keyspaces.iter().map(|entry| entry.name.clone()).collect();
     let mut rescues = Vec::new();
-    // What is doubtful takes none of their places.
+    // What is suspect takes none of their places.
     for entry in &catalog.keyspaces {
         rescues.push(Rescue::new(&storage, &destination, entry, &mut names)?);
     }
@@ -223,7 +223,7 @@ fn take_log(
     let begin = LogPosition { lsn: mark.lsn, chain: mark.chain };
     let (mut seqno, mut failed) = (mark.seqno, None);
     let mut take = |record: ReadBack<'_>| {
-        if !record.is_durable && !is_whole(storage, record.payload) {
+        if !record.is_durable && !is_complete(storage, record.payload) {
             return Err(Error::corrupt("the log ends before this record"));
         }
         if failed.is_some() {
@@ -251,7 +251,7 @@ fn take_log(
 
 /// True if the large values that a record refers to can be read: one that was not durable may have
 /// lost them by a power cut, and was never acknowledged then.
-fn is_whole(storage: &Storage, payload: &[u8]) -> bool {
+fn is_complete(storage: &Storage, payload: &[u8]) -> bool {
     let check = || -> Result<()> {
         let mut entries = Entries::new(payload)?;
         while let Some(entry) = entries.next_entry()? {
@@ -271,8 +271,8 @@ struct Rescue<'a> {
     id: KeyspaceId,
     absorbed: SeqNo,
     keyspace: Keyspace,
-    doubtful_name: String,
-    doubtful: Option<Keyspace>,
+    suspect_name: String,
+    suspect: Option<Keyspace>,
     batch: Batch,
     batch_bytes: usize,
     report: SalvagedKeyspace,
@@ -287,15 +287,15 @@ impl<'a> Rescue<'a> {
     ) -> Result<Self> {
         let options = StoredOptions::decode(&entry.options)?;
         let keyspace = destination.keyspace(&entry.name, KeyspaceOptions::as_stored(&options))?;
-        let doubtful_name = free_name(&entry.name, names);
+        let suspect_name = free_name(&entry.name, names);
         Ok(Self {
             storage,
             destination,
             id: entry.id,
             absorbed: entry.absorbed,
             keyspace,
-            doubtful_name,
-            doubtful: None,
+            suspect_name,
+            suspect: None,
             batch: destination.batch(),
             batch_bytes: 0,
             report: SalvagedKeyspace { name: entry.name.clone(), ..SalvagedKeyspace::default() },
@@ -327,8 +327,8 @@ impl<'a> Rescue<'a> {
 
     /// What is said of `key` now is certain.
     fn settle(&mut self, key: &[u8], bytes: usize) -> Result<()> {
-        if let Some(doubtful) = &self.doubtful {
-            self.batch.remove(doubtful, key);
+        if let Some(suspect) = &self.suspect {
+            self.batch.remove(suspect, key);
         }
         self.batch_bytes += bytes;
         if self.batch_bytes >= BATCH_BYTES { self.commit() } else { Ok(()) }
@@ -349,7 +349,7 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Moves what there is of these keys to the doubtful ones. If there can be no keyspace for
+    /// Moves what there is of these keys to the suspect ones. If there can be no keyspace for
     /// those they are lost: gives the reason.
     fn doubt(&mut self, keys: &KeyRange) -> Result<Option<Error>> {
         self.commit()?;
@@ -357,9 +357,9 @@ impl<'a> Rescue<'a> {
         let mut no_place = None;
         for entry in self.keyspace.range(range)? {
             let (key, value) = entry?;
-            if self.doubtful.is_none() && no_place.is_none() {
-                match self.destination.keyspace(&self.doubtful_name, KeyspaceOptions::new()) {
-                    Ok(doubtful) => self.doubtful = Some(doubtful),
+            if self.suspect.is_none() && no_place.is_none() {
+                match self.destination.keyspace(&self.suspect_name, KeyspaceOptions::new()) {
+                    Ok(suspect) => self.suspect = Some(suspect),
                     // There are as many keyspaces as there may be.
                     Err(error) if error.kind() == ErrorKind::InvalidArgument => {
                         no_place = Some(error);
@@ -367,8 +367,8 @@ impl<'a> Rescue<'a> {
                     Err(error) => return Err(error),
                 }
             }
-            if let Some(doubtful) = &self.doubtful {
-                self.batch.insert(doubtful, &key, &value);
+            if let Some(suspect) = &self.suspect {
+                self.batch.insert(suspect, &key, &value);
             }
             self.batch.remove(&self.keyspace, &key);
             self.batch_bytes += key.len() + value.len();
@@ -380,10 +380,10 @@ impl<'a> Rescue<'a> {
         Ok(no_place)
     }
 
-    fn tell(&mut self, keys: KeyRange, why: Error) {
+    fn tell(&mut self, keys: KeyRange, cause: Error) {
         self.report.losses_total += 1;
         if self.report.losses.len() < SALVAGE_LOSSES_MAX {
-            self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, why });
+            self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, cause });
         }
     }
 
@@ -391,10 +391,10 @@ impl<'a> Rescue<'a> {
     fn end(mut self) -> Result<SalvagedKeyspace> {
         self.commit()?;
         self.report.entries = count(&self.keyspace)?;
-        if let Some(doubtful) = &self.doubtful {
-            match count(doubtful)? {
-                0 => self.destination.drop_keyspace(&self.doubtful_name)?,
-                entries => self.report.doubtful = Some((self.doubtful_name, entries)),
+        if let Some(suspect) = &self.suspect {
+            match count(suspect)? {
+                0 => self.destination.drop_keyspace(&self.suspect_name)?,
+                entries => self.report.suspect = Some((self.suspect_name, entries)),
             }
         }
         Ok(self.report)
@@ -413,23 +413,23 @@ impl Salvaged for Rescue<'_> {
         }
     }
 
-    fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()> {
+    fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()> {
         let no_place = self.doubt(&keys)?;
-        self.tell(keys.clone(), why);
-        if let Some(why) = no_place {
-            self.tell(keys, why);
+        self.tell(keys.clone(), cause);
+        if let Some(cause) = no_place {
+            self.tell(keys, cause);
         }
         Ok(())
     }
 }
 
-/// A name for the doubtful entries of `name` that no keyspace has.
+/// A name for the suspect entries of `name` that no keyspace has.
 fn free_name(name: &str, names: &mut BTreeSet<String>) -> String {
     let mut number = 1;
     loop {
         let suffix = match number {
-            1 => " (doubtful)".to_owned(),
-            _ => format!(" (doubtful {number})"),
+            1 => " (suspect)".to_owned(),
+            _ => format!(" (suspect {number})"),
         };
         let room = KEYSPACE_NAME_BYTES_MAX - suffix.len();
         let end = (0..=room.min(name.len())).rev().find(|end| name.is_char_boundary(*end));
@@ -451,9 +451,9 @@ mod tests {
 
     #[test]
     fn doubtful_entries_have_a_place_of_their_own() {
-        let mut names = BTreeSet::from(["a".to_owned(), "a (doubtful)".to_owned()]);
-        assert_eq!(free_name("b", &mut names), "b (doubtful)");
-        assert_eq!(free_name("a", &mut names), "a (doubtful 2)");
+        let mut names = BTreeSet::from(["a".to_owned(), "a (suspect)".to_owned()]);
+        assert_eq!(free_name("b", &mut names), "b (suspect)");
+        assert_eq!(free_name("a", &mut names), "a (suspect 2)");
         let long = "\u{e9}".repeat(KEYSPACE_NAME_BYTES_MAX / 2);
         assert!(free_name(&long, &mut names).len() <= KEYSPACE_NAME_BYTES_MAX);
     }

@@ -50,7 +50,7 @@ impl Snapshot {
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let read = |large: &LargeRef| self.handle.storage.read_large(large);
         let looked = self.look_up(keyspace, key.as_ref(), |value| value, read);
-        looked.map_err(|error| self.handle.told(error))
+        looked.map_err(|error| self.handle.locate(error))
     }
 
     /// True if `key` had a value in `keyspace`. As [`Keyspace::contains_key`].
@@ -69,7 +69,7 @@ impl Snapshot {
     pub fn size_of(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
         let stored = |large: &LargeRef| Ok(u64::from(large.bytes));
         let looked = self.look_up(keyspace, key.as_ref(), |value| value.len() as u64, stored);
-        looked.map_err(|error| self.handle.told(error))
+        looked.map_err(|error| self.handle.locate(error))
     }
 
     /// The number of entries that `keyspace` had, counted one by one. As [`Keyspace::len`].
@@ -99,8 +99,8 @@ impl Snapshot {
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
         let view = self.view(keyspace)?;
-        let values = view.multi_get(&keys, self.pin.seqno(), self.handle.shelves(&keyspace.core));
-        values.map_err(|error| self.handle.told(error))
+        let values = view.multi_get(&keys, self.pin.seqno(), self.handle.sources(&keyspace.core));
+        values.map_err(|error| self.handle.locate(error))
     }
 
     /// The entries of `keyspace` whose keys are within `range`.
@@ -146,7 +146,7 @@ impl Snapshot {
         of_large: impl FnOnce(&LargeRef) -> Result<T>,
     ) -> Result<Option<T>> {
         let view = self.view(keyspace)?;
-        match view.get(key, self.pin.seqno(), self.handle.shelves(&keyspace.core))? {
+        match view.get(key, self.pin.seqno(), self.handle.sources(&keyspace.core))? {
             Looked::Value(value) => Ok(Some(of_value(value))),
             Looked::Large(large) => of_large(&large).map(Some),
             Looked::Absent => Ok(None),

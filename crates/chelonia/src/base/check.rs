@@ -15,19 +15,19 @@ pub trait CheckReport {
 /// Hands everything on, and knows whether anything was wrong.
 pub struct Relay<'a> {
     report: &'a mut dyn CheckReport,
-    is_whole: bool,
+    is_complete: bool,
 }
 
 impl<'a> Relay<'a> {
     /// Hands on to `report`.
     pub fn to(report: &'a mut dyn CheckReport) -> Self {
-        Self { report, is_whole: true }
+        Self { report, is_complete: true }
     }
 
     /// True if nothing was found so far.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.is_whole
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
     }
 }
 
@@ -41,7 +41,7 @@ impl CheckReport for Relay<'_> {
     }
 
     fn finding(&mut self, error: Error) {
-        self.is_whole = false;
+        self.is_complete = false;
         self.report.finding(error);
     }
 }

@@ -171,15 +171,15 @@ impl Error {
 
     /// True if nothing was changed, and the same call may succeed once somebody makes room.
     #[must_use]
-    pub(crate) fn is_passing(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         use ErrorKind::{NoSpace, OutOfMemory, TooManyFiles};
         matches!(self.inner.kind, NoSpace | OutOfMemory | TooManyFiles)
     }
 
     /// The same, where something may have been changed before there was no room: it does not pass.
     #[must_use]
-    pub(crate) fn not_passing(self) -> Self {
-        if !self.is_passing() {
+    pub(crate) fn not_transient(self) -> Self {
+        if !self.is_transient() {
             return self;
         }
         self.copy(ErrorKind::Io, self.inner.place.clone())
@@ -273,8 +273,8 @@ mod tests {
         for number in TOO_MANY_FILES {
             let refused = Error::io("create", "log-0001", io::Error::from_raw_os_error(number));
             assert_eq!(refused.kind(), ErrorKind::TooManyFiles);
-            assert!(refused.is_passing());
-            let (text, failed) = (refused.to_string(), refused.not_passing());
+            assert!(refused.is_transient());
+            let (text, failed) = (refused.to_string(), refused.not_transient());
             assert_eq!((failed.kind(), failed.to_string()), (ErrorKind::Io, text));
         }
         let nameless = Error::io("start a thread", "", io::Error::from_raw_os_error(11));
@@ -288,7 +288,7 @@ mod tests {
         let full = within(within(full, "/a"), "/b");
         assert_eq!((full.file(), full.path()), (Some("data"), Some(PathBuf::from("/a/data"))));
         assert!(full.to_string().contains("(file /a/data, offset 8192)"), "{full}");
-        assert_eq!(full.not_passing().path(), Some(PathBuf::from("/a/data")));
+        assert_eq!(full.not_transient().path(), Some(PathBuf::from("/a/data")));
         let nowhere = within(Error::invalid("the call is wrong"), "/a");
         assert_eq!((nowhere.path(), nowhere.to_string()), (None, "the call is wrong".to_owned()));
     }

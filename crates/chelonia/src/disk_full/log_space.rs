@@ -13,8 +13,8 @@ impl Core {
     /// After the log found no space for its next segment: gains some; false if that did not help,
     /// or did not the last time. `attempt` counts from 0 for one commit.
     #[cold]
-    pub fn make_log_room(&self, attempt: usize, deadline: Deadline) -> Result<bool> {
-        let Some(pool) = self.room_bytes() else { return Ok(false) };
+    pub fn make_log_space(&self, attempt: usize, deadline: Deadline) -> Result<bool> {
+        let Some(pool) = self.pool_bytes() else { return Ok(false) };
         let left = if self.stepped { None } else { deadline.left(&self.clock) };
         let _looking = left.is_none().then(|| self.headroom.looking.lock());
         let is_affordable = self.limit_log(pool);
@@ -28,7 +28,7 @@ impl Core {
             self.note_failed_work();
             return Ok(false);
         }
-        if let Some(pool) = self.room_bytes()
+        if let Some(pool) = self.pool_bytes()
             && self.limit_log(pool)
         {
             self.give_space_to_log()?;
@@ -44,7 +44,7 @@ impl Core {
         }
         match self.storage.give_all_back() {
             Ok(()) => Ok(self.solid_bytes() < before),
-            Err(error) if error.is_passing() => Ok(false),
+            Err(error) if error.is_transient() => Ok(false),
             Err(error) => Err(self.health.stop(error)),
         }
     }
@@ -66,7 +66,7 @@ impl Core {
         let segment = pool / SEGMENT_PART;
         let updates = self.update_bytes() + segment;
         let needed = if self.snapshots.count() > 0 { self.needed_bytes() } else { 0 };
-        pool >= segment + self.tight_bytes(updates) + needed
+        pool >= segment + self.minimal_flush_bytes(updates) + needed
     }
 
     /// Gives log segments back that wait to be used again; false if there are none.

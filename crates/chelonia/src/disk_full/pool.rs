@@ -9,8 +9,8 @@ use crate::storage::io::ScratchPlace;
 
 /// A tight flush needs at most this multiple of its memtable's bytes, and a few blocks for each
 /// keyspace.
-const TIGHT_TIMES: u64 = 2;
-const TIGHT_BYTES: u64 = 64 << 10;
+const MINIMAL_TIMES: u64 = 2;
+const MINIMAL_BYTES: u64 = 64 << 10;
 
 /// This part of the used space is kept for deletes, and for the merges that make them worth
 /// something.
@@ -24,7 +24,7 @@ impl Core {
     /// The pool: what flushes and the log could use, in bytes; `None` if it is unknown. If the
     /// length of files is limited, no more than the data file may still take: a flush that hits its
     /// limit fails as on a full disk.
-    pub fn room_bytes(&self) -> Option<u64> {
+    pub fn pool_bytes(&self) -> Option<u64> {
         let on_disk = self.directory.free_bytes()?.saturating_add(self.solid_bytes());
         let Some(most) = self.directory.file_bytes_max() else { return Some(on_disk) };
         let space = self.storage.stats().space;
@@ -51,16 +51,16 @@ impl Core {
     }
 
     /// What a tight flush of `updates` bytes takes at most, about.
-    pub fn tight_bytes(&self, updates: u64) -> u64 {
+    pub fn minimal_flush_bytes(&self, updates: u64) -> u64 {
         let has_updates = |keyspace: &Arc<KeyspaceCore>| keyspace.memtable_bytes() != (0, 0);
         let keyspaces = self.all_keyspaces();
         let count = keyspaces.iter().filter(|keyspace| has_updates(keyspace)).count().max(1);
-        updates * TIGHT_TIMES + count as u64 * TIGHT_BYTES
+        updates * MINIMAL_TIMES + count as u64 * MINIMAL_BYTES
     }
 
     /// What engines need to free something, in bytes.
     pub fn needed_bytes(&self) -> u64 {
-        let needed = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.room_needed_bytes();
+        let needed = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.reclaim_needs_bytes();
         self.all_keyspaces().iter().map(needed).max().unwrap_or(0)
     }
 
@@ -76,20 +76,20 @@ impl Core {
         if self.read_only {
             return None;
         }
-        let kept = self.tight_bytes(self.update_bytes()) + more;
-        Some(self.storage.limit(self.room_bytes()?.saturating_sub(kept)))
+        let kept = self.minimal_flush_bytes(self.update_bytes()) + more;
+        Some(self.storage.limit(self.pool_bytes()?.saturating_sub(kept)))
     }
 
     /// Whether the device has room for `bytes`. Where that cannot be asked, it may.
-    pub fn may_have_room(&self, bytes: u64) -> bool {
+    pub fn may_have_space(&self, bytes: u64) -> bool {
         let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, bytes);
-        !probe().is_err_and(|error| error.is_passing())
+        !probe().is_err_and(|error| error.is_transient())
     }
 
     /// Whether a drain that met a full device may do better now: something came free in the data
     /// file, which had `free_blocks` then, or the device has room for all that waits.
-    pub fn may_drain(&self, free_blocks: u64) -> bool {
+    pub fn may_flush(&self, free_blocks: u64) -> bool {
         self.storage.stats().space.free_blocks > free_blocks
-            || self.may_have_room(self.counters.finalized_bytes.load(Ordering::Relaxed))
+            || self.may_have_space(self.counters.immutable_bytes.load(Ordering::Relaxed))
     }
 }

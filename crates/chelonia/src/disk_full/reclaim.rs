@@ -3,7 +3,7 @@
 use crate::admission::headroom::{DiskState, POOL_GREW_BYTES};
 use crate::base::error::{Error, Result};
 use crate::engine::{Engine, Work};
-use crate::flush::memtable::DrainPace;
+use crate::flush::memtable::FlushPace;
 use crate::options::commit::Deadline;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, Ordering};
@@ -20,8 +20,8 @@ impl Core {
     pub fn work_or_await(&self, deadline: Deadline, left: Option<Duration>) -> Result<bool> {
         let start = self.clock.now();
         let worked = match left {
-            None => self.work_for_room(),
-            Some(_) => self.await_work_for_room(deadline),
+            None => self.reclaim(),
+            Some(_) => self.await_reclaim(deadline),
         };
         self.pacer.delayed(self.clock.now().saturating_sub(start));
         worked
@@ -35,7 +35,7 @@ impl Core {
 
     /// Remembers that work for space did not help.
     pub fn note_failed_work(&self) {
-        let Some(pool) = self.room_bytes() else { return };
+        let Some(pool) = self.pool_bytes() else { return };
         self.headroom.note_failure(self.disk_state(pool), self.clock.now());
     }
 
@@ -44,29 +44,29 @@ impl Core {
             pool_bytes,
             update_bytes: self.update_bytes(),
             written: self.log.get().map_or(0, |log| log.written().0),
-            flushes: self.counters.drains.load(Ordering::Relaxed),
+            flushes: self.counters.flushes.load(Ordering::Relaxed),
             checkpoints: self.counters.checkpoints.load(Ordering::Relaxed),
             snapshots: self.snapshots.count(),
         }
     }
 
     /// Does something that may give more space; false if nothing can be done.
-    pub fn work_for_room(&self) -> Result<bool> {
+    pub fn reclaim(&self) -> Result<bool> {
         if self.all_keyspaces().iter().any(|keyspace| keyspace.current_view().has_updates()) {
             match self.checkpoint_all() {
                 Ok(()) => return Ok(true),
-                Err(error) if error.is_passing() => {}
+                Err(error) if error.is_transient() => {}
                 Err(error) => return Err(error),
             }
         }
         if self.free_what_was_replaced()? || self.release_log() {
             return Ok(true);
         }
-        self.gain_room()
+        self.reclaim_in_engines()
     }
 
     /// The same, done by the background; `WouldBlock` if that is not done before the deadline.
-    fn await_work_for_room(&self, deadline: Deadline) -> Result<bool> {
+    fn await_reclaim(&self, deadline: Deadline) -> Result<bool> {
         let before = self.headroom.works.load(Ordering::Acquire);
         self.want_work();
         let is_full = || self.counters.out_of_space.load(Ordering::Relaxed);
@@ -82,15 +82,15 @@ impl Core {
     /// Asks the background to work for space.
     fn want_work(&self) {
         self.headroom.wanted.store(true, Ordering::Relaxed);
-        self.signals.wake_drain();
+        self.signals.wake_flush();
     }
 
     /// Works for space if somebody wants it who may not do it himself.
-    pub fn work_for_wanted_room(&self) -> Result<()> {
+    pub fn reclaim_if_wanted(&self) -> Result<()> {
         if self.headroom.wanted.swap(false, Ordering::Relaxed) {
-            let worked = self.work_for_room();
-            let gained =
-                worked.or_else(|error| if error.is_passing() { Ok(false) } else { Err(error) })?;
+            let worked = self.reclaim();
+            let gained = worked
+                .or_else(|error| if error.is_transient() { Ok(false) } else { Err(error) })?;
             self.headroom.gained.store(gained, Ordering::Relaxed);
             self.headroom.works.fetch_add(1, Ordering::Release);
             self.pacer.wake();
@@ -106,7 +106,7 @@ impl Core {
         }
         let before = self.headroom.full_pool.load(Ordering::Relaxed);
         let has_more = |pool: u64| pool >= before.saturating_add(POOL_GREW_BYTES);
-        if self.room_bytes().is_some_and(has_more) {
+        if self.pool_bytes().is_some_and(has_more) {
             is_full.store(false, Ordering::Relaxed);
             self.want_work();
         }
@@ -114,37 +114,37 @@ impl Core {
 
     /// Memtables cannot be flushed for want of space: writers that wait for memory are refused.
     pub fn note_full(&self) {
-        self.headroom.full_pool.store(self.room_bytes().unwrap_or(0), Ordering::Relaxed);
+        self.headroom.full_pool.store(self.pool_bytes().unwrap_or(0), Ordering::Relaxed);
         self.counters.out_of_space.store(true, Ordering::Relaxed);
         self.pacer.wake();
     }
 
     /// Does `drain`. If the device is full, does it again after a checkpoint, which frees what the
-    /// versions before had, then so that it takes hardly more than what it drains, then after what
+    /// versions before had, then so that it takes hardly more than what it flushes, then after what
     /// engines can do to gain room. Writers are told if nothing of that helps.
-    pub fn making_room(&self, drain: impl Fn(DrainPace) -> Result<bool>) -> Result<bool> {
-        let is_full = |drained: &Result<bool>| drained.as_ref().is_err_and(Error::is_passing);
+    pub fn flush_or_reclaim(&self, drain: impl Fn(FlushPace) -> Result<bool>) -> Result<bool> {
+        let is_full = |flushed: &Result<bool>| flushed.as_ref().is_err_and(Error::is_transient);
         // One that fails may have written much: it is not tried for every small memtable.
-        let pool = || self.room_bytes().unwrap_or(u64::MAX);
+        let pool = || self.pool_bytes().unwrap_or(u64::MAX);
         let is_tried = self.headroom.may_flush_as_usual(pool());
-        let mut drained = drain(if is_tried { DrainPace::Usual } else { DrainPace::Tight });
-        if is_full(&drained) && (self.free_what_was_replaced()? | self.release_log()) {
-            drained = drain(DrainPace::Usual);
+        let mut flushed = drain(if is_tried { FlushPace::Usual } else { FlushPace::Minimal });
+        if is_full(&flushed) && (self.free_what_was_replaced()? | self.release_log()) {
+            flushed = drain(FlushPace::Usual);
         }
         if is_tried {
-            let failed_pool = || self.room_bytes().unwrap_or(0);
-            self.headroom.note_usual_flush(is_full(&drained).then(failed_pool));
+            let failed_pool = || self.pool_bytes().unwrap_or(0);
+            self.headroom.note_usual_flush(is_full(&flushed).then(failed_pool));
         }
-        if is_full(&drained) {
-            drained = drain(DrainPace::Tight);
+        if is_full(&flushed) {
+            flushed = drain(FlushPace::Minimal);
         }
-        if is_full(&drained) && self.gain_room()? {
-            drained = drain(DrainPace::Tight);
+        if is_full(&flushed) && self.reclaim_in_engines()? {
+            flushed = drain(FlushPace::Minimal);
         }
-        if is_full(&drained) {
+        if is_full(&flushed) {
             self.note_full();
         }
-        drained
+        flushed
     }
 
     /// Frees on a device that is full what is no longer referred to: waits for what a checkpoint
@@ -158,29 +158,29 @@ impl Core {
         }
         match self.checkpoint_now() {
             Ok(()) => {
-                mark(Mark::DrainMadeRoom);
+                mark(Mark::FlushFreedSpace);
                 // What it freed comes free when no reader is on the way through it.
                 self.storage.epochs().settle();
                 Ok(true)
             }
-            Err(error) if error.is_passing() => Ok(false),
+            Err(error) if error.is_transient() => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Lets all engines free some space on a device that is nearly full; false if none could.
-    pub fn gain_room(&self) -> Result<bool> {
-        let gain = |gained, keyspace: Arc<KeyspaceCore>| Ok(self.gain_room_in(&keyspace)? | gained);
+    pub fn reclaim_in_engines(&self) -> Result<bool> {
+        let gain = |gained, keyspace: Arc<KeyspaceCore>| Ok(self.reclaim_in(&keyspace)? | gained);
         self.all_keyspaces().into_iter().try_fold(false, gain)
     }
 
     /// Lets the engine of `keyspace` free some space on a device that is nearly full, and makes
     /// that durable; false if there is nothing to gain, or not even room for that. It leaves
     /// enough to flush memtables: a snapshot may keep what it replaces.
-    pub fn gain_room_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
+    pub fn reclaim_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
         let unit = |engine: &dyn Engine, work: &Work<'_>| {
             let _limited = self.keep_for_flush(0);
-            engine.make_room(work)
+            engine.reclaim(work)
         };
         let gained = (0..GAINS_MAX).try_fold(false, |before, _| {
             match self.maintain(keyspace, unit) {
@@ -188,7 +188,7 @@ impl Core {
                 Err(error) if self.is_harmless_to_maintenance(&error) => Err(Ok(before)),
                 Err(error) => Err(Err(self.health.stop(error))),
                 Ok(true) => match self.checkpoint_now() {
-                    Err(error) if error.is_passing() => Err(Ok(before)),
+                    Err(error) if error.is_transient() => Err(Ok(before)),
                     Err(error) => Err(Err(error)),
                     Ok(()) => {
                         // What it freed comes free when no reader is on the way through it.

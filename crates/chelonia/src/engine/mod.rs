@@ -53,16 +53,16 @@ pub trait Engine: Send + Sync {
     fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
 
     /// The same on a device that is nearly full: writes hardly more than the updates.
-    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
+    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
 
     /// Does a little work that frees more space than it takes, when the next checkpoint has been
     /// made: on a device that is nearly full, whether it is worth that otherwise or not. `None` if
     /// there is nothing to gain.
-    fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
+    fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
 
-    /// The bytes that [`Engine::make_room`] takes before it frees some, about. Commits ask: it
+    /// The bytes that [`Engine::reclaim`] takes before it frees some, about. Commits ask: it
     /// waits for nothing that takes long.
-    fn room_needed_bytes(&self) -> u64;
+    fn reclaim_needs_bytes(&self) -> u64;
 
     /// Describes the newest version so that `crate::engines::open` finds it again. What the blob
     /// refers to has been written when this returns.
@@ -99,11 +99,11 @@ pub trait Version: Send + Sync {
 
     /// The value of `key`, if it has one: goes on where [`Version::look`] met what is not in
     /// memory. The caller holds no guard, for a read may take long.
-    fn read(&self, key: &[u8], hash: KeyHash, from: Passed) -> Result<Answer>;
+    fn read(&self, key: &[u8], hash: KeyHash, from: Progress) -> Result<Answer>;
 
     /// The value of `key`, if it has one. The caller holds no guard.
     fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        self.read(key, hash, Passed::default())
+        self.read(key, hash, Progress::default())
     }
 
     /// The values of `keys`, in the order asked. What is not in memory is read together. The caller
@@ -141,13 +141,13 @@ pub enum Looked {
     /// What [`Version::get`] would give.
     Answer(Answer),
     /// Something has to be read first.
-    OnDevice(Passed),
+    OnDevice(Progress),
 }
 
 /// How far a lookup came in memory, as its engine counts that: what was passed has not the key, and
 /// was paid for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Passed(pub usize);
+pub struct Progress(pub usize);
 
 /// What a lookup in a version gave.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -166,7 +166,7 @@ pub type Look<'l> = dyn FnMut(&[u8], KeyHash, &Guard) -> Result<Looked> + 'l;
 
 /// Finds what is left of many keys, given how far each came in memory.
 pub type ReadRest<'r> =
-    dyn FnMut(&[(&[u8], KeyHash)], &[Passed], &mut dyn FnMut(usize, Answer)) -> Result<()> + 'r;
+    dyn FnMut(&[(&[u8], KeyHash)], &[Progress], &mut dyn FnMut(usize, Answer)) -> Result<()> + 'r;
 
 /// The values of many keys: looks for all of them in memory first, and reads the rest together when
 /// no guard is held.
@@ -243,7 +243,7 @@ pub trait Salvaged {
     fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()>;
     /// What was said of these keys at this point cannot be read: what was said of them before may
     /// be out of date.
-    fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()>;
+    fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()>;
 }
 
 /// Figures of one engine, by cause. Byte counts are totals since open.

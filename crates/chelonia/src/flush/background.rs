@@ -2,8 +2,8 @@
 //!
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
-//! | drain | drains memtables, checkpoints, maintenance | a rotation, wanted maintenance |
-//! | log | syncs, prepares segments, divides memory, lulls | [`SYNC_INTERVAL`], a full segment |
+//! | drain | flushes memtables, checkpoints, maintenance | a rotation, wanted maintenance |
+//! | log | syncs, prepares segments, divides memory, idle_periods | [`SYNC_INTERVAL`], a full segment |
 //! | scrub | reads what is stored, to find rot | [`SCRUB_TICK`] |
 //!
 //! They only call what any thread could call: a stepped database does the same work on the
@@ -13,7 +13,7 @@
 use crate::admission::headroom::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
-use crate::flush::idle::Lulls;
+use crate::flush::idle::IdlePeriods;
 use crate::runtime::sync::{Arc, thread};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
@@ -36,7 +36,7 @@ impl Threads {
     /// Starts all threads, or none.
     pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let mut threads = Self::default();
-        let started = threads.add("chelonia-drain", drain_loop, core);
+        let started = threads.add("chelonia-drain", flush_loop, core);
         let started = started.and_then(|()| threads.add("chelonia-log", log_loop, core));
         let started = match core.scrub_interval {
             Some(_) => started.and_then(|()| threads.add("chelonia-scrub", scrub_loop, core)),
@@ -70,17 +70,17 @@ impl Threads {
     }
 }
 
-fn drain_loop(core: &Core) {
+fn flush_loop(core: &Core) {
     let mut full = None;
-    while core.signals.wait_for_drain(full.as_ref().map(|full: &FullDevice| full.wait)) {
-        let is_in_vain = full.as_ref().is_some_and(|full| !core.may_drain(full.free_blocks));
+    while core.signals.wait_for_flush(full.as_ref().map(|full: &FullDevice| full.wait)) {
+        let is_in_vain = full.as_ref().is_some_and(|full| !core.may_flush(full.free_blocks));
         if is_in_vain && !core.headroom.is_wanted() {
             continue;
         }
         let before = full.take();
-        match stopping(core, || drain_once(core)) {
+        match stopping(core, || flush_once(core)) {
             Ok(()) => {}
-            Err(error) if error.is_passing() => full = Some(FullDevice::new(core, before)),
+            Err(error) if error.is_transient() => full = Some(FullDevice::new(core, before)),
             // Writes were stopped, and writers are told why; reads go on without this thread.
             Err(_) => core.pacer.wake(),
         }
@@ -111,12 +111,12 @@ fn stopping(core: &Core, work: impl FnOnce() -> Result<()>) -> Result<()> {
     })
 }
 
-fn drain_once(core: &Core) -> Result<()> {
+fn flush_once(core: &Core) -> Result<()> {
     if core.health.check_write().is_err() {
         return Ok(());
     }
-    core.work_for_wanted_room()?;
-    core.drain_all_finalized()?;
+    core.reclaim_if_wanted()?;
+    core.flush_all_immutable()?;
     core.maintain_all()
 }
 
@@ -157,7 +157,7 @@ pub struct LogProgress {
     /// Entries written, and blocks of entries read, up to the last tick.
     work: (u64, u64),
     /// Where hardly anything is written, and what is read meanwhile.
-    lulls: Lulls,
+    idle_periods: IdlePeriods,
 }
 
 impl Core {
@@ -168,8 +168,8 @@ impl Core {
         let Some(log) = self.log.get() else { return Ok(()) };
         let wants = |keyspace: &Arc<KeyspaceCore>| self.wants_maintenance(keyspace);
         // Drains come first, and wake the thread themselves.
-        if !self.has_finalized() && self.all_keyspaces().iter().any(wants) {
-            self.signals.wake_drain();
+        if !self.has_immutable() && self.all_keyspaces().iter().any(wants) {
+            self.signals.wake_flush();
         }
         self.adapt(progress);
         self.storage.budget().tick();
@@ -202,7 +202,7 @@ impl Core {
         let (written_before, read_before) = std::mem::replace(&mut progress.work, (written, read));
         let (written, read) = (written - written_before, read - read_before);
         self.governor.adapt(written, read);
-        self.follow_lulls(&mut progress.lulls, read);
+        self.follow_idle_periods(&mut progress.idle_periods, read);
     }
 
     /// Closes the open log block, so that the next one's header says how far the log is durable.

@@ -37,7 +37,7 @@ const SPACE_KEPT_PART: u64 = 16;
 const SPACE_KEPT_PART_LEAST: u64 = 64;
 
 impl Core {
-    /// Finalizes and drains everything that is in memtables now, then makes a checkpoint.
+    /// Finalizes and flushes everything that is in memtables now, then makes a checkpoint.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.check_write()?;
         let _hurry = self.pacer.hurry();
@@ -51,9 +51,9 @@ impl Core {
             SeqNo(commit.next_seqno.0 - 1)
         };
         for keyspace in self.all_keyspaces() {
-            // Only what was finalized above: others go on writing meanwhile.
+            // Only what was immutable above: others go on writing meanwhile.
             while oldest_is_within(&keyspace, upto)
-                && self.making_room(|pace| self.drain_at(&keyspace, pace))?
+                && self.flush_or_reclaim(|pace| self.flush_at(&keyspace, pace))?
             {}
         }
         self.checkpoint_now()?;
@@ -80,11 +80,11 @@ impl Core {
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
-        let turned = self.counters.dials_turned.swap(false, Ordering::Relaxed);
+        let turned = self.counters.options_changed.swap(false, Ordering::Relaxed);
         let result = self.make_root(log, state);
         if result.is_err() {
             if turned {
-                self.counters.dials_turned.store(true, Ordering::Relaxed);
+                self.counters.options_changed.store(true, Ordering::Relaxed);
             }
             self.counters.undurable_bytes.fetch_add(undurable, Ordering::Relaxed);
         }
@@ -119,10 +119,10 @@ impl Core {
         mark.durable = log.written();
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {
-            if !error.is_passing() {
-                coverage::mark(Mark::RootDoubtful);
+            if !error.is_transient() {
+                coverage::mark(Mark::RootSuspect);
                 // One copy of the superblock may name them: what still runs must not reuse them.
-                state.doubtful.extend(versions.into_values());
+                state.suspect.extend(versions.into_values());
             }
             return Err(error);
         }
@@ -139,7 +139,7 @@ impl Core {
         match self.storage.give_back((used / kept_part).min(self.governor.write_share())) {
             // A hole can want space for its own bookkeeping. The checkpoint is made, and `NoSpace`
             // would say that it is not.
-            Err(error) if error.is_passing() => Ok(()),
+            Err(error) if error.is_transient() => Ok(()),
             given => given,
         }
     }
@@ -172,8 +172,8 @@ impl Core {
     }
 }
 
-/// True if the oldest finalized memtable has writes up to `upto`.
+/// True if the oldest immutable memtable has writes up to `upto`.
 fn oldest_is_within(keyspace: &KeyspaceCore, upto: SeqNo) -> bool {
-    let oldest = keyspace.finalized().pop();
+    let oldest = keyspace.immutable().pop();
     oldest.is_some_and(|buffer| buffer.first().is_none_or(|first| first.seqno <= upto))
 }

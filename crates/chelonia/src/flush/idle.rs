@@ -1,9 +1,9 @@
-//! Lulls: while hardly anything is written to a keyspace, and reads go on, memory and work are the
+//! IdlePeriods: while hardly anything is written to a keyspace, and reads go on, memory and work are the
 //! readers'.
 //!
 //! Its engine is told: what it does for reads need not be done again soon. And a memtable that
 //! waits for more gets none: it holds memory, and every read passes it. The largest is drained once
-//! as many bytes were read from the device, in lulls, as its memory would have held; they are spent
+//! as many bytes were read from the device, in idle_periods, as its memory would have held; they are spent
 //! by that. So a database that nobody reads is left alone, and so are memtables that hold too
 //! little to matter.
 //!
@@ -17,7 +17,7 @@ use crate::state::keyspace::KeyspaceCore;
 use std::collections::BTreeMap;
 
 /// So many ticks in which hardly anything is written make a lull.
-const LULL_TICKS_MIN: u32 = 10;
+const IDLE_TICKS_MIN: u32 = 10;
 
 /// Hardly anything, in bytes of updates a tick: what a program that only reads may note.
 const TICK_BYTES_MAX: u64 = 4 << 10;
@@ -25,11 +25,11 @@ const TICK_BYTES_MAX: u64 = 4 << 10;
 /// Memtables that hold a smaller part of the budget are left alone.
 const MEMTABLE_BUDGET_DIVISOR: u64 = 64;
 
-/// What is known of the lulls of a database.
+/// What is known of the idle_periods of a database.
 #[derive(Default, Debug)]
-pub struct Lulls {
+pub struct IdlePeriods {
     spells: BTreeMap<KeyspaceId, Spell>,
-    /// The bytes of entries that were read from the device in lulls, and not spent.
+    /// The bytes of entries that were read from the device in idle_periods, and not spent.
     read_bytes: u64,
 }
 
@@ -49,24 +49,24 @@ impl Spell {
         Self { ticks, update_bytes }
     }
 
-    fn is_lull(self) -> bool {
-        self.ticks >= LULL_TICKS_MIN
+    fn is_idle(self) -> bool {
+        self.ticks >= IDLE_TICKS_MIN
     }
 }
 
-impl Lulls {
+impl IdlePeriods {
     /// A tick is over in which so many blocks of entries were read from the device: which of the
     /// keyspaces, of whose active memtables it is told what they were given, are in a lull.
     fn tick(&mut self, blocks: u64, given: &[(KeyspaceId, u64)]) -> Vec<bool> {
         let before = std::mem::take(&mut self.spells);
         let spell = |id: &KeyspaceId| before.get(id).copied().unwrap_or_default();
         self.spells = given.iter().map(|(id, bytes)| (*id, spell(id).after(*bytes))).collect();
-        let lulls: Vec<_> = given.iter().map(|(id, _)| self.spells[id].is_lull()).collect();
-        self.read_bytes = match lulls.contains(&true) {
+        let idle_periods: Vec<_> = given.iter().map(|(id, _)| self.spells[id].is_idle()).collect();
+        self.read_bytes = match idle_periods.contains(&true) {
             true => self.read_bytes.saturating_add(blocks.saturating_mul(BLOCK_BYTES_U64)),
             false => 0,
         };
-        lulls
+        idle_periods
     }
 
     /// True if reads would have been better off without a memtable of `bytes` bytes.
@@ -80,13 +80,13 @@ impl Lulls {
 }
 
 impl Core {
-    /// Tells engines of lulls, and finalizes what waits for writes that do not come.
-    pub fn follow_lulls(&self, lulls: &mut Lulls, blocks_read: u64) {
+    /// Tells engines of idle_periods, and finalizes what waits for writes that do not come.
+    pub fn follow_idle_periods(&self, idle_periods: &mut IdlePeriods, blocks_read: u64) {
         let keyspaces = self.all_keyspaces();
         let given =
             |one: &Arc<KeyspaceCore>| (one.id, one.current_view().buffers[0].update_bytes());
         let given: Vec<_> = keyspaces.iter().map(given).collect();
-        let lull = lulls.tick(blocks_read, &given);
+        let lull = idle_periods.tick(blocks_read, &given);
         let mut largest = None;
         for (keyspace, lull) in keyspaces.iter().zip(lull) {
             keyspace.engine.expect_updates(!lull);
@@ -97,14 +97,14 @@ impl Core {
         let Some((bytes, id)) = largest else { return };
         // On a device that is full a drain would only fail.
         let full = self.counters.out_of_space.load(Ordering::Relaxed);
-        if full || !lulls.pay_for(bytes, self.storage.budget().limit()) {
+        if full || !idle_periods.pay_for(bytes, self.storage.budget().limit()) {
             return;
         }
         let _commit = self.commit.lock();
         let keyspace = keyspaces.iter().find(|keyspace| keyspace.id == id);
         let exists = |keyspace: &&Arc<KeyspaceCore>| keyspace.check_exists().is_ok();
         if let Some(keyspace) = keyspace.filter(exists) {
-            self.rotate_if_room(keyspace);
+            self.rotate_if_allowed(keyspace);
         }
     }
 }
@@ -117,38 +117,38 @@ mod tests {
     fn a_lull_begins_when_hardly_anything_was_written_for_long() {
         let mut spell = Spell::default();
         let mut given = 0;
-        for _ in 1..LULL_TICKS_MIN {
+        for _ in 1..IDLE_TICKS_MIN {
             given += TICK_BYTES_MAX;
             spell = spell.after(given);
-            assert!(!spell.is_lull());
+            assert!(!spell.is_idle());
         }
         spell = spell.after(given);
-        assert!(spell.is_lull());
+        assert!(spell.is_idle());
         // A new memtable, that was given little; then much.
         spell = spell.after(100);
-        assert!(spell.is_lull());
+        assert!(spell.is_idle());
         spell = spell.after(101 + TICK_BYTES_MAX);
-        assert!(!spell.is_lull());
+        assert!(!spell.is_idle());
     }
 
     #[test]
     fn what_is_read_in_lulls_is_spent_once() {
         let (quiet, busy) = (KeyspaceId(1), KeyspaceId(2));
-        let mut lulls = Lulls::default();
-        for tick in 1..=u64::from(LULL_TICKS_MIN) {
-            let lull = lulls.tick(100, &[(quiet, 5), (busy, tick << 20)]);
-            assert_eq!(lull, [tick == u64::from(LULL_TICKS_MIN), false]);
+        let mut idle_periods = IdlePeriods::default();
+        for tick in 1..=u64::from(IDLE_TICKS_MIN) {
+            let lull = idle_periods.tick(100, &[(quiet, 5), (busy, tick << 20)]);
+            assert_eq!(lull, [tick == u64::from(IDLE_TICKS_MIN), false]);
         }
         // Only what was read in the lull counts.
         let read = 100 * BLOCK_BYTES_U64;
-        assert!(!lulls.pay_for(read + 1, 1 << 20), "it would have held more");
-        assert!(!lulls.pay_for(read, 65 * read), "too small to matter");
-        assert!(!lulls.pay_for(0, 1));
-        assert!(lulls.pay_for(read, 64 * read));
-        assert!(!lulls.pay_for(read, 64 * read), "it was spent");
-        // The end of all lulls forgets.
-        lulls.tick(100, &[(quiet, 5)]);
-        lulls.tick(100, &[(quiet, 1 << 20)]);
-        assert!(!lulls.pay_for(read, 64 * read));
+        assert!(!idle_periods.pay_for(read + 1, 1 << 20), "it would have held more");
+        assert!(!idle_periods.pay_for(read, 65 * read), "too small to matter");
+        assert!(!idle_periods.pay_for(0, 1));
+        assert!(idle_periods.pay_for(read, 64 * read));
+        assert!(!idle_periods.pay_for(read, 64 * read), "it was spent");
+        // The end of all idle_periods forgets.
+        idle_periods.tick(100, &[(quiet, 5)]);
+        idle_periods.tick(100, &[(quiet, 1 << 20)]);
+        assert!(!idle_periods.pay_for(read, 64 * read));
     }
 }

@@ -26,8 +26,8 @@ const UNDURABLE_BYTES_MAX: u64 = 64 << 20;
 const UNDURABLE_DIVISOR: u64 = 32;
 
 /// A full device has room again for a unit if it has so much, or as much as is owed.
-const ROOM_BYTES_MIN: u64 = 1 << 20;
-const ROOM_BYTES_MAX: u64 = 64 << 20;
+const SPACE_BYTES_MIN: u64 = 1 << 20;
+const SPACE_BYTES_MAX: u64 = 64 << 20;
 
 impl Core {
     /// True if there may be maintenance to do in `keyspace` that can be done now.
@@ -48,13 +48,13 @@ impl Core {
     }
 
     fn with_now<T>(&self, keyspace: &KeyspaceCore, ask: impl FnOnce(&Now<'_>) -> T) -> T {
-        let bytes = keyspace.engine.debt_bytes().clamp(ROOM_BYTES_MIN, ROOM_BYTES_MAX);
+        let bytes = keyspace.engine.debt_bytes().clamp(SPACE_BYTES_MIN, SPACE_BYTES_MAX);
         let absorbed = keyspace.latest.lock().absorbed;
         ask(&Now {
             absorbed,
             free_blocks: self.storage.stats().space.free_blocks,
             time: (!self.stepped).then(|| self.clock.now()),
-            has_room: &|| self.may_have_room(bytes),
+            has_space: &|| self.may_have_space(bytes),
         })
     }
 
@@ -64,7 +64,7 @@ impl Core {
         let mut waiting = self.all_keyspaces();
         while !waiting.is_empty() {
             for place in (0..waiting.len()).rev() {
-                if self.has_finalized() || self.signals.is_stopping() {
+                if self.has_immutable() || self.signals.is_stopping() {
                     // The drain makes a checkpoint; after a close what was done is done again.
                     return Ok(());
                 }
@@ -77,8 +77,8 @@ impl Core {
     }
 
     /// True if memtables wait to be drained.
-    pub fn has_finalized(&self) -> bool {
-        self.counters.finalized_bytes.load(Ordering::Relaxed) > 0
+    pub fn has_immutable(&self) -> bool {
+        self.counters.immutable_bytes.load(Ordering::Relaxed) > 0
     }
 
     /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none that can be
@@ -104,10 +104,10 @@ impl Core {
                 }
                 Ok(false)
             }
-            Err(error) if error.is_passing() && self.gain_room_in(keyspace)? => Ok(true),
+            Err(error) if error.is_transient() && self.reclaim_in(keyspace)? => Ok(true),
             Err(error) if self.is_harmless_to_maintenance(&error) => {
                 let before = *keyspace.postponed.lock();
-                let postpone = |now: &Now<'_>| Postponed::new(before, error.is_passing(), now);
+                let postpone = |now: &Now<'_>| Postponed::new(before, error.is_transient(), now);
                 *keyspace.postponed.lock() = Some(self.with_now(keyspace, postpone));
                 Ok(false)
             }
@@ -118,7 +118,7 @@ impl Core {
     /// True if nothing was changed: there was no room, or something could not be read.
     pub fn is_harmless_to_maintenance(&self, error: &Error) -> bool {
         let is_read = error.kind() == ErrorKind::Io && !self.storage.has_failed_write();
-        error.is_passing() || error.kind() == ErrorKind::Corrupt || is_read
+        error.is_transient() || error.kind() == ErrorKind::Corrupt || is_read
     }
 
     /// How much of the data file may wait for the checkpoint after maintenance.
@@ -133,7 +133,7 @@ impl Core {
         keyspace: &KeyspaceCore,
         unit: impl FnOnce(&dyn Engine, &Work<'_>) -> Result<Option<Absorbed>>,
     ) -> Result<bool> {
-        let partial = keyspace.drain.lock();
+        let partial = keyspace.flush.lock();
         if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
             // A drain stopped half way, and its part of the memtable is not published yet; or the
             // keyspace was dropped, and what it has is given back.
@@ -151,7 +151,7 @@ impl Core {
         let Some(absorbed) = maintained? else { return Ok(false) };
         let lost = absorbed.lost.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
         let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
-        self.records.refresh::<SortedBatch>(&keyspace.fresh, version.number(), &[]);
+        self.records.refresh::<SortedBatch>(&keyspace.cache_epoch, version.number(), &[]);
         keyspace.republish(version)?;
         // What it no longer needs is free after the next checkpoint.
         self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Draining: a finalized memtable goes into its engine and gives its memory back.
+//! Draining: a immutable memtable goes into its engine and gives its memory back.
 //!
 //! 1. Wait until every commit that writes to the memtable is visible: it is complete then.
 //! 2. Cut it at the seqnos that are pinned within it. Pins made from now on are newer than all of
@@ -26,54 +26,54 @@ use crate::versions::view::Buffer;
 
 /// How much a drain may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DrainPace {
+pub enum FlushPace {
     /// What is best in the long run.
     Usual,
-    /// Hardly more than what is drained: the device is full.
-    Tight,
+    /// Hardly more than what is flushed: the device is full.
+    Minimal,
 }
 
 impl Core {
-    /// Drains the oldest finalized memtable of all keyspaces; false if there is none.
-    pub fn drain_oldest(&self, pace: DrainPace) -> Result<bool> {
+    /// Drains the oldest immutable memtable of all keyspaces; false if there is none.
+    pub fn flush_oldest(&self, pace: FlushPace) -> Result<bool> {
         let oldest = |keyspace: &Arc<KeyspaceCore>| {
-            let buffer = keyspace.finalized().pop()?;
+            let buffer = keyspace.immutable().pop()?;
             Some((buffer.first().map(|first| first.seqno), Arc::clone(keyspace)))
         };
         let keyspaces = self.all_keyspaces();
         let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
         let Some((_, keyspace)) = next else { return Ok(false) };
         // One that was dropped since is not listed again; others may still have something.
-        Ok(self.drain_at(&keyspace, pace)? || keyspace.check_exists().is_err())
+        Ok(self.flush_at(&keyspace, pace)? || keyspace.check_exists().is_err())
     }
 
-    /// Drains the oldest finalized memtable of `keyspace`; false if there is none, or nobody wants
+    /// Drains the oldest immutable memtable of `keyspace`; false if there is none, or nobody wants
     /// it any more.
-    pub fn drain_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
-        self.drain_at(keyspace, DrainPace::Usual)
+    pub fn flush_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
+        self.flush_at(keyspace, FlushPace::Usual)
     }
 
     /// The same at any pace.
-    pub fn drain_at(&self, keyspace: &Arc<KeyspaceCore>, pace: DrainPace) -> Result<bool> {
-        let mut partial = keyspace.drain.lock();
+    pub fn flush_at(&self, keyspace: &Arc<KeyspaceCore>, pace: FlushPace) -> Result<bool> {
+        let mut partial = keyspace.flush.lock();
         // It may have taken long to get here, and the next absorb may take longer.
         self.health.check_write()?;
-        if partial.buried {
+        if partial.reclaimed {
             return Ok(false);
         }
-        let Some(buffer) = keyspace.finalized().pop() else { return Ok(false) };
+        let Some(buffer) = keyspace.immutable().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
-        let drained = self.absorb(keyspace, &buffer, &mut partial, pace);
+        let flushed = self.absorb(keyspace, &buffer, &mut partial, pace);
         let is_dropped = || keyspace.check_exists().is_err();
-        self.counters.draining_absorbed_bytes.store(0, Ordering::Relaxed);
-        match drained {
+        self.counters.flush_progress_bytes.store(0, Ordering::Relaxed);
+        match flushed {
             Ok(()) => {
                 self.counters.out_of_space.store(false, Ordering::Relaxed);
                 self.headroom.forget();
                 let took = self.clock.now().saturating_sub(start);
-                self.pacer.drained(buffer.memtable.bytes(), took);
-                self.counters.drains.fetch_add(1, Ordering::Relaxed);
+                self.pacer.flushed(buffer.memtable.bytes(), took);
+                self.counters.flushes.fetch_add(1, Ordering::Relaxed);
                 // Also a memtable without bytes is a reason for a checkpoint.
                 let bytes = buffer.update_bytes().max(1);
                 self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         partial: &mut Partial,
-        pace: DrainPace,
+        pace: FlushPace,
     ) -> Result<()> {
         let Some(first) = buffer.first() else {
             keyspace.publish(buffer, &[]);
@@ -114,20 +114,20 @@ impl Core {
         let pinned = self.snapshots.cuts(keyspace.id, first.seqno, last);
         cuts.extend(pinned.into_iter().filter(|cut| done.is_none_or(|done| *cut > done)));
         if done.is_some() {
-            mark(Mark::DrainWentOn);
+            mark(Mark::FlushResumed);
         }
         if !cuts.is_empty() {
-            mark(Mark::DrainCut);
+            mark(Mark::FlushCut);
         }
         // Sorted, an entry takes an address, and what pins see some of their own.
         let sorted = (buffer.memtable.len_estimate() * size_of::<usize>() as u64)
             .saturating_add((cuts.len() * SLAB_BYTES) as u64);
         self.storage.budget().make_ready(sorted)?;
-        let drained = buffer.memtable.drain(&cuts);
-        let mut superseded = drained.superseded.iter().map(OwnedExtent::from);
+        let flushed = buffer.memtable.sorted(&cuts);
+        let mut superseded = flushed.superseded.iter().map(OwnedExtent::from);
         // An interval in which nothing was written has no part, and needs no version of its own:
         // the one before is what its pin sees.
-        let mut parts = drained.batches.iter().peekable();
+        let mut parts = flushed.batches.iter().peekable();
         while let Some(updates) = parts.next() {
             let upto = updates.upto().min(last);
             if done.is_some_and(|done| upto <= done) {
@@ -150,8 +150,8 @@ impl Core {
         let Some((_, newest)) = versions.last() else {
             return Err(Error::internal("a drain made no version"));
         };
-        self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);
-        drop(drained);
+        self.records.refresh(&keyspace.cache_epoch, newest.number(), &flushed.batches);
+        drop(flushed);
         *keyspace.latest.lock() = Latest { root, absorbed: last, version: newest.clone() };
         let flushed = Flushed {
             keyspace: keyspace.id,
@@ -160,7 +160,7 @@ impl Core {
             versions: &versions,
         };
         self.snapshots.publish(&flushed, || keyspace.publish(buffer, &versions));
-        keyspace.history.let_standing_go(buffer);
+        keyspace.history.let_holders_go(buffer);
         keyspace.lifetimes.published();
         Ok(())
     }
@@ -171,22 +171,22 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         updates: &SortedBatch,
-        pace: DrainPace,
+        pace: FlushPace,
     ) -> Result<(Arc<dyn Version>, Vec<OwnedExtent>)> {
         let bytes_each = buffer.memtable.bytes() / (updates.len() as u64).max(1);
         let progress = |absorbed: u64| {
             let bytes = absorbed.saturating_mul(bytes_each);
-            self.counters.draining_absorbed_bytes.fetch_add(bytes, Ordering::Relaxed);
+            self.counters.flush_progress_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.refresh_backlog();
-            self.pacer.rest(self.workers.threads(), || self.has_time_to_drain(keyspace));
+            self.pacer.rest(self.workers.threads(), || self.has_time_to_flush(keyspace));
         };
         let work = Work { workers: &self.workers, progress: &progress };
         let absorbed = match pace {
-            DrainPace::Usual => {
+            FlushPace::Usual => {
                 let _limited = self.keep_for_flush(self.needed_bytes());
                 keyspace.engine.absorb(updates, &work)?
             }
-            DrainPace::Tight => keyspace.engine.absorb_tight(updates, &work)?,
+            FlushPace::Minimal => keyspace.engine.absorb_minimal(updates, &work)?,
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
         if !known {
@@ -195,23 +195,23 @@ impl Core {
         Ok((absorbed.version, absorbed.lost))
     }
 
-    /// True if what is finalized will be drained long before the active memtable of `keyspace` is
+    /// True if what is immutable will be flushed long before the active memtable of `keyspace` is
     /// full, at the pace of both so far: before it is half full.
-    fn has_time_to_drain(&self, keyspace: &KeyspaceCore) -> bool {
+    fn has_time_to_flush(&self, keyspace: &KeyspaceCore) -> bool {
         if self.stepped || self.signals.is_stopping() {
             return false;
         }
         let read = |count: &AtomicU64| u128::from(count.load(Ordering::Relaxed));
         let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
-        let finalized = read(&self.counters.finalized_bytes);
-        let active = u128::from(self.governor.memtable_bytes()).saturating_sub(finalized);
-        let absorbed = read(&self.counters.draining_absorbed_bytes);
-        absorbed * u128::from(distance) > 2 * active * finalized
+        let immutable = read(&self.counters.immutable_bytes);
+        let active = u128::from(self.governor.memtable_bytes()).saturating_sub(immutable);
+        let absorbed = read(&self.counters.flush_progress_bytes);
+        absorbed * u128::from(distance) > 2 * active * immutable
     }
 
     /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
     /// pins still see stays, but moves to the disk: a pin never holds memory.
-    pub fn bury(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
+    pub fn reclaim_dropped(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         let _hurry = self.pacer.hurry();
         for buffer in &keyspace.current_view().buffers {
             self.visibility.wait_until_visible(buffer.last())?;
@@ -228,10 +228,10 @@ impl Core {
                 let _commit = self.commit.lock();
                 self.rotate(keyspace);
             }
-            while self.drain_keyspace(keyspace)? {}
+            while self.flush_keyspace(keyspace)? {}
             is_flushed = true;
         };
-        self.counters.hidden_bytes.fetch_add(hidden, Ordering::Relaxed);
+        self.counters.orphaned_bytes.fetch_add(hidden, Ordering::Relaxed);
         self.refresh_backlog();
         self.pacer.wake();
         Ok(())
@@ -243,12 +243,14 @@ impl Core {
         if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
     }
 
-    /// Drains all that is finalized, and makes the checkpoints that takes, on this thread. Writers
-    /// may finalize memtables as fast as they are drained: checkpoints are made on the way, for
+    /// Drains all that is immutable, and makes the checkpoints that takes, on this thread. Writers
+    /// may finalize memtables as fast as they are flushed: checkpoints are made on the way, for
     /// without them neither log nor extents come free, and a close does not wait for an end that
     /// may never come.
-    pub fn drain_all_finalized(&self) -> Result<()> {
-        while !self.signals.is_stopping() && self.making_room(|pace| self.drain_oldest(pace))? {
+    pub fn flush_all_immutable(&self) -> Result<()> {
+        while !self.signals.is_stopping()
+            && self.flush_or_reclaim(|pace| self.flush_oldest(pace))?
+        {
             self.checkpoint_if_undurable(self.governor.write_share())?;
         }
         self.checkpoint_if_undurable(1)

@@ -106,7 +106,7 @@ impl Core {
     fn begin_leg(&self, state: &mut State) -> bool {
         let file_blocks = self.storage.stats().space.file_blocks;
         if state.next == 0 {
-            state.told.clear();
+            state.reported.clear();
             match self.storage.verify_root() {
                 Ok(blocks) => state.stats.blocks += blocks,
                 Err(error) => state.find(None, error),
@@ -114,7 +114,7 @@ impl Core {
         }
         if state.next >= file_blocks {
             state.next = 0;
-            state.stats.tours += 1;
+            state.stats.passes += 1;
             return false;
         }
         let leg = state.next..state.next + (file_blocks / LEGS_MAX).max(LEG_BLOCKS_MIN);
@@ -135,7 +135,7 @@ impl Core {
         true
     }
 
-    /// True if a newest version refers to this very extent, or that cannot be told.
+    /// True if a newest version refers to this very extent, or that cannot be reported.
     fn may_name(&self, wanted: &OwnedExtent) -> bool {
         let mut is_there = false;
         let unread = self.walk_newest(&mut |owned| is_there |= owned == *wanted);

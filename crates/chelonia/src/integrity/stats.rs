@@ -111,10 +111,10 @@ pub struct DiskStats {
     pub scratch_bytes: u64,
     /// No longer in the newest state, kept for snapshots, iterators and the durable root; of
     /// keyspaces that were dropped too.
-    pub held_for_older_bytes: u64,
+    pub retained_bytes: u64,
     /// In use for keyspaces that were dropped since the open, where damage hides what it is: comes
     /// free with the next open.
-    pub hidden_bytes: u64,
+    pub orphaned_bytes: u64,
     /// All log segment files.
     pub log_file_bytes: u64,
 }
@@ -153,10 +153,10 @@ pub struct ScanStats {
 #[non_exhaustive]
 pub struct BackgroundStats {
     /// Memtables drained into engines.
-    pub drains: u64,
+    pub flushes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Bytes of finalized memtables that wait or are being drained.
+    /// Bytes of immutable memtables that wait or are being drained.
     pub backlog_bytes: u64,
     /// Snapshots and iterators that are open.
     pub pins: usize,
@@ -179,7 +179,7 @@ pub struct KeyspaceStats {
     /// Versions of it that are held.
     pub versions_held: usize,
     /// The engine has something to do in the background.
-    pub maintenance_waits: bool,
+    pub maintenance_pending: bool,
     /// What of it writers are slowed down for: bytes to be rewritten.
     pub debt_bytes: u64,
     /// The engine's own figures.
@@ -264,12 +264,12 @@ impl Core {
             data_used_bytes: data.data_file_space.used_blocks * BLOCK_BYTES_U64,
             data_allocated_bytes: data.allocated_bytes,
             scratch_bytes: data.scratch_bytes,
-            held_for_older_bytes: keyspaces
+            retained_bytes: keyspaces
                 .iter()
                 .map(|one| one.lifetimes.lost_bytes())
                 .chain([self.dropped.lost_bytes()])
                 .sum(),
-            hidden_bytes: self.counters.hidden_bytes.load(Ordering::Relaxed),
+            orphaned_bytes: self.counters.orphaned_bytes.load(Ordering::Relaxed),
             log_file_bytes,
         }
     }
@@ -290,7 +290,7 @@ impl Core {
 
     fn background_stats(&self) -> BackgroundStats {
         BackgroundStats {
-            drains: self.counters.drains.load(Ordering::Relaxed),
+            flushes: self.counters.flushes.load(Ordering::Relaxed),
             checkpoints: self.counters.checkpoints.load(Ordering::Relaxed),
             backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
             pins: self.snapshots.count(),
@@ -299,15 +299,15 @@ impl Core {
     }
 
     fn keyspace_stats(&self, keyspace: &KeyspaceCore) -> KeyspaceStats {
-        let (active, finalized) = keyspace.memtable_bytes();
+        let (active, immutable) = keyspace.memtable_bytes();
         let asked = keyspace.distance.load(Ordering::Relaxed);
         KeyspaceStats {
             name: keyspace.name.clone(),
             engine: keyspace.stored.engine.kind().name(),
-            memtable_bytes: active + finalized,
+            memtable_bytes: active + immutable,
             checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
             versions_held: keyspace.lifetimes.held(),
-            maintenance_waits: keyspace.engine.wants_maintenance(),
+            maintenance_pending: keyspace.engine.wants_maintenance(),
             debt_bytes: keyspace.engine.debt_bytes(),
             engine_stats: keyspace.engine.stats(),
         }

@@ -130,7 +130,7 @@ impl Core {
     /// The same report, in which files are named as the user knows them.
     fn told_findings(&self, mut report: VerifyReport) -> VerifyReport {
         let findings = std::mem::take(&mut report.findings).into_iter();
-        report.findings = findings.map(|error| self.told(error)).collect();
+        report.findings = findings.map(|error| self.locate(error)).collect();
         report
     }
 

@@ -71,7 +71,7 @@ pub const RECORD_BYTES_MAX: usize = 16 << 20;
 pub const BLOCK_HEADER_BYTES: usize = 32;
 
 /// The space for records in each block of the stream.
-pub const BLOCK_ROOM_BYTES: usize = BLOCK_BYTES - BLOCK_HEADER_BYTES;
+pub const BLOCK_PAYLOAD_BYTES: usize = BLOCK_BYTES - BLOCK_HEADER_BYTES;
 
 /// The most bytes before a record's payload.
 pub const RECORD_HEAD_BYTES_MAX: usize = 8;
@@ -462,8 +462,8 @@ mod tests {
         assert_eq!(place(2, BLOCK_BYTES), block_start(3));
         assert_eq!(place(2, BLOCK_BYTES - 7), block_start(3));
         assert_eq!(place(2, BLOCK_BYTES - 8), Lsn(3 * 4096 - 8));
-        assert_eq!(first_start_after(BLOCK_ROOM_BYTES - 7), 0);
-        assert_eq!(first_start_after(BLOCK_ROOM_BYTES - 8), 4088);
+        assert_eq!(first_start_after(BLOCK_PAYLOAD_BYTES - 7), 0);
+        assert_eq!(first_start_after(BLOCK_PAYLOAD_BYTES - 8), 4088);
         assert_eq!(first_start_after(0), 32);
     }
 }

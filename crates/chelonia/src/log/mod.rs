@@ -340,7 +340,7 @@ impl Log {
     /// room (`NoSpace`, `TooManyFiles`) stops nothing.
     pub fn prepare_next(&self) -> Result<()> {
         self.check_running()?;
-        self.segments.prepare_next().map_err(|error| self.poison_unless_passing(error))
+        self.segments.prepare_next().map_err(|error| self.poison_unless_transient(error))
     }
 
     /// True once the open segment is half full and no other is prepared.
@@ -403,7 +403,7 @@ impl Log {
     /// there was no room, for something may have been written.
     #[cold]
     fn poison(&self, error: Error) -> Error {
-        let error = error.not_passing();
+        let error = error.not_transient();
         mark(Mark::LogPoisoned);
         // Whoever sees the flag finds the cause.
         let _ = self.poison.set(error.clone());
@@ -412,8 +412,8 @@ impl Log {
     }
 
     #[cold]
-    fn poison_unless_passing(&self, error: Error) -> Error {
-        if error.is_passing() { error } else { self.poison(error) }
+    fn poison_unless_transient(&self, error: Error) -> Error {
+        if error.is_transient() { error } else { self.poison(error) }
     }
 
     // For the tail.
@@ -440,7 +440,7 @@ impl Log {
     }
 
     fn reserve(&self, blocks: u64) -> Result<()> {
-        self.segments.reserve(blocks).map_err(|error| self.poison_unless_passing(error))
+        self.segments.reserve(blocks).map_err(|error| self.poison_unless_transient(error))
     }
 
     fn take_segment(&self) -> Result<MappedSegment> {
@@ -449,7 +449,7 @@ impl Log {
 
     fn go_on_behind(&self, from: LogPosition) -> Result<MappedSegment> {
         let open = self.segments.go_on_behind(from);
-        open.map_err(|error| self.poison_unless_passing(error))
+        open.map_err(|error| self.poison_unless_transient(error))
     }
 
     fn retire_segment(&self, full: MappedSegment) {

@@ -101,7 +101,7 @@ enum Wanted {
 
 /// What the files of the log amount to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SegmentFigures {
+pub struct SegmentStats {
     /// Segments that hold the log.
     pub live: usize,
     /// Segments that wait to be written.
@@ -387,11 +387,11 @@ impl Segments {
     }
 
     /// What the files amount to.
-    pub fn figures(&self) -> SegmentFigures {
+    pub fn figures(&self) -> SegmentStats {
         let state = self.state.lock();
         let prepared = state.prepared.iter().map(|(segment, _)| segment);
         let all = state.live.iter().chain(&state.free).chain(&state.spare).chain(prepared);
-        SegmentFigures {
+        SegmentStats {
             live: state.live.len(),
             prepared: state.prepared.len(),
             free: state.free.len(),

@@ -31,7 +31,7 @@ use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES;
 use crate::log::Log;
 use crate::log::format::{
-    BLOCK_HEADER_BYTES, BLOCK_ROOM_BYTES, BlockHeader, LogPosition, RECORD_BYTES_MAX,
+    BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockHeader, LogPosition, RECORD_BYTES_MAX,
     RECORD_HEAD_BYTES_MAX, encode_head, first_start_after, index, place, record_check,
 };
 use crate::log::segments::MappedSegment;
@@ -153,7 +153,7 @@ impl LogTail {
     /// everything else stops the log.
     #[cold]
     fn refuse(&mut self, error: Error, (next_block, offset): (u64, usize)) -> Error {
-        if !error.is_passing() {
+        if !error.is_transient() {
             return self.log.poison(error);
         }
         (self.next_block, self.offset) = (next_block, offset);
@@ -177,7 +177,7 @@ impl LogTail {
     /// Makes sure that the blocks for a record of `bytes` bytes, head included, are there.
     fn reserve(&self, bytes: usize) -> Result<()> {
         let rest = bytes.saturating_sub(BLOCK_BYTES - self.offset);
-        let blocks = rest.div_ceil(BLOCK_ROOM_BYTES) as u64;
+        let blocks = rest.div_ceil(BLOCK_PAYLOAD_BYTES) as u64;
         let ready = self.open.end_block - self.next_block;
         if blocks > ready { self.log.reserve(blocks - ready) } else { Ok(()) }
     }

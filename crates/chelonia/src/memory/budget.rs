@@ -123,7 +123,7 @@ const LEFT_FOR_OTHERS: u64 = 4 * SLAB_BYTES as u64;
 const WORK_PART: u64 = 16;
 
 /// There is much room if more than this part of the budget is not in use.
-const ROOMY_PART: u64 = 16;
+const AMPLE_PART: u64 = 16;
 
 /// Who takes a slab beyond the limit lets others run so often, so that what is on its way arrives.
 const FORCED_PATIENCE: u32 = 64;
@@ -304,8 +304,8 @@ impl Budget {
     }
 
     /// True if much memory is not in use: a cache may take what nobody has asked for yet.
-    pub fn is_roomy(&self) -> bool {
-        let room = (self.limit() / ROOMY_PART).max(LEFT_FOR_OTHERS);
+    pub fn is_ample(&self) -> bool {
+        let room = (self.limit() / AMPLE_PART).max(LEFT_FOR_OTHERS);
         self.used() + room + self.left_for_work() <= self.limit()
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let budget = Budget::new(64 * SLAB);
         budget.refuse_memory(true);
         assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
-        assert!(budget.take_work_slab().is_err_and(|error| error.is_passing()));
+        assert!(budget.take_work_slab().is_err_and(|error| error.is_transient()));
         assert_eq!((budget.used(), budget.held()), (0, 0));
         // Once it has refused, little is looked for too.
         assert!(budget.make_ready(1).is_err());

@@ -12,8 +12,8 @@
 //! would, and those that are read keep theirs while those that are idle lose it.
 //!
 //! Invariants:
-//! 1. [`Residents::bytes`] is the sum of what was admitted and neither evicted nor forgotten.
-//! 2. After an admission residents are evicted until that is within the share (a sixteenth of the
+//! 1. [`NodeClock::bytes`] is the sum of what was admitted and neither evicted nor forgotten.
+//! 2. After an admission node_clock are evicted until that is within the share (a sixteenth of the
 //!    budget), or everyone was looked at since the clock last passed. Who was just admitted stays.
 //!
 //! The clock's lock is taken last and never held while a resident is dropped. Thread-safety:
@@ -24,11 +24,11 @@ use crate::memory::epoch::{Epochs, Guard};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use std::collections::VecDeque;
 
-/// The part of the budget that residents may take.
+/// The part of the budget that node_clock may take.
 const BUDGET_PARTS: u64 = 16;
 
 /// Something in memory that can be read again.
-pub trait Resident: Send + Sync {
+pub trait ClockEntry: Send + Sync {
     /// True if it was looked at since this was last asked.
     fn take_used(&self) -> bool;
 
@@ -37,8 +37,8 @@ pub trait Resident: Send + Sync {
     fn evict(&self, guard: &Guard) -> u64;
 }
 
-/// All residents of one database.
-pub struct Residents {
+/// All node_clock of one database.
+pub struct NodeClock {
     budget: Arc<Budget>,
     epochs: Arc<Epochs>,
     bytes: AtomicU64,
@@ -48,12 +48,12 @@ pub struct Residents {
 #[derive(Default)]
 struct Clock {
     /// In the order the clock passes them. Some may be absent again, or gone.
-    hands: VecDeque<Weak<dyn Resident>>,
+    hands: VecDeque<Weak<dyn ClockEntry>>,
     /// When there are this many, those that are gone are taken out.
     prune_at: usize,
 }
 
-impl Residents {
+impl NodeClock {
     /// Nothing is resident.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, epochs: &Arc<Epochs>) -> Arc<Self> {
@@ -65,7 +65,7 @@ impl Residents {
         })
     }
 
-    /// Bytes of all residents.
+    /// Bytes of all node_clock.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -77,7 +77,7 @@ impl Residents {
 
     /// Counts `resident`, which just came into memory with `bytes` bytes, and evicts others if they
     /// are too many.
-    pub fn admit(&self, resident: &Weak<dyn Resident>, bytes: u64, guard: &Guard) {
+    pub fn admit(&self, resident: &Weak<dyn ClockEntry>, bytes: u64, guard: &Guard) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut clock = self.clock.lock();
         if clock.hands.len() >= clock.prune_at {
@@ -94,12 +94,12 @@ impl Residents {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Evicts until the residents are within their share: after the budget became smaller.
+    /// Evicts until the node_clock are within their share: after the budget became smaller.
     pub fn trim(&self) {
         self.shrink(None, &self.epochs.pin());
     }
 
-    fn shrink(&self, spared: Option<&Weak<dyn Resident>>, guard: &Guard) {
+    fn shrink(&self, spared: Option<&Weak<dyn ClockEntry>>, guard: &Guard) {
         let share = self.share();
         if self.bytes() <= share {
             return;
@@ -140,7 +140,7 @@ mod tests {
         bytes: AtomicU64,
     }
 
-    impl Resident for Page {
+    impl ClockEntry for Page {
         fn take_used(&self) -> bool {
             self.used.swap(false, Ordering::Relaxed)
         }
@@ -150,14 +150,14 @@ mod tests {
         }
     }
 
-    fn testing(budget: &Arc<Budget>) -> Arc<Residents> {
-        Residents::new(budget, &Epochs::new().unwrap())
+    fn testing(budget: &Arc<Budget>) -> Arc<NodeClock> {
+        NodeClock::new(budget, &Epochs::new().unwrap())
     }
 
-    fn admit(residents: &Residents, bytes: u64) -> Arc<Page> {
+    fn admit(node_clock: &NodeClock, bytes: u64) -> Arc<Page> {
         let page = Arc::new(Page { used: AtomicBool::new(false), bytes: AtomicU64::new(bytes) });
-        let weak: Weak<dyn Resident> = Arc::downgrade(&page) as _;
-        residents.admit(&weak, bytes, &residents.epochs.pin());
+        let weak: Weak<dyn ClockEntry> = Arc::downgrade(&page) as _;
+        node_clock.admit(&weak, bytes, &node_clock.epochs.pin());
         page
     }
 
@@ -167,15 +167,15 @@ mod tests {
 
     #[test]
     fn those_who_are_used_stay_and_the_others_go() {
-        let residents = testing(&Budget::new(16 * 8 * MIB));
-        let busy: Vec<_> = (0..4).map(|_| admit(&residents, MIB)).collect();
-        let idle: Vec<_> = (0..4).map(|_| admit(&residents, MIB)).collect();
+        let node_clock = testing(&Budget::new(16 * 8 * MIB));
+        let busy: Vec<_> = (0..4).map(|_| admit(&node_clock, MIB)).collect();
+        let idle: Vec<_> = (0..4).map(|_| admit(&node_clock, MIB)).collect();
         for _ in 0..20 {
             busy.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
-            let newest = admit(&residents, MIB);
+            let newest = admit(&node_clock, MIB);
             assert!(is_resident(&newest));
-            assert!(residents.bytes() <= residents.share());
-            residents.forget(newest.bytes.swap(0, Ordering::Relaxed));
+            assert!(node_clock.bytes() <= node_clock.share());
+            node_clock.forget(newest.bytes.swap(0, Ordering::Relaxed));
         }
         assert!(busy.iter().all(|page| is_resident(page)));
         assert!(!is_resident(&idle[0]));
@@ -184,24 +184,24 @@ mod tests {
     #[test]
     fn a_smaller_budget_evicts_down_to_its_share_even_if_all_are_used() {
         let budget = Budget::new(16 * 8 * MIB);
-        let residents = testing(&budget);
-        let pages: Vec<_> = (0..8).map(|_| admit(&residents, MIB)).collect();
+        let node_clock = testing(&budget);
+        let pages: Vec<_> = (0..8).map(|_| admit(&node_clock, MIB)).collect();
         pages.iter().for_each(|page| page.used.store(true, Ordering::Relaxed));
         budget.set_limit(16 * 2 * MIB);
-        residents.trim();
-        assert_eq!(residents.bytes(), 2 * MIB);
+        node_clock.trim();
+        assert_eq!(node_clock.bytes(), 2 * MIB);
         assert_eq!(pages.iter().filter(|page| is_resident(page)).count(), 2);
     }
 
     #[test]
     fn the_last_one_stays_however_large_and_the_gone_leave_no_trace() {
-        let residents = testing(&Budget::new(16 * MIB));
+        let node_clock = testing(&Budget::new(16 * MIB));
         for _ in 0..10_000 {
-            let page = admit(&residents, 2 * MIB);
+            let page = admit(&node_clock, 2 * MIB);
             assert!(is_resident(&page));
-            assert_eq!(residents.bytes(), 2 * MIB);
-            residents.forget(page.bytes.swap(0, Ordering::Relaxed));
+            assert_eq!(node_clock.bytes(), 2 * MIB);
+            node_clock.forget(page.bytes.swap(0, Ordering::Relaxed));
         }
-        assert!(residents.clock.lock().hands.len() < 200);
+        assert!(node_clock.clock.lock().hands.len() < 200);
     }
 }

@@ -37,7 +37,7 @@ mod sorted;
 mod tests;
 
 pub use cursor::MemtableCursor;
-pub use sorted::{Drained, SortedBatch};
+pub use sorted::{Sorted, SortedBatch};
 
 use crate::base::error::Result;
 use crate::base::ids::SeqNo;
@@ -117,8 +117,8 @@ impl Memtable {
     /// All of it, cut at the seqnos that snapshots hold (ascending): the newest version of each key
     /// in each interval. No more inserts may come.
     #[must_use]
-    pub fn drain(self: &Arc<Self>, cuts: &[SeqNo]) -> Drained {
-        Drained::new(&self.tree, cuts)
+    pub fn sorted(self: &Arc<Self>, cuts: &[SeqNo]) -> Sorted {
+        Sorted::new(&self.tree, cuts)
     }
 
     /// Bytes of memory held.

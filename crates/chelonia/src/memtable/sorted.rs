@@ -43,7 +43,7 @@ pub struct SortedBatch {
 }
 
 /// What [`super::Memtable::drain`] gives.
-pub struct Drained {
+pub struct Sorted {
     /// One for each interval between cuts in which something was written, ascending.
     pub batches: Vec<SortedBatch>,
     /// Large values that no batch refers to, because a newer version in the same interval replaced
@@ -89,7 +89,7 @@ impl Filling {
     }
 }
 
-impl Drained {
+impl Sorted {
     pub(super) fn new(tree: &Arc<Tree>, cuts: &[SeqNo]) -> Self {
         assert!(cuts.is_sorted(), "cuts ascend");
         let mut superseded = tree.unlinked_large();

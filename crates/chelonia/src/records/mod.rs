@@ -20,7 +20,7 @@
 //! | `table` | the hash table that readers look into |
 //!
 //! Which state a record is of: all of a keyspace's records belong to its newest version,
-//! whose number [`Fresh`] says. A drain first raises that number, then refreshes every key that it
+//! whose number [`CacheEpoch`] says. A drain first raises that number, then refreshes every key that it
 //! absorbed, then publishes the view. So:
 //! 1. A reader of an older version may be slow: what it read is refused, for its number is too
 //!    small by then ([`RecordCache::offer`]).
@@ -88,12 +88,12 @@ fn is_tried() -> bool {
 }
 
 /// The version that the cached records of a keyspace belong to.
-pub struct Fresh {
+pub struct CacheEpoch {
     keyspace: KeyspaceId,
     version: AtomicU64,
 }
 
-impl Fresh {
+impl CacheEpoch {
     /// Nothing is cached of `keyspace`, whose newest version has this number.
     #[must_use]
     pub fn new(keyspace: KeyspaceId, version: u64) -> Self {
@@ -109,7 +109,7 @@ impl Fresh {
 #[derive(Clone, Copy)]
 pub struct Name<'a> {
     /// Whose it is.
-    pub of: &'a Fresh,
+    pub of: &'a CacheEpoch,
     /// The key.
     pub key: &'a [u8],
     /// Its hash under the database's salt.
@@ -279,7 +279,7 @@ impl RecordCache {
 
     /// The version with this number is about to be published; these updates are what is new in it,
     /// the oldest batch first. From now on only what is read in it is kept.
-    pub fn refresh<U: SortedUpdates>(&self, of: &Fresh, version: u64, batches: &[U]) {
+    pub fn refresh<U: SortedUpdates>(&self, of: &CacheEpoch, version: u64, batches: &[U]) {
         {
             // Under the lock, so that no fill is between its look at the number and its link.
             let _writer = self.writer.lock();
@@ -295,7 +295,12 @@ impl RecordCache {
         }
     }
 
-    fn refresh_some(&self, of: &Fresh, batch: &impl SortedUpdates, ranks: std::ops::Range<usize>) {
+    fn refresh_some(
+        &self,
+        of: &CacheEpoch,
+        batch: &impl SortedUpdates,
+        ranks: std::ops::Range<usize>,
+    ) {
         let guard = self.epochs.pin();
         let mut hashes = [KeyHash(0); REFRESH_KEYS];
         for (rank, hash) in ranks.clone().zip(&mut hashes) {
@@ -331,7 +336,7 @@ impl RecordCache {
             self.make_room(writer, bytes_of(name.key, value), guard);
         }
         // Room may have been made of this very record.
-        let Some((slot, old)) = find() else { return mark(Mark::RecordMadeRoomOfItself) };
+        let Some((slot, old)) = find() else { return mark(Mark::RecordEvictedARecord) };
         mark(Mark::RecordRefreshed);
         writer.stats.refreshed += 1;
         let renewed = value.and_then(|value| {

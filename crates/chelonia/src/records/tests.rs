@@ -16,21 +16,21 @@ fn low_byte(number: u64) -> u8 {
 }
 
 /// A cache within so many slabs, and a keyspace whose newest version is 1.
-fn cache_of(slabs: u64) -> (Arc<Budget>, Arc<RecordCache>, Fresh) {
+fn cache_of(slabs: u64) -> (Arc<Budget>, Arc<RecordCache>, CacheEpoch) {
     let budget = Budget::new(slabs * SLAB);
     let cache = RecordCache::new(&budget, &Epochs::new().unwrap(), SALT);
-    (budget, cache, Fresh::new(KeyspaceId(3), 1))
+    (budget, cache, CacheEpoch::new(KeyspaceId(3), 1))
 }
 
-fn name<'a>(of: &'a Fresh, key: &'a [u8]) -> Name<'a> {
+fn name<'a>(of: &'a CacheEpoch, key: &'a [u8]) -> Name<'a> {
     Name { of, key, hash: KeyHash::new(key, SALT) }
 }
 
-fn get(cache: &RecordCache, of: &Fresh, key: &[u8]) -> Option<Vec<u8>> {
+fn get(cache: &RecordCache, of: &CacheEpoch, key: &[u8]) -> Option<Vec<u8>> {
     cache.get(name(of, key), &cache.epochs.pin()).map(<[u8]>::to_vec)
 }
 
-fn fill(cache: &RecordCache, of: &Fresh, version: u64, key: &[u8], value: &[u8]) {
+fn fill(cache: &RecordCache, of: &CacheEpoch, version: u64, key: &[u8], value: &[u8]) {
     cache.fill(name(of, key), version, value, &cache.epochs.pin());
 }
 
@@ -91,7 +91,7 @@ fn what_was_filled_is_found_by_its_keyspace_only() {
     assert_eq!(get(&cache, &of, b"a").as_deref(), Some(&b"one"[..]));
     assert_eq!(get(&cache, &of, b"").as_deref(), Some(&b""[..]));
     assert_eq!(get(&cache, &of, b"b"), None);
-    assert_eq!(get(&cache, &Fresh::new(KeyspaceId(4), 1), b"a"), None);
+    assert_eq!(get(&cache, &CacheEpoch::new(KeyspaceId(4), 1), b"a"), None);
     let large = vec![7; RECORD_BYTES_MAX];
     fill(&cache, &of, 1, b"large", &large);
     assert_eq!(get(&cache, &of, b"large"), None);

@@ -38,7 +38,7 @@ impl Handle {
 
     /// Ends background work, syncs, marks the end of the log, and lets others open the database.
     pub fn close(&self) -> Result<()> {
-        if !self.core.health.is_at_home() {
+        if !self.core.health.is_owner_process() {
             return Err(Health::inherited());
         }
         let mut threads = self.threads.lock();
@@ -64,7 +64,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if !self.core.health.is_at_home() {
+        if !self.core.health.is_owner_process() {
             // Locks may be held by threads that are not in this process: nothing is taken down. The
             // parent has it all.
             std::mem::forget(Arc::clone(&self.core));
@@ -95,7 +95,7 @@ impl Core {
         }
         self.health.check_write()?;
         let settled = self.checkpoint_for_close();
-        if settled.as_ref().is_err_and(|error| !error.is_passing()) {
+        if settled.as_ref().is_err_and(|error| !error.is_transient()) {
             return settled;
         }
         // A checkpoint of another thread ends first, or finds the log without an end and fails.
@@ -113,7 +113,7 @@ impl Core {
 
     /// Makes everything durable in the data file, unless it is already.
     fn checkpoint_for_close(&self) -> Result<()> {
-        let options_changed = self.counters.dials_turned.load(Ordering::Relaxed);
+        let options_changed = self.counters.options_changed.load(Ordering::Relaxed);
         if self.leave_log || std::thread::panicking() {
             return if options_changed { self.checkpoint_now() } else { Ok(()) };
         }

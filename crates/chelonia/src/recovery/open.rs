@@ -230,7 +230,7 @@ fn new_core(
         keyspaces_change: Mutex::new(()),
         checkpoint: Mutex::new(CheckpointState {
             durable: BTreeMap::new(),
-            doubtful: Vec::new(),
+            suspect: Vec::new(),
             next_keyspace,
             change: Change::Nothing,
         }),

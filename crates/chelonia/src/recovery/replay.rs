@@ -11,7 +11,7 @@ use crate::admission::governor::Governor;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::SeqNo;
 use crate::base::stream::Update;
-use crate::flush::memtable::DrainPace;
+use crate::flush::memtable::FlushPace;
 use crate::log::{Log, LogMode, LogOptions, LogPosition, Replay};
 use crate::options::database::{RecoveryProgress, Settings};
 use crate::runtime::coverage::{Mark, mark};
@@ -111,7 +111,7 @@ pub fn replay_log(
         Log::recover(directory, options, replay_start(mark), mark.durable, mode, &mut replay)?;
     replayer.report();
     replayer.check_order()?;
-    let drained = core.counters.drains.load(Ordering::Relaxed) > 0;
+    let drained = core.counters.flushes.load(Ordering::Relaxed) > 0;
     let mut commit = core.commit.lock();
     commit.next_seqno = replayer.seqno.next();
     commit.next_ticket = replayer.ticket;
@@ -126,7 +126,7 @@ pub fn replay_log(
     }
     // What was drained on the way need not be replayed again. If there is no room for that now, it
     // is, or a later checkpoint finds some.
-    core.checkpoint_now().or_else(|error| if error.is_passing() { Ok(()) } else { Err(error) })
+    core.checkpoint_now().or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })
 }
 
 /// Keeps room on the device for the segment in which the log will go on, so that draining does not
@@ -159,7 +159,7 @@ struct Replayer<'a> {
     /// Until the last record is replayed: room on the device for the segment that follows.
     reserve: Option<Arc<dyn File>>,
     /// Memtables are drained once they hold so many bytes.
-    drain_at: u64,
+    flush_at: u64,
     progress: RecoveryProgress,
     on_progress: Option<&'a (dyn Fn(RecoveryProgress) + Send + Sync)>,
 }
@@ -174,7 +174,7 @@ impl<'a> Replayer<'a> {
             seqno,
             ticket: 0,
             reserve: None,
-            drain_at: core.governor.write_share() / 2,
+            flush_at: core.governor.write_share() / 2,
             progress: RecoveryProgress { log_bytes_total: total, ..RecoveryProgress::default() },
             on_progress: settings.on_recovery.as_deref(),
         }
@@ -228,15 +228,15 @@ impl<'a> Replayer<'a> {
     fn make_room(&mut self) -> Result<()> {
         let governor = &self.core.governor;
         let held = governor.memtable_bytes();
-        if held < self.drain_at {
+        if held < self.flush_at {
             return Ok(());
         }
         let share = governor.write_share();
         match self.drain() {
-            Ok(()) => self.drain_at = share / 2,
+            Ok(()) => self.flush_at = share / 2,
             // It is tried again, but not for every record.
             Err(error) if held <= share && self.is_for_want_of_space(&error) => {
-                self.drain_at = held + share / 16;
+                self.flush_at = held + share / 16;
             }
             Err(error) if self.is_for_want_of_space(&error) => {
                 return Err(self.too_long(held, &error));
@@ -248,7 +248,7 @@ impl<'a> Replayer<'a> {
 
     fn drain(&self) -> Result<()> {
         let core = self.core;
-        mark(Mark::ReplayDrained);
+        mark(Mark::ReplayFlushed);
         let _hurry = core.pacer.hurry();
         if core.read_only && core.storage.is_read_only() {
             mark(Mark::ReplayToScratch);
@@ -258,8 +258,8 @@ impl<'a> Replayer<'a> {
             let _commit = core.commit.lock();
             core.rotate_largest(u64::MAX);
         }
-        let drain = || match core.drain_oldest(DrainPace::Usual) {
-            Err(error) if error.is_passing() => core.drain_oldest(DrainPace::Tight),
+        let drain = || match core.flush_oldest(FlushPace::Usual) {
+            Err(error) if error.is_transient() => core.flush_oldest(FlushPace::Minimal),
             drained => drained,
         };
         while drain()? {}

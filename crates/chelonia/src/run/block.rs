@@ -461,8 +461,8 @@ impl<'a> SortedBlock<'a> {
     pub fn check_ascends(&self, index: usize, before: &Entry, entry: &Entry) -> Result<()> {
         let (low, high) = (self.head(index - 1), self.head(index));
         // Two heads that are all key mostly differ, and then nothing else is looked at.
-        let is_whole = before.rest_len.min(entry.rest_len) >= HEAD_BYTES;
-        if is_whole && low < high {
+        let is_complete = before.rest_len.min(entry.rest_len) >= HEAD_BYTES;
+        if is_complete && low < high {
             return Ok(());
         }
         let (low, high) = (low.to_be_bytes(), high.to_be_bytes());

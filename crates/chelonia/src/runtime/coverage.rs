@@ -72,13 +72,13 @@ marks! {
     /// A creation had not finished.
     CreationUnfinished,
     /// A drain went on behind parts that an earlier attempt had absorbed.
-    DrainWentOn,
+    FlushResumed,
     /// A memtable was cut for a snapshot.
-    DrainCut,
+    FlushCut,
     /// A drain found room after a checkpoint.
-    DrainMadeRoom,
+    FlushFreedSpace,
     /// A superblock may have been written or not.
-    RootDoubtful,
+    RootSuspect,
     /// A keyspace was dropped that somebody still sees.
     DroppedWhileSeen,
     /// A commit waited for memory.
@@ -88,7 +88,7 @@ marks! {
     /// A thread slept until a commit was visible.
     CommitSlept,
     /// A seldom written memtable was finalized for the log's sake.
-    LaggardFinalized,
+    LaggardRotated,
     /// A get looked again, for what it looked for was unlinked.
     GetLookedAgain,
     /// An iterator let go of its cursors in the middle.
@@ -96,15 +96,15 @@ marks! {
     /// An iterator closed its cursors, for those of all took too much memory.
     CursorsClosed,
     /// An iterator jumped over a gap.
-    GapJumped,
+    EmptyRangeSkipped,
     /// A replay had to drain.
-    ReplayDrained,
+    ReplayFlushed,
     /// A reader's replay drained to a scratch file.
     ReplayToScratch,
     /// A cached record got the value of a drain.
     RecordRefreshed,
     /// Room for a record was made of the record itself.
-    RecordMadeRoomOfItself,
+    RecordEvictedARecord,
     /// A block moved to another frame when its slab was given away.
     BlockRelocated,
     /// Two loaded the same block, and one of them for nothing.

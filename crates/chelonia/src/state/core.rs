@@ -6,12 +6,12 @@
 //! | --- | --- |
 //! | `keyspaces_change` | creating and dropping keyspaces, with their checkpoint |
 //! | `checkpoint` | one checkpoint |
-//! | `KeyspaceCore::drain` | one absorb of a keyspace |
+//! | `KeyspaceCore::flush` | one absorb of a keyspace |
 //! | `large_sync` | one sync of large values; nothing of this table is taken under it |
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a drain |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
-//! | the table of `KeyspaceCore::gaps`, `KeyspaceCore::postponed` | a few comparisons |
+//! | the table of `KeyspaceCore::empty_ranges`, `KeyspaceCore::postponed` | a few comparisons |
 
 use crate::admission::governor::Governor;
 use crate::admission::headroom::Headroom;
@@ -39,7 +39,7 @@ use crate::storage::io::{Directory, LockGuard};
 use crate::versions::dropped::Dropped;
 use crate::versions::lifetimes::RootVersion;
 use crate::versions::pins::{Pin, Scope, Snapshots};
-use crate::versions::view::Shelves;
+use crate::versions::view::ReadSources;
 use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -116,7 +116,7 @@ pub struct CheckpointState {
     /// What the durable root refers to.
     pub durable: BTreeMap<KeyspaceId, DurableVersion>,
     /// What a root refers to that may be durable or not: its checkpoint failed.
-    pub doubtful: Vec<DurableVersion>,
+    pub suspect: Vec<DurableVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
     /// What the checkpoint that runs changes.
@@ -147,43 +147,43 @@ pub struct DurableVersion {
 /// Totals since open.
 #[derive(Default)]
 pub struct Counters {
-    /// See [`crate::stats::DiskStats::hidden_bytes`].
-    pub hidden_bytes: AtomicU64,
+    /// See [`crate::stats::DiskStats::orphaned_bytes`].
+    pub orphaned_bytes: AtomicU64,
     /// Tombstones that iterators passed over.
     pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,
-    pub drains: AtomicU64,
+    pub flushes: AtomicU64,
     pub checkpoints: AtomicU64,
     /// Progress of the drain that runs, in memtable bytes absorbed.
-    pub draining_absorbed_bytes: AtomicU64,
-    /// Bytes of finalized memtables, whether their drain has begun or not.
-    pub finalized_bytes: AtomicU64,
-    /// Bytes finalized and not yet absorbed, with what engines owe: what writers are paced by.
+    pub flush_progress_bytes: AtomicU64,
+    /// Bytes of immutable memtables, whether their drain has begun or not.
+    pub immutable_bytes: AtomicU64,
+    /// Bytes immutable and not yet absorbed, with what engines owe: what writers are paced by.
     pub backlog_bytes: AtomicU64,
     /// Bytes of updates absorbed, and of space that maintenance gave up, since the last
     /// checkpoint began.
     pub undurable_bytes: AtomicU64,
     /// The dial of a keyspace was turned since the last checkpoint began.
-    pub dials_turned: AtomicBool,
+    pub options_changed: AtomicBool,
     /// The last drain found no space: writers are told instead of waiting for it.
     pub out_of_space: AtomicBool,
 }
 
 /// Counts tombstones that a scan passes over; adds them up when dropped.
-pub struct Passed<'a> {
+pub struct TombstoneCounter<'a> {
     counters: &'a Counters,
     /// How many so far.
     pub count: u64,
 }
 
-impl<'a> Passed<'a> {
+impl<'a> TombstoneCounter<'a> {
     /// None.
     pub fn new(counters: &'a Counters) -> Self {
         Self { counters, count: 0 }
     }
 }
 
-impl Drop for Passed<'_> {
+impl Drop for TombstoneCounter<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
             self.counters.tombstones_passed.fetch_add(self.count, Ordering::Relaxed);
@@ -202,7 +202,7 @@ impl Core {
 
     /// An error as users get it: with the path of the file that it blames.
     #[cold]
-    pub fn told(&self, error: Error) -> Error {
+    pub fn locate(&self, error: Error) -> Error {
         error.within(self.directory.path())
     }
 
@@ -217,7 +217,10 @@ impl Core {
         let budget = self.storage.budget();
         let (held, limit) = (budget.used_by(Use::Metadata), budget.limit());
         // A child of the process is refused elsewhere, and may not count.
-        if held <= limit / PINS_PART || !self.health.is_at_home() || self.snapshots.count() == 0 {
+        if held <= limit / PINS_PART
+            || !self.health.is_owner_process()
+            || self.snapshots.count() == 0
+        {
             return Ok(());
         }
         let text = format!(
@@ -228,8 +231,8 @@ impl Core {
     }
 
     /// What views of `keyspace` read from besides themselves.
-    pub fn shelves<'a>(&'a self, keyspace: &'a KeyspaceCore) -> Shelves<'a> {
-        Shelves { storage: &self.storage, records: &self.records, fresh: &keyspace.fresh }
+    pub fn sources<'a>(&'a self, keyspace: &'a KeyspaceCore) -> ReadSources<'a> {
+        ReadSources { storage: &self.storage, records: &self.records, epoch: &keyspace.cache_epoch }
     }
 
     /// Pins this moment over all keyspaces.
@@ -244,17 +247,17 @@ impl Core {
 
     /// Remembers the part of `range` in which nothing is alive: see
     /// [`crate::versions::empty_ranges`]. Called without locks: it waits for commits under way.
-    pub fn learn_gap(&self, keyspace: &KeyspaceCore, range: &KeyRange) {
-        let Some(watch) = keyspace.gaps.watch(range) else { return };
-        match self.read_gap(keyspace, range) {
-            Ok((alive, since)) => keyspace.gaps.confirm(watch, alive.as_deref(), since),
+    pub fn learn_empty_range(&self, keyspace: &KeyspaceCore, range: &KeyRange) {
+        let Some(watch) = keyspace.empty_ranges.watch(range) else { return };
+        match self.read_empty_range(keyspace, range) {
+            Ok((alive, since)) => keyspace.empty_ranges.confirm(watch, alive.as_deref(), since),
             // It is told to whoever reads there for its own sake.
-            Err(_) => keyspace.gaps.give_up(watch),
+            Err(_) => keyspace.empty_ranges.give_up(watch),
         }
     }
 
     /// The first key of `range` that is alive, and the seqno of the moment when it is.
-    fn read_gap(
+    fn read_empty_range(
         &self,
         keyspace: &KeyspaceCore,
         range: &KeyRange,
@@ -264,7 +267,7 @@ impl Core {
         let pin = self.pin_one(keyspace);
         let view = keyspace.view_at(pin.seqno());
         let mut cursor = view.cursor(range, Direction::Ascending, pin.seqno())?;
-        let mut passed = Passed::new(&self.counters);
+        let mut passed = TombstoneCounter::new(&self.counters);
         while let Some(key) = cursor.key().filter(|key| range.contains(key)) {
             if !cursor.update().is_delete() {
                 return Ok((Some(key.to_vec()), pin.seqno()));
@@ -279,25 +282,25 @@ impl Core {
     #[inline]
     pub fn debt(&self) -> Debt {
         Debt {
-            room_bytes: self.governor.room_bytes(),
+            headroom_bytes: self.governor.headroom_bytes(),
             backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
         }
     }
 
-    /// Counts the backlog anew: after a rotation, and as drains go on.
+    /// Counts the backlog anew: after a rotation, and as flushes go on.
     pub fn refresh_backlog(&self) {
-        let (mut finalized, mut owed) = (0, 0);
+        let (mut immutable, mut owed) = (0, 0);
         for keyspace in self.keyspaces.read().values() {
-            finalized += keyspace.memtable_bytes().1;
+            immutable += keyspace.memtable_bytes().1;
             owed += keyspace.engine.debt_bytes();
         }
-        let absorbed = self.counters.draining_absorbed_bytes.load(Ordering::Relaxed);
-        let backlog = finalized.saturating_sub(absorbed) + owed;
-        if finalized == 0 {
+        let absorbed = self.counters.flush_progress_bytes.load(Ordering::Relaxed);
+        let backlog = immutable.saturating_sub(absorbed) + owed;
+        if immutable == 0 {
             // Nothing waits for room.
             self.counters.out_of_space.store(false, Ordering::Relaxed);
         }
-        self.counters.finalized_bytes.store(finalized, Ordering::Relaxed);
+        self.counters.immutable_bytes.store(immutable, Ordering::Relaxed);
         self.counters.backlog_bytes.store(backlog, Ordering::Relaxed);
     }
 

@@ -44,19 +44,19 @@ impl Health {
     #[inline]
     pub fn check_write(&self) -> Result<()> {
         let is_healthy = self.state.load(Ordering::Acquire) == HEALTHY;
-        if is_healthy && self.is_at_home() { Ok(()) } else { Err(self.refusal()) }
+        if is_healthy && self.is_owner_process() { Ok(()) } else { Err(self.refusal()) }
     }
 
     /// Fails once the database is closed.
     #[inline]
     pub fn check_read(&self) -> Result<()> {
         let is_open = self.state.load(Ordering::Acquire) != CLOSED;
-        if is_open && self.is_at_home() { Ok(()) } else { Err(self.refusal()) }
+        if is_open && self.is_owner_process() { Ok(()) } else { Err(self.refusal()) }
     }
 
     /// True in the process that opened the database, false in its children.
     #[inline]
-    pub fn is_at_home(&self) -> bool {
+    pub fn is_owner_process(&self) -> bool {
         self.process.is_this_process()
     }
 
@@ -83,7 +83,7 @@ impl Health {
     /// Stops writes unless the error leaves everything as it was: that there is no room is told
     /// before anything is written, and a wrong call changes nothing.
     pub fn stop_unless_harmless(&self, error: Error) -> Error {
-        if error.is_passing() || error.kind() == ErrorKind::InvalidArgument {
+        if error.is_transient() || error.kind() == ErrorKind::InvalidArgument {
             return error;
         }
         self.stop(error)
@@ -112,7 +112,7 @@ impl Health {
 
     #[cold]
     fn refusal(&self) -> Error {
-        if !self.is_at_home() {
+        if !self.is_owner_process() {
             // No lock is taken: whoever held it may not be in this process.
             return Self::inherited();
         }

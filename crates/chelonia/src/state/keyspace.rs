@@ -18,11 +18,11 @@ use crate::memory::budget::{Charge, Use};
 use crate::memory::epoch::EpochCell;
 use crate::memtable::SortedBatch;
 use crate::options::keyspace::StoredOptions;
-use crate::records::Fresh;
+use crate::records::CacheEpoch;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::state::postponed::Postponed;
 use crate::versions::dropped::Empty;
-use crate::versions::empty_ranges::Gaps;
+use crate::versions::empty_ranges::EmptyRanges;
 use crate::versions::history::History;
 use crate::versions::lifetimes::{HeldVersion, Lifetimes};
 use crate::versions::pins::Snapshots;
@@ -46,13 +46,13 @@ pub struct KeyspaceCore {
     pub engine_options: Mutex<EngineOptions>,
     pub dropped: AtomicBool,
     /// Where nothing is alive.
-    pub gaps: Gaps,
+    pub empty_ranges: EmptyRanges,
     /// Which version's records are cached.
-    pub fresh: Fresh,
+    pub cache_epoch: CacheEpoch,
     /// Orders changes of the view.
     change: Mutex<()>,
     /// Held while the engine absorbs or maintains.
-    pub drain: Mutex<Partial>,
+    pub flush: Mutex<Partial>,
     /// What a checkpoint may make durable.
     pub latest: Mutex<Latest>,
     /// The maintenance that failed last, until some succeeds.
@@ -71,7 +71,7 @@ pub struct Partial {
     /// The versions made so far, with the seqno each contains the memtable up to.
     pub versions: Vec<(SeqNo, HeldVersion)>,
     /// The keyspace was dropped and everything it had is lost: there is nothing to drain.
-    pub buried: bool,
+    pub reclaimed: bool,
 }
 
 /// The newest whole state of the engine.
@@ -112,10 +112,10 @@ impl KeyspaceCore {
             view,
             history: History::new(),
             dropped: AtomicBool::new(false),
-            gaps: Gaps::default(),
-            fresh: Fresh::new(id, number),
+            empty_ranges: EmptyRanges::default(),
+            cache_epoch: CacheEpoch::new(id, number),
             change: Mutex::new(()),
-            drain: Mutex::default(),
+            flush: Mutex::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),
             postponed: Mutex::default(),
             _charge: charge,
@@ -151,7 +151,7 @@ impl KeyspaceCore {
     }
 
     /// The finalized memtables, newest first.
-    pub fn finalized(&self) -> Vec<Arc<Buffer>> {
+    pub fn immutable(&self) -> Vec<Arc<Buffer>> {
         self.current_view().buffers[1..].to_vec()
     }
 
@@ -194,7 +194,7 @@ impl KeyspaceCore {
         snapshots: &Snapshots,
         may_keep_updates: bool,
     ) -> Option<u64> {
-        let mut partial = self.drain.lock();
+        let mut partial = self.flush.lock();
         // It keeps what is released until all of that is known.
         let view = self.current_view();
         let seen = (self.id, &self.history);
@@ -205,7 +205,7 @@ impl KeyspaceCore {
             self.view.replace(Arc::new(View { buffers: vec![empty], version: version.clone() }));
             (version, newest)
         })?;
-        partial.buried = true;
+        partial.reclaimed = true;
         // What a drain that stopped half way absorbed is in the engine's newest version; the rest
         // of that memtable is what the same cuts leave.
         let absorbed = std::mem::take(&mut partial.versions);
@@ -220,7 +220,7 @@ impl KeyspaceCore {
         let found = extents.iter().map(|owned| owned.extent.bytes()).sum();
         let hidden = self.engine.stats().disk_bytes.saturating_sub(found);
         for buffer in view.buffers.iter().rev() {
-            let drained = buffer.memtable.drain(&cuts);
+            let drained = buffer.memtable.sorted(&cuts);
             extents.extend(drained.superseded.iter().map(OwnedExtent::from));
             let is_left = |batch: &&SortedBatch| done.is_none_or(|done| batch.upto() > done);
             for batch in drained.batches.iter().filter(is_left) {

@@ -42,7 +42,7 @@ impl Core {
         let enough = self.storage.budget().limit() / SCANS_PART / 2;
         let mut keyspaces = self.all_keyspaces();
         keyspaces.push(Arc::clone(keyspace));
-        for standing in keyspaces.iter().flat_map(|keyspace| keyspace.history.standing()) {
+        for standing in keyspaces.iter().flat_map(|keyspace| keyspace.history.holders()) {
             if self.scan_bytes() <= enough {
                 return;
             }

@@ -31,7 +31,7 @@ pub struct Now<'a> {
     /// what was absorbed counts: when blocks come free depends on who looks at them.
     pub time: Option<Duration>,
     /// Whether the device has room, which it takes a call to find out.
-    pub has_room: &'a dyn Fn() -> bool,
+    pub has_space: &'a dyn Fn() -> bool,
 }
 
 impl Postponed {
@@ -53,7 +53,7 @@ impl Postponed {
             return true;
         }
         let has_more = self.full.is_some_and(|free_blocks| now.free_blocks > free_blocks);
-        if self.full.is_some() && !has_more && !(now.has_room)() {
+        if self.full.is_some() && !has_more && !(now.has_space)() {
             self.until = time + self.wait;
             return true;
         }
@@ -70,19 +70,19 @@ mod tests {
     /// A time at which everything is as it was.
     fn at(millis: u64) -> Now<'static> {
         let time = Some(Duration::from_millis(millis));
-        Now { absorbed: SeqNo(7), free_blocks: 10, time, has_room: &|| false }
+        Now { absorbed: SeqNo(7), free_blocks: 10, time, has_space: &|| false }
     }
 
     #[test]
     fn what_found_no_room_waits_for_some_and_longer_each_time() {
         let mut postponed = Postponed::new(None, true, &at(1000));
-        let with_room = |millis| Now { has_room: &|| true, ..at(millis) };
-        assert!(postponed.lasts(&with_room(1199)), "it is not even asked");
+        let with_space = |millis| Now { has_space: &|| true, ..at(millis) };
+        assert!(postponed.lasts(&with_space(1199)), "it is not even asked");
         assert!(postponed.lasts(&at(1200)));
-        assert!(postponed.lasts(&with_room(1399)), "it was asked");
+        assert!(postponed.lasts(&with_space(1399)), "it was asked");
         let mut other = postponed;
         assert!(!other.lasts(&Now { free_blocks: 11, ..at(1400) }));
-        assert!(!postponed.lasts(&with_room(1400)));
+        assert!(!postponed.lasts(&with_space(1400)));
         assert!(!postponed.lasts(&at(1401)), "who does it is told what who woke him was");
         let mut again = postponed;
         for wait in [400, 800, 1600, 3200, 6400, 12_000, 12_000] {

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// So many places are remembered, to be told once a tour.
-const TOLD_MAX: usize = 4096;
+const REPORTED_MAX: usize = 4096;
 
 /// What scrubbing has read and found since the database was opened.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ScrubStats {
     /// Times that everything was read.
-    pub tours: u64,
+    pub passes: u64,
     /// Blocks read and checked.
     pub blocks: u64,
     /// Blocks that are damaged or could not be read, each counted once a tour.
@@ -47,13 +47,13 @@ pub struct State {
     /// Where the next leg begins; the roots come first if that is 0.
     pub next: u64,
     /// What this tour has found.
-    pub told: BTreeSet<Told>,
+    pub reported: BTreeSet<Reported>,
     pub stats: ScrubStats,
 }
 
 /// What is told once a tour: a block is come to by the walk of every leg, and by its own turn.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Told {
+pub enum Reported {
     /// Something at this offset of the data file.
     Offset(u64),
     /// Something in the structure of a keyspace, without a place.
@@ -66,18 +66,18 @@ impl State {
     /// Notes a finding in the structure of a keyspace, or in blocks.
     pub fn find(&mut self, of: Option<KeyspaceId>, error: Error) {
         let told = match (error.offset(), of) {
-            (Some(offset), _) => Told::Offset(offset),
-            (None, Some(keyspace)) => Told::Structure(keyspace),
-            (None, None) => Told::Unplaced,
+            (Some(offset), _) => Reported::Offset(offset),
+            (None, Some(keyspace)) => Reported::Structure(keyspace),
+            (None, None) => Reported::Unplaced,
         };
-        if self.told.contains(&told) {
+        if self.reported.contains(&told) {
             return;
         }
-        if self.told.is_empty() {
+        if self.reported.is_empty() {
             self.stats.findings.clear();
         }
-        if self.told.len() < TOLD_MAX {
-            self.told.insert(told);
+        if self.reported.len() < REPORTED_MAX {
+            self.reported.insert(told);
         }
         self.stats.damaged_blocks += 1;
         if self.stats.findings.len() < SCRUB_FINDINGS_MAX {

@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Default)]
 pub struct Signals {
     state: Mutex<Wanted>,
-    drain_wanted: Condvar,
+    flush_wanted: Condvar,
     log_wanted: Condvar,
     /// Nobody asks for a scrub; it waits for the end.
     scrub_ended: Condvar,
@@ -27,9 +27,9 @@ struct Wanted {
 
 impl Signals {
     /// A memtable was finalized, or an engine wants maintenance.
-    pub fn wake_drain(&self) {
+    pub fn wake_flush(&self) {
         self.state.lock().drain = true;
-        self.drain_wanted.notify_all();
+        self.flush_wanted.notify_all();
     }
 
     /// The log wants its next segment prepared.
@@ -43,7 +43,7 @@ impl Signals {
     /// All threads end.
     pub fn stop(&self) {
         self.state.lock().stop = true;
-        self.drain_wanted.notify_all();
+        self.flush_wanted.notify_all();
         self.log_wanted.notify_all();
         self.scrub_ended.notify_all();
     }
@@ -54,13 +54,13 @@ impl Signals {
     }
 
     /// Waits until a drain is wanted, or for `at_most`; false if the thread should end.
-    pub fn wait_for_drain(&self, at_most: Option<Duration>) -> bool {
+    pub fn wait_for_flush(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.drain && !state.stop {
             match at_most {
-                None => self.drain_wanted.wait(&mut state),
+                None => self.flush_wanted.wait(&mut state),
                 Some(duration) => {
-                    if self.drain_wanted.wait_for(&mut state, duration).timed_out() {
+                    if self.flush_wanted.wait_for(&mut state, duration).timed_out() {
                         break;
                     }
                 }

@@ -44,7 +44,7 @@ use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
-use crate::memory::node_clock::Residents;
+use crate::memory::node_clock::NodeClock;
 use crate::runtime::sync::{Arc, Mutex};
 use allowance::Allowance;
 use block::DATA_FILE;
@@ -63,7 +63,7 @@ pub struct Storage {
     budget: Arc<Budget>,
     epochs: Arc<Epochs>,
     cache: Arc<Cache>,
-    residents: Arc<Residents>,
+    node_clock: Arc<NodeClock>,
     facts: IoFacts,
     // Guarded by their mutexes.
     space: Mutex<Space>,
@@ -186,7 +186,7 @@ impl Storage {
         let epochs = Epochs::new()?;
         let storage = Arc::new(Self {
             cache: Cache::new(Arc::clone(&data), budget, &epochs),
-            residents: Residents::new(budget, &epochs),
+            node_clock: NodeClock::new(budget, &epochs),
             epochs,
             file: data,
             budget: Arc::clone(budget),
@@ -220,8 +220,8 @@ impl Storage {
 
     /// The clock of what engines keep in memory besides cached blocks.
     #[must_use]
-    pub fn residents(&self) -> &Arc<Residents> {
-        &self.residents
+    pub fn node_clock(&self) -> &Arc<NodeClock> {
+        &self.node_clock
     }
 
     /// The hash of a key, for filters.
@@ -257,7 +257,7 @@ impl Storage {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
         space.allocate(&*file, blocks).inspect_err(|error| {
-            if !error.is_passing() {
+            if !error.is_transient() {
                 self.file.note_failed_write();
             }
         })
@@ -404,11 +404,11 @@ impl Storage {
         self.cache.load_many_while(requests, priority, meanwhile)
     }
 
-    /// Gives memory back after the budget became smaller: residents down to their share, slabs of
+    /// Gives memory back after the budget became smaller: node_clock down to their share, slabs of
     /// the caches while the budget is over its limit. True if it is within it now, else call again
     /// later.
     pub fn trim_memory(&self) -> bool {
-        self.residents.trim();
+        self.node_clock.trim();
         self.budget.trim()
     }
 

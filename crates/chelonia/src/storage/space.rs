@@ -78,7 +78,7 @@ pub struct Space {
     /// Free ranges that may have no device blocks behind them.
     holes: RangeSet,
     /// Some of them may have blocks: those that were free at open.
-    holes_doubtful: bool,
+    holes_suspect: bool,
     /// Ranges freed and not looked at by `give_back` yet.
     fresh: RangeSet,
     length_min: u64,
@@ -101,7 +101,7 @@ impl Space {
         Self {
             free,
             holes,
-            holes_doubtful: true,
+            holes_suspect: true,
             fresh: RangeSet::default(),
             length_min,
             sealed_end: 0,
@@ -301,14 +301,14 @@ impl Space {
     pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
         mark(Mark::SpaceAllGivenBack);
         self.give_back(file, 0)?;
-        if self.holes_doubtful {
+        if self.holes_suspect {
             self.holes = RangeSet::default();
         }
         for free in self.free.all() {
             self.fresh.remove(&free);
             self.punch(file, &free)?;
         }
-        self.holes_doubtful = false;
+        self.holes_suspect = false;
         Ok(())
     }
 

@@ -15,7 +15,7 @@
 //! | --- | --- |
 //! | here | where a node is ([`NodeRef`]), and its bytes in blocks |
 //! | `allowance` | what a node may take in memory while it is decoded ([`Allowance`]) |
-//! | `residence` | which nodes are in memory ([`Slot`], [`Residence`]) |
+//! | `node_cache` | which nodes are in memory ([`Slot`], [`NodeCache`]) |
 //! | `shared_key` | the keys that they name ([`SharedKey`]) |
 //! | `key_view` | how these compare, and views of them ([`KeyView`]) |
 //!
@@ -23,12 +23,12 @@
 
 mod allowance;
 mod key_view;
-mod residence;
+mod node_cache;
 mod shared_key;
 
 pub use allowance::{Allowance, list_of};
 pub use key_view::KeyView;
-pub use residence::{Residence, Slot, Structure};
+pub use node_cache::{NodeCache, Slot, Structure};
 pub use shared_key::{SHARED_MIN, SharedKey, begun_by};
 
 use crate::base::codec::{Decoder, put_varint};

@@ -52,7 +52,7 @@ fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
         let mut progress = LogProgress::default();
         for tick in 1..=10 {
             keyspace.insert("key", [1; 10]).unwrap();
-            assert!(core.log_tick(&mut progress).unwrap_err().is_passing());
+            assert!(core.log_tick(&mut progress).unwrap_err().is_transient());
             assert_eq!(log.synced(), log.written(), "{failure:?}");
             // One of the usual size, and if there is no space for that, the smallest.
             let tries = if failure == Failure::NoSpace { 2 } else { 1 };
@@ -98,16 +98,16 @@ fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
     };
     for by_hand in [false, true] {
         write(1, 20_000);
-        core.drain_all_finalized().unwrap();
+        core.flush_all_immutable().unwrap();
         write(2, 25_000);
-        assert!(core.drain_keyspace(&keyspace.core).unwrap());
+        assert!(core.flush_keyspace(&keyspace.core).unwrap());
         // Before the checkpoint that follows another memtable is full, and so is the device.
         write(3, 5_000);
         plan.set_capacity(Some(plan.taken_bytes() + (256 << 10)));
         if by_hand {
             database.checkpoint().unwrap();
         } else {
-            core.drain_all_finalized().unwrap();
+            core.flush_all_immutable().unwrap();
         }
         plan.set_capacity(None);
         assert_eq!(*keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap(), [3; 5_000]);
@@ -170,7 +170,7 @@ fn a_root_that_may_be_durable_is_kept_though_the_device_said_that_it_is_full() {
             keyspace.insert(number.to_be_bytes(), [value; 10_000])?;
         }
         rotate(&database, &keyspace);
-        core.drain_keyspace(&keyspace.core)
+        core.flush_keyspace(&keyspace.core)
     };
     write(1).unwrap();
     core.checkpoint_now().unwrap();
@@ -241,7 +241,7 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
     let looks = || plan.calls_on(Call::Open, "(scratch");
     let (tries, asked) = (plan.calls_on(Call::Allocate, "data"), looks());
     while looks() < asked + 20 {
-        database.handle.signals.wake_drain();
+        database.handle.signals.wake_flush();
         std::thread::yield_now();
     }
     assert_eq!(plan.calls_on(Call::Allocate, "data"), tries);
@@ -263,7 +263,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
             keyspace.insert(number.wrapping_mul(0x9e37_79b9).to_be_bytes(), [1; 10_000]).unwrap();
         }
         rotate(&database, &keyspace);
-        core.drain_all_finalized().unwrap();
+        core.flush_all_immutable().unwrap();
     };
     while !core.wants_maintenance(&keyspace.core) {
         absorb(400);

@@ -2,7 +2,7 @@
 
 use super::open_faulty;
 use crate::KeyspaceOptions;
-use crate::disk_full::accept::DRAIN_TIMES;
+use crate::disk_full::accept::FLUSH_TIMES;
 use crate::storage::io::memory::MemoryDirectory;
 
 #[test]
@@ -23,8 +23,8 @@ fn what_was_drained_and_is_still_read_hides_no_want_of_room() {
     database.handle.storage.epochs().settle();
     let core = &database.handle;
     let accepted = (4_001..).take_while(|number| insert(*number).is_ok()).inspect(|number| {
-        let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());
-        assert!(updates * DRAIN_TIMES <= room, "after {number}: {updates} in {room}");
+        let (updates, room) = (core.update_bytes(), core.pool_bytes().unwrap());
+        assert!(updates * FLUSH_TIMES <= room, "after {number}: {updates} in {room}");
     });
     assert!(accepted.count() > 500);
     database.checkpoint().unwrap();
@@ -40,8 +40,8 @@ fn large_values_take_room_that_is_looked_for() {
     let mut count = 0_u32;
     while keyspace.insert(count.to_le_bytes(), vec![7; 100_000]).is_ok() {
         count += 1;
-        let (updates, room) = (core.update_bytes(), core.room_bytes().unwrap());
-        assert!(updates * DRAIN_TIMES <= room, "after {count}: {updates} in {room}");
+        let (updates, room) = (core.update_bytes(), core.pool_bytes().unwrap());
+        assert!(updates * FLUSH_TIMES <= room, "after {count}: {updates} in {room}");
     }
     assert!(count > 100);
     database.checkpoint().unwrap();

@@ -5,7 +5,7 @@ use crate::base::error::ErrorKind;
 use crate::base::limits::BLOCK_BYTES;
 use crate::engine::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
 use crate::memory::epoch::Guard;
-use crate::memory::node_clock::Resident;
+use crate::memory::node_clock::ClockEntry;
 use crate::runtime::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::io::fault::Call;
@@ -18,7 +18,7 @@ const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 /// Takes all the room that nodes have in memory.
 struct Greedy;
 
-impl Resident for Greedy {
+impl ClockEntry for Greedy {
     fn take_used(&self) -> bool {
         true
     }
@@ -31,10 +31,10 @@ impl Resident for Greedy {
 /// Every node of `database` has to be read again.
 fn forget_nodes(database: &Database) {
     const ALL: u64 = 1 << 40;
-    let residents = database.handle.storage.residents();
-    let greedy: Arc<dyn Resident> = Arc::new(Greedy);
-    residents.admit(&Arc::downgrade(&greedy), ALL, &database.handle.storage.epochs().pin());
-    residents.forget(ALL);
+    let node_clock = database.handle.storage.node_clock();
+    let greedy: Arc<dyn ClockEntry> = Arc::new(Greedy);
+    node_clock.admit(&Arc::downgrade(&greedy), ALL, &database.handle.storage.epochs().pin());
+    node_clock.forget(ALL);
 }
 
 /// Flips a bit in every node that ever was.
@@ -99,7 +99,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
         let other = database.keyspace("damaged", options).unwrap();
         other.insert("key", "value").unwrap();
         database.checkpoint().unwrap();
-        let hidden = database.stats().disk.hidden_bytes;
+        let hidden = database.stats().disk.orphaned_bytes;
         assert!(hidden > 100 << 10, "{hidden}");
         let lost = || database.handle.unreachable_blocks_now().unwrap() * BLOCK_BYTES as u64;
         assert!(
@@ -112,7 +112,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
         let database = open(Arc::new(memory));
         assert_eq!(database.keyspaces(), ["damaged"]);
         assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
-        assert_eq!(database.stats().disk.hidden_bytes, 0);
+        assert_eq!(database.stats().disk.orphaned_bytes, 0);
         assert!(database.verify().unwrap().is_clean());
     }
 }
@@ -123,7 +123,7 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
         let database = open(Arc::new(MemoryDirectory::new()));
         let options = KeyspaceOptions::new().engine(engine);
         let keyspace = database.keyspace("dropped", options).unwrap();
-        keyspace.insert("finalized", "1").unwrap();
+        keyspace.insert("immutable", "1").unwrap();
         rotate(&database, &keyspace);
         keyspace.insert("changed", "old").unwrap();
         let pins = [database.handle.pin_one(&keyspace.core), database.handle.pin_all()];
@@ -135,7 +135,7 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
             assert!(view.buffers.is_empty(), "{engine:?}: {} memtables", view.buffers.len());
         }
         assert_eq!(snapshot.get(&keyspace, "changed").unwrap().unwrap(), *b"old");
-        assert_eq!(snapshot.get(&keyspace, "finalized").unwrap().unwrap(), *b"1");
+        assert_eq!(snapshot.get(&keyspace, "immutable").unwrap().unwrap(), *b"1");
         drop((pins, snapshot, keyspace));
         database.checkpoint().unwrap();
         assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
@@ -147,7 +147,7 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
     for engine in ENGINES {
         let database = open(Arc::new(MemoryDirectory::new()));
         let used = || database.handle.storage.stats().space.used_blocks * BLOCK_BYTES as u64;
-        let held = || database.stats().disk.held_for_older_bytes;
+        let held = || database.stats().disk.retained_bytes;
         let empty = used();
         let (mut handles, mut pins) = (Vec::new(), Vec::new());
         for round in 0..4 {
@@ -216,9 +216,9 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
     database.checkpoint().unwrap();
     // What is as it was is not stored again.
     drop(database.keyspace("k", options().checkpoint_distance(77_000)).unwrap());
-    assert!(!database.handle.counters.dials_turned.load(Ordering::Relaxed));
+    assert!(!database.handle.counters.options_changed.load(Ordering::Relaxed));
     drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
-    assert!(database.handle.counters.dials_turned.load(Ordering::Relaxed));
+    assert!(database.handle.counters.options_changed.load(Ordering::Relaxed));
 }
 
 /// A snapshot that is made while a keyspace is being dropped shows it as it was, or as empty, and

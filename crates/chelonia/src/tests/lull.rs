@@ -18,7 +18,7 @@ fn half_in_memory() -> (Database, Keyspace) {
         keyspace.insert(number.to_be_bytes(), [1; 4000]).unwrap();
     }
     rotate(&database, &keyspace);
-    database.handle.drain_all_finalized().unwrap();
+    database.handle.flush_all_immutable().unwrap();
     for number in 0..CHANGED {
         keyspace.insert(number.to_be_bytes(), [2; 4000]).unwrap();
     }
@@ -52,9 +52,9 @@ fn a_memtable_that_waits_for_writes_is_drained_while_others_read() {
     (0..15).for_each(|_| database.handle.log_tick(&mut progress).unwrap());
     assert_eq!(keyspace.core.memtable_bytes().1, 0, "nobody reads");
     (15..30).for_each(|tick| read_and_tick(&database, &keyspace, &mut progress, tick));
-    let (active, finalized) = keyspace.core.memtable_bytes();
-    assert!(active == 0 && finalized > 4_000_000, "{active} and {finalized}");
-    database.handle.drain_all_finalized().unwrap();
+    let (active, immutable) = keyspace.core.memtable_bytes();
+    assert!(active == 0 && immutable > 4_000_000, "{active} and {immutable}");
+    database.handle.flush_all_immutable().unwrap();
     assert_eq!(keyspace.core.memtable_bytes(), (0, 0));
     for number in 0..CHANGED {
         let value = keyspace.get(number.to_be_bytes()).unwrap().unwrap();

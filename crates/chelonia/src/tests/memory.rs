@@ -44,7 +44,7 @@ fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
     assert!(memtables() > 64 << 20, "{} bytes of memtables", memtables());
     database.set_memory(32 << 20).unwrap();
     // What the background does, which nobody has to ask for.
-    database.handle.drain_all_finalized().unwrap();
+    database.handle.flush_all_immutable().unwrap();
     assert!(memtables() < 16 << 20, "{} bytes of memtables", memtables());
     assert!(database.handle.storage.budget().held() <= 32 << 20);
     assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 100_000);

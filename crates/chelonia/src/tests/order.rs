@@ -6,7 +6,7 @@ use super::watched::{On, Watched};
 use super::{open, rotate};
 use crate::KeyspaceOptions;
 use crate::base::error::ErrorKind;
-use crate::flush::memtable::DrainPace;
+use crate::flush::memtable::FlushPace;
 use crate::options::keyspace::Durability;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::io::crash::{CrashDirectory, Survivors};
@@ -32,12 +32,12 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
             database.checkpoint().unwrap();
         }
     }
-    // The background has listed the keyspaces, with this finalized memtable, and is about to drain.
+    // The background has listed the keyspaces, with this immutable memtable, and is about to drain.
     rotate(&database, &keyspace);
     database.drop_keyspace("dropped").unwrap();
     let used = core.storage.stats().space.used_blocks;
-    assert!(!core.drain_keyspace(&keyspace.core).unwrap());
-    assert!(!core.drain_oldest(DrainPace::Usual).unwrap());
+    assert!(!core.flush_keyspace(&keyspace.core).unwrap());
+    assert!(!core.flush_oldest(FlushPace::Usual).unwrap());
     assert_eq!(core.storage.stats().space.used_blocks, used, "space went to what nobody sees");
     drop(keyspace);
     // What it had is used by others, and by nobody twice.
@@ -73,11 +73,11 @@ fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
             sticky: true,
             ..Fault::once(Call::Allocate, after)
         });
-        if core.drain_keyspace(&keyspace.core).is_ok() {
+        if core.flush_keyspace(&keyspace.core).is_ok() {
             break;
         }
         plan.heal();
-        half_absorbed += usize::from(!keyspace.core.drain.lock().versions.is_empty());
+        half_absorbed += usize::from(!keyspace.core.flush.lock().versions.is_empty());
         drop(snapshot);
         database.drop_keyspace("dropped").unwrap();
         drop(keyspace);
@@ -189,7 +189,7 @@ fn cut_behind_a_drain_within_a_checkpoint() -> MemoryDirectory {
         one.insert("first", "1").unwrap();
         two.insert("second", "2").unwrap();
         rotate(&database, &two);
-        assert!(core.drain_keyspace(&two.core).unwrap());
+        assert!(core.flush_keyspace(&two.core).unwrap());
         drop(held);
         checkpoint.join().unwrap().unwrap();
     });
@@ -224,13 +224,13 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
     };
     write(1);
     rotate(&database, &keyspace);
-    assert!(database.handle.drain_keyspace(&keyspace.core).unwrap());
+    assert!(database.handle.flush_keyspace(&keyspace.core).unwrap());
     write(2);
     let mut iter = keyspace.iter();
     for _ in 0..10 {
         assert_eq!(*iter.next().unwrap().unwrap().1, [2; 1000]);
     }
-    // While it reads, another thread drains: no view shows the version before any more.
+    // While it reads, another thread flushes: no view shows the version before any more.
     let (drained, space, mut threads) = (database.clone(), keyspace.clone(), Vec::new());
     let drain = move || {
         if !threads.is_empty() {
@@ -241,7 +241,7 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
         let (other, its) = (drained.clone(), space.clone());
         threads.push(std::thread::spawn(move || {
             rotate(&other, &its);
-            other.handle.drain_keyspace(&its.core).unwrap();
+            other.handle.flush_keyspace(&its.core).unwrap();
         }));
         while absorbed() == before {
             std::thread::yield_now();
@@ -288,7 +288,7 @@ fn a_checkpoint_that_fails_lets_nothing_go_of_the_log() {
     (0..4_000).for_each(insert);
     super::rotate(&database, &keyspace);
     let core = &database.handle;
-    assert!(core.drain_keyspace(&keyspace.core).unwrap());
+    assert!(core.flush_keyspace(&keyspace.core).unwrap());
     // All that the log holds is in the data file now, and no durable root says so.
     plan.fail(Fault::once(Call::Write, 0).on("data").with(Failure::NoSpace));
     assert_eq!(core.checkpoint_now().unwrap_err().kind(), ErrorKind::NoSpace);

@@ -20,7 +20,7 @@ fn charged(database: &Database) -> u64 {
     database.stats().memory.metadata_bytes
 }
 
-/// Finalizes and drains all memtables.
+/// Finalizes and flushes all memtables.
 fn drain(database: &Database, keyspaces: &[Keyspace]) {
     keyspaces.iter().for_each(|keyspace| rotate(database, keyspace));
     database.checkpoint().unwrap();
@@ -58,8 +58,8 @@ fn snapshots_share_what_did_not_change_between_them_and_are_charged() {
         drain(&database, &keyspaces);
         check(written, &snapshots);
         let drained = charged(&database) - before;
-        assert!(drained < PINS * 8_000, "{engine:?}: {drained} bytes after drains");
-        // Two drains over each other, and pins that see the first but not the second.
+        assert!(drained < PINS * 8_000, "{engine:?}: {drained} bytes after flushes");
+        // Two flushes over each other, and pins that see the first but not the second.
         second.insert("k", "first").unwrap();
         rotate(&database, second);
         let between = database.snapshot();

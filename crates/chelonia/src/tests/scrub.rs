@@ -89,8 +89,8 @@ fn a_tour_reads_everything_once_in_an_interval() {
     wait(&database, &clock, INTERVAL);
     let stats = database.stats();
     let used = stats.disk.data_used_bytes / BLOCK_BYTES_U64;
-    assert!(half.tours == 0 && half.blocks.abs_diff(used / 2) < used / 10, "{half:?}, {used}");
-    assert!(stats.scrub.tours == 1 && stats.scrub.blocks > used, "{:?}", stats.scrub);
+    assert!(half.passes == 0 && half.blocks.abs_diff(used / 2) < used / 10, "{half:?}, {used}");
+    assert!(stats.scrub.passes == 1 && stats.scrub.blocks > used, "{:?}", stats.scrub);
     assert_eq!(stats.scrub.damaged_blocks, 0, "{:?}", stats.scrub);
 }
 
@@ -148,9 +148,9 @@ fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
     let storage = &database.handle.storage;
     let limit = storage.budget().limit();
     storage.budget().set_limit(0);
-    storage.residents().trim();
+    storage.node_clock().trim();
     storage.budget().set_limit(limit);
-    while database.stats().scrub.tours == 0 {
+    while database.stats().scrub.passes == 0 {
         clock.advance(INTERVAL / 100);
         database.handle.core().scrub_tick();
     }

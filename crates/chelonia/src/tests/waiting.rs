@@ -24,7 +24,7 @@ fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let options = CommitOptions::new().no_wait();
     // Nothing can be drained.
-    let drain = keyspace.core.drain.lock();
+    let drain = keyspace.core.flush.lock();
     let insert = |number: u32| keyspace.insert_with(number.to_be_bytes(), [7; 10_000], options);
     let accepted = (0..4_000).take_while(|number| insert(*number).is_ok()).count();
     let accepted = u32::try_from(accepted).unwrap();

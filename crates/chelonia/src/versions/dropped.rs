@@ -11,7 +11,7 @@ use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::engine::{Answer, Looked, OwnedExtent, Passed, Salvaged, Version};
+use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
 use crate::memory::epoch::Guard;
 use crate::runtime::sync::{Arc, Mutex, Weak};
 use crate::versions::lifetimes::Lifetimes;
@@ -45,7 +45,7 @@ impl Version for Empty {
         Ok(Looked::Answer(Answer::default()))
     }
 
-    fn read(&self, _: &[u8], _: KeyHash, _: Passed) -> Result<Answer> {
+    fn read(&self, _: &[u8], _: KeyHash, _: Progress) -> Result<Answer> {
         Ok(Answer::default())
     }
 

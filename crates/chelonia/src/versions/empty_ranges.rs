@@ -1,4 +1,4 @@
-//! Gaps: ranges of keys in which nothing is alive, remembered so that no scan has to pass over the
+//! EmptyRanges: ranges of keys in which nothing is alive, remembered so that no scan has to pass over the
 //! same tombstones twice.
 //!
 //! A queue leaves a tombstone for every entry that was taken from its head, until a drain and the
@@ -13,7 +13,7 @@
 //!                          | a write lands in it: cut, the parts go on
 //! ```
 //!
-//! How a gap is learned, and why it is true ([`crate::state::core::Core::learn_gap`]):
+//! How a gap is learned, and why it is true ([`crate::state::core::Core::learn_empty_range`]):
 //! 1. The range is watched: from now on a write into it cuts it.
 //! 2. The last seqno that was given to anybody is noted, and waited for until it is visible. Every
 //!    commit takes its seqnos under the commit lock and looks at the gaps after that. So one with a
@@ -35,9 +35,9 @@ use std::ops::Bound;
 pub const HIDDEN_MIN: u32 = 64;
 
 /// The most gaps of a keyspace; the one that was used longest ago makes place.
-const GAPS_MAX: usize = 8;
+const EMPTY_RANGES_MAX: usize = 8;
 
-/// Gaps that end at longer keys are not kept: what is remembered stays small.
+/// EmptyRanges that end at longer keys are not kept: what is remembered stays small.
 const KEY_BYTES_MAX: usize = 128;
 
 /// A place between keys.
@@ -123,7 +123,7 @@ impl Gap {
 
 /// The gaps of one keyspace.
 #[derive(Default)]
-pub struct Gaps {
+pub struct EmptyRanges {
     /// How many there are: writers look here first.
     count: AtomicUsize,
     table: Mutex<Table>,
@@ -141,7 +141,7 @@ struct Table {
 #[derive(Clone, Copy, Debug)]
 pub struct Watch(u64);
 
-impl Gaps {
+impl EmptyRanges {
     /// `key` is about to get a value by a commit that has its seqno.
     #[inline]
     pub fn cut(&self, key: &[u8]) {
@@ -269,7 +269,7 @@ impl Table {
     }
 
     fn crowd_out(&mut self) {
-        let surplus = self.gaps.len().saturating_sub(GAPS_MAX);
+        let surplus = self.gaps.len().saturating_sub(EMPTY_RANGES_MAX);
         self.gaps.drain(..surplus);
     }
 }
@@ -285,13 +285,13 @@ mod tests {
         KeyRange::half_open(lower.as_bytes(), Some(upper.as_bytes()))
     }
 
-    fn known(gaps: &Gaps, lower: &str, upper: &str) {
+    fn known(gaps: &EmptyRanges, lower: &str, upper: &str) {
         let watch = gaps.watch(&range(lower, upper)).unwrap();
         gaps.confirm(watch, None, NOW);
     }
 
     /// Where a reader who comes from `key` goes on.
-    fn from(gaps: &Gaps, key: &str, direction: Direction, at: SeqNo) -> KeyRange {
+    fn from(gaps: &EmptyRanges, key: &str, direction: Direction, at: SeqNo) -> KeyRange {
         let mut range = match direction {
             Ascending => KeyRange::half_open(key.as_bytes(), None),
             Descending => KeyRange {
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn known_gaps_are_jumped_over_both_ways_and_grow_together() {
-        let gaps = Gaps::default();
+        let gaps = EmptyRanges::default();
         known(&gaps, "b", "d");
         known(&gaps, "d", "f");
         assert_eq!(gaps.table.lock().gaps.len(), 1);
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_write_cuts_what_is_known_and_what_is_watched() {
-        let gaps = Gaps::default();
+        let gaps = EmptyRanges::default();
         known(&gaps, "b", "f");
         gaps.cut(b"d");
         let to = |key: &str| Bound::Included(key.as_bytes().to_vec());
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn everything_may_be_a_gap() {
-        let gaps = Gaps::default();
+        let gaps = EmptyRanges::default();
         let watch = gaps.watch(&KeyRange::all()).unwrap();
         gaps.confirm(watch, None, NOW);
         for direction in [Ascending, Descending] {
@@ -355,7 +355,7 @@ mod tests {
         for number in 0..1000_u64 {
             gaps.cut(&number.to_be_bytes());
         }
-        assert!(gaps.count.load(Ordering::Relaxed) <= GAPS_MAX);
+        assert!(gaps.count.load(Ordering::Relaxed) <= EMPTY_RANGES_MAX);
         let mut all = KeyRange::all();
         assert!(gaps.jump(&mut all, Ascending, NOW));
         assert_eq!(all.lower, Bound::Included(0_u64.to_be_bytes().to_vec()));
@@ -363,17 +363,17 @@ mod tests {
 
     #[test]
     fn what_is_given_up_crowded_out_or_ends_at_long_keys_is_not_known() {
-        let gaps = Gaps::default();
+        let gaps = EmptyRanges::default();
         let watch = gaps.watch(&range("a", "b")).unwrap();
         gaps.give_up(watch);
         assert_eq!(gaps.count.load(Ordering::Relaxed), 0);
         let watch = gaps.watch(&range("a", "b")).unwrap();
-        for number in 0..GAPS_MAX {
+        for number in 0..EMPTY_RANGES_MAX {
             known(&gaps, &format!("m{number}a"), &format!("m{number}b"));
         }
         gaps.confirm(watch, None, NOW);
         assert_eq!(from(&gaps, "a", Ascending, NOW).lower, Bound::Included(b"a".to_vec()));
-        assert_eq!(gaps.table.lock().gaps.len(), GAPS_MAX);
+        assert_eq!(gaps.table.lock().gaps.len(), EMPTY_RANGES_MAX);
         let long = "x".repeat(KEY_BYTES_MAX + 1);
         assert!(gaps.watch(&range(&long, "y")).is_none());
     }

@@ -33,7 +33,7 @@ use crate::versions::view::{Buffer, View};
 use std::collections::BTreeMap;
 
 /// Something that stands in a view and can be told that the view was replaced.
-pub trait Standing: Send + Sync {
+pub trait ViewHolder: Send + Sync {
     /// Lets go of views that have `flushed`.
     fn let_go(&self, flushed: &Arc<Buffer>);
 
@@ -45,7 +45,7 @@ pub trait Standing: Send + Sync {
 pub struct History {
     newest: AtomicU64,
     entries: Mutex<BTreeMap<SeqNo, Kept>>,
-    standing: Mutex<Vec<Weak<dyn Standing>>>,
+    holders: Mutex<Vec<Weak<dyn ViewHolder>>>,
 }
 
 /// A view with its place in the budget.
@@ -55,13 +55,13 @@ pub struct Kept {
 }
 
 /// Those who stand are looked through for the dead each time they are twice as many, at least.
-const STANDING_MIN: usize = 16;
+const HOLDERS_MIN: usize = 16;
 
 impl History {
     /// Nothing is kept.
     pub fn new() -> Arc<Self> {
         let newest = AtomicU64::new(0);
-        Arc::new(Self { newest, entries: Mutex::default(), standing: Mutex::default() })
+        Arc::new(Self { newest, entries: Mutex::default(), holders: Mutex::default() })
     }
 
     /// The view for a pin at `seqno`; `None` if that is the keyspace's own, as it was loaded before
@@ -106,23 +106,23 @@ impl History {
     }
 
     /// Lists somebody who may stand in views of the keyspace.
-    pub fn stand(&self, standing: Weak<dyn Standing>) {
-        let mut all = self.standing.lock();
-        if all.len() >= STANDING_MIN && all.len() == all.capacity() {
-            all.retain(|standing| standing.strong_count() > 0);
+    pub fn stand(&self, holders: Weak<dyn ViewHolder>) {
+        let mut all = self.holders.lock();
+        if all.len() >= HOLDERS_MIN && all.len() == all.capacity() {
+            all.retain(|holders| holders.strong_count() > 0);
         }
-        all.push(standing);
+        all.push(holders);
     }
 
     /// `flushed` is in the engine, and in no view that is kept: those who stand in it let go.
-    pub fn let_standing_go(&self, flushed: &Arc<Buffer>) {
-        for standing in self.standing() {
-            standing.let_go(flushed);
+    pub fn let_holders_go(&self, flushed: &Arc<Buffer>) {
+        for holders in self.holders() {
+            holders.let_go(flushed);
         }
     }
 
     /// Those who are listed, the oldest first.
-    pub fn standing(&self) -> Vec<Arc<dyn Standing>> {
-        self.standing.lock().iter().filter_map(Weak::upgrade).collect()
+    pub fn holders(&self) -> Vec<Arc<dyn ViewHolder>> {
+        self.holders.lock().iter().filter_map(Weak::upgrade).collect()
     }
 }

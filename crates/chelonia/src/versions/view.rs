@@ -8,12 +8,12 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
-use crate::engine::{self, Answer, Found, Passed};
+use crate::engine::{self, Answer, Found, Progress};
 use crate::log::LogPosition;
 use crate::memory::epoch::Guard;
 use crate::memtable::{Lookup, Memtable};
 use crate::merge::{Merge, Tombstones};
-use crate::records::{Fresh, Name, RecordCache};
+use crate::records::{CacheEpoch, Name, RecordCache};
 use crate::runtime::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::storage::Storage;
 use crate::versions::lifetimes::HeldVersion;
@@ -96,7 +96,7 @@ pub enum Looked {
     /// No value.
     Absent,
     /// The version has to be read from the device: [`View::read`].
-    OnDevice(Passed),
+    OnDevice(Progress),
     /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
     /// a pinned seqno.
     Overwritten,
@@ -107,13 +107,13 @@ const AHEAD: usize = 8;
 
 /// What views read from besides themselves.
 #[derive(Clone, Copy)]
-pub struct Shelves<'a> {
+pub struct ReadSources<'a> {
     /// Large values, and hashes of keys.
     pub storage: &'a Storage,
     /// Cached records.
     pub records: &'a RecordCache,
     /// Those of this keyspace.
-    pub fresh: &'a Fresh,
+    pub epoch: &'a CacheEpoch,
 }
 
 impl View {
@@ -123,24 +123,24 @@ impl View {
         &self,
         key: &[u8],
         at: SeqNo,
-        shelves: Shelves<'_>,
+        sources: ReadSources<'_>,
         guard: &Guard,
     ) -> Result<Looked> {
-        self.get_by(key, at, shelves, guard, |name, guard| {
-            shelves.records.get(name, guard).map(Value::copy_from)
+        self.get_by(key, at, sources, guard, |name, guard| {
+            sources.records.get(name, guard).map(Value::copy_from)
         })
     }
 
     /// The value of `key` as of the pinned seqno `at`.
-    pub fn get(&self, key: &[u8], at: SeqNo, shelves: Shelves<'_>) -> Result<Looked> {
+    pub fn get(&self, key: &[u8], at: SeqNo, sources: ReadSources<'_>) -> Result<Looked> {
         let version = self.version.number();
-        let guard = shelves.storage.epochs().pin();
-        let looked = self.get_by(key, at, shelves, &guard, |name, guard| {
-            shelves.records.get_of_version(name, version, guard)
+        let guard = sources.storage.epochs().pin();
+        let looked = self.get_by(key, at, sources, &guard, |name, guard| {
+            sources.records.get_of_version(name, version, guard)
         })?;
         drop(guard);
         match looked {
-            Looked::OnDevice(from) => self.read(key, from, shelves),
+            Looked::OnDevice(from) => self.read(key, from, sources),
             looked => Ok(looked),
         }
     }
@@ -148,9 +148,9 @@ impl View {
     /// The value of `key`, of which the memtables and records of this view know nothing, from the
     /// device. The caller holds the view, and no guard: a guard would keep all memory that is given
     /// up meanwhile.
-    pub fn read(&self, key: &[u8], from: Passed, shelves: Shelves<'_>) -> Result<Looked> {
-        let Shelves { storage, records, fresh } = shelves;
-        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+    pub fn read(&self, key: &[u8], from: Progress, sources: ReadSources<'_>) -> Result<Looked> {
+        let ReadSources { storage, records, epoch } = sources;
+        let name = Name { of: epoch, key, hash: storage.key_hash(key) };
         let answer = self.version.version().read(key, name.hash, from)?;
         self.keep(name, &answer, records, &storage.epochs().pin());
         Ok(answer.found.map_or(Looked::Absent, Looked::from))
@@ -163,12 +163,12 @@ impl View {
         &self,
         key: &[u8],
         at: SeqNo,
-        shelves: Shelves<'_>,
+        sources: ReadSources<'_>,
         guard: &Guard,
         cached: impl FnOnce(Name<'_>, &Guard) -> Option<Value>,
     ) -> Result<Looked> {
-        let Shelves { storage, records, fresh } = shelves;
-        let name = Name { of: fresh, key, hash: storage.key_hash(key) };
+        let ReadSources { storage, records, epoch } = sources;
+        let name = Name { of: epoch, key, hash: storage.key_hash(key) };
         records.prefetch(name, guard);
         match self.look_in_buffers(key, at) {
             Some(Lookup::Found(update, _)) => return Ok(own(update)),
@@ -208,9 +208,9 @@ impl View {
         &self,
         keys: &[K],
         at: SeqNo,
-        shelves: Shelves<'_>,
+        sources: ReadSources<'_>,
     ) -> Result<Vec<Option<Value>>> {
-        let Shelves { storage, records, fresh } = shelves;
+        let ReadSources { storage, records, epoch } = sources;
         let version = self.version.number();
         // Asked for once: a record is cached where the hash of its key leads to, and a type may
         // give other bytes at each call.
@@ -221,9 +221,9 @@ impl View {
         let (mut below, mut places, mut large) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
             if let (Some(key), Some(hash)) = (keys.get(index + AHEAD), hashes.get(index + AHEAD)) {
-                records.prefetch(Name { of: fresh, key, hash: *hash }, &guard);
+                records.prefetch(Name { of: epoch, key, hash: *hash }, &guard);
             }
-            let name = Name { of: fresh, key, hash: *hash };
+            let name = Name { of: epoch, key, hash: *hash };
             match self.look_in_buffers(name.key, at) {
                 Some(Lookup::Found(update, _)) => match own(update) {
                     Looked::Value(value) => values[index] = Some(value),
@@ -246,7 +246,7 @@ impl View {
         drop(guard);
         let answers = self.version.version().multi_get(&below)?;
         for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
-            self.keep(Name { of: fresh, key, hash }, &answer, records, &storage.epochs().pin());
+            self.keep(Name { of: epoch, key, hash }, &answer, records, &storage.epochs().pin());
             match answer.found {
                 Some(Found::Value(value)) => values[index] = Some(value),
                 Some(Found::Large(reference)) => large.push((index, reference)),

@@ -80,14 +80,14 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
     }
 
     /// True if ticket `ticket` may be handed out now; the commit lock holder waits until it may.
-    pub fn has_room(&self, ticket: u64) -> bool {
+    pub fn has_space(&self, ticket: u64) -> bool {
         // Sequentially consistent: waited for, see `advance`.
         ticket < self.head.load(Ordering::SeqCst) + TICKETS
     }
 
     /// Waits until ticket `ticket` may be handed out. `Stopped` if that will never be.
-    pub fn wait_for_room(&self, ticket: u64) -> Result<()> {
-        self.wait(|| self.has_room(ticket))
+    pub fn wait_for_slot(&self, ticket: u64) -> Result<()> {
+        self.wait(|| self.has_space(ticket))
     }
 
     /// The commit that holds `ticket` and ends with `end` is in its memtables. Returns when it is
@@ -217,7 +217,7 @@ mod tests {
                     for _ in 0..5_000 {
                         let (ticket, end) = {
                             let mut next = order.lock();
-                            visibility.wait_for_room(next.0).unwrap();
+                            visibility.wait_for_slot(next.0).unwrap();
                             let ticket = next.0;
                             next.0 += 1;
                             next.1 += 1 + thread;
@@ -238,7 +238,7 @@ mod tests {
         let visibility: Visibility = Visibility::new(SeqNo::ZERO);
         std::thread::scope(|scope| {
             let later = scope.spawn(|| visibility.complete(1, SeqNo(2)));
-            let room = scope.spawn(|| visibility.wait_for_room(TICKETS_MAX));
+            let room = scope.spawn(|| visibility.wait_for_slot(TICKETS_MAX));
             visibility.abandon();
             assert_eq!(later.join().unwrap().unwrap_err().kind(), ErrorKind::Stopped);
             assert_eq!(room.join().unwrap().unwrap_err().kind(), ErrorKind::Stopped);

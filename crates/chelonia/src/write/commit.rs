@@ -109,7 +109,7 @@ impl Core {
         }
         let bytes = bytes as u64;
         let is_deletes = || writes.iter().all(|write| write.value.is_none());
-        self.check_room(bytes, large_bytes(writes), is_deletes, deadline)?;
+        self.check_disk(bytes, large_bytes(writes), is_deletes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
         let admission = self.admit(bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;
@@ -126,7 +126,8 @@ impl Core {
             let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
             payload.clear();
             encode(&mut payload, keyspaces, writes, &large);
-            let end = self.commit_with_room(keyspaces, writes, (&payload, &large), guard, deadline);
+            let end =
+                self.commit_with_space(keyspaces, writes, (&payload, &large), guard, deadline);
             let _ = RECORD.try_with(|record| record.set(payload));
             end
         } else {
@@ -134,7 +135,7 @@ impl Core {
             encode(&mut payload, keyspaces, writes, &large);
             let _charge = self.storage.budget().charge(Use::Log, payload.capacity() as u64);
             let record = (payload.as_slice(), &*large);
-            self.commit_with_room(keyspaces, writes, record, guard, deadline)
+            self.commit_with_space(keyspaces, writes, record, guard, deadline)
         };
         let end = end?;
         drop(admission);
@@ -145,7 +146,7 @@ impl Core {
     }
 
     /// Steps 3 to 5; if the log finds no space for its next segment, again after some was gained.
-    fn commit_with_room<'a>(
+    fn commit_with_space<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
@@ -160,7 +161,7 @@ impl Core {
             drop(guard);
             match placed {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    match self.make_log_room(attempt, deadline) {
+                    match self.make_log_space(attempt, deadline) {
                         Ok(true) => attempt += 1,
                         Ok(false) => break error,
                         // A commit that may not wait any longer, or writes were stopped.
@@ -174,7 +175,7 @@ impl Core {
         };
         // Only a refusal that left the log as it was gives the extents back: after any other
         // failure the record may be in the log.
-        let is_refused = error.is_passing()
+        let is_refused = error.is_transient()
             || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock);
         if is_refused {
             large.iter().for_each(|large| self.storage.free_unreachable(large.extent));
@@ -213,7 +214,7 @@ impl Core {
         for write in writes.iter() {
             let update = write.update(&mut large);
             if !update.is_delete() {
-                keyspaces[write.keyspace].gaps.cut(write.key);
+                keyspaces[write.keyspace].empty_ranges.cut(write.key);
             }
             let active = placed.views.active(write.keyspace);
             active.memtable.insert(write.key, update, seqno, &*self.snapshots);
@@ -243,7 +244,7 @@ impl Core {
         let CommitState { tail, next_seqno, next_ticket, totals, .. } = &mut *commit;
         // Only a close takes the tail away.
         let Some(tail) = tail else { return Err(Health::closed()) };
-        self.visibility.wait_for_room(*next_ticket)?;
+        self.visibility.wait_for_slot(*next_ticket)?;
         let start = tail.position();
         let end =
             tail.append(payload, hash).map_err(|error| self.health.stop_unless_harmless(error))?;
@@ -276,14 +277,14 @@ impl Core {
         let full = active.update_bytes() >= distance
             || active.memtable.bytes() >= self.governor.memtable_bytes_max();
         if full {
-            self.rotate_if_room(keyspace);
+            self.rotate_if_allowed(keyspace);
         }
     }
 
     /// Finalizes the keyspace's memtable, unless too many are finalized already: nobody waits for
     /// it. Called under the commit lock.
-    pub fn rotate_if_room(&self, keyspace: &Arc<KeyspaceCore>) {
-        if keyspace.current_view().buffers.len() <= FINALIZED_MAX {
+    pub fn rotate_if_allowed(&self, keyspace: &Arc<KeyspaceCore>) {
+        if keyspace.current_view().buffers.len() <= IMMUTABLE_MAX {
             self.rotate(keyspace);
             self.rotate_laggards();
         }
@@ -294,7 +295,7 @@ impl Core {
         keyspace.rotate(Buffer::new(Memtable::new(Arc::clone(self.storage.budget()))));
         self.counters.rotations.fetch_add(1, Ordering::Relaxed);
         self.refresh_backlog();
-        self.signals.wake_drain();
+        self.signals.wake_flush();
     }
 
     /// Finalizes the memtables of keyspaces that are seldom written, so that a single old record
@@ -308,8 +309,8 @@ impl Core {
             let first = view.buffers[0].first();
             let lags =
                 first.is_some_and(|first| written.0.saturating_sub(first.position.lsn.0) > limit);
-            if lags && view.buffers.len() <= FINALIZED_MAX {
-                mark(Mark::LaggardFinalized);
+            if lags && view.buffers.len() <= IMMUTABLE_MAX {
+                mark(Mark::LaggardRotated);
                 self.rotate(&keyspace);
             }
         }
@@ -353,12 +354,12 @@ impl Core {
         bytes.max(grown.sum())
     }
 
-    /// There is no room: makes sure that something drains, and waits for it.
+    /// There is no room: makes sure that something flushes, and waits for it.
     fn wait_for_memory(&self, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
         mark(Mark::CommitWaitedForMemory);
         let half = self.governor.memtable_bytes_max();
         let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
-        let idle = || self.counters.finalized_bytes.load(Ordering::Relaxed) == 0;
+        let idle = || self.counters.immutable_bytes.load(Ordering::Relaxed) == 0;
         let mut admitted = None;
         let mut is_over = false;
         self.try_again_if_full();
@@ -368,7 +369,7 @@ impl Core {
                 self.rotate_largest(half);
             }
             if self.stepped {
-                self.drain_all_finalized()?;
+                self.flush_all_immutable()?;
                 return Ok(self.governor.admit_forced(growth));
             }
             let _hurry = self.pacer.hurry();
@@ -451,7 +452,7 @@ impl Core {
 
     /// Background work that this thread has to do or to ask for.
     fn after_commit(&self) -> Result<()> {
-        let finalized = self.counters.finalized_bytes.load(Ordering::Relaxed);
+        let finalized = self.counters.immutable_bytes.load(Ordering::Relaxed);
         let half = self.governor.memtable_bytes_max();
         if self.governor.memtable_bytes().saturating_sub(finalized) >= half {
             let _commit = self.commit.lock();
@@ -459,10 +460,10 @@ impl Core {
                 self.rotate_largest(half);
             }
         }
-        if self.stepped && self.counters.finalized_bytes.load(Ordering::Relaxed) > 0 {
-            let drained = self.drain_all_finalized().and_then(|()| self.maintain_all());
+        if self.stepped && self.counters.immutable_bytes.load(Ordering::Relaxed) > 0 {
+            let drained = self.flush_all_immutable().and_then(|()| self.maintain_all());
             // The commit is made: a device that is full is met by the next one.
-            return drained.or_else(|error| if error.is_passing() { Ok(()) } else { Err(error) });
+            return drained.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) });
         }
         Ok(())
     }
@@ -473,10 +474,10 @@ const HEADROOM_BYTES: u64 = SLAB_BYTES as u64;
 
 /// A keyspace with so many finalized memtables finalizes no further one because it is full. What
 /// frees memory or makes a checkpoint may finalize more.
-const FINALIZED_MAX: usize = 2;
+const IMMUTABLE_MAX: usize = 2;
 
 /// A memtable whose first record lies further back in the log than so many write shares is
-/// finalized, however small it is: recovery has no more to replay than that and what is in drains.
+/// finalized, however small it is: recovery has no more to replay than that and what is in flushes.
 const LOG_SHARES_MAX: u64 = 2;
 
 fn encode<'a>(

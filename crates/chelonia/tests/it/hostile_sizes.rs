@@ -28,7 +28,7 @@ fn keyspace(database: &Database) -> Keyspace {
     database.keyspace("k", options).unwrap()
 }
 
-/// Writes `entries` in an order of its own, some twice, through drains, and holds everything to
+/// Writes `entries` in an order of its own, some twice, through flushes, and holds everything to
 /// them, before and after a reopen.
 fn check(entries: &[(Vec<u8>, Vec<u8>)]) {
     let directory = MemoryDirectory::new();

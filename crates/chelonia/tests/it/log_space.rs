@@ -50,11 +50,11 @@ fn large_values_count_for_the_checkpoint_distance() {
     for number in 0..100_u64 {
         keyspace.insert(number.to_be_bytes(), vec![1; 50_000]).unwrap();
     }
-    let drains = database.stats().background.drains;
-    assert!((3..=6).contains(&drains), "{drains} drains for 5 MB at a distance of 1 MiB");
+    let flushes = database.stats().background.flushes;
+    assert!((3..=6).contains(&flushes), "{flushes} flushes for 5 MB at a distance of 1 MiB");
 }
 
-/// Threads that write as fast as they can, with drains in the background that never find an end.
+/// Threads that write as fast as they can, with flushes in the background that never find an end.
 #[test]
 fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,17 +79,17 @@ fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
                 stopped.store(true, Ordering::Relaxed);
             });
         }
-        while database.stats().background.drains < 40 && !stopped.load(Ordering::Relaxed) {
+        while database.stats().background.flushes < 40 && !stopped.load(Ordering::Relaxed) {
             largest = largest.max(database.stats().disk.log_file_bytes);
             std::thread::yield_now();
         }
         // Writers go on until this closes the database.
-        let drains = database.stats().background.drains;
+        let flushes = database.stats().background.flushes;
         database.clone().close().unwrap();
-        let more = database.stats().background.drains - drains;
-        // It flushes what was finalized when it came, and no memtable takes fewer bytes than this.
-        let finalized_most = write_share / TINY_DISTANCE;
-        assert!(more <= finalized_most, "{more} drains during the close");
+        let more = database.stats().background.flushes - flushes;
+        // It flushes what was immutable when it came, and no memtable takes fewer bytes than this.
+        let immutable_most = write_share / TINY_DISTANCE;
+        assert!(more <= immutable_most, "{more} flushes during the close");
     });
     println!("the log had at most {largest} bytes");
     assert!(largest < 16 << 20, "the log had {largest} bytes");

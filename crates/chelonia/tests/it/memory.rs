@@ -66,7 +66,7 @@ fn child_that_works_within_a_budget() {
     let budget: u64 = budget.parse().unwrap();
     let database = Database::builder(path).memory(budget).open().unwrap();
     let mut rng = Rng::new(budget);
-    // Twice the budget of data, then snapshots over as many drains as there are snapshots.
+    // Twice the budget of data, then snapshots over as many flushes as there are snapshots.
     let keys = budget / 500;
     write(&database, &mut rng, 2 * budget, keys).unwrap();
     read(&database, &mut rng, keys).unwrap();

@@ -68,7 +68,7 @@ fn a_reader_takes_a_log_that_does_not_fit_into_memory_and_changes_nothing() {
     for reader in [&one, &other] {
         check(reader, MANY);
         assert!(reader.stats().memory.memtable_bytes < MEMORY_BYTES_MIN / 16 * 9);
-        assert!(reader.stats().background.drains > 0, "it did fit");
+        assert!(reader.stats().background.flushes > 0, "it did fit");
         let disk = reader.stats().disk;
         assert!(disk.scratch_bytes > 20 << 20, "{disk:?}");
         let length = files["data"].len() as u64;
@@ -126,7 +126,7 @@ fn a_database_that_filled_its_device_opens_on_it() {
     let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
     let database = builder(Arc::new(faulty)).open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    // Room for some drains and their checkpoints, and then for none.
+    // Room for some flushes and their checkpoints, and then for none.
     plan.set_capacity(Some(40 << 20));
     let mut count = 0_u64;
     let error = loop {
@@ -148,7 +148,7 @@ fn a_database_that_filled_its_device_opens_on_it() {
     let directory: Arc<FaultDirectory> = Arc::new(faulty);
     plan.set_capacity(Some(plan.taken_bytes()));
     let new = || builder(Arc::clone(&directory) as _);
-    // How much of the log waits for a checkpoint depends on how far drains came.
+    // How much of the log waits for a checkpoint depends on how far flushes came.
     let reader = open_on_a_full_device(|| new().read_only(true));
     whole(&reader);
     drop(reader);

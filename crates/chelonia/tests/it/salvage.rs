@@ -138,11 +138,11 @@ impl Store {
                 let is_told = losses.any(|loss| contains((&loss.lower, &loss.upper), key));
                 assert!(is_told, "{what}: {key:?} is missing and not told");
             }
-            let doubtful = keyspace.doubtful.as_ref().map(|(doubtful, _)| &saved[doubtful]);
-            for (key, value) in doubtful.into_iter().flatten() {
+            let suspect = keyspace.suspect.as_ref().map(|(suspect, _)| &saved[suspect]);
+            for (key, value) in suspect.into_iter().flatten() {
                 let ever = self.ever.get(&(name, key.clone()));
                 assert!(ever.is_some_and(|ever| ever.contains(value)), "{what}: what never was");
-                assert!(!saved[name].contains_key(key), "{what}: a key is certain and doubtful");
+                assert!(!saved[name].contains_key(key), "{what}: a key is certain and suspect");
             }
         }
     }
@@ -163,7 +163,7 @@ fn all_of_a_healthy_database_comes_over() {
     for engine in ENGINES {
         let store = Store::new(engine);
         let (report, saved) = save(store.files.clone()).unwrap();
-        assert!(report.is_whole() && report.log_records == LOGGED, "{report:?}");
+        assert!(report.is_complete() && report.log_records == LOGGED, "{report:?}");
         assert!(store.is_all_of(&saved), "{engine:?}");
     }
 }
@@ -186,11 +186,11 @@ fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date()
             };
             store.check(&report, &saved, &what);
             // What is lost may be older than what is there.
-            assert!(store.is_all_of(&saved) || !report.is_whole(), "{what}: {report:?}");
-            let is_doubted = report.keyspaces.iter().any(|one| one.doubtful.is_some());
-            lost += usize::from(!report.is_whole());
+            assert!(store.is_all_of(&saved) || !report.is_complete(), "{what}: {report:?}");
+            let is_doubted = report.keyspaces.iter().any(|one| one.suspect.is_some());
+            lost += usize::from(!report.is_complete());
             doubted += usize::from(is_doubted);
-            nodes[0] += usize::from(is_node && !report.is_whole());
+            nodes[0] += usize::from(is_node && !report.is_complete());
             nodes[1] += usize::from(is_node && is_doubted);
         }
         assert!(refused <= 1, "only the catalog is needed for all: {refused} of {blocks} blocks");
@@ -224,7 +224,7 @@ fn each_loss_names_its_own_block() {
         }
         let (report, _) = save(files).unwrap();
         let losses = &report.keyspaces[0].losses;
-        let named: Vec<Option<u64>> = losses.iter().map(|loss| loss.why.offset()).collect();
+        let named: Vec<Option<u64>> = losses.iter().map(|loss| loss.cause.offset()).collect();
         // Of neighbours one loss is told, with the first of them.
         let expected = [damaged[0], damaged[2], damaged[3]];
         assert_eq!(named, expected.map(|block| Some((block * BLOCK) as u64)), "{losses:?}");
@@ -242,7 +242,7 @@ fn a_data_file_that_was_cut_short_gives_what_is_left() {
         assert!(open(&MemoryDirectory::from_files(files.clone())).is_err());
         if let Ok((report, saved)) = save(files) {
             store.check(&report, &saved, &format!("{part} of eight parts"));
-            losses += usize::from(!report.is_whole());
+            losses += usize::from(!report.is_complete());
         }
     }
     assert!(losses > 0);
@@ -286,7 +286,7 @@ fn what_a_device_cannot_read_is_lost_for_that_reason() {
         let saved = salvage.directories(source, Arc::new(MemoryDirectory::new())).run();
         let Ok(report) = saved else { continue };
         for loss in report.keyspaces.iter().flat_map(|keyspace| &keyspace.losses) {
-            assert_eq!(loss.why.kind(), ErrorKind::Io, "read {after}: {}", loss.why);
+            assert_eq!(loss.cause.kind(), ErrorKind::Io, "read {after}: {}", loss.cause);
             losses += 1;
         }
     }
@@ -303,7 +303,7 @@ fn a_salvage_wants_a_free_place_and_a_source_that_nobody_writes() {
     database.keyspace("k", KeyspaceOptions::new()).unwrap().insert("key", "value").unwrap();
     assert_eq!(kind().err(), Some(ErrorKind::AlreadyOpen));
     database.close().unwrap();
-    assert!(kind().unwrap().is_whole());
+    assert!(kind().unwrap().is_complete());
     assert_eq!(kind().err(), Some(ErrorKind::InvalidArgument));
     let saved = Database::open(&destination).unwrap();
     let keyspace = saved.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -321,7 +321,7 @@ fn a_database_whose_creation_did_not_finish_is_none() {
     for boundary in 0..=journal.boundaries() {
         match save(journal.image(boundary, Survivors::All)) {
             Ok((report, found)) => {
-                assert!(report.is_whole() && found.is_empty(), "at {boundary}: {report:?}");
+                assert!(report.is_complete() && found.is_empty(), "at {boundary}: {report:?}");
                 whole += 1;
             }
             Err(error) => {
@@ -353,7 +353,7 @@ fn a_destination_that_cannot_be_looked_at_is_told_as_what_it_is() {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{inside}: {error}");
     }
     assert_eq!(names(), before);
-    assert!(salvage("free").unwrap().is_whole());
+    assert!(salvage("free").unwrap().is_complete());
 }
 
 /// A store of so many keyspaces: the files, with damage to newer values of the first and the last.
@@ -399,8 +399,8 @@ fn what_is_doubtful_is_told_as_lost_where_there_is_no_place_for_it() {
             let kept = (0..1_000).filter(|key| !is_lost(key)).count();
             assert!(certain.len() == kept && (700..=800).contains(&kept), "{kept}");
             let has_place = free == 1 && place == 0;
-            assert_eq!(keyspace.doubtful.is_some(), has_place, "{free} free");
-            let reasons = keyspace.losses.iter().map(|loss| loss.why.kind());
+            assert_eq!(keyspace.suspect.is_some(), has_place, "{free} free");
+            let reasons = keyspace.losses.iter().map(|loss| loss.cause.kind());
             let is_told = reasons.clone().any(|kind| kind == ErrorKind::InvalidArgument);
             assert_eq!(is_told, !has_place, "{:?}", keyspace.losses);
             assert!(reasons.clone().any(|kind| kind == ErrorKind::Corrupt));

@@ -126,7 +126,7 @@ struct Life {
     batches: Vec<(usize, usize, Durability)>,
 }
 
-/// Commits all batches, snapshots held over drains, merges and checkpoints meanwhile.
+/// Commits all batches, snapshots held over flushes, merges and checkpoints meanwhile.
 fn live() -> Life {
     let directory = CrashDirectory::new();
     let database = open(Arc::new(directory.clone()));

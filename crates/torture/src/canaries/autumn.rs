@@ -22,7 +22,7 @@ pub const CANARIES: &[Canary] = &[
     Canary {
         name: "moved-past-older",
         bug: "a table of level 0 moves down past older ones that have its keys",
-        file: "engines/autumn/stretch.rs",
+        file: "engines/autumn/level0_picker.rs",
         text: "                && (0..at.len()).all(|other| \
                other == place || !meets(next(other)))\n",
         instead: "",
@@ -66,7 +66,7 @@ pub const CANARIES: &[Canary] = &[
         name: "filled-to-the-end",
         bug: "puts fill the device, and nothing can be drained any more",
         file: "write/commit.rs",
-        text: "        self.check_room(bytes, large_bytes(writes), is_deletes, deadline)?;\n",
+        text: "        self.check_disk(bytes, large_bytes(writes), is_deletes, deadline)?;\n",
         instead: "",
     },
 ];

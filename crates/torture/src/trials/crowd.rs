@@ -334,7 +334,7 @@ impl Trial for Crowd {
         world.standing.clear();
         world.database.checkpoint().unwrap();
         assert!(world.database.verify().unwrap().is_clean());
-        assert_eq!(world.database.stats().disk.held_for_older_bytes, 0);
+        assert_eq!(world.database.stats().disk.retained_bytes, 0);
         world.tally
     }
 }

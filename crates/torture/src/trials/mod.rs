@@ -14,7 +14,7 @@
 //! | `power` | a mounted file system is shut down | as `crash`, through the kernel |
 //! | `soak` | eight times as much data as memory | values; bounded memory, files, space |
 //! | `crowd` | hundreds of keyspaces and pins, full batches | answers of a map, within the budget |
-//! | `readers` | reads beside writers, drains, checkpoints | one moment in the order of commits |
+//! | `readers` | reads beside writers, flushes, checkpoints | one moment in the order of commits |
 //! | `rot-flips` | every byte flipped, one by one | told with file and offset, no wrong answer |
 //! | `rot-blocks` | blocks zeroed, swapped, misdirected, aged | the same |
 //! | `decoders` | bytes that lie, under right checksums | no panic |

@@ -242,7 +242,7 @@ impl Trial for Readers {
     }
 
     fn about(&self) -> &'static str {
-        "holds every read beside writers, drains and checkpoints to the order of commits"
+        "holds every read beside writers, flushes and checkpoints to the order of commits"
     }
 
     fn short_units(&self) -> u64 {
@@ -287,11 +287,11 @@ impl Trial for Readers {
         let (checked, overlapping) =
             (shared.checked.load(Ordering::Relaxed), shared.overlapping.load(Ordering::Relaxed));
         assert!(10 * overlapping >= 3 * checked, "{overlapping} of {checked} overlap a write");
-        assert!(stats.background.drains > 20, "{} drains", stats.background.drains);
+        assert!(stats.background.flushes > 20, "{} flushes", stats.background.flushes);
         let mut tally = Tally::default();
         tally.add("entries checked", checked);
         tally.add("of them overlapping a write", overlapping);
-        tally.add("drains", stats.background.drains);
+        tally.add("flushes", stats.background.flushes);
         tally.add("checkpoints", stats.background.checkpoints);
         tally
     }

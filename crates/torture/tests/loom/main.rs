@@ -95,7 +95,7 @@ fn tickets_wait_for_room_and_get_it() {
             let visibility = Arc::clone(&visibility);
             thread::spawn(move || visibility.complete(1, SeqNo(2)).unwrap())
         };
-        visibility.wait_for_room(2).unwrap();
+        visibility.wait_for_slot(2).unwrap();
         visibility.complete(2, SeqNo(3)).unwrap();
         first.join().unwrap();
         second.join().unwrap();

@@ -257,8 +257,8 @@ impl Salvaged for Found {
         Ok(())
     }
 
-    fn lost(&mut self, keys: KeyRange, why: Error) -> Result<()> {
-        check_told(&why);
+    fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()> {
+        check_told(&cause);
         self.certain.retain(|key, _| !keys.contains(key));
         self.lost.push(keys);
         Ok(())
@@ -313,6 +313,6 @@ fn nodes_are_dropped_from_memory_and_come_back<E: Tried>(options: E::Options) {
     check_scans(&version, &model);
     world.check_reads(&version, &model, &mut rng, 200);
     assert!(world.event("nodes_evicted") > 0 && world.event("nodes_loaded") > 50);
-    let resident = world.storage.residents();
+    let resident = world.storage.node_clock();
     assert!(resident.bytes() <= resident.share() + 16_384, "{}", resident.bytes());
 }

@@ -49,7 +49,7 @@ impl Autumn {
         let Some(group) = small_neighbours(&weights, self.options().checkpoint_distance) else {
             return;
         };
-        let own = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
+        let own = Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run);
         let first = group.start;
         let before = next.level0.clone();
         match self.merge_small(version, writer, (group, &mut *next), &own, workers) {
@@ -76,11 +76,11 @@ impl Autumn {
         output: &Output<'_>,
         workers: Workers,
     ) -> Result<()> {
-        let residence = &self.shared.residence;
+        let node_cache = &self.shared.node_cache;
         let mut unit = Unit::default();
         let mut entries = 0;
         for sequence in &version.level0[group.clone()] {
-            let Found { tables, holes } = sequence.tables_in(residence, &KeyRange::all())?;
+            let Found { tables, holes } = sequence.tables_in(node_cache, &KeyRange::all())?;
             if !holes.is_empty() || tables.iter().any(|table| writer.damage.has(table)) {
                 return Err(Error::corrupt("a sequence of level 0 cannot be read"));
             }
@@ -98,7 +98,7 @@ impl Autumn {
 
     /// How many of `workers` may build tables at one time.
     pub(super) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
-        let part = self.shared.residence.storage().budget().limit() / TABLES_PART;
+        let part = self.shared.node_cache.storage().budget().limit() / TABLES_PART;
         let count = part / table_bytes.max(TABLE_AUTO_MIN);
         workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }

@@ -1,5 +1,5 @@
 //! Which tables of a level go down, and what they meet below: neighbours for which least is
-//! rewritten. What meets nothing is not rewritten: its tables move. (Level 0: `stretch.rs`.)
+//! rewritten. What meets nothing is not rewritten: its tables move. (Level 0: `level0_picker.rs`.)
 //!
 //! A unit is bounded: so that drains need not wait long for it, and because what is rewritten takes
 //! its space twice until the next checkpoint.
@@ -9,8 +9,8 @@
 
 use super::AutumnVersion;
 use super::damage::Damage;
-use super::stretch::behind;
-use super::table::{Found, Hole, Residence, Sequence, Table};
+use super::level0_picker::behind;
+use super::table::{Found, Hole, NodeCache, Sequence, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
@@ -74,7 +74,7 @@ pub(super) enum Down {
 /// True if a table can be of a lower level as it is: all of it is live, there are no tombstones to
 /// be dropped, and it is not small.
 pub(super) fn may_move(table: &Table, goal: Goal) -> bool {
-    table.is_whole() && !(goal.bottom && table.live.tombstones > 0) && !is_small(table, goal)
+    table.is_complete() && !(goal.bottom && table.live.tombstones > 0) && !is_small(table, goal)
 }
 
 fn is_small(table: &Table, goal: Goal) -> bool {
@@ -139,7 +139,7 @@ pub(super) fn places_to_cut(
 /// What of level `level` goes down next: of the tables from `from` on those that meet least.
 pub(super) fn from_level(
     version: &AutumnVersion,
-    residence: &Residence,
+    node_cache: &NodeCache,
     level: usize,
     from: &mut SharedKey,
     measure: Measure,
@@ -152,7 +152,7 @@ pub(super) fn from_level(
     };
     let mut passed = 0;
     loop {
-        let window = window(upper, residence, from)?;
+        let window = window(upper, node_cache, from)?;
         let (Some(first), Some(last)) = (window.tables.first(), window.tables.last()) else {
             return Ok(Down::Stuck);
         };
@@ -160,7 +160,7 @@ pub(super) fn from_level(
             lower: Bound::Included(first.first.to_bytes().into_owned()),
             upper: Bound::Included(last.last.to_bytes().into_owned()),
         };
-        let below = lower.tables_in(residence, &range)?;
+        let below = lower.tables_in(node_cache, &range)?;
         *from = behind(&last.last);
         let alone = |table: &&Table| {
             let place = below.tables.partition_point(|it| it.last < table.first);
@@ -178,7 +178,7 @@ pub(super) fn from_level(
             if let Some(parted) = parted(&uppers, &below.tables, measure, goal) {
                 return Ok(Down::Parted(parted));
             }
-            return unit(uppers, below.tables, lower, residence, (measure, goal), damage)
+            return unit(uppers, below.tables, lower, node_cache, (measure, goal), damage)
                 .map(Down::Unit);
         }
         passed += window.tables.len() as u64 + window.unread;
@@ -197,11 +197,11 @@ struct Window {
 }
 
 /// The next tables of a level from `from` on, from the beginning again behind the last.
-fn window(upper: &Sequence, residence: &Residence, from: &SharedKey) -> Result<Window> {
+fn window(upper: &Sequence, node_cache: &NodeCache, from: &SharedKey) -> Result<Window> {
     let mut window = Window::default();
     for from in [from, &SharedKey::LEAST] {
         for index in upper.node_of(&from.to_bytes()).unwrap_or(0)..upper.nodes.len() {
-            match upper.node(residence, index)? {
+            match upper.node(node_cache, index)? {
                 Ok(node) => {
                     let room = WINDOW_TABLES - window.tables.len();
                     let next = node.tables.iter().filter(|it| it.first >= *from).take(room);
@@ -285,7 +285,7 @@ fn unit(
     upper: Vec<Table>,
     mut below: Vec<Table>,
     level: &Sequence,
-    residence: &Residence,
+    node_cache: &NodeCache,
     (measure, goal): (Measure, Goal),
     damage: &Damage,
 ) -> Result<Unit> {
@@ -301,8 +301,8 @@ fn unit(
         let from = ends(first, lower.first(), false);
         let to = ends(last, lower.last(), true);
         let coming = upper.iter().chain(&lower).map(|table| table.live.weight()).sum();
-        let (before, _) = level.near(residence, &from)?;
-        let (_, behind) = level.near(residence, &to)?;
+        let (before, _) = level.near(node_cache, &from)?;
+        let (_, behind) = level.near(node_cache, &to)?;
         let how = (measure, goal);
         let before = joined(&before, coming, how, damage);
         let behind = joined(&behind, coming, how, damage);

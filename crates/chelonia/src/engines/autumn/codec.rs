@@ -36,7 +36,7 @@
 //! is checked.
 
 use super::garnering::LEVELS_MAX;
-use super::table::{Listed, NODE_TABLES_MAX, Node, Residence, Sequence, Table};
+use super::table::{Listed, NODE_TABLES_MAX, Node, NodeCache, Sequence, Table};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
@@ -94,7 +94,7 @@ fn decode_key(
 }
 
 /// Reads a node.
-pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
+pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> {
     let mut decoder = Decoder::new(bytes, "node");
     if decoder.u8()? != NODE_FORMAT {
         return Err(decoder.damaged("its format is not known"));
@@ -103,7 +103,7 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
     if count == 0 || count > NODE_TABLES_MAX {
         return Err(decoder.damaged("it has no tables, or more than a node has"));
     }
-    let mut allowance = Allowance::of(residence.storage());
+    let mut allowance = Allowance::of(node_cache.storage());
     let mut tables: Vec<Table> = list_of(count);
     for _ in 0..count {
         allowance.take(size_of::<Table>());
@@ -115,8 +115,8 @@ pub(super) fn decode_node(bytes: &[u8], residence: &Residence) -> Result<Node> {
             return Err(decoder.damaged("its tables are not in order"));
         }
         let reference = RunRef::decode(&mut decoder)?;
-        residence.check_within_file(reference.extent)?;
-        let run = residence.context().open(residence.storage(), reference);
+        node_cache.check_within_file(reference.extent)?;
+        let run = node_cache.context().open(node_cache.storage(), reference);
         let mut table = Table::whole(run, first, last);
         let dead = decoder.varint()?;
         if dead > 0 {
@@ -220,7 +220,7 @@ impl Directory {
     }
 
     /// Reads a directory.
-    pub fn decode(bytes: &[u8], residence: &Residence) -> Result<Self> {
+    pub fn decode(bytes: &[u8], node_cache: &NodeCache) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "directory of an autumn tree");
         if decoder.u8()? != DIRECTORY_FORMAT {
             return Err(decoder.damaged("its format is not known"));
@@ -230,7 +230,7 @@ impl Directory {
         let sinking = decoder.length(level0)?;
         let levels = decoder.length(bytes.len().min(LEVELS_MAX))?;
         let mut read = |count: usize| -> Result<Vec<Sequence>> {
-            (0..count).map(|_| decode_sequence(&mut decoder, residence)).collect()
+            (0..count).map(|_| decode_sequence(&mut decoder, node_cache)).collect()
         };
         let directory = Self { level0: read(level0)?, sinking, levels: read(levels)? };
         if sinking > 0 && levels == 0 {
@@ -244,10 +244,10 @@ impl Directory {
     }
 }
 
-fn decode_sequence(decoder: &mut Decoder<'_>, residence: &Residence) -> Result<Sequence> {
+fn decode_sequence(decoder: &mut Decoder<'_>, node_cache: &NodeCache) -> Result<Sequence> {
     let count = decoder.length(decoder.remaining() / 8)?;
     let mut nodes: Vec<Listed> = list_of(count);
-    let mut allowance = Allowance::of(residence.storage());
+    let mut allowance = Allowance::of(node_cache.storage());
     for _ in 0..count {
         let first = decoder.bytes(KEY_BYTES_MAX)?;
         allowance.take(size_of::<Listed>() + first.len());
@@ -257,7 +257,7 @@ fn decode_sequence(decoder: &mut Decoder<'_>, residence: &Residence) -> Result<S
             return Err(decoder.damaged("the nodes of a level are not in order"));
         }
         let first = first.beside(before);
-        let slot = residence.slot_of(NodeRef::decode(decoder)?, ())?;
+        let slot = node_cache.slot_of(NodeRef::decode(decoder)?, ())?;
         let totals = Totals::decode(decoder)?;
         let tables = decoder.varint_u32()?;
         if tables == 0 || tables as usize > NODE_TABLES_MAX || totals.entries < u64::from(tables) {

@@ -153,7 +153,7 @@ impl SequenceCursor {
     }
 
     fn load(&self, node: usize) -> Result<Arc<Node>> {
-        self.version.shared.residence.load_owned(&self.sequence.nodes[node].slot)
+        self.version.shared.node_cache.load_owned(&self.sequence.nodes[node].slot)
     }
 
     /// The table it is in.
@@ -194,7 +194,7 @@ impl SequenceCursor {
     fn locate(&mut self, blocks: u32) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         // Entries before a table's first key are not live.
-        let range = if table.is_whole() || table.first <= *lower_of(&self.range) {
+        let range = if table.is_complete() || table.first <= *lower_of(&self.range) {
             Arc::clone(&self.range)
         } else {
             let lower = Bound::Included(table.first.to_bytes().into_owned());

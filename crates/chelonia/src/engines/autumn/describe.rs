@@ -23,7 +23,7 @@ pub(super) fn describe(version: &AutumnVersion, out: &mut dyn Write) -> Result<(
 
 fn sequence(version: &AutumnVersion, sequence: &Sequence, out: &mut dyn Write) -> Result<()> {
     for listed in &sequence.nodes {
-        let node = version.shared.residence.load_owned(&listed.slot)?;
+        let node = version.shared.node_cache.load_owned(&listed.slot)?;
         let place = listed.slot.reference().map(|reference| reference.extent).unwrap_or_default();
         told(writeln!(out, "    node {place:?}, {} tables", node.tables.len()))?;
         for table in &node.tables {

@@ -11,7 +11,7 @@ use super::AutumnVersion;
 use super::table::{Sequence, Table};
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
-use crate::engine::{Answer, Looked, Passed, look_many};
+use crate::engine::{Answer, Looked, Progress, look_many};
 use crate::memory::epoch::Guard;
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
@@ -27,7 +27,7 @@ enum Visit<T> {
     /// This was found.
     Found(T),
     /// It has not the key, or that is not known yet.
-    Passed,
+    Progress,
     /// Something must be read first: the walk ends.
     Ended,
 }
@@ -61,7 +61,7 @@ impl AutumnVersion {
             {
                 let Some(place) = sequence.node_of(key) else { continue };
                 let slot = &sequence.nodes[place].slot;
-                let Some(node) = self.shared.residence.resident(slot, guard) else {
+                let Some(node) = self.shared.node_cache.resident(slot, guard) else {
                     is_cut = true;
                     continue;
                 };
@@ -73,7 +73,7 @@ impl AutumnVersion {
             }
             for table in tables.into_iter().map_while(|table| table) {
                 match visit(table)? {
-                    Visit::Passed => {}
+                    Visit::Progress => {}
                     visited => return Ok(visited),
                 }
             }
@@ -81,7 +81,7 @@ impl AutumnVersion {
                 return Ok(Visit::Ended);
             }
             if sequences.peek().is_none() {
-                return Ok(Visit::Passed);
+                return Ok(Visit::Progress);
             }
         }
     }
@@ -95,7 +95,7 @@ impl AutumnVersion {
     ) -> Result<Option<T>> {
         for sequence in self.sequences() {
             let Some(place) = sequence.node_of(key) else { continue };
-            let node = self.shared.residence.load_owned(&sequence.nodes[place].slot)?;
+            let node = self.shared.node_cache.load_owned(&sequence.nodes[place].slot)?;
             if let Some(table) = node.table_of(key)
                 && let Visit::Found(found) = visit(table)?
             {
@@ -109,25 +109,25 @@ impl AutumnVersion {
     pub(super) fn find_cached(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
         let walked = self.walk(key, hash, guard, |table| {
             Ok(match table.filter.state(hash, guard) {
-                FilterState::No => Visit::Passed,
+                FilterState::No => Visit::Progress,
                 FilterState::Missing(_) => Visit::Ended,
                 FilterState::Maybe => match table.run.find_cached(key, guard)? {
                     Some((Some(hit), presence)) => Visit::Found((hit, presence)),
-                    Some((None, _)) => Visit::Passed,
+                    Some((None, _)) => Visit::Progress,
                     None => Visit::Ended,
                 },
             })
         });
         Ok(match walked? {
             Visit::Found(hit) => Looked::Answer(answer(hit)),
-            Visit::Passed => Looked::Answer(Answer::default()),
-            Visit::Ended => Looked::OnDevice(Passed::default()),
+            Visit::Progress => Looked::Answer(Answer::default()),
+            Visit::Ended => Looked::OnDevice(Progress::default()),
         })
     }
 
     /// The value of `key`. No guard is held while it reads.
     pub(super) fn find(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        let storage = self.shared.residence.storage();
+        let storage = self.shared.node_cache.storage();
         // Undecided tables, newest first.
         let mut undecided: Vec<Candidate> = Vec::new();
         let walked = self.walk_reading(key, |table| {
@@ -136,14 +136,14 @@ impl AutumnVersion {
                 FilterState::No => {}
                 FilterState::Maybe if undecided.is_empty() => {
                     let (hit, presence) = table.run.find(key)?;
-                    return Ok(hit.map_or(Visit::Passed, |hit| Visit::Found((hit, presence))));
+                    return Ok(hit.map_or(Visit::Progress, |hit| Visit::Found((hit, presence))));
                 }
                 FilterState::Maybe => undecided.push((Arc::clone(&table.run), None)),
                 FilterState::Missing(block) => {
                     undecided.push((Arc::clone(&table.run), Some(block)));
                 }
             }
-            Ok(Visit::Passed)
+            Ok(Visit::Progress)
         });
         if undecided.is_empty() {
             return walked.map(|hit| hit.map(answer).unwrap_or_default());
@@ -156,7 +156,7 @@ impl AutumnVersion {
 
     /// The values of `keys`, in the order asked.
     pub(super) fn find_all(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        let storage = self.shared.residence.storage();
+        let storage = self.shared.node_cache.storage();
         let mut look =
             |key: &[u8], hash: KeyHash, guard: &Guard| self.find_cached(key, hash, guard);
         look_many(storage, keys, &mut look, &mut |rest, _, take| {
@@ -176,7 +176,7 @@ impl Candidates for AutumnVersion {
     ) -> Result<()> {
         let walked = self.walk_reading::<()>(key, |table| {
             visit(&table.run, &table.filter);
-            Ok(Visit::Passed)
+            Ok(Visit::Progress)
         });
         walked.map(|_| ())
     }

@@ -3,9 +3,9 @@
 use super::choose::{self, Down, Measure};
 use super::counters::Counters;
 use super::garnering::Garnering;
+use super::level0_picker;
 use super::output::{Change, Output};
 use super::plan::{LEVEL0_TRIGGER, Step};
-use super::stretch;
 use super::table::{Sequence, Table};
 use super::unit::{Goal, Merged, Unit};
 use super::{Autumn, AutumnVersion, Next, Writer};
@@ -36,7 +36,7 @@ impl Autumn {
         (workers, measure): (Workers, Measure),
     ) -> Result<Option<Absorbed>> {
         let counters = &self.shared.counters;
-        let output = Output::new(&self.shared.residence, counters, self.options().run);
+        let output = Output::new(&self.shared.node_cache, counters, self.options().run);
         let mut next = Next::of(version);
         match step {
             Step::Sink => {
@@ -81,7 +81,7 @@ impl Autumn {
 
     /// How many sequences may begin to sink at one time: a merge reads ahead in each of them.
     fn sinking_max(&self, workers: Workers) -> usize {
-        let part = self.shared.residence.storage().budget().limit() / MERGE_PART;
+        let part = self.shared.node_cache.storage().budget().limit() / MERGE_PART;
         let streams = part / SLAB_BYTES as u64 / workers.threads() as u64;
         usize::try_from(streams).unwrap_or(usize::MAX).max(LEVEL0_TRIGGER)
     }
@@ -96,13 +96,13 @@ impl Autumn {
         output: &Output<'_>,
         (workers, measure): (Workers, Measure),
     ) -> Result<bool> {
-        let residence = &self.shared.residence;
+        let node_cache = &self.shared.node_cache;
         let goal = self.goal(version, level);
         let down = if level == 0 {
-            stretch::from_level0(version, residence, measure, goal, &writer.damage)?
+            level0_picker::from_level0(version, node_cache, measure, goal, &writer.damage)?
         } else {
             let from = writer.from.entry(level).or_insert_with(|| SharedKey::LEAST);
-            choose::from_level(version, residence, level, from, measure, goal, &writer.damage)?
+            choose::from_level(version, node_cache, level, from, measure, goal, &writer.damage)?
         };
         match down {
             Down::Stuck => Ok(false),

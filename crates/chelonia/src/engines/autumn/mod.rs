@@ -37,7 +37,7 @@ use self::damage::Damage;
 pub use self::options::AutumnConfig;
 use self::output::Output;
 use self::plan::{Sizes, Step};
-use self::table::{Residence, Sequence};
+use self::table::{NodeCache, Sequence};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
@@ -45,7 +45,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, Passed, Salvaged,
+    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, Progress, Salvaged,
     Version, Work,
 };
 use crate::memory::budget::{Charge, Use};
@@ -66,13 +66,13 @@ mod cursor;
 mod damage;
 mod describe;
 mod garnering;
+mod level0_picker;
 mod lookup;
 mod merging;
 mod options;
 mod output;
 mod plan;
 mod salvage;
-mod stretch;
 mod table;
 mod unit;
 mod verify;
@@ -84,7 +84,7 @@ mod tests;
 const READS_SAMPLED: u64 = 64;
 
 /// What the nodes and the directory take that a unit writes which makes room, about.
-const NODES_OF_ROOM_BYTES: u64 = 64 << 10;
+const RECLAIM_NODES_BYTES: u64 = 64 << 10;
 
 /// Decodes a root blob. For tests.
 #[cfg(feature = "internals")]
@@ -95,14 +95,14 @@ pub fn decode_root(bytes: &[u8]) -> Result<()> {
 /// Decodes a node, and a directory. For tests.
 #[cfg(feature = "internals")]
 pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
-    let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
-    drop(codec::decode_node(bytes, &residence));
-    drop(Directory::decode(bytes, &residence));
+    let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
+    drop(codec::decode_node(bytes, &node_cache));
+    drop(Directory::decode(bytes, &node_cache));
 }
 
 /// What an engine and its versions share.
 struct Shared {
-    residence: Residence,
+    node_cache: NodeCache,
     counters: Counters,
     /// Something was read that level 0 made dearer.
     is_read: AtomicBool,
@@ -200,15 +200,15 @@ impl Autumn {
         options: AutumnConfig,
         root: Option<&[u8]>,
     ) -> Result<Self> {
-        let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
+        let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
         let blob = root.map_or_else(|| Ok(RootBlob::default()), RootBlob::decode)?;
         let directory = match blob.directory {
-            Some(place) => Directory::decode(&place.read(storage)?, &residence)
+            Some(place) => Directory::decode(&place.read(storage)?, &node_cache)
                 .map_err(|error| error.at(DATA_FILE, place.extent.offset()))?,
             None => Directory::default(),
         };
         let shared = Arc::new(Shared {
-            residence,
+            node_cache,
             counters: Counters::default(),
             is_read: AtomicBool::new(false),
         });
@@ -275,7 +275,8 @@ impl Autumn {
         if version.level0.len() >= LEVEL0_MAX {
             return Err(Error::internal("level 0 has as many runs as it can have"));
         }
-        let output = Output::new(&self.shared.residence, &self.shared.counters, self.options().run);
+        let output =
+            Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run);
         let mut next = Next::of(&version);
         if gather == Gather::Small {
             self.gather_small(&version, &mut writer, &mut next, &output, *work.workers);
@@ -326,7 +327,7 @@ impl Engine for Autumn {
         self.absorb_as(updates, work, Gather::Small)
     }
 
-    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
         self.absorb_as(updates, work, Gather::Nothing)
     }
 
@@ -357,7 +358,7 @@ impl Engine for Autumn {
                 Ok(None) => {}
                 Err(_) if self.shared.counters.tables_stuck.load(Ordering::Relaxed) > before => {}
                 Err(error) => {
-                    if !error.is_passing()
+                    if !error.is_transient()
                         && let Step::Down(level) = step
                     {
                         writer.stuck.push(level);
@@ -369,20 +370,20 @@ impl Engine for Autumn {
         }
     }
 
-    fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+    fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
-        let Some(step) = Sizes::of(&version).step_for_room(&writer.stuck) else { return Ok(None) };
+        let Some(step) = Sizes::of(&version).reclaim_step(&writer.stuck) else { return Ok(None) };
         let measure = self.options().measure_least();
         let absorbed = self.perform(&step, &version, &mut writer, (*work.workers, measure))?;
         self.reassess(&writer.stuck);
         Ok(absorbed)
     }
 
-    fn room_needed_bytes(&self) -> u64 {
+    fn reclaim_needs_bytes(&self) -> u64 {
         // What goes down, and what that meets; then the nodes that list it.
         let all: u64 = self.newest().sequences().map(|sequence| sequence.weight()).sum();
-        (4 * self.options().measure_least().unit_bytes).min(2 * all) + NODES_OF_ROOM_BYTES
+        (4 * self.options().measure_least().unit_bytes).min(2 * all) + RECLAIM_NODES_BYTES
     }
 
     fn wants_maintenance(&self) -> bool {
@@ -435,7 +436,7 @@ impl Engine for Autumn {
             run_bytes_written: read(&counters.run_bytes),
             node_bytes_written: read(&counters.node_bytes),
             merge_bytes_read: read(&counters.read_bytes),
-            events: counters.list(self.shared.residence.moves()),
+            events: counters.list(self.shared.node_cache.moves()),
         }
     }
 }
@@ -444,7 +445,7 @@ impl AutumnVersion {
     fn new(shared: Arc<Shared>, directory: Option<NodeRef>, next: Next, disk_blocks: u64) -> Self {
         let Next { level0, sinking, levels } = next;
         let lists = level0.iter().chain(&levels).map(|sequence| sequence.heap_bytes()).sum();
-        let charge = shared.residence.storage().budget().charge(Use::Metadata, lists);
+        let charge = shared.node_cache.storage().budget().charge(Use::Metadata, lists);
         Self { shared, directory, level0, sinking, levels, disk_blocks, _charge: charge }
     }
 
@@ -465,7 +466,7 @@ impl Version for AutumnVersion {
         self.find_cached(key, hash, guard)
     }
 
-    fn read(&self, key: &[u8], hash: KeyHash, _from: Passed) -> Result<Answer> {
+    fn read(&self, key: &[u8], hash: KeyHash, _from: Progress) -> Result<Answer> {
         self.find(key, hash)
     }
 

@@ -8,7 +8,7 @@ use super::bounds::Edges;
 use super::codec;
 use super::counters::Counters;
 use super::table::{
-    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, Residence, SHORT_BOUND_BYTES,
+    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, NodeCache, SHORT_BOUND_BYTES,
     Sequence, Table, owned_node, owned_run,
 };
 use crate::base::error::{Error, ErrorKind, Result};
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The output of one absorb or one merge.
 pub(super) struct Output<'t> {
-    residence: &'t Residence,
+    node_cache: &'t NodeCache,
     counters: &'t Counters,
     options: RunOptions,
     builders: Mutex<Vec<RunBuilder>>,
@@ -48,15 +48,15 @@ pub(super) struct Change {
 
 impl<'t> Output<'t> {
     /// Nothing has been written.
-    pub fn new(residence: &'t Residence, counters: &'t Counters, options: RunOptions) -> Self {
-        Self { residence, counters, options, builders: Mutex::default(), ledger: Mutex::default() }
+    pub fn new(node_cache: &'t NodeCache, counters: &'t Counters, options: RunOptions) -> Self {
+        Self { node_cache, counters, options, builders: Mutex::default(), ledger: Mutex::default() }
     }
 
     /// A writer of tables whose filters have so many bits per key; give it back when done.
     pub fn writer(&self, bits_per_key: u32) -> TableWriter<'_> {
         let recycled = self.builders.lock().pop();
         let mut builder =
-            recycled.unwrap_or_else(|| RunBuilder::new(self.residence.storage(), self.options));
+            recycled.unwrap_or_else(|| RunBuilder::new(self.node_cache.storage(), self.options));
         builder.set_bits_per_key(bits_per_key);
         TableWriter { builder, large: Vec::new(), output: self }
     }
@@ -156,13 +156,13 @@ impl<'t> Output<'t> {
     fn write_node(&self, tables: Vec<Table>) -> Result<Listed> {
         let node = Node::new(tables);
         let bytes = codec::encode_node(&node);
-        let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
+        let reference = NodeRef::write(self.node_cache.storage(), &bytes, |reference| {
             self.ledger.lock().gained.push(owned_node(reference));
         })?;
         self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         let first = node.tables[0].first.clone();
         let (totals, tables) = (node.totals(), node.tables.len());
-        let slot = self.residence.admit(Some(reference), (), node);
+        let slot = self.node_cache.admit(Some(reference), (), node);
         Ok(Listed { first, slot, totals, tables: u32::try_from(tables).unwrap_or(u32::MAX) })
     }
 
@@ -176,7 +176,7 @@ impl<'t> Output<'t> {
         let level0 = next.level0.iter().map(|sequence| &**sequence);
         let levels = next.levels.iter().map(|sequence| &**sequence);
         let bytes = codec::Directory::encode(level0, next.sinking, levels);
-        let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
+        let reference = NodeRef::write(self.node_cache.storage(), &bytes, |reference| {
             self.ledger.lock().gained.push(owned_node(reference));
         })?;
         self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl<'t> Output<'t> {
     /// Gives everything back that was allocated by work that failed; all that can be given back,
     /// even if something cannot.
     pub fn roll_back(self) -> Result<()> {
-        let storage = self.residence.storage();
+        let storage = self.node_cache.storage();
         let gained = self.ledger.into_inner().gained.into_iter();
         let own = gained.filter(|owned| !owned.large_value);
         own.map(|owned| storage.free(owned.extent)).fold(Ok(()), Result::and)
@@ -252,7 +252,7 @@ impl NextNodes<'_, '_> {
 
     /// The node; `None` if it is damaged and `may_be_damaged`.
     fn load(&self, node: &Listed, may_be_damaged: bool) -> Result<Option<Arc<Node>>> {
-        match self.output.residence.load_owned(&node.slot) {
+        match self.output.node_cache.load_owned(&node.slot) {
             Err(error) if may_be_damaged && error.kind() == ErrorKind::Corrupt => Ok(None),
             node => node.map(Some),
         }
@@ -297,11 +297,11 @@ impl TableWriter<'_> {
     ) -> Result<Table> {
         let first = edges.first(self.builder.first_key().unwrap_or_default());
         let last = edges.last(self.builder.last_key().unwrap_or_default());
-        let Output { residence, counters, ledger, .. } = self.output;
+        let Output { node_cache, counters, ledger, .. } = self.output;
         let open = |reference| {
             ledger.lock().gained.push(owned_run(&reference));
             counters.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-            residence.context().open(residence.storage(), reference)
+            node_cache.context().open(node_cache.storage(), reference)
         };
         let run = match was_cached {
             Some(was_cached) => self.builder.finish_warm(open, was_cached)?,

@@ -110,7 +110,7 @@ impl Sizes {
 
     /// What frees space in the end: level 0 goes down, for newer updates hide what is below; then
     /// tombstones do.
-    pub fn step_for_room(&self, stuck: &[usize]) -> Option<Step> {
+    pub fn reclaim_step(&self, stuck: &[usize]) -> Option<Step> {
         let is_stuck = |level: usize| stuck.contains(&level);
         if self.levels.is_empty() {
             return (!self.level0.is_empty()).then_some(Step::AddLevel(0));

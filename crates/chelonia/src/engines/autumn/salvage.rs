@@ -21,7 +21,7 @@ pub(super) fn salvage(version: &AutumnVersion, found: &mut dyn Salvaged) -> Resu
 fn sequence(version: &AutumnVersion, sequence: &Sequence, found: &mut dyn Salvaged) -> Result<()> {
     for (index, listed) in sequence.nodes.iter().enumerate() {
         let Some(place) = listed.slot.reference() else { continue };
-        match version.shared.residence.read(place, ()) {
+        match version.shared.node_cache.read(place, ()) {
             Ok(node) => node.tables.iter().try_for_each(|table| read(table, found))?,
             Err(error) => {
                 let next = sequence.nodes.get(index + 1).map(|next| next.first.to_bytes());
@@ -36,6 +36,6 @@ fn sequence(version: &AutumnVersion, sequence: &Sequence, found: &mut dyn Salvag
 fn read(table: &Table, found: &mut dyn Salvaged) -> Result<()> {
     table.run.salvage(&table.bounds(), &mut |part| match part {
         RunPart::Entry(key, update) => found.update(key, update),
-        RunPart::Gap(keys, why) => found.lost(keys, why),
+        RunPart::Gap(keys, cause) => found.lost(keys, cause),
     })
 }

@@ -48,7 +48,7 @@ pub(super) const NODE_TABLES_SMALL: usize = 32;
 pub(super) type NodeSlot = Slot<Node>;
 
 /// Which nodes of a tree are in memory, and its open runs.
-pub(super) type Residence = structure::Residence<Node>;
+pub(super) type NodeCache = structure::NodeCache<Node>;
 
 /// A run, and what of it is live.
 #[derive(Clone)]
@@ -103,7 +103,7 @@ impl Table {
     }
 
     /// True if all its entries are live.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.live.entries == self.run.reference().entries
     }
 
@@ -117,7 +117,7 @@ impl Table {
 
     /// The range of its run that is live.
     pub fn live_range(&self) -> KeyRange {
-        if self.is_whole() { KeyRange::all() } else { self.first.range_to(None) }
+        if self.is_complete() { KeyRange::all() } else { self.first.range_to(None) }
     }
 
     /// Visits the large values of live entries.
@@ -186,8 +186,8 @@ impl Structure for Node {
     type About = ();
     type Context = OpenRuns;
 
-    fn decode(bytes: &[u8], (): (), residence: &Residence) -> Result<Self> {
-        codec::decode_node(bytes, residence)
+    fn decode(bytes: &[u8], (): (), node_cache: &NodeCache) -> Result<Self> {
+        codec::decode_node(bytes, node_cache)
     }
 
     fn empty((): ()) -> Self {
@@ -288,9 +288,9 @@ impl Sequence {
     }
 
     /// The node of this number, or what is not known if it is damaged.
-    pub fn node(&self, residence: &Residence, index: usize) -> Result<Result<Arc<Node>, Hole>> {
+    pub fn node(&self, node_cache: &NodeCache, index: usize) -> Result<Result<Arc<Node>, Hole>> {
         let listed = &self.nodes[index];
-        match residence.load_owned(&listed.slot) {
+        match node_cache.load_owned(&listed.slot) {
             Ok(node) => Ok(Ok(node)),
             Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Err(Hole {
                 first: listed.first.clone(),
@@ -302,7 +302,7 @@ impl Sequence {
     }
 
     /// The tables that may have keys of `range`.
-    pub fn tables_in(&self, residence: &Residence, range: &KeyRange) -> Result<Found> {
+    pub fn tables_in(&self, node_cache: &NodeCache, range: &KeyRange) -> Result<Found> {
         let begin = match &range.lower {
             Bound::Included(key) | Bound::Excluded(key) => self.node_of(key).unwrap_or(0),
             Bound::Unbounded => 0,
@@ -314,7 +314,7 @@ impl Sequence {
             }
             let within =
                 |table: &&Table| table.first.is_admitted(range) && table.last.is_reached(range);
-            match self.node(residence, index)? {
+            match self.node(node_cache, index)? {
                 Ok(node) => found.tables.extend(node.tables.iter().filter(within).cloned()),
                 Err(hole) => found.holes.push(hole),
             }
@@ -324,11 +324,15 @@ impl Sequence {
 
     /// Tables just before `key` and just behind it, the nearest first: those of the node where it
     /// would be.
-    pub fn near(&self, residence: &Residence, key: &SharedKey) -> Result<(Vec<Table>, Vec<Table>)> {
+    pub fn near(
+        &self,
+        node_cache: &NodeCache,
+        key: &SharedKey,
+    ) -> Result<(Vec<Table>, Vec<Table>)> {
         if self.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
-        let Ok(node) = self.node(residence, self.node_of(&key.to_bytes()).unwrap_or(0))? else {
+        let Ok(node) = self.node(node_cache, self.node_of(&key.to_bytes()).unwrap_or(0))? else {
             return Ok((Vec::new(), Vec::new()));
         };
         let before = node.tables.iter().rev().filter(|table| table.last < *key);

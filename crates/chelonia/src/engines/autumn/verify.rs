@@ -24,12 +24,12 @@ pub(super) fn walk_extents(
     version: &AutumnVersion,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
-    let residence = &version.shared.residence;
+    let node_cache = &version.shared.node_cache;
     let mut unread = None;
     version.directory.map(owned_node).map_or(Ok(()), &mut *visit)?;
     for listed in version.sequences().flat_map(|sequence| &sequence.nodes) {
         listed.slot.reference().map(owned_node).map_or(Ok(()), &mut *visit)?;
-        let node = match residence.load_owned(&listed.slot) {
+        let node = match node_cache.load_owned(&listed.slot) {
             Ok(node) => node,
             Err(error) => {
                 unread.get_or_insert(error);
@@ -58,14 +58,14 @@ fn large_of(table: &Table) -> (BTreeSet<LargeRef>, Result<()>) {
 
 /// Verifies `version`.
 pub(super) fn verify(version: &AutumnVersion, report: &mut dyn CheckReport) -> Result<()> {
-    let mut check = Check { version, report, offset: 0, blocks: 0, is_whole: true };
+    let mut check = Check { version, report, offset: 0, blocks: 0, is_complete: true };
     if let Some(directory) = version.directory {
         check.directory(directory);
     }
     for sequence in version.sequences() {
         check.sequence(sequence)?;
     }
-    if check.is_whole && check.blocks != version.disk_blocks {
+    if check.is_complete && check.blocks != version.disk_blocks {
         check.finding("the root blob does not count the blocks of the tree");
     }
     Ok(())
@@ -79,23 +79,23 @@ struct Check<'a> {
     /// Blocks that nodes, runs and large values take.
     blocks: u64,
     /// Nothing was found so far.
-    is_whole: bool,
+    is_complete: bool,
 }
 
 impl Check<'_> {
     fn finding(&mut self, what: &str) {
-        self.is_whole = false;
+        self.is_complete = false;
         self.report.finding(Error::corrupt(what).at(DATA_FILE, self.offset));
     }
 
     /// Reads the directory anew: it must say what is in memory.
     fn directory(&mut self, place: NodeRef) {
         self.offset = place.extent.offset();
-        let residence = &self.version.shared.residence;
+        let node_cache = &self.version.shared.node_cache;
         let level0 = self.version.level0.iter().map(|sequence| &**sequence);
         let levels = self.version.levels.iter().map(|sequence| &**sequence);
         let expected = Directory::encode(level0, self.version.sinking, levels);
-        match place.read(residence.storage()) {
+        match place.read(node_cache.storage()) {
             Ok(bytes) => {
                 let blocks = u64::from(place.extent.blocks);
                 self.report.blocks(blocks);
@@ -105,7 +105,7 @@ impl Check<'_> {
                 }
             }
             Err(error) => {
-                self.is_whole = false;
+                self.is_complete = false;
                 self.report.finding(error);
             }
         }
@@ -136,7 +136,7 @@ impl Check<'_> {
     fn node(&mut self, listed: &Listed) -> Option<Node> {
         let place = listed.slot.reference()?;
         self.offset = place.extent.offset();
-        match self.version.shared.residence.read(place, ()) {
+        match self.version.shared.node_cache.read(place, ()) {
             Ok(node) => {
                 let blocks = u64::from(place.extent.blocks);
                 self.report.blocks(blocks);
@@ -144,7 +144,7 @@ impl Check<'_> {
                 Some(node)
             }
             Err(error) => {
-                self.is_whole = false;
+                self.is_complete = false;
                 self.report.finding(error);
                 None
             }
@@ -159,30 +159,30 @@ impl Check<'_> {
         let (large, listed) = large_of(table);
         // A block that cannot be read was told already.
         if let Err(error) = listed
-            && relay.is_whole()
+            && relay.is_complete()
         {
             relay.finding(error);
         }
-        let is_whole = relay.is_whole();
-        self.is_whole &= is_whole;
+        let is_complete = relay.is_complete();
+        self.is_complete &= is_complete;
         for large in large {
             self.blocks += u64::from(large.extent.blocks);
-            match self.version.shared.residence.storage().verify_large(&large) {
+            match self.version.shared.node_cache.storage().verify_large(&large) {
                 Ok(blocks) => self.report.blocks(blocks),
                 Err(error) => {
-                    self.is_whole = false;
+                    self.is_complete = false;
                     self.report.finding(error);
                 }
             }
         }
-        if !is_whole {
+        if !is_complete {
             return Ok(());
         }
         match live(table) {
             Ok(true) => {}
             Ok(false) => self.finding("a node does not say what is live in a table"),
             Err(error) => {
-                self.is_whole = false;
+                self.is_complete = false;
                 self.report.finding(error);
             }
         }
@@ -197,7 +197,7 @@ fn live(table: &Table) -> Result<bool> {
     let mut is_within = true;
     while let Some(key) = stream.key() {
         let update = stream.update();
-        if table.first > *key && !table.is_whole() {
+        if table.first > *key && !table.is_complete() {
             large_before += u64::from(update.large().is_some());
         } else {
             totals.add_entry(key, &update);

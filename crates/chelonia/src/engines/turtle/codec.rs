@@ -34,8 +34,8 @@
 //! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
 //! runs are checked.
 
-use super::node::{Child, HEIGHT_MAX, Node, Part, Pivot, Residence, Segment, SegmentBase, Summary};
-use super::toll::Toll;
+use super::node::{Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, Segment, SegmentBase, Summary};
+use super::read_cost::ReadCost;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
@@ -134,13 +134,13 @@ fn put_segment_key(out: &mut Vec<u8>, flags: u8, base: &SharedKey, first: &Share
 }
 
 /// The open run of a reference that a node has.
-fn open(residence: &Residence, reference: RunRef) -> Result<Arc<Run>> {
-    residence.check_within_file(reference.extent)?;
-    Ok(residence.context().open(residence.storage(), reference))
+fn open(node_cache: &NodeCache, reference: RunRef) -> Result<Arc<Run>> {
+    node_cache.check_within_file(reference.extent)?;
+    Ok(node_cache.context().open(node_cache.storage(), reference))
 }
 
 /// Reads a node that must have this height.
-pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Result<Node> {
+pub(super) fn decode_node(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Node> {
     let mut decoder = Decoder::new(bytes, "node");
     if decoder.u8()? != NODE_FORMAT {
         return Err(decoder.damaged("its format is not known"));
@@ -153,7 +153,7 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
     if pivot_count == 0 || pivot_count.max(segment_count) > bytes.len() / 4 {
         return Err(decoder.damaged("it has no pivots, or more than it has room for"));
     }
-    let mut allowance = Allowance::of(residence.storage());
+    let mut allowance = Allowance::of(node_cache.storage());
     let mut segments: Vec<(Arc<Segment>, bool)> = list_of(segment_count);
     let mut base = SegmentBase::default();
     for _ in 0..segment_count {
@@ -164,7 +164,7 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
         }
         let first = decode_segment_key(&mut decoder, flags, base.key(), &mut allowance)?;
         base.pass(&first);
-        let run = open(residence, RunRef::decode(&mut decoder)?)?;
+        let run = open(node_cache, RunRef::decode(&mut decoder)?)?;
         let shared = AtomicBool::new(flags & SEGMENT_SHARED != 0);
         segments.push((Arc::new(Segment { run, first, shared }), false));
     }
@@ -172,9 +172,9 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, residence: &Residence) -> Re
     for _ in 0..pivot_count {
         allowance.take(size_of::<Pivot>());
         let key = decode_key(&mut decoder, pivots.last(), &mut allowance)?;
-        let child = decode_child(&mut decoder, height, residence)?;
+        let child = decode_child(&mut decoder, height, node_cache)?;
         let parts = decode_parts(&mut decoder, &mut segments, &mut allowance)?;
-        pivots.push(Pivot::new(key, child, parts, Toll::default()));
+        pivots.push(Pivot::new(key, child, parts, ReadCost::default()));
     }
     decoder.finish()?;
     if segments.iter().any(|(_, used)| !used) {
@@ -218,14 +218,14 @@ fn decode_key(
     Ok(key)
 }
 
-fn decode_child(decoder: &mut Decoder<'_>, height: u8, residence: &Residence) -> Result<Child> {
+fn decode_child(decoder: &mut Decoder<'_>, height: u8, node_cache: &NodeCache) -> Result<Child> {
     match (decoder.u8()?, height) {
         (0, _) => Ok(Child::None),
-        (1, 1) => Ok(Child::Leaf(open(residence, RunRef::decode(decoder)?)?)),
+        (1, 1) => Ok(Child::Leaf(open(node_cache, RunRef::decode(decoder)?)?)),
         (2, 2..) => {
             let reference = NodeRef::decode(decoder)?;
             let summary = Summary::decode(decoder)?;
-            Ok(Child::Node(residence.slot_of(reference, height - 1)?, summary))
+            Ok(Child::Node(node_cache.slot_of(reference, height - 1)?, summary))
         }
         _ => Err(decoder.damaged("a child does not fit the height")),
     }

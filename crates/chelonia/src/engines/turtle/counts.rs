@@ -30,7 +30,7 @@
 //! flushed and which still waits in other pivots. They are charged to the budget; nothing bounds
 //! them but that segments are flushed in the end.
 
-use super::node::{Child, Node, NodeSlot, Residence};
+use super::node::{Child, Node, NodeCache, NodeSlot};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::LargeRef;
@@ -147,10 +147,10 @@ pub(super) struct Settled {
 
 impl Counts {
     /// Counts the references of the tree below `root`.
-    pub fn walk(residence: &Residence, root: &Arc<NodeSlot>) -> Result<Self> {
+    pub fn walk(node_cache: &NodeCache, root: &Arc<NodeSlot>) -> Result<Self> {
         let mut counts = Self::default();
-        let window = window_blocks(residence);
-        let memory = walk_references(residence, root, window, &mut |met| {
+        let window = window_blocks(node_cache);
+        let memory = walk_references(node_cache, root, window, &mut |met| {
             if let Met::Large(large, false) = met {
                 *counts.large.entry(large.extent.start).or_insert(1) += 1;
             }
@@ -158,7 +158,7 @@ impl Counts {
         })?;
         counts.runs = memory.shared;
         counts.runs.retain(|_, count| *count > 1);
-        counts.charge = Some(residence.storage().budget().charge(Use::Metadata, 0));
+        counts.charge = Some(node_cache.storage().budget().charge(Use::Metadata, 0));
         counts.count_memory();
         Ok(counts)
     }
@@ -171,7 +171,7 @@ impl Counts {
     }
 
     /// Applies the notes of a pass.
-    pub fn settle(&mut self, ledger: &Ledger, residence: &Residence) -> Result<Settled> {
+    pub fn settle(&mut self, ledger: &Ledger, node_cache: &NodeCache) -> Result<Settled> {
         let mut settled = Settled::default();
         // Written runs take part even if nothing refers to them.
         let mut changes: BTreeMap<BlockNo, (RunRef, i64)> =
@@ -190,7 +190,7 @@ impl Counts {
         }
         let opened = |runs: &[RunRef]| -> Vec<Arc<Run>> {
             let listing = runs.iter().filter(|run| run.large_blocks > 0);
-            listing.map(|run| residence.context().open(residence.storage(), *run)).collect()
+            listing.map(|run| node_cache.context().open(node_cache.storage(), *run)).collect()
         };
         let large =
             self.settle_large(&ledger.large, &opened(&gained), &opened(&lost), &mut settled)?;
@@ -278,12 +278,12 @@ fn commit(counts: &mut BTreeMap<BlockNo, u32>, changed: BTreeMap<BlockNo, i64>) 
 /// of each. At most one node of each height is held. Children that cannot be read are passed over:
 /// the first error goes to `unread`.
 pub(super) fn walk_nodes(
-    residence: &Residence,
+    node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     unread: &mut Option<Error>,
     visit: &mut dyn FnMut(&Arc<NodeSlot>, &Node) -> Result<()>,
 ) -> Result<()> {
-    let first = residence.load_owned(root)?;
+    let first = node_cache.load_owned(root)?;
     visit(root, &first)?;
     let mut path = vec![(first, 0)];
     while let Some((node, next)) = path.last_mut() {
@@ -294,7 +294,7 @@ pub(super) fn walk_nodes(
         *next += 1;
         if let Child::Node(slot, _) = &pivot.child {
             let slot = Arc::clone(slot);
-            match residence.load_owned(&slot) {
+            match node_cache.load_owned(&slot) {
                 Ok(child) => {
                     visit(&slot, &child)?;
                     path.push((child, 0));
@@ -328,21 +328,21 @@ pub(super) struct Memory {
 }
 
 /// How many blocks of the file a walk remembers large values of.
-fn window_blocks(residence: &Residence) -> u64 {
-    let part = residence.storage().budget().limit() / WINDOW_PART;
+fn window_blocks(node_cache: &NodeCache) -> u64 {
+    let part = node_cache.storage().budget().limit() / WINDOW_PART;
     (part / CHUNK_BYTES).max(1) * CHUNK_BLOCKS
 }
 
 /// Visits everything that the tree below `root` refers to, and tells what it remembered: see the
 /// head of the file. Fails in the end if a node or a list of large values cannot be read.
 pub(super) fn walk_references(
-    residence: &Residence,
+    node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     window_blocks: u64,
     visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
 ) -> Result<Memory> {
     let mut memory = Memory::default();
-    let mut charge = residence.storage().budget().charge(Use::Work, 0);
+    let mut charge = node_cache.storage().budget().charge(Use::Work, 0);
     let mut window = 0..window_blocks;
     let mut unread = None;
     loop {
@@ -350,7 +350,7 @@ pub(super) fn walk_references(
         let (mut shared, mut large) = (BTreeMap::new(), BlockSet::default());
         let mut beyond: Option<u64> = None;
         let (mut unread_nodes, mut unread_lists) = (None, None);
-        walk_nodes(residence, root, &mut unread_nodes, &mut |slot, node| {
+        walk_nodes(node_cache, root, &mut unread_nodes, &mut |slot, node| {
             if is_first {
                 visit(Met::Node(slot))?;
             }
@@ -406,12 +406,12 @@ fn marked(node: &Node) -> BTreeSet<BlockNo> {
 
 /// Visits every extent of the tree below `root` once.
 pub(super) fn walk_extents(
-    residence: &Residence,
+    node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
-    let window = window_blocks(residence);
-    walk_references(residence, root, window, &mut |met| match met {
+    let window = window_blocks(node_cache);
+    walk_references(node_cache, root, window, &mut |met| match met {
         Met::Node(slot) => slot.reference().map_or(Ok(()), |place| {
             let (extent, generation) = (place.extent, place.generation);
             visit(OwnedExtent { extent, generation, large_value: false })

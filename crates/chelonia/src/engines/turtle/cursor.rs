@@ -16,7 +16,7 @@
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot, Pivot};
-use super::toll;
+use super::read_cost;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
@@ -118,7 +118,7 @@ impl TurtleCursor {
         to_bound: bool,
     ) -> Result<()> {
         loop {
-            let node = self.version.shared.residence.load_owned(&slot)?;
+            let node = self.version.shared.node_cache.load_owned(&slot)?;
             let begin = match self.direction {
                 Direction::Ascending => &self.range.lower,
                 Direction::Descending => &self.range.upper,
@@ -157,7 +157,7 @@ impl TurtleCursor {
             let pivot = &step.node.pivots[step.pivot];
             let opened = sources.open_parts(pivot, upper.as_ref())?;
             let reads = opened.iter().filter(|cursor| cursor.must_read()).count();
-            self.version.shared.dues.pay(pivot, toll::sources(opened.len(), reads));
+            self.version.shared.read_costs.pay(pivot, read_cost::sources(opened.len(), reads));
         }
         if let Child::Leaf(run) = &leaf.child {
             let settled = leaf.settled_entries();

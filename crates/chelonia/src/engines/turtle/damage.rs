@@ -25,7 +25,7 @@
 //! be read is beyond this, and fails the absorb.
 
 use super::node::{Child, Pivot};
-use super::source::Stretch;
+use super::source::KeySpan;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -67,8 +67,8 @@ impl Damage {
         !self.known.is_empty()
     }
 
-    /// True if a pass must not flush `pivot`, whose range is `stretch`.
-    pub fn sticks(&self, pivot: &Pivot, stretch: Stretch<'_>) -> Result<bool> {
+    /// True if a pass must not flush `pivot`, whose range is `span`.
+    pub fn sticks(&self, pivot: &Pivot, span: KeySpan<'_>) -> Result<bool> {
         if self.known.is_empty() {
             return Ok(false);
         }
@@ -77,11 +77,11 @@ impl Damage {
         {
             return Ok(true);
         }
-        Ok(self.first_level(pivot, stretch)?.is_some())
+        Ok(self.first_level(pivot, span)?.is_some())
     }
 
     /// The newest level of a pivot that cannot be read, if there is one.
-    pub fn first_level(&self, pivot: &Pivot, stretch: Stretch<'_>) -> Result<Option<u8>> {
+    pub fn first_level(&self, pivot: &Pivot, span: KeySpan<'_>) -> Result<Option<u8>> {
         for part in &pivot.parts {
             let run = &part.segment.run;
             let reference = run.reference();
@@ -90,7 +90,7 @@ impl Damage {
             }
             // Without its index nothing of a run can be found.
             if self.is_within(run, reference.data_blocks..reference.filter_start())
-                || self.is_within(run, run.blocks_in(&stretch.to_range())?)
+                || self.is_within(run, run.blocks_in(&span.to_range())?)
             {
                 return Ok(Some(part.level));
             }

@@ -20,7 +20,7 @@ fn node(
     out: &mut dyn Write,
 ) -> Result<()> {
     let indent = "  ".repeat(depth);
-    let node = version.shared.residence.load_owned(slot)?;
+    let node = version.shared.node_cache.load_owned(slot)?;
     let place = slot.reference().map_or_else(|| "empty".into(), |it| format!("{:?}", it.extent));
     let (pivots, levels, height) = (node.pivots.len(), node.levels(), node.height);
     told(writeln!(out, "{indent}node {place} height {height}, {pivots} pivots, {levels} levels"))?;

@@ -20,10 +20,10 @@
 
 use super::Shared;
 use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
-use super::toll;
+use super::read_cost;
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
-use crate::engine::{Answer, Looked, Passed, look_many};
+use crate::engine::{Answer, Looked, Progress, look_many};
 use crate::memory::budget::Use;
 use crate::memory::epoch::Guard;
 use crate::run::{
@@ -48,7 +48,7 @@ pub(super) struct Wanted<'k> {
 
 impl<'k> Wanted<'k> {
     pub fn new(key: &'k [u8], hash: KeyHash) -> Self {
-        Self { key, hash, pays: toll::is_sampled(hash) }
+        Self { key, hash, pays: read_cost::is_sampled(hash) }
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Visit<T> {
     /// It has it, in a block that was there before or not.
     Found(T, Presence),
     /// It has not, or that is not known yet.
-    Passed,
+    Progress,
     /// It has not, and its filter did not know: a block was looked at in vain, which was there
     /// before or not.
     InVain(Presence),
@@ -93,7 +93,7 @@ impl<'g> Way<'g> {
         guard: &'g Guard,
     ) -> Self {
         let mut way = Self { pivots: [None; HEIGHT_MAX as usize], is_cut: true };
-        let Some(root) = shared.residence.resident(root, guard) else { return way };
+        let Some(root) = shared.node_cache.resident(root, guard) else { return way };
         let mut node: &'g Node = root;
         for place in &mut way.pivots {
             let pivot = &node.pivots[node.pivot_of(wanted.key)];
@@ -114,7 +114,7 @@ impl<'g> Way<'g> {
                     way.is_cut = false;
                     break;
                 }
-                Child::Node(slot, _) => match shared.residence.resident(slot, guard) {
+                Child::Node(slot, _) => match shared.node_cache.resident(slot, guard) {
                     Some(child) => node = child,
                     None => break,
                 },
@@ -127,7 +127,7 @@ impl<'g> Way<'g> {
 /// Calls `visit` with every run that may hold `key`, newest first, until it finds something or
 /// something is not in memory; with what it finds comes where its block was before. What is looked
 /// at in vain or read from the device is paid for at the pivots, and the filters, if it `pays`
-/// (`toll.rs`).
+/// (`read_cost.rs`).
 #[inline]
 pub(super) fn walk<'g, T>(
     shared: &Shared,
@@ -142,7 +142,7 @@ pub(super) fn walk<'g, T>(
         match visit_pivot(shared, pivot, wanted, &mut visit)? {
             Visit::Found(found, presence) => return Ok(Walked::Found(found, presence)),
             Visit::Ended => return Ok(Walked::Ended(passed)),
-            Visit::Passed | Visit::InVain(_) => passed += 1,
+            Visit::Progress | Visit::InVain(_) => passed += 1,
         }
     }
     Ok(if way.is_cut { Walked::Ended(passed) } else { Walked::Nowhere })
@@ -157,7 +157,7 @@ fn walk_reading<T>(
     from: usize,
     mut visit: impl FnMut(&Arc<Run>, &RunFilter) -> Result<Visit<T>>,
 ) -> Result<Option<(T, Presence)>> {
-    let mut node = shared.residence.load_owned(root)?;
+    let mut node = shared.node_cache.load_owned(root)?;
     // Heights fall on the way down, so that it ends.
     for number in 0.. {
         let pivot = &node.pivots[node.pivot_of(wanted.key)];
@@ -167,7 +167,7 @@ fn walk_reading<T>(
             return Ok(Some((found, presence)));
         }
         let Child::Node(slot, _) = &pivot.child else { break };
-        node = shared.residence.load_owned(slot)?;
+        node = shared.node_cache.load_owned(slot)?;
     }
     Ok(None)
 }
@@ -180,8 +180,8 @@ fn visit_pivot<'g, T>(
     wanted: Wanted<'_>,
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Visit<T>> {
-    let mut paid = if wanted.pays { toll::filters(pivot.parts.len()) } else { 0 };
-    let mut visited = Visit::Passed;
+    let mut paid = if wanted.pays { read_cost::filters(pivot.parts.len()) } else { 0 };
+    let mut visited = Visit::Progress;
     for (index, part) in pivot.parts.iter().enumerate() {
         if !pivot.is_candidate(index, wanted.key) {
             continue;
@@ -196,12 +196,12 @@ fn visit_pivot<'g, T>(
             }
             // Who reads comes here again, and pays then.
             Visit::Ended => return Ok(Visit::Ended),
-            Visit::InVain(Presence::Absent) => paid += toll::BLOCK_READ,
-            Visit::InVain(_) => paid += toll::BLOCK_LOOK,
-            Visit::Passed => {}
+            Visit::InVain(Presence::Absent) => paid += read_cost::BLOCK_READ,
+            Visit::InVain(_) => paid += read_cost::BLOCK_LOOK,
+            Visit::Progress => {}
         }
     }
-    if let (Visit::Passed, Child::Leaf(run), Some(filter)) =
+    if let (Visit::Progress, Child::Leaf(run), Some(filter)) =
         (&visited, &pivot.child, &pivot.leaf_filter)
     {
         match visit(run, filter)? {
@@ -212,18 +212,18 @@ fn visit_pivot<'g, T>(
                     paid += crowding(shared, pivot);
                 }
             }
-            Visit::Passed | Visit::InVain(_) => {}
+            Visit::Progress | Visit::InVain(_) => {}
         }
     }
     if paid > 0 {
-        shared.dues.pay(pivot, paid);
+        shared.read_costs.pay(pivot, paid);
     }
     Ok(visited)
 }
 
-/// What is owed for a block that was not in memory ([`toll::Dues::crowding`]).
-fn crowding(shared: &Shared, pivot: &Pivot) -> toll::Units {
-    shared.dues.crowding(pivot, shared.residence.storage().budget().used_by(Use::Cache))
+/// What is owed for a block that was not in memory ([`read_cost::ReadCosts::crowding`]).
+fn crowding(shared: &Shared, pivot: &Pivot) -> read_cost::Units {
+    shared.read_costs.crowding(pivot, shared.node_cache.storage().budget().used_by(Use::Cache))
 }
 
 /// The value of `key` in the tree below `root`, as far as that is known without reading.
@@ -236,7 +236,7 @@ pub(super) fn look(
 ) -> Result<Looked> {
     let walked = walk(shared, root, Wanted::new(key, hash), guard, |run, filter| {
         Ok(match filter.state(hash, guard) {
-            FilterState::No => Visit::Passed,
+            FilterState::No => Visit::Progress,
             FilterState::Missing(_) => Visit::Ended,
             FilterState::Maybe => match run.find_cached(key, guard)? {
                 Some((Some(hit), presence)) => Visit::Found(hit, presence),
@@ -248,7 +248,7 @@ pub(super) fn look(
     Ok(match walked? {
         Walked::Found(hit, presence) => Looked::Answer(answer((hit, presence))),
         Walked::Nowhere => Looked::Answer(Answer::default()),
-        Walked::Ended(passed) => Looked::OnDevice(Passed(passed)),
+        Walked::Ended(passed) => Looked::OnDevice(Progress(passed)),
     })
 }
 
@@ -257,9 +257,9 @@ pub(super) fn read(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     (key, hash): (&[u8], KeyHash),
-    Passed(from): Passed,
+    Progress(from): Progress,
 ) -> Result<Answer> {
-    let storage = shared.residence.storage();
+    let storage = shared.node_cache.storage();
     // Undecided runs, newest first, with the filter block that is missing.
     let mut undecided: Vec<Candidate> = Vec::new();
     let walked = walk_reading(shared, root, Wanted::new(key, hash), from, |run, filter| {
@@ -275,7 +275,7 @@ pub(super) fn read(
             FilterState::Maybe => undecided.push((Arc::clone(run), None)),
             FilterState::Missing(block) => undecided.push((Arc::clone(run), Some(block))),
         }
-        Ok(Visit::Passed)
+        Ok(Visit::Progress)
     });
     if undecided.is_empty() {
         return walked.map(|hit| hit.map(answer).unwrap_or_default());
@@ -288,7 +288,7 @@ pub(super) fn read(
 
 /// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
 pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
-    let storage = shared.residence.storage();
+    let storage = shared.node_cache.storage();
     let hash = storage.key_hash(key);
     let wanted = Wanted { key, hash, pays: false };
     let walked = walk_reading(shared, root, wanted, 0, |run, filter| {
@@ -302,7 +302,7 @@ pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Res
                 loaded.map_or(true, |bytes| run.filter().may_contain_in(hash, &bytes))
             }
         };
-        Ok(if maybe { Visit::Found((), Presence::Settled) } else { Visit::Passed })
+        Ok(if maybe { Visit::Found((), Presence::Settled) } else { Visit::Progress })
     });
     walked.map(|found| found.is_some())
 }
@@ -313,7 +313,7 @@ pub(super) fn multi_get(
     root: &Arc<NodeSlot>,
     keys: &[(&[u8], KeyHash)],
 ) -> Result<Vec<Answer>> {
-    let storage = shared.residence.storage();
+    let storage = shared.node_cache.storage();
     let mut look = |key: &[u8], hash: KeyHash, guard: &Guard| look(shared, root, key, hash, guard);
     look_many(storage, keys, &mut look, &mut |rest, passed, take| {
         find_many(storage, &Lookups { shared, root, passed }, rest, &mut |index, hit, presence| {
@@ -327,7 +327,7 @@ struct Lookups<'t> {
     shared: &'t Shared,
     root: &'t Arc<NodeSlot>,
     /// How far each came in memory.
-    passed: &'t [Passed],
+    passed: &'t [Progress],
 }
 
 impl Candidates for Lookups<'_> {
@@ -337,11 +337,11 @@ impl Candidates for Lookups<'_> {
         (key, hash): (&[u8], KeyHash),
         visit: &mut dyn FnMut(&Arc<Run>, &RunFilter),
     ) -> Result<()> {
-        let Passed(from) = self.passed[index];
+        let Progress(from) = self.passed[index];
         let wanted = Wanted::new(key, hash);
         let walked = walk_reading(self.shared, self.root, wanted, from, |run, filter| {
             visit(run, filter);
-            Ok(Visit::<()>::Passed)
+            Ok(Visit::<()>::Progress)
         });
         walked.map(|_| ())
     }

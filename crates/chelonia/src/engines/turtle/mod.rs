@@ -29,13 +29,13 @@ use self::codec::RootBlob;
 use self::counts::{Counts, Settled};
 use self::damage::Damage;
 use self::events::{Event, Events};
-use self::node::{Child, HEIGHT_MAX, Node, NodeSlot, Residence, Summary};
+use self::node::{Child, HEIGHT_MAX, Node, NodeCache, NodeSlot, Summary};
 use self::output::Output;
 use self::overlap::Overlap;
 use self::pass::{Grown, Pass};
 use self::plan::{Geometry, Pace};
+use self::read_cost::ReadCosts;
 use self::source::Incoming;
-use self::toll::Dues;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::error::{Error, Result};
@@ -43,7 +43,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedStream, SortedUpdates, Update};
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, PIVOTS_MAX, Passed,
+    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, PIVOTS_MAX, Progress,
     Salvaged, TurtleOptions, Version, Work,
 };
 use crate::memory::epoch::Guard;
@@ -64,10 +64,10 @@ mod output;
 mod overlap;
 mod pass;
 mod plan;
+mod read_cost;
 mod salvage;
 mod shape;
 mod source;
-mod toll;
 mod verify;
 
 #[cfg(test)]
@@ -153,17 +153,17 @@ pub fn decode_root(bytes: &[u8]) -> Result<()> {
 /// Decodes a node of either kind: one over leaves, and one over nodes. For tests.
 #[cfg(feature = "internals")]
 pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
-    let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
+    let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
     for height in 1..=2 {
-        drop(codec::decode_node(bytes, height, &residence));
+        drop(codec::decode_node(bytes, height, &node_cache));
     }
 }
 
 /// What an engine and its versions share.
 struct Shared {
-    residence: Residence,
+    node_cache: NodeCache,
     events: Arc<Events>,
-    dues: Dues,
+    read_costs: ReadCosts,
 }
 
 /// A tree: see the head of the file.
@@ -214,9 +214,9 @@ impl Turtle {
         };
         let summary = blob.reference.map_or_else(|| Node::empty().summary(), |_| blob.summary);
         let events = Arc::new(Events::new());
-        let residence = Residence::new(Arc::clone(storage), OpenRuns::default());
-        let root = residence.slot(blob.reference, blob.height);
-        let shared = Arc::new(Shared { residence, events, dues: Dues::default() });
+        let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
+        let root = node_cache.slot(blob.reference, blob.height);
+        let shared = Arc::new(Shared { node_cache, events, read_costs: ReadCosts::default() });
         let version = TurtleVersion {
             shared: Arc::clone(&shared),
             root,
@@ -240,7 +240,7 @@ impl Turtle {
     /// How many of `workers` may build leaves at one time, and how large these may be, so that all
     /// fit the budget.
     fn room(&self, workers: Workers) -> (Workers, u64) {
-        let part = self.shared.residence.storage().budget().limit() / LEAVES_PART;
+        let part = self.shared.node_cache.storage().budget().limit() / LEAVES_PART;
         let workers = workers.at_most(usize::try_from(part / LEAF_AUTO_MIN).unwrap_or(usize::MAX));
         (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
     }
@@ -264,7 +264,7 @@ impl Turtle {
         work: &Work<'_>,
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
-        let output = Output::new(&shared.residence, &shared.events, self.options().run);
+        let output = Output::new(&shared.node_cache, &shared.events, self.options().run);
         let (workers, leaf_max) = self.room(*work.workers);
         let work = Work { workers: &workers, progress: work.progress };
         let geometry = self.options().geometry(leaf_max, writer.overlap);
@@ -293,14 +293,14 @@ impl Turtle {
         damage: &Damage,
     ) -> Result<(Arc<NodeSlot>, Summary)> {
         let shared = &self.shared;
-        let old = shared.residence.load_owned(&version.root)?;
+        let old = shared.node_cache.load_owned(&version.root)?;
         output.retire(version.root.reference(), &old);
         let pass = Pass {
-            residence: &shared.residence,
+            node_cache: &shared.node_cache,
             events: &shared.events,
             geometry,
             output,
-            dues: &shared.dues,
+            read_costs: &shared.read_costs,
             damage,
             maintenance: updates.is_empty(),
             progress: work.progress,
@@ -320,7 +320,7 @@ impl Turtle {
             shared.events.add(Event::RootGrown, 1);
         }
         if grown.pivots.len() == 1 && grown.pivots[0].is_empty() {
-            let root = shared.residence.slot(None, 1);
+            let root = shared.node_cache.slot(None, 1);
             return Ok((root, Node::empty().summary()));
         }
         match output.write_node(grown.height, grown.pivots)?.child {
@@ -331,11 +331,11 @@ impl Turtle {
 
     /// True if reads have paid for a flush somewhere.
     fn is_due(&self) -> bool {
-        let guard = self.shared.residence.storage().epochs().pin();
+        let guard = self.shared.node_cache.storage().epochs().pin();
         let version = self.newest();
         let root = version.root.peek(&guard);
-        let due = |pivot| self.shared.dues.is_due_within(pivot, &guard);
-        self.shared.dues.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
+        let due = |pivot| self.shared.read_costs.is_due_within(pivot, &guard);
+        self.shared.read_costs.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
     }
 
     /// Makes the next version: of the updates, or without any for what reads have paid.
@@ -343,7 +343,7 @@ impl Turtle {
         let mut writer = self.writer.lock();
         let version = self.newest();
         if writer.counts.is_none() {
-            writer.counts = Some(Counts::walk(&self.shared.residence, &version.root)?);
+            writer.counts = Some(Counts::walk(&self.shared.node_cache, &version.root)?);
         }
         let shared = &self.shared;
         if self.options().flush_percent == 0 {
@@ -376,8 +376,8 @@ impl Turtle {
         *self.newest.write() = Arc::clone(&next);
         let Summary { leaf, buffered, .. } = summary;
         let hidden = writer.overlap.hidden(buffered.bytes);
-        let in_use = shared.residence.storage().stats().space.used_blocks * BLOCK_BYTES_U64;
-        shared.dues.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
+        let in_use = shared.node_cache.storage().stats().space.used_blocks * BLOCK_BYTES_U64;
+        shared.read_costs.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
         Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
     }
 }
@@ -385,24 +385,24 @@ impl Turtle {
 impl TurtleVersion {
     /// The most that a pass which frees one leaf writes of what waits, in bytes.
     fn moved_down(&self) -> u64 {
-        let residence = &self.shared.residence;
-        *self.moved_down.get_or_init(|| moved_down(residence, &self.root, self.summary, 0))
+        let node_cache = &self.shared.node_cache;
+        *self.moved_down.get_or_init(|| moved_down(node_cache, &self.root, self.summary, 0))
     }
 }
 
 /// The most that a pass over one way down from the node in `slot` writes of what waits: what is
 /// there for its pivots, and as much of levels that are merged with it. Nodes are read to
 /// [`DEPTH_MOVED_DOWN`]; in a node that cannot be read everything counts.
-fn moved_down(residence: &Residence, slot: &Arc<NodeSlot>, summary: Summary, depth: usize) -> u64 {
+fn moved_down(node_cache: &NodeCache, slot: &Arc<NodeSlot>, summary: Summary, depth: usize) -> u64 {
     if slot.reference().is_none() || depth == DEPTH_MOVED_DOWN {
         return 0;
     }
-    let Ok(node) = residence.load_owned(slot) else {
+    let Ok(node) = node_cache.load_owned(slot) else {
         return LEVEL_TIMES * summary.buffered.weight();
     };
     let of_pivot = |pivot: &node::Pivot| {
         let below = match &pivot.child {
-            Child::Node(child, summary) => moved_down(residence, child, *summary, depth + 1),
+            Child::Node(child, summary) => moved_down(node_cache, child, *summary, depth + 1),
             Child::Leaf(_) | Child::None => 0,
         };
         LEVEL_TIMES * pivot.pending().weight() + below
@@ -440,7 +440,7 @@ impl SortedUpdates for Nothing {
 }
 
 /// Leaves that have room are enough for a pass that makes room, and as many for what waits.
-const LEAVES_OF_ROOM: u64 = 3;
+const RECLAIM_LEAVES: u64 = 3;
 
 /// What goes down into a buffer on a full device is written with at most as much of its levels: see
 /// [`Geometry::gathered_max`].
@@ -464,13 +464,13 @@ impl Engine for Turtle {
         Ok(absorbed)
     }
 
-    fn absorb_tight(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
         let absorbed = self.pass(updates, Pace::Incoming, work)?;
         self.shared.events.add(Event::Absorbs, 1);
         Ok(absorbed)
     }
 
-    fn make_room(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+    fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
         if self.newest().summary.buffered.entries == 0 {
             return Ok(None);
         }
@@ -491,30 +491,30 @@ impl Engine for Turtle {
     fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
         // What is damaged cannot be flushed, and would be due for ever.
         if !self.is_due() || self.writer.lock().damage.is_known() {
-            self.shared.dues.settle();
+            self.shared.read_costs.settle();
             return Ok(None);
         }
         self.pass(&Nothing, Pace::Usual, work).map(Some)
     }
 
-    fn room_needed_bytes(&self) -> u64 {
+    fn reclaim_needs_bytes(&self) -> u64 {
         let version = self.newest();
         let Summary { leaf, buffered, .. } = version.summary;
         // Commits ask: none may wait for an absorb.
         let leaf_max = self.room(Workers::inline()).1;
         let largest = self.options().geometry(leaf_max, Overlap::default()).leaf;
         // A leaf, and what waits in runs that it shares with the next ones.
-        LEAVES_OF_ROOM * largest.min(leaf.weight())
-            + LEAVES_OF_ROOM * largest.min(buffered.weight())
+        RECLAIM_LEAVES * largest.min(leaf.weight())
+            + RECLAIM_LEAVES * largest.min(buffered.weight())
             + version.moved_down()
     }
 
     fn wants_maintenance(&self) -> bool {
-        self.shared.dues.may_be_due()
+        self.shared.read_costs.may_be_due()
     }
 
     fn expect_updates(&self, expected: bool) {
-        self.shared.dues.expect_updates(expected);
+        self.shared.read_costs.expect_updates(expected);
     }
 
     fn debt_bytes(&self) -> u64 {
@@ -544,7 +544,7 @@ impl Engine for Turtle {
             run_bytes_written: read(&events.run_bytes),
             node_bytes_written: read(&events.node_bytes),
             merge_bytes_read: read(&events.read_bytes),
-            events: events.list(self.shared.residence.moves()),
+            events: events.list(self.shared.node_cache.moves()),
         }
     }
 }
@@ -554,7 +554,7 @@ impl Version for TurtleVersion {
         lookup::look(&self.shared, &self.root, key, hash, guard)
     }
 
-    fn read(&self, key: &[u8], hash: KeyHash, from: Passed) -> Result<Answer> {
+    fn read(&self, key: &[u8], hash: KeyHash, from: Progress) -> Result<Answer> {
         lookup::read(&self.shared, &self.root, (key, hash), from)
     }
 
@@ -571,7 +571,7 @@ impl Version for TurtleVersion {
     }
 
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        counts::walk_extents(&self.shared.residence, &self.root, visit)
+        counts::walk_extents(&self.shared.node_cache, &self.root, visit)
     }
 
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {

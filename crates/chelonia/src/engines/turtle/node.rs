@@ -20,10 +20,10 @@
 //!    what is in the child.
 //!
 //! A node never changes; whoever holds it may read it from any thread. What refers to it is a
-//! [`NodeSlot`], which may hold it or not: `structure/residence.rs` tells how it comes and goes.
+//! [`NodeSlot`], which may hold it or not: `structure/node_cache.rs` tells how it comes and goes.
 
 use super::codec;
-use super::toll::Toll;
+use super::read_cost::ReadCost;
 use crate::base::error::Result;
 use crate::base::keys::head64;
 use crate::memory::budget::Charge;
@@ -152,7 +152,7 @@ pub(super) struct Pivot {
     /// What waits, newest first.
     pub parts: Vec<Part>,
     /// What reads have paid for that.
-    pub toll: Toll,
+    pub read_cost: ReadCost,
     /// The filter of the child, if that is a leaf: most lookups that come to a leaf without its key
     /// need no more of it.
     pub leaf_filter: Option<RunFilter>,
@@ -161,16 +161,16 @@ pub(super) struct Pivot {
 impl Pivot {
     /// A pivot of which nothing waits.
     pub fn settled(key: SharedKey, child: Child) -> Self {
-        Self::new(key, child, Vec::new(), Toll::default())
+        Self::new(key, child, Vec::new(), ReadCost::default())
     }
 
     /// A pivot of which `parts` wait, for which reads have paid `toll`.
-    pub fn new(key: SharedKey, child: Child, parts: Vec<Part>, toll: Toll) -> Self {
+    pub fn new(key: SharedKey, child: Child, parts: Vec<Part>, read_cost: ReadCost) -> Self {
         let leaf_filter = match &child {
             Child::Leaf(run) => Some(run.filter().clone()),
             Child::None | Child::Node(..) => None,
         };
-        Self { key, child, parts, toll, leaf_filter }
+        Self { key, child, parts, read_cost, leaf_filter }
     }
 
     /// What waits.
@@ -300,14 +300,14 @@ impl Node {
 pub(super) type NodeSlot = Slot<Node>;
 
 /// Which nodes of a tree are in memory, and its open runs.
-pub(super) type Residence = structure::Residence<Node>;
+pub(super) type NodeCache = structure::NodeCache<Node>;
 
 impl Structure for Node {
     type About = u8;
     type Context = OpenRuns;
 
-    fn decode(bytes: &[u8], height: u8, residence: &Residence) -> Result<Self> {
-        codec::decode_node(bytes, height, residence)
+    fn decode(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Self> {
+        codec::decode_node(bytes, height, node_cache)
     }
 
     fn empty(_: u8) -> Self {

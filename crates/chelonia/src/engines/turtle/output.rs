@@ -9,7 +9,7 @@
 use super::codec;
 use super::counts::{Counts, Ledger, Settled};
 use super::events::{Event, Events};
-use super::node::{Child, Node, Pivot, Residence};
+use super::node::{Child, Node, NodeCache, Pivot};
 use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::stream::{LargeRef, Update};
@@ -21,7 +21,7 @@ use crate::structure::NodeRef;
 
 /// The output of one pass.
 pub(super) struct Output<'t> {
-    residence: &'t Residence,
+    node_cache: &'t NodeCache,
     events: &'t Events,
     options: RunOptions,
     builders: Mutex<Vec<RunBuilder>>,
@@ -30,8 +30,8 @@ pub(super) struct Output<'t> {
 
 impl<'t> Output<'t> {
     /// Nothing has been written.
-    pub fn new(residence: &'t Residence, events: &'t Events, options: RunOptions) -> Self {
-        Self { residence, events, options, builders: Mutex::default(), ledger: Mutex::default() }
+    pub fn new(node_cache: &'t NodeCache, events: &'t Events, options: RunOptions) -> Self {
+        Self { node_cache, events, options, builders: Mutex::default(), ledger: Mutex::default() }
     }
 
     /// A writer of leaves; give it back when done.
@@ -49,7 +49,7 @@ impl<'t> Output<'t> {
     fn run_writer(&self, bits_per_key: u32) -> RunWriter<'_> {
         let recycled = self.builders.lock().pop();
         let mut builder =
-            recycled.unwrap_or_else(|| RunBuilder::new(self.residence.storage(), self.options));
+            recycled.unwrap_or_else(|| RunBuilder::new(self.node_cache.storage(), self.options));
         builder.set_bits_per_key(bits_per_key);
         RunWriter { builder, output: self }
     }
@@ -61,7 +61,7 @@ impl<'t> Output<'t> {
 
     /// A count of zero bytes for merge work.
     pub fn work_charge(&self) -> Charge {
-        self.residence.storage().budget().charge(Use::Work, 0)
+        self.node_cache.storage().budget().charge(Use::Work, 0)
     }
 
     /// Notes large values that came with updates.
@@ -84,7 +84,7 @@ impl<'t> Output<'t> {
     fn note_run(&self, reference: RunRef) -> Arc<Run> {
         self.ledger.lock().runs.insert(reference.extent.start, reference);
         self.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-        self.residence.context().open(self.residence.storage(), reference)
+        self.node_cache.context().open(self.node_cache.storage(), reference)
     }
 
     /// Writes a node and gives the pivot that refers to it.
@@ -99,7 +99,7 @@ impl<'t> Output<'t> {
         let node = Node::new(height, pivots);
         let summary = node.summary();
         let bytes = codec::encode_node(&node);
-        let reference = NodeRef::write(self.residence.storage(), &bytes, |reference| {
+        let reference = NodeRef::write(self.node_cache.storage(), &bytes, |reference| {
             let mut ledger = self.ledger.lock();
             ledger.nodes.push(owned(reference));
             ledger.refer(node.runs(), 1);
@@ -107,18 +107,18 @@ impl<'t> Output<'t> {
         drop(bytes);
         self.events.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         self.events.raise(Event::LevelsMax, node.levels() as u64);
-        let slot = self.residence.admit(Some(reference), height, node);
+        let slot = self.node_cache.admit(Some(reference), height, node);
         Ok(Pivot::settled(key, Child::Node(slot, summary)))
     }
 
     /// Applies the notes of a pass that succeeded to `counts`, and frees what it wrote in vain.
     pub fn settle(&self, counts: &mut Counts) -> Result<Settled> {
         let ledger = self.ledger.lock();
-        let settled = counts.settle(&ledger, self.residence)?;
+        let settled = counts.settle(&ledger, self.node_cache)?;
         for unused in &settled.unused {
             // If that fails the space is missed until the next open finds it: no reason to give the
             // whole pass up after the counts have changed.
-            let _ = self.residence.storage().free(unused.extent);
+            let _ = self.node_cache.storage().free(unused.extent);
         }
         Ok(settled)
     }
@@ -127,7 +127,7 @@ impl<'t> Output<'t> {
     /// even if something cannot.
     pub fn roll_back(self) -> Result<()> {
         let ledger = self.ledger.into_inner();
-        let storage = self.residence.storage();
+        let storage = self.node_cache.storage();
         let runs = ledger.runs.values().map(|run| run.extent);
         let nodes = ledger.nodes.iter().map(|node| node.extent);
         let freed = runs.chain(nodes).map(|extent| storage.free(extent));

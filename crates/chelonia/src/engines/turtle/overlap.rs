@@ -6,7 +6,7 @@
 //! nobody can read. So the size at which a pivot is flushed follows from how much of the updates is
 //! new, which a sample of them asks the filters of the tree.
 //!
-//! What waits long costs reads, and these pay for what they need (`toll.rs`).
+//! What waits long costs reads, and these pay for what they need (`read_cost.rs`).
 
 use super::lookup;
 use super::{Shared, TurtleVersion};

@@ -152,7 +152,7 @@ pub(super) struct Figures {
     pub child_pivots: usize,
     /// What is there cannot be read (`damage.rs`).
     pub stuck: bool,
-    /// Reads have paid for a flush (`toll.rs`).
+    /// Reads have paid for a flush (`read_cost.rs`).
     pub due: bool,
     /// Changes with the pivot and whenever its child is written anew.
     pub seed: u64,

@@ -7,7 +7,7 @@
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
-use super::source::Stretch;
+use super::source::KeySpan;
 use crate::base::error::{Error, Result};
 use crate::engine::Salvaged;
 use crate::run::{Run, RunPart};
@@ -17,26 +17,26 @@ use crate::structure::KeyView;
 
 /// Hands everything that can be read of `version` to `found`.
 pub(super) fn salvage(version: &TurtleVersion, found: &mut dyn Salvaged) -> Result<()> {
-    below(version, &version.root, Stretch { lower: KeyView::LEAST, upper: None }, found)
+    below(version, &version.root, KeySpan { lower: KeyView::LEAST, upper: None }, found)
 }
 
-/// The node of `slot`, whose range is `stretch`, and everything below it.
+/// The node of `slot`, whose range is `span`, and everything below it.
 fn below(
     version: &TurtleVersion,
     slot: &Arc<NodeSlot>,
-    stretch: Stretch<'_>,
+    span: KeySpan<'_>,
     found: &mut dyn Salvaged,
 ) -> Result<()> {
     let Some(place) = slot.reference() else { return Ok(()) };
-    let node = match version.shared.residence.read(place, slot.about()) {
-        Ok(node) if node.pivots[0].key.view() == stretch.lower => node,
+    let node = match version.shared.node_cache.read(place, slot.about()) {
+        Ok(node) if node.pivots[0].key.view() == span.lower => node,
         Ok(_) => {
             let error = Error::corrupt("a node does not begin where its parent says");
-            return found.lost(stretch.to_range(), error.at(DATA_FILE, place.extent.offset()));
+            return found.lost(span.to_range(), error.at(DATA_FILE, place.extent.offset()));
         }
-        Err(error) => return found.lost(stretch.to_range(), error),
+        Err(error) => return found.lost(span.to_range(), error),
     };
-    (0..node.pivots.len()).try_for_each(|index| within(version, &node, index, stretch, found))
+    (0..node.pivots.len()).try_for_each(|index| within(version, &node, index, span, found))
 }
 
 /// What a pivot has, and what waits for it.
@@ -44,11 +44,11 @@ fn within(
     version: &TurtleVersion,
     node: &Node,
     index: usize,
-    stretch: Stretch<'_>,
+    span: KeySpan<'_>,
     found: &mut dyn Salvaged,
 ) -> Result<()> {
     let pivot = &node.pivots[index];
-    let own = Stretch { lower: pivot.key.view(), upper: node.upper_of(index, stretch.upper) };
+    let own = KeySpan { lower: pivot.key.view(), upper: node.upper_of(index, span.upper) };
     match &pivot.child {
         Child::None => {}
         Child::Leaf(run) => read(run, own, found)?,
@@ -57,9 +57,9 @@ fn within(
     pivot.parts.iter().rev().try_for_each(|part| read(&part.segment.run, own, found))
 }
 
-fn read(run: &Run, stretch: Stretch<'_>, found: &mut dyn Salvaged) -> Result<()> {
-    run.salvage(&stretch.to_range(), &mut |part| match part {
+fn read(run: &Run, span: KeySpan<'_>, found: &mut dyn Salvaged) -> Result<()> {
+    run.salvage(&span.to_range(), &mut |part| match part {
         RunPart::Entry(key, update) => found.update(key, update),
-        RunPart::Gap(keys, why) => found.lost(keys, why),
+        RunPart::Gap(keys, cause) => found.lost(keys, cause),
     })
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A run may hold entries of pivots that are not live there any more, or do not take part. So a run
-//! is never read as a whole but in ranges, one for each stretch of neighbouring pivots.
+//! is never read as a whole but in ranges, one for each span of neighbouring pivots.
 
 use super::node::{Child, Node};
 use crate::base::error::Result;
@@ -19,16 +19,16 @@ use crate::runtime::sync::Arc;
 use crate::structure::{KeyView, SharedKey};
 use std::ops::Range;
 
-/// A stretch of keys, borrowed: from a key to another (excluded) or to the end.
+/// A span of keys, borrowed: from a key to another (excluded) or to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stretch<'k> {
+pub(super) struct KeySpan<'k> {
     /// The first key.
     pub lower: KeyView<'k>,
     /// The key after; `None` is the end of all keys.
     pub upper: Option<KeyView<'k>>,
 }
 
-impl<'k> Stretch<'k> {
+impl<'k> KeySpan<'k> {
     /// The same as bounds that are owned.
     pub fn to_range(self) -> KeyRange {
         KeyRange::half_open(&self.lower.to_bytes(), self.upper.map(KeyView::to_bytes).as_deref())
@@ -40,17 +40,17 @@ impl<'k> Stretch<'k> {
     }
 
     /// What lies in both; `None` if nothing does.
-    pub fn clip(self, other: Stretch<'k>) -> Option<Stretch<'k>> {
+    pub fn clip(self, other: KeySpan<'k>) -> Option<KeySpan<'k>> {
         let lower = self.lower.max(other.lower);
         let upper = match (self.upper, other.upper) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (one, None) | (None, one) => one,
         };
-        upper.is_none_or(|upper| lower < upper).then_some(Stretch { lower, upper })
+        upper.is_none_or(|upper| lower < upper).then_some(KeySpan { lower, upper })
     }
 }
 
-/// A stretch that owns its bounds.
+/// A span that owns its bounds.
 pub(super) struct SharedRange {
     lower: SharedKey,
     upper: Option<SharedKey>,
@@ -74,13 +74,13 @@ pub(super) struct Incoming<'u> {
 }
 
 impl Incoming<'_> {
-    /// The ranks within `stretch`.
-    pub fn ranks_in(&self, stretch: Stretch<'_>) -> Range<usize> {
+    /// The ranks within `span`.
+    pub fn ranks_in(&self, span: KeySpan<'_>) -> Range<usize> {
         let bound = |key: KeyView<'_>| {
             self.updates.lower_bound(&key.to_bytes()).clamp(self.ranks.start, self.ranks.end)
         };
-        let start = bound(stretch.lower);
-        start..stretch.upper.map_or(self.ranks.end, bound).max(start)
+        let start = bound(span.lower);
+        start..span.upper.map_or(self.ranks.end, bound).max(start)
     }
 
     /// The weight of ranks.
@@ -89,11 +89,11 @@ impl Incoming<'_> {
         weight(ranks.len() as u64, bytes)
     }
 
-    /// The weight of what comes in within `stretch`: exact for the memtable, estimated for runs.
-    pub fn weight_in(&self, stretch: Stretch<'_>) -> Result<u64> {
-        let mut total = self.weight_of(&self.ranks_in(stretch));
+    /// The weight of what comes in within `span`: exact for the memtable, estimated for runs.
+    pub fn weight_in(&self, span: KeySpan<'_>) -> Result<u64> {
+        let mut total = self.weight_of(&self.ranks_in(span));
         for run in &self.older {
-            total += run_weight_in(run, stretch)?;
+            total += run_weight_in(run, span)?;
         }
         Ok(total)
     }
@@ -108,11 +108,11 @@ impl Incoming<'_> {
     }
 }
 
-/// The weight of a run within `stretch`, estimated from its block index.
-pub(super) fn run_weight_in(run: &Run, stretch: Stretch<'_>) -> Result<u64> {
+/// The weight of a run within `span`, estimated from its block index.
+pub(super) fn run_weight_in(run: &Run, span: KeySpan<'_>) -> Result<u64> {
     let reference = run.reference();
     let whole = weight(reference.entries, reference.user_bytes);
-    let share = run.share_in(&stretch.to_range())?;
+    let share = run.share_in(&span.to_range())?;
     Ok(scaled(whole, share))
 }
 
@@ -193,7 +193,7 @@ pub(super) struct Selection<'n> {
     /// The pivots, ascending.
     pub pivots: &'n [usize],
     /// The part of their ranges.
-    pub clip: Stretch<'n>,
+    pub clip: KeySpan<'n>,
     /// The node's parts below this level take part.
     pub levels: usize,
     /// The leaves take part.
@@ -202,22 +202,22 @@ pub(super) struct Selection<'n> {
 
 impl<'n> Selection<'n> {
     /// The range of one pivot, clipped.
-    fn stretch_of(&self, pivot: usize) -> Option<Stretch<'n>> {
+    fn span_of(&self, pivot: usize) -> Option<KeySpan<'n>> {
         let lower = self.node.pivots[pivot].key.view();
-        Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }.clip(self.clip)
+        KeySpan { lower, upper: self.node.upper_of(pivot, self.upper) }.clip(self.clip)
     }
 
     /// The ranges of the pivots, neighbours joined.
-    fn stretches(&self) -> Vec<Stretch<'n>> {
-        let mut stretches: Vec<Stretch<'n>> = Vec::new();
+    fn spans(&self) -> Vec<KeySpan<'n>> {
+        let mut spans: Vec<KeySpan<'n>> = Vec::new();
         for pivot in self.pivots {
-            let Some(next) = self.stretch_of(*pivot) else { continue };
-            match stretches.last_mut() {
+            let Some(next) = self.span_of(*pivot) else { continue };
+            match spans.last_mut() {
                 Some(last) if last.upper == Some(next.lower) => last.upper = next.upper,
-                _ => stretches.push(next),
+                _ => spans.push(next),
             }
         }
-        stretches
+        spans
     }
 
     /// The node's own sources that take part, newest first: a level each, then the leaves. Each is
@@ -245,14 +245,12 @@ impl<'n> Selection<'n> {
         sources
     }
 
-    /// Appends the range of `pivot` in `run`; one stretch with what comes before it, if it can be.
+    /// Appends the range of `pivot` in `run`; one span with what comes before it, if it can be.
     fn append(&self, ranges: &mut Ranges<'n>, run: &Arc<Run>, pivot: usize) {
-        let Some(next) = self.stretch_of(pivot) else { return };
+        let Some(next) = self.span_of(pivot) else { return };
         match ranges.last_mut() {
-            Some((last, stretch))
-                if Arc::ptr_eq(last, run) && stretch.upper == Some(next.lower) =>
-            {
-                stretch.upper = next.upper;
+            Some((last, span)) if Arc::ptr_eq(last, run) && span.upper == Some(next.lower) => {
+                span.upper = next.upper;
             }
             _ => ranges.push((Arc::clone(run), next)),
         }
@@ -265,31 +263,32 @@ impl<'n> Selection<'n> {
         progress: &'u (dyn Fn(u64) + Sync),
     ) -> Result<Vec<Source<'u>>> {
         let mut sources = Vec::new();
-        let all = self.stretches();
+        let all = self.spans();
         let ranks: Vec<_> = all
             .iter()
-            .map(|stretch| incoming.ranks_in(*stretch))
+            .map(|span| incoming.ranks_in(*span))
             .filter(|ranks| !ranks.is_empty())
             .collect();
         if !ranks.is_empty() {
             sources.push(Source::Updates(UpdatesStream::new(incoming.updates, ranks, progress)));
         }
-        let above = incoming.older.iter().map(|run| {
-            all.iter().map(|stretch| (Arc::clone(run), *stretch)).collect::<Ranges<'n>>()
-        });
+        let above = incoming
+            .older
+            .iter()
+            .map(|run| all.iter().map(|span| (Arc::clone(run), *span)).collect::<Ranges<'n>>());
         for ranges in above.chain(self.own()) {
-            let owned = ranges.into_iter().map(|(run, stretch)| (run, stretch.to_shared()));
+            let owned = ranges.into_iter().map(|(run, span)| (run, span.to_shared()));
             sources.push(Source::Run(RangesStream::new(owned.collect())?));
         }
         Ok(sources)
     }
 
-    /// The weight of all that takes part within `stretch`: exact for the memtable, estimated for
+    /// The weight of all that takes part within `span`: exact for the memtable, estimated for
     /// runs.
-    pub fn weight_in(&self, incoming: &Incoming<'_>, stretch: Stretch<'_>) -> Result<u64> {
-        let mut total = incoming.weight_in(stretch)?;
+    pub fn weight_in(&self, incoming: &Incoming<'_>, span: KeySpan<'_>) -> Result<u64> {
+        let mut total = incoming.weight_in(span)?;
         for (run, live) in self.own().into_iter().flatten() {
-            if let Some(both) = live.clip(stretch) {
+            if let Some(both) = live.clip(span) {
                 total += run_weight_in(&run, both)?;
             }
         }
@@ -298,7 +297,7 @@ impl<'n> Selection<'n> {
 }
 
 /// Runs, each with a range, in key order.
-type Ranges<'n> = Vec<(Arc<Run>, Stretch<'n>)>;
+type Ranges<'n> = Vec<(Arc<Run>, KeySpan<'n>)>;
 
 /// The last key of a run.
 pub(super) fn last_key(run: &Arc<Run>) -> Result<Option<Vec<u8>>> {

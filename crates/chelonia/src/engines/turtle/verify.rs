@@ -11,7 +11,7 @@
 use super::TurtleVersion;
 use super::counts::{BlockSet, large_of};
 use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary};
-use super::source::Stretch;
+use super::source::KeySpan;
 use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
@@ -73,10 +73,10 @@ impl Check<'_> {
         lower: KeyView<'_>,
         upper: Option<KeyView<'_>>,
     ) -> Result<Option<Summary>> {
-        let residence = &self.version.shared.residence;
+        let node_cache = &self.version.shared.node_cache;
         let node = match slot.reference() {
             None => Node::empty(),
-            Some(place) => match residence.read(place, slot.about()) {
+            Some(place) => match node_cache.read(place, slot.about()) {
                 Ok(node) => {
                     self.report.blocks(u64::from(place.extent.blocks));
                     self.offset = place.extent.offset();
@@ -97,13 +97,13 @@ impl Check<'_> {
         let whole = self.segments(&node)?;
         let offset = self.offset;
         for (index, pivot) in node.pivots.iter().enumerate() {
-            let stretch = Stretch { lower: pivot.key.view(), upper: node.upper_of(index, upper) };
-            self.parts(pivot, stretch, &whole);
+            let span = KeySpan { lower: pivot.key.view(), upper: node.upper_of(index, upper) };
+            self.parts(pivot, span, &whole);
             match &pivot.child {
                 Child::None => {}
-                Child::Leaf(run) => self.leaf(run, stretch)?,
+                Child::Leaf(run) => self.leaf(run, span)?,
                 Child::Node(child, summary) => {
-                    let seen = self.node(child, stretch.lower, stretch.upper)?;
+                    let seen = self.node(child, span.lower, span.upper)?;
                     self.offset = offset;
                     if seen.is_some_and(|seen| seen != *summary) {
                         self.finding("a node does not count what is in its child");
@@ -121,15 +121,15 @@ impl Check<'_> {
         for segment in node.segments() {
             let start = segment.run.reference().extent.start;
             let shared = segment.shared.load(Ordering::Relaxed);
-            let is_whole = match self.shared.get(&start) {
-                Some(is_whole) if shared => *is_whole,
+            let is_complete = match self.shared.get(&start) {
+                Some(is_complete) if shared => *is_complete,
                 _ => self.run(&segment.run)?,
             };
             if shared {
-                self.shared.insert(start, is_whole);
+                self.shared.insert(start, is_complete);
             }
             marks.insert(start, shared);
-            if is_whole {
+            if is_complete {
                 whole.insert(start);
             }
             if before.get(&start).is_some_and(|marked| !(*marked && shared)) {
@@ -147,11 +147,11 @@ impl Check<'_> {
         let (large, listed) = large_of(run);
         // A block that cannot be read was told already.
         if let Err(error) = listed
-            && relay.is_whole()
+            && relay.is_complete()
         {
             relay.finding(error);
         }
-        let is_whole = relay.is_whole();
+        let is_complete = relay.is_complete();
         for large in large {
             let start = large.extent.start;
             if !self.large.insert_bounded(start, LARGE_CHUNKS_MAX)
@@ -159,7 +159,7 @@ impl Check<'_> {
             {
                 continue;
             }
-            match self.version.shared.residence.storage().verify_large(&large) {
+            match self.version.shared.node_cache.storage().verify_large(&large) {
                 Ok(blocks) => self.report.blocks(blocks),
                 Err(error) => {
                     self.large_told.insert(start);
@@ -167,24 +167,24 @@ impl Check<'_> {
                 }
             }
         }
-        Ok(is_whole)
+        Ok(is_complete)
     }
 
-    fn leaf(&mut self, run: &Arc<Run>, stretch: Stretch<'_>) -> Result<()> {
-        let is_whole = self.run(run)?;
+    fn leaf(&mut self, run: &Arc<Run>, span: KeySpan<'_>) -> Result<()> {
+        let is_complete = self.run(run)?;
         if run.reference().tombstones > 0 {
             self.finding("a leaf holds tombstones");
         }
         for direction in [Direction::Ascending, Direction::Descending] {
             let edge = match RunCursor::new(run, KeyRange::all(), direction) {
                 Ok(edge) => edge,
-                Err(_) if !is_whole => return Ok(()),
+                Err(_) if !is_complete => return Ok(()),
                 Err(error) => {
                     self.report.finding(error);
                     return Ok(());
                 }
             };
-            let range = stretch.to_range();
+            let range = span.to_range();
             let inside = |key: &[u8]| range.contains(key);
             if !edge.key().is_some_and(inside) {
                 self.finding("a leaf is empty or has keys beyond its pivot's range");
@@ -194,17 +194,17 @@ impl Check<'_> {
     }
 
     /// Checks what waits for a pivot against what it says of it.
-    fn parts(&mut self, pivot: &Pivot, stretch: Stretch<'_>, whole: &BTreeSet<BlockNo>) {
+    fn parts(&mut self, pivot: &Pivot, span: KeySpan<'_>, whole: &BTreeSet<BlockNo>) {
         let mut before: Option<(u8, Vec<u8>)> = None;
         for part in &pivot.parts {
-            let is_whole = whole.contains(&part.segment.run.reference().extent.start);
-            let edges = match live(part, stretch) {
+            let is_complete = whole.contains(&part.segment.run.reference().extent.start);
+            let edges = match live(part, span) {
                 Ok((totals, edges)) if totals == part.totals => edges,
                 Ok(_) => {
                     self.finding("a pivot does not count what waits for it");
                     continue;
                 }
-                Err(_) if !is_whole => continue,
+                Err(_) if !is_complete => continue,
                 Err(error) => {
                     self.report.finding(error);
                     continue;
@@ -227,8 +227,8 @@ impl Check<'_> {
 type Edges = (Vec<u8>, Vec<u8>);
 
 /// What a part has in its pivot's range: how much, and the first and last key.
-fn live(part: &Part, stretch: Stretch<'_>) -> Result<(Totals, Option<Edges>)> {
-    let mut stream = RunStream::of_device(&part.segment.run, stretch.to_range())?;
+fn live(part: &Part, span: KeySpan<'_>) -> Result<(Totals, Option<Edges>)> {
+    let mut stream = RunStream::of_device(&part.segment.run, span.to_range())?;
     let mut totals = Totals::default();
     let mut first: Option<Vec<u8>> = None;
     let mut last = Vec::new();

@@ -204,7 +204,7 @@ fn readers_find_what_they_must_while_writers_write() {
         }
         let written = history.writes.iter().filter(|writes| !writes.is_empty()).count();
         assert_eq!(table.len_estimate(), written as u64);
-        assert_eq!(table.drain(&[]).batches[0].len(), written);
+        assert_eq!(table.sorted(&[]).batches[0].len(), written);
     }
 }
 
@@ -243,7 +243,7 @@ fn writers_that_meet_in_the_same_nodes_lose_nothing() {
         });
         let distinct: BTreeMap<_, _> = (0..each * THREADS).map(|n| (key(n), n)).collect();
         assert_eq!(table.len_estimate(), distinct.len() as u64);
-        let batch = &table.drain(&[]).batches[0];
+        let batch = &table.sorted(&[]).batches[0];
         assert_eq!(batch.len(), distinct.len());
         for (rank, (key, number)) in distinct.iter().enumerate() {
             assert!(batch.key(rank) == key);

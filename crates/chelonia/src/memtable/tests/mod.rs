@@ -234,9 +234,9 @@ fn drains_give_each_interval_its_newest_and_account_for_every_large_value() {
         let mut rng = Rng::new(seed + 200);
         let mut cuts: Vec<_> = (0..rng.below(5)).map(|_| SeqNo(rng.below(INSERTS))).collect();
         cuts.sort_unstable();
-        let drained = table.drain(&cuts);
-        let mut batches = drained.batches.iter().peekable();
-        let mut larges = drained.superseded.clone();
+        let sorted = table.sorted(&cuts);
+        let mut batches = sorted.batches.iter().peekable();
+        let mut larges = sorted.superseded.clone();
         let mut after = SeqNo::ZERO;
         for upto in cuts.iter().copied().chain([SeqNo::MAX]) {
             let expected = model.between(after, upto);
@@ -273,17 +273,17 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
     assert!(
         table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).unwrap().key().is_none()
     );
-    assert!(table.drain(&[]).batches.is_empty());
+    assert!(table.sorted(&[]).batches.is_empty());
     table.insert(b"", Update::Put(b"nothing"), SeqNo(1), &KeepAll);
     table.insert(b"k", Update::PutLarge(large(4)), SeqNo(2), &KeepAll);
     table.insert(b"k", Update::Delete, SeqNo(3), &KeepAll);
     assert_eq!(table.bytes(), crate::base::limits::BLOCK_BYTES as u64);
     assert_eq!(table.len_estimate(), 2);
-    let drained = table.drain(&[SeqNo(2)]);
+    let sorted = table.sorted(&[SeqNo(2)]);
     let mut cursor = table.cursor(KeyRange::all(), Direction::Descending, SeqNo(2)).unwrap();
     drop(table);
-    assert_eq!(drained.batches[0].update(1), Update::PutLarge(large(4)));
-    assert_eq!((drained.batches[1].key(0), drained.batches[1].len()), (&b"k"[..], 1));
+    assert_eq!(sorted.batches[0].update(1), Update::PutLarge(large(4)));
+    assert_eq!((sorted.batches[1].key(0), sorted.batches[1].len()), (&b"k"[..], 1));
     let move_to_thread = std::thread::scope(|scope| {
         scope
             .spawn(move || {
@@ -294,7 +294,7 @@ fn batches_and_cursors_outlive_the_memtable_and_memory_comes_back() {
             .join()
     });
     assert!(move_to_thread.unwrap());
-    drop(drained);
+    drop(sorted);
     assert_eq!(budget.used(), 0);
 }
 
@@ -308,13 +308,13 @@ fn hundreds_of_cuts_cost_what_their_entries_need() {
         table.insert(key.as_bytes(), Update::Put(b"value"), SeqNo(seqno + 1), &KeepAll);
     }
     let before = budget.used();
-    let drained = table.drain(&cuts);
+    let sorted = table.sorted(&cuts);
     // The cuts behind the last write find nothing.
-    assert_eq!(drained.batches.len(), 200);
-    assert!(drained.batches.iter().all(|batch| batch.len() == 100));
+    assert_eq!(sorted.batches.len(), 200);
+    assert!(sorted.batches.iter().all(|batch| batch.len() == 100));
     let taken = budget.used() - before;
     assert!((160_000..1_000_000).contains(&taken), "{taken} bytes for 20,000 addresses");
-    drop(drained);
+    drop(sorted);
     assert_eq!(budget.used(), before);
 }
 
@@ -328,8 +328,8 @@ fn arrays_grow_from_the_heap_to_slabs() {
     }
     let before = budget.used();
     for (upto, slabs) in [(16_384, 0), (16_385, 1), (32_769, 2), (70_000, 3)] {
-        let drained = table.drain(&[SeqNo(upto)]);
-        let batch = &drained.batches[0];
+        let sorted = table.sorted(&[SeqNo(upto)]);
+        let batch = &sorted.batches[0];
         assert_eq!(batch.len() as u64, upto);
         assert!((0..upto).zip(0..).all(|(key, rank)| batch.key(rank) == key.to_be_bytes()));
         if upto == 70_000 {
@@ -371,7 +371,7 @@ fn versions_that_nobody_needs_are_unlinked_and_readers_are_told() {
         let refused = table.cursor(KeyRange::all(), direction, SeqNo(15));
         assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Internal));
     }
-    let batches = table.drain(&[SeqNo(3)]).batches;
+    let batches = table.sorted(&[SeqNo(3)]).batches;
     let all: Vec<_> = batches.iter().map(|batch| (batch.upto(), batch.len())).collect();
     assert_eq!(all, [(SeqNo::MAX, 1)]);
 }
@@ -383,12 +383,12 @@ fn unlinked_large_values_are_handed_back() {
         let pins = Held { visible: seqno - 1, snapshots: vec![7] };
         table.insert(b"k", Update::PutLarge(large(seqno)), SeqNo(seqno), &pins);
     }
-    let drained = table.drain(&[SeqNo(7)]);
-    let starts: BTreeSet<_> = drained.superseded.iter().map(|lost| lost.extent.start.0).collect();
+    let sorted = table.sorted(&[SeqNo(7)]);
+    let starts: BTreeSet<_> = sorted.superseded.iter().map(|lost| lost.extent.start.0).collect();
     assert_eq!(starts, (1..=19).filter(|seqno| *seqno != 7).collect());
-    assert_eq!(drained.superseded.len(), 18);
-    assert_eq!(drained.batches[0].update(0), Update::PutLarge(large(7)));
-    assert_eq!(drained.batches[1].update(0), Update::PutLarge(large(20)));
+    assert_eq!(sorted.superseded.len(), 18);
+    assert_eq!(sorted.batches[0].update(0), Update::PutLarge(large(7)));
+    assert_eq!(sorted.batches[1].update(0), Update::PutLarge(large(20)));
 }
 
 #[test]

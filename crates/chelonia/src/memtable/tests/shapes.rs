@@ -24,7 +24,7 @@ fn check_order(table: &Arc<Memtable>, keys: &[Vec<u8>]) {
         cursor.advance().unwrap();
     }
     assert!(cursor.key().is_none());
-    let batch = &table.drain(&[]).batches[0];
+    let batch = &table.sorted(&[]).batches[0];
     assert!((0..batch.len()).all(|rank| batch.key(rank) == keys[rank]));
     assert_eq!(batch.len(), keys.len());
 }

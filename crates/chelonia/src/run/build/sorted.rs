@@ -171,7 +171,7 @@ impl BlockBuilder {
     #[inline]
     pub fn add(&mut self, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<Added> {
         let sizes = self.sizes_with(key, kind, payload.len());
-        if !self.has_room(sizes, key.len(), payload.len()) {
+        if !self.has_space(sizes, key.len(), payload.len()) {
             return Ok(Added::Full);
         }
         let too_large = || Error::internal("an entry of a run is beyond every limit");
@@ -222,7 +222,7 @@ impl BlockBuilder {
     /// True if the span should take an entry that makes its sizes `grown`: it is one block with it,
     /// or should grow.
     #[inline]
-    fn has_room(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
+    fn has_space(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
         let (blocks, _) = grown.span();
         blocks == 1 || self.should_grow(grown, key_len, payload_len)
     }

@@ -48,17 +48,17 @@ impl Run {
         let reference = self.reference();
         let mut bytes = vec![0; BLOCK_BYTES];
         let start = reference.large_start();
-        let mut is_whole = true;
+        let mut is_complete = true;
         for block in start..start + reference.large_blocks {
             let number = self.block_no(block);
             let read = self.storage().read_blocks(number, reference.generation, &mut bytes);
             match read.and_then(|()| self.decode_list(block, &bytes)) {
                 Ok(listed) => listed.into_iter().try_for_each(&mut *visit)?,
-                Err(error) if error.kind() == ErrorKind::Corrupt => is_whole = false,
+                Err(error) if error.kind() == ErrorKind::Corrupt => is_complete = false,
                 Err(error) => return Err(error),
             }
         }
-        Ok(is_whole)
+        Ok(is_complete)
     }
 
     /// What a block of the list names.

@@ -38,18 +38,18 @@ impl Run {
         let all = 0..self.reference().data_blocks;
         let blocks = self.blocks_in(range).unwrap_or(all);
         let mut walk = Walk { range, take, last: None, gap: None, failed: None };
-        let why = RefCell::new(Vec::new());
+        let cause = RefCell::new(Vec::new());
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
             let told = || Error::corrupt("a block of a run cannot be read");
             let read = match bytes {
                 Some(bytes) => walk.span(bytes),
-                None => Err(self.take_reason(span.first, &why).unwrap_or_else(told)),
+                None => Err(self.take_reason(span.first, &cause).unwrap_or_else(told)),
             };
             if let Err(error) = read {
                 walk.gap.get_or_insert_with(|| self.blame(span.first)(error));
             }
         };
-        visit_spans(&mut Ahead::new(self), blocks, BlockKind::Data, &mut Why(&why), visit);
+        visit_spans(&mut Ahead::new(self), blocks, BlockKind::Data, &mut Why(&cause), visit);
         walk.end()
     }
 

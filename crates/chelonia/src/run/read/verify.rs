@@ -24,7 +24,7 @@ use std::ops::Range;
 #[derive(Default)]
 struct Seen {
     /// Nothing was damaged.
-    is_whole: bool,
+    is_complete: bool,
     spans: Vec<BlockSpan>,
     /// Of each span: its first and last key.
     edges: Vec<(Vec<u8>, Vec<u8>)>,
@@ -184,7 +184,7 @@ impl Run {
         report.entries(seen.entries);
         let reference = self.reference();
         let counted = (seen.entries, seen.tombstones, seen.user_bytes);
-        if seen.is_whole
+        if seen.is_complete
             && counted != (reference.entries, reference.tombstones, reference.user_bytes)
         {
             report.finding(self.wrong(0, "a run does not hold what its reference counts"));
@@ -206,11 +206,11 @@ impl Run {
         charge: &mut Charge,
         report: &mut dyn CheckReport,
     ) -> Seen {
-        let mut seen = Seen { is_whole: true, ..Seen::default() };
+        let mut seen = Seen { is_complete: true, ..Seen::default() };
         let blocks = 0..self.reference().data_blocks;
         visit_spans(ahead, blocks, BlockKind::Data, report, &mut |span, bytes, report| {
             let checked = bytes.map(|bytes| self.verify_span(span.first, bytes, &mut seen));
-            seen.is_whole &= matches!(checked, Some(Ok(())));
+            seen.is_complete &= matches!(checked, Some(Ok(())));
             charge.resize(seen.heap_bytes());
             if let Some(Err(error)) = checked {
                 report.finding(self.blame(span.first)(error));
@@ -253,21 +253,21 @@ impl Run {
     fn verify_index(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let reference = self.reference();
         let blocks = reference.data_blocks..reference.filter_start();
-        let mut levels = Levels { is_whole: seen.is_whole, ..Levels::new(seen) };
+        let mut levels = Levels { is_complete: seen.is_complete, ..Levels::new(seen) };
         // A level takes no more than what it divides.
         let budget = self.storage().budget();
         let _charge = budget.charge(Use::Work, seen.heap_bytes());
         visit_spans(ahead, blocks, BlockKind::Index, report, &mut |span, bytes, report| {
-            let checked = bytes.map(|bytes| match levels.is_whole {
+            let checked = bytes.map(|bytes| match levels.is_complete {
                 true => levels.take(self, span, bytes, seen),
                 false => SortedBlock::parse(bytes, BlockKind::Index).map(|_| ()),
             });
-            levels.is_whole &= matches!(checked, Some(Ok(())));
+            levels.is_complete &= matches!(checked, Some(Ok(())));
             if let Some(Err(error)) = checked {
                 report.finding(self.blame(span.first)(error));
             }
         });
-        if !levels.is_whole {
+        if !levels.is_complete {
             return;
         }
         let root = match reference.index_levels {
@@ -351,21 +351,21 @@ impl Run {
 
     fn verify_large(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let start = self.reference().large_start();
-        let (mut listed, mut is_whole) = (Vec::new(), seen.is_whole);
+        let (mut listed, mut is_complete) = (Vec::new(), seen.is_complete);
         for block in start..start + self.reference().large_blocks {
             let Some(bytes) = ahead.block(block, report) else {
-                is_whole = false;
+                is_complete = false;
                 continue;
             };
             match self.decode_list(block, bytes) {
                 Ok(mut more) => listed.append(&mut more),
                 Err(error) => {
-                    is_whole = false;
+                    is_complete = false;
                     report.finding(error);
                 }
             }
         }
-        if is_whole && listed != seen.large {
+        if is_complete && listed != seen.large {
             let what = "the list of large values is not what the entries refer to";
             report.finding(self.wrong(start, what));
         }
@@ -375,7 +375,7 @@ impl Run {
 /// The levels of an index, as far as they were read.
 struct Levels {
     /// Nothing was damaged so far: what was read can be told from what was read before.
-    is_whole: bool,
+    is_complete: bool,
     /// The level that is being read; level 1 lies first.
     level: u8,
     /// What its spans name, with the separators.
@@ -389,7 +389,7 @@ struct Levels {
 impl Levels {
     fn new(seen: &Seen) -> Self {
         let expected = seen.spans.clone();
-        Self { is_whole: true, level: 1, below: Vec::new(), spans: Vec::new(), expected }
+        Self { is_complete: true, level: 1, below: Vec::new(), spans: Vec::new(), expected }
     }
 
     /// Takes the next span.

@@ -154,7 +154,7 @@ impl CachedExtent {
         self.cache().count_miss(priority);
         if priority == Priority::Data
             && index < self.entry_blocks
-            && self.cache().budget.is_roomy()
+            && self.cache().budget.is_ample()
             && let Some(buffer) = self.load_around(index)
         {
             return Ok(CachedBlock::owned(buffer));

@@ -217,14 +217,14 @@ impl State {
             self.hand += 1;
             let cached = matches!(self.places[place].frames[within], Frame::Cached { .. });
             if cached && frames.cool(frame) {
-                self.take_away_for_room(frame, split);
+                self.take_away_for_space(frame, split);
                 taken += 1;
             }
         }
     }
 
     /// Takes a cached frame away from its slot, which may miss it.
-    fn take_away_for_room(&mut self, frame: FrameNo, split: &Split) {
+    fn take_away_for_space(&mut self, frame: FrameNo, split: &Split) {
         let (place, within) = place_of(frame);
         if let Frame::Cached { slots, index } = &self.places[place].frames[within] {
             split.evicted(Side::Blocks, ghost_of(&slots[*index as usize]), BLOCK_BYTES_U64);
@@ -285,7 +285,7 @@ impl State {
                 Frame::Cached { .. } => {
                     let frame = frame_number(place, within);
                     if frames.heat_of(frame).rounds_left() == 0 || !self.relocate(frame, frames) {
-                        self.take_away_for_room(frame, split);
+                        self.take_away_for_space(frame, split);
                     }
                 }
                 Frame::Loading => unreachable!("places with a load under way are not drained"),

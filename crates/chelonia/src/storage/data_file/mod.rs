@@ -297,7 +297,7 @@ impl DataFile {
             rest(&*file)
         });
         *failed = done.is_err();
-        done.map_err(Error::not_passing)
+        done.map_err(Error::not_transient)
     }
 
     /// What was done so far.

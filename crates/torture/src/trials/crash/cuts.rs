@@ -146,7 +146,7 @@ impl<'a> Cutter<'a> {
             Err(error) => panic!("{what}: it does not open: {error}"),
         };
         let (found, dials) = read(&database).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let drained = database.stats().background.drains > 0;
+        let drained = database.stats().background.flushes > 0;
         self.tally.add("recoveries that drained", u64::from(drained));
         let run = self.run;
         if !run.states[cut.least..=cut.most].contains(&found) {
@@ -216,7 +216,7 @@ impl<'a> Cutter<'a> {
             }
             Err(error) => panic!("{what}: a salvage: {error}"),
         };
-        assert!(report.is_whole(), "{what}: a salvage misses something: {report:?}");
+        assert!(report.is_complete(), "{what}: a salvage misses something: {report:?}");
         let database = self.open(saved).unwrap();
         assert!(read(&database).unwrap().0 == *found, "{what}: what was salvaged differs");
         self.tally.add("images salvaged", 1);

@@ -41,7 +41,7 @@ const HEIGHT: u32 = 2;
 /// maintenance: more than level 0 may have.
 const LEVEL0_TRIGGER: usize = 4;
 
-/// So many drains fill level 1.
+/// So many flushes fill level 1.
 const FILLS: usize = 12;
 
 /// Where histories of a few verbs begin.

@@ -200,7 +200,7 @@ fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
     let salvage = Salvage::new("faults", "saved").memory(48 << 20);
     let report =
         salvage.directories(failing(left, plan)?, Arc::new(MemoryDirectory::new())).run()?;
-    let losses = report.keyspaces.iter().flat_map(|one| &one.losses).map(|loss| &loss.why);
+    let losses = report.keyspaces.iter().flat_map(|one| &one.losses).map(|loss| &loss.cause);
     for error in report.log_damage.iter().chain(losses) {
         assert_ne!(error.kind(), ErrorKind::Corrupt, "nothing rots here: {error}");
     }

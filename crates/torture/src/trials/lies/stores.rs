@@ -283,7 +283,7 @@ fn look(files: Files, record: Option<Vec<u8>>, tally: &mut Tally) {
         Ok(report) => {
             report.log_damage.iter().for_each(check);
             let losses = report.keyspaces.iter().flat_map(|one| &one.losses);
-            losses.for_each(|loss| check(&loss.why));
+            losses.for_each(|loss| check(&loss.cause));
         }
         Err(error) => check(&error),
     }

@@ -29,8 +29,8 @@ fn a_forged_node_of_long_keys_takes_little_memory() {
     let mut world = World::new(tiny(), 1);
     world.absorb(uniform(&mut rng, 100));
     let version = world.tree.newest();
-    let residence = &world.tree.shared.residence;
-    let node = residence.load_owned(&version.level0[0].nodes[0].slot).unwrap();
+    let node_cache = &world.tree.shared.node_cache;
+    let node = node_cache.load_owned(&version.level0[0].nodes[0].slot).unwrap();
     let run = &node.tables[0].run;
     for step in [0, 300] {
         let key = |number: usize| {
@@ -45,7 +45,7 @@ fn a_forged_node_of_long_keys_takes_little_memory() {
         let tables: Vec<Table> =
             keys.into_iter().map(|key| Table::whole(run.clone(), key.clone(), key)).collect();
         let bytes = encode_node(&Node::new(tables));
-        let forged = decode_node(&bytes, residence).unwrap();
+        let forged = decode_node(&bytes, node_cache).unwrap();
         let heap = forged.heap_bytes();
         assert!(heap < 1 << 20, "{heap} bytes of {} on disk", bytes.len());
     }

@@ -237,8 +237,8 @@ fn places_of(world: &World, damaged: Damaged) -> Vec<u64> {
         vec![sequence.nodes[index].slot.reference().unwrap().extent.offset() + 100]
     };
     let tables = |sequence: &super::table::Sequence, step: usize| {
-        let residence = &world.tree.shared.residence;
-        let found = sequence.tables_in(residence, &KeyRange::all()).unwrap();
+        let node_cache = &world.tree.shared.node_cache;
+        let found = sequence.tables_in(node_cache, &KeyRange::all()).unwrap();
         let offset = |table: &super::table::Table| table.run.reference().extent.offset() + 1000;
         found.tables.iter().skip(1).step_by(step).map(offset).collect::<Vec<_>>()
     };
@@ -377,12 +377,12 @@ fn hostile_bytes_and_devices_are_survived() {
 /// Tables of level 0 that are live in part only.
 fn clipped(world: &World) -> usize {
     let version = world.tree.newest();
-    let residence = &world.tree.shared.residence;
+    let node_cache = &world.tree.shared.node_cache;
     let tables = version
         .level0
         .iter()
-        .flat_map(|sequence| sequence.tables_in(residence, &KeyRange::all()).unwrap().tables);
-    tables.filter(|table| !table.is_whole()).count()
+        .flat_map(|sequence| sequence.tables_in(node_cache, &KeyRange::all()).unwrap().tables);
+    tables.filter(|table| !table.is_complete()).count()
 }
 
 #[test]
@@ -463,7 +463,7 @@ fn what_room_is_needed_is_known_while_an_absorb_runs() {
     let mut world = World::new(tiny(), 1);
     world.absorb(uniform(&mut rng, 80));
     let _absorbing = world.tree.writer.lock();
-    assert!(world.tree.room_needed_bytes() > 0);
+    assert!(world.tree.reclaim_needs_bytes() > 0);
 }
 
 #[test]

@@ -21,7 +21,7 @@ fn inline(run: impl FnOnce(&Work<'_>) -> Absorbed) -> Absorbed {
     run(&Work { workers: &Workers::inline(), progress: &|_| {} })
 }
 
-/// What db counts on: `TIGHT_TIMES` and `TIGHT_BYTES` of `disk_full/pool.rs`.
+/// What db counts on: `MINIMAL_TIMES` and `MINIMAL_BYTES` of `disk_full/pool.rs`.
 #[test]
 fn a_tight_absorb_allocates_little_more_than_its_updates() {
     let mut rng = Rng::new(21);
@@ -38,7 +38,7 @@ fn a_tight_absorb_allocates_little_more_than_its_updates() {
     for _ in 0..300 {
         let batch = uniform(&mut rng, 60);
         let absorbed =
-            inline(|work| world.tree.absorb_tight(&Updates::new(batch.clone()), work).unwrap());
+            inline(|work| world.tree.absorb_minimal(&Updates::new(batch.clone()), work).unwrap());
         let (took, came) = (gained(&absorbed), 60 * 100);
         assert!(took <= 2 * came + (64 << 10), "{took} bytes for {came} of updates");
         most = most.max(took);
@@ -52,12 +52,12 @@ fn a_tight_absorb_allocates_little_more_than_its_updates() {
 }
 
 /// Makes room until nothing is to be gained, and compares what each unit takes with what was said.
-fn make_all_room(world: &mut World) -> u64 {
+fn reclaim_all(world: &mut World) -> u64 {
     let mut units = 0;
     loop {
-        let needed = world.tree.room_needed_bytes();
+        let needed = world.tree.reclaim_needs_bytes();
         let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-        let Some(absorbed) = world.tree.make_room(&work).unwrap() else { return units };
+        let Some(absorbed) = world.tree.reclaim(&work).unwrap() else { return units };
         let took = gained(&absorbed);
         assert!(took <= needed, "unit {units}: {took} bytes, {needed} were to be enough");
         world.note(&Model::new(), absorbed);
@@ -89,20 +89,21 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
             batch.insert(key.clone(), item);
         }
         let absorbed =
-            inline(|work| world.tree.absorb_tight(&Updates::new(batch.clone()), work).unwrap());
+            inline(|work| world.tree.absorb_minimal(&Updates::new(batch.clone()), work).unwrap());
         world.note(&batch, absorbed);
     }
-    assert!(make_all_room(&mut world) > 20);
+    assert!(reclaim_all(&mut world) > 20);
     world.check(&mut rng);
     // One delete at each end of all keys, again and again: tables that meet everything.
     for _ in 0..3 {
         for number in [0, 1 << 40, u64::MAX] {
             let batch: Model = [0, number].map(|it| (key_of(it), Item::Deleted)).into();
-            let absorbed =
-                inline(|work| world.tree.absorb_tight(&Updates::new(batch.clone()), work).unwrap());
+            let absorbed = inline(|work| {
+                world.tree.absorb_minimal(&Updates::new(batch.clone()), work).unwrap()
+            });
             world.note(&batch, absorbed);
         }
-        assert!(make_all_room(&mut world) > 4);
+        assert!(reclaim_all(&mut world) > 4);
     }
     world.check(&mut rng);
 }

@@ -26,7 +26,7 @@ impl Pass<'_, '_> {
             };
             parts.push(part.at_level(level));
         }
-        Pivot::new(old.key.clone(), old.child.clone(), parts, old.toll.clone())
+        Pivot::new(old.key.clone(), old.child.clone(), parts, old.read_cost.clone())
     }
 
     pub(super) fn assemble_leaves(

@@ -25,12 +25,12 @@
 
 use super::damage::Damage;
 use super::events::{Event, Events};
-use super::node::{Child, Node, Part, Pivot, Residence};
+use super::node::{Child, Node, NodeCache, Part, Pivot};
 use super::output::{Output, WrittenRun};
 use super::plan::{self, Figures, Geometry};
+use super::read_cost::ReadCosts;
 use super::shape::{self, LeafPlan, LevelPivot};
-use super::source::{self, Incoming, Selection, Source, Stretch};
-use super::toll::Dues;
+use super::source::{self, Incoming, KeySpan, Selection, Source};
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
@@ -60,7 +60,7 @@ pub(super) struct Grown {
 /// One absorb.
 pub(super) struct Pass<'t, 'u> {
     /// Nodes and runs.
-    pub residence: &'t Residence,
+    pub node_cache: &'t NodeCache,
     /// What happens is counted here.
     pub events: &'t Events,
     /// The measures of the tree.
@@ -68,7 +68,7 @@ pub(super) struct Pass<'t, 'u> {
     /// Where what is written goes.
     pub output: &'t Output<'t>,
     /// What reads have paid for.
-    pub dues: &'t Dues,
+    pub read_costs: &'t ReadCosts,
     /// What cannot be read.
     pub damage: &'t Damage,
     /// It is made for what reads have paid, not for updates.
@@ -87,13 +87,13 @@ struct Place<'n> {
 }
 
 impl<'n> Place<'n> {
-    fn stretch(&self) -> Stretch<'n> {
-        Stretch { lower: self.node.pivots[0].key.view(), upper: self.upper }
+    fn span(&self) -> KeySpan<'n> {
+        KeySpan { lower: self.node.pivots[0].key.view(), upper: self.upper }
     }
 
-    fn stretch_of(&self, pivot: usize) -> Stretch<'n> {
+    fn span_of(&self, pivot: usize) -> KeySpan<'n> {
         let lower = self.node.pivots[pivot].key.view();
-        Stretch { lower, upper: self.node.upper_of(pivot, self.upper) }
+        KeySpan { lower, upper: self.node.upper_of(pivot, self.upper) }
     }
 }
 
@@ -138,7 +138,7 @@ enum Task<'n> {
     Leaves {
         group: usize,
         pivots: Vec<usize>,
-        clip: Stretch<'n>,
+        clip: KeySpan<'n>,
         plan: LeafPlan,
         skip_leaf: bool,
     },
@@ -328,7 +328,7 @@ impl<'t, 'u> Pass<'t, 'u> {
             node: at.node,
             upper: at.upper,
             pivots,
-            clip: at.stretch(),
+            clip: at.span(),
             levels: cutoff,
             leaves: false,
         };
@@ -338,7 +338,7 @@ impl<'t, 'u> Pass<'t, 'u> {
             let parts = at.node.pivots[*index].parts.iter();
             let merged = parts.filter(|part| usize::from(part.level) < cutoff);
             let own: u64 = merged.map(|part| part.totals.weight()).sum();
-            let upper = at.stretch_of(*index).upper;
+            let upper = at.span_of(*index).upper;
             let key = &at.node.pivots[*index].key;
             let incoming = figures[*index].incoming + own;
             LevelPivot { index: *index, key, upper, incoming }
@@ -372,7 +372,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         let from = &at.node.pivots[pivot];
         let child = match &from.child {
             Child::Node(slot, _) => {
-                let child = self.residence.load_owned(slot)?;
+                let child = self.node_cache.load_owned(slot)?;
                 self.output.retire(slot.reference(), &child);
                 child
             }
@@ -386,9 +386,9 @@ impl<'t, 'u> Pass<'t, 'u> {
             return Err(Error::corrupt("a node does not begin where its parent says"));
         }
         let mut below = incoming.clone();
-        below.ranks = incoming.ranks_in(at.stretch_of(pivot));
+        below.ranks = incoming.ranks_in(at.span_of(pivot));
         below.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
-        let upper = at.stretch_of(pivot).upper;
+        let upper = at.span_of(pivot).upper;
         let root = at.root && at.node.pivots.len() == 1;
         self.node(Place { node: &child, upper, root }, &below, workers)
     }

@@ -12,7 +12,7 @@ use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Pivot};
 use crate::engines::turtle::plan::{self, Figures, Group, Reason};
 use crate::engines::turtle::shape::LeafPlan;
-use crate::engines::turtle::source::{self, Incoming, Selection, Stretch};
+use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection};
 use crate::run::{RunCursor, Totals};
 use crate::structure::KeyView;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 const PIECE_HALF_LEAVES: u64 = 19;
 
 /// A unit of maintenance flushes at most so many pivots.
-const DUES_PER_UNIT: usize = 4;
+const COSTLY_PER_UNIT: usize = 4;
 
 /// A leaf to which entries are appended is kept as it is when it is this full, in percent.
 const KEEP_LEAF_PERCENT: u64 = 85;
@@ -31,9 +31,10 @@ impl<'u> Pass<'_, 'u> {
     pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
         let mut figures = Vec::with_capacity(at.node.pivots.len());
         // Updates do not wait for what reads have paid for: that is for units of maintenance.
-        let mut dues_left = if self.maintenance && at.node.height == 1 { DUES_PER_UNIT } else { 0 };
+        let mut costly_left =
+            if self.maintenance && at.node.height == 1 { COSTLY_PER_UNIT } else { 0 };
         for (index, pivot) in at.node.pivots.iter().enumerate() {
-            let stretch = at.stretch_of(index);
+            let span = at.span_of(index);
             let pending = pivot.pending();
             let mut waiting_below = Totals::default();
             let (child, child_pivots) = match &pivot.child {
@@ -46,18 +47,17 @@ impl<'u> Pass<'_, 'u> {
                     (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
                 }
             };
-            let due = dues_left > 0 && self.dues.is_due(pivot);
-            dues_left -= usize::from(due);
+            let due = costly_left > 0 && self.read_costs.is_due(pivot);
+            costly_left -= usize::from(due);
             figures.push(Figures {
-                incoming: incoming.weight_in(stretch)?,
+                incoming: incoming.weight_in(span)?,
                 pending: pending.weight(),
                 child: child.weight(),
-                tombstones: pending.tombstones
-                    + incoming.tombstones_in(&incoming.ranks_in(stretch)),
+                tombstones: pending.tombstones + incoming.tombstones_in(&incoming.ranks_in(span)),
                 waiting_below,
                 child_entries: child.entries,
                 child_pivots,
-                stuck: self.damage.sticks(pivot, stretch)?,
+                stuck: self.damage.sticks(pivot, span)?,
                 due,
                 // Nothing that depends on the order in which threads work.
                 seed: identity([checksum(&pivot.key.to_bytes(), 0), child.entries, child.bytes]),
@@ -65,8 +65,8 @@ impl<'u> Pass<'_, 'u> {
         }
         if self.maintenance && at.node.height > 1 {
             // One way down: what a unit of maintenance rewrites is bounded.
-            let guard = self.residence.storage().epochs().pin();
-            let due = |pivot: &Pivot| self.dues.is_due_within(pivot, &guard);
+            let guard = self.node_cache.storage().epochs().pin();
+            let due = |pivot: &Pivot| self.read_costs.is_due_within(pivot, &guard);
             if let Some(first) = at.node.pivots.iter().position(due) {
                 figures[first].due = true;
             }
@@ -109,7 +109,7 @@ impl<'u> Pass<'_, 'u> {
         }
         // Whether a run from above has entries for a pivot is not known without reading.
         let above = !incoming.older.is_empty();
-        let enters = |pivot: usize| above || !incoming.ranks_in(at.stretch_of(pivot)).is_empty();
+        let enters = |pivot: usize| above || !incoming.ranks_in(at.span_of(pivot)).is_empty();
         let mut buffer = BufferPlan::default();
         for pivot in stuck {
             let plan = self.plan_stuck(at, pivot, &figures[pivot], enters(pivot))?;
@@ -164,7 +164,7 @@ impl<'u> Pass<'_, 'u> {
         enters: bool,
     ) -> Result<StuckPlan> {
         let old = &at.node.pivots[pivot];
-        let unread = self.damage.first_level(old, at.stretch_of(pivot))?;
+        let unread = self.damage.first_level(old, at.span_of(pivot))?;
         let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
         for part in &old.parts {
             *sizes.entry(part.level).or_default() += part.totals.weight();
@@ -200,9 +200,9 @@ impl<'u> Pass<'_, 'u> {
         let pivots: Vec<usize> = of.pivots.clone().collect();
         let total: u64 =
             figures[of.pivots.clone()].iter().map(|f| f.incoming + f.pending + f.child).sum();
-        let clip = Stretch {
-            lower: at.stretch_of(of.pivots.start).lower,
-            upper: at.stretch_of(of.pivots.end - 1).upper,
+        let clip = KeySpan {
+            lower: at.span_of(of.pivots.start).lower,
+            upper: at.span_of(of.pivots.end - 1).upper,
         };
         let mut plan = LeafPlan { incoming: total, exact: false, packed: false };
         let selection = self.flush_selection(at, &pivots, clip, false);
@@ -225,11 +225,11 @@ impl<'u> Pass<'_, 'u> {
         let packed = std::mem::take(&mut plan.packed);
         plan.incoming /= count;
         for cut in cuts {
-            let clip = Stretch { lower, upper: Some(cut.into()) };
+            let clip = KeySpan { lower, upper: Some(cut.into()) };
             tasks.push(Task::Leaves { group, pivots: pivots.clone(), clip, plan, skip_leaf });
             lower = cut.into();
         }
-        let clip = Stretch { lower, upper: clip.upper };
+        let clip = KeySpan { lower, upper: clip.upper };
         plan.packed = packed;
         tasks.push(Task::Leaves { group, pivots, clip, plan, skip_leaf });
         Ok(())
@@ -239,7 +239,7 @@ impl<'u> Pass<'_, 'u> {
         &self,
         at: Place<'n>,
         pivots: &'n [usize],
-        clip: Stretch<'n>,
+        clip: KeySpan<'n>,
         skip_leaf: bool,
     ) -> Selection<'n> {
         let levels = at.node.levels();
@@ -284,7 +284,7 @@ impl<'u> Pass<'_, 'u> {
             while low < high {
                 let middle = low + (high - low) / 2;
                 let key = incoming.updates.key(middle);
-                let below = Stretch { lower: selection.clip.lower, upper: Some(key.into()) };
+                let below = KeySpan { lower: selection.clip.lower, upper: Some(key.into()) };
                 if selection.weight_in(incoming, below)? < wanted {
                     low = middle + 1;
                 } else {

@@ -30,9 +30,9 @@ pub fn flip(world: &World, blocks: &[BlockNo]) {
 pub fn nodes(world: &World) -> Vec<Arc<Node>> {
     let mut nodes = Vec::new();
     let version = world.tree.newest();
-    let residence = &world.tree.shared.residence;
-    walk_nodes(residence, &version.root, &mut None, &mut |slot, _| {
-        nodes.push(residence.load_owned(slot)?);
+    let node_cache = &world.tree.shared.node_cache;
+    walk_nodes(node_cache, &version.root, &mut None, &mut |slot, _| {
+        nodes.push(node_cache.load_owned(slot)?);
         Ok(())
     })
     .unwrap();

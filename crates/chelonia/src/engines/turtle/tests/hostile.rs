@@ -28,19 +28,19 @@ fn grown(rng: &mut Rng) -> World {
 fn nodes_come_back_and_damaged_ones_do_not_panic() {
     let mut rng = Rng::new(1);
     let world = grown(&mut rng);
-    let residence = &world.tree.shared.residence;
+    let node_cache = &world.tree.shared.node_cache;
     for node in nodes(&world) {
         let bytes = encode_node(&node);
         let blocks = to_blocks(&bytes);
         let mut blocks = blocks;
         take_payloads(&mut blocks, bytes.len() as u32);
         assert_eq!(blocks, bytes);
-        let again = decode_node(&bytes, node.height, residence).unwrap();
+        let again = decode_node(&bytes, node.height, node_cache).unwrap();
         assert_eq!(encode_node(&again), bytes);
         assert_eq!(again.summary(), node.summary());
-        assert!(decode_node(&bytes, node.height + 1, residence).is_err());
+        assert!(decode_node(&bytes, node.height + 1, node_cache).is_err());
         for end in 0..bytes.len() {
-            assert!(decode_node(&bytes[..end], node.height, residence).is_err());
+            assert!(decode_node(&bytes[..end], node.height, node_cache).is_err());
         }
         for _ in 0..2000 {
             let mut damaged = bytes.clone();
@@ -49,7 +49,7 @@ fn nodes_come_back_and_damaged_ones_do_not_panic() {
                 damaged[place] =
                     [0, 1, 0x7f, 0x80, 0xff, rng.next_u64() as u8][rng.below(6) as usize];
             }
-            if let Ok(node) = decode_node(&damaged, node.height, residence) {
+            if let Ok(node) = decode_node(&damaged, node.height, node_cache) {
                 // What decodes can be worked with.
                 let (_, _) = (node.summary(), node.pivot_of(&key_of(rng.next_u64())));
                 encode_node(&node);
@@ -63,7 +63,7 @@ fn nodes_come_back_and_damaged_ones_do_not_panic() {
         noise[1] = 1;
         noise[3..6].fill(0);
         noise[7..10].fill(0);
-        let _ = decode_node(&noise, 1, residence);
+        let _ = decode_node(&noise, 1, node_cache);
     }
 }
 
@@ -87,10 +87,10 @@ fn hostile_bytes_and_devices_are_survived() {
 fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
     let version = world.tree.newest();
     let shared = &world.tree.shared;
-    let root = shared.residence.load_owned(&version.root).unwrap();
+    let root = shared.node_cache.load_owned(&version.root).unwrap();
     let mut pivots = root.pivots.clone();
     change(&mut pivots);
-    let output = Output::new(&shared.residence, &shared.events, world.options.run);
+    let output = Output::new(&shared.node_cache, &shared.events, world.options.run);
     let written = output.write_node(root.height, pivots).unwrap();
     let Child::Node(root, summary) = written.child else { panic!("a node was written") };
     let changed = TurtleVersion {

@@ -40,7 +40,7 @@ fn a_node_with_hundreds_of_segments_that_begin_at_long_keys_is_read_again() {
     for round in 1..4 {
         let batch = batch(10 * round, 3);
         let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-        let absorbed = world.tree.absorb_tight(&Updates::new(batch.clone()), &work).unwrap();
+        let absorbed = world.tree.absorb_minimal(&Updates::new(batch.clone()), &work).unwrap();
         world.note(&batch, absorbed);
     }
     let stats = world.tree.stats();

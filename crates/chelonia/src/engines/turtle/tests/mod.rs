@@ -14,7 +14,7 @@ use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Engine, Work};
 use crate::engines::turtle::counts::{Met, walk_references};
 use crate::engines::turtle::output::Output;
-use crate::engines::turtle::toll::paid_within;
+use crate::engines::turtle::read_cost::paid_within;
 use crate::engines::turtle::{Turtle, TurtleConfig};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;
@@ -62,9 +62,9 @@ impl World {
 
     /// All that reads have paid at the pivots that are there.
     pub fn paid(&self) -> u64 {
-        let guard = self.tree.shared.residence.storage().epochs().pin();
+        let guard = self.tree.shared.node_cache.storage().epochs().pin();
         let version = self.tree.newest();
-        let node = self.tree.shared.residence.load_owned(&version.root).unwrap();
+        let node = self.tree.shared.node_cache.load_owned(&version.root).unwrap();
         node.pivots.iter().map(|pivot| paid_within(pivot, &guard)).sum()
     }
 }
@@ -150,7 +150,7 @@ fn what_was_flushed_beside_a_buffered_range_stays_gone() {
         // Buffered: one segment with entries for many pivots.
         world.absorb(uniform(&mut rng, 40));
         let version = world.tree.newest();
-        let root = world.tree.shared.residence.load_owned(&version.root).unwrap();
+        let root = world.tree.shared.node_cache.load_owned(&version.root).unwrap();
         assert_eq!(root.height, 1);
         let victim = 1 + round % (root.pivots.len() - 2);
         let around = &root.pivots[victim - 1..=victim + 1];
@@ -238,7 +238,7 @@ fn a_walk_over_references_remembers_only_what_it_can_meet_twice() {
     let walk = |world: &World, window: u64| {
         let (mut runs, mut large) = (0, Vec::new());
         let (shared, root) = (&world.tree.shared, &world.tree.newest().root);
-        let memory = walk_references(&shared.residence, root, window, &mut |met| {
+        let memory = walk_references(&shared.node_cache, root, window, &mut |met| {
             match met {
                 Met::Run(_) => runs += 1,
                 Met::Large(value, is_first) => large.push((value.extent.start, is_first)),
@@ -284,11 +284,11 @@ fn many_trees_share_the_memory_of_one() {
     let root = world.tree.root().unwrap();
     let open = || Turtle::open(&world.storage, tiny(), Some(&root)).unwrap();
     let trees: Vec<_> = (0..20).map(|_| open()).collect();
-    let residents = world.storage.residents();
+    let node_clock = world.storage.node_clock();
     for tree in &trees {
         check_scans(&tree.version(), &world.model);
-        let bytes = residents.bytes();
-        assert!(bytes <= residents.share() + 16_384, "{bytes}");
+        let bytes = node_clock.bytes();
+        assert!(bytes <= node_clock.share() + 16_384, "{bytes}");
     }
     // One alone would have more than its part of that, and what the idle ones had is its to take.
     let loads = |tree: &Turtle| {
@@ -299,20 +299,20 @@ fn many_trees_share_the_memory_of_one() {
     check_scans(&busy.version(), &world.model);
     let before = loads(busy);
     check_scans(&busy.version(), &world.model);
-    assert!(residents.bytes() > residents.share() / trees.len() as u64);
+    assert!(node_clock.bytes() > node_clock.share() / trees.len() as u64);
     assert!(loads(busy) < before + before / 4, "{} after {before}", loads(busy));
     let evicted = |tree: &Turtle| {
         tree.stats().events.iter().any(|(name, count)| *name == "nodes_evicted" && *count > 0)
     };
     assert!(trees.iter().any(evicted));
     drop(trees);
-    let held = residents.bytes();
+    let held = node_clock.bytes();
     drop(world.tree);
     let epochs = world.storage.epochs();
     let mut looks = (0..10_000).map(|_| {
         epochs.collect();
         std::thread::yield_now();
-        residents.bytes()
+        node_clock.bytes()
     });
     assert!(looks.any(|bytes| bytes < held || bytes == 0), "{held}");
 }
@@ -417,7 +417,7 @@ fn a_roll_back_gives_back_all_that_it_can() {
     let used = || world.storage.stats().space.used_blocks;
     let before = used();
     let shared = &world.tree.shared;
-    let output = Output::new(&shared.residence, &shared.events, world.options.run);
+    let output = Output::new(&shared.node_cache, &shared.events, world.options.run);
     let mut runs = Vec::new();
     for (key, item) in uniform(&mut rng, 3) {
         let mut writer = output.leaf_writer();
@@ -486,7 +486,7 @@ fn what_room_is_needed_is_known_while_an_absorb_runs() {
     let mut world = World::new(tiny(), 1);
     world.absorb(uniform(&mut rng, 80));
     let _absorbing = world.tree.writer.lock();
-    assert!(world.tree.room_needed_bytes() > 0);
+    assert!(world.tree.reclaim_needs_bytes() > 0);
 }
 
 #[test]
@@ -500,7 +500,7 @@ fn many_tight_absorbs_leave_nodes_that_can_be_read() {
             let batch = uniform(&mut rng, 5);
             let updates = Updates::new(batch.clone());
             let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-            let absorbed = world.tree.absorb_tight(&updates, &work).unwrap();
+            let absorbed = world.tree.absorb_minimal(&updates, &work).unwrap();
             world.note(&batch, absorbed);
         }
         assert!(world.event("levels_max") > 32, "{}", world.event("levels_max"));
@@ -517,14 +517,14 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     for _ in 0..30 {
         let batch = uniform(&mut rng, 100);
         let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-        let absorbed = world.tree.absorb_tight(&Updates::new(batch.clone()), &work).unwrap();
+        let absorbed = world.tree.absorb_minimal(&Updates::new(batch.clone()), &work).unwrap();
         world.note(&batch, absorbed);
     }
     let (mut units, mut most) = (0, 0);
     while world.tree.stats().buffered_bytes > 0 {
-        let needed = world.tree.room_needed_bytes();
+        let needed = world.tree.reclaim_needs_bytes();
         let work = Work { workers: &Workers::inline(), progress: &|_| {} };
-        let absorbed = world.tree.make_room(&work).unwrap().unwrap();
+        let absorbed = world.tree.reclaim(&work).unwrap().unwrap();
         let runs = absorbed.gained.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
         // Beside the entries each run has an index and a filter, here of a block each.
         assert!(runs <= 2 * needed + (64 << 10), "{runs} bytes, {needed} were to be enough");

@@ -17,7 +17,7 @@ use super::AutumnVersion;
 use super::choose::{Down, Measure, joined, may_move, places_to_cut};
 use super::damage::Damage;
 use super::plan::LEVEL0_TRIGGER;
-use super::table::{Found, Hole, Residence, Sequence, Table};
+use super::table::{Found, Hole, NodeCache, Sequence, Table};
 use super::unit::{Goal, Unit};
 use crate::base::error::Result;
 use crate::runtime::sync::Arc;
@@ -41,7 +41,7 @@ impl Front {
     /// Tables of `sequence` from `from` on, until they weigh `bytes`.
     fn of(
         sequence: &Sequence,
-        residence: &Residence,
+        node_cache: &NodeCache,
         from: &SharedKey,
         bytes: u64,
     ) -> Result<Self> {
@@ -52,7 +52,7 @@ impl Front {
                 front.next = Some(sequence.nodes[index].first.clone());
                 return Ok(front);
             }
-            let node = match sequence.node(residence, index)? {
+            let node = match sequence.node(node_cache, index)? {
                 Ok(node) => node,
                 Err(hole) => {
                     front.next = Some((&hole.first).max(from).clone());
@@ -94,14 +94,14 @@ impl Below {
     /// What of `level` is met by `fronts`, until it weighs `bytes`.
     fn of(
         level: &Sequence,
-        residence: &Residence,
+        node_cache: &NodeCache,
         fronts: &[Front],
         from: &SharedKey,
         bytes: u64,
     ) -> Result<Self> {
         let reach = Reach::of(fronts);
         let Some(first) = reach.firsts.first() else { return Ok(Self::default()) };
-        let mut below = Self { before: level.near(residence, first)?.0, ..Self::default() };
+        let mut below = Self { before: level.near(node_cache, first)?.0, ..Self::default() };
         let mut weight = 0;
         for index in level.node_of(&first.max(from).to_bytes()).unwrap_or(0)..level.nodes.len() {
             let listed = &level.nodes[index];
@@ -114,7 +114,7 @@ impl Below {
                 below.next = Some(listed.first.clone());
                 return Ok(below);
             }
-            let node = match level.node(residence, index)? {
+            let node = match level.node(node_cache, index)? {
                 Ok(node) => node,
                 Err(hole) => {
                     below.next = Some((&hole.first).max(from).clone());
@@ -136,7 +136,7 @@ impl Below {
         }
         if let Some(last) = reach.lasts.last() {
             let last = below.met.last().map_or(last, |table| last.max(&table.last));
-            below.behind = level.near(residence, last)?.1;
+            below.behind = level.near(node_cache, last)?.1;
         }
         Ok(below)
     }
@@ -197,41 +197,41 @@ pub(super) fn behind(key: &SharedKey) -> SharedKey {
 /// What of the sinking sequences goes down next.
 pub(super) fn from_level0(
     version: &AutumnVersion,
-    residence: &Residence,
+    node_cache: &NodeCache,
     measure: Measure,
     goal: Goal,
     damage: &Damage,
 ) -> Result<Down> {
     let place = version.level0.len() - version.sinking;
-    let sinking = Sinking { sequences: &version.level0[place..], place, residence, damage };
+    let sinking = Sinking { sequences: &version.level0[place..], place, node_cache, damage };
     let firsts = sinking.sequences.iter().filter_map(|it| it.nodes.first()).map(|it| &it.first);
     let Some(mut from) = firsts.min().cloned() else { return Ok(Down::Moves(Vec::new())) };
     let below = version.levels.first().map(|level| &**level);
     loop {
-        let stretch = Stretch::gather(&sinking, below, &from, measure.unit_bytes)?;
-        let moves = stretch.moves(goal, damage);
+        let picked = Picked::gather(&sinking, below, &from, measure.unit_bytes)?;
+        let moves = picked.moves(goal, damage);
         if !moves.is_empty() {
             return Ok(Down::Moves(moves.into_iter().map(|(at, it)| (place + at, it)).collect()));
         }
-        let Some(obstacle) = stretch.obstacle(damage) else {
-            let unit = stretch.unit(measure, goal, damage, None);
+        let Some(obstacle) = picked.obstacle(damage) else {
+            let unit = picked.unit(measure, goal, damage, None);
             let is_empty = unit.upper.iter().all(Vec::is_empty);
             return Ok(if is_empty { Down::Stuck } else { Down::Unit(unit) });
         };
-        let unit = stretch.unit(measure, goal, damage, Some(&obstacle.first));
+        let unit = picked.unit(measure, goal, damage, Some(&obstacle.first));
         if !unit.upper.iter().all(Vec::is_empty) {
             return Ok(Down::Unit(unit));
         }
         from = match sinking.pass(&from, obstacle, goal)? {
-            Passed::Behind(past) => past,
-            Passed::Never => return Ok(Down::Stuck),
-            Passed::After { first, unit } => return Ok(Down::Within { first, unit }),
+            Progress::Behind(past) => past,
+            Progress::Never => return Ok(Down::Stuck),
+            Progress::After { first, unit } => return Ok(Down::Within { first, unit }),
         };
     }
 }
 
 /// What became of an attempt to go on behind an obstacle.
-enum Passed {
+enum Progress {
     /// It goes on here.
     Behind(SharedKey),
     /// Nothing is behind it.
@@ -246,13 +246,13 @@ struct Sinking<'v> {
     sequences: &'v [Arc<Sequence>],
     /// The place of the first of them in level 0.
     place: usize,
-    residence: &'v Residence,
+    node_cache: &'v NodeCache,
     damage: &'v Damage,
 }
 
 impl Sinking<'_> {
     /// Finds out what is between `from` and the end of an obstacle, and what goes through there.
-    fn pass(&self, from: &SharedKey, obstacle: Obstacle, goal: Goal) -> Result<Passed> {
+    fn pass(&self, from: &SharedKey, obstacle: Obstacle, goal: Goal) -> Result<Progress> {
         let goal = Goal { bottom: false, ..goal };
         let (found, past) = self.find(from, obstacle.past)?;
         if let Some(past) = &past {
@@ -261,15 +261,15 @@ impl Sinking<'_> {
                     let upper = vec![vec![through.clone()]];
                     let cuts = vec![past.clone()];
                     let unit = Unit { upper, cuts, goal, ..Unit::default() };
-                    return Ok(Passed::After { first: self.place + at, unit });
+                    return Ok(Progress::After { first: self.place + at, unit });
                 }
             }
         }
         if let Some((at, upper)) = self.gathered(&found) {
             let unit = Unit { upper, goal, ..Unit::default() };
-            return Ok(Passed::After { first: self.place + at, unit });
+            return Ok(Progress::After { first: self.place + at, unit });
         }
-        Ok(past.map_or(Passed::Never, Passed::Behind))
+        Ok(past.map_or(Progress::Never, Progress::Behind))
     }
 
     /// What there is in each sequence from `from` on up to the end of an obstacle, and of all that
@@ -281,7 +281,7 @@ impl Sinking<'_> {
     ) -> Result<(Vec<Found>, Option<SharedKey>)> {
         loop {
             let range = from.range_to(past.as_ref());
-            let found = self.sequences.iter().map(|it| it.tables_in(self.residence, &range));
+            let found = self.sequences.iter().map(|it| it.tables_in(self.node_cache, &range));
             let found: Vec<Found> = found.collect::<Result<_>>()?;
             let mut end = past.clone();
             for Found { tables, holes } in &found {
@@ -329,23 +329,23 @@ impl Sinking<'_> {
 }
 
 /// The next keys of the sinking sequences, and what they meet.
-struct Stretch {
+struct Picked {
     fronts: Vec<Front>,
     below: Below,
 }
 
-impl Stretch {
+impl Picked {
     fn gather(
         sinking: &Sinking<'_>,
         below: Option<&Sequence>,
         from: &SharedKey,
         bytes: u64,
     ) -> Result<Self> {
-        let residence = sinking.residence;
-        let fronts = sinking.sequences.iter().map(|it| Front::of(it, residence, from, bytes));
+        let node_cache = sinking.node_cache;
+        let fronts = sinking.sequences.iter().map(|it| Front::of(it, node_cache, from, bytes));
         let fronts: Vec<Front> = fronts.collect::<Result<_>>()?;
         let below = match below {
-            Some(below) => Below::of(below, residence, &fronts, from, bytes)?,
+            Some(below) => Below::of(below, node_cache, &fronts, from, bytes)?,
             None => Below::default(),
         };
         Ok(Self { fronts, below })

@@ -26,7 +26,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::memory::budget::{Charge, Use};
 use crate::memory::epoch::{EpochSlot, Guard};
-use crate::memory::node_clock::{Resident, Residents};
+use crate::memory::node_clock::{ClockEntry, NodeClock};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
@@ -40,7 +40,7 @@ pub trait Structure: Sized + Send + Sync + 'static {
     type Context: Send + Sync;
 
     /// Reads a node.
-    fn decode(bytes: &[u8], about: Self::About, residence: &Residence<Self>) -> Result<Self>;
+    fn decode(bytes: &[u8], about: Self::About, node_cache: &NodeCache<Self>) -> Result<Self>;
 
     /// The node that is nowhere on disk, if there is one: the root of an empty tree.
     fn empty(about: Self::About) -> Self;
@@ -63,13 +63,13 @@ struct Moves {
 }
 
 /// The nodes of one engine that are in memory.
-pub struct Residence<N: Structure> {
+pub struct NodeCache<N: Structure> {
     storage: Arc<Storage>,
     context: N::Context,
     moves: Arc<Moves>,
 }
 
-impl<N: Structure> Residence<N> {
+impl<N: Structure> NodeCache<N> {
     /// Nothing is in memory.
     #[must_use]
     pub fn new(storage: Arc<Storage>, context: N::Context) -> Self {
@@ -100,7 +100,7 @@ impl<N: Structure> Residence<N> {
             node: EpochSlot::empty(self.storage.epochs()),
             used: AtomicBool::new(true),
             bytes: AtomicU64::new(0),
-            clock: Arc::clone(self.storage.residents()),
+            clock: Arc::clone(self.storage.node_clock()),
             moves: Arc::clone(&self.moves),
         })
     }
@@ -173,8 +173,8 @@ impl<N: Structure> Residence<N> {
         let (kept, mine) = slot.node.put(Arc::new(node), guard);
         if mine {
             slot.bytes.store(footprint, Ordering::Relaxed);
-            let resident: Weak<dyn Resident> = Arc::downgrade(slot) as _;
-            self.storage.residents().admit(&resident, footprint, guard);
+            let resident: Weak<dyn ClockEntry> = Arc::downgrade(slot) as _;
+            self.storage.node_clock().admit(&resident, footprint, guard);
         }
         kept
     }
@@ -190,7 +190,7 @@ pub struct Slot<N: Structure> {
     used: AtomicBool,
     /// The footprint of the node while it is resident.
     bytes: AtomicU64,
-    clock: Arc<Residents>,
+    clock: Arc<NodeClock>,
     moves: Arc<Moves>,
 }
 
@@ -213,7 +213,7 @@ impl<N: Structure> Slot<N> {
     }
 }
 
-impl<N: Structure> Resident for Slot<N> {
+impl<N: Structure> ClockEntry for Slot<N> {
     fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }
@@ -251,7 +251,7 @@ mod tests {
         type About = ();
         type Context = ();
 
-        fn decode(_bytes: &[u8], (): (), _residence: &Residence<Self>) -> Result<Self> {
+        fn decode(_bytes: &[u8], (): (), _node_cache: &NodeCache<Self>) -> Result<Self> {
             Err(Error::internal("there are no bytes of it"))
         }
 
@@ -287,29 +287,29 @@ mod tests {
     #[test]
     fn an_evicted_node_is_gone_and_so_is_what_it_took() {
         let (storage, _directory) = Storage::testing(16 << 20);
-        let residents = Arc::clone(storage.residents());
+        let node_clock = Arc::clone(storage.node_clock());
         let before = storage.budget().used_by(Use::Metadata);
-        let residence = Residence::<Leaf>::new(Arc::clone(&storage), ());
-        let slot = residence.admit(None, (), Leaf::empty(()));
+        let node_cache = NodeCache::<Leaf>::new(Arc::clone(&storage), ());
+        let slot = node_cache.admit(None, (), Leaf::empty(()));
         for round in 0..3 {
             assert!(slot.peek(&storage.epochs().pin()).is_some());
-            assert_eq!(residents.bytes(), FOOTPRINT_BYTES);
+            assert_eq!(node_clock.bytes(), FOOTPRINT_BYTES);
             expect_charge(&storage, before + HEAP_BYTES);
-            let kept = (round == 1).then(|| residence.load_owned(&slot).unwrap());
+            let kept = (round == 1).then(|| node_cache.load_owned(&slot).unwrap());
             let evicted = slot.evict(&storage.epochs().pin());
             assert_eq!(evicted, FOOTPRINT_BYTES);
-            residents.forget(evicted);
+            node_clock.forget(evicted);
             assert!(slot.peek(&storage.epochs().pin()).is_none());
             // Whoever holds it keeps its memory, and nobody else.
             expect_charge(&storage, before + if kept.is_some() { HEAP_BYTES } else { 0 });
             drop(kept);
             expect_charge(&storage, before);
             assert_eq!(slot.evict(&storage.epochs().pin()), 0);
-            assert_eq!(residence.moves(), (round, round + 1));
-            residence.load_owned(&slot).unwrap();
+            assert_eq!(node_cache.moves(), (round, round + 1));
+            node_cache.load_owned(&slot).unwrap();
         }
         drop(slot);
-        assert_eq!(residents.bytes(), 0);
+        assert_eq!(node_clock.bytes(), 0);
         expect_charge(&storage, before);
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! What waits also takes memory twice, where it hides older entries: what nobody reads lies in the
 //! blocks of what is read. While the memory holds nearly all of the tree most reads from the device
-//! come from that, and each pays for it ([`Dues::crowding`]).
+//! come from that, and each pays for it ([`ReadCosts::crowding`]).
 //!
 //! Gets and scans pay. A `multi_get`, and a get that has to read filters, pay for filters alone:
 //! they do not know at once which pivot is to blame.
@@ -17,7 +17,7 @@
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
 //! which is written with it each time; and the more waits, the sooner that would come anyway. The
 //! price takes it that writes go on, so that the next flush is not far. While none are expected
-//! ([`Dues::expect_updates`]) a flush is for good, and reads that have begun will probably go on:
+//! ([`ReadCosts::expect_updates`]) a flush is for good, and reads that have begun will probably go on:
 //! then it is made for a part of the price.
 //!
 //! ```text
@@ -30,7 +30,7 @@
 //! Only some lookups pay for filters, chosen by the hash of the key, and pay for the others too: so
 //! the counter of a pivot is not written by every reader.
 //!
-//! Thread-safety: everything may be called from any thread; races lose a toll, no more.
+//! Thread-safety: everything may be called from any thread; races lose a read_cost, no more.
 
 use super::node::{Child, Pivot};
 use super::overlap::FLUSH_PERCENT_NEW;
@@ -64,7 +64,7 @@ const FLUSHED_PER_UNIT: u64 = 32;
 
 /// While no updates are expected a flush is for good, and who reads will probably go on: it is made
 /// for so much less.
-const LULL_DISCOUNT: u64 = 8;
+const IDLE_DISCOUNT: u64 = 8;
 
 /// The least part of a leaf that a flush costs, however much waits.
 const LEAST_PART: u64 = 16;
@@ -75,15 +75,15 @@ const FULL_LEAVES: u64 = FLUSH_PERCENT_NEW / 100;
 
 /// What was paid at a pivot. A copy takes over the sum.
 #[derive(Default, Debug)]
-pub(super) struct Toll(AtomicU32);
+pub(super) struct ReadCost(AtomicU32);
 
-impl Clone for Toll {
+impl Clone for ReadCost {
     fn clone(&self) -> Self {
         Self(AtomicU32::new(self.paid()))
     }
 }
 
-impl Toll {
+impl ReadCost {
     fn paid(&self) -> Units {
         self.0.load(Ordering::Relaxed)
     }
@@ -109,7 +109,7 @@ pub(super) fn sources(count: usize, read: usize) -> Units {
 
 /// Whether maintenance is due anywhere in a tree.
 #[derive(Default)]
-pub(super) struct Dues {
+pub(super) struct ReadCosts {
     due: AtomicBool,
     /// No updates are expected.
     lull: AtomicBool,
@@ -120,14 +120,14 @@ pub(super) struct Dues {
     file_bytes: AtomicU64,
 }
 
-impl Dues {
+impl ReadCosts {
     /// A read paid `units` at `pivot`.
     pub fn pay(&self, pivot: &Pivot, units: Units) {
         if pivot.parts.is_empty() || units == 0 {
             return;
         }
-        let before = pivot.toll.paid();
-        pivot.toll.0.store(before.saturating_add(units), Ordering::Relaxed);
+        let before = pivot.read_cost.paid();
+        pivot.read_cost.0.store(before.saturating_add(units), Ordering::Relaxed);
         if self.is_due(pivot) {
             self.due.store(true, Ordering::Relaxed);
         }
@@ -177,10 +177,10 @@ impl Dues {
         self.lull.store(!expected, Ordering::Relaxed);
     }
 
-    /// The bytes that a flush rewrites for one unit of toll.
+    /// The bytes that a flush rewrites for one unit of read_cost.
     fn bytes_per_unit(&self) -> u64 {
         match self.lull.load(Ordering::Relaxed) {
-            true => FLUSHED_PER_UNIT * LULL_DISCOUNT,
+            true => FLUSHED_PER_UNIT * IDLE_DISCOUNT,
             false => FLUSHED_PER_UNIT,
         }
     }
@@ -202,7 +202,7 @@ impl Dues {
             Child::Node(..) => pending,
             Child::None => 0,
         };
-        u64::from(pivot.toll.paid()) >= (cost / self.bytes_per_unit()).max(1)
+        u64::from(pivot.read_cost.paid()) >= (cost / self.bytes_per_unit()).max(1)
     }
 
     /// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that
@@ -247,7 +247,7 @@ pub(super) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
         Child::Leaf(_) | Child::None => None,
     };
     let below = node.into_iter().flat_map(|node| &node.pivots);
-    u64::from(pivot.toll.paid()) + below.map(|pivot| paid_within(pivot, guard)).sum::<u64>()
+    u64::from(pivot.read_cost.paid()) + below.map(|pivot| paid_within(pivot, guard)).sum::<u64>()
 }
 
 #[cfg(test)]
@@ -269,14 +269,14 @@ mod tests {
 
     #[test]
     fn the_cache_is_shared_with_other_trees_and_pivots_owe_as_they_hold() {
-        let dues = Dues::default();
-        assert_eq!(dues.crowding_at(10, 100, u64::MAX), 0);
+        let read_costs = ReadCosts::default();
+        assert_eq!(read_costs.crowding_at(10, 100, u64::MAX), 0);
         // Half of the file is this tree's; so is half of what is cached. A fifth of it waits.
-        dues.weigh(1000, 200, 53, 2000);
+        read_costs.weigh(1000, 200, 53, 2000);
         let full = crowding(1000, 53, 900);
-        assert_eq!(dues.crowding_at(20, 100, 1800), full);
-        assert_eq!(dues.crowding_at(90, 100, 1800), full);
-        assert_eq!(dues.crowding_at(5, 100, 1800), full / 4);
-        assert_eq!(dues.crowding_at(20, 100, u64::MAX), 0);
+        assert_eq!(read_costs.crowding_at(20, 100, 1800), full);
+        assert_eq!(read_costs.crowding_at(90, 100, 1800), full);
+        assert_eq!(read_costs.crowding_at(5, 100, 1800), full / 4);
+        assert_eq!(read_costs.crowding_at(20, 100, u64::MAX), 0);
     }
 }
