@@ -1,7 +1,7 @@
 //! The one door to the inside, for the project's own tests, tools and benchmarks (feature
 //! `internals`). Nothing here is covered by the version promise.
 
-pub mod lies;
+pub mod forged;
 
 #[cfg(feature = "shuttle")]
 pub use crate::runtime::sync::begin_execution;

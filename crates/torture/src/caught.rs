@@ -1,6 +1,6 @@
 //! Panics of units, caught and told apart.
 //!
-//! A unit runs on a thread of the programme and may use more; the first panic of any of them ends
+//! A unit runs on a thread of the runner and may use more; the first panic of any of them ends
 //! it. What they said is kept here, for the thread that joins them learns only that they panicked.
 
 use std::backtrace::Backtrace;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 thread_local! {
-    /// The unit's number among those that run, on the threads of the programme.
+    /// The unit's number among those that run, on the threads of the runner.
     static WITHIN: Cell<Option<usize>> = const { Cell::new(None) };
 }
 

@@ -9,13 +9,13 @@
 
 #![no_main]
 
-use chelonia::internals::lies;
+use chelonia::internals::forged;
 use chelonia_torture::trials::fuzz_store;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, rest)) = input.split_first() else { return };
-    let decoders = lies::decoders();
+    let decoders = forged::decoders();
     match decoders.get(usize::from(*choice)) {
         Some(decoder) => {
             let mut bytes = rest.to_vec();

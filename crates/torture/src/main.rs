@@ -1,27 +1,27 @@
 //! The program `chelonia-torture`: crashes, faults, rot and races for Chelonia, by the minute or by
 //! the hour.
 //!
-//! The crate's `trials` are what is done to the store; `lane.rs` says how much of it,
-//! `programme.rs` does it on several threads. Counts go to standard output, everything else to
+//! The crate's `trials` are what is done to the store; `profile.rs` says how much of it,
+//! `runner.rs` does it on several threads. Counts go to standard output, everything else to
 //! standard error.
 
-mod canaries;
 mod caught;
 mod failure;
-mod kept;
-mod lane;
-mod programme;
+mod journal;
+mod mutants;
+mod profile;
 mod report;
-mod standing;
+mod runner;
+mod status;
 
 use chelonia_torture::trial::{Trial, Unit};
 use chelonia_torture::{golden, trials};
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result};
-use kept::Kept;
-use lane::{Lane, SEED};
-use programme::Programme;
-use standing::Standing;
+use journal::Journal;
+use profile::{Profile, SEED};
+use runner::Runner;
+use status::Status;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,7 +39,7 @@ Exit codes:
 struct Arguments {
     /// How much is done
     #[arg(long, value_enum, default_value = "short")]
-    lane: Lane,
+    profile: Profile,
     /// What random histories follow from [default: the same every time]
     #[arg(long, value_name = "N", value_parser = parse_seed)]
     seed: Option<u64>,
@@ -75,7 +75,7 @@ enum Part {
     /// Lists the trials
     List,
     /// Plants bugs in a copy of the store, one at a time, and sees whether the trials find them
-    Canaries(canaries::Canaries),
+    Mutants(mutants::Mutants),
     /// Writes inputs for chelonia-fuzz to begin with
     Seeds {
         /// Where to, a directory that exists
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.part {
         Some(Part::List) => report::list(&trials::all(), arguments.json),
-        Some(Part::Canaries(canaries)) => canaries::run(canaries, arguments.json),
+        Some(Part::Mutants(mutants)) => mutants::run(mutants, arguments.json),
         Some(Part::Seeds { directory }) => {
             trials::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
         }
@@ -121,9 +121,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
     let trials = chosen(&arguments.only)?;
     let names: Vec<&str> = trials.iter().map(|trial| trial.name()).collect();
-    let mut standings = vec![Standing::default(); trials.len()];
-    let kept = match &arguments.resume {
-        Some(path) => Some(Kept::open(path, seed, &names, &mut standings)?),
+    let mut statuses = vec![Status::default(); trials.len()];
+    let journal = match &arguments.resume {
+        Some(path) => Some(Journal::open(path, seed, &names, &mut statuses)?),
         None => None,
     };
     let at_most = match arguments.minutes.map(|minutes| Duration::try_from_secs_f64(60.0 * minutes))
@@ -133,8 +133,8 @@ fn run(arguments: &Arguments) -> Result<()> {
         None => None,
     };
     let threads = arguments.threads.unwrap_or_else(processors);
-    let programme = Programme {
-        lane: arguments.lane,
+    let runner = Runner {
+        profile: arguments.profile,
         seed,
         at_most,
         until_failure: arguments.until_failure,
@@ -142,24 +142,24 @@ fn run(arguments: &Arguments) -> Result<()> {
         trials: &trials,
     };
     let print =
-        |standings: &[Standing]| report::print(arguments.lane, &trials, standings, arguments.json);
-    let stuck = |standings: &[Standing]| {
-        let _ = print(standings);
+        |statuses: &[Status]| report::print(arguments.profile, &trials, statuses, arguments.json);
+    let stuck = |statuses: &[Status]| {
+        let _ = print(statuses);
         failure::BROKEN
     };
-    let standings = programme.run(standings, kept, &stuck)?;
-    print(&standings)?;
+    let statuses = runner.run(statuses, journal, &stuck)?;
+    print(&statuses)?;
     let missed = report::print_marks(arguments.json)?;
-    let failed: usize = standings.iter().map(|standing| standing.failures().len()).sum();
+    let failed: usize = statuses.iter().map(|status| status.failures().len()).sum();
     if failed > 0 {
         return Err(Failure::Broken(format!("{failed} units failed")));
     }
     // A whole run that comes by less than everything is no whole run.
     let are_met = trials
         .iter()
-        .zip(&standings)
-        .all(|(trial, standing)| trial.excuse().is_some() || standing.has_met(trial.targets()));
-    let is_complete = arguments.lane == Lane::Long
+        .zip(&statuses)
+        .all(|(trial, status)| trial.excuse().is_some() || status.has_met(trial.targets()));
+    let is_complete = arguments.profile == Profile::Long
         && arguments.only.is_empty()
         && are_met
         && !cfg!(feature = "shuttle");

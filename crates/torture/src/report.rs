@@ -1,9 +1,9 @@
 //! What the user sees: a bar for each trial, failures as they happen, a table at the end.
 
 use crate::failure::Result;
-use crate::kept::hex;
-use crate::lane::Lane;
-use crate::standing::{Failed, Standing};
+use crate::journal::hex;
+use crate::profile::Profile;
+use crate::status::{Failed, Status};
 use chelonia::internals::reached as marks;
 use chelonia_torture::trial::{Tally, Trial};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -16,14 +16,14 @@ const STEPS: u64 = 1000;
 
 /// Bars, one for each trial, on a terminal only.
 pub struct Progress {
-    lane: Lane,
+    profile: Profile,
     all: MultiProgress,
     bars: Vec<ProgressBar>,
 }
 
 impl Progress {
     /// Draws how the trials stand.
-    pub fn new(lane: Lane, trials: &[Box<dyn Trial>], standings: &[Standing]) -> Self {
+    pub fn new(profile: Profile, trials: &[Box<dyn Trial>], statuses: &[Status]) -> Self {
         let all = MultiProgress::new();
         let style = ProgressStyle::with_template("{prefix:>13} {bar:30} {percent:>3}% {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -32,16 +32,16 @@ impl Progress {
             bar.set_prefix(trial.name());
             bar
         });
-        let progress = Self { lane, bars: bars.collect(), all: all.clone() };
-        progress.update(trials, standings);
+        let progress = Self { profile, bars: bars.collect(), all: all.clone() };
+        progress.update(trials, statuses);
         progress
     }
 
     /// Draws how they stand now.
-    pub fn update(&self, trials: &[Box<dyn Trial>], standings: &[Standing]) {
-        for ((bar, trial), standing) in self.bars.iter().zip(trials).zip(standings) {
-            bar.set_position(steps(done(self.lane, &**trial, standing)));
-            bar.set_message(counts_of(&**trial, standing));
+    pub fn update(&self, trials: &[Box<dyn Trial>], statuses: &[Status]) {
+        for ((bar, trial), status) in self.bars.iter().zip(trials).zip(statuses) {
+            bar.set_position(steps(done(self.profile, &**trial, status)));
+            bar.set_message(counts_of(&**trial, status));
         }
     }
 
@@ -73,21 +73,21 @@ fn steps(part: f64) -> u64 {
     (part * STEPS as f64) as u64
 }
 
-/// How much of a lane a trial has done, from 0 to 1.
-fn done(lane: Lane, trial: &dyn Trial, standing: &Standing) -> f64 {
-    match lane {
-        Lane::Short => standing.units() as f64 / (trial.short_units() + 1) as f64,
-        Lane::Long => standing.done(trial.targets()),
+/// How much of a profile a trial has done, from 0 to 1.
+fn done(profile: Profile, trial: &dyn Trial, status: &Status) -> f64 {
+    match profile {
+        Profile::Short => status.units() as f64 / (trial.short_units() + 1) as f64,
+        Profile::Long => status.done(trial.targets()),
     }
 }
 
 /// What was counted, those things first that have a target.
-fn counts_of(trial: &dyn Trial, standing: &Standing) -> String {
-    let counts = standing.counts();
+fn counts_of(trial: &dyn Trial, status: &Status) -> String {
+    let counts = status.counts();
     let targets = trial.targets().iter().map(|target| target.what);
     let rest = counts.keys().copied().filter(|name| targets.clone().all(|what| what != *name));
     let text =
-        targets.clone().chain(rest).map(|name| format!("{} {name}", grouped(standing.count(name))));
+        targets.clone().chain(rest).map(|name| format!("{} {name}", grouped(status.count(name))));
     text.collect::<Vec<_>>().join(", ")
 }
 
@@ -116,30 +116,30 @@ fn grouped(number: u64) -> String {
 
 /// Prints how all trials stand.
 pub fn print(
-    lane: Lane,
+    profile: Profile,
     trials: &[Box<dyn Trial>],
-    standings: &[Standing],
+    statuses: &[Status],
     as_json: bool,
 ) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    for (trial, standing) in trials.iter().zip(standings) {
+    for (trial, status) in trials.iter().zip(statuses) {
         if as_json {
-            let failures = standing.failures().iter().map(|failed| {
+            let failures = status.failures().iter().map(|failed| {
                 json!({ "unit": failed.unit, "seed": hex(failed.seed), "said": failed.text })
             });
             let targets = trial.targets().iter().map(|one| (one.what, one.count));
             let line = json!({
                 "trial": trial.name(),
-                "units": standing.units(),
-                "seconds": standing.spent().as_secs_f64(),
-                "counts": standing.counts(),
+                "units": status.units(),
+                "seconds": status.spent().as_secs_f64(),
+                "counts": status.counts(),
                 "targets": targets.collect::<BTreeMap<_, _>>(),
                 "failures": failures.collect::<Vec<_>>(),
                 "not_run": trial.excuse(),
             });
             writeln!(out, "{line}")?;
         } else {
-            print_trial(&mut out, lane, &**trial, standing)?;
+            print_trial(&mut out, profile, &**trial, status)?;
         }
     }
     Ok(())
@@ -147,26 +147,26 @@ pub fn print(
 
 fn print_trial(
     out: &mut dyn Write,
-    lane: Lane,
+    profile: Profile,
     trial: &dyn Trial,
-    standing: &Standing,
+    status: &Status,
 ) -> Result<()> {
     let outcome = match trial.excuse() {
-        _ if !standing.failures().is_empty() => "FAILED".to_owned(),
+        _ if !status.failures().is_empty() => "FAILED".to_owned(),
         Some(excuse) => format!("not run: {excuse}"),
-        None if lane == Lane::Short || standing.has_met(trial.targets()) => "passed".to_owned(),
-        None => format!("passed, {:.0}% of its target", 100.0 * standing.done(trial.targets())),
+        None if profile == Profile::Short || status.has_met(trial.targets()) => "passed".to_owned(),
+        None => format!("passed, {:.0}% of its target", 100.0 * status.done(trial.targets())),
     };
-    let seconds = standing.spent().as_secs_f64();
+    let seconds = status.spent().as_secs_f64();
     writeln!(out, "{:>13}  {outcome}", trial.name())?;
     writeln!(
         out,
         "{:>13}  {} units in {seconds:.0} s: {}",
         "",
-        standing.units(),
-        counts_of(trial, standing)
+        status.units(),
+        counts_of(trial, status)
     )?;
-    for failed in standing.failures() {
+    for failed in status.failures() {
         writeln!(out, "{:>13}  unit {} {}", "", failed.unit, again(trial.name(), failed))?;
     }
     Ok(())

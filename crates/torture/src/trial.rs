@@ -1,10 +1,10 @@
 //! What a trial is: one kind of harm done to the store, again and again, each time differently.
 //!
 //! ```text
-//!   programme --- seed ---> trial "crash" --- unit 0, 1, 2, ... ---> tally, or a failure
+//!   runner --- seed ---> trial "crash" --- unit 0, 1, 2, ... ---> tally, or a failure
 //! ```
 //!
-//! A *unit* is a few seconds of a trial. What happens in it follows from the seed of the programme,
+//! A *unit* is a few seconds of a trial. What happens in it follows from the seed of the runner,
 //! the trial and the number of the unit alone, so that any failure can be seen again
 //! (`chelonia-torture --repeat TRIAL:UNIT --seed SEED`); trials that need real time or real threads
 //! say in their heads how much of that holds for them.
@@ -24,7 +24,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Unit `number` of the trial called `trial`, in the programme that began with `seed`.
+    /// Unit `number` of the trial called `trial`, in the runner that began with `seed`.
     pub fn new(trial: &str, number: u64, seed: u64) -> Self {
         let named = trial.bytes().fold(seed, |mixed, byte| {
             (mixed ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
@@ -76,7 +76,7 @@ impl Tally {
     }
 }
 
-/// How much of something the long lane has to do.
+/// How much of something the long profile has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
     /// What is counted, as units count it.
@@ -93,10 +93,10 @@ pub trait Trial: Sync {
     /// One line: what is done, and what is asserted.
     fn about(&self) -> &'static str;
 
-    /// How many units the short lane runs.
+    /// How many units the short profile runs.
     fn short_units(&self) -> u64;
 
-    /// What the long lane has to count.
+    /// What the long profile has to count.
     fn targets(&self) -> &'static [Target];
 
     /// The last unit there is, if what is tried is finite.

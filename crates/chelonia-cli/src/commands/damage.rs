@@ -150,7 +150,9 @@ fn keyspace_json(keyspace: &SalvagedKeyspace) -> Value {
     };
     let losses = keyspace.losses.iter().map(|loss| {
         json!({
-            "from": bound(&loss.lower), "to": bound(&loss.upper), "cause": finding_json(&loss.cause),
+            "from": bound(&loss.lower),
+            "to": bound(&loss.upper),
+            "cause": finding_json(&loss.cause),
         })
     });
     let (suspect, suspect_entries) = keyspace.suspect.clone().unzip();

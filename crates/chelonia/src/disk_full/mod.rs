@@ -19,8 +19,8 @@
 //!    the data file is given back to the device when the log needs a segment
 //!    ([`Core::make_log_space`]); segments that wait are removed.
 //! 2. Puts leave in the pool what a flush of all memtables takes, what the engine that needs most
-//!    takes to free something ([`crate::engine::Engine::reclaim_needs_bytes`]), and a part of what is
-//!    in use ([`KEPT_PART`]).
+//!    takes to free space ([`crate::engine::Engine::reclaim_needs_bytes`]), and a part of what is
+//!    in use (`KEPT_PART`).
 //! 3. Deletes are accepted as long as the log has segments. It makes no further one unless the pool
 //!    has, beside it, what the flush of all memtables takes, and while snapshots are held what an
 //!    engine needs to free something afterwards ([`Core::is_log_affordable`]). A small segment

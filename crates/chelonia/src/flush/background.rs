@@ -2,8 +2,8 @@
 //!
 //! | thread | what it does | woken by |
 //! | --- | --- | --- |
-//! | drain | flushes memtables, checkpoints, maintenance | a rotation, wanted maintenance |
-//! | log | syncs, prepares segments, divides memory, idle_periods | [`SYNC_INTERVAL`], a full segment |
+//! | flush | flushes memtables, checkpoints, maintenance | a rotation, wanted maintenance |
+//! | log | syncs, segments, division of memory, idle periods | [`SYNC_INTERVAL`], a full segment |
 //! | scrub | reads what is stored, to find rot | [`SCRUB_TICK`] |
 //!
 //! They only call what any thread could call: a stepped database does the same work on the

@@ -1,11 +1,10 @@
-//! IdlePeriods: while hardly anything is written to a keyspace, and reads go on, memory and work are the
-//! readers'.
+//! Write-idle periods: a keyspace gets hardly any writes while reads continue.
 //!
-//! Its engine is told: what it does for reads need not be done again soon. And a memtable that
-//! waits for more gets none: it holds memory, and every read passes it. The largest is drained once
-//! as many bytes were read from the device, in idle_periods, as its memory would have held; they are spent
-//! by that. So a database that nobody reads is left alone, and so are memtables that hold too
-//! little to matter.
+//! The engine learns of it, because work that it does for reads will not soon be undone by writes.
+//! The memtable is not going to grow, but it holds memory and every read searches it. So the
+//! largest memtable is flushed once idle periods have read as many bytes from the device as its
+//! memory could have cached; the flush consumes that credit. A database without reads does nothing,
+//! and memtables too small to matter stay.
 //!
 //! Thread-safety: the log thread's own; called with no lock held.
 
@@ -16,7 +15,7 @@ use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use std::collections::BTreeMap;
 
-/// So many ticks in which hardly anything is written make a lull.
+/// This many ticks with hardly any writes are an idle period.
 const IDLE_TICKS_MIN: u32 = 10;
 
 /// Hardly anything, in bytes of updates a tick: what a program that only reads may note.

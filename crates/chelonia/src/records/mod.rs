@@ -20,8 +20,8 @@
 //! | `table` | the hash table that readers look into |
 //!
 //! Which state a record is of: all of a keyspace's records belong to its newest version,
-//! whose number [`CacheEpoch`] says. A drain first raises that number, then refreshes every key that it
-//! absorbed, then publishes the view. So:
+//! whose number is in [`CacheEpoch`]. A flush first raises that number, then refreshes every key
+//! that it absorbed, then publishes the view. So:
 //! 1. A reader of an older version may be slow: what it read is refused, for its number is too
 //!    small by then ([`RecordCache::offer`]).
 //! 2. Who reads the newest state may use what it finds at any time: a key that changed since is

@@ -1,11 +1,10 @@
-//! EmptyRanges: ranges of keys in which nothing is alive, remembered so that no scan has to pass over the
-//! same tombstones twice.
+//! Empty ranges: ranges of keys without live entries, remembered so that scans skip tombstones.
 //!
-//! A queue leaves a tombstone for every entry that was taken from its head, until a drain and the
-//! engine have brought them to the bottom. Who looks for the head again and again would pass over
-//! all of them each time. So an iterator that passed over many hidden entries in a row has the gap
-//! *learned*, and later ones jump over it. A gap says something of the keyspace's content, not of
-//! where that lies: drains do not touch it, a write into it cuts it in two.
+//! A queue leaves a tombstone for every entry taken from its head, until a flush and the engine
+//! have moved them to the bottom. Each search for the head would pass over all of them. So an
+//! iterator that passed over many hidden entries in a row has the empty range *learned*, and later
+//! iterators skip it. An empty range describes the content of the keyspace, not where it is stored:
+//! flushes do not affect it, and a write into it splits it.
 //!
 //! ```text
 //!               watch                  confirm(seqno)                  cut by a write, crowded out
@@ -13,16 +12,17 @@
 //!                          | a write lands in it: cut, the parts go on
 //! ```
 //!
-//! How a gap is learned, and why it is true ([`crate::state::core::Core::learn_empty_range`]):
+//! How an empty range is learned ([`crate::state::core::Core::learn_empty_range`]), and why it
+//! holds:
 //! 1. The range is watched: from now on a write into it cuts it.
-//! 2. The last seqno that was given to anybody is noted, and waited for until it is visible. Every
-//!    commit takes its seqnos under the commit lock and looks at the gaps after that. So one with a
-//!    newer seqno sees the watched range, and cuts it if it writes there.
+//! 2. The last assigned seqno is noted, and the learner waits until it is visible. Every commit
+//!    takes its seqnos under the commit lock and looks at the empty ranges afterwards. So a commit
+//!    with a newer seqno sees the watched range, and splits it if it writes there.
 //! 3. The range is read at a pin made now: what was in flight in 1 is seen. What is found empty,
 //!    and was not cut, is empty for every reader from the pin's seqno on.
 //!
-//! A reader looks at the gaps after it has its seqno: a write that it must see was visible before,
-//! and so has cut its gap.
+//! A reader looks at the empty ranges after it has its seqno: a write that it must see was visible
+//! before, and has split its range.
 //!
 //! Thread-safety: everything may be called from any thread. Nothing here waits.
 
@@ -31,13 +31,13 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::runtime::sync::{AtomicUsize, Mutex, Ordering};
 use std::ops::Bound;
 
-/// After so many hidden entries in a row it pays to learn the gap.
+/// After this many hidden entries in a row it pays to learn the empty range.
 pub const HIDDEN_MIN: u32 = 64;
 
-/// The most gaps of a keyspace; the one that was used longest ago makes place.
+/// The most empty ranges of a keyspace; the least recently used one is replaced.
 const EMPTY_RANGES_MAX: usize = 8;
 
-/// EmptyRanges that end at longer keys are not kept: what is remembered stays small.
+/// Ranges that end at longer keys are not remembered, to bound the memory.
 const KEY_BYTES_MAX: usize = 128;
 
 /// A place between keys.

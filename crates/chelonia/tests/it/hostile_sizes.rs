@@ -1,7 +1,7 @@
 //! Keys and values of the sizes and shapes that break stores: at every limit and one beyond, at the
 //! ends of blocks, with nothing or everything in common.
 
-use chelonia::internals::{Directory, MemoryDirectory, Rng, lies};
+use chelonia::internals::{Directory, MemoryDirectory, Rng, forged};
 use chelonia::limits::{
     BATCH_BYTES_MAX, BATCH_ENTRY_BYTES, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN, VALUE_BYTES_MAX,
 };
@@ -147,7 +147,7 @@ fn a_log_with_an_inline_value_that_should_be_large_is_damaged() {
     keyspace(&database).insert("key", "value").unwrap();
     // One put of the keyspace numbered 1, with a value of 32,768 bytes in the record.
     let head = [1, 1 << 2, 1, b'k', 0x80, 0x80, 0x02];
-    lies::append_to_log(&database, &[&head[..], &[7; LARGE_VALUE_BYTES_MIN]].concat()).unwrap();
+    forged::append_to_log(&database, &[&head[..], &[7; LARGE_VALUE_BYTES_MIN]].concat()).unwrap();
     let files = directory.to_files();
     for read_only in [false, true] {
         let directory: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(files.clone()));

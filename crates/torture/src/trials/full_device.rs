@@ -26,7 +26,7 @@ use chelonia::{Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Resul
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The first units, those of the short lane, have devices of this size; later ones up to the next.
+/// The first units, those of the short profile, have devices of this size; later ones are larger.
 const DEVICE_BYTES_LEAST: u64 = 40 << 20;
 const DEVICE_BYTES_MOST: u64 = 400 << 20;
 const SHORT_UNITS: u64 = 16;

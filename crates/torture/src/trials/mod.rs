@@ -18,7 +18,7 @@
 //! | `rot-flips` | every byte flipped, one by one | told with file and offset, no wrong answer |
 //! | `rot-blocks` | blocks zeroed, swapped, misdirected, aged | the same |
 //! | `decoders` | bytes that lie, under right checksums | no panic |
-//! | `lies` | whole stores that lie | typed errors, no panic, no end of memory or time |
+//! | `forged` | whole stores that lie | typed errors, no panic, no end of memory or time |
 //! | `schedules` | threads under all kinds of schedules (feature `shuttle`) | as `crash-threads` |
 //!
 //! `docs/testing.md` says more of each.
@@ -29,8 +29,8 @@ mod crash_threads;
 mod crash_twice;
 mod crowd;
 mod faults;
+mod forged;
 mod full_device;
-mod lies;
 mod model;
 mod process;
 mod readers;
@@ -41,7 +41,7 @@ mod simulation;
 mod support;
 
 use crate::trial::Trial;
-pub use lies::{fuzz_store, write_seeds};
+pub use forged::{fuzz_store, write_seeds};
 pub use process::{Child, SoakChild};
 
 /// All trials. Over the scheduler of the feature `shuttle` only those run that are made for it.
@@ -77,7 +77,7 @@ fn of_the_machine() -> Vec<Box<dyn Trial>> {
         Box::new(readers::Readers),
         Box::new(rot::Flips),
         Box::new(rot::Blocks),
-        Box::new(lies::Decoders),
-        Box::new(lies::Stores),
+        Box::new(forged::Decoders),
+        Box::new(forged::Stores),
     ]
 }

@@ -159,7 +159,7 @@ fn rot() {
 }
 
 #[test]
-fn lies() {
+fn forged() {
     run("decoders", 1);
-    run("lies", 3);
+    run("forged", 3);
 }

@@ -17,8 +17,8 @@
 //! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
 //! which is written with it each time; and the more waits, the sooner that would come anyway. The
 //! price takes it that writes go on, so that the next flush is not far. While none are expected
-//! ([`ReadCosts::expect_updates`]) a flush is for good, and reads that have begun will probably go on:
-//! then it is made for a part of the price.
+//! ([`ReadCosts::expect_updates`]) a flush is final, and reads that have begun will probably go
+//! on: then it is made for a part of the price.
 //!
 //! ```text
 //!   reads of the range ----> toll of the pivot ----> >= price: a unit of maintenance is due
@@ -30,7 +30,7 @@
 //! Only some lookups pay for filters, chosen by the hash of the key, and pay for the others too: so
 //! the counter of a pivot is not written by every reader.
 //!
-//! Thread-safety: everything may be called from any thread; races lose a read_cost, no more.
+//! Thread-safety: everything may be called from any thread; a race loses a read cost, no more.
 
 use super::node::{Child, Pivot};
 use super::overlap::FLUSH_PERCENT_NEW;

@@ -249,26 +249,26 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// Tells images apart: word by word, for there are tens of thousands of them, and in four lanes,
+/// Tells images apart: word by word, for there are tens of thousands of them, and in four profiles,
 /// for a word need not wait for the one before.
 fn fingerprint(files: &Files) -> u64 {
     const LANES: usize = 4;
     let mix =
         |mixed: u64, word: u64| (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let mut lanes = [0_u64; LANES];
+    let mut profiles = [0_u64; LANES];
     for (name, content) in files {
         let bytes = name.bytes().map(u64::from);
-        lanes[0] = bytes.chain([content.len() as u64]).fold(lanes[0], mix);
+        profiles[0] = bytes.chain([content.len() as u64]).fold(profiles[0], mix);
         let (rows, rest) = content.as_chunks::<{ 8 * LANES }>();
         for row in rows {
             let (words, _) = row.as_chunks::<8>();
-            for (lane, word) in lanes.iter_mut().zip(words) {
-                *lane = mix(*lane, u64::from_le_bytes(*word));
+            for (profile, word) in profiles.iter_mut().zip(words) {
+                *profile = mix(*profile, u64::from_le_bytes(*word));
             }
         }
-        lanes[0] = rest.iter().map(|byte| u64::from(*byte)).fold(lanes[0], mix);
+        profiles[0] = rest.iter().map(|byte| u64::from(*byte)).fold(profiles[0], mix);
     }
-    lanes.into_iter().fold(0, mix)
+    profiles.into_iter().fold(0, mix)
 }
 
 /// Writes to a database that was recovered, makes a keyspace, and drops one and makes it again;

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_long_lane_comes_to_every_place() {
+    fn the_long_profile_comes_to_every_place() {
         assert_eq!(Faults.targets()[0].count, sites::all().len() as u64);
     }
 }

@@ -35,7 +35,7 @@ const VALUE_BYTES: usize = 260;
 /// Rounds of a unit.
 const ROUNDS: u64 = 12;
 
-/// Rounds of the first unit of each engine: those are what the short lane runs.
+/// Rounds of the first unit of each engine: those are what the short profile runs.
 const FEW_ROUNDS: u64 = 4;
 
 /// One of so many keys is read by itself when everything is compared.

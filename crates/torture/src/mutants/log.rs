@@ -1,17 +1,17 @@
-//! Canaries in the log.
+//! Mutants in the log.
 
-use super::Canary;
+use super::Mutant;
 
 /// All of them.
-pub const CANARIES: &[Canary] = &[
-    Canary {
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
         name: "name-unsynced",
         bug: "a new log segment is written before its name is durable (leveldb#189, rocksdb#10573)",
         file: "log/segments.rs",
         text: "        if !recycled {\n            self.dir.sync()?;\n        }\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "removal-unsynced",
         bug: "recovery looks at the log before removals are durable (leveldb#195: an unlink that \
               comes back)",
@@ -19,14 +19,14 @@ pub const CANARIES: &[Canary] = &[
         text: "            dir.sync()?;\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "segment-header-unsynced",
         bug: "the tail writes to a segment whose header and size are not durable",
         file: "log/segments.rs",
         text: "        file.sync()?;\n        if !recycled {",
         instead: "        if !recycled {",
     },
-    Canary {
+    Mutant {
         name: "older-segment-unsynced",
         bug: "a sync covers the newest segment and not the ones before (rocksdb#10185, #12489)",
         file: "log/mod.rs",
@@ -34,21 +34,21 @@ pub const CANARIES: &[Canary] = &[
         instead: "for file in self.segments.unsynced(self.synced(), target)\
                   .into_iter().rev().take(1) {",
     },
-    Canary {
+    Mutant {
         name: "stale-records-believed",
         bug: "a record is not bound to its place and predecessor (rocksdb#12918, pebble#543)",
         file: "log/format.rs",
         text: "identity([start.lsn.0, chained, payload_hash])",
         instead: "identity([0, chained & 0xffff_ffff, payload_hash])",
     },
-    Canary {
+    Mutant {
         name: "block-numbers-reused",
         bug: "a recovery gives numbers again that blocks behind the cut have (pebble#984)",
         file: "log/recover.rs",
         text: "next_block: next_block.max(block_of(walk.end.lsn) + 1),",
         instead: "next_block: next_block.min(block_of(walk.end.lsn) + 1),",
     },
-    Canary {
+    Mutant {
         name: "watermark-ignored",
         bug: "rot in the synced part of the log is cut as if it were a torn end (rocksdb#7701)",
         file: "log/recover.rs",
@@ -56,21 +56,21 @@ pub const CANARIES: &[Canary] = &[
         instead: "        Some((watermark, file, offset)) \
                   if *watermark > Lsn(end.0 + (1 << 40)) => {",
     },
-    Canary {
+    Mutant {
         name: "durable-mark-ignored",
         bug: "the same, with the mark that a clean close left in the superblock (WT-4240)",
         file: "log/recover.rs",
         text: "        _ if durable > end => \"the superblock\".to_owned(),",
         instead: "        _ if durable > Lsn(end.0 + (1 << 40)) => \"the superblock\".to_owned(),",
     },
-    Canary {
+    Mutant {
         name: "watermark-ahead",
         bug: "blocks say that more is durable than is: a healthy log is refused",
         file: "log/tail.rs",
         text: "watermark: self.log.synced(), chain, first_start };",
         instead: "watermark: self.log.written(), chain, first_start };",
     },
-    Canary {
+    Mutant {
         name: "payload-unchecked",
         bug: "a record is believed by its head, whatever its payload is",
         file: "log/reader.rs",
@@ -78,14 +78,14 @@ pub const CANARIES: &[Canary] = &[
                   checksum(payload, self.payload_seed)) != check {",
         instead: "        if self.payload_seed == check.into() {",
     },
-    Canary {
+    Mutant {
         name: "sync-failure-ignored",
         bug: "a failed sync of the log is taken for a good one (rocksdb#4990)",
         file: "log/mod.rs",
         text: "            file.sync().map_err(|error| self.poison(error))?;",
         instead: "            let _ = file.sync();",
     },
-    Canary {
+    Mutant {
         name: "sync-retried",
         bug: "a failed sync of the log is tried again, and succeeds (PostgreSQL's fsyncgate)",
         file: "log/mod.rs",
@@ -93,14 +93,14 @@ pub const CANARIES: &[Canary] = &[
         instead: "            file.sync().or_else(|_| file.sync())\
                   .map_err(|error| self.poison(error))?;",
     },
-    Canary {
+    Mutant {
         name: "replayed-log-unsynced",
         bug: "a recovery shows what is only in the page cache; a power cut takes it (rocksdb#7607)",
         file: "log/recover.rs",
         text: "            found.file.sync()?;\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "unreadable-log-ends",
         bug: "an error of the device is taken for the end of the log (rocksdb 8.7.0)",
         file: "log/reader.rs",

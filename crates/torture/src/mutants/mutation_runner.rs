@@ -1,9 +1,9 @@
-//! Where canaries are hatched: a copy of the checkout, built anew with each of them, and a lane run
-//! until it fails. What that does not find in time the schedules and the library's own tests may.
+//! Builds a copy of the checkout with each mutant, and runs a profile until a unit fails. Mutants
+//! that survive it are run against the schedules and the library's own tests.
 //!
 //! It needs cargo, and the checkout that this program was built from.
 
-use super::{Canary, all};
+use super::{Mutant, all};
 use crate::failure::{Failure, Result};
 use chelonia::internals::Clock;
 use chelonia_torture::trials;
@@ -36,11 +36,11 @@ const BUILD: [&str; 10] = [
 
 /// What is planted, and for how long.
 #[derive(Args, Debug)]
-pub struct Canaries {
-    /// The canaries to plant, by name [default: all]
+pub struct Mutants {
+    /// The mutants to plant, by name [default: all]
     #[arg(long, value_name = "CANARY,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// The long lane instead of the short one
+    /// The long profile instead of the short one
     #[arg(long)]
     long: bool,
     /// How long each is looked for, at most
@@ -53,66 +53,66 @@ pub struct Canaries {
     /// Lets schedules and the library's own tests look for what no other trial finds
     #[arg(long)]
     with_tests: bool,
-    /// Lists the canaries and does nothing
+    /// Lists the mutants and does nothing
     #[arg(long)]
     list: bool,
 }
 
-/// What became of a canary.
+/// What became of a mutant.
 struct Fate {
-    canary: Canary,
+    mutant: Mutant,
     /// The trial that failed, and what it said first.
     caught: Option<(String, String)>,
     took: Duration,
 }
 
-/// Plants each canary and looks for it. Fails if one is not found.
-pub fn run(arguments: &Canaries, as_json: bool) -> Result<()> {
+/// Plants each mutant and looks for it. Fails if one is not found.
+pub fn run(arguments: &Mutants, as_json: bool) -> Result<()> {
     let chosen = chosen(&arguments.only)?;
     let mut out = std::io::stdout().lock();
     if arguments.list {
-        for Canary { name, bug, file, .. } in chosen {
+        for Mutant { name, bug, file, .. } in chosen {
             if as_json {
-                writeln!(out, "{}", json!({ "canary": name, "bug": bug, "file": file }))?;
+                writeln!(out, "{}", json!({ "mutant": name, "bug": bug, "file": file }))?;
                 continue;
             }
             writeln!(out, "{name:>26}  {file}\n{:>26}  {bug}", "")?;
         }
         return Ok(());
     }
-    let nest = Nest::new(arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
+    let mutation_runner = MutationRunner::new(arguments.dir.as_deref().unwrap_or(Path::new(".")))?;
     let mut missed = 0;
-    for (number, canary) in chosen.iter().enumerate() {
-        let _ = writeln!(std::io::stderr(), "{}/{} {}", number + 1, chosen.len(), canary.name);
-        let fate = nest.hatch(*canary, arguments)?;
+    for (number, mutant) in chosen.iter().enumerate() {
+        let _ = writeln!(std::io::stderr(), "{}/{} {}", number + 1, chosen.len(), mutant.name);
+        let fate = mutation_runner.hatch(*mutant, arguments)?;
         missed += usize::from(fate.caught.is_none());
         fate.print(&mut out, as_json)?;
     }
     match missed {
         0 => Ok(()),
-        _ => Err(Failure::Broken(format!("{missed} of {} canaries were not found", chosen.len()))),
+        _ => Err(Failure::Broken(format!("{missed} of {} mutants were not found", chosen.len()))),
     }
 }
 
-/// The canaries of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<Canary>> {
-    let mut canaries = all();
+/// The mutants of these names, or all.
+fn chosen(names: &[String]) -> Result<Vec<Mutant>> {
+    let mut mutants = all();
     for name in names {
-        if !canaries.iter().any(|canary| canary.name == name) {
-            return Err(Failure::usage(format!("there is no canary {name:?}; see --list")));
+        if !mutants.iter().any(|mutant| mutant.name == name) {
+            return Err(Failure::usage(format!("there is no mutant {name:?}; see --list")));
         }
     }
-    canaries.retain(|canary| names.is_empty() || names.iter().any(|name| name == canary.name));
-    Ok(canaries)
+    mutants.retain(|mutant| names.is_empty() || names.iter().any(|name| name == mutant.name));
+    Ok(mutants)
 }
 
 impl Fate {
     fn print(&self, out: &mut dyn Write, as_json: bool) -> Result<()> {
-        let (name, seconds) = (self.canary.name, self.took.as_secs_f64());
+        let (name, seconds) = (self.mutant.name, self.took.as_secs_f64());
         if as_json {
             let (trial, said) = self.caught.clone().unzip();
             let line = json!({
-                "canary": name, "bug": self.canary.bug, "found_by": trial, "said": said,
+                "mutant": name, "bug": self.mutant.bug, "found_by": trial, "said": said,
                 "seconds": seconds,
             });
             writeln!(out, "{line}")?;
@@ -130,12 +130,12 @@ impl Fate {
 }
 
 /// The copy.
-struct Nest {
+struct MutationRunner {
     source: PathBuf,
     target: PathBuf,
 }
 
-impl Nest {
+impl MutationRunner {
     fn new(dir: &Path) -> Result<Self> {
         let failed = |error| Failure::failed(dir.display(), error);
         let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -145,48 +145,48 @@ impl Nest {
             let text = "--dir: a place outside of the checkout, which is copied there";
             return Err(Failure::usage(text));
         }
-        let nest = Self { source: dir.join("source"), target: dir.join("target") };
-        copy(&checkout, &nest.source)?;
-        Ok(nest)
+        let mutation_runner = Self { source: dir.join("source"), target: dir.join("target") };
+        copy(&checkout, &mutation_runner.source)?;
+        Ok(mutation_runner)
     }
 
-    /// Plants a canary, looks for it, and takes it away.
-    fn hatch(&self, canary: Canary, arguments: &Canaries) -> Result<Fate> {
-        let path = self.source.join("crates/chelonia/src").join(canary.file);
+    /// Plants a mutant, looks for it, and takes it away.
+    fn hatch(&self, mutant: Mutant, arguments: &Mutants) -> Result<Fate> {
+        let path = self.source.join("crates/chelonia/src").join(mutant.file);
         let failed = |error| Failure::failed(path.display(), error);
         let healthy = std::fs::read_to_string(&path).map_err(failed)?;
-        if healthy.matches(canary.text).count() != 1 {
-            let (name, file) = (canary.name, canary.file);
+        if healthy.matches(mutant.text).count() != 1 {
+            let (name, file) = (mutant.name, mutant.file);
             return Err(Failure::usage(format!("{file}: the text of {name} is not there once")));
         }
-        let planted = healthy.replace(canary.text, canary.instead);
+        let planted = healthy.replace(mutant.text, mutant.instead);
         std::fs::write(&path, planted).map_err(failed)?;
-        let fate = self.look_for(canary, arguments);
+        let fate = self.look_for(mutant, arguments);
         std::fs::write(&path, healthy).map_err(failed)?;
         fate
     }
 
-    fn look_for(&self, canary: Canary, arguments: &Canaries) -> Result<Fate> {
-        self.build(canary, &[])?;
+    fn look_for(&self, mutant: Mutant, arguments: &Mutants) -> Result<Fate> {
+        self.build(mutant, &[])?;
         let clock = Clock::real();
-        let lane_name = if arguments.long { "long" } else { "short" };
+        let profile_name = if arguments.long { "long" } else { "short" };
         let minutes = arguments.minutes.to_string();
         let mut caught =
-            self.run(&["--lane", lane_name, "--only", &looking(), "--minutes", &minutes])?;
+            self.run(&["--profile", profile_name, "--only", &looking(), "--minutes", &minutes])?;
         let mut took = clock.now();
         if caught.is_none() && arguments.with_tests {
-            self.build(canary, &["--features", "shuttle"])?;
+            self.build(mutant, &["--features", "shuttle"])?;
             let clock = Clock::real();
-            caught = self.run(&["--lane", "long", "--minutes", SCHEDULES_MINUTES])?;
+            caught = self.run(&["--profile", "long", "--minutes", SCHEDULES_MINUTES])?;
             took += clock.now();
         }
         if caught.is_none() && arguments.with_tests {
             caught = self.test()?;
         }
-        Ok(Fate { canary, caught, took })
+        Ok(Fate { mutant, caught, took })
     }
 
-    fn build(&self, canary: Canary, features: &[&str]) -> Result<()> {
+    fn build(&self, mutant: Mutant, features: &[&str]) -> Result<()> {
         let mut build = Command::new(cargo());
         build.args(BUILD).args(features).arg("--target-dir").arg(&self.target);
         let built = output(build.current_dir(&self.source))?;
@@ -194,13 +194,13 @@ impl Nest {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&built.stderr).into_owned();
-        Err(Failure::failed(format!("build with {}", canary.name), said))
+        Err(Failure::failed(format!("build with {}", mutant.name), said))
     }
 
     /// Runs what was built until a unit fails; gives the trial, and what it said.
-    fn run(&self, lane: &[&str]) -> Result<Option<(String, String)>> {
+    fn run(&self, profile: &[&str]) -> Result<Option<(String, String)>> {
         let mut program = Command::new(self.target.join("release/chelonia-torture"));
-        let ran = output(program.args(["--until-failure", "--json"]).args(lane))?;
+        let ran = output(program.args(["--until-failure", "--json"]).args(profile))?;
         if ran.status.success() {
             return Ok(None);
         }
@@ -212,7 +212,7 @@ impl Nest {
     }
 }
 
-impl Nest {
+impl MutationRunner {
     /// Runs the tests in the library's sources; gives those that failed.
     fn test(&self) -> Result<Option<(String, String)>> {
         let mut test = Command::new(cargo());
@@ -232,7 +232,7 @@ impl Nest {
     }
 }
 
-/// The trials that look for canaries: all but one whose units take minutes.
+/// The trials that look for mutants: all but one whose units take minutes.
 fn looking() -> String {
     let mut names: Vec<&str> = trials::all().iter().map(|trial| trial.name()).collect();
     names.retain(|name| *name != "soak");
@@ -243,7 +243,7 @@ fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The first failure that a line of the lane's table tells of: the trial, and what it said.
+/// The first failure that a line of the profile's table tells of: the trial, and what it said.
 fn first_failure(line: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(line).ok()?;
     let said = value["failures"].get(0)?["said"].as_str()?;

@@ -1,25 +1,25 @@
-//! Canaries in the engine `autumn`, and in what a database does on a full device: bugs that people
+//! Mutants in the engine `autumn`, and in what a database does on a full device: bugs that people
 //! thought of who had not written the trials.
 
-use super::Canary;
+use super::Mutant;
 
 /// All of them.
-pub const CANARIES: &[Canary] = &[
-    Canary {
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
         name: "newer-behind-older",
         bug: "a memtable is put behind the older sequences of level 0",
         file: "engines/autumn/mod.rs",
         text: "next.level0.insert(0, Arc::new(sequence));",
         instead: "next.level0.push(Arc::new(sequence));",
     },
-    Canary {
+    Mutant {
         name: "bottom-everywhere",
         bug: "tombstones are dropped in levels that have older entries below",
         file: "engines/autumn/merging.rs",
         text: "bottom: version.levels[level + 1..].iter().all(|below| below.is_empty()),",
         instead: "bottom: true,",
     },
-    Canary {
+    Mutant {
         name: "moved-past-older",
         bug: "a table of level 0 moves down past older ones that have its keys",
         file: "engines/autumn/level0_picker.rs",
@@ -27,42 +27,42 @@ pub const CANARIES: &[Canary] = &[
                other == place || !meets(next(other)))\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "barrier-ignored",
         bug: "a table is written across one of its level that was not merged",
         file: "engines/autumn/unit.rs",
         text: "let is_across = barriers.peek().is_some_and(|barrier| **barrier <= *key);",
         instead: "let is_across = false;",
     },
-    Canary {
+    Mutant {
         name: "sunk-comes-back",
         bug: "what has sunk out of a table of level 0 is still read there",
         file: "engines/autumn/unit.rs",
         text: "            rest.first = to.clone();\n",
         instead: "            let _ = to;\n",
     },
-    Canary {
+    Mutant {
         name: "large-gone-twice",
         bug: "a table forgets which of its large values went before",
         file: "engines/autumn/unit.rs",
         text: "rest.large_skipped += large;",
         instead: "rest.large_skipped = *large;",
     },
-    Canary {
+    Mutant {
         name: "shape-forgotten",
         bug: "the shape of levels that was set is not stored",
         file: "state/keyspace.rs",
         text: "        *current = current.with_live(live)?;\n",
         instead: "        let _ = current.with_live(live)?;\n        let _ = &mut current;\n",
     },
-    Canary {
+    Mutant {
         name: "older-saved-last",
         bug: "a salvage lets older values win over newer ones",
         file: "engines/autumn/salvage.rs",
         text: "    sequences.reverse();\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "filled-to-the-end",
         bug: "puts fill the device, and nothing can be drained any more",
         file: "write/commit.rs",

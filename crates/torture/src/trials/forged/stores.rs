@@ -7,7 +7,7 @@
 use super::mutate::mutate;
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::{below, engine_of};
-use chelonia::internals::{Directory, MemoryDirectory, Rng, lies, stopped_by, tick};
+use chelonia::internals::{Directory, MemoryDirectory, Rng, forged, stopped_by, tick};
 use chelonia::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use chelonia::{Database, EngineOptions, Error, KeyspaceOptions, Result, Salvage};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const BLOCK_U64: u64 = 4096;
 /// Stores of a unit.
 const STORES: u64 = 200;
 
-/// Entries that are read of a store: lies may make it seem endless.
+/// Entries that are read of a store: forged may make it seem endless.
 const ENTRIES_MAX: usize = 20_000;
 
 /// Files by name.
@@ -36,10 +36,10 @@ pub struct Sample {
 
 fn open(directory: &MemoryDirectory) -> Result<Database> {
     let directory: Arc<dyn Directory> = Arc::new(directory.clone());
-    let builder = Database::builder("lies").memory(32 << 20).internals(|internals| {
+    let builder = Database::builder("forged").memory(32 << 20).internals(|internals| {
         internals.directory = Some(directory);
         internals.stepped = true;
-        internals.salt = Some(lies::SALT);
+        internals.salt = Some(forged::SALT);
         internals.log_segment_bytes = Some(16 << 10);
         internals.leave_log = true;
     });
@@ -81,7 +81,7 @@ impl Sample {
         write(800..840)?;
         tick(&database)?;
         let mut generations = BTreeMap::new();
-        for (first, blocks, generation) in lies::extents(&database)? {
+        for (first, blocks, generation) in forged::extents(&database)? {
             let numbers = first..first + u64::from(blocks);
             generations.extend(numbers.map(|number| (number, generation)));
         }
@@ -155,7 +155,7 @@ pub struct Stores;
 
 impl Trial for Stores {
     fn name(&self) -> &'static str {
-        "lies"
+        "forged"
     }
 
     fn about(&self) -> &'static str {
@@ -197,7 +197,7 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
             for copy in 0..=usize::try_from(copies).unwrap() {
                 let block = &mut files.get_mut("data").unwrap()[copy * BLOCK..(copy + 1) * BLOCK];
                 lie(&mut block[..120], rng);
-                lies::reseal_superblock(block, copy);
+                forged::reseal_superblock(block, copy);
             }
         }
         1 | 2 => {
@@ -207,7 +207,7 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
             let block = below(rng, bytes.len() / BLOCK);
             let block = &mut bytes[block * BLOCK..(block + 1) * BLOCK];
             lie(block, rng);
-            lies::reseal_log_block(block, lies::SALT);
+            forged::reseal_log_block(block, forged::SALT);
         }
         3 => {
             let mut record = sample.records[below(rng, sample.records.len())].clone();
@@ -234,7 +234,7 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
             let start = usize::try_from(number * BLOCK_U64).unwrap();
             let block = &mut data[start..start + BLOCK];
             lie(block, rng);
-            lies::seal_block(block, lies::SALT, generation, number);
+            forged::seal_block(block, forged::SALT, generation, number);
         }
     }
     (files, None)
@@ -255,7 +255,7 @@ pub fn fuzz_store(input: &[u8]) {
     let place = 8 + usize::from(place) % (BLOCK - 8);
     let length = rest.len().min(BLOCK - place);
     block[place..place + length].copy_from_slice(&rest[..length]);
-    lies::seal_block(block, lies::SALT, *generation, *number);
+    forged::seal_block(block, forged::SALT, *generation, *number);
     look(files, None, &mut Tally::default());
 }
 
@@ -265,7 +265,7 @@ fn look(files: Files, record: Option<Vec<u8>>, tally: &mut Tally) {
     if let Some(record) = record {
         let directory = MemoryDirectory::from_files(files);
         let database = open(&directory).unwrap();
-        lies::append_to_log(&database, &record).unwrap();
+        forged::append_to_log(&database, &record).unwrap();
         files = directory.to_files();
         std::mem::drop(database);
     }
@@ -278,7 +278,7 @@ fn look(files: Files, record: Option<Vec<u8>>, tally: &mut Tally) {
         Err(error) => check(&error),
     }
     let (source, destination) = (MemoryDirectory::from_files(files), MemoryDirectory::new());
-    let salvage = Salvage::new("lies", "saved").memory(32 << 20);
+    let salvage = Salvage::new("forged", "saved").memory(32 << 20);
     match salvage.directories(Arc::new(source), Arc::new(destination)).run() {
         Ok(report) => {
             report.log_damage.iter().for_each(check);
@@ -316,7 +316,7 @@ fn use_it(database: &Database) {
 }
 
 fn check(error: &Error) {
-    assert!(lies::is_expected_of_lies(error), "{:?}: {error}", error.kind());
+    assert!(forged::is_expected_of_forged(error), "{:?}: {error}", error.kind());
 }
 
 /// A drain that meets a lie may stop writes: then what it met is what counts.

@@ -1,4 +1,4 @@
-//! What a run has done, kept in a file so that the next one goes on where it ended.
+//! What a run has done, journal in a file so that the next one goes on where it ended.
 //!
 //! One line of JSON for each unit that ended:
 //!
@@ -21,7 +21,7 @@
 //! A line that was cut off at the end, because the run was killed, counts for nothing.
 
 use crate::failure::{Failure, Result};
-use crate::standing::{Failed, Standing};
+use crate::status::{Failed, Status};
 use chelonia_torture::marks;
 use chelonia_torture::trial::Tally;
 use serde_json::{Map, Value, json};
@@ -31,20 +31,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A file of units that ended.
-pub struct Kept {
+pub struct Journal {
     path: PathBuf,
     file: File,
 }
 
-impl Kept {
-    /// Opens or makes the file, and adds what it holds of programme `seed` to `standings`, which
+impl Journal {
+    /// Opens or makes the file, and adds what it holds of runner `seed` to `statuses`, which
     /// are those of the trials called `names`.
-    pub fn open(
-        path: &Path,
-        seed: u64,
-        names: &[&str],
-        standings: &mut [Standing],
-    ) -> Result<Self> {
+    pub fn open(path: &Path, seed: u64, names: &[&str], statuses: &mut [Status]) -> Result<Self> {
         let failed = |error| Failure::failed(format!("open {}", path.display()), error);
         let mut options = OpenOptions::new();
         let mut file = options
@@ -69,15 +64,15 @@ impl Kept {
                 }
                 let name = value["trial"].as_str()?;
                 if let Some(trial) = names.iter().position(|known| *known == name) {
-                    add(&mut standings[trial], &value)?;
+                    add(&mut statuses[trial], &value)?;
                 }
                 Some(())
             };
             if add_line().is_none() {
-                return Err(not_kept(path, number + 1));
+                return Err(not_in_journal(path, number + 1));
             }
         }
-        marks::add(&met).ok_or_else(|| not_kept(path, text[..whole].lines().count()))?;
+        marks::add(&met).ok_or_else(|| not_in_journal(path, text[..whole].lines().count()))?;
         file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file })
     }
@@ -124,12 +119,12 @@ impl Kept {
     }
 }
 
-fn not_kept(path: &Path, line: usize) -> Failure {
+fn not_in_journal(path: &Path, line: usize) -> Failure {
     Failure::usage(format!("{}, line {line}: not of a run before", path.display()))
 }
 
 /// Adds a unit to its trial; `None` if the line says something else.
-fn add(standing: &mut Standing, value: &Value) -> Option<()> {
+fn add(status: &mut Status, value: &Value) -> Option<()> {
     let unit = value["unit"].as_u64()?;
     let took = Duration::try_from_secs_f64(value["seconds"].as_f64()?).ok()?;
     if value["failure"].is_string() {
@@ -145,7 +140,7 @@ fn add(standing: &mut Standing, value: &Value) -> Option<()> {
         let one = |state: &Value| u64::from_str_radix(state.as_str()?, 16).ok();
         distinct.push((what.clone(), all.as_array()?.iter().map(one).collect::<Option<_>>()?));
     }
-    standing.add_kept(unit, took, counts, distinct);
+    status.add_recorded(unit, took, counts, distinct);
     Some(())
 }
 
@@ -161,30 +156,30 @@ mod tests {
     #[test]
     fn a_run_goes_on_behind_what_was_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("kept.jsonl");
+        let path = directory.path().join("journal.jsonl");
         let names = ["crash", "model"];
-        let fresh = || vec![Standing::default(), Standing::default()];
-        let mut standings = fresh();
-        let mut kept = Kept::open(&path, 7, &names, &mut standings).unwrap();
+        let fresh = || vec![Status::default(), Status::default()];
+        let mut statuses = fresh();
+        let mut journal = Journal::open(&path, 7, &names, &mut statuses).unwrap();
         let mut tally = Tally::default();
         tally.add("histories", 2);
         tally.add_distinct("states", u64::MAX);
-        kept.add("crash", 0, 7, Duration::from_millis(1500), &tally).unwrap();
-        kept.add("crash", 0, 8, Duration::from_millis(1500), &tally).unwrap();
+        journal.add("crash", 0, 7, Duration::from_millis(1500), &tally).unwrap();
+        journal.add("crash", 0, 8, Duration::from_millis(1500), &tally).unwrap();
         let failed = Failed { unit: 1, seed: 7, text: "it \"broke\"\nin two".to_owned() };
-        kept.add_failed("crash", &failed, Duration::ZERO).unwrap();
-        kept.end(7).unwrap();
+        journal.add_failed("crash", &failed, Duration::ZERO).unwrap();
+        journal.end(7).unwrap();
         std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"trial\":\"mo").unwrap();
         for _ in 0..2 {
-            standings = fresh();
-            drop(Kept::open(&path, 7, &names, &mut standings).unwrap());
-            assert_eq!((standings[0].count("histories"), standings[0].count("states")), (2, 1));
-            assert_eq!(standings[0].units(), 1);
-            assert!(standings[0].units_ended().iter().eq(&[0]), "what failed is done again");
-            assert!(standings[0].failures().is_empty());
-            assert_eq!(standings[1].units(), 0);
+            statuses = fresh();
+            drop(Journal::open(&path, 7, &names, &mut statuses).unwrap());
+            assert_eq!((statuses[0].count("histories"), statuses[0].count("states")), (2, 1));
+            assert_eq!(statuses[0].units(), 1);
+            assert!(statuses[0].units_ended().iter().eq(&[0]), "what failed is done again");
+            assert!(statuses[0].failures().is_empty());
+            assert_eq!(statuses[1].units(), 0);
         }
         std::fs::write(&path, "something else\n").unwrap();
-        assert!(Kept::open(&path, 7, &names, &mut standings).is_err());
+        assert!(Journal::open(&path, 7, &names, &mut statuses).is_err());
     }
 }

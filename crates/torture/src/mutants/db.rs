@@ -1,24 +1,24 @@
-//! Canaries in the database: commits, checkpoints, snapshots, recovery.
+//! Mutants in the database: commits, checkpoints, snapshots, recovery.
 
-use super::Canary;
+use super::Mutant;
 
 /// All of them.
-pub const CANARIES: &[Canary] = &[
-    Canary {
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
         name: "sync-acknowledged-early",
         bug: "a commit at level `Sync` returns before it is durable",
         file: "write/commit.rs",
         text: "            self.sync_through(end)?;\n        }\n        self.after_commit()",
         instead: "        }\n        let _ = end;\n        self.after_commit()",
     },
-    Canary {
+    Mutant {
         name: "large-values-unsynced",
         bug: "a commit is durable before the large value that it refers to",
         file: "state/core.rs",
         text: "        if self.large_unsynced.swap(false, Ordering::SeqCst) {",
         instead: "        if self.large_unsynced.swap(false, Ordering::SeqCst) && self.read_only {",
     },
-    Canary {
+    Mutant {
         name: "log-cut-before-root",
         bug: "the log is let go before the root that makes it needless is durable",
         file: "flush/checkpoint.rs",
@@ -26,7 +26,7 @@ pub const CANARIES: &[Canary] = &[
         instead: "        log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });\n        \
                   if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
     },
-    Canary {
+    Mutant {
         name: "space-reused-before-root",
         bug: "space that the durable root needs is free before the next root is durable",
         file: "flush/checkpoint.rs",
@@ -34,7 +34,7 @@ pub const CANARIES: &[Canary] = &[
         instead: "        state.durable.clear();\n        \
                   if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
     },
-    Canary {
+    Mutant {
         name: "checkpoint-misses-a-drain",
         bug: "what is drained while a checkpoint is made is neither in the root nor in the log \
               (WT-7984, SQLite's WAL-reset race)",
@@ -42,35 +42,35 @@ pub const CANARIES: &[Canary] = &[
         text: "        // Only now: what was drained since the mark is in the versions too.\n",
         instead: "        std::thread::yield_now();\n        mark = self.log_mark(&keyspaces)?;\n",
     },
-    Canary {
+    Mutant {
         name: "root-ahead-of-log",
         bug: "a root becomes durable ahead of the log: one keyspace is newer than the others",
         file: "flush/checkpoint.rs",
         text: "        log.sync_through_after(mark.durable, || self.sync_large_values())?;\n",
         instead: "        mark.durable = log.synced();\n",
     },
-    Canary {
+    Mutant {
         name: "absorbed-too-high",
         bug: "the root says that it holds more than was drained (etcd#13766)",
         file: "flush/memtable.rs",
         text: "Latest { root, absorbed: last, version: newest.clone() };",
         instead: "Latest { root, absorbed: self.visibility.visible(), version: newest.clone() };",
     },
-    Canary {
+    Mutant {
         name: "drain-does-not-wait",
         bug: "a memtable is drained while commits still write to it (fjall#112, lsm-tree#230)",
         file: "flush/memtable.rs",
         text: "        self.visibility.wait_until_visible(buffer.last())?;\n        let start",
         instead: "        let start",
     },
-    Canary {
+    Mutant {
         name: "drop-not-durable",
         bug: "a dropped keyspace is gone in memory only: it comes back (fjall#241)",
         file: "api/database.rs",
         text: "        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;\n",
         instead: "        state.change = Change::Nothing;\n",
     },
-    Canary {
+    Mutant {
         name: "seen-too-early",
         bug: "a commit is visible before those before it are",
         file: "versions/visibility.rs",
@@ -78,7 +78,7 @@ pub const CANARIES: &[Canary] = &[
         instead: "        self.advance(false);\n        \
                   self.visible.fetch_max(end.0, Ordering::SeqCst);\n        Ok(())",
     },
-    Canary {
+    Mutant {
         name: "half-a-batch-seen",
         bug: "a batch is visible while its entries still go into memtables",
         file: "write/commit.rs",
@@ -86,7 +86,7 @@ pub const CANARIES: &[Canary] = &[
         instead: "        let unfinished = Unfinished { core: self };\n        \
                   self.visibility.complete(placed.ticket, placed.last)?;\n",
     },
-    Canary {
+    Mutant {
         name: "half-a-batch-replayed",
         bug: "of a batch that spans keyspaces a recovery replays the first keyspace's part only \
               (rocksdb#12995)",
@@ -97,14 +97,14 @@ pub const CANARIES: &[Canary] = &[
                   if touched.first().is_some_and(|first| *first != id) {\n                \
                   continue;\n            }",
     },
-    Canary {
+    Mutant {
         name: "snapshot-forgotten",
         bug: "a drain does not keep what a snapshot sees",
         file: "versions/pins.rs",
         text: "registry.all.within(from, to).chain(one).collect();",
         instead: "registry.all.within(from, to).chain(one).skip(1).collect();",
     },
-    Canary {
+    Mutant {
         name: "stop-ignored",
         bug: "writes go on after a failed one (rocksdb#6316: an append behind garbage)",
         file: "state/health.rs",
@@ -112,28 +112,28 @@ pub const CANARIES: &[Canary] = &[
                   STOPPED, Ordering::AcqRel, Ordering::Relaxed);\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "reads-stop-too",
         bug: "after a failed write reads are refused as well",
         file: "state/health.rs",
         text: "self.state.load(Ordering::Acquire) != CLOSED;",
         instead: "self.state.load(Ordering::Acquire) == HEALTHY;",
     },
-    Canary {
+    Mutant {
         name: "full-device-stops",
         bug: "after a full device writes never resume",
         file: "state/health.rs",
-        text: "        if error.is_passing() || error.kind() == ErrorKind::InvalidArgument {",
+        text: "        if error.is_transient() || error.kind() == ErrorKind::InvalidArgument {",
         instead: "        if error.kind() == ErrorKind::InvalidArgument {",
     },
-    Canary {
+    Mutant {
         name: "scan-error-is-end",
         bug: "a scan that cannot read on ends as if that were all (redb 4.3.0)",
         file: "api/iter.rs",
         text: "            state.finish();\n            return Some(Err(error));",
         instead: "            state.finish();\n            drop(error);\n            return None;",
     },
-    Canary {
+    Mutant {
         name: "strange-files-refused",
         bug: "a file that somebody left in the directory blocks the open (sled#1527)",
         file: "recovery/open.rs",
@@ -142,7 +142,7 @@ pub const CANARIES: &[Canary] = &[
         instead: "    if names.iter().all(|name| {\n        \
                   name == DATA_FILE || Log::has_file(name) || name == \"lock\"\n    }) {",
     },
-    Canary {
+    Mutant {
         name: "space-leaks",
         bug: "large values of a commit that was refused keep their space",
         file: "write/commit.rs",

@@ -211,7 +211,7 @@ pub fn append_to_log(database: &Database, payload: &[u8]) -> Result<()> {
 
 /// That an error speaks of damage or of something that is not known: what lies must come to.
 #[must_use]
-pub fn is_expected_of_lies(error: &Error) -> bool {
+pub fn is_expected_of_forged(error: &Error) -> bool {
     use crate::ErrorKind;
     matches!(
         error.kind(),

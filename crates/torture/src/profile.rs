@@ -1,14 +1,14 @@
 //! Which units are run, and in which order.
 //!
-//! | lane | units of a trial | seed |
+//! | profile | units of a trial | seed |
 //! | --- | --- | --- |
 //! | short | as many as the trial names, and one that nobody ran before | the same every time |
 //! | long | as many as its targets take | given, or the same every time |
 //!
 //! Threads take units from a [`Queue`] until it has none. The trial that is furthest behind comes
-//! first, so that a lane that is stopped early has done something of all.
+//! first, so that a profile that is stopped early has done something of all.
 
-use crate::standing::Standing;
+use crate::status::Status;
 use chelonia::internals::{Clock, Rng};
 use chelonia_torture::trial::{Trial, Unit};
 use clap::ValueEnum;
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 /// How much is done.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub enum Lane {
+pub enum Profile {
     /// Minutes: for every change
     Short,
     /// About half an hour on two cores: until every target is met
     Long,
 }
 
-/// The seed of a programme for which none is given.
+/// The seed of a runner for which none is given.
 pub const SEED: u64 = 0xc4e1_0017;
 
 /// A trial that failed so often is not run any further.
@@ -37,13 +37,13 @@ pub struct Job {
     pub trial: usize,
     /// Which unit.
     pub unit: Unit,
-    /// The seed of the programme that it belongs to.
+    /// The seed of the runner that it belongs to.
     pub seed: u64,
 }
 
 /// What is still to be run.
 pub struct Queue<'t> {
-    lane: Lane,
+    profile: Profile,
     until_failure: bool,
     seed: u64,
     /// Since the run began.
@@ -74,18 +74,17 @@ impl Place {
 }
 
 impl<'t> Queue<'t> {
-    /// All of `lane`, for at most `at_most`; `standings` says what earlier runs have done.
+    /// All of `profile`, for at most `at_most`; `statuses` says what earlier runs have done.
     pub fn new(
-        lane: Lane,
+        profile: Profile,
         seed: u64,
         at_most: Option<Duration>,
         trials: &'t [Box<dyn Trial>],
-        standings: &[Standing],
+        statuses: &[Status],
     ) -> Self {
-        let place =
-            |standing: &Standing| Place { taken: standing.units_ended().clone(), fresh: false };
-        let places = standings.iter().map(place).collect();
-        Self { lane, until_failure: false, seed, clock: Clock::real(), at_most, trials, places }
+        let place = |status: &Status| Place { taken: status.units_ended().clone(), fresh: false };
+        let places = statuses.iter().map(place).collect();
+        Self { profile, until_failure: false, seed, clock: Clock::real(), at_most, trials, places }
     }
 
     /// No unit begins after one has failed.
@@ -95,15 +94,15 @@ impl<'t> Queue<'t> {
     }
 
     /// The next unit, given how the trials stand now; `None` if there is no more to do.
-    pub fn next(&mut self, standings: &[Standing]) -> Option<Job> {
+    pub fn next(&mut self, statuses: &[Status]) -> Option<Job> {
         let is_late = self.at_most.is_some_and(|time| self.clock.now() >= time);
-        let has_failed = standings.iter().any(|standing| !standing.failures().is_empty());
+        let has_failed = statuses.iter().any(|status| !status.failures().is_empty());
         if is_late || (self.until_failure && has_failed) {
             return None;
         }
-        let open = (0..self.trials.len()).filter(|trial| self.is_open(*trial, &standings[*trial]));
+        let open = (0..self.trials.len()).filter(|trial| self.is_open(*trial, &statuses[*trial]));
         let behind = |trial: &usize| {
-            let done = self.done(*trial, &standings[*trial]);
+            let done = self.done(*trial, &statuses[*trial]);
             // Of those that are equally far the one with fewer units under way.
             (done.to_bits(), self.places[*trial].taken.len())
         };
@@ -111,7 +110,7 @@ impl<'t> Queue<'t> {
         let name = self.trials[trial].name();
         let place = &mut self.places[trial];
         let number = place.next();
-        if self.lane == Lane::Short && number >= self.trials[trial].short_units() {
+        if self.profile == Profile::Short && number >= self.trials[trial].short_units() {
             place.fresh = true;
             let seed = fresh_seed();
             return Some(Job { trial, unit: Unit::new(name, 0, seed), seed });
@@ -121,25 +120,25 @@ impl<'t> Queue<'t> {
     }
 
     /// Whether there is a unit of the trial to run.
-    fn is_open(&self, trial: usize, standing: &Standing) -> bool {
+    fn is_open(&self, trial: usize, status: &Status) -> bool {
         let (place, trial) = (&self.places[trial], &self.trials[trial]);
-        if standing.failures().len() >= FAILURES_MAX || trial.excuse().is_some() {
+        if status.failures().len() >= FAILURES_MAX || trial.excuse().is_some() {
             return false;
         }
         let is_left = trial.units_max().is_none_or(|most| place.next() < most);
-        match self.lane {
-            Lane::Short => place.next() < trial.short_units() || !place.fresh,
-            Lane::Long => is_left && !standing.has_met(trial.targets()),
+        match self.profile {
+            Profile::Short => place.next() < trial.short_units() || !place.fresh,
+            Profile::Long => is_left && !status.has_met(trial.targets()),
         }
     }
 
     /// How much of the trial is done, from 0 to 1.
-    fn done(&self, trial: usize, standing: &Standing) -> f64 {
-        let all = match self.lane {
-            Lane::Short => self.trials[trial].short_units(),
-            Lane::Long => return standing.done(self.trials[trial].targets()),
+    fn done(&self, trial: usize, status: &Status) -> f64 {
+        let all = match self.profile {
+            Profile::Short => self.trials[trial].short_units(),
+            Profile::Long => return status.done(self.trials[trial].targets()),
         };
-        standing.units() as f64 / (all + 1) as f64
+        status.units() as f64 / (all + 1) as f64
     }
 }
 
@@ -187,16 +186,16 @@ mod tests {
     #[test]
     fn what_was_under_way_when_a_run_was_killed_is_run_again() {
         let trials: [Box<dyn Trial>; 1] = [Box::new(Finite)];
-        let mut standings = [Standing::default()];
+        let mut statuses = [Status::default()];
         for unit in [0, 2] {
-            standings[0].add(unit, Duration::ZERO, &Tally::default());
+            statuses[0].add(unit, Duration::ZERO, &Tally::default());
         }
-        let units = |lane| {
-            let mut queue = Queue::new(lane, 7, None, &trials, &standings);
-            let next = || queue.next(&standings).filter(|job| job.seed == 7);
+        let units = |profile| {
+            let mut queue = Queue::new(profile, 7, None, &trials, &statuses);
+            let next = || queue.next(&statuses).filter(|job| job.seed == 7);
             std::iter::from_fn(next).map(|job| job.unit.number).collect::<Vec<_>>()
         };
-        assert_eq!(units(Lane::Long), [1, 3]);
-        assert_eq!(units(Lane::Short), [1]);
+        assert_eq!(units(Profile::Long), [1, 3]);
+        assert_eq!(units(Profile::Short), [1]);
     }
 }

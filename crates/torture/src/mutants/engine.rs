@@ -1,26 +1,26 @@
-//! Canaries in engines and parts: what is in memory, what a drain makes of it, what is found again.
+//! Mutants in engines and parts: what is in memory, what a drain makes of it, what is found again.
 
-use super::Canary;
+use super::Mutant;
 
 /// All of them.
-pub const CANARIES: &[Canary] = &[
-    Canary {
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
         name: "cut-off-by-one",
         bug: "a drain puts the write that a snapshot just sees behind the snapshot",
         file: "memtable/sorted.rs",
         text: "cuts.partition_point(|cut| *cut < version.seqno())",
         instead: "cuts.partition_point(|cut| *cut <= version.seqno())",
     },
-    Canary {
+    Mutant {
         name: "last-key-lost",
         bug: "a piece of a drain ends one key too early",
         file: "engines/turtle/source.rs",
-        text: "start..stretch.upper.map_or(self.ranks.end, bound).max(start)",
-        instead: "start..stretch\n            .upper\n            \
+        text: "start..span.upper.map_or(self.ranks.end, bound).max(start)",
+        instead: "start..span\n            .upper\n            \
                   .map_or(self.ranks.end, |key| bound(key)\
                   .saturating_sub(1))\n            .max(start)",
     },
-    Canary {
+    Mutant {
         name: "merge-error-is-end",
         bug: "a run that a merge cannot read on ends there (rocksdb 6.8.0)",
         file: "run/read/ranges_stream.rs",
@@ -29,14 +29,14 @@ pub const CANARIES: &[Canary] = &[
                   self.waiting.clear();\n                self.current = None;\n                \
                   return Ok(());\n            }\n            if current.key().is_some() {",
     },
-    Canary {
+    Mutant {
         name: "tombstone-dropped-early",
         bug: "a tombstone goes while what it hides is still below (rocksdb 6.11)",
         file: "engines/turtle/pass/mod.rs",
         text: "Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;",
         instead: "Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;",
     },
-    Canary {
+    Mutant {
         name: "older-wins",
         bug: "of two sources of a merge that have the same key the older one wins",
         file: "merge/mod.rs",
@@ -45,18 +45,19 @@ pub const CANARIES: &[Canary] = &[
         instead: "                    self.order[place] = source.max(other);\n                    \
                   source = source.min(other);",
     },
-    Canary {
+    Mutant {
         name: "filter-misses-a-key",
         bug: "a filter says no to a key that is there",
         file: "filters/bloom.rs",
         text: "    for hash in hashes {\n",
         instead: "    for hash in hashes.iter().skip(1) {\n",
     },
-    Canary {
+    Mutant {
         name: "stale-record-kept",
         bug: "cached records are not renewed when a drain brings new values",
         file: "flush/memtable.rs",
-        text: "        self.records.refresh(&keyspace.fresh, newest.number(), &drained.batches);\n",
+        text: "        self.records.refresh(&keyspace.cache_epoch, newest.number(), \
+               &flushed.batches);\n",
         instead: "        self.records.refresh::<SortedBatch>(&keyspace.fresh, \
                   newest.number(), &[]);\n",
     },

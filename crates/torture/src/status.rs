@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Failed {
     /// The number of the unit.
     pub unit: u64,
-    /// The seed of its programme.
+    /// The seed of its runner.
     pub seed: u64,
     /// What it said.
     pub text: String,
@@ -17,7 +17,7 @@ pub struct Failed {
 
 /// How one trial stands.
 #[derive(Clone, Default, Debug)]
-pub struct Standing {
+pub struct Status {
     units: u64,
     ended: BTreeSet<u64>,
     spent: Duration,
@@ -26,7 +26,7 @@ pub struct Standing {
     failures: Vec<Failed>,
 }
 
-impl Standing {
+impl Status {
     /// Units that ended well.
     pub fn units(&self) -> u64 {
         self.units
@@ -72,8 +72,8 @@ impl Standing {
         self.ended(unit, took);
     }
 
-    /// The same of an earlier run, as it was kept.
-    pub fn add_kept(
+    /// The same of an earlier run, as it was journal.
+    pub fn add_recorded(
         &mut self,
         unit: u64,
         took: Duration,
@@ -119,16 +119,16 @@ mod tests {
 
     #[test]
     fn what_was_seen_before_counts_once() {
-        let mut standing = Standing::default();
+        let mut status = Status::default();
         let mut tally = Tally::default();
         tally.add("commits", 3);
         [5, 6, 5].into_iter().for_each(|state| tally.add_distinct("states", state));
-        standing.add(0, Duration::from_secs(1), &tally);
-        standing.add(1, Duration::from_secs(1), &tally);
-        assert_eq!((standing.count("commits"), standing.count("states")), (6, 2));
+        status.add(0, Duration::from_secs(1), &tally);
+        status.add(1, Duration::from_secs(1), &tally);
+        assert_eq!((status.count("commits"), status.count("states")), (6, 2));
         let target = |what, count| Target { what, count };
-        assert!(!standing.has_met(&[target("commits", 6), target("states", 4)]));
-        assert!((standing.done(&[target("commits", 6), target("states", 4)]) - 0.5).abs() < 1e-9);
-        assert!(standing.has_met(&[target("commits", 6), target("states", 2)]));
+        assert!(!status.has_met(&[target("commits", 6), target("states", 4)]));
+        assert!((status.done(&[target("commits", 6), target("states", 4)]) - 0.5).abs() < 1e-9);
+        assert!(status.has_met(&[target("commits", 6), target("states", 2)]));
     }
 }

@@ -5,7 +5,7 @@ use super::mutate::mutate;
 use super::stores::Sample;
 use crate::trial::{Tally, Target, Trial, Unit};
 use crate::trials::support::below;
-use chelonia::internals::lies;
+use chelonia::internals::forged;
 use std::path::Path;
 
 /// Inputs of a unit, for each decoder.
@@ -35,7 +35,7 @@ impl Trial for Decoders {
         let mut rng = unit.rng();
         let sample = Sample::get();
         let mut tally = Tally::default();
-        for decoder in lies::decoders() {
+        for decoder in forged::decoders() {
             let seeds = sample.seeds_of(decoder.name);
             for _ in 0..INPUTS {
                 let mut bytes = seeds[below(&mut rng, seeds.len())].clone();
@@ -57,7 +57,7 @@ impl Trial for Decoders {
 /// As writing files.
 pub fn write_seeds(directory: &Path) -> std::io::Result<()> {
     const OF_EACH: usize = 3;
-    for (number, decoder) in (0_u8..).zip(lies::decoders()) {
+    for (number, decoder) in (0_u8..).zip(forged::decoders()) {
         let seeds = Sample::get().seeds_of(decoder.name);
         for (index, seed) in seeds.iter().take(OF_EACH).enumerate() {
             let name = format!("{}-{index}", decoder.name.replace(' ', "-"));

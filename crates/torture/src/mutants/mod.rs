@@ -1,14 +1,14 @@
-//! Canaries: bugs that are planted in a copy of the store, one at a time, to see whether the trials
-//! find them. A trial that finds nothing proves little; a programme that finds every canary proves
+//! Mutants: bugs that are planted in a copy of the store, one at a time, to see whether the trials
+//! find them. A trial that finds nothing proves little; a runner that finds every mutant proves
 //! something.
 //!
-//! A canary is a small change to one file of the library, by its text: what stands there, and what
-//! stands there instead. So production code knows nothing of canaries, and any mistake that
+//! A mutant is a small change to one file of the library, by its text: what stands there, and what
+//! stands there instead. So production code knows nothing of mutants, and any mistake that
 //! somebody could make can be one. A test holds that each text stands in its file exactly once;
-//! whoever changes such a line changes its canary.
+//! whoever changes such a line changes its mutant.
 //!
 //! ```text
-//!   copy of the checkout -- a text replaced --> build --> the lane, until a unit fails --> restore
+//!   copy of the checkout -- replace text --> build --> torture until a unit fails --> restore
 //! ```
 //!
 //! The list was written from the bugs that other stores had, by their rows in `docs/testing.md`,
@@ -19,14 +19,14 @@ mod autumn;
 mod db;
 mod engine;
 mod log;
-mod nest;
+mod mutation_runner;
 mod storage;
 
-pub use nest::{Canaries, run};
+pub use mutation_runner::{Mutants, run};
 
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug)]
-pub struct Canary {
+pub struct Mutant {
     /// What it is called.
     pub name: &'static str,
     /// What is wrong then, and where something like it happened.
@@ -40,8 +40,8 @@ pub struct Canary {
 }
 
 /// All of them.
-pub fn all() -> Vec<Canary> {
-    [log::CANARIES, storage::CANARIES, db::CANARIES, engine::CANARIES, autumn::CANARIES].concat()
+pub fn all() -> Vec<Mutant> {
+    [log::MUTANTS, storage::MUTANTS, db::MUTANTS, engine::MUTANTS, autumn::MUTANTS].concat()
 }
 
 #[cfg(test)]
@@ -51,15 +51,15 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn every_canary_has_its_place() {
+    fn every_mutant_has_its_place() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../chelonia/src");
         let mut names = BTreeSet::new();
-        for canary in all() {
-            assert!(names.insert(canary.name), "{} is there twice", canary.name);
-            let source = std::fs::read_to_string(sources.join(canary.file)).unwrap();
-            let count = source.matches(canary.text).count();
-            assert_eq!(count, 1, "the text of {} is {count} times in {}", canary.name, canary.file);
-            assert_ne!(canary.text, canary.instead, "{}", canary.name);
+        for mutant in all() {
+            assert!(names.insert(mutant.name), "{} is there twice", mutant.name);
+            let source = std::fs::read_to_string(sources.join(mutant.file)).unwrap();
+            let count = source.matches(mutant.text).count();
+            assert_eq!(count, 1, "the text of {} is {count} times in {}", mutant.name, mutant.file);
+            assert_ne!(mutant.text, mutant.instead, "{}", mutant.name);
         }
         assert!(names.len() >= 30);
     }

@@ -1,10 +1,10 @@
-//! Canaries in the data file.
+//! Mutants in the data file.
 
-use super::Canary;
+use super::Mutant;
 
 /// All of them.
-pub const CANARIES: &[Canary] = &[
-    Canary {
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
         name: "superblock-before-data",
         bug: "a superblock is durable before what it refers to, the length of the file included \
               (redb 4.2.0, LMDB's growth)",
@@ -12,56 +12,56 @@ pub const CANARIES: &[Canary] = &[
         text: "        let done = file.sync().and_then(|()| {",
         instead: "        let done = Ok(()).and_then(|()| {",
     },
-    Canary {
+    Mutant {
         name: "superblock-unsynced",
         bug: "a checkpoint returns before its superblock is durable",
         file: "storage/data_file/superblock.rs",
         text: "            file.sync()?;\n",
         instead: "",
     },
-    Canary {
+    Mutant {
         name: "copies-in-flight-together",
         bug: "both copies of the superblock are overwritten before either is durable",
         file: "storage/data_file/superblock.rs",
         text: "            file.sync()?;\n        }\n",
         instead: "        }\n        file.sync()?;\n",
     },
-    Canary {
+    Mutant {
         name: "superblock-failure-ignored",
         bug: "a checkpoint whose superblock could not be synced goes on as if it were durable",
         file: "storage/data_file/superblock.rs",
         text: "            file.sync()?;\n",
         instead: "            let _ = file.sync();\n",
     },
-    Canary {
+    Mutant {
         name: "older-superblock-believed",
         bug: "of two good copies the older one is opened",
         file: "storage/data_file/superblock.rs",
         text: "let a_is_newer = a.generation > b.generation;",
         instead: "let a_is_newer = a.generation < b.generation;",
     },
-    Canary {
+    Mutant {
         name: "blocks-unchecked",
         bug: "a block is believed whatever its checksum says (leveldb without paranoid checks)",
         file: "storage/block.rs",
         text: "    if right {\n",
         instead: "    if right || block.len() == BLOCK_BYTES {\n",
     },
-    Canary {
+    Mutant {
         name: "place-unchecked",
         bug: "a block is believed in any place (TigerBeetle's misdirected write)",
         file: "storage/block.rs",
         text: "    identity([salt, generation.0, number.0])",
         instead: "    identity([salt, generation.0, number.0 & 0])",
     },
-    Canary {
+    Mutant {
         name: "age-unchecked",
         bug: "a block of an earlier use of its place is believed: a lost write is not seen",
         file: "storage/block.rs",
         text: "    identity([salt, generation.0, number.0])",
         instead: "    identity([salt, generation.0 & 0, number.0])",
     },
-    Canary {
+    Mutant {
         name: "catalog-overwritten",
         bug: "the durable catalog's extent is used for the next catalog",
         file: "storage/checkpoint.rs",
@@ -71,7 +71,7 @@ pub const CANARIES: &[Canary] = &[
                   *spare = durable.or(*spare);\n        \
                   let allocation = match spare.take_if(|spare| spare.blocks >= count) {",
     },
-    Canary {
+    Mutant {
         name: "overlaps-unchecked",
         bug: "two structures that own the same block are not seen (bbolt#701)",
         file: "storage/space.rs",

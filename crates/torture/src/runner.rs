@@ -1,14 +1,14 @@
-//! Runs units on several threads until the lane has none, and keeps what they count.
+//! Runs units on several threads until the profile has none, and keeps what they count.
 //!
 //! A unit that does not end has failed like any other: threads may wait for each other for ever. It
 //! cannot be broken off, so the whole run ends with it.
 
 use crate::caught;
 use crate::failure::{Failure, Result};
-use crate::kept::Kept;
-use crate::lane::{Job, Lane, Queue};
+use crate::journal::Journal;
+use crate::profile::{Job, Profile, Queue};
 use crate::report::Progress;
-use crate::standing::{Failed, Standing};
+use crate::status::{Failed, Status};
 use chelonia::internals::Clock;
 use chelonia_torture::trial::{Tally, Trial};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -23,9 +23,9 @@ const UNIT_TIME_MAX: Duration = Duration::from_secs(1_200);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is to be run.
-pub struct Programme<'t> {
+pub struct Runner<'t> {
     /// How much.
-    pub lane: Lane,
+    pub profile: Profile,
     /// What its units follow from.
     pub seed: u64,
     /// No unit begins later.
@@ -41,8 +41,8 @@ pub struct Programme<'t> {
 /// What the threads share.
 struct Shared<'t> {
     queue: Queue<'t>,
-    standings: Vec<Standing>,
-    kept: Option<Kept>,
+    statuses: Vec<Status>,
+    journal: Option<Journal>,
     progress: Progress,
     /// What each thread is at, and since when.
     under_way: Vec<Option<(Job, Clock)>>,
@@ -54,21 +54,21 @@ fn lock<'s, 't>(shared: &'s Mutex<Shared<'t>>) -> MutexGuard<'s, Shared<'t>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Programme<'_> {
-    /// Runs it, on top of what `standings` say was done before, and gives how the trials stand
+impl Runner<'_> {
+    /// Runs it, on top of what `statuses` say was done before, and gives how the trials stand
     /// then. If a unit does not end it ends the process, with the code that `stuck` gives.
     pub fn run(
         &self,
-        standings: Vec<Standing>,
-        kept: Option<Kept>,
-        stuck: &dyn Fn(&[Standing]) -> i32,
-    ) -> Result<Vec<Standing>> {
+        statuses: Vec<Status>,
+        journal: Option<Journal>,
+        stuck: &dyn Fn(&[Status]) -> i32,
+    ) -> Result<Vec<Status>> {
         caught::install();
-        let queue = Queue::new(self.lane, self.seed, self.at_most, self.trials, &standings);
+        let queue = Queue::new(self.profile, self.seed, self.at_most, self.trials, &statuses);
         let queue = queue.until_failure(self.until_failure);
-        let progress = Progress::new(self.lane, self.trials, &standings);
+        let progress = Progress::new(self.profile, self.trials, &statuses);
         let under_way = vec![None; self.threads.max(1)];
-        let shared = Shared { queue, standings, kept, progress, under_way, failure: None };
+        let shared = Shared { queue, statuses, journal, progress, under_way, failure: None };
         let shared = Mutex::new(shared);
         std::thread::scope(|scope| {
             // Held by every thread that works: gone when all are done.
@@ -83,7 +83,7 @@ impl Programme<'_> {
             drop(working);
             while done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 if lock(&shared).tell_overdue(self.trials) {
-                    let code = stuck(&lock(&shared).standings);
+                    let code = stuck(&lock(&shared).statuses);
                     std::process::exit(code);
                 }
             }
@@ -93,10 +93,10 @@ impl Programme<'_> {
         if let Some(failure) = shared.failure {
             return Err(failure);
         }
-        if let Some(mut kept) = shared.kept {
-            kept.end(self.seed)?;
+        if let Some(mut journal) = shared.journal {
+            journal.end(self.seed)?;
         }
-        Ok(shared.standings)
+        Ok(shared.statuses)
     }
 
     /// One thread: a unit after the other.
@@ -119,7 +119,7 @@ impl Programme<'_> {
 impl Shared<'_> {
     /// The next unit, for thread `within`.
     fn begin(&mut self, within: usize) -> Option<Job> {
-        let job = if self.failure.is_some() { None } else { self.queue.next(&self.standings) };
+        let job = if self.failure.is_some() { None } else { self.queue.next(&self.statuses) };
         self.under_way[within] = job.map(|job| (job, Clock::real()));
         job
     }
@@ -145,24 +145,24 @@ impl Shared<'_> {
         result: Result<Tally, String>,
     ) -> Result<()> {
         let (name, unit, seed) = (trials[job.trial].name(), job.unit.number, job.seed);
-        let standing = &mut self.standings[job.trial];
+        let status = &mut self.statuses[job.trial];
         match result {
             Ok(tally) => {
-                standing.add(unit, took, &tally);
-                if let Some(kept) = &mut self.kept {
-                    kept.add(name, unit, seed, took, &tally)?;
+                status.add(unit, took, &tally);
+                if let Some(journal) = &mut self.journal {
+                    journal.add(name, unit, seed, took, &tally)?;
                 }
             }
             Err(text) => {
                 let failed = Failed { unit, seed, text };
                 self.progress.tell(name, &failed);
-                if let Some(kept) = &mut self.kept {
-                    kept.add_failed(name, &failed, took)?;
+                if let Some(journal) = &mut self.journal {
+                    journal.add_failed(name, &failed, took)?;
                 }
-                standing.fail(failed, took);
+                status.fail(failed, took);
             }
         }
-        self.progress.update(trials, &self.standings);
+        self.progress.update(trials, &self.statuses);
         Ok(())
     }
 }
@@ -200,22 +200,22 @@ mod tests {
         }
     }
 
-    fn run(lane: Lane, at_most: Option<Duration>) -> Standing {
+    fn run(profile: Profile, at_most: Option<Duration>) -> Status {
         let trials: [Box<dyn Trial>; 1] = [Box::new(Brittle)];
-        let programme =
-            Programme { lane, seed: 1, at_most, until_failure: false, threads: 2, trials: &trials };
-        programme.run(vec![Standing::default()], None, &|_| 1).unwrap().remove(0)
+        let runner =
+            Runner { profile, seed: 1, at_most, until_failure: false, threads: 2, trials: &trials };
+        runner.run(vec![Status::default()], None, &|_| 1).unwrap().remove(0)
     }
 
     #[test]
     fn lanes_end_and_failures_are_told() {
         let _alone = caught::FAILING.lock().unwrap_or_else(PoisonError::into_inner);
-        let long = run(Lane::Long, None);
+        let long = run(Profile::Long, None);
         assert!(long.count("things") >= 50);
         assert_eq!(long.failures().len(), 1);
         assert!(long.failures()[0].text.contains("number one"), "{:?}", long.failures());
         // Units 0 and 2, and one that nobody ran before.
-        assert_eq!(run(Lane::Short, None).count("things"), 30);
-        assert_eq!(run(Lane::Long, Some(Duration::ZERO)).units(), 0);
+        assert_eq!(run(Profile::Short, None).count("things"), 30);
+        assert_eq!(run(Profile::Long, Some(Duration::ZERO)).units(), 0);
     }
 }
