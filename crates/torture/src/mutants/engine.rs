@@ -58,7 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "flush/memtable.rs",
         text: "        self.records.refresh(&keyspace.cache_epoch, newest.number(), \
                &flushed.batches);\n",
-        instead: "        self.records.refresh::<SortedBatch>(&keyspace.fresh, \
+        instead: "        self.records.refresh::<SortedBatch>(&keyspace.cache_epoch, \
                   newest.number(), &[]);\n",
     },
 ];
