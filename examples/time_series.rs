@@ -59,7 +59,7 @@ impl Series {
         let mut samples = Vec::new();
         let days = self.days().into_iter();
         for day in days.filter(|day| (span.start / DAY..=span.end / DAY).contains(day)) {
-            for entry in self.day(day)?.range(key(sensor, span.start)..key(sensor, span.end))? {
+            for entry in self.day(day)?.range(key(sensor, span.start)..key(sensor, span.end)) {
                 let (key, sample) = entry?;
                 let time = key.last_chunk().ok_or("a key ends with a time")?;
                 samples

@@ -21,11 +21,11 @@ escapes of JSON only; `key_hex` and `value_hex` are hexadecimal, for what is not
 with --hex. Import takes either, whatever the options say.
 
 Exit codes:
-  0  done
-  1  the key is not there; verify found damage; salvage lost something; the tour found a mismatch
-  2  the command line or the input is wrong
-  3  the store could not do it: no such database, open elsewhere, damaged, disk full, I/O
-  130  interrupted by Ctrl-C (128 and the number of the signal: 143 for SIGTERM)";
+  0  success
+  1  key not found; verify found damage; salvage lost data; the tour found a mismatch
+  2  invalid command line or input
+  3  the store failed: no such database, open elsewhere, damaged, disk full, I/O error
+  130  interrupted by Ctrl-C (128 plus the signal number: 143 for SIGTERM)";
 
 /// The files of a tour.
 pub const FILES_MAX: usize = 20_000;

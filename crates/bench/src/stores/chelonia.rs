@@ -152,7 +152,7 @@ impl Session for ChelonianSession<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()> {
-        let range = self.keyspace.range(from..).map_err(|error| Failure::failed("scan", error))?;
+        let range = self.keyspace.range(from..);
         for entry in range.take(count) {
             let (key, value) = entry.map_err(|error| Failure::failed("scan", error))?;
             entries.push(&key, &value);

@@ -71,5 +71,5 @@ fn entries(keyspace: &Keyspace, bounds: &Bounds, form: Form) -> Result<Iter> {
     let to = bounds.to.as_deref().map(|key| argument(form, key)).transpose()?;
     let lower = from.map_or(Bound::Unbounded, Bound::Included);
     let upper = to.map_or(Bound::Unbounded, Bound::Excluded);
-    Ok(keyspace.range::<Vec<u8>, _>((lower, upper))?)
+    Ok(keyspace.range::<Vec<u8>, _>((lower, upper)))
 }

@@ -152,13 +152,34 @@ impl Keyspace {
         values.map_err(|error| self.handle.locate(error))
     }
 
-    /// The entries whose keys are within `range`, as of this moment, in key order; from the other
-    /// end with [`Iterator::rev`] or `next_back`. What `get` would fail with comes as an entry.
+    /// Iterates over the entries whose keys are within `range`, in key order, as of now. The
+    /// iterator is double-ended: use `rev` or `next_back` for descending order. Read errors are
+    /// yielded as `Err` items, `InvalidArgument` if the range ends before it begins.
     ///
-    /// # Errors
-    /// `InvalidArgument` if the range ends before it begins.
-    pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(&self, range: R) -> Result<Iter> {
-        Ok(self.iter_over(checked_range(&range)?))
+    /// ```
+    /// # fn main() -> chelonia::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let keyspace = database.keyspace("k", Default::default())?;
+    /// keyspace.insert("ada", "1")?;
+    /// keyspace.insert("bob", "2")?;
+    /// for entry in keyspace.range("a".."b") {
+    ///     let (key, value) = entry?;
+    ///     assert_eq!((&key[..], &value[..]), (&b"ada"[..], &b"1"[..]));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(&self, range: R) -> Iter {
+        match checked_range(&range) {
+            Ok(range) => self.iter_over(range),
+            Err(error) => {
+                let handle = Arc::clone(&self.handle);
+                let pin = handle.snapshots.unheld();
+                Iter::failed(handle, pin, &self.core, error)
+            }
+        }
     }
 
     /// The entries whose keys begin with `prefix`, as of this moment. As [`Keyspace::range`].

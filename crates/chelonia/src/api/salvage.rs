@@ -355,7 +355,7 @@ impl<'a> Rescue<'a> {
         self.commit()?;
         let range = (keys.lower.clone(), keys.upper.clone());
         let mut no_place = None;
-        for entry in self.keyspace.range(range)? {
+        for entry in self.keyspace.range(range) {
             let (key, value) = entry?;
             if self.suspect.is_none() && no_place.is_none() {
                 match self.destination.keyspace(&self.suspect_name, KeyspaceOptions::new()) {

@@ -103,18 +103,18 @@ impl Snapshot {
         values.map_err(|error| self.handle.locate(error))
     }
 
-    /// The entries of `keyspace` whose keys are within `range`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if the range ends before it begins, or the keyspace belongs to another
-    /// database.
-    pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(
-        &self,
-        keyspace: &Keyspace,
-        range: R,
-    ) -> Result<Iter> {
-        self.check_own(keyspace)?;
-        Ok(self.iter_over(keyspace, checked_range(&range)?))
+    /// Iterates over the entries of `keyspace` whose keys are within `range`, in key order. Read
+    /// errors are yielded as `Err` items, `InvalidArgument` if the range ends before it begins or
+    /// the keyspace belongs to another database.
+    #[must_use]
+    pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(&self, keyspace: &Keyspace, range: R) -> Iter {
+        match checked_range(&range) {
+            Ok(range) => self.iter_over(keyspace, range),
+            Err(error) => {
+                let (handle, pin) = (Arc::clone(&self.handle), Arc::clone(&self.pin));
+                Iter::failed(handle, pin, &keyspace.core, error)
+            }
+        }
     }
 
     /// The entries of `keyspace` whose keys begin with `prefix`. What [`Snapshot::get`] would fail

@@ -259,6 +259,25 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<Error> for io::Error {
+    /// An [`io::Error`] of the matching kind that has the error as its source.
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::InvalidArgument => io::ErrorKind::InvalidInput,
+            ErrorKind::NotFound => io::ErrorKind::NotFound,
+            ErrorKind::Corrupt => io::ErrorKind::InvalidData,
+            ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+            ErrorKind::OutOfMemory => io::ErrorKind::OutOfMemory,
+            ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::WouldBlock => io::ErrorKind::WouldBlock,
+            ErrorKind::AlreadyOpen => io::ErrorKind::ResourceBusy,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,5 +310,13 @@ mod tests {
         assert_eq!(full.not_transient().path(), Some(PathBuf::from("/a/data")));
         let nowhere = within(Error::invalid("the call is wrong"), "/a");
         assert_eq!((nowhere.path(), nowhere.to_string()), (None, "the call is wrong".to_owned()));
+    }
+
+    #[test]
+    fn an_io_error_has_the_kind_and_the_source() {
+        let error = io::Error::from(Error::corrupt("block checksum mismatch").at("data", 8192));
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(error.to_string().contains("8192"), "{error}");
+        assert!(error.get_ref().is_some_and(|source| source.is::<Error>()));
     }
 }

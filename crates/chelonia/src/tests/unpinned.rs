@@ -87,8 +87,8 @@ fn multi_get(_: &Database, keyspace: &Keyspace) {
 
 fn scan(_: &Database, keyspace: &Keyspace) {
     for number in (0..KEYS).step_by(97) {
-        assert!(keyspace.range(&key(number)[..]..).unwrap().next().is_some());
-        assert!(keyspace.range(..=&key(number)[..]).unwrap().next_back().is_some());
+        assert!(keyspace.range(&key(number)[..]..).next().is_some());
+        assert!(keyspace.range(..=&key(number)[..]).next_back().is_some());
     }
     assert_eq!(keyspace.iter().map(Result::unwrap).count() as u64, KEYS);
     assert_eq!(keyspace.iter().rev().map(Result::unwrap).count() as u64, KEYS);

@@ -110,7 +110,7 @@ impl Crowd {
         }
         for _ in 0..load.scans {
             let key = self.key();
-            for entry in self.any().range(&key[..]..).unwrap().take(100) {
+            for entry in self.any().range(&key[..]..).take(100) {
                 entry.unwrap();
             }
         }
@@ -131,7 +131,7 @@ impl Crowd {
         }
         for _ in 0..load.iterators {
             let key = self.key();
-            let mut iterator = self.any().range(&key[..]..).unwrap();
+            let mut iterator = self.any().range(&key[..]..);
             if let Some(Err(error)) = iterator.next() {
                 assert_eq!(error.kind(), ErrorKind::OutOfMemory);
             }

@@ -69,9 +69,9 @@ fn check(rng: &mut Rng, keyspace: &Keyspace, snapshot: Option<&Snapshot>, model:
     }
     let iter = match (snapshot, rng.below(4)) {
         (None, 0) => keyspace.iter(),
-        (None, _) => keyspace.range(lower.clone()..upper.clone()).unwrap(),
+        (None, _) => keyspace.range(lower.clone()..upper.clone()),
         (Some(snapshot), 0) => snapshot.iter(keyspace),
-        (Some(snapshot), _) => snapshot.range(keyspace, lower.clone()..upper.clone()).unwrap(),
+        (Some(snapshot), _) => snapshot.range(keyspace, lower.clone()..upper.clone()),
     };
     let (mut iter, mut front, mut back) = (iter, Vec::new(), Vec::new());
     // From both ends at once, in any order.

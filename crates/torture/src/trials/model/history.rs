@@ -271,11 +271,11 @@ impl History {
         let keyspace = self.keyspace(space);
         let bounds = self.bounds();
         let expected = within(&self.model[space], &bounds);
-        let found: Vec<_> = keyspace.range(bounds.clone())?.collect::<Result<_>>()?;
+        let found: Vec<_> = keyspace.range(bounds.clone()).collect::<Result<_>>()?;
         assert_same(&found, &expected);
-        let keys: Vec<_> = keyspace.range(bounds.clone())?.keys().collect::<Result<_>>()?;
+        let keys: Vec<_> = keyspace.range(bounds.clone()).keys().collect::<Result<_>>()?;
         assert!(keys.iter().eq(expected.iter().map(|(key, _)| key)), "keys without values");
-        let mut backward: Vec<_> = keyspace.range(bounds)?.rev().collect::<Result<_>>()?;
+        let mut backward: Vec<_> = keyspace.range(bounds).rev().collect::<Result<_>>()?;
         backward.reverse();
         assert_same(&backward, &expected);
         self.answered_all(&backward);

@@ -243,7 +243,7 @@ impl Life {
     /// for new values in the order in which it came.
     fn sweep(&mut self) -> Result<()> {
         let from = key_of(below(&mut self.rng, KEYS));
-        let entries = self.keyspace.range(&from[..]..)?.take(SWEPT);
+        let entries = self.keyspace.range(&from[..]..).take(SWEPT);
         let keys = entries.map(|entry| Ok(number_of(&entry?.0))).collect::<Result<Vec<_>>>()?;
         for key in &keys {
             self.get(*key)?;
@@ -267,7 +267,7 @@ impl Life {
     /// Reads a stretch and holds each entry to the model.
     fn scan(&mut self, key: usize) -> Result<()> {
         let from = key_of(key);
-        for entry in self.keyspace.range(&from[..]..)?.take(100) {
+        for entry in self.keyspace.range(&from[..]..).take(100) {
             let (found, value) = entry?;
             self.check_entry(&found, &value);
         }
