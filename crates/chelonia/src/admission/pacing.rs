@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn drains_rest_unless_somebody_waits_and_are_no_measure_then() {
+    fn flushes_rest_unless_somebody_waits_and_are_no_measure_then() {
         let pacer = Pacer::new(Clock::manual());
         let time_to_flush = |threads| {
             let start = pacer.clock.now();

@@ -450,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubtful_entries_have_a_place_of_their_own() {
+    fn suspect_entries_have_a_keyspace_of_their_own() {
         let mut names = BTreeSet::from(["a".to_owned(), "a (suspect)".to_owned()]);
         assert_eq!(free_name("b", &mut names), "b (suspect)");
         assert_eq!(free_name("a", &mut names), "a (suspect 2)");

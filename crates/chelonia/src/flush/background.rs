@@ -73,8 +73,8 @@ impl Threads {
 fn flush_loop(core: &Core) {
     let mut full = None;
     while core.signals.wait_for_flush(full.as_ref().map(|full: &FullDevice| full.wait)) {
-        let is_in_vain = full.as_ref().is_some_and(|full| !core.may_flush(full.free_blocks));
-        if is_in_vain && !core.headroom.is_wanted() {
+        let is_retry = full.as_ref().is_some_and(|full| !core.may_flush(full.free_blocks));
+        if is_retry && !core.headroom.is_wanted() {
             continue;
         }
         let before = full.take();

@@ -85,11 +85,11 @@ impl Core {
         let given =
             |one: &Arc<KeyspaceCore>| (one.id, one.current_view().buffers[0].update_bytes());
         let given: Vec<_> = keyspaces.iter().map(given).collect();
-        let lull = idle_periods.tick(blocks_read, &given);
+        let idle = idle_periods.tick(blocks_read, &given);
         let mut largest = None;
-        for (keyspace, lull) in keyspaces.iter().zip(lull) {
-            keyspace.engine.expect_updates(!lull);
-            if lull {
+        for (keyspace, idle) in keyspaces.iter().zip(idle) {
+            keyspace.engine.expect_updates(!idle);
+            if idle {
                 largest = largest.max(Some((keyspace.memtable_bytes().0, keyspace.id)));
             }
         }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lull_begins_when_hardly_anything_was_written_for_long() {
+    fn an_idle_period_begins_after_a_while_with_hardly_any_writes() {
         let mut spell = Spell::default();
         let mut given = 0;
         for _ in 1..IDLE_TICKS_MIN {
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_in_lulls_is_spent_once() {
+    fn bytes_read_in_idle_periods_are_spent_once() {
         let (quiet, busy) = (KeyspaceId(1), KeyspaceId(2));
         let mut idle_periods = IdlePeriods::default();
         for tick in 1..=u64::from(IDLE_TICKS_MIN) {
-            let lull = idle_periods.tick(100, &[(quiet, 5), (busy, tick << 20)]);
-            assert_eq!(lull, [tick == u64::from(IDLE_TICKS_MIN), false]);
+            let idle = idle_periods.tick(100, &[(quiet, 5), (busy, tick << 20)]);
+            assert_eq!(idle, [tick == u64::from(IDLE_TICKS_MIN), false]);
         }
         // Only what was read in the lull counts.
         let read = 100 * BLOCK_BYTES_U64;

@@ -111,7 +111,7 @@ pub fn replay_log(
         Log::recover(directory, options, replay_start(mark), mark.durable, mode, &mut replay)?;
     replayer.report();
     replayer.check_order()?;
-    let drained = core.counters.flushes.load(Ordering::Relaxed) > 0;
+    let flushed = core.counters.flushes.load(Ordering::Relaxed) > 0;
     let mut commit = core.commit.lock();
     commit.next_seqno = replayer.seqno.next();
     commit.next_ticket = replayer.ticket;
@@ -121,7 +121,7 @@ pub fn replay_log(
         let _ = core.log.set(log);
     }
     drop(commit);
-    if !drained || core.read_only {
+    if !flushed || core.read_only {
         return Ok(());
     }
     // What was drained on the way need not be replayed again. If there is no room for that now, it
@@ -260,7 +260,7 @@ impl<'a> Replayer<'a> {
         }
         let drain = || match core.flush_oldest(FlushPace::Usual) {
             Err(error) if error.is_transient() => core.flush_oldest(FlushPace::Minimal),
-            drained => drained,
+            flushed => flushed,
         };
         while drain()? {}
         Ok(())
@@ -281,7 +281,7 @@ impl<'a> Replayer<'a> {
         Error::new(
             error.kind(),
             format!(
-                "the log does not fit into the memory budget and cannot be drained ({error}); \
+                "the log does not fit into the memory budget and cannot be flushed ({error}); \
                  make room there, or open the database with about {budget} bytes of memory"
             ),
         )

@@ -220,10 +220,10 @@ impl KeyspaceCore {
         let found = extents.iter().map(|owned| owned.extent.bytes()).sum();
         let hidden = self.engine.stats().disk_bytes.saturating_sub(found);
         for buffer in view.buffers.iter().rev() {
-            let drained = buffer.memtable.sorted(&cuts);
-            extents.extend(drained.superseded.iter().map(OwnedExtent::from));
+            let flushed = buffer.memtable.sorted(&cuts);
+            extents.extend(flushed.superseded.iter().map(OwnedExtent::from));
             let is_left = |batch: &&SortedBatch| done.is_none_or(|done| batch.upto() > done);
-            for batch in drained.batches.iter().filter(is_left) {
+            for batch in flushed.batches.iter().filter(is_left) {
                 let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
                 extents.extend(large.map(|large| OwnedExtent::from(&large)));
             }

@@ -86,7 +86,7 @@ fn a_log_segment_that_cannot_be_made_stops_all_writes() {
 }
 
 #[test]
-fn a_drain_without_room_makes_the_checkpoint_that_frees_some() {
+fn a_flush_without_space_makes_the_checkpoint_that_frees_some() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let core = &database.handle;

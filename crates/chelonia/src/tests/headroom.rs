@@ -6,7 +6,7 @@ use crate::disk_full::accept::FLUSH_TIMES;
 use crate::storage::io::memory::MemoryDirectory;
 
 #[test]
-fn what_was_drained_and_is_still_read_hides_no_want_of_room() {
+fn flushed_memtables_that_are_still_read_hide_no_lack_of_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     plan.set_capacity(Some(22 << 20));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();

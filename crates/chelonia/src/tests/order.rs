@@ -198,7 +198,7 @@ fn cut_behind_a_drain_within_a_checkpoint() -> MemoryDirectory {
 }
 
 #[test]
-fn no_root_is_ahead_of_the_log_whatever_was_drained_while_it_was_made() {
+fn no_root_is_ahead_of_the_log_whatever_was_flushed_while_it_was_made() {
     let memory = cut_behind_a_drain_within_a_checkpoint();
     let database = open(Arc::new(memory.clone()));
     let one = database.keyspace("one", KeyspaceOptions::new()).unwrap();
@@ -231,14 +231,14 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
         assert_eq!(*iter.next().unwrap().unwrap().1, [2; 1000]);
     }
     // While it reads, another thread flushes: no view shows the version before any more.
-    let (drained, space, mut threads) = (database.clone(), keyspace.clone(), Vec::new());
+    let (flushed, space, mut threads) = (database.clone(), keyspace.clone(), Vec::new());
     let drain = move || {
         if !threads.is_empty() {
             return;
         }
         let absorbed = || space.core.latest.lock().absorbed;
         let before = absorbed();
-        let (other, its) = (drained.clone(), space.clone());
+        let (other, its) = (flushed.clone(), space.clone());
         threads.push(std::thread::spawn(move || {
             rotate(&other, &its);
             other.handle.flush_keyspace(&its.core).unwrap();
@@ -247,9 +247,9 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
             std::thread::yield_now();
         }
         give_way();
-        drained.handle.storage.epochs().collect();
+        flushed.handle.storage.epochs().collect();
         for _ in 0..100 {
-            drained.handle.storage.write_large(&[9; 100_000]).unwrap();
+            flushed.handle.storage.write_large(&[9; 100_000]).unwrap();
         }
     };
     *watcher.lock() = Some((On::DataRead, Box::new(drain)));

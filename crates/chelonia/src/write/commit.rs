@@ -384,7 +384,7 @@ impl Core {
             }
         }
         self.health.check_write()?;
-        let full = "the device is full, so memory cannot be drained to it; make room";
+        let full = "the device is full, so memory cannot be flushed to it; make room";
         admitted.ok_or_else(|| Error::new(ErrorKind::NoSpace, full))
     }
 
@@ -452,18 +452,18 @@ impl Core {
 
     /// Background work that this thread has to do or to ask for.
     fn after_commit(&self) -> Result<()> {
-        let finalized = self.counters.immutable_bytes.load(Ordering::Relaxed);
+        let immutable = self.counters.immutable_bytes.load(Ordering::Relaxed);
         let half = self.governor.memtable_bytes_max();
-        if self.governor.memtable_bytes().saturating_sub(finalized) >= half {
+        if self.governor.memtable_bytes().saturating_sub(immutable) >= half {
             let _commit = self.commit.lock();
             if self.active_bytes() >= half {
                 self.rotate_largest(half);
             }
         }
         if self.stepped && self.counters.immutable_bytes.load(Ordering::Relaxed) > 0 {
-            let drained = self.flush_all_immutable().and_then(|()| self.maintain_all());
+            let flushed = self.flush_all_immutable().and_then(|()| self.maintain_all());
             // The commit is made: a device that is full is met by the next one.
-            return drained.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) });
+            return flushed.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) });
         }
         Ok(())
     }

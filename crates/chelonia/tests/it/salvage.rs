@@ -382,7 +382,7 @@ fn full_of_keyspaces(count: usize) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn what_is_doubtful_is_told_as_lost_where_there_is_no_place_for_it() {
+fn suspect_entries_are_reported_as_lost_if_there_is_no_keyspace_for_them() {
     for free in [0, 1] {
         let (report, saved) = save(full_of_keyspaces(KEYSPACES_MAX - free)).unwrap();
         assert_eq!(report.keyspaces.len(), KEYSPACES_MAX - free);

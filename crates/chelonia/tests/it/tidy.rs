@@ -25,6 +25,7 @@ mod islands;
 mod packages;
 mod shape;
 mod source;
+mod vocabulary;
 
 use source::Source;
 use std::fmt;
@@ -156,6 +157,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(documents::check(tree));
     findings.extend(packages::check(tree));
     findings.extend(citations::check(tree));
+    findings.extend(vocabulary::check(tree));
     findings
 }
 

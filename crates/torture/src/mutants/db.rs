@@ -36,7 +36,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "checkpoint-misses-a-drain",
-        bug: "what is drained while a checkpoint is made is neither in the root nor in the log \
+        bug: "what is flushed while a checkpoint is made is neither in the root nor in the log \
               (WT-7984, SQLite's WAL-reset race)",
         file: "flush/checkpoint.rs",
         text: "        // Only now: what was drained since the mark is in the versions too.\n",
@@ -51,14 +51,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "absorbed-too-high",
-        bug: "the root says that it holds more than was drained (etcd#13766)",
+        bug: "the root says that it holds more than was flushed (etcd#13766)",
         file: "flush/memtable.rs",
         text: "Latest { root, absorbed: last, version: newest.clone() };",
         instead: "Latest { root, absorbed: self.visibility.visible(), version: newest.clone() };",
     },
     Mutant {
         name: "drain-does-not-wait",
-        bug: "a memtable is drained while commits still write to it (fjall#112, lsm-tree#230)",
+        bug: "a memtable is flushed while commits still write to it (fjall#112, lsm-tree#230)",
         file: "flush/memtable.rs",
         text: "        self.visibility.wait_until_visible(buffer.last())?;\n        let start",
         instead: "        let start",

@@ -60,7 +60,7 @@ pub(super) enum Visit<T> {
     Progress,
     /// It has not, and its filter did not know: a block was looked at in vain, which was there
     /// before or not.
-    InVain(Presence),
+    Wasted(Presence),
     /// Something must be read first: the walk ends.
     Ended,
 }
@@ -142,7 +142,7 @@ pub(super) fn walk<'g, T>(
         match visit_pivot(shared, pivot, wanted, &mut visit)? {
             Visit::Found(found, presence) => return Ok(Walked::Found(found, presence)),
             Visit::Ended => return Ok(Walked::Ended(passed)),
-            Visit::Progress | Visit::InVain(_) => passed += 1,
+            Visit::Progress | Visit::Wasted(_) => passed += 1,
         }
     }
     Ok(if way.is_cut { Walked::Ended(passed) } else { Walked::Nowhere })
@@ -196,8 +196,8 @@ fn visit_pivot<'g, T>(
             }
             // Who reads comes here again, and pays then.
             Visit::Ended => return Ok(Visit::Ended),
-            Visit::InVain(Presence::Absent) => paid += read_cost::BLOCK_READ,
-            Visit::InVain(_) => paid += read_cost::BLOCK_LOOK,
+            Visit::Wasted(Presence::Absent) => paid += read_cost::BLOCK_READ,
+            Visit::Wasted(_) => paid += read_cost::BLOCK_LOOK,
             Visit::Progress => {}
         }
     }
@@ -212,7 +212,7 @@ fn visit_pivot<'g, T>(
                     paid += crowding(shared, pivot);
                 }
             }
-            Visit::Progress | Visit::InVain(_) => {}
+            Visit::Progress | Visit::Wasted(_) => {}
         }
     }
     if paid > 0 {
@@ -240,7 +240,7 @@ pub(super) fn look(
             FilterState::Missing(_) => Visit::Ended,
             FilterState::Maybe => match run.find_cached(key, guard)? {
                 Some((Some(hit), presence)) => Visit::Found(hit, presence),
-                Some((None, presence)) => Visit::InVain(presence),
+                Some((None, presence)) => Visit::Wasted(presence),
                 None => Visit::Ended,
             },
         })
@@ -269,7 +269,7 @@ pub(super) fn read(
             FilterState::Maybe if undecided.is_empty() => {
                 return Ok(match run.find(key)? {
                     (Some(hit), presence) => Visit::Found(hit, presence),
-                    (None, presence) => Visit::InVain(presence),
+                    (None, presence) => Visit::Wasted(presence),
                 });
             }
             FilterState::Maybe => undecided.push((Arc::clone(run), None)),

@@ -112,7 +112,7 @@ pub(super) fn sources(count: usize, read: usize) -> Units {
 pub(super) struct ReadCosts {
     due: AtomicBool,
     /// No updates are expected.
-    lull: AtomicBool,
+    idle: AtomicBool,
     // What the newest version was weighed at.
     tree_bytes: AtomicU64,
     buffered_bytes: AtomicU64,
@@ -174,12 +174,12 @@ impl ReadCosts {
 
     /// Says whether updates are expected.
     pub fn expect_updates(&self, expected: bool) {
-        self.lull.store(!expected, Ordering::Relaxed);
+        self.idle.store(!expected, Ordering::Relaxed);
     }
 
     /// The bytes that a flush rewrites for one unit of read_cost.
     fn bytes_per_unit(&self) -> u64 {
-        match self.lull.load(Ordering::Relaxed) {
+        match self.idle.load(Ordering::Relaxed) {
             true => FLUSHED_PER_UNIT * IDLE_DISCOUNT,
             false => FLUSHED_PER_UNIT,
         }

@@ -266,7 +266,7 @@ fn a_block_at_the_place_of_another_is_not_believed() {
 }
 
 #[test]
-fn a_segment_that_was_removed_in_vain_claims_nothing() {
+fn a_segment_whose_removal_was_lost_claims_nothing() {
     let options = options(16 << 10, 16 << 10);
     let crash = CrashDirectory::new();
     let plan = FaultPlan::new();

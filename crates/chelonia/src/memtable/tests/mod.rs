@@ -228,7 +228,7 @@ fn check_batch(batch: &SortedBatch, expected: &[(&[u8], Update<'_>)], rng: &mut 
 }
 
 #[test]
-fn drains_give_each_interval_its_newest_and_account_for_every_large_value() {
+fn sorted_parts_give_each_interval_its_newest_and_account_for_every_large_value() {
     for seed in 0..SEEDS {
         let (table, model) = filled(seed, INSERTS);
         let mut rng = Rng::new(seed + 200);

@@ -146,8 +146,8 @@ impl<'a> Cutter<'a> {
             Err(error) => panic!("{what}: it does not open: {error}"),
         };
         let (found, dials) = read(&database).unwrap_or_else(|error| panic!("{what}: {error}"));
-        let drained = database.stats().background.flushes > 0;
-        self.tally.add("recoveries that drained", u64::from(drained));
+        let flushed = database.stats().background.flushes > 0;
+        self.tally.add("recoveries that flushed", u64::from(flushed));
         let run = self.run;
         if !run.states[cut.least..=cut.most].contains(&found) {
             let any = run.states.iter().position(|state| *state == found);

@@ -82,8 +82,8 @@ fn reads_pay_less_while_no_updates_are_expected() {
             world.tree.wants_maintenance()
         })
     };
-    let (usual, lull) = (gets_until_due(true).unwrap(), gets_until_due(false).unwrap());
-    assert!((6..=10).contains(&(usual / lull)), "{usual} gets, or {lull}");
+    let (usual, idle) = (gets_until_due(true).unwrap(), gets_until_due(false).unwrap());
+    assert!((6..=10).contains(&(usual / idle)), "{usual} gets, or {idle}");
 }
 
 #[test]
