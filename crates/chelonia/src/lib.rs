@@ -1,4 +1,4 @@
-//! Chelonia: an embedded, ordered, crash-proof key-value store with one number to set.
+//! An embedded, ordered, crash-safe key-value store with one setting: its memory.
 //!
 //! ```
 //! use chelonia::{Database, KeyspaceOptions};
@@ -17,31 +17,32 @@
 //! # }
 //! ```
 //!
-//! # What is where
+//! # Overview
 //!
-//! A [`Database`] is one directory with any number of [`Keyspace`]s, which are ordered maps of
-//! bytes to bytes. A [`Batch`] changes several of them at once or not at all; a [`Snapshot`] shows
-//! all of them as they were at one moment. [`Iter`] goes over a range from both ends. All handles
-//! clone cheaply and may be used from any number of threads.
+//! A [`Database`] is a directory with any number of [`Keyspace`]s, ordered maps of bytes to bytes.
+//! A [`Batch`] writes to several of them atomically; a [`Snapshot`] is a consistent view of all of
+//! them; [`Iter`] iterates over a range from both ends. Handles are cheap to clone and can be used
+//! from any thread.
 //!
 //! # Durability
 //!
-//! By default a commit survives the death of the process when its call returns, and a power cut as
-//! soon as it is synced: in the background a sync begins at most 100 ms after the write, so a power
-//! cut may take the commits of the last 100 ms and of the time that one sync takes
-//! ([`Durability::Process`]). [`Durability::Sync`] makes a commit survive a power cut when its call
-//! returns. Whatever happens, what is left is a prefix of the commits, and batches are whole.
+//! By default a commit survives a crash of the process when its call returns, and a power failure
+//! once it is synced: a background sync starts at most 100 ms after the write, so a power failure
+//! can lose the commits of the last 100 ms plus the duration of one sync ([`Durability::Process`]).
+//! [`Durability::Sync`] makes a commit survive a power failure when its call returns. After any
+//! crash the database is a prefix of its commits, with complete batches.
 //!
 //! # Memory
 //!
-//! [`DatabaseBuilder::memory`] is the one number to set, and it covers everything that the database
-//! keeps in memory. The dial between writes and reads, the checkpoint distance, follows from it;
-//! [`Keyspace::set_checkpoint_distance`] turns it by hand while the database runs.
+//! [`DatabaseBuilder::memory`] sets the budget for all memory of the database. The checkpoint
+//! distance, which trades write cost for memory, follows from it;
+//! [`Keyspace::set_checkpoint_distance`] overrides it while the database is open.
 //!
 //! # Errors
 //!
-//! Every error has an [`ErrorKind`] that says what to do about it. Damage names file and offset.
-//! After a failed write no more writes are accepted until the database is reopened; reads go on.
+//! Every [`Error`] has an [`ErrorKind`] that says how to handle it. Errors about damage name file
+//! and offset. After a failed write, no writes are accepted until the database is reopened; reads
+//! go on.
 #![deny(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]

@@ -1,4 +1,4 @@
-//! How a database is to be opened.
+//! The options for opening a database.
 
 #[cfg(feature = "internals")]
 use crate::options::database::Internals;
@@ -19,50 +19,50 @@ impl DatabaseBuilder {
         Self { path: path.to_path_buf(), settings: Settings::default() }
     }
 
-    /// The memory budget in bytes; 256 MiB by default, at least 32 MiB. It covers everything that
-    /// the database keeps in memory; values that callers hold are theirs.
+    /// Sets the memory budget in bytes (default 256 MiB, minimum 32 MiB). It covers all memory of
+    /// the database, except values returned to callers.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.settings.memory = bytes;
         self
     }
 
-    /// How safe a commit is that names no level; [`Durability::Process`] by default.
+    /// Sets the durability of commits that do not choose one (default [`Durability::Process`]).
     pub fn durability(mut self, level: Durability) -> Self {
         self.settings.durability = level;
         self
     }
 
-    /// Opens for reading only: nothing of the database is changed, any number of processes may do
-    /// so at the same time, none of them while a writer has it open. What a crash left in the log
-    /// is seen; if that does not fit into memory, a temporary file without a name takes it, in the
-    /// database's directory or, where that may not be written, in `/var/tmp`.
+    /// Opens the database read-only. Nothing is modified. Any number of processes may open it
+    /// read-only at a time, but not while a writer has it open. Commits that a crash left in the
+    /// log are visible; if they do not fit in memory, they go to an unnamed temporary file in the
+    /// database's directory or, if that is not writable, in `/var/tmp`.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.settings.read_only = read_only;
         self
     }
 
-    /// Whether a database that does not exist is made; true by default, never when read-only.
+    /// Sets whether a missing database is created (default true; never when read-only).
     pub fn create(mut self, create: bool) -> Self {
         self.settings.create = create;
         self
     }
 
-    /// The most threads a merge in the background may use; by default twice the number of
-    /// processors, at most four.
+    /// Sets the maximum number of threads of a background merge (default: twice the number of
+    /// processors, at most four).
     pub fn threads(mut self, threads: usize) -> Self {
         self.settings.threads = Some(threads);
         self
     }
 
-    /// How long it may take until everything that is stored was read and checked once, in the
-    /// background and evenly over that time; 14 days by default, `None` for never. What was found
-    /// is in [`crate::Stats::scrub`]. A database that is open for reading only is not scrubbed.
+    /// Sets the target duration of one full scrub, which reads and verifies all data evenly in the
+    /// background (default 14 days; `None` disables it). Findings are in [`crate::Stats::scrub`]. A
+    /// read-only database is not scrubbed.
     pub fn scrub_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.scrub_interval = interval;
         self
     }
 
-    /// Called as recovery goes on, from the opening thread.
+    /// Sets a callback for the progress of recovery, called on the opening thread.
     pub fn on_recovery(
         mut self,
         report: impl Fn(RecoveryProgress) + Send + Sync + 'static,

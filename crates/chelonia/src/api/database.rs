@@ -1,4 +1,4 @@
-//! The handle of a database.
+//! The database handle: opening, keyspaces, snapshots, maintenance calls.
 
 use crate::admission::governor::Governor;
 use crate::api::batch::Batch;
@@ -29,15 +29,15 @@ pub struct Database {
 }
 
 impl DatabaseBuilder {
-    /// Opens the database, and recovers it if it was not closed. The path is a directory of its
-    /// own; a new one is made within a directory that exists.
+    /// Opens the database and recovers it if it was not closed. The path is a directory for this
+    /// database alone; it is created if its parent directory exists.
     ///
     /// # Errors
-    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if there is none and none is to be made,
-    /// or the directory above is not there; `InvalidArgument` if the path is a file, or holds
-    /// somebody else's files, or the memory budget is under the minimum; `Unsupported` if the
-    /// files are of a newer format; `Corrupt` if durable data is damaged; `PermissionDenied`,
-    /// `NoSpace` and `Io` as the system says.
+    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if it does not exist and may not be
+    /// created, or its parent directory does not exist; `InvalidArgument` if the path is a file or
+    /// contains foreign files, or the memory budget is below the minimum; `Unsupported` if the
+    /// format is newer; `Corrupt` if durable data is damaged; `PermissionDenied`, `NoSpace` and
+    /// `Io` as reported by the system.
     pub fn open(mut self) -> Result<Database> {
         Governor::check(self.settings.memory)?;
         let directory = match self.settings.internals.directory.take() {
@@ -53,7 +53,7 @@ impl DatabaseBuilder {
 }
 
 impl Database {
-    /// Opens the database at `path` with the default options, and makes it if there is none.
+    /// Opens the database at `path` with the default options; creates it if it does not exist.
     ///
     /// # Errors
     /// As [`DatabaseBuilder::open`].
@@ -61,19 +61,19 @@ impl Database {
         Self::builder(path).open()
     }
 
-    /// Options for opening the database at `path`.
+    /// Returns a builder with the options for opening the database at `path`.
     pub fn builder(path: impl AsRef<Path>) -> DatabaseBuilder {
         DatabaseBuilder::new(path.as_ref())
     }
 
-    /// The keyspace called `name`, made if there is none. What `options` leaves unset is as stored,
-    /// or the default for a new keyspace. The name is UTF-8, from 1 to
+    /// Opens the keyspace `name`, or creates it. Options that are not set keep their stored values,
+    /// or have their defaults in a new keyspace. The name has 1 to
     /// [`crate::limits::KEYSPACE_NAME_BYTES_MAX`] bytes. A new keyspace is durable on return.
     ///
     /// # Errors
-    /// `InvalidArgument` if the name or an option is out of its limits, or a fixed option differs
-    /// from what is stored; `NotFound` if there is none and the database is read-only; else as a
-    /// commit.
+    /// `InvalidArgument` if the name or an option is out of range, or a fixed option differs from
+    /// the stored one; `NotFound` if it does not exist and the database is read-only; otherwise as
+    /// a commit.
     #[expect(clippy::needless_pass_by_value, reason = "callers make the options in the call")]
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.handle.health.check_read()?;
@@ -92,35 +92,35 @@ impl Database {
         Ok(Keyspace { handle: Arc::clone(&self.handle), core })
     }
 
-    /// The names of all keyspaces, sorted.
+    /// Returns the names of all keyspaces, sorted.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {
         self.handle.keyspaces.read().keys().cloned().collect()
     }
 
-    /// Drops the keyspace called `name` with everything in it. Durable on return; a crash before
-    /// that leaves it whole or not at all. Handles of it answer `NotFound` from then on; snapshots
-    /// made before go on reading it. Space that damage hides comes free with the next open.
+    /// Drops the keyspace `name` and its data. Durable on return; after an earlier crash the
+    /// keyspace is complete or gone. Handles of it return `NotFound` from then on; older snapshots
+    /// still read it. Space that cannot be enumerated because of damage is freed by the next open.
     ///
     /// # Errors
-    /// `NotFound` if there is none; else as a commit. After `NoSpace` it is still there.
+    /// `NotFound` if it does not exist; otherwise as a commit. After `NoSpace` it still exists.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.drop_durably(name).map_err(|error| self.handle.locate(error))
     }
 
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn batch(&self) -> Batch {
         Batch::new(Arc::clone(&self.handle))
     }
 
-    /// The whole database as it is now, to be read for as long as the caller likes. Reads of the
-    /// snapshot fail with `OutOfMemory` if too many are held already; see [`Snapshot`].
+    /// Returns a snapshot of all keyspaces. If too many snapshots are held, its reads fail with
+    /// `OutOfMemory`; see [`Snapshot`].
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.handle))
     }
 
-    /// Returns when every commit so far survives a power cut.
+    /// Syncs: every commit so far survives a power failure when this returns.
     ///
     /// # Errors
     /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
@@ -128,8 +128,8 @@ impl Database {
         self.handle.sync().map_err(|error| self.handle.locate(error))
     }
 
-    /// Returns when every commit so far is in the data file: a reopen has nothing to replay of it,
-    /// and its log space is free.
+    /// Makes a checkpoint: every commit so far is in the data file when this returns, need not be
+    /// replayed by the next open, and its log space is released.
     ///
     /// # Errors
     /// As a commit.
@@ -137,12 +137,12 @@ impl Database {
         self.handle.checkpoint_all().map_err(|error| self.handle.locate(error))
     }
 
-    /// Reads everything that is stored and checks every checksum and every invariant, while reads
-    /// and writes go on: the data file, and the log as far as a recovery that began now would read
-    /// it. Damage is in the report, not an error.
+    /// Verifies all stored data, while reads and writes go on: every checksum and every invariant
+    /// of the data file, and of the log as far as a recovery would read it. Damage is in the
+    /// report, not an error.
     ///
-    /// Log segments that a checkpoint makes needless meanwhile are used again only when the
-    /// verification is done: the log grows by what is written until then.
+    /// Log segments released by a checkpoint meanwhile are reused only after the verification, so
+    /// the log grows by what is written until then.
     ///
     /// # Errors
     /// `Stopped` after a close.
@@ -150,9 +150,9 @@ impl Database {
         self.handle.verify()
     }
 
-    /// Writes the structure on disk as text, one item a line: the superblock, then each keyspace
-    /// with its tree, nested by indentation. It is for people and for bug reports: the form may
-    /// change with any version, and boundaries of nodes and runs are keys of yours.
+    /// Writes the structure on disk as text, one item per line: the superblock, then each keyspace
+    /// with its tree, nested by indentation. The format is for people and may change with any
+    /// version. Boundaries of nodes and runs are user keys.
     ///
     /// # Errors
     /// As a read, after the lines up to the damage; `InvalidArgument` if `out` fails.
@@ -161,17 +161,17 @@ impl Database {
         self.handle.dump(out)
     }
 
-    /// Figures of this moment; totals count from the open.
+    /// Returns current statistics; totals count from the open.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.handle.core().stats()
     }
 
-    /// Changes the memory budget while the database runs. Caches give back what is too much before
-    /// this returns; memtables that are too large are flushed in the background.
+    /// Changes the memory budget while the database is open. Caches shrink before this returns;
+    /// memtables that are too large are flushed in the background.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is under the minimum, which the error names; `Stopped` after a
+    /// `InvalidArgument` if it is below the minimum, which the error names; `Stopped` after a
     /// close.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         Governor::check(bytes)?;
@@ -193,16 +193,16 @@ impl Database {
         Ok(())
     }
 
-    /// Closes the database: ends background work, makes a checkpoint, so that the next open has
-    /// nothing to replay, syncs, and lets others open it. Other handles fail with `Stopped` from
-    /// then on, and keep hardly any memory: their budget is 0. Dropping all handles does the same,
-    /// but cannot report an error; in a thread that panics it makes no checkpoint.
+    /// Closes the database: stops background work, makes a checkpoint (so the next open replays
+    /// nothing), syncs, and releases the lock. Other handles fail with `Stopped` afterwards and
+    /// hold hardly any memory. Dropping all handles does the same but cannot report an error; in a
+    /// panicking thread it makes no checkpoint.
     ///
     /// # Errors
-    /// `NoSpace` or `OutOfMemory` if the checkpoint failed for want of it: the log was kept, and
-    /// nothing is lost. `Io` if the last sync failed, `Stopped` if an earlier failure had stopped
-    /// writes: what was acknowledged at level `Sync` is safe nevertheless. The database is closed
-    /// whatever is returned.
+    /// `NoSpace` or `OutOfMemory` if the checkpoint failed: the log is kept, nothing is lost. `Io`
+    /// if the last sync failed, `Stopped` if an earlier failure had stopped writes; commits
+    /// acknowledged at level `Sync` are safe in any case. The database is closed even if an error
+    /// is returned.
     pub fn close(self) -> Result<()> {
         self.handle.close().map_err(|error| self.handle.locate(error))
     }
@@ -217,13 +217,13 @@ impl Database {
         };
         core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
         {
-            // No commit is between its place in the log and its memtable's keyspace here.
+            // No commit is between its place in the log and the memtable here.
             let _commit = core.commit.lock();
             core.keyspaces.write().remove(name);
             keyspace.dropped.store(true, Ordering::Release);
         }
         drop(state);
-        // Iterators of it go on, but are found by no other keyspace's from here on.
+        // Its iterators stay valid, but no list of keyspaces leads to them any more.
         keyspace.history.holders().iter().for_each(|standing| standing.close_cursors());
         core.refresh_backlog();
         core.reclaim_dropped(&keyspace)
@@ -247,7 +247,8 @@ impl Database {
         Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))
     }
 
-    /// Makes a keyspace and the catalog that names it durable. Under the lock of such changes.
+    /// Creates a keyspace and makes the catalog with it durable. Called under the lock
+    /// `keyspaces_change`.
     fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceCore>> {
         let core = &self.handle;
         core.check_write()?;

@@ -1,18 +1,18 @@
 //! Iterators: entries in key order from either end, as of one moment, owned and `Send`.
 //!
-//! An iterator stands on a pin. Its two cursors (one from each end, opened when first used) stand
-//! in the view of its keyspace at that time; when a memtable of the view is flushed the iterator
-//! lets go of it, and the next call finds its place again behind the last key it gave. So an
-//! iterator that nobody advances holds no memory of memtables. So it does with both cursors when
-//! those of all iterators take too much memory (`crate::state::open_cursors`).
+//! An iterator holds a pin. Its two cursors (one from each end, opened on first use) read a view of
+//! the keyspace. When a memtable of the view is flushed, the iterator releases the view, and the
+//! next call seeks to the last returned key in a new one; so an idle iterator holds no memtables.
+//! It closes its cursors likewise when those of all iterators use too much memory
+//! (`crate::state::open_cursors`).
 //!
 //! Where many hidden entries lie in a row, the iterator learns the empty range
 //! (`crate::versions::empty_ranges`); later iterators jump over it.
 //!
 //! Key-only steps ([`Keys`], counting) never read large values.
 //!
-//! An error is told once and ends the iterator, from both ends: who collects, counts or passes over
-//! errors must come to an end too.
+//! An error is returned once and ends the iterator at both ends, so that callers that ignore errors
+//! terminate.
 
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
@@ -31,14 +31,14 @@ use crate::versions::pins::Pin;
 use crate::versions::view::{Buffer, View};
 use std::ops::Bound;
 
-/// A cursor with the view that it stands in, which keeps what it reads.
+/// A cursor, and the view that it reads.
 struct Cursor {
     entries: Merge<Box<dyn SortedStream + Send>>,
-    // After the entries: dropped once nothing reads it.
+    // After the entries, so that it is dropped last.
     view: Arc<View>,
 }
 
-/// An entry that a cursor came to.
+/// An entry found by a cursor.
 enum Found {
     Whole(Key, Value),
     /// The value is in an extent of its own, which stays as long as the view.
@@ -70,29 +70,29 @@ impl Found {
 
 /// The entries of a range, from either end; see [`crate::Keyspace::range`].
 ///
-/// Owned and `Send`. It shows one moment, however long it is held and whatever is written
-/// meanwhile. An entry is `Err` if it could not be read (as [`crate::Keyspace::get`]); that ends
-/// the iterator. To go on behind a damaged place, ask for the range behind it.
+/// Owned and `Send`. It shows one moment for as long as it is held. An entry that cannot be read is
+/// an `Err` item (as [`crate::Keyspace::get`]) and ends the iterator. To continue behind damage,
+/// iterate over the range behind it.
 pub struct Iter {
-    // Before the handle: a pin is let go while the database is still open.
+    // Before the handle, so that the pin is released while the database is still open.
     state: Arc<Mutex<State>>,
     pin: Arc<Pin>,
     keyspace: Arc<KeyspaceCore>,
     handle: Arc<Handle>,
-    /// A child of the process was told that the database is not its own.
+    /// A forked child has received its error.
     is_refused: bool,
     /// The memory of all cursors when this iterator last compared it with its limit.
     scan_bytes_seen: u64,
 }
 
 struct State {
-    /// What is still to come: bounds move inwards with every entry given.
+    /// The rest of the range; shrinks with every returned entry.
     range: KeyRange,
     front: Option<Cursor>,
     back: Option<Cursor>,
-    /// What is told by the next call, and ends the iterator.
+    /// The error that the next call returns; it ends the iterator.
     failure: Option<Error>,
-    /// What the last call found empty, to be learned.
+    /// An empty range found by the last call, to be learned.
     gap: Option<KeyRange>,
     is_done: bool,
 }
@@ -110,7 +110,7 @@ impl ViewHolder for Mutex<State> {
     }
 
     fn close_cursors(&self) {
-        // One that is in use is waited for by nobody: it may be reading from the device.
+        // Not if it is in use: it may be reading from the device.
         let cursors = self.try_lock().map(|mut state| (state.front.take(), state.back.take()));
         drop(cursors);
     }
@@ -134,7 +134,7 @@ impl Iter {
         Self { state, pin, keyspace, handle, is_refused, scan_bytes_seen: 0 }
     }
 
-    /// An iterator that only tells an error.
+    /// An iterator that only returns an error.
     pub(crate) fn failed(
         handle: Arc<Handle>,
         pin: Arc<Pin>,
@@ -146,14 +146,13 @@ impl Iter {
         iter
     }
 
-    /// An iterator over the keys only, from where this one is. It never reads a large value, so
-    /// that it costs the same however long the values are.
+    /// Converts into an iterator over the remaining keys. It does not read large values.
     #[must_use]
     pub fn keys(self) -> Keys {
         Keys { entries: self }
     }
 
-    /// How many entries are left.
+    /// Counts the remaining entries.
     pub(crate) fn count_entries(mut self) -> Result<u64> {
         let mut count = 0;
         while let Some(key) = self.step_key(Direction::Ascending) {
@@ -181,7 +180,7 @@ impl Iter {
         Some(found.map(Found::into_key).map_err(|error| self.handle.locate(error)))
     }
 
-    /// Passes over `count` entries without reading large values; false if there were fewer.
+    /// Skips `count` entries without reading large values; false if there were fewer.
     fn pass_over(&mut self, count: usize, direction: Direction) -> bool {
         (0..count).all(|_| self.step_key(direction).is_some())
     }
@@ -196,7 +195,7 @@ impl Iter {
             let mut state = self.state.lock();
             (self.step_within(&mut state, direction, part), state.gap.take())
         };
-        // Not under the lock of the state, which whoever publishes a drain waits for.
+        // Not under the lock of the state, for which the publication of a flush waits.
         if let Some(gap) = gap {
             self.handle.learn_empty_range(&self.keyspace, &gap);
         }
@@ -204,7 +203,7 @@ impl Iter {
         found
     }
 
-    /// Closes cursors of other iterators if those of all take too much memory.
+    /// Closes cursors of other iterators if all cursors use too much memory.
     fn limit_scans(&mut self) {
         let used = self.handle.scan_bytes();
         if used != self.scan_bytes_seen {
@@ -259,7 +258,7 @@ impl Iter {
             };
             let Cursor { entries: cursor, view } = cursor;
             let Some(key) = cursor.key().filter(|key| range.contains(key)) else {
-                // The end, or the other end has been here.
+                // The end of the range, or the position of the other end.
                 if hidden >= HIDDEN_MIN {
                     *gap = Some(range.clone());
                 }
@@ -286,7 +285,7 @@ impl Iter {
                     Direction::Descending => &mut range.upper,
                 };
                 exclude(bound, key);
-                // What cannot be read next is told by the next call: this entry is whole.
+                // A failure behind this entry is returned by the next call.
                 *failure = cursor.advance().err();
                 return Ok(Some(found));
             }
@@ -305,8 +304,7 @@ impl Iter {
         }
     }
 
-    /// A cursor over what is left of `range`, which begins behind known gaps; `None` if nothing is
-    /// left.
+    /// A cursor over the rest of `range` behind known empty ranges; `None` if nothing is left.
     fn open(&self, range: &mut KeyRange, direction: Direction) -> Result<Option<Cursor>> {
         let at = self.pin.seqno();
         while !range.is_empty() && self.keyspace.empty_ranges.jump(range, direction, at) {}
@@ -319,7 +317,7 @@ impl Iter {
     }
 }
 
-/// What of `range` comes before `key` in this direction, and what comes from `key` on.
+/// Splits `range` at `key`: the part before it in this direction, and the part from it on.
 fn split(range: &KeyRange, direction: Direction, key: &[u8]) -> (KeyRange, KeyRange) {
     let KeyRange { lower, upper } = range.clone();
     let key = key.to_vec();
@@ -335,7 +333,7 @@ fn split(range: &KeyRange, direction: Direction, key: &[u8]) -> (KeyRange, KeyRa
     }
 }
 
-/// Moves a bound to just behind `key`, in the buffer that the bound has.
+/// Moves a bound to just behind `key`, reusing its buffer.
 fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
     let mut buffer = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(buffer) | Bound::Excluded(buffer) => buffer,
@@ -347,7 +345,7 @@ fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
 }
 
 impl State {
-    /// Nothing more comes; what the cursors hold is let go.
+    /// Ends the iterator and releases the cursors.
     fn finish(&mut self) {
         self.is_done = true;
         self.front = None;
@@ -362,12 +360,12 @@ impl Iterator for Iter {
         self.step(Direction::Ascending)
     }
 
-    /// How many items are left, an error among them. Does not read large values.
+    /// Counts the remaining items, including an error. Does not read large values.
     fn count(self) -> usize {
         self.keys().count()
     }
 
-    /// Does not read the large values of the entries that it passes over.
+    /// Does not read large values of skipped entries.
     fn nth(&mut self, n: usize) -> Option<Self::Item> {
         if self.pass_over(n, Direction::Ascending) { self.next() } else { None }
     }
@@ -388,7 +386,7 @@ impl std::iter::FusedIterator for Iter {}
 impl Drop for Iter {
     fn drop(&mut self) {
         if !self.handle.health.is_owner_process() {
-            // What it stands in takes locks when it goes.
+            // Dropping these would take locks.
             std::mem::forget(Arc::clone(&self.state));
             std::mem::forget(Arc::clone(&self.keyspace));
         }
@@ -403,8 +401,8 @@ impl std::fmt::Debug for Iter {
 
 /// The keys of a range, from either end, without their values; see [`Iter::keys`].
 ///
-/// It shows the moment that the iterator showed. A key is `Err` if it could not be read; that ends
-/// the iterator.
+/// It shows the same moment as the iterator. A key that cannot be read is an `Err` item and ends
+/// it.
 #[derive(Debug)]
 pub struct Keys {
     entries: Iter,

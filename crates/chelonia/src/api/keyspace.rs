@@ -1,4 +1,4 @@
-//! The handle of a keyspace: what users read and write.
+//! The keyspace handle: reads and writes.
 
 use crate::api::iter::Iter;
 use crate::base::bytes::{Key, Value};
@@ -20,9 +20,8 @@ use std::ops::{Bound, RangeBounds};
 /// A named ordered map of bytes to bytes. Cheap to clone; all clones are the same keyspace, usable
 /// from any number of threads.
 ///
-/// Keys are from empty to [`crate::limits::KEY_BYTES_MAX`] bytes, the empty key being an ordinary
-/// one; values from empty to [`crate::limits::VALUE_BYTES_MAX`] bytes. Keys are ordered as byte
-/// strings.
+/// A key has 0 to [`crate::limits::KEY_BYTES_MAX`] bytes, a value 0 to
+/// [`crate::limits::VALUE_BYTES_MAX`] bytes. Keys are ordered as byte strings.
 #[derive(Clone)]
 pub struct Keyspace {
     pub(crate) handle: Arc<Handle>,
@@ -30,7 +29,7 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// The name it was opened with.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.core.name
@@ -39,18 +38,18 @@ impl Keyspace {
     /// Sets `key` to `value`, at the database's durability level.
     ///
     /// # Errors
-    /// `InvalidArgument` if the key or the value is over its limit, `NoSpace` if the device is full
-    /// (nothing was changed; try again when there is room), `Io` if a write failed, `Stopped` after
-    /// that, `ReadOnly`, and `NotFound` if the keyspace was dropped.
+    /// `InvalidArgument` if the key or value is too long; `NoSpace` if the disk is full (nothing
+    /// was changed; free space and retry); `Io` if a write failed; `Stopped` after that;
+    /// `ReadOnly`;
+    /// `NotFound` if the keyspace was dropped.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.insert_with(key, value, CommitOptions::new())
     }
 
-    /// Sets `key` to `value`, in a commit as `options` say (a [`crate::Durability`] will do).
+    /// Sets `key` to `value` with commit options; a [`crate::Durability`] converts to them.
     ///
     /// # Errors
-    /// As [`Keyspace::insert`]; also `WouldBlock` if it would have to wait for longer than the
-    /// options allow.
+    /// As [`Keyspace::insert`]; `WouldBlock` if it would wait longer than the options allow.
     pub fn insert_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -64,7 +63,7 @@ impl Keyspace {
         committed.map_err(|error| self.handle.locate(error))
     }
 
-    /// Removes `key`; it is no error if there is none.
+    /// Removes `key`, if it exists.
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
@@ -72,7 +71,7 @@ impl Keyspace {
         self.remove_with(key, CommitOptions::new())
     }
 
-    /// Removes `key`, in a commit as `options` say (a [`crate::Durability`] will do).
+    /// Removes `key`, if it exists, with commit options.
     ///
     /// # Errors
     /// As [`Keyspace::insert_with`].
@@ -88,17 +87,17 @@ impl Keyspace {
         committed.map_err(|error| self.handle.locate(error))
     }
 
-    /// The value of `key`, if it has one.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// `Corrupt` if stored bytes are damaged (other keys stay readable), `Io` if the device fails,
-    /// `NotFound` if the keyspace was dropped, `Stopped` after a close.
+    /// `Corrupt` if stored data is damaged (other keys stay readable); `Io` if the device fails;
+    /// `NotFound` if the keyspace was dropped; `Stopped` after a close.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let read = |large: &LargeRef| self.handle.storage.read_large(large);
         self.look_up(key.as_ref(), |value| value, read).map_err(|error| self.handle.locate(error))
     }
 
-    /// True if `key` has a value. Never reads a value that is stored in an extent of its own.
+    /// Returns whether `key` exists. Does not read large values.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -106,8 +105,7 @@ impl Keyspace {
         Ok(self.size_of(key)?.is_some())
     }
 
-    /// The length in bytes of the value of `key`, if it has one. Never reads a value that is stored
-    /// in an extent of its own.
+    /// Returns the length in bytes of the value of `key`. Does not read large values.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -117,8 +115,7 @@ impl Keyspace {
         looked.map_err(|error| self.handle.locate(error))
     }
 
-    /// The number of entries, as of this moment. They are counted one by one: it takes time and
-    /// reads in proportion to their number, though not to the size of large values.
+    /// Counts the entries. Scans all keys, but does not read large values.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -126,7 +123,7 @@ impl Keyspace {
         self.iter().count_entries()
     }
 
-    /// True if there is no entry. Looks for the first key only.
+    /// Returns whether there are no entries. Searches for the first key only.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -134,8 +131,8 @@ impl Keyspace {
         Ok(self.iter().keys().next().transpose()?.is_none())
     }
 
-    /// The values of `keys` in the order asked, all of one moment. What is not in memory is read
-    /// together, so that this is faster than one `get` after the other.
+    /// Returns the values of `keys`, in the given order, all as of one moment. Blocks that are not
+    /// in memory are read in parallel, which is faster than consecutive calls of `get`.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -182,19 +179,19 @@ impl Keyspace {
         }
     }
 
-    /// The entries whose keys begin with `prefix`, as of this moment. As [`Keyspace::range`].
+    /// Iterates over the entries whose keys start with `prefix`. As [`Keyspace::range`].
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(KeyRange::prefix(prefix.as_ref()))
     }
 
-    /// All entries, as of this moment. As [`Keyspace::range`].
+    /// Iterates over all entries. As [`Keyspace::range`].
     #[must_use]
     pub fn iter(&self) -> Iter {
         self.iter_over(KeyRange::all())
     }
 
-    /// The entry with the least key.
+    /// Returns the entry with the smallest key.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -202,7 +199,7 @@ impl Keyspace {
         self.iter().next().transpose()
     }
 
-    /// The entry with the greatest key.
+    /// Returns the entry with the largest key.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -210,9 +207,9 @@ impl Keyspace {
         self.iter().next_back().transpose()
     }
 
-    /// Reads everything that the keyspace has in the data file and checks every checksum and every
-    /// invariant, while reads and writes go on. Damage is in the report, not an error. The log,
-    /// which all keyspaces share, is for [`crate::Database::verify`].
+    /// Verifies all data of the keyspace in the data file, while reads and writes go on: every
+    /// checksum and every invariant. Damage is in the report, not an error. The log, which all
+    /// keyspaces share, is verified by [`crate::Database::verify`].
     ///
     /// # Errors
     /// `Stopped` after a close; `NotFound` if the keyspace was dropped.
@@ -221,17 +218,17 @@ impl Keyspace {
         self.handle.verify_keyspace(&self.core)
     }
 
-    /// The bytes of updates between two checkpoints that are acted on now.
+    /// Returns the effective checkpoint distance, in bytes.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u64 {
         let asked = self.core.distance.load(Ordering::Relaxed);
         self.handle.governor.checkpoint_distance(asked)
     }
 
-    /// Turns the dial between writes and reads: the bytes of updates between two checkpoints. More
-    /// makes writes cheaper, and takes memory from reads. Acts at once, and is stored with the next
-    /// checkpoint, by a close at the latest. It is a ceiling within the write share of the memory
-    /// budget.
+    /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
+    /// makes writes cheaper and takes memory from reads. Takes effect immediately and is stored
+    /// with the next checkpoint, at the latest with the close. It is limited by the share of the
+    /// memory budget that writes have.
     ///
     /// # Errors
     /// `InvalidArgument` if `bytes` is 0; `NotFound` if the keyspace was dropped; `ReadOnly`.
@@ -248,14 +245,14 @@ impl Keyspace {
         Ok(())
     }
 
-    /// The engine and its options.
+    /// Returns the engine and its current options.
     #[must_use]
     pub fn engine_options(&self) -> EngineOptions {
         *self.core.engine_options.lock()
     }
 
-    /// Changes options of the engine that may change while the keyspace is open. They are stored
-    /// with the next checkpoint.
+    /// Changes options of the engine that can be changed while the keyspace is open. Stored with
+    /// the next checkpoint.
     ///
     /// # Errors
     /// `InvalidArgument` if a number is out of its range or the engine has no such options;
@@ -269,7 +266,7 @@ impl Keyspace {
         Ok(())
     }
 
-    /// What `of_value` makes of the value of `key`, or `of_large` of the place of a large one.
+    /// Maps the value of `key` with `of_value`, or the location of a large value with `of_large`.
     #[inline]
     fn look_up<T>(
         &self,
@@ -284,14 +281,14 @@ impl Keyspace {
             // The number before the view: a newer view shows everything that was visible then.
             let at = self.handle.visibility.visible();
             let view = self.core.view.load(&guard);
-            // After the view: that of a keyspace that is being dropped shows less than there was.
+            // After the view: the view of a keyspace that is being dropped may be empty already.
             self.core.check_exists()?;
             match view.get_newest(key, at, sources, &guard)? {
                 Looked::Value(value) => return Ok(Some(of_value(value))),
                 Looked::Absent => return Ok(None),
                 Looked::Overwritten => mark(Mark::GetLookedAgain),
                 looked @ (Looked::Large(_) | Looked::OnDevice(_)) => {
-                    // The view keeps what is read meanwhile.
+                    // The view keeps the data that is read.
                     let view = Arc::clone(view);
                     drop(guard);
                     return self.read(key, looked, &view, of_value, of_large);
@@ -300,7 +297,7 @@ impl Keyspace {
         }
     }
 
-    /// The same for what has to be read from the device. No guard is held.
+    /// The same for data on the device. No epoch guard is held.
     #[cold]
     fn read<T>(
         &self,

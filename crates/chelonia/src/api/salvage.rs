@@ -1,20 +1,19 @@
-//! Salvage: what can be read of a damaged database goes to a new one.
+//! Salvage: copies what is readable of a damaged database to a new one.
 //!
 //! ```text
 //!   source (read only)                                   destination (new)
-//!     superblock, catalog  -- which keyspaces ---------> the same, with the same options
-//!     tree of a keyspace   -- oldest first ------------> written over each other, as they come
+//!     superblock, catalog  -- keyspaces ---------------> the same, with the same options
+//!     tree of a keyspace   -- oldest entries first ----> newer ones overwrite older ones
 //!     log                  -- record after record -----> the same
-//!                          -- something is lost -------> what is there of its keys so far moves to
+//!                          -- an unreadable part ------> entries of its key range so far move to
 //!                                                        the keyspace "NAME (suspect)"
 //! ```
 //!
-//! So what is in a keyspace of the destination in the end is what it was, as far as the tree goes;
-//! and what may have been overwritten or deleted by something that cannot be read is apart from it.
-//! A part of the log that is lost is told, but nothing is doubted for it: it could have changed
-//! anything.
+//! So the keyspaces of the destination have correct values, as far as the trees go, and entries
+//! that an unreadable part may have overwritten or deleted are kept apart. A lost part of the log
+//! is reported, but makes nothing suspect: it could have changed any key.
 //!
-//! Without a superblock or the catalog nothing says what the blocks are, and nothing can be saved.
+//! Without a superblock or the catalog the blocks cannot be interpreted, and nothing is salvaged.
 
 use crate::admission::governor::Governor;
 use crate::api::batch::Batch;
@@ -43,13 +42,13 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-/// Bytes of keys and values that are committed together.
+/// Bytes of keys and values per commit.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Saves what can be read of a damaged database.
+/// Copies what is readable of a damaged database to a new one.
 ///
-/// The source is opened for reading only and stays as it is. The destination must not exist, or be
-/// an empty directory, and is outside the source.
+/// The source is opened read-only. The destination must not exist or be an empty directory, outside
+/// the source.
 #[must_use]
 pub struct Salvage {
     source: PathBuf,
@@ -59,50 +58,50 @@ pub struct Salvage {
     directories: Option<(Arc<dyn Directory>, Arc<dyn Directory>)>,
 }
 
-/// What a [`Salvage`] did.
+/// The result of a [`Salvage`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SalvageReport {
-    /// Every keyspace, in the order in which they were made.
+    /// All keyspaces, in the order of their creation.
     pub keyspaces: Vec<SalvagedKeyspace>,
-    /// Records of the log that were taken over.
+    /// Records of the log that were copied.
     pub log_records: u64,
-    /// Parts of the log that could not be read. What commits wrote that were only there is missing,
-    /// and what they overwrote or deleted may be there again.
+    /// Unreadable parts of the log. Writes that were only there are missing, and entries that they
+    /// overwrote or deleted may have reappeared.
     pub log_damage: Vec<Error>,
 }
 
-/// What became of one keyspace.
+/// The result for one keyspace.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SalvagedKeyspace {
     /// Its name.
     pub name: String,
-    /// Entries that it has in the destination.
+    /// Entries in the destination.
     pub entries: u64,
-    /// Entries that may be out of date, and the keyspace of the destination that has them, if there
-    /// are any. Where there can be no further keyspace they are lost, with that as the reason.
+    /// The number of entries that may be outdated, and the keyspace of the destination that holds
+    /// them. If no further keyspace can be created they are reported as lost.
     pub suspect: Option<(String, u64)>,
-    /// What could not be read: the first thousand of these places.
+    /// The first thousand unreadable ranges.
     pub losses: Vec<Loss>,
-    /// How many there are.
+    /// The number of unreadable ranges.
     pub losses_total: u64,
 }
 
-/// Keys of which something could not be read.
+/// A range of keys with an unreadable part.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Loss {
-    /// Where they begin.
+    /// The lower bound.
     pub lower: Bound<Vec<u8>>,
-    /// Where they end.
+    /// The upper bound.
     pub upper: Bound<Vec<u8>>,
-    /// Why, with file and offset.
+    /// The error, with file and offset.
     pub cause: Error,
 }
 
 impl SalvageReport {
-    /// True if everything could be read.
+    /// Returns whether everything could be read.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let whole = |keyspace: &SalvagedKeyspace| keyspace.losses_total == 0;
@@ -111,7 +110,7 @@ impl SalvageReport {
 }
 
 impl Salvage {
-    /// Of the database at `source`, to a new one at `destination`.
+    /// Prepares a salvage of the database at `source` to a new one at `destination`.
     pub fn new(source: impl AsRef<Path>, destination: impl AsRef<Path>) -> Self {
         Self {
             source: source.as_ref().to_path_buf(),
@@ -122,7 +121,7 @@ impl Salvage {
         }
     }
 
-    /// The memory budget of each of the two databases, in bytes; 256 MiB by default.
+    /// Sets the memory budget of each of the two databases, in bytes (default 256 MiB).
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
@@ -139,13 +138,14 @@ impl Salvage {
         self
     }
 
-    /// Does it.
+    /// Runs the salvage.
     ///
     /// # Errors
-    /// `Corrupt` if nothing can be saved: both superblocks are damaged, or the catalog is;
-    /// `NotFound` if there is no database, or one whose creation did not finish; `AlreadyOpen` if
-    /// the source is open for writing; `InvalidArgument` if there is something at the destination,
-    /// or it is inside the source; else as opening the source and writing the destination.
+    /// `Corrupt` if both superblocks or the catalog are damaged; `NotFound` if there is no
+    /// database,
+    /// or its creation did not finish; `AlreadyOpen` if the source is open for writing;
+    /// `InvalidArgument` if the destination is not empty or is inside the source; otherwise as
+    /// opening the source and writing the destination.
     pub fn run(self) -> Result<SalvageReport> {
         let builder = DatabaseBuilder::new(&self.destination).memory(self.memory);
         #[cfg(any(test, feature = "internals"))]
@@ -212,7 +212,7 @@ fn salvage(
     Ok(report)
 }
 
-/// Takes over what the log says.
+/// Copies the records of the log.
 fn take_log(
     directory: &dyn Directory,
     storage: &Storage,
@@ -233,7 +233,7 @@ fn take_log(
         let mut entries = Entries::new(record.payload)?;
         while let Some(entry) = entries.next_entry()? {
             seqno = seqno.next();
-            // Behind damage the numbers are not known; then all that comes is taken, in its order.
+            // Behind damage the seqnos are unknown; then all records are copied in order.
             let counted = record.is_first_part.then_some(seqno);
             let of = rescues.iter_mut().find(|rescue| rescue.wants(entry.keyspace, counted));
             if let Some(Err(error)) = of.map(|rescue| rescue.update(entry.key, entry.update)) {
@@ -249,8 +249,8 @@ fn take_log(
     failed.map_or(Ok(()), Err)
 }
 
-/// True if the large values that a record refers to can be read: one that was not durable may have
-/// lost them by a power cut, and was never acknowledged then.
+/// True if the large values that a record refers to can be read. A record that was not durable may
+/// have lost them in a power failure; its commit was not acknowledged then.
 fn is_complete(storage: &Storage, payload: &[u8]) -> bool {
     let check = || -> Result<()> {
         let mut entries = Entries::new(payload)?;
@@ -264,7 +264,7 @@ fn is_complete(storage: &Storage, payload: &[u8]) -> bool {
     check().is_ok()
 }
 
-/// One keyspace on its way.
+/// One keyspace being salvaged.
 struct Rescue<'a> {
     storage: &'a Arc<Storage>,
     destination: &'a Database,
@@ -302,7 +302,7 @@ impl<'a> Rescue<'a> {
         })
     }
 
-    /// Takes over what the data file has.
+    /// Copies the entries of the data file.
     fn tree(&mut self, entry: &CatalogEntry) -> Result<()> {
         if entry.root.is_empty() {
             return Ok(());
@@ -315,7 +315,7 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// True if an entry of the log with this number, if it is known, is not in the tree.
+    /// True if an entry of the log with this seqno, if known, is not in the tree.
     fn wants(&self, keyspace: KeyspaceId, seqno: Option<SeqNo>) -> bool {
         self.id == keyspace && seqno.is_none_or(|seqno| seqno > self.absorbed)
     }
@@ -325,7 +325,7 @@ impl<'a> Rescue<'a> {
         self.settle(key, key.len() + value.len())
     }
 
-    /// What is said of `key` now is certain.
+    /// The value of `key` is certain now.
     fn settle(&mut self, key: &[u8], bytes: usize) -> Result<()> {
         if let Some(suspect) = &self.suspect {
             self.batch.remove(suspect, key);
@@ -349,8 +349,8 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Moves what there is of these keys to the suspect ones. If there can be no keyspace for
-    /// those they are lost: gives the reason.
+    /// Moves the entries of these keys to the suspect keyspace. If that cannot be created they are
+    /// lost: returns the cause.
     fn doubt(&mut self, keys: &KeyRange) -> Result<Option<Error>> {
         self.commit()?;
         let range = (keys.lower.clone(), keys.upper.clone());
@@ -360,7 +360,7 @@ impl<'a> Rescue<'a> {
             if self.suspect.is_none() && no_place.is_none() {
                 match self.destination.keyspace(&self.suspect_name, KeyspaceOptions::new()) {
                     Ok(suspect) => self.suspect = Some(suspect),
-                    // There are as many keyspaces as there may be.
+                    // The limit on keyspaces is reached.
                     Err(error) if error.kind() == ErrorKind::InvalidArgument => {
                         no_place = Some(error);
                     }
@@ -387,7 +387,7 @@ impl<'a> Rescue<'a> {
         }
     }
 
-    /// Everything was said.
+    /// Ends the salvage of this keyspace.
     fn end(mut self) -> Result<SalvagedKeyspace> {
         self.commit()?;
         self.report.entries = count(&self.keyspace)?;
@@ -423,7 +423,7 @@ impl Salvaged for Rescue<'_> {
     }
 }
 
-/// A name for the suspect entries of `name` that no keyspace has.
+/// A free name for the keyspace of suspect entries of `name`.
 fn free_name(name: &str, names: &mut BTreeSet<String>) -> String {
     let mut number = 1;
     loop {

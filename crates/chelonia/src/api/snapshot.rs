@@ -12,38 +12,37 @@ use crate::versions::pins::Pin;
 use crate::versions::view::{Looked, View};
 use std::ops::RangeBounds;
 
-/// All keyspaces as they were when the snapshot was made: exactly the commits up to that moment.
+/// A consistent view of all keyspaces: exactly the commits before the snapshot was taken.
 ///
-/// Cheap to make, to clone and to hold, for as long as the caller likes: it keeps space on disk
-/// that would be free by now, never memory of writes. What it takes of memory besides is counted in
-/// the budget; when snapshots and iterators together hold half of that, further ones are refused:
-/// their reads fail with `OutOfMemory`, and they hold nothing. A keyspace that is younger than the
-/// snapshot reads as empty; one that was dropped since reads as it was.
+/// Cheap to take, clone and hold. It retains disk space that would otherwise be free, but no
+/// memtables. Its own memory is counted in the budget; when snapshots and iterators use half of the
+/// budget, further ones hold nothing and their reads fail with `OutOfMemory`. A keyspace created
+/// after the snapshot reads as empty; one dropped later is still readable.
 #[derive(Clone)]
 pub struct Snapshot {
-    // Before the handle: a pin is let go while the database is still open.
+    // Before the handle, so that the pin is released while the database is still open.
     pin: Arc<Pin>,
     handle: Arc<Handle>,
-    /// Why nothing can be read through it, if so.
+    /// The error of all reads, if the snapshot was refused.
     refused: Option<Error>,
 }
 
 impl Snapshot {
-    /// This moment; a snapshot that holds nothing, and says why at every read, if pins hold all the
-    /// memory that they may.
+    /// A snapshot of now; one that holds nothing and whose reads fail, if pins use all the memory
+    /// that they may use.
     pub(crate) fn new(handle: Arc<Handle>) -> Self {
         let refused = handle.check_pins().err();
         let pin = if refused.is_none() { handle.pin_all() } else { handle.snapshots.unheld() };
         Self { pin, handle, refused }
     }
 
-    /// The number of the last commit's last write that the snapshot shows.
+    /// Returns the seqno of the last visible write.
     #[must_use]
     pub fn seqno(&self) -> u64 {
         self.pin.seqno().0
     }
 
-    /// The value of `key` in `keyspace`, if it had one.
+    /// Returns the value of `key` in `keyspace`.
     ///
     /// # Errors
     /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
@@ -53,7 +52,7 @@ impl Snapshot {
         looked.map_err(|error| self.handle.locate(error))
     }
 
-    /// True if `key` had a value in `keyspace`. As [`Keyspace::contains_key`].
+    /// Returns whether `key` exists in `keyspace`. As [`Keyspace::contains_key`].
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -61,8 +60,7 @@ impl Snapshot {
         Ok(self.size_of(keyspace, key)?.is_some())
     }
 
-    /// The length in bytes of the value of `key` in `keyspace`, if it had one. As
-    /// [`Keyspace::size_of`].
+    /// Returns the length in bytes of the value of `key` in `keyspace`. As [`Keyspace::size_of`].
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -72,7 +70,7 @@ impl Snapshot {
         looked.map_err(|error| self.handle.locate(error))
     }
 
-    /// The number of entries that `keyspace` had, counted one by one. As [`Keyspace::len`].
+    /// Counts the entries of `keyspace`. As [`Keyspace::len`].
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -80,7 +78,7 @@ impl Snapshot {
         self.iter(keyspace).count_entries()
     }
 
-    /// True if `keyspace` had no entry.
+    /// Returns whether `keyspace` has no entries.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -88,7 +86,7 @@ impl Snapshot {
         Ok(self.iter(keyspace).keys().next().transpose()?.is_none())
     }
 
-    /// The values of `keys` in `keyspace`, in the order asked.
+    /// Returns the values of `keys` in `keyspace`, in the given order.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -117,14 +115,14 @@ impl Snapshot {
         }
     }
 
-    /// The entries of `keyspace` whose keys begin with `prefix`. What [`Snapshot::get`] would fail
-    /// with comes as an entry.
+    /// Iterates over the entries of `keyspace` whose keys start with `prefix`. As
+    /// [`Snapshot::range`].
     #[must_use]
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(keyspace, KeyRange::prefix(prefix.as_ref()))
     }
 
-    /// All entries of `keyspace`. What [`Snapshot::get`] would fail with comes as an entry.
+    /// Iterates over all entries of `keyspace`. As [`Snapshot::range`].
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
         self.iter_over(keyspace, KeyRange::all())

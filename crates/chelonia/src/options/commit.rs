@@ -1,4 +1,4 @@
-//! How one commit is made: how durable it is, and how long it may wait to begin.
+//! Options of one commit: its durability, and how long it may wait to begin.
 
 use crate::options::keyspace::Durability;
 use crate::runtime::clock::Clock;
@@ -7,12 +7,11 @@ use std::time::Duration;
 /// Options of one commit, for [`crate::Batch::commit_with`], [`crate::Keyspace::insert_with`] and
 /// [`crate::Keyspace::remove_with`]. A [`Durability`] alone converts into them.
 ///
-/// A commit waits where the background cannot keep up with the writes (back-pressure): for memory,
-/// for its pace, or for space on a device that is nearly full. It waits as long as that takes,
-/// unless a limit is set here. Then it fails with [`crate::ErrorKind::WouldBlock`] when the time is
-/// over, and nothing was changed. The limit does not cut short what comes after: writing large
-/// values, the log, and at level [`Durability::Sync`] the sync. It is the background that works
-/// meanwhile, so that the same commit succeeds later.
+/// A commit waits if flushes cannot keep up with writes (back-pressure): for memory, for its pace,
+/// or for space on a nearly full disk. It waits as long as necessary unless a timeout is set. After
+/// the timeout it fails with [`crate::ErrorKind::WouldBlock`] and has changed nothing. The timeout
+/// does not cover what follows: writing large values and the log, and at level [`Durability::Sync`]
+/// the sync. The background goes on working, so the same commit succeeds later.
 ///
 /// ```
 /// # use chelonia::{CommitOptions, Database, Durability, ErrorKind, KeyspaceOptions};
@@ -24,7 +23,7 @@ use std::time::Duration;
 /// let options = CommitOptions::new().durability(Durability::Sync).no_wait();
 /// match events.insert_with("key", "value", options) {
 ///     Err(error) if error.kind() == ErrorKind::WouldBlock => {
-///         // Do something else first; then with some patience.
+///         // Do something else first, then wait for a while.
 ///         events.insert_with("key", "value", options.timeout(Duration::from_secs(5)))?;
 ///     }
 ///     done => done?,
@@ -40,24 +39,24 @@ pub struct CommitOptions {
 }
 
 impl CommitOptions {
-    /// The durability of the database, and as long a wait as need be.
+    /// The durability of the database, no timeout.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How safe the commit is when its call returns; that of the database by default.
+    /// Sets the durability (default: that of the database).
     pub fn durability(mut self, level: Durability) -> Self {
         self.durability = Some(level);
         self
     }
 
-    /// The longest time that the commit may wait before it begins.
+    /// Sets the longest time that the commit may wait before it begins.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// The commit does not wait: a timeout of zero.
+    /// Sets a timeout of zero.
     pub fn no_wait(self) -> Self {
         self.timeout(Duration::ZERO)
     }
@@ -69,19 +68,19 @@ impl From<Durability> for CommitOptions {
     }
 }
 
-/// Until when something may wait, on the clock of the database.
+/// A deadline on the clock of the database.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Option<Duration>,
 }
 
 impl Deadline {
-    /// `timeout` from now; `None` for never.
+    /// The deadline `timeout` from now; `None` for none.
     pub fn after(timeout: Option<Duration>, clock: &Clock) -> Self {
         Self { at: timeout.map(|timeout| clock.now().saturating_add(timeout)) }
     }
 
-    /// The time that is left; `None` if there is no end to it.
+    /// The remaining time; `None` without a deadline.
     pub fn left(self, clock: &Clock) -> Option<Duration> {
         self.at.map(|at| at.saturating_sub(clock.now()))
     }

@@ -1,4 +1,4 @@
-//! What an open is asked for: what a builder collects, and `open` reads.
+//! The settings of a database: collected by the builder, read by the open.
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::{MEMORY_BYTES_DEFAULT, SCRUB_INTERVAL_DEFAULT};
@@ -9,7 +9,7 @@ use crate::runtime::workers::Workers;
 use crate::storage::io::Directory;
 use std::time::Duration;
 
-/// How far a recovery has come.
+/// The progress of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RecoveryProgress {
@@ -23,7 +23,7 @@ pub struct RecoveryProgress {
 
 type ProgressFn = dyn Fn(RecoveryProgress) + Send + Sync;
 
-/// How a database is opened; the builder says what each means.
+/// The settings of an open; [`crate::DatabaseBuilder`] documents them.
 pub struct Settings {
     pub memory: u64,
     pub durability: Durability,
@@ -35,13 +35,13 @@ pub struct Settings {
     pub internals: Internals,
 }
 
-/// What only the project's own tests and tools set.
+/// Settings for the project's own tests and tools.
 pub struct Internals {
-    /// Where files live, if not at the path.
+    /// The directory of the files, if not the path.
     pub directory: Option<Arc<dyn Directory>>,
-    /// Background work is done by the committing thread.
+    /// The committing thread does the background work.
     pub stepped: bool,
-    /// Time.
+    /// The clock.
     pub clock: Clock,
     /// The salt of a new database.
     pub salt: Option<u64>,
@@ -49,7 +49,7 @@ pub struct Internals {
     pub write_share: Option<u64>,
     /// The size of all log segments.
     pub log_segment_bytes: Option<u64>,
-    /// A close makes no checkpoint for what is in memtables: the next open has a log to replay.
+    /// A close makes no checkpoint of memtables, so that the next open replays the log.
     pub leave_log: bool,
 }
 
@@ -83,7 +83,7 @@ impl Default for Internals {
 }
 
 impl Settings {
-    /// The threads that merges may use.
+    /// The number of threads of a merge.
     pub fn workers(&self) -> Workers {
         match self.threads {
             _ if self.internals.stepped => Workers::inline(),
@@ -92,7 +92,7 @@ impl Settings {
         }
     }
 
-    /// A salt for a new database.
+    /// The salt of a new database.
     pub fn salt(&self) -> Result<u64> {
         match self.internals.salt {
             Some(salt) => Ok(salt),
@@ -101,14 +101,14 @@ impl Settings {
     }
 }
 
-/// How many threads a merge may use by default: twice as many as there are processors, for they
-/// wait for the device half of their time; at most four.
+/// The default number of threads of a merge: twice the number of processors, since they wait for
+/// the device half of the time; at most four.
 fn default_workers() -> Workers {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Workers::new((2 * processors).clamp(1, 4))
 }
 
-/// 64 bits that nobody can guess.
+/// 64 unpredictable bits.
 fn random_salt() -> Result<u64> {
     let mut bytes = [0_u8; 8];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! Every choice a user can make, in one place, typed, with its default.
+//! Durability levels, and the options of a keyspace with their stored layout.
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -12,21 +12,22 @@ use crate::run::RunOptions;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
-/// How safe a commit is when its call returns. Each level carries every earlier commit with it.
+/// The durability of a commit when its call returns. It extends to every earlier commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Durability {
-    /// Visible to everyone in this process. May be lost if the process dies.
+    /// The commit is visible in this process. It may be lost if the process crashes.
     Memory,
-    /// Survives the death of the process. A power cut may lose the last moments: a sync of the log
-    /// begins in the background at most 100 ms after the write, so what is lost at most are the
-    /// commits of that and of the time of one sync. What is left is always a prefix of the commits.
+    /// The commit survives a crash of the process. A power failure may lose the last commits: a
+    /// background sync of the log starts at most 100 ms after the write, so at most the commits of
+    /// those 100 ms plus the duration of one sync are lost. The rest is a prefix of the commits.
     #[default]
     Process,
-    /// Survives a power cut: the log was synced before the call returned.
+    /// The commit survives a power failure: the log was synced before the call returned.
     Sync,
 }
 
-/// Options of a keyspace. What is not set means "as stored", or the default for a new keyspace.
+/// Options of a keyspace. An option that is not set keeps its stored value, or has its default in a
+/// new keyspace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct KeyspaceOptions {
@@ -40,12 +41,12 @@ pub struct KeyspaceOptions {
 const FILTER_BITS: std::ops::RangeInclusive<u32> = 0..=BITS_PER_KEY_MAX;
 
 impl KeyspaceOptions {
-    /// Nothing set.
+    /// Options with nothing set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How the keyspace keeps its data: an [`EngineKind`], or the options of an engine
+    /// Sets the engine: an [`EngineKind`], or the options of an engine
     /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`]). The engine is fixed when the keyspace
     /// is created.
     pub fn engine(mut self, engine: impl Into<EngineOptions>) -> Self {
@@ -53,29 +54,29 @@ impl KeyspaceOptions {
         self
     }
 
-    /// The kind of filter that spares reads of absent keys. Fixed when it is created.
+    /// Sets the kind of filter that avoids reads for absent keys. Fixed at creation.
     pub fn filter(mut self, filter: FilterKind) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// Filter memory and space per key, in bits (0 to 32, 16 by default; 0 for no filters). Where
-    /// an engine divides it between levels a part of them may have none; a filter that there is
-    /// has at least 4. Fixed when it is created.
+    /// Sets the filter size in bits per key (0 to 32, default 16; 0 for no filters). If the engine
+    /// divides it between levels, some levels may have no filter; others have at least 4 bits.
+    /// Fixed at creation.
     pub fn filter_bits_per_key(mut self, bits: u32) -> Self {
         self.filter_bits_per_key = Some(bits);
         self
     }
 
-    /// The bytes of updates between two checkpoints: the dial between writes and reads. More makes
-    /// writes cheaper and leaves less memory to reads. By default it follows the memory budget. May
-    /// be changed at any time; a ceiling within the write share of the budget.
+    /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
+    /// makes writes cheaper and leaves less memory for reads. By default it follows the memory
+    /// budget; it is limited by the budget's share for writes. Can be changed at any time.
     pub fn checkpoint_distance(mut self, bytes: u64) -> Self {
         self.checkpoint_distance = Some(bytes);
         self
     }
 
-    /// The options of another keyspace.
+    /// The options of an existing keyspace, for a copy of it.
     pub(crate) fn as_stored(stored: &StoredOptions) -> Self {
         Self {
             engine: Some(stored.engine),
@@ -132,7 +133,7 @@ impl KeyspaceOptions {
     }
 }
 
-/// The options of an existing keyspace, as the catalog keeps them.
+/// The stored options of a keyspace, as in the catalog.
 ///
 /// ```text
 /// varint  version of this layout (1, or 2 for an engine with levels)
@@ -149,7 +150,7 @@ impl KeyspaceOptions {
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoredOptions {
-    /// All that a new keyspace stores is chosen ([`EngineOptions::for_new`]).
+    /// With the defaults of a new keyspace filled in ([`EngineOptions::for_new`]).
     pub engine: EngineOptions,
     pub filter: FilterKind,
     pub filter_bits_per_key: u32,
@@ -167,7 +168,7 @@ const DYNAMIC_SIZES: u64 = 1;
 const FILTERS_BY_LEVEL: u64 = 2;
 
 impl StoredOptions {
-    /// What the engine is opened with, for the effective checkpoint distance.
+    /// The context to open the engine with, for the effective checkpoint distance.
     pub fn context(&self, storage: &Arc<Storage>, checkpoint_distance: u64) -> EngineContext {
         EngineContext {
             storage: Arc::clone(storage),

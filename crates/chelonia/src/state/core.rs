@@ -9,7 +9,7 @@
 //! | `KeyspaceCore::flush` | one absorb of a keyspace |
 //! | `large_sync` | one sync of large values; nothing of this table is taken under it |
 //! | `commit` | appending one record, rotating memtables |
-//! | the registry of `snapshots` | making a pin, publishing a drain |
+//! | the registry of `snapshots` | making a pin, publishing a flush |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
 //! | the table of `KeyspaceCore::empty_ranges`, `KeyspaceCore::postponed` | a few comparisons |
 
@@ -44,16 +44,16 @@ use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Metadata, of which nearly all is what pins hold once it is much, may take this part of the
-/// budget before further pins are refused.
+/// Metadata may use this part of the budget before further pins are refused; when it is large,
+/// nearly all of it belongs to pins.
 const PINS_PART: u64 = 2;
 
-/// A database inside.
+/// The shared state of an open database.
 pub struct Core {
     // Constant after open.
-    /// Behind the fence.
+    /// The directory, behind the fence.
     pub directory: Arc<dyn Directory>,
-    /// Shut by the close: no call on a file of the database passes it from then on.
+    /// Shut by the close; no call on a file of the database passes it afterwards.
     pub fence: Arc<Fence>,
     pub storage: Arc<Storage>,
     pub records: Arc<RecordCache>,
@@ -63,11 +63,11 @@ pub struct Core {
     pub clock: Clock,
     pub durability: Durability,
     pub workers: Workers,
-    /// Background work is done by the committing thread, in order: runs can be replayed.
+    /// The committing thread does the background work, in order, so that runs can be replayed.
     pub stepped: bool,
     /// A close makes no checkpoint.
     pub leave_log: bool,
-    /// One tour of scrubbing takes so long; `None` if there is none.
+    /// The duration of one full scrub; `None` to disable it.
     pub scrub_interval: Option<Duration>,
     // With their own synchronisation.
     pub commit: CachePadded<Mutex<CommitState>>,
@@ -84,13 +84,13 @@ pub struct Core {
     pub scrub: Scrub,
     pub dropped: Dropped,
     pub counters: Counters,
-    /// Large values were written that no sync of the data file covers.
+    /// Large values were written after the last sync of the data file.
     pub large_unsynced: AtomicBool,
-    /// Released last: another process may open from then on.
+    /// Released last; another process may open the database afterwards.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
-/// What the commit lock guards. In this order: what every commit changes is close together.
+/// The state under the commit lock. Fields that every commit changes are adjacent.
 #[repr(C)]
 pub struct CommitState {
     pub next_seqno: SeqNo,
@@ -98,11 +98,11 @@ pub struct CommitState {
     pub totals: CommitTotals,
     /// `None` when read-only or closed.
     pub tail: Option<LogTail>,
-    /// Where the log ended when it was opened: its end for ever when read-only.
+    /// The end of the log at the open; final when read-only.
     pub opened_end: Lsn,
 }
 
-/// Commits since open, as they got their place in the order.
+/// Totals of commits since open.
 #[derive(Clone, Copy, Default)]
 pub struct CommitTotals {
     pub commits: u64,
@@ -111,73 +111,74 @@ pub struct CommitTotals {
     pub user_bytes: u64,
 }
 
-/// What the checkpoint lock guards.
+/// The state under the checkpoint lock.
 pub struct CheckpointState {
-    /// What the durable root refers to.
+    /// The versions that the durable root refers to.
     pub durable: BTreeMap<KeyspaceId, DurableVersion>,
-    /// What a root refers to that may be durable or not: its checkpoint failed.
+    /// Versions of a root that may be durable or not, since its checkpoint failed.
     pub suspect: Vec<DurableVersion>,
     /// The number of the next new keyspace.
     pub next_keyspace: u32,
-    /// What the checkpoint that runs changes.
+    /// The change that the running checkpoint makes durable.
     pub change: Change,
 }
 
-/// A change of the set of keyspaces. Everyone sees it only when it is durable: nobody writes to
-/// what a crash would forget, and a full device changes nothing.
+/// A change of the set of keyspaces. It becomes visible when it is durable, so that nobody writes
+/// to a keyspace that a crash would remove, and a full disk changes nothing.
 #[derive(Default)]
 pub enum Change {
     /// None.
     #[default]
     Nothing,
-    /// A keyspace that is not among the others yet.
+    /// A new keyspace, not in the list yet.
     Create(Arc<KeyspaceCore>),
-    /// A keyspace that still is.
+    /// A keyspace that is still in the list.
     Drop(KeyspaceId),
 }
 
 /// A keyspace in the durable root.
 pub struct DurableVersion {
-    /// The version, held: what it refers to is not used again.
+    /// The version, held, so that its extents are not reused.
     pub version: RootVersion,
-    /// Replay skips what the keyspace has up to this seqno.
+    /// Replay skips writes up to this seqno.
     pub absorbed: SeqNo,
 }
 
 /// Totals since open.
 #[derive(Default)]
 pub struct Counters {
-    /// See [`crate::stats::DiskStats::orphaned_bytes`].
+    /// See [`crate::DiskStats::orphaned_bytes`].
     pub orphaned_bytes: AtomicU64,
     /// Tombstones that iterators passed over.
     pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,
     pub flushes: AtomicU64,
     pub checkpoints: AtomicU64,
-    /// Progress of the drain that runs, in memtable bytes absorbed.
+    /// Progress of the running flush, in memtable bytes absorbed.
     pub flush_progress_bytes: AtomicU64,
-    /// Bytes of immutable memtables, whether their drain has begun or not.
+    /// Bytes of immutable memtables, whether their flush has begun or not.
     pub immutable_bytes: AtomicU64,
-    /// Bytes immutable and not yet absorbed, with what engines owe: what writers are paced by.
+    /// Bytes of immutable memtables that are not absorbed yet, plus the debt of engines; paces
+    /// writers.
     pub backlog_bytes: AtomicU64,
-    /// Bytes of updates absorbed, and of space that maintenance gave up, since the last
-    /// checkpoint began.
+    /// Bytes of updates absorbed, and of space released by maintenance, since the last checkpoint
+    /// began.
     pub undurable_bytes: AtomicU64,
-    /// The dial of a keyspace was turned since the last checkpoint began.
+    /// Options of a keyspace changed since the last checkpoint began.
     pub options_changed: AtomicBool,
-    /// The last drain found no space: writers are told instead of waiting for it.
+    /// The last flush found no space; writers get an error instead of waiting for it.
     pub out_of_space: AtomicBool,
 }
 
-/// Counts tombstones that a scan passes over; adds them up when dropped.
+/// Counts the tombstones that a scan skips; adds them to the totals when dropped.
 pub struct TombstoneCounter<'a> {
     counters: &'a Counters,
-    /// How many so far.
+    /// The count so far.
     pub count: u64,
 }
 
 impl<'a> TombstoneCounter<'a> {
-    /// None.
+    /// A count of zero.
     pub fn new(counters: &'a Counters) -> Self {
         Self { counters, count: 0 }
     }
@@ -200,7 +201,7 @@ impl Core {
         self.health.check_write()
     }
 
-    /// An error as users get it: with the path of the file that it blames.
+    /// Adds the path of the file that the error names, for users.
     #[cold]
     pub fn locate(&self, error: Error) -> Error {
         error.within(self.directory.path())
@@ -211,12 +212,12 @@ impl Core {
         self.keyspaces.read().values().cloned().collect()
     }
 
-    /// Fails if pins hold so much memory that users may have no more of them for now: a pin takes
-    /// memory with each keyspace that is written afterwards, when nobody can be refused any more.
+    /// Fails if pins use so much memory that no further ones are allowed: a pin uses more memory
+    /// with each keyspace that is written later, when it cannot be refused any more.
     pub fn check_pins(&self) -> Result<()> {
         let budget = self.storage.budget();
         let (held, limit) = (budget.used_by(Use::Metadata), budget.limit());
-        // A child of the process is refused elsewhere, and may not count.
+        // A forked child is refused elsewhere, and must not take the lock for counting.
         if held <= limit / PINS_PART
             || !self.health.is_owner_process()
             || self.snapshots.count() == 0
@@ -230,7 +231,7 @@ impl Core {
         Err(Error::new(ErrorKind::OutOfMemory, text))
     }
 
-    /// What views of `keyspace` read from besides themselves.
+    /// What views of `keyspace` read besides their memtables and versions.
     pub fn sources<'a>(&'a self, keyspace: &'a KeyspaceCore) -> ReadSources<'a> {
         ReadSources { storage: &self.storage, records: &self.records, epoch: &keyspace.cache_epoch }
     }
@@ -251,12 +252,12 @@ impl Core {
         let Some(watch) = keyspace.empty_ranges.watch(range) else { return };
         match self.read_empty_range(keyspace, range) {
             Ok((alive, since)) => keyspace.empty_ranges.confirm(watch, alive.as_deref(), since),
-            // It is told to whoever reads there for its own sake.
+            // A read of that range reports the error.
             Err(_) => keyspace.empty_ranges.give_up(watch),
         }
     }
 
-    /// The first key of `range` that is alive, and the seqno of the moment when it is.
+    /// The first live key of `range`, and the seqno at which it is.
     fn read_empty_range(
         &self,
         keyspace: &KeyspaceCore,
@@ -278,7 +279,7 @@ impl Core {
         Ok((None, pin.seqno()))
     }
 
-    /// What writers are paced by.
+    /// The numbers that pace writers.
     #[inline]
     pub fn debt(&self) -> Debt {
         Debt {
@@ -287,7 +288,7 @@ impl Core {
         }
     }
 
-    /// Counts the backlog anew: after a rotation, and as flushes go on.
+    /// Recounts the backlog: after a rotation, and during flushes.
     pub fn refresh_backlog(&self) {
         let (mut immutable, mut owed) = (0, 0);
         for keyspace in self.keyspaces.read().values() {
@@ -297,7 +298,7 @@ impl Core {
         let absorbed = self.counters.flush_progress_bytes.load(Ordering::Relaxed);
         let backlog = immutable.saturating_sub(absorbed) + owed;
         if immutable == 0 {
-            // Nothing waits for room.
+            // No flush waits for space.
             self.counters.out_of_space.store(false, Ordering::Relaxed);
         }
         self.counters.immutable_bytes.store(immutable, Ordering::Relaxed);
@@ -313,8 +314,8 @@ impl Core {
         synced.map_err(|error| self.health.stop(error))
     }
 
-    /// Makes large values durable before the log that refers to them. Called by whoever leads a
-    /// sync of the log, one at a time; after a failure never again.
+    /// Makes large values durable before the log that refers to them. Called by the leader of a log
+    /// sync, one at a time; after a failure never again.
     pub fn sync_large_values(&self) -> Result<()> {
         if self.large_unsynced.swap(false, Ordering::SeqCst) {
             let synced = self.storage.sync();

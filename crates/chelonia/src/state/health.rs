@@ -7,9 +7,8 @@
 //!      +--------------> closed
 //! ```
 //!
-//! Reads go on when stopped; after close nothing does. Only a reopen, which looks at the device
-//! anew, leads back. In a child of the process that opened it a database is as good as closed
-//! (`crate::memory::fork`).
+//! When stopped, reads go on; when closed, nothing does. Only a reopen leads back, since it reads
+//! the device again. In a forked child the database counts as closed (`crate::memory::fork`).
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::memory::fork::ForkMark;
@@ -25,7 +24,7 @@ pub struct Health {
     state: AtomicU8,
     process: Arc<ForkMark>,
     cause: Mutex<Option<Error>>,
-    /// Where the files are that a cause may name.
+    /// The directory of the files that a cause may name.
     directory: Option<PathBuf>,
 }
 
@@ -54,13 +53,13 @@ impl Health {
         if is_open && self.is_owner_process() { Ok(()) } else { Err(self.refusal()) }
     }
 
-    /// True in the process that opened the database, false in its children.
+    /// True in the process that opened the database, false in a forked child.
     #[inline]
     pub fn is_owner_process(&self) -> bool {
         self.process.is_this_process()
     }
 
-    /// What tells the process from its children.
+    /// Distinguishes the process from its forked children.
     pub fn process(&self) -> &Arc<ForkMark> {
         &self.process
     }
@@ -70,7 +69,7 @@ impl Health {
         self.state.load(Ordering::Acquire) == CLOSED
     }
 
-    /// Stops all writes because of `error`, and hands it back for the caller to return.
+    /// Stops all writes because of `error`, and returns it.
     pub fn stop(&self, error: Error) -> Error {
         let mut cause = self.cause.lock();
         if cause.is_none() {
@@ -80,8 +79,8 @@ impl Health {
         error
     }
 
-    /// Stops writes unless the error leaves everything as it was: that there is no room is told
-    /// before anything is written, and a wrong call changes nothing.
+    /// Stops writes unless the error changed nothing: lack of space is detected before anything is
+    /// written, and an invalid call changes nothing.
     pub fn stop_unless_harmless(&self, error: Error) -> Error {
         if error.is_transient() || error.kind() == ErrorKind::InvalidArgument {
             return error;
@@ -94,7 +93,7 @@ impl Health {
         self.state.store(CLOSED, Ordering::Release);
     }
 
-    /// What stopped writes, if something did.
+    /// The error that stopped writes, if any.
     pub fn cause(&self) -> Option<Error> {
         self.cause.lock().clone()
     }
@@ -104,7 +103,7 @@ impl Health {
         Error::new(ErrorKind::Stopped, "the database was closed; reopen it")
     }
 
-    /// The error of a child of the process that opened the database.
+    /// The error of calls in a forked child.
     pub fn inherited() -> Error {
         let text = "the database was opened before a fork: open it in this process";
         Error::new(ErrorKind::Stopped, text)
@@ -113,7 +112,7 @@ impl Health {
     #[cold]
     fn refusal(&self) -> Error {
         if !self.is_owner_process() {
-            // No lock is taken: whoever held it may not be in this process.
+            // No lock is taken: a thread of the parent may hold it.
             return Self::inherited();
         }
         if self.is_closed() {

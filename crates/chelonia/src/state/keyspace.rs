@@ -1,14 +1,14 @@
-//! One keyspace inside: its engine, its view, and how the view changes.
+//! The shared state of one keyspace: its engine, its view, and how the view changes.
 //!
 //! ```text
-//!              rotate (commit lock)                   drain (drain lock)
-//!   [active] ----------------------> [active', finalized] ----------------> [active'] over the
+//!              rotate (commit lock)                   flush (flush lock)
+//!   [active] ----------------------> [active', immutable] ----------------> [active'] over the
 //!                                                                           next version
 //! ```
 //!
-//! Locks, in order: the commit lock, `change`; the drain lock, the registry of
-//! [`crate::versions::pins`], `change`. The drain lock is held for a whole absorb, so nobody takes
-//! it while holding the commit lock or `change`.
+//! Locks, in order: the commit lock, `change`; the flush lock, the registry of
+//! [`crate::versions::pins`], `change`. The flush lock is held for a whole absorb, so no thread
+//! takes it while holding the commit lock or `change`.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, SeqNo};
@@ -38,47 +38,46 @@ pub struct KeyspaceCore {
     pub lifetimes: Arc<Lifetimes>,
     // With their own synchronisation.
     pub view: EpochCell<Arc<View>>,
-    /// What pins need that the view does not show any more.
+    /// Older views that pins need.
     pub history: Arc<History>,
-    /// The checkpoint distance that was asked for; 0 for the budget's.
+    /// The requested checkpoint distance; 0 if it follows the budget.
     pub distance: AtomicU64,
-    /// The options of its engine, as they were set last.
+    /// The current options of its engine.
     pub engine_options: Mutex<EngineOptions>,
     pub dropped: AtomicBool,
-    /// Where nothing is alive.
+    /// Known ranges without live entries.
     pub empty_ranges: EmptyRanges,
-    /// Which version's records are cached.
+    /// The version that cached records belong to.
     pub cache_epoch: CacheEpoch,
-    /// Orders changes of the view.
+    /// Serializes changes of the view.
     change: Mutex<()>,
-    /// Held while the engine absorbs or maintains.
+    /// The flush lock: held while the engine absorbs or does maintenance.
     pub flush: Mutex<Partial>,
-    /// What a checkpoint may make durable.
+    /// The state that the next checkpoint makes durable.
     pub latest: Mutex<Latest>,
-    /// The maintenance that failed last, until some succeeds.
+    /// The last failed maintenance, until one succeeds.
     pub postponed: Mutex<Option<Postponed>>,
     _charge: Charge,
 }
 
-/// The memory of a keyspace besides what is counted where it is: itself, its engine with a few
-/// runs, its first memtable and version before anything is in them, its places in the lists of the
-/// database. Measured, and rounded up.
+/// The memory of a keyspace that is not counted elsewhere: the struct, its engine with a few runs,
+/// an empty memtable and version, its entries in lists. Measured, and rounded up.
 const KEYSPACE_BYTES: u64 = 8 << 10;
 
-/// How far the oldest finalized memtable was absorbed by a drain that failed in the middle.
+/// How far a failed flush absorbed the oldest immutable memtable.
 #[derive(Default)]
 pub struct Partial {
-    /// The versions made so far, with the seqno each contains the memtable up to.
+    /// The versions made so far, each with the seqno up to which it contains the memtable.
     pub versions: Vec<(SeqNo, HeldVersion)>,
-    /// The keyspace was dropped and everything it had is lost: there is nothing to drain.
+    /// The keyspace was dropped and its space released: there is nothing to flush.
     pub reclaimed: bool,
 }
 
-/// The newest whole state of the engine.
+/// The newest complete state of the engine.
 pub struct Latest {
-    /// What the engine needs to find it again.
+    /// The root blob, with which the engine finds it again.
     pub root: Vec<u8>,
-    /// Everything of the keyspace up to this seqno is in it.
+    /// All writes of the keyspace up to this seqno are in it.
     pub absorbed: SeqNo,
     /// The version itself, held.
     pub version: HeldVersion,
@@ -122,14 +121,14 @@ impl KeyspaceCore {
         }))
     }
 
-    /// The view of this moment.
+    /// The current view.
     pub fn current_view(&self) -> Arc<View> {
         Arc::clone(self.view.load(&self.view.epochs().pin()))
     }
 
-    /// What a pin at `seqno` reads from.
+    /// The view that a pin at `seqno` reads.
     pub fn view_at(&self, seqno: SeqNo) -> Arc<View> {
-        // Loaded first: what a flush takes from it is in the history before it does.
+        // Loaded first: a flush adds to the history before it changes the view.
         let view = self.current_view();
         self.history.at(seqno).unwrap_or(view)
     }
@@ -142,7 +141,8 @@ impl KeyspaceCore {
         Err(Error::new(ErrorKind::NotFound, format!("keyspace {:?} was dropped", self.name)))
     }
 
-    /// Finalizes the active memtable and puts `fresh` before it. Called under the commit lock.
+    /// Makes the active memtable immutable and puts `fresh` before it. Called under the commit
+    /// lock.
     pub fn rotate(&self, fresh: Arc<Buffer>) {
         let _order = self.change.lock();
         let mut next = View::clone(&self.current_view());
@@ -150,12 +150,12 @@ impl KeyspaceCore {
         self.view.replace(Arc::new(next));
     }
 
-    /// The finalized memtables, newest first.
+    /// The immutable memtables, newest first.
     pub fn immutable(&self) -> Vec<Arc<Buffer>> {
         self.current_view().buffers[1..].to_vec()
     }
 
-    /// Replaces a drained memtable by the newest of `versions`.
+    /// Replaces a flushed memtable by the newest of `versions`.
     pub fn publish(&self, buffer: &Arc<Buffer>, versions: &[(SeqNo, HeldVersion)]) {
         let _order = self.change.lock();
         let newest = versions.last().map(|(_, newest)| newest);
@@ -164,8 +164,7 @@ impl KeyspaceCore {
         }
     }
 
-    /// Puts a version with the same content in place of the newest one. Called under the drain
-    /// lock.
+    /// Replaces the newest version by one with the same content. Called under the flush lock.
     pub fn republish(&self, version: HeldVersion) -> Result<()> {
         let root = self.engine.root()?;
         {
@@ -183,11 +182,10 @@ impl KeyspaceCore {
         Ok(())
     }
 
-    /// After the keyspace was dropped, its last commit is visible, and no durable root names it:
-    /// everything it has is free once no view shows it. Its own view is empty from then on: handles
-    /// hold nothing of it. Gives the bytes on disk that damage hides: nobody knows where they are
-    /// before the next open. `None`, and nothing is done, if pins need what is in memtables, unless
-    /// `may_keep_updates`.
+    /// Releases all space of a dropped keyspace, once no view shows it. Called when its last commit
+    /// is visible and no durable root names it. Its own view is empty afterwards, so handles hold
+    /// nothing. Returns the bytes on disk that damage hides, which the next open frees. `None`, and
+    /// nothing is done, if pins need updates in memtables, unless `may_keep_updates`.
     pub fn release_all(
         &self,
         empty: Arc<Buffer>,
@@ -195,7 +193,7 @@ impl KeyspaceCore {
         may_keep_updates: bool,
     ) -> Option<u64> {
         let mut partial = self.flush.lock();
-        // It keeps what is released until all of that is known.
+        // Keeps the extents until all of them are known.
         let view = self.current_view();
         let seen = (self.id, &self.history);
         let (version, newest) = snapshots.publish_drop(seen, &view, may_keep_updates, || {
@@ -206,13 +204,13 @@ impl KeyspaceCore {
             (version, newest)
         })?;
         partial.reclaimed = true;
-        // What a drain that stopped half way absorbed is in the engine's newest version; the rest
-        // of that memtable is what the same cuts leave.
+        // The part that a failed flush absorbed is in the engine's newest version; the same cuts
+        // give the rest of that memtable.
         let absorbed = std::mem::take(&mut partial.versions);
         let mut cuts: Vec<SeqNo> = absorbed.iter().map(|(upto, _)| *upto).collect();
         let mut done = cuts.last().copied();
         let mut extents = Vec::new();
-        // The keyspace is gone whatever of it can be read.
+        // The keyspace is dropped even if it cannot be read completely.
         let _ = self.engine.version().extents(&mut |owned| {
             extents.push(owned);
             Ok(())
@@ -227,7 +225,7 @@ impl KeyspaceCore {
                 let large = (0..batch.len()).filter_map(|rank| batch.update(rank).large());
                 extents.extend(large.map(|large| OwnedExtent::from(&large)));
             }
-            // Only the oldest was begun.
+            // Only the flush of the oldest memtable had begun.
             cuts.clear();
             done = None;
         }
@@ -236,7 +234,7 @@ impl KeyspaceCore {
         Some(hidden)
     }
 
-    /// The options as the catalog keeps them, with what may change as it is at this moment.
+    /// The options for the catalog, with current values of options that can change.
     pub fn stored_options(&self) -> StoredOptions {
         let distance = self.distance.load(Ordering::Relaxed);
         let checkpoint_distance = Some(distance).filter(|distance| *distance != 0);
@@ -252,7 +250,7 @@ impl KeyspaceCore {
         Ok(())
     }
 
-    /// The bytes of the active memtable and of the finalized ones.
+    /// The bytes of the active memtable, and of the immutable ones.
     pub fn memtable_bytes(&self) -> (u64, u64) {
         let view = self.current_view();
         let mut bytes = view.buffers.iter().map(|buffer| buffer.memtable.bytes());

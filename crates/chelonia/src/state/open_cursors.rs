@@ -1,13 +1,13 @@
-//! The memory of open cursors: what all iterators have read ahead is a bounded part of the budget.
+//! The memory of open cursors: the read-ahead of all iterators is a bounded part of the budget.
 //!
-//! A cursor has a window of blocks for each run that it reads, and keeps it between two calls. The
-//! windows of thousands of iterators would be more than the budget, so that above a part of it
-//! iterators close their cursors, the oldest first, until half of that part is left. An iterator
-//! without cursors stands on its pin alone; its next call opens them where they stood, with small
-//! windows. So iterators that are advanced in turn read less ahead, and none of them fails.
+//! A cursor keeps a window of blocks for each run that it reads. The windows of thousands of
+//! iterators would exceed the budget. Above a part of it, iterators close their cursors, the oldest
+//! first, until half of that part remains. An iterator without cursors only holds its pin; its next
+//! call opens them at the same position, with small windows. So iterators that are advanced in turn
+//! read less ahead, and none of them fails.
 //!
-//! What the iterator in hand has is its own matter, as is one that another thread advances: those
-//! are not closed, and hold a window for each run at most.
+//! The calling iterator and iterators in use by other threads are not closed; each holds at most
+//! one window per run.
 //!
 //! Thread-safety: everything may be called from any thread, without the lock of an iterator.
 
@@ -17,7 +17,7 @@ use crate::runtime::sync::Arc;
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 
-/// Cursors may take this part of the budget before some are closed.
+/// Cursors may use this part of the budget before some are closed.
 const SCANS_PART: u64 = 4;
 
 impl Core {
@@ -27,9 +27,9 @@ impl Core {
         self.storage.budget().used_by(Use::Scans)
     }
 
-    /// Closes cursors if they take more than their part of the budget, which `used` bytes may be:
-    /// of all keyspaces and of this one, which may have been dropped, but not of the iterator whose
-    /// state is at `own`.
+    /// Closes cursors if they use more than their part of the budget, given that they use `used`
+    /// bytes: of all keyspaces and of this one, which may have been dropped, but not of the
+    /// iterator whose state is at `own`.
     #[inline]
     pub fn limit_scans(&self, used: u64, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
         if used > self.storage.budget().limit() / SCANS_PART {

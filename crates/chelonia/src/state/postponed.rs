@@ -11,9 +11,9 @@ use std::time::Duration;
 /// A unit of maintenance that failed and is not tried for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Postponed {
-    /// Everything up to this had been absorbed.
+    /// Writes up to this seqno had been absorbed.
     absorbed: SeqNo,
-    /// The free blocks of the data file then, if there was no room.
+    /// The free blocks of the data file then, if there was no space.
     full: Option<u64>,
     /// How long it is postponed.
     wait: Duration,
@@ -23,14 +23,14 @@ pub struct Postponed {
 
 /// The state of a keyspace and of the disk when a postponed unit could be tried again.
 pub struct Now<'a> {
-    /// Everything up to this has been absorbed.
+    /// Writes up to this seqno have been absorbed.
     pub absorbed: SeqNo,
     /// The free blocks of the data file.
     pub free_blocks: u64,
-    /// `None` where no time passes: in a stepped database, whose runs can be replayed. There only
-    /// what was absorbed counts: when blocks come free depends on who looks at them.
+    /// `None` in a stepped database, where no time passes so that runs can be replayed. There only
+    /// absorbed writes count: when blocks are freed depends on readers.
     pub time: Option<Duration>,
-    /// Whether the device has room, which it takes a call to find out.
+    /// Whether the disk has space; takes a system call.
     pub has_space: &'a dyn Fn() -> bool,
 }
 
@@ -67,7 +67,7 @@ impl Postponed {
 mod tests {
     use super::*;
 
-    /// A time at which everything is as it was.
+    /// A time at which nothing else has changed.
     fn at(millis: u64) -> Now<'static> {
         let time = Some(Duration::from_millis(millis));
         Now { absorbed: SeqNo(7), free_blocks: 10, time, has_space: &|| false }

@@ -9,24 +9,24 @@ use crate::runtime::sync::Mutex;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// So many places are remembered, to be told once a tour.
+/// The most locations that are remembered, so that each is reported once per pass.
 const REPORTED_MAX: usize = 4096;
 
-/// What scrubbing has read and found since the database was opened.
+/// Statistics and findings of scrubbing since the open.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ScrubStats {
-    /// Times that everything was read.
+    /// Completed passes over all data.
     pub passes: u64,
     /// Blocks read and checked.
     pub blocks: u64,
-    /// Blocks that are damaged or could not be read, each counted once a tour.
+    /// Blocks that are damaged or unreadable, each counted once per pass.
     pub damaged_blocks: u64,
-    /// What was found, each with file and offset: the first few of the last tour that found any.
+    /// Findings with file and offset: the first few of the last pass that had any.
     pub findings: Vec<Error>,
 }
 
-/// How far scrubbing has come.
+/// The progress of scrubbing.
 #[derive(Default)]
 pub struct Scrub {
     pub state: Mutex<State>,
@@ -34,24 +34,25 @@ pub struct Scrub {
 
 #[derive(Default)]
 pub struct State {
-    /// The clock at the last look.
+    /// The time of the last tick.
     pub looked: Duration,
-    /// Blocks that time has paid for, times the nanoseconds of an interval.
+    /// The credit of blocks to read, times the nanoseconds of an interval.
     pub paid: u128,
-    /// Extents of this leg that are still to be read, the next one last.
+    /// Extents of this leg that are not read yet, the next one last.
     pub waiting: Vec<OwnedExtent>,
-    /// Counts that list.
+    /// The charge of that list.
     pub charge: Option<Charge>,
     /// Blocks read of the next one.
     pub within: u32,
-    /// Where the next leg begins; the roots come first if that is 0.
+    /// The start of the next leg; at 0 the roots are read first.
     pub next: u64,
-    /// What this tour has found.
+    /// The locations that this pass reported.
     pub reported: BTreeSet<Reported>,
     pub stats: ScrubStats,
 }
 
-/// What is told once a tour: a block is come to by the walk of every leg, and by its own turn.
+/// A location that is reported once per pass: the walk of every leg meets a block, and the read of
+/// the block itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reported {
     /// Something at this offset of the data file.
@@ -87,7 +88,7 @@ impl State {
 }
 
 impl Scrub {
-    /// What was read and found.
+    /// Statistics and findings.
     pub fn stats(&self) -> ScrubStats {
         self.state.lock().stats.clone()
     }

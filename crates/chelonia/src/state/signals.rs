@@ -1,18 +1,18 @@
-//! How foreground and background tell each other that there is work.
+//! Wake-ups of the background threads.
 //!
-//! Thread-safety: anything may be called from any thread; one thread waits for drains, one for
+//! Thread-safety: everything may be called from any thread; one thread waits for flushes, one for
 //! ticks, one to scrub.
 
 use crate::runtime::sync::{AtomicBool, Condvar, Mutex, Ordering};
 use std::time::Duration;
 
-/// What the background waits for: see the head of the file.
+/// The signals that background threads wait for.
 #[derive(Default)]
 pub struct Signals {
     state: Mutex<Wanted>,
     flush_wanted: Condvar,
     log_wanted: Condvar,
-    /// Nobody asks for a scrub; it waits for the end.
+    /// The scrub thread only waits for the end.
     scrub_ended: Condvar,
     /// The log thread was woken for a segment and has not looked yet.
     log_woken: AtomicBool,
@@ -26,7 +26,7 @@ struct Wanted {
 }
 
 impl Signals {
-    /// A memtable was finalized, or an engine wants maintenance.
+    /// A memtable became immutable, or an engine wants maintenance.
     pub fn wake_flush(&self) {
         self.state.lock().drain = true;
         self.flush_wanted.notify_all();
@@ -40,7 +40,7 @@ impl Signals {
         }
     }
 
-    /// All threads end.
+    /// Ends all threads.
     pub fn stop(&self) {
         self.state.lock().stop = true;
         self.flush_wanted.notify_all();
@@ -53,7 +53,7 @@ impl Signals {
         self.state.lock().stop
     }
 
-    /// Waits until a drain is wanted, or for `at_most`; false if the thread should end.
+    /// Waits until a flush is wanted, or for `at_most`; false if the thread should end.
     pub fn wait_for_flush(&self, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while !state.drain && !state.stop {
