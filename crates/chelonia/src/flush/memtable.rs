@@ -144,7 +144,7 @@ impl Core {
             let lost = superseded.collect();
             partial.versions.push((last, keyspace.lifetimes.hold(version, lost)));
         }
-        // Not harmless whatever it is: all of the memtable is absorbed, and must not be again.
+        // Never harmless: the whole memtable is absorbed, and must not be absorbed again.
         let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;
         let versions = std::mem::take(&mut partial.versions);
         let Some((_, newest)) = versions.last() else {
@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    /// Absorbs one part of the memtable: the next version, and what it lost.
+    /// Absorbs one part of the memtable; returns the next version and the extents that it lost.
     fn absorb_part(
         &self,
         keyspace: &Arc<KeyspaceCore>,
@@ -195,8 +195,8 @@ impl Core {
         Ok((absorbed.version, absorbed.lost))
     }
 
-    /// True if what is immutable will be flushed long before the active memtable of `keyspace` is
-    /// full, at the pace of both so far: before it is half full.
+    /// True if, at the pace of both so far, the immutable memtables will be flushed before the
+    /// active memtable of `keyspace` is half full.
     fn has_time_to_flush(&self, keyspace: &KeyspaceCore) -> bool {
         if self.stepped || self.signals.is_stopping() {
             return false;
@@ -209,8 +209,8 @@ impl Core {
         absorbed * u128::from(distance) > 2 * active * immutable
     }
 
-    /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
-    /// pins still see stays, but moves to the disk: a pin never holds memory.
+    /// Frees the disk space and memory of `keyspace` after it was dropped durably. Data that pins
+    /// still see is flushed to disk: a pin never holds memory.
     pub fn reclaim_dropped(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         let _hurry = self.pacer.hurry();
         for buffer in &keyspace.current_view().buffers {
@@ -243,10 +243,10 @@ impl Core {
         if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
     }
 
-    /// Drains all that is immutable, and makes the checkpoints that takes, on this thread. Writers
-    /// may finalize memtables as fast as they are flushed: checkpoints are made on the way, for
-    /// without them neither log nor extents come free, and a close does not wait for an end that
-    /// may never come.
+    /// Flushes all immutable memtables on this thread, with the checkpoints that this needs.
+    /// Writers may rotate memtables as fast as they are flushed: without checkpoints on the way
+    /// neither log nor extents would be freed, and a close must not wait for an end that may never
+    /// come.
     pub fn flush_all_immutable(&self) -> Result<()> {
         while !self.signals.is_stopping()
             && self.flush_or_reclaim(|pace| self.flush_oldest(pace))?
