@@ -188,7 +188,7 @@ impl Pacer {
         let until = nanos(self.clock.now().saturating_add(HURRIED_AFTER));
         self.hurried_until.fetch_max(until, Ordering::Relaxed);
         let text =
-            "the commit would have to wait longer than its options allow; try it again later";
+            "the commit would have to wait longer than its options allow; retry later";
         Error::new(ErrorKind::WouldBlock, text)
     }
 

@@ -148,7 +148,7 @@ impl Core {
         let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;
         let versions = std::mem::take(&mut partial.versions);
         let Some((_, newest)) = versions.last() else {
-            return Err(Error::internal("a drain made no version"));
+            return Err(Error::internal("a flush made no version"));
         };
         self.records.refresh(&keyspace.cache_epoch, newest.number(), &flushed.batches);
         drop(flushed);
@@ -190,7 +190,7 @@ impl Core {
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
         if !known {
-            return Err(Error::internal("an engine refers to what lies beyond the data file"));
+            return Err(Error::internal("an engine refers to an extent beyond the end of the data file"));
         }
         Ok((absorbed.version, absorbed.lost))
     }

@@ -71,11 +71,11 @@ impl Core {
     #[cfg(feature = "internals")]
     pub fn append_to_log(&self, payload: &[u8]) -> Result<()> {
         let Some(log) = self.log.get() else {
-            return Err(Error::internal("a writer without a log"));
+            return Err(Error::internal("a writable database has no log"));
         };
         let mut commit = self.commit.lock();
         let Some(tail) = &mut commit.tail else {
-            return Err(Error::internal("a writer without a log"));
+            return Err(Error::internal("a writable database has no log"));
         };
         tail.append(payload, log.payload_hash(payload)).map(|_| ())
     }

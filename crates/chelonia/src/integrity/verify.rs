@@ -177,7 +177,8 @@ impl Core {
         report.log_entries += writes;
         report.blocks += large_blocks;
         if verified.damage.is_empty() && seqno != last {
-            let text = "the log does not hold as many writes as were committed";
+            let (end, last) = (seqno.0, last.0);
+            let text = format!("the log ends at seqno {end}, but the last commit at {last}");
             report.finding(Error::corrupt(text));
         }
         verified.damage.into_iter().for_each(|error| report.finding(error));

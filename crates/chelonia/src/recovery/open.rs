@@ -116,7 +116,7 @@ fn check_not_foreign(directory: &dyn Directory) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(
-        "the directory holds other files and no database; name a directory of its own",
+        "the directory has other files and no database; use an empty directory",
     ))
 }
 
@@ -155,7 +155,7 @@ pub fn nothing_to_open(directory: &dyn Directory, error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Log::check_none_in_use(directory).err().unwrap_or_else(no_database),
         ErrorKind::InvalidArgument if Log::is_there(directory).unwrap_or(false) => {
-            let text = "the data file of this log is damaged: it has no superblock";
+            let text = "the data file beside this log is damaged: it has no superblock";
             Error::corrupt(text).at(DATA_FILE, 0)
         }
         _ => error,
@@ -285,7 +285,7 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
 pub fn open_keyspace(core: &Core, entry: CatalogEntry) -> Result<Arc<KeyspaceCore>> {
     let stored = StoredOptions::decode(&entry.options)?;
     if stored.engine.kind().number() != entry.engine {
-        return Err(Error::corrupt("catalog: a keyspace names two engines"));
+        return Err(Error::corrupt("catalog: a keyspace has two different engines"));
     }
     let root = Some(entry.root.as_slice()).filter(|root| !root.is_empty());
     new_keyspace(core, entry.id, entry.name, stored, root, entry.absorbed)

@@ -281,8 +281,8 @@ impl<'a> Replayer<'a> {
         Error::new(
             error.kind(),
             format!(
-                "the log does not fit into the memory budget and cannot be drained ({error}); \
-                 make room there, or open the database with about {budget} bytes of memory"
+                "the log does not fit into the memory budget and cannot be flushed ({error}); \
+                 free disk space, or open the database with about {budget} bytes of memory"
             ),
         )
     }
@@ -292,7 +292,7 @@ impl<'a> Replayer<'a> {
         if self.absorbed.values().all(|absorbed| *absorbed <= self.seqno) {
             return Ok(());
         }
-        Err(Error::corrupt("the log ends before what the data file holds").at(DATA_FILE, 0))
+        Err(Error::corrupt("the log ends before writes that the data file contains").at(DATA_FILE, 0))
     }
 
     fn report(&self) {

@@ -181,7 +181,7 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         drop(order);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if abandoned {
-            let text = "a commit was broken off by a panic; reopen the database";
+            let text = "a commit was aborted by a panic; reopen the database";
             return Err(Error::new(ErrorKind::Stopped, text));
         }
         Ok(())

@@ -80,7 +80,7 @@ struct Unfinished<'a> {
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        self.core.health.stop(Error::internal("a commit was broken off by a panic"));
+        self.core.health.stop(Error::internal("a commit was aborted by a panic"));
         self.core.visibility.abandon();
     }
 }
@@ -192,7 +192,7 @@ impl Core {
         guard: &Guard,
     ) -> Result<Lsn> {
         let Some(log) = self.log.get() else {
-            return Err(Error::internal("a writer without a log"));
+            return Err(Error::internal("a writable database has no log"));
         };
         let hash = log.payload_hash(payload);
         // Bytes per keyspace. Nearly every commit has one: no allocation for it.
@@ -385,7 +385,7 @@ impl Core {
             }
         }
         self.health.check_write()?;
-        let full = "the device is full, so memory cannot be drained to it; make room";
+        let full = "disk full: memtables cannot be flushed; free space and retry";
         admitted.ok_or_else(|| Error::new(ErrorKind::NoSpace, full))
     }
 

@@ -74,7 +74,7 @@ impl<'a> Entries<'a> {
         let mut decoder = Decoder::new(payload, "log record");
         let left = decoder.length(BATCH_BYTES_MAX)?;
         if left == 0 {
-            return Err(decoder.damaged("it has no entries"));
+            return Err(decoder.damaged("no entries"));
         }
         Ok(Self { decoder, left })
     }
@@ -101,7 +101,7 @@ impl<'a> Entries<'a> {
             KIND_PUT => Update::Put(self.decoder.bytes(LARGE_VALUE_BYTES_MIN - 1)?),
             KIND_DELETE => Update::Delete,
             KIND_LARGE => Update::PutLarge(LargeRef::decode(&mut self.decoder)?),
-            _ => return Err(self.decoder.damaged("an entry is of no known kind")),
+            _ => return Err(self.decoder.damaged("an entry has an unknown kind")),
         };
         Ok(Some(Entry { keyspace: KeyspaceId(id), key, update }))
     }
