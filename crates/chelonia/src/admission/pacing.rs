@@ -187,8 +187,7 @@ impl Pacer {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let until = nanos(self.clock.now().saturating_add(HURRIED_AFTER));
         self.hurried_until.fetch_max(until, Ordering::Relaxed);
-        let text =
-            "the commit would have to wait longer than its options allow; retry later";
+        let text = "the commit would have to wait longer than its options allow; retry later";
         Error::new(ErrorKind::WouldBlock, text)
     }
 

@@ -33,7 +33,7 @@ impl Core {
     }
 
     /// Free bytes of the data file that have blocks of the device. Space that was free at open may
-    /// have some: the file system knows.
+    /// have some: only the file system knows.
     pub fn solid_bytes(&self) -> u64 {
         let stats = self.storage.stats();
         let (used, free) = (stats.space.used_blocks, stats.space.free_blocks);

@@ -107,7 +107,7 @@ impl FullDevice {
 /// wait for it.
 fn stopping(core: &Core, work: impl FnOnce() -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(core.health.stop(Error::internal("a background thread panicked; see the panic message")))
+        Err(core.health.stop(Error::internal("a background thread panicked; see its message")))
     })
 }
 

@@ -190,7 +190,7 @@ impl Core {
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
         if !known {
-            return Err(Error::internal("an engine refers to an extent beyond the end of the data file"));
+            return Err(Error::internal("an engine refers to space beyond the data file"));
         }
         Ok((absorbed.version, absorbed.lost))
     }

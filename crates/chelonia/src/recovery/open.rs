@@ -115,9 +115,7 @@ fn check_not_foreign(directory: &dyn Directory) -> Result<()> {
     if names.is_empty() || names.iter().any(|name| name == DATA_FILE || Log::has_file(name)) {
         return Ok(());
     }
-    Err(Error::invalid(
-        "the directory has other files and no database; use an empty directory",
-    ))
+    Err(Error::invalid("the directory has other files and no database; use an empty directory"))
 }
 
 /// Takes the lock. A writer creates the lock file if it is missing, but not in a directory that it

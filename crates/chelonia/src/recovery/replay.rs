@@ -292,7 +292,8 @@ impl<'a> Replayer<'a> {
         if self.absorbed.values().all(|absorbed| *absorbed <= self.seqno) {
             return Ok(());
         }
-        Err(Error::corrupt("the log ends before writes that the data file contains").at(DATA_FILE, 0))
+        Err(Error::corrupt("the log ends before writes that the data file contains")
+            .at(DATA_FILE, 0))
     }
 
     fn report(&self) {

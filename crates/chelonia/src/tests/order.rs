@@ -37,7 +37,11 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
     let used = core.storage.stats().space.used_blocks;
     assert!(!core.flush_keyspace(&keyspace.core).unwrap());
     assert!(!core.flush_oldest(FlushPace::Usual).unwrap());
-    assert_eq!(core.storage.stats().space.used_blocks, used, "space was allocated for a dropped keyspace");
+    assert_eq!(
+        core.storage.stats().space.used_blocks,
+        used,
+        "space was allocated for a dropped keyspace"
+    );
     drop(keyspace);
     // Its extents are used by other keyspaces, and none of them twice.
     let other = database.keyspace("other", options).unwrap();
