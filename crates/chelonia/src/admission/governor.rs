@@ -27,8 +27,9 @@ use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 /// Divides the budget between memtables and everything else.
 pub struct Governor {
     budget: Arc<Budget>,
-    /// Log segment size set by tests that want tiny segments; else 0.
+    /// Log segment size set by tests that want tiny segments.
     log_segment_override: Option<u64>,
+    /// Write share set by tests that want tiny memtables; else 0.
     write_share_override: AtomicU64,
     /// The write share in sixteenths of the budget.
     sixteenths: AtomicU64,

@@ -87,7 +87,7 @@ fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
         database.checkpoint().unwrap();
         assert_eq!(core.unreachable_blocks().unwrap(), 0);
     }
-    assert!(half_absorbed > 0, "no drain stopped between its parts");
+    assert!(half_absorbed > 0, "no flush stopped between its parts");
 }
 
 #[test]
