@@ -17,15 +17,15 @@
 //!
 //! 1. The three parts of the pool are interchangeable. The data file takes blocks of the device;
 //!    free space of the data file is returned to the device when the log needs a segment
-//!    ([`Core::make_log_space`]); recycled segments are removed.
+//!    ([`crate::state::core::Core::make_log_space`]); recycled segments are removed.
 //! 2. Puts leave in the pool the space to flush all memtables, the space to free data that the most
 //!    demanding engine needs ([`crate::engine::Engine::reclaim_needs_bytes`]), and a fraction of
 //!    the used space (`KEPT_PART`).
-//! 3. Deletes are accepted as long as the log has segments. The log makes another segment only if
-//!    the pool has, beside it, the space to flush all memtables, and while snapshots are held the
-//!    space that an engine needs to free something afterwards ([`Core::is_log_affordable`]). A
-//!    small segment suffices. Deletes start work for space while the space that an engine needs for
-//!    it is still left.
+//! 3. Deletes are accepted as long as the log has segments. The log makes another segment only
+//!    if the pool has, beside it, the space to flush all memtables, and while snapshots are held
+//!    the space that an engine needs to free something afterwards
+//!    ([`crate::state::core::Core::is_log_affordable`]). A small segment suffices. Deletes start
+//!    work for space while the space that an engine needs for it is still left.
 //! 4. Nothing else takes the space for the flush: flushes at the usual pace, merges and reclaiming
 //!    passes are limited in what they allocate ([`crate::storage::Storage::limit`]), because a
 //!    snapshot may keep what they replace. The minimal flush is not limited, and takes little more
