@@ -1,22 +1,22 @@
-//! Who gets how much of the one memory budget.
+//! Division of the memory budget between memtables, caches and the rest.
 //!
 //! ```text
 //!   budget B
 //!   |<-- write share: 4/16 to 13/16 of B ---->|<-- everything else ------------------------->|
-//!   | active memtables | immutable, draining  | log 1/32 | merge work | metadata | cache ... |
+//!   | active memtables | immutable, flushing  | log 1/32 | merge work | metadata | cache ... |
 //! ```
 //!
 //! The write share is a ceiling, not a reservation: memory that memtables do not use holds cached
-//! blocks and records. It grows while writes come and hardly anything is read from the device, for
-//! then nobody else wants the memory; and it shrinks, in small steps, when more is read: a read
-//! that is saved is worth many writes that are made once more.
+//! blocks and records. It grows while writes come and almost nothing is read from the device,
+//! because then nothing else needs the memory; it shrinks, in small steps, when more is read: one
+//! avoided device read is worth many rewritten updates.
 //!
-//! A keyspace's memtable is immutable when the updates in it reach the keyspace's checkpoint
-//! distance, or its memory half of the write share, so that one can fill while the other drains; if
-//! the active memtables of all keyspaces together reach that half, the largest are immutable, until
-//! they do not. One that gets hardly any writes while there are reads is immutable before
-//! (`flush/idle.rs`). A commit to several keyspaces is admitted with what their memtables will grow
-//! by, for each grows by a chunk.
+//! A keyspace's memtable is rotated when its updates reach the keyspace's checkpoint distance, or
+//! its memory reaches half of the write share, so that one memtable can fill while the other is
+//! flushed. If the active memtables of all keyspaces together reach that half, the largest are
+//! rotated until they are below it. A memtable that gets almost no writes while there are reads is
+//! rotated earlier (`flush/idle.rs`). A commit to several keyspaces is admitted with the growth of
+//! their memtables, because each grows by a chunk.
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BATCH_BYTES_MAX, MEMORY_BYTES_MIN};
@@ -24,11 +24,12 @@ use crate::memory::budget::{Budget, Use};
 use crate::options::database::Internals;
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 
-/// Divides the budget.
+/// Divides the budget between memtables and everything else.
 pub struct Governor {
     budget: Arc<Budget>,
-    /// Set by tests that want tiny memtables; else 0.
+    /// Log segment size set by tests that want tiny segments.
     log_segment_override: Option<u64>,
+    /// Write share set by tests that want tiny memtables; else 0.
     write_share_override: AtomicU64,
     /// The write share in sixteenths of the budget.
     sixteenths: AtomicU64,
@@ -36,34 +37,33 @@ pub struct Governor {
     admitted: AtomicU64,
 }
 
-/// The write share at first, in sixteenths of the budget.
+/// The initial write share, in sixteenths of the budget.
 const SIXTEENTHS: u64 = 9;
 
-/// The write share while nobody reads.
+/// The maximum write share, without reads.
 const SIXTEENTHS_MOST: u64 = 13;
 
-/// The write share while much is read, or nothing is written.
+/// The minimum write share, with many reads or no writes.
 const SIXTEENTHS_LEAST: u64 = 4;
 
-/// The write share is never less: half of it holds the largest batch.
+/// Lower bound of the write share: half of it holds the largest batch.
 const SHARE_BYTES_MIN: u64 = MEMORY_BYTES_MIN / 16 * SIXTEENTHS;
 
 const _: () = assert!(SHARE_BYTES_MIN / 2 >= BATCH_BYTES_MAX as u64);
 
-/// What everything else has at least, where the write share is more than usual: merges, the log,
-/// nodes, indexes.
+/// Least memory for everything else when the write share is above its initial value: merges, the
+/// log, nodes, indexes.
 const ELSE_BYTES_MIN: u64 = 64 << 20;
 
-/// Nobody reads, as far as memory goes, if so many entries are written for each block of entries
-/// that is read.
+/// The load counts as free of reads if this many entries are written per block of entries read.
 const WRITES_PER_READ: u64 = 16;
 
-/// Commits of fewer bytes are not counted while they are on their way: there are never so many at
-/// a time that it would matter.
+/// Smaller commits are not counted between admission and insertion: there are never enough of them
+/// at a time to matter.
 const ADMITTED_BYTES_MIN: u64 = 64 << 10;
 
-/// Room in memtables for one commit, until dropped: several that come at once do not count on the
-/// same.
+/// Memtable memory reserved for one commit, until dropped: concurrent commits do not count on the
+/// same memory.
 #[must_use]
 pub struct Admission<'a> {
     governor: &'a Governor,
@@ -79,7 +79,7 @@ impl Drop for Admission<'_> {
 }
 
 impl Governor {
-    /// Divides `budget`.
+    /// Creates a governor of `budget`.
     pub fn new(budget: Arc<Budget>, internals: &Internals) -> Self {
         Self {
             budget,
@@ -90,7 +90,7 @@ impl Governor {
         }
     }
 
-    /// Fails with the minimum named if `bytes` is too little.
+    /// Fails if `bytes` is below the minimum, which the error names.
     pub fn check(bytes: u64) -> Result<()> {
         if bytes >= MEMORY_BYTES_MIN {
             return Ok(());
@@ -100,7 +100,7 @@ impl Governor {
         )))
     }
 
-    /// The bytes that all memtables together may take.
+    /// Bytes that all memtables together may take.
     pub fn write_share(&self) -> u64 {
         match self.write_share_override.load(Ordering::Relaxed) {
             0 => self.share_of(self.sixteenths.load(Ordering::Relaxed)),
@@ -108,7 +108,7 @@ impl Governor {
         }
     }
 
-    /// So many sixteenths of the budget, but for what everything else needs at least.
+    /// The given sixteenths of the budget, less what everything else needs at least.
     fn share_of(&self, sixteenths: u64) -> u64 {
         let limit = self.budget.limit();
         let usual = limit / 16 * SIXTEENTHS;
@@ -116,13 +116,13 @@ impl Governor {
         (limit / 16 * sixteenths).clamp(SHARE_BYTES_MIN.min(usual), most)
     }
 
-    /// So many entries were written, and so many blocks of entries read from the device, in the
-    /// last little while: moves the write share one step towards what suits that.
+    /// Moves the write share one step, given the entries written and the blocks of entries read
+    /// from the device in the last interval.
     pub fn adapt(&self, written: u64, read: u64) {
         let now = self.sixteenths.load(Ordering::Relaxed);
         let alone = written > read.saturating_mul(WRITES_PER_READ);
         let less = (now - 1).max(SIXTEENTHS_LEAST);
-        // Nobody is to wait for room because the share shrinks.
+        // A smaller share must not make writers wait for memory.
         let fits = self.memtable_bytes() <= self.share_of(less) / 8 * 7;
         let next = match alone {
             true => (now + 1).min(SIXTEENTHS_MOST),
@@ -132,17 +132,17 @@ impl Governor {
         self.sixteenths.store(next, Ordering::Relaxed);
     }
 
-    /// The budget whose write share is at least `bytes`.
+    /// The smallest budget whose write share is at least `bytes`.
     pub fn budget_for_write_share(bytes: u64) -> u64 {
         (bytes / SIXTEENTHS).saturating_add(1).saturating_mul(16).max(MEMORY_BYTES_MIN)
     }
 
-    /// The bytes that all memtables hold now.
+    /// Bytes that all memtables hold now.
     pub fn memtable_bytes(&self) -> u64 {
         self.budget.used_by(Use::Memtable)
     }
 
-    /// The bytes that memtables may still take.
+    /// Bytes that memtables may still take.
     pub fn headroom_bytes(&self) -> u64 {
         self.headroom_beside(self.admitted.load(Ordering::Relaxed))
     }
@@ -151,7 +151,7 @@ impl Governor {
         self.write_share().saturating_sub(self.memtable_bytes() + admitted)
     }
 
-    /// Room for a commit of `bytes`, if there are `headroom_bytes`.
+    /// Admits a commit of `bytes` if `headroom_bytes` are available.
     pub fn admit(&self, bytes: u64, headroom_bytes: u64) -> Option<Admission<'_>> {
         if bytes < ADMITTED_BYTES_MIN {
             return (self.headroom_bytes() >= headroom_bytes).then(|| self.admission(0));
@@ -161,7 +161,7 @@ impl Governor {
         (self.headroom_beside(before) >= headroom_bytes).then_some(admission)
     }
 
-    /// Room for a commit of `bytes`, whether there is any or not.
+    /// Admits a commit of `bytes` regardless of the available memory.
     pub fn admit_forced(&self, bytes: u64) -> Admission<'_> {
         self.admitted.fetch_add(bytes, Ordering::Relaxed);
         self.admission(bytes)
@@ -171,13 +171,13 @@ impl Governor {
         Admission { governor: self, bytes }
     }
 
-    /// The memory one memtable may take.
+    /// Most memory that one memtable may take.
     pub fn memtable_bytes_max(&self) -> u64 {
         self.write_share() / 2
     }
 
-    /// The distance that engines are told for `asked` (0: nothing), in bytes of updates: it does
-    /// not follow every change of the work.
+    /// The checkpoint distance given to engines for `asked` (0: not set), in bytes of updates: it
+    /// does not follow every change of the load.
     pub fn usual_distance(&self, asked: u64) -> u64 {
         let most = match self.write_share_override.load(Ordering::Relaxed) {
             0 => self.share_of(SIXTEENTHS) / 2,
@@ -186,7 +186,7 @@ impl Governor {
         if asked == 0 { most } else { asked.min(most) }
     }
 
-    /// The distance that is acted on when `asked` is set (0: nothing), in bytes of updates.
+    /// The effective checkpoint distance for `asked` (0: not set), in bytes of updates.
     pub fn checkpoint_distance(&self, asked: u64) -> u64 {
         match asked {
             0 => self.memtable_bytes_max(),
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(sixteenths(), 13);
         governor.adapt(1000, 1000);
         assert_eq!(sixteenths(), 12);
-        // What memtables hold is not taken from them.
+        // Memory of memtables is not taken from them.
         let slabs = 11 * (1 << 26) / SLAB_BYTES;
         let held: Vec<_> = (0..slabs).map(|_| budget.take_slab_forced(Use::Memtable)).collect();
         (0..20).for_each(|_| governor.adapt(1000, 1000));

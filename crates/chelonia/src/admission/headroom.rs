@@ -1,20 +1,20 @@
-//! What is known of the space on the disk, and which work for space is worth another try.
+//! Disk headroom: the known state of disk space, and when work for space is worth a retry.
 //!
-//! The actions are in [`crate::disk_full`]; its head says what they are for.
+//! The actions are in [`crate::disk_full`]; its head explains their purpose.
 
 use crate::runtime::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use std::time::Duration;
 
-/// So much more in the pool is a reason to try again what failed.
+/// Growth of the pool that is a reason to retry failed work.
 pub const POOL_GREW_BYTES: u64 = 64 << 10;
 
-/// The same of updates in memtables: twice as many, and these.
+/// Growth of the updates in memtables that is such a reason: twice as many, plus this.
 const UPDATES_GREW_BYTES: u64 = 4 << 10;
 
-/// In a stepped database, where no time passes, at least one commit in this many tries again.
+/// In a stepped database, where no time passes, at least one commit in this many retries.
 const SKIPPED_MAX: u32 = 1 << 10;
 
-/// The flushes in a row that are tight after one at the usual pace found too little space.
+/// Minimal flushes in a row after a flush at the usual pace found too little space.
 const USUAL_SKIPPED_MAX: u32 = 16;
 
 /// How long to wait before work that failed for lack of space is tried again.
@@ -23,57 +23,57 @@ pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest such wait. Each failure may have written much for nothing, so the wait doubles.
 pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 
-/// What is known of the space on the device.
+/// The known state of disk space.
 #[derive(Default)]
 pub struct Headroom {
-    /// Until so many bytes were written, to the log and as large values, nobody has to look. Not
-    /// bytes of memtables: those of what was flushed go when the last reader lets go of it.
+    /// Bytes written, to the log and as large values, up to which no check is needed. Bytes of
+    /// memtables would not do: those of flushed memtables are freed with the last reader.
     pub enough_until: AtomicU64,
-    /// Bytes of large values that were let in.
+    /// Bytes of large values that were admitted.
     pub large_bytes: AtomicU64,
-    /// Writers that may not work for space themselves want the background to.
+    /// True if a writer that must not work for space itself requests it from the background.
     pub wanted: AtomicBool,
-    /// How often the background did.
+    /// How often the background worked for space.
     pub works: AtomicU64,
-    /// Whether it gained something the last time.
+    /// Whether it gained space the last time.
     pub gained: AtomicBool,
     /// Held by the one writer that works for space.
     pub looking: Mutex<()>,
     failed: Mutex<Option<Failed>>,
-    /// The pool when memtables could not be flushed the last time.
+    /// Size of the pool when memtables could not be flushed the last time.
     pub full_pool: AtomicU64,
     usual: Mutex<Usual>,
 }
 
-/// Flushes at the usual pace that found too little space.
+/// Failed flushes at the usual pace.
 #[derive(Clone, Copy, Default)]
 struct Usual {
-    /// The pool at the last one; 0 if it found enough.
+    /// Size of the pool at the last flush at the usual pace if that failed; 0 if it succeeded.
     failed_pool: u64,
-    /// Minimal ones since.
+    /// Minimal flushes since.
     skipped: u32,
 }
 
-/// Work for space that did not help, and how things were afterwards.
+/// Work for space that did not help, and the state after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Failed {
     state: DiskState,
-    /// How often in a row.
+    /// Failures in a row.
     times: u32,
-    /// Commits that did not try again since.
+    /// Commits since then that did not retry.
     skipped: u32,
-    /// When to try again, whatever changed.
+    /// Time of the next retry, whatever changed.
     until: Duration,
 }
 
-/// What work for space depends on.
+/// The disk state that work for space depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskState {
-    /// Free on the disk, in the data file, and in log segments that wait.
+    /// Free bytes on the disk, in the data file, and in recycled log segments.
     pub pool_bytes: u64,
-    /// Updates in memtables.
+    /// Bytes of updates in memtables.
     pub update_bytes: u64,
-    /// Where the log ends: what was committed.
+    /// End of the log: covers all commits.
     pub written: u64,
     pub flushes: u64,
     pub checkpoints: u64,
@@ -81,10 +81,10 @@ pub struct DiskState {
 }
 
 impl DiskState {
-    /// Whether work that did not help `before` may help now.
+    /// True if work that did not help at `before` may help now.
     fn is_better_than(&self, before: &Self, deletes: bool) -> bool {
-        // A put is refused if nothing is done: whatever was deleted before it counts. Of deletes in
-        // a row each would flush in vain.
+        // Without work a put is refused: any delete before it counts. Deletes in a row would each
+        // flush without effect.
         let grown = before.update_bytes.saturating_mul(2) + UPDATES_GREW_BYTES;
         let has_more =
             if deletes { self.update_bytes >= grown } else { self.written != before.written };
@@ -116,7 +116,7 @@ impl Headroom {
         before.skipped >= 1_u32.checked_shl(before.times).unwrap_or(SKIPPED_MAX).min(SKIPPED_MAX)
     }
 
-    /// Remembers that work for space did not help at `time`, and the state that it left.
+    /// Records that work for space did not help at `time`, and the state after it.
     pub fn note_failure(&self, state: DiskState, time: Duration) {
         let mut failed = self.failed.lock();
         let times = failed.map_or(0, |before| before.times.saturating_add(1));
@@ -125,14 +125,14 @@ impl Headroom {
         *failed = Some(Failed { state, times, skipped: 0, until });
     }
 
-    /// Remembers that there is enough: nobody has to look until `enough_until`.
+    /// Records that space suffices: no check is needed until `enough_until`.
     pub fn note_enough(&self, enough_until: u64) {
         self.enough_until.store(enough_until, Ordering::Relaxed);
         *self.failed.lock() = None;
     }
 
     /// True if a flush at the usual pace may find space in a pool of `pool_bytes`: the last one
-    /// did, or there is much more now, or many were tight since.
+    /// did, or the pool grew much, or many minimal flushes were made since.
     pub fn may_flush_as_usual(&self, pool_bytes: u64) -> bool {
         let mut usual = self.usual.lock();
         usual.skipped += 1;
@@ -141,13 +141,13 @@ impl Headroom {
             || pool_bytes >= usual.failed_pool.saturating_add(usual.failed_pool / 4)
     }
 
-    /// Remembers the pool at a flush at the usual pace that found too little space; `None` if it
+    /// Records the pool at a flush at the usual pace that found too little space; `None` if it
     /// found enough.
     pub fn note_usual_flush(&self, failed_pool: Option<u64>) {
         *self.usual.lock() = Usual { failed_pool: failed_pool.unwrap_or(0), skipped: 0 };
     }
 
-    /// The device may have less space than it had.
+    /// Forgets that space sufficed: the device may have less now.
     pub fn forget(&self) {
         self.enough_until.store(0, Ordering::Relaxed);
     }

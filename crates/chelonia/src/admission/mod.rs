@@ -1,4 +1,4 @@
-//! What a write waits for: memory, the pace of flushes, space on the disk.
+//! Admission of writes: memory, pacing by flushes, disk space.
 
 pub mod governor;
 pub mod headroom;

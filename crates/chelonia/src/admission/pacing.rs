@@ -1,14 +1,15 @@
-//! Back-pressure: a delay that grows with debt, never a cliff.
+//! Back-pressure: writers are delayed smoothly as flush debt grows.
 //!
-//! Writers may take what is left of the write share (`room`) while the background absorbs what is
-//! immutable (`backlog`). If the backlog drains at `rate` bytes a second, writers that fill the
-//! room just as it ends write at `rate * room / backlog`. That is the speed they are held to: far
-//! above what they do while the room is large, and smoothly down to the speed of the drain as it
-//! shrinks. Only with no room at all a writer waits for memory to come back.
+//! Writers may take the remainder of the write share (`headroom`) while the background absorbs
+//! immutable memtables (`backlog`). If the backlog is flushed at `rate` bytes a second, writers
+//! that fill the headroom just as it ends write at `rate * headroom / backlog`. They are held to
+//! that speed: far above their demand while the headroom is large, and falling smoothly to the
+//! speed of the flush as it shrinks. Only without any headroom a writer waits for memory to be
+//! freed.
 //!
-//! The other way round: a drain that will be done long before anybody needs its memory does not
-//! hurry ([`Pacer::rest`]), so that it takes processors and device from readers and writers a
-//! little at a time.
+//! Conversely, a flush that will be complete long before its memory is needed rests in between
+//! ([`Pacer::rest`]), so that it takes processors and device from readers and writers a little at a
+//! time.
 
 use crate::base::error::{Error, ErrorKind};
 use crate::runtime::clock::Clock;
@@ -16,60 +17,60 @@ use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ord
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Delays shorter than this are saved up: a sleep takes about this long anyway.
+/// Shorter delays are accumulated: a sleep takes about this long anyway.
 const SLEEP_LEAST: Duration = Duration::from_micros(100);
-/// A single delay is at most this long; then the room is looked at again.
+/// A single delay is at most this long; then the headroom is checked again.
 const SLEEP_MOST: Duration = Duration::from_millis(2);
 
-/// A thread of a drain works at most this long between two looks whether it has time.
+/// A flush thread works at most this long before it checks again whether it may rest.
 const WORK_MOST: Duration = Duration::from_millis(200);
 
-/// One rest is at most this long.
+/// The longest single rest.
 const REST_MOST: Duration = Duration::from_millis(500);
 
-/// So often somebody may be in a hurry.
+/// Interval at which a resting thread checks for waiting writers.
 const REST_SLICE: Duration = Duration::from_millis(2);
 
-/// How long a writer without room waits before it looks again by itself.
+/// Interval at which a writer without headroom checks again without a wake-up.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// How long drains do not rest after a writer was refused that would not wait.
+/// Time that flushes do not rest after a writer that would not wait was refused.
 const HURRIED_AFTER: Duration = Duration::from_millis(500);
 
-/// What the pace depends on.
+/// The inputs of the pace.
 #[derive(Clone, Copy, Debug)]
 pub struct Debt {
     /// Bytes that memtables may still take.
     pub headroom_bytes: u64,
-    /// Bytes immutable and not yet absorbed, with what the engine owes on top.
+    /// Immutable bytes not yet absorbed, plus the debt of the engines.
     pub backlog_bytes: u64,
 }
 
 /// Holds writers to the pace of the background.
 pub struct Pacer {
     clock: Clock,
-    /// Bytes a second that drains absorbed lately; 0 before the first.
+    /// Recent flush throughput in bytes per second; 0 before the first flush.
     flush_rate: AtomicU64,
-    /// When the writes let through so far are paid for, in nanoseconds of the clock.
+    /// Time at which the admitted writes are paid for, in nanoseconds of the clock.
     paid_until: AtomicU64,
-    /// The drain under way has rested.
+    /// True if the current flush has rested.
     rested: AtomicBool,
-    /// How many wait for drains.
+    /// Number of threads that wait for flushes.
     hurried: AtomicU32,
-    /// Until when somebody waits who does not wait here, in nanoseconds of the clock.
+    /// Until when a refused writer counts as waiting, in nanoseconds of the clock.
     hurried_until: AtomicU64,
-    /// Delays, their sum, the longest, and writers that did not wait: for statistics.
+    /// Statistics: delays, their sum, the longest, and writers that did not wait.
     delays: AtomicU64,
     delay_nanos: AtomicU64,
     delay_nanos_max: AtomicU64,
     refused: AtomicU64,
-    /// Writers without room wait here.
+    /// Writers without headroom wait here.
     memory: Mutex<()>,
     released: Condvar,
 }
 
 impl Pacer {
-    /// No drain was seen yet: nobody waits.
+    /// Creates a pacer. Before the first flush it delays no writer.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -87,7 +88,7 @@ impl Pacer {
         }
     }
 
-    /// A drain absorbed `bytes` in `took`. If it rested that says nothing of how fast it could be.
+    /// Records that a flush absorbed `bytes` in `took`. A flush that rested gives no throughput.
     pub fn flushed(&self, bytes: u64, took: Duration) {
         let before = self.flush_rate.load(Ordering::Relaxed);
         if self.rested.swap(false, Ordering::Relaxed) && before != 0 {
@@ -99,15 +100,15 @@ impl Pacer {
         self.flush_rate.store(mixed.max(1), Ordering::Relaxed);
     }
 
-    /// Somebody waits for drains from now on: they do not rest.
+    /// Keeps flushes from resting while the returned value lives: a thread waits for them.
     pub fn hurry(&self) -> Hurry<'_> {
         self.hurried.fetch_add(1, Ordering::Relaxed);
         Hurry { pacer: self }
     }
 
-    /// A thread of a drain, one of `threads`, is at a point where it may rest. It does so as long
-    /// as it worked since it was here last, and so many times longer that all threads together work
-    /// half of the time of one; unless somebody waits, or the drain has no time any more.
+    /// Lets a flush thread, one of `threads`, rest: for the time that it worked since the last
+    /// call, times a factor such that all threads together work half of the time of one. It does
+    /// not rest while a thread waits, or once the flush has no time left.
     pub fn rest(&self, threads: usize, has_time: impl Fn() -> bool) {
         thread_local! {
             static WORKS_SINCE: Cell<Option<Duration>> = const { Cell::new(None) };
@@ -123,7 +124,7 @@ impl Pacer {
             return;
         }
         self.rested.store(true, Ordering::Relaxed);
-        // What is longer ago than any work takes was before this drain.
+        // An interval longer than any work began before this flush.
         let worked = since.map_or(Duration::ZERO, |since| now.saturating_sub(since)).min(WORK_MOST);
         let times = u32::try_from(2 * threads).unwrap_or(u32::MAX).saturating_sub(1);
         let until = now + (worked * times).min(REST_MOST);
@@ -133,9 +134,8 @@ impl Pacer {
         WORKS_SINCE.set(Some(self.clock.now()));
     }
 
-    /// Lets a write of `bytes` through, after the delay that `debt` asks for. If it may wait for no
-    /// longer than `left`, it waits for no more, and is not let through (false) while the writes
-    /// before it are not paid for.
+    /// Admits a write of `bytes` after the delay that `debt` demands. A write that may wait no
+    /// longer than `left` is refused (false) while the writes before it are not paid for by then.
     pub fn admit(&self, bytes: u64, debt: Debt, left: Option<Duration>) -> bool {
         let rate = self.flush_rate.load(Ordering::Relaxed);
         if debt.backlog_bytes == 0 || rate == 0 {
@@ -151,7 +151,7 @@ impl Pacer {
             if left.is_some_and(|left| owed_before > nanos(left.max(SLEEP_LEAST))) {
                 return false;
             }
-            // Time that nobody wrote in is not saved up.
+            // Time without writes is not accumulated as credit.
             let until = paid.max(now).saturating_add(cost);
             match self.paid_until.compare_exchange_weak(
                 paid,
@@ -169,12 +169,12 @@ impl Pacer {
             self.delayed(delay);
             self.clock.sleep(delay);
         }
-        // What is owed beyond one delay is forgiven: the debt is looked at anew each time.
+        // The excess over one delay is forgiven: each write checks the debt anew.
         self.paid_until.fetch_min(now + nanos(SLEEP_MOST), Ordering::Relaxed);
         true
     }
 
-    /// A writer was delayed for so long.
+    /// Records a delay of a writer.
     pub fn delayed(&self, duration: Duration) {
         self.delays.fetch_add(1, Ordering::Relaxed);
         self.delay_nanos.fetch_add(nanos(duration), Ordering::Relaxed);
@@ -187,13 +187,12 @@ impl Pacer {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let until = nanos(self.clock.now().saturating_add(HURRIED_AFTER));
         self.hurried_until.fetch_max(until, Ordering::Relaxed);
-        let text =
-            "the commit would have to wait longer than its options allow; try it again later";
+        let text = "the commit would have to wait longer than its options allow; retry later";
         Error::new(ErrorKind::WouldBlock, text)
     }
 
-    /// Waits until `ready`; whoever changes what it depends on calls [`Pacer::wake`]. False if the
-    /// time that was `left` is over before.
+    /// Waits until `ready` returns true; whoever changes its inputs calls [`Pacer::wake`]. False if
+    /// `left` passes first.
     pub fn wait_until(&self, left: Option<Duration>, mut ready: impl FnMut() -> bool) -> bool {
         let mut order = self.memory.lock();
         if ready() {
@@ -203,7 +202,7 @@ impl Pacer {
         let mut waited = Duration::ZERO;
         let mut is_ready = false;
         while !is_ready && left.is_none_or(|left| waited < left) {
-            // Not only when woken: memory that a reader still saw comes back without a word.
+            // Memory that a reader held is freed without a wake-up.
             let rest = left.map_or(LOOK_AGAIN, |left| left.saturating_sub(waited));
             self.released.wait_for(&mut order, rest.min(LOOK_AGAIN));
             waited = self.clock.now().saturating_sub(start);
@@ -216,13 +215,13 @@ impl Pacer {
         is_ready
     }
 
-    /// Memory came back, or the database stopped.
+    /// Wakes waiting writers: memory was freed, or the database stopped.
     pub fn wake(&self) {
         let _order = self.memory.lock();
         self.released.notify_all();
     }
 
-    /// Writes that were delayed or refused so far.
+    /// Statistics of delayed and refused writes.
     pub fn delays(&self) -> Delays {
         Delays {
             count: self.delays.load(Ordering::Relaxed),
@@ -233,20 +232,20 @@ impl Pacer {
     }
 }
 
-/// How writes were delayed since the open.
+/// Write delays since the open.
 #[derive(Clone, Copy, Debug)]
 pub struct Delays {
-    /// How many delays there were.
+    /// Number of delays.
     pub count: u64,
-    /// All of them together, in nanoseconds.
+    /// Total delay, in nanoseconds.
     pub nanos: u64,
-    /// The longest one, in nanoseconds.
+    /// Longest delay, in nanoseconds.
     pub nanos_max: u64,
-    /// Writes that would not wait.
+    /// Writes refused because they would not wait.
     pub refused: u64,
 }
 
-/// As long as it lives drains do not rest.
+/// While it lives flushes do not rest.
 #[must_use]
 pub struct Hurry<'a> {
     pacer: &'a Pacer,
@@ -305,10 +304,10 @@ mod tests {
         let took = pacer.clock.now() - start;
         assert!(near(took, 100) && refused > 100, "{took:?}, {refused} refused");
         assert_eq!((pacer.delays().count, pacer.delays().nanos), (0, 0));
-        // One without a limit is let in, however much is owed before it.
+        // A write without a limit is admitted, however large the debt before it.
         pacer.paid_until.store(nanos(pacer.clock.now() + 100 * SLEEP_MOST), Ordering::Relaxed);
         assert!(pacer.admit(1, debt, None));
-        // One that is worth many delays is let in too, once what was before it is paid for.
+        // So is a write worth many delays, once the writes before it are paid for.
         pacer.clock.advance(SLEEP_MOST);
         assert!(pacer.admit(100_000_000, debt, Some(Duration::ZERO)));
         assert!(!pacer.admit(1, debt, Some(Duration::ZERO)));

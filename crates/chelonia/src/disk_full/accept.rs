@@ -1,21 +1,21 @@
-//! Whether a write is accepted: a put only if all that is in memory can still be flushed.
+//! Admission of writes by disk space: a put only if everything in memory can still be flushed.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::options::commit::Deadline;
 use crate::runtime::sync::Ordering;
 use crate::state::core::Core;
 
-/// A flush needs about this many times the bytes of its memtable, for the tree makes space in its
-/// buffers, until the checkpoint behind it frees what that replaced.
+/// Space that a flush needs as a multiple of its memtable's bytes: the tree makes free space in its
+/// buffers, and the next checkpoint frees what it replaced.
 pub const FLUSH_TIMES: u64 = 3;
 
-/// How often something is done to gain space for one commit before it is refused. What was deleted
-/// may lie below much that has to go down first.
+/// Most attempts to gain space for one commit before it is refused. Deleted data may lie below many
+/// updates that have to be flushed down first.
 pub const ATTEMPTS: usize = 64;
 
 impl Core {
-    /// Fails with `NoSpace` if what is in memtables, `bytes` more of a commit, and its large values
-    /// of `large` bytes could not be flushed. A commit of deletes alone passes while the log has
+    /// Fails with `NoSpace` if the memtables, `bytes` more of a commit, and its large values of
+    /// `large` bytes could not be flushed. A commit of only deletes passes while the log has
     /// segments.
     #[inline]
     pub fn check_disk(
@@ -34,7 +34,7 @@ impl Core {
         Ok(())
     }
 
-    /// What `enough_until` is compared with: it never falls.
+    /// Bytes written to the log and as large values, compared with `enough_until`: never decreases.
     #[inline]
     fn space_spent(&self) -> u64 {
         let logged = self.log.get().map_or(0, |log| log.written().0);
@@ -49,7 +49,7 @@ impl Core {
         deletes: bool,
         deadline: Deadline,
     ) -> Result<()> {
-        // Work takes longer than a deadline allows: then the background does it.
+        // Work for space can exceed a deadline: then the background does it.
         let left = if self.stepped { None } else { deadline.left(&self.clock) };
         let _looking = left.is_none().then(|| self.headroom.looking.lock());
         let (mut is_tried, mut has_failed) = (false, false);
@@ -59,15 +59,15 @@ impl Core {
                 return Ok(());
             };
             self.limit_log(pool);
-            // Large values go to the data file at once, and once: `bytes` is without them.
+            // Large values go to the data file at once, and only once: `bytes` excludes them.
             let updates = self.update_bytes() + bytes;
             let most = pool.saturating_sub(self.kept_bytes() + large) / FLUSH_TIMES;
             if updates <= most {
-                // The log grows as well, and others may want some: soon somebody looks again.
+                // The log grows too, and others may use the disk: the check is repeated soon.
                 self.headroom.note_enough(self.space_spent() + (most - updates) / 4);
                 return Ok(());
             }
-            // Deletes use what puts leave, but for what engines need to free what they hide.
+            // Deletes use the space that puts leave, except what engines need to free deleted data.
             if deletes && updates <= pool.saturating_sub(self.needed_bytes()) / FLUSH_TIMES {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Space for the log's next segment: the log shares the pool with the data file.
+//! Disk space for the log's next segment: the log shares the pool with the data file.
 
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -6,12 +6,12 @@ use crate::disk_full::accept::ATTEMPTS;
 use crate::options::commit::Deadline;
 use crate::state::core::Core;
 
-/// A log segment that is made ahead takes at most this part of the pool.
+/// A log segment prepared in advance takes at most this fraction of the pool.
 const SEGMENT_PART: u64 = 32;
 
 impl Core {
-    /// After the log found no space for its next segment: gains some; false if that did not help,
-    /// or did not the last time. `attempt` counts from 0 for one commit.
+    /// Gains space after the log found none for its next segment; false if that did not help, or
+    /// did not the last time. `attempt` counts from 0 for one commit.
     #[cold]
     pub fn make_log_space(&self, attempt: usize, deadline: Deadline) -> Result<bool> {
         let Some(pool) = self.pool_bytes() else { return Ok(false) };
@@ -36,7 +36,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Gives free space of the data file to the device; false if there is none.
+    /// Returns free space of the data file to the device; false if there is none.
     fn give_space_to_log(&self) -> Result<bool> {
         let before = self.solid_bytes();
         if before == 0 {
@@ -49,7 +49,7 @@ impl Core {
         }
     }
 
-    /// Lets the log grow as `pool` allows; false if it may not at all.
+    /// Lets the log grow as `pool` allows; false if it may not grow at all.
     pub fn limit_log(&self, pool: u64) -> bool {
         let Some(log) = self.log.get() else { return false };
         let most = pool / SEGMENT_PART / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
@@ -59,9 +59,9 @@ impl Core {
         is_affordable
     }
 
-    /// Whether the log may have another segment of `pool`: what is left beside it suffices to flush
-    /// memtables, with what the segment brings; and while snapshots keep what is deleted, to free
-    /// something when they are gone.
+    /// True if the log may have another segment of `pool`: the rest suffices to flush the memtables
+    /// with the segment's updates, and, while snapshots keep deleted data, to free some of it when
+    /// they are released.
     pub fn is_log_affordable(&self, pool: u64) -> bool {
         let segment = pool / SEGMENT_PART;
         let updates = self.update_bytes() + segment;
@@ -69,7 +69,7 @@ impl Core {
         pool >= segment + self.minimal_flush_bytes(updates) + needed
     }
 
-    /// Gives log segments back that wait to be used again; false if there are none.
+    /// Removes recycled log segments; false if there are none.
     pub fn release_log(&self) -> bool {
         let Some(log) = self.log.get() else { return false };
         let before = log.stats().file_bytes;

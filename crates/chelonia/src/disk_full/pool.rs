@@ -1,4 +1,4 @@
-//! The pool of space: how large it is, and which part of it is spoken for.
+//! The pool of disk space: its size, and the part of it that is reserved.
 
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::runtime::sync::{Arc, Ordering};
@@ -7,23 +7,23 @@ use crate::state::keyspace::KeyspaceCore;
 use crate::storage::allowance::Limited;
 use crate::storage::io::ScratchPlace;
 
-/// A tight flush needs at most this multiple of its memtable's bytes, and a few blocks for each
-/// keyspace.
+/// Most space that a minimal flush needs, as a multiple of its memtable's bytes; plus a few blocks
+/// for each keyspace.
 const MINIMAL_TIMES: u64 = 2;
 const MINIMAL_BYTES: u64 = 64 << 10;
 
-/// This part of the used space is kept for deletes, and for the merges that make them worth
-/// something.
+/// Fraction of the used space kept for deletes, and for the merges that turn deletes into free
+/// space.
 const KEPT_PART: u64 = 16;
 
-/// At least and at most so many bytes of it.
+/// Bounds of that reserve in bytes.
 const KEPT_BYTES_MIN: u64 = 1 << 20;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 
 impl Core {
-    /// The pool: what flushes and the log could use, in bytes; `None` if it is unknown. If the
-    /// length of files is limited, no more than the data file may still take: a flush that hits its
-    /// limit fails as on a full disk.
+    /// Size of the pool in bytes: the space that flushes and the log could use; `None` if unknown.
+    /// If file lengths are limited, at most what the data file may still grow: a flush that hits
+    /// the limit fails as on a full disk.
     pub fn pool_bytes(&self) -> Option<u64> {
         let on_disk = self.directory.free_bytes()?.saturating_add(self.solid_bytes());
         let Some(most) = self.directory.file_bytes_max() else { return Some(on_disk) };
@@ -32,8 +32,8 @@ impl Core {
         Some(on_disk.min(within_limit))
     }
 
-    /// Free space of the data file that has blocks of the device. What was free at open may have
-    /// some: the file system knows.
+    /// Free bytes of the data file that have blocks of the device. Space that was free at open may
+    /// have some: only the file system knows.
     pub fn solid_bytes(&self) -> u64 {
         let stats = self.storage.stats();
         let (used, free) = (stats.space.used_blocks, stats.space.free_blocks);
@@ -42,7 +42,7 @@ impl Core {
         known.max(allocated.min(free * BLOCK_BYTES_U64))
     }
 
-    /// The bytes of all updates in memtables.
+    /// Bytes of all updates in memtables.
     pub fn update_bytes(&self) -> u64 {
         let bytes = |keyspace: &Arc<KeyspaceCore>| -> u64 {
             keyspace.current_view().buffers.iter().map(|buffer| buffer.update_bytes()).sum()
@@ -50,7 +50,7 @@ impl Core {
         self.all_keyspaces().iter().map(bytes).sum()
     }
 
-    /// What a tight flush of `updates` bytes takes at most, about.
+    /// Estimated upper bound of the space for a minimal flush of `updates` bytes.
     pub fn minimal_flush_bytes(&self, updates: u64) -> u64 {
         let has_updates = |keyspace: &Arc<KeyspaceCore>| keyspace.memtable_bytes() != (0, 0);
         let keyspaces = self.all_keyspaces();
@@ -58,20 +58,21 @@ impl Core {
         updates * MINIMAL_TIMES + count as u64 * MINIMAL_BYTES
     }
 
-    /// What engines need to free something, in bytes.
+    /// Bytes that engines need to free something.
     pub fn needed_bytes(&self) -> u64 {
         let needed = |keyspace: &Arc<KeyspaceCore>| keyspace.engine.reclaim_needs_bytes();
         self.all_keyspaces().iter().map(needed).max().unwrap_or(0)
     }
 
-    /// What puts leave free, in bytes: for deletes, and for the work that makes space of them.
+    /// Bytes that puts leave free for deletes and for the work that turns deletes into space.
     pub fn kept_bytes(&self) -> u64 {
         let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
         (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX) + self.needed_bytes()
     }
 
-    /// Limits what engines allocate, so that flushes and merges that are not urgent leave what a
-    /// tight flush of all memtables takes, and `more` bytes. No limit where the pool is unknown.
+    /// Limits the allocations of engines, so that flushes and merges that are not urgent leave
+    /// `more` bytes and the space for a minimal flush of all memtables. No limit if the pool is
+    /// unknown.
     pub fn keep_for_flush(&self, more: u64) -> Option<Limited<'_>> {
         if self.read_only {
             return None;
@@ -80,14 +81,14 @@ impl Core {
         Some(self.storage.limit(self.pool_bytes()?.saturating_sub(kept)))
     }
 
-    /// Whether the device has room for `bytes`. Where that cannot be asked, it may.
+    /// True if the device has `bytes` free, or its free space is unknown.
     pub fn may_have_space(&self, bytes: u64) -> bool {
         let probe = || self.directory.scratch(ScratchPlace::Here)?.allocate(0, bytes);
         !probe().is_err_and(|error| error.is_transient())
     }
 
-    /// Whether a drain that met a full device may do better now: something came free in the data
-    /// file, which had `free_blocks` then, or the device has room for all that waits.
+    /// True if a flush that met a full device may succeed now: space was freed in the data file,
+    /// which had `free_blocks` then, or the device has space for all pending memtables.
     pub fn may_flush(&self, free_blocks: u64) -> bool {
         self.storage.stats().space.free_blocks > free_blocks
             || self.may_have_space(self.counters.immutable_bytes.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! Work for space: flushes, checkpoints, log segments given back, small units of engines.
+//! Work for disk space: flushes, checkpoints, returned log segments, small units of engines.
 
 use crate::admission::headroom::{DiskState, POOL_GREW_BYTES};
 use crate::base::error::{Error, Result};
@@ -11,11 +11,11 @@ use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use std::time::Duration;
 
-/// So many units in a row gain room on a device that is nearly full, each with a checkpoint.
+/// Most units in a row to gain space on a nearly full device, each with a checkpoint.
 const GAINS_MAX: usize = 8;
 
 impl Core {
-    /// Works for space, or waits until the background has, if the commit has a deadline. False if
+    /// Works for space, or waits for the background to do so if the commit has a deadline. False if
     /// nothing was gained.
     pub fn work_or_await(&self, deadline: Deadline, left: Option<Duration>) -> Result<bool> {
         let start = self.clock.now();
@@ -33,7 +33,7 @@ impl Core {
         self.headroom.may_help(&self.disk_state(pool), deletes, time)
     }
 
-    /// Remembers that work for space did not help.
+    /// Records that work for space did not help.
     pub fn note_failed_work(&self) {
         let Some(pool) = self.pool_bytes() else { return };
         self.headroom.note_failure(self.disk_state(pool), self.clock.now());
@@ -50,7 +50,7 @@ impl Core {
         }
     }
 
-    /// Does something that may give more space; false if nothing can be done.
+    /// Takes one action that may free space; false if nothing can be done.
     pub fn reclaim(&self) -> Result<bool> {
         if self.all_keyspaces().iter().any(|keyspace| keyspace.current_view().has_updates()) {
             match self.checkpoint_all() {
@@ -65,7 +65,7 @@ impl Core {
         self.reclaim_in_engines()
     }
 
-    /// The same, done by the background; `WouldBlock` if that is not done before the deadline.
+    /// Waits for the background to reclaim space; `WouldBlock` if the deadline comes first.
     fn await_reclaim(&self, deadline: Deadline) -> Result<bool> {
         let before = self.headroom.works.load(Ordering::Acquire);
         self.want_work();
@@ -79,13 +79,13 @@ impl Core {
         Ok(is_done() && self.headroom.gained.load(Ordering::Relaxed))
     }
 
-    /// Asks the background to work for space.
+    /// Requests work for space from the background.
     fn want_work(&self) {
         self.headroom.wanted.store(true, Ordering::Relaxed);
         self.signals.wake_flush();
     }
 
-    /// Works for space if somebody wants it who may not do it himself.
+    /// Works for space if a writer that must not do it itself requested it.
     pub fn reclaim_if_wanted(&self) -> Result<()> {
         if self.headroom.wanted.swap(false, Ordering::Relaxed) {
             let worked = self.reclaim();
@@ -98,7 +98,7 @@ impl Core {
         Ok(())
     }
 
-    /// Has the background try at once if that is so and there is more space by now.
+    /// Makes the background retry at once if the device was full and has more space now.
     pub fn try_again_if_full(&self) {
         let is_full = &self.counters.out_of_space;
         if self.stepped || !is_full.load(Ordering::Relaxed) {
@@ -112,19 +112,20 @@ impl Core {
         }
     }
 
-    /// Memtables cannot be flushed for want of space: writers that wait for memory are refused.
+    /// Records that memtables cannot be flushed for lack of space: writers that wait for memory are
+    /// refused.
     pub fn note_full(&self) {
         self.headroom.full_pool.store(self.pool_bytes().unwrap_or(0), Ordering::Relaxed);
         self.counters.out_of_space.store(true, Ordering::Relaxed);
         self.pacer.wake();
     }
 
-    /// Does `drain`. If the device is full, does it again after a checkpoint, which frees what the
-    /// versions before had, then so that it takes hardly more than what it flushes, then after what
-    /// engines can do to gain room. Writers are told if nothing of that helps.
+    /// Runs `drain`. If the device is full, retries after a checkpoint, which frees what previous
+    /// versions had, then with a minimal flush, then after engines freed space. Waiting writers are
+    /// refused if none of that helps.
     pub fn flush_or_reclaim(&self, drain: impl Fn(FlushPace) -> Result<bool>) -> Result<bool> {
         let is_full = |flushed: &Result<bool>| flushed.as_ref().is_err_and(Error::is_transient);
-        // One that fails may have written much: it is not tried for every small memtable.
+        // A failed flush may have written much: it is not retried for every small memtable.
         let pool = || self.pool_bytes().unwrap_or(u64::MAX);
         let is_tried = self.headroom.may_flush_as_usual(pool());
         let mut flushed = drain(if is_tried { FlushPace::Usual } else { FlushPace::Minimal });
@@ -147,8 +148,8 @@ impl Core {
         flushed
     }
 
-    /// Frees on a device that is full what is no longer referred to: waits for what a checkpoint
-    /// freed, and makes one if that would free more. False if there is nothing.
+    /// Frees unreferenced space on a full device: waits for what a checkpoint freed, and makes a
+    /// checkpoint if that would free more. False if there is nothing.
     pub fn free_what_was_replaced(&self) -> Result<bool> {
         let free_blocks = || self.storage.stats().space.free_blocks;
         let before = free_blocks();
@@ -159,7 +160,7 @@ impl Core {
         match self.checkpoint_now() {
             Ok(()) => {
                 mark(Mark::FlushFreedSpace);
-                // What it freed comes free when no reader is on the way through it.
+                // Freed extents are reusable when no reader passes through them any more.
                 self.storage.epochs().settle();
                 Ok(true)
             }
@@ -168,15 +169,15 @@ impl Core {
         }
     }
 
-    /// Lets all engines free some space on a device that is nearly full; false if none could.
+    /// Lets all engines free some space on a nearly full device; false if none could.
     pub fn reclaim_in_engines(&self) -> Result<bool> {
         let gain = |gained, keyspace: Arc<KeyspaceCore>| Ok(self.reclaim_in(&keyspace)? | gained);
         self.all_keyspaces().into_iter().try_fold(false, gain)
     }
 
-    /// Lets the engine of `keyspace` free some space on a device that is nearly full, and makes
-    /// that durable; false if there is nothing to gain, or not even room for that. It leaves
-    /// enough to flush memtables: a snapshot may keep what it replaces.
+    /// Lets the engine of `keyspace` free some space on a nearly full device, and makes that
+    /// durable; false if there is nothing to gain, or not enough space to do it. It leaves enough
+    /// to flush the memtables: a snapshot may keep what it replaces.
     pub fn reclaim_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
         let unit = |engine: &dyn Engine, work: &Work<'_>| {
             let _limited = self.keep_for_flush(0);
@@ -191,7 +192,7 @@ impl Core {
                     Err(error) if error.is_transient() => Err(Ok(before)),
                     Err(error) => Err(Err(error)),
                     Ok(()) => {
-                        // What it freed comes free when no reader is on the way through it.
+                        // Freed extents are reusable when no reader passes through them any more.
                         self.storage.epochs().settle();
                         Ok(true)
                     }

@@ -1,12 +1,12 @@
-//! The threads behind a database.
+//! The background threads of a database.
 //!
-//! | thread | what it does | woken by |
+//! | thread | task | woken by |
 //! | --- | --- | --- |
-//! | flush | flushes memtables, checkpoints, maintenance | a rotation, wanted maintenance |
-//! | log | syncs, segments, division of memory, idle periods | [`SYNC_INTERVAL`], a full segment |
-//! | scrub | reads what is stored, to find rot | [`SCRUB_TICK`] |
+//! | flush | flushes, checkpoints, maintenance | a rotation, wanted maintenance |
+//! | log | syncs, segments, memory governor, idle periods | [`SYNC_INTERVAL`], a full segment |
+//! | scrub | reads stored blocks to find bit rot | [`SCRUB_TICK`] |
 //!
-//! They only call what any thread could call: a stepped database does the same work on the
+//! They only call functions that any thread may call: a stepped database does the same work on the
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
@@ -20,10 +20,10 @@ use crate::state::keyspace::KeyspaceCore;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// How far the background sync lets the log run ahead of the device.
+/// Interval of the background sync: how long the log may stay unsynced.
 pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often the scrub thread looks whether there is something to read.
+/// Interval at which the scrub thread checks for work.
 const SCRUB_TICK: Duration = Duration::from_secs(1);
 
 /// The running threads; joined by [`Threads::join`].
@@ -61,10 +61,10 @@ impl Threads {
         Ok(())
     }
 
-    /// Waits for them to end, which [`crate::state::signals::Signals::stop`] told them to.
+    /// Waits for the threads to end, after [`crate::state::signals::Signals::stop`].
     pub fn join(&mut self) {
         for handle in self.handles.drain(..) {
-            // A panic in there has been told by the panic hook; there is nothing left to do.
+            // The panic hook has already reported a panic of the thread.
             let _ = handle.join();
         }
     }
@@ -81,17 +81,17 @@ fn flush_loop(core: &Core) {
         match stopping(core, || flush_once(core)) {
             Ok(()) => {}
             Err(error) if error.is_transient() => full = Some(FullDevice::new(core, before)),
-            // Writes were stopped, and writers are told why; reads go on without this thread.
+            // Writes are stopped and return the cause; reads continue without this thread.
             Err(_) => core.pacer.wake(),
         }
     }
 }
 
-/// What the drain thread remembers of a drain that found the device full.
+/// State of the flush thread after a flush that found the device full.
 struct FullDevice {
-    /// The free blocks of the data file then.
+    /// Free blocks of the data file at that time.
     free_blocks: u64,
-    /// How long to wait before the next look.
+    /// Time to wait before the next attempt.
     wait: Duration,
 }
 
@@ -103,11 +103,11 @@ impl FullDevice {
     }
 }
 
-/// Does `work`. A broken assertion in it stops all writes: they must not go on beside a thread that
-/// is gone, nor wait for it.
+/// Runs `work`. A panic in it stops all writes: they must neither continue without this thread nor
+/// wait for it.
 fn stopping(core: &Core, work: impl FnOnce() -> Result<()>) -> Result<()> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err(core.health.stop(Error::internal("the background panicked; see its message")))
+        Err(core.health.stop(Error::internal("a background thread panicked; see its message")))
     })
 }
 
@@ -126,7 +126,7 @@ fn log_loop(core: &Core) {
         if core.health.check_write().is_err() {
             continue;
         }
-        // Failures stop writes inside; want of room is met again by whoever writes next.
+        // Failures stop writes inside; the next writer meets a lack of space again.
         let _ = stopping(core, || {
             let ticked = core.log_tick(&mut progress);
             core.storage.epochs().collect();
@@ -137,7 +137,7 @@ fn log_loop(core: &Core) {
 
 fn scrub_loop(core: &Core) {
     while core.signals.wait_to_scrub(SCRUB_TICK) {
-        // What it finds is told by the figures; it stops nothing.
+        // Damage that scrub finds is reported by statistics; it stops nothing.
         let _ = stopping(core, || {
             core.scrub_tick();
             Ok(())
@@ -145,42 +145,42 @@ fn scrub_loop(core: &Core) {
     }
 }
 
-/// What the log thread remembers from tick to tick.
+/// State that the log thread keeps between ticks.
 #[derive(Default)]
 pub struct LogProgress {
-    /// How far the log was written at the last tick.
+    /// End of the written log at the last tick.
     seen: Lsn,
-    /// How far it was written when the last witness was left.
+    /// End of the written log when the last durability witness was written.
     witnessed: Lsn,
-    /// The next segment could not be made.
+    /// The next segment could not be prepared.
     lacks_segment: bool,
     /// Entries written, and blocks of entries read, up to the last tick.
     work: (u64, u64),
-    /// Where hardly anything is written, and what is read meanwhile.
+    /// Write-idle periods and the reads within them.
     idle_periods: IdlePeriods,
 }
 
 impl Core {
-    /// One interval's work on the log: sync what was written; or, if nothing was for a whole
-    /// interval, leave a witness in the log itself that all of it is durable, so that a later
-    /// recovery can tell rot from a torn end, and give back what an idle database does not need.
+    /// Log work of one interval: syncs new writes. After an interval without writes it writes a
+    /// witness into the log that all of it is durable, so that a later recovery can tell bit rot
+    /// from a torn end, and returns what an idle database does not need.
     pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let wants = |keyspace: &Arc<KeyspaceCore>| self.wants_maintenance(keyspace);
-        // Drains come first, and wake the thread themselves.
+        // Flushes have priority, and wake the thread themselves.
         if !self.has_immutable() && self.all_keyspaces().iter().any(wants) {
             self.signals.wake_flush();
         }
         self.adapt(progress);
         self.storage.budget().tick();
-        // A budget that was lowered while readers held what they saw.
+        // The budget may have been lowered while readers held memory.
         self.storage.budget().trim();
         let mut prepared = Ok(());
         if log.wants_segment() || progress.lacks_segment {
             let made = log.prepare_next();
             prepared = made.map_err(|error| self.health.stop_unless_harmless(error));
-            // Without room for one it is tried again at the next tick, and what is written is
-            // synced nevertheless.
+            // Without disk space for a segment this is retried at the next tick; written records
+            // are synced in any case.
             progress.lacks_segment = prepared.is_err();
         }
         let written = log.written();
@@ -195,7 +195,7 @@ impl Core {
         prepared
     }
 
-    /// Lets memory and engines follow what was done since the last tick.
+    /// Adapts the memory split and engines to the work since the last tick.
     fn adapt(&self, progress: &mut LogProgress) {
         let written = self.commit.lock().totals.entries;
         let read = self.storage.stats().cache.entry_misses;
@@ -205,7 +205,8 @@ impl Core {
         self.follow_idle_periods(&mut progress.idle_periods, read);
     }
 
-    /// Closes the open log block, so that the next one's header says how far the log is durable.
+    /// Closes the open log block, so that the header of the next block records how far the log is
+    /// durable.
     fn leave_witness(&self) -> Result<()> {
         {
             let mut commit = self.commit.lock();

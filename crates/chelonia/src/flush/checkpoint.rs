@@ -1,19 +1,19 @@
-//! Checkpoints: what engines have absorbed becomes durable, and the log behind it goes.
+//! Checkpoints: make absorbed updates durable and release the log behind them.
 //!
-//! In this order, so that nothing that the durable root refers to is overwritten:
+//! The order ensures that nothing that the durable root refers to is overwritten:
 //!
 //! 1. Choose, for every keyspace, the log position that replay needs from (before the first record
-//!    of any memtable that is not in its latest version), then its latest whole version.
-//! 2. Sync the log through everything that was written by then: a keyspace must not become durable
-//!    ahead of commits that other keyspaces only have in the log (a crash leaves a prefix, over all
-//!    keyspaces), nor the root ahead of the log that gives seqnos their order.
+//!    of any memtable that is not in its latest version), then its latest complete version.
+//! 2. Sync the log through everything written by then: a keyspace must not become durable ahead of
+//!    commits that other keyspaces have only in the log (a crash leaves a prefix, over all
+//!    keyspaces), nor the root ahead of the log that orders seqnos.
 //! 3. Write the catalog to new blocks; sync the data file; write and sync the superblock's copies
 //!    ([`crate::storage::Storage::checkpoint`]).
-//! 4. Let go of the versions of the root before: their extents may be reused now.
+//! 4. Release the versions of the previous root: their extents may be reused now.
 //! 5. Recycle the log before the position.
 //!
-//! A crash before the first copy of the superblock is durable leaves the old root with its log;
-//! after it, the new one with its log. Nothing that either needs was touched.
+//! A crash before the first copy of the superblock is durable leaves the old root with its log; a
+//! crash after it leaves the new root with its log. Nothing that either needs was overwritten.
 
 use crate::base::error::Result;
 use crate::base::ids::SeqNo;
@@ -28,16 +28,16 @@ use crate::storage::data_file::catalog::{Catalog, CatalogEntry};
 use crate::storage::data_file::superblock::LogMark;
 use std::collections::BTreeMap;
 
-/// The part of the used space that is kept free, when the background made a checkpoint, for what it
-/// does next. To give space to the file system and to take it back keeps all readers of the data
-/// file waiting: the kernel locks the file for that.
+/// Fraction of the used space that a background checkpoint keeps free in the data file for the next
+/// work. Returning space to the file system and taking it back blocks all readers of the data file:
+/// the kernel locks the file for that.
 const SPACE_KEPT_PART: u64 = 16;
 
-/// The same when a user made one.
+/// The same fraction for a checkpoint that a user requested.
 const SPACE_KEPT_PART_LEAST: u64 = 64;
 
 impl Core {
-    /// Finalizes and flushes everything that is in memtables now, then makes a checkpoint.
+    /// Rotates and flushes all memtables that have entries, then makes a checkpoint.
     pub fn checkpoint_all(&self) -> Result<()> {
         self.check_write()?;
         let _hurry = self.pacer.hurry();
@@ -51,7 +51,7 @@ impl Core {
             SeqNo(commit.next_seqno.0 - 1)
         };
         for keyspace in self.all_keyspaces() {
-            // Only what was immutable above: others go on writing meanwhile.
+            // Only memtables that were rotated above: other threads continue to write.
             while oldest_is_within(&keyspace, upto)
                 && self.flush_or_reclaim(|pace| self.flush_at(&keyspace, pace))?
             {}
@@ -68,7 +68,7 @@ impl Core {
         self.checkpoint_locked(&mut state).map_err(|error| self.health.stop_unless_harmless(error))
     }
 
-    /// A checkpoint that changes the set of keyspaces. `NoSpace` changes nothing.
+    /// Makes a checkpoint that changes the set of keyspaces. `NoSpace` changes nothing.
     pub fn checkpoint_change(&self, state: &mut CheckpointState, change: Change) -> Result<()> {
         state.change = change;
         let made = self.checkpoint_locked(state);
@@ -76,7 +76,7 @@ impl Core {
         made.map_err(|error| self.health.stop_unless_harmless(error))
     }
 
-    /// Steps 1 to 5, under the checkpoint lock. After `NoSpace` the durable root is as before.
+    /// Steps 1 to 5, under the checkpoint lock. After `NoSpace` the durable root is unchanged.
     pub fn checkpoint_locked(&self, state: &mut CheckpointState) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let undurable = self.counters.undurable_bytes.swap(0, Ordering::Relaxed);
@@ -121,7 +121,8 @@ impl Core {
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {
             if !error.is_transient() {
                 coverage::mark(Mark::RootSuspect);
-                // One copy of the superblock may name them: what still runs must not reuse them.
+                // A superblock copy may name these versions: running work must not reuse their
+                // extents.
                 state.suspect.extend(versions.into_values());
             }
             return Err(error);
@@ -132,23 +133,23 @@ impl Core {
         self.give_space_back(SPACE_KEPT_PART)
     }
 
-    /// Gives free space to the file system, but for one of so many parts of what is in use, so that
-    /// a database that shrinks gives nearly everything back.
+    /// Returns free space of the data file to the file system, except for 1/`kept_part` of the used
+    /// space, so that a shrinking database returns nearly everything.
     fn give_space_back(&self, kept_part: u64) -> Result<()> {
         let used = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
         match self.storage.give_back((used / kept_part).min(self.governor.write_share())) {
-            // A hole can want space for its own bookkeeping. The checkpoint is made, and `NoSpace`
-            // would say that it is not.
+            // Punching a hole can need space for metadata. The checkpoint succeeded, so `NoSpace`
+            // would be wrong.
             Err(error) if error.is_transient() => Ok(()),
             given => given,
         }
     }
 
     /// Where replay has to begin for the latest versions, and how far the log is written. `Stopped`
-    /// once a close has taken the log's end away.
+    /// once a close has taken the log's tail.
     ///
-    /// Taken before the versions are: a drain that is published in between only makes the position
-    /// older than need be, and replay skips what a root contains.
+    /// Taken before the versions: a flush published in between only makes the position older than
+    /// necessary, and replay skips entries that a root contains.
     fn log_mark(&self, keyspaces: &[Arc<KeyspaceCore>]) -> Result<LogMark> {
         let commit = self.commit.lock();
         let end = commit.tail.as_ref().map(LogTail::position).ok_or_else(Health::closed)?;

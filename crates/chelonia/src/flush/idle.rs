@@ -1,12 +1,12 @@
-//! Write-idle periods: a keyspace gets hardly any writes while reads continue.
+//! Write-idle periods: reads continue while a keyspace gets almost no writes.
 //!
-//! The engine learns of it, because work that it does for reads will not soon be undone by writes.
-//! The memtable is not going to grow, but it holds memory and every read searches it. So the
-//! largest memtable is flushed once idle periods have read as many bytes from the device as its
-//! memory could have cached; the flush consumes that credit. A database without reads does nothing,
-//! and memtables too small to matter stay.
+//! The engine is notified of an idle period, because writes will not soon undo the work that it
+//! does for reads. The idle memtable does not grow, but it holds memory and every read searches it.
+//! So the largest memtable is flushed once reads in idle periods have fetched as many bytes from
+//! the device as its memory could have cached; the flush consumes that credit. A database without
+//! reads does nothing, and memtables too small to matter stay.
 //!
-//! Thread-safety: the log thread's own; called with no lock held.
+//! Thread-safety: owned by the log thread; called with no lock held.
 
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -15,33 +15,34 @@ use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use std::collections::BTreeMap;
 
-/// This many ticks with hardly any writes are an idle period.
+/// Consecutive ticks with almost no writes that make an idle period.
 const IDLE_TICKS_MIN: u32 = 10;
 
-/// Hardly anything, in bytes of updates a tick: what a program that only reads may note.
+/// Bytes of updates per tick that still count as idle: bookkeeping of a read-only workload.
 const TICK_BYTES_MAX: u64 = 4 << 10;
 
-/// Memtables that hold a smaller part of the budget are left alone.
+/// Memtables smaller than this fraction of the budget are not flushed.
 const MEMTABLE_BUDGET_DIVISOR: u64 = 64;
 
-/// What is known of the idle_periods of a database.
+/// Write-idle state of the keyspaces of a database.
 #[derive(Default, Debug)]
 pub struct IdlePeriods {
     spells: BTreeMap<KeyspaceId, Spell>,
-    /// The bytes of entries that were read from the device in idle_periods, and not spent.
+    /// Bytes of entries read from the device in idle periods and not yet spent on a flush.
     read_bytes: u64,
 }
 
-/// How long hardly anything was written to a keyspace.
+/// The run of idle ticks of one keyspace.
 #[derive(Clone, Copy, Default, Debug)]
 struct Spell {
     ticks: u32,
-    /// What its active memtable had been given at the last tick, in bytes of updates.
+    /// Bytes of updates in its active memtable at the last tick.
     update_bytes: u64,
 }
 
 impl Spell {
-    /// After a tick at whose end the active memtable, perhaps a new one, had been given so much.
+    /// The state after a tick that ended with `update_bytes` in the active memtable, which may be
+    /// new.
     fn after(self, update_bytes: u64) -> Self {
         let written = update_bytes.checked_sub(self.update_bytes).unwrap_or(update_bytes);
         let ticks = if written > TICK_BYTES_MAX { 0 } else { self.ticks.saturating_add(1) };
@@ -54,8 +55,8 @@ impl Spell {
 }
 
 impl IdlePeriods {
-    /// A tick is over in which so many blocks of entries were read from the device: which of the
-    /// keyspaces, of whose active memtables it is told what they were given, are in a lull.
+    /// Accounts for a tick in which `blocks` blocks of entries were read from the device; returns
+    /// which keyspaces of `given` (id, bytes of updates in the active memtable) are write-idle.
     fn tick(&mut self, blocks: u64, given: &[(KeyspaceId, u64)]) -> Vec<bool> {
         let before = std::mem::take(&mut self.spells);
         let spell = |id: &KeyspaceId| before.get(id).copied().unwrap_or_default();
@@ -68,7 +69,8 @@ impl IdlePeriods {
         idle_periods
     }
 
-    /// True if reads would have been better off without a memtable of `bytes` bytes.
+    /// Spends read credit on a flush of `bytes` bytes; false if there is too little, or the
+    /// memtable is too small to matter.
     fn pay_for(&mut self, bytes: u64, budget: u64) -> bool {
         let paid = bytes >= (budget / MEMTABLE_BUDGET_DIVISOR).max(1) && self.read_bytes >= bytes;
         if paid {
@@ -79,7 +81,8 @@ impl IdlePeriods {
 }
 
 impl Core {
-    /// Tells engines of idle_periods, and finalizes what waits for writes that do not come.
+    /// Notifies engines of write-idle periods, and rotates the largest idle memtable if it is worth
+    /// it.
     pub fn follow_idle_periods(&self, idle_periods: &mut IdlePeriods, blocks_read: u64) {
         let keyspaces = self.all_keyspaces();
         let given =
@@ -94,7 +97,7 @@ impl Core {
             }
         }
         let Some((bytes, id)) = largest else { return };
-        // On a device that is full a drain would only fail.
+        // On a full device a flush would only fail.
         let full = self.counters.out_of_space.load(Ordering::Relaxed);
         if full || !idle_periods.pay_for(bytes, self.storage.budget().limit()) {
             return;
@@ -123,7 +126,7 @@ mod tests {
         }
         spell = spell.after(given);
         assert!(spell.is_idle());
-        // A new memtable, that was given little; then much.
+        // A new memtable with few writes, then one with many.
         spell = spell.after(100);
         assert!(spell.is_idle());
         spell = spell.after(101 + TICK_BYTES_MAX);
@@ -138,14 +141,14 @@ mod tests {
             let idle = idle_periods.tick(100, &[(quiet, 5), (busy, tick << 20)]);
             assert_eq!(idle, [tick == u64::from(IDLE_TICKS_MIN), false]);
         }
-        // Only what was read in the lull counts.
+        // Only reads during the idle period count.
         let read = 100 * BLOCK_BYTES_U64;
         assert!(!idle_periods.pay_for(read + 1, 1 << 20), "it would have held more");
         assert!(!idle_periods.pay_for(read, 65 * read), "too small to matter");
         assert!(!idle_periods.pay_for(0, 1));
         assert!(idle_periods.pay_for(read, 64 * read));
         assert!(!idle_periods.pay_for(read, 64 * read), "it was spent");
-        // The end of all idle_periods forgets.
+        // The credit is lost when no keyspace is idle any more.
         idle_periods.tick(100, &[(quiet, 5)]);
         idle_periods.tick(100, &[(quiet, 1 << 20)]);
         assert!(!idle_periods.pay_for(read, 64 * read));

@@ -1,13 +1,13 @@
-//! Maintenance: what engines do on their own, a unit at a time, when nothing waits to be drained.
+//! Maintenance: background work of engines, in units, while no memtable waits for a flush.
 //!
-//! The drain thread does it, unit after unit. Some is for reads: an engine wants what they have
-//! paid for, and they pay until it is done. Some is what writes left to be merged: an engine owes
-//! it (`debt_bytes`), writers are slowed down as that grows, and all workers take part. What waits
-//! to be drained comes first.
+//! The flush thread runs it, unit after unit. Some units serve reads: an engine wants a unit once
+//! its read cost has been accumulated, until it is done. Others merge what writes left: the engine
+//! reports debt (`debt_bytes`), writers are delayed as it grows, and all workers take part. Flushes
+//! have priority.
 //!
-//! A unit that fails for lack of space, or since something cannot be read, leaves everything
+//! A unit that fails for lack of space, or because something cannot be read, leaves everything
 //! readable and writable. It is *postponed* (`state/postponed.rs`). On a full disk, small units
-//! that free space are tried first, each with its checkpoint.
+//! that free space are tried first, each with its own checkpoint.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -19,18 +19,18 @@ use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::postponed::{Now, Postponed};
 
-/// It makes a checkpoint when so much waits for one to come free, or one of so many parts of the
-/// data file: after every unit it would take a good part of the time. (Drains, which are made in a
-/// row, let more of it come together.)
+/// Maintenance makes a checkpoint when this many bytes, or 1/`UNDURABLE_DIVISOR` of the data file,
+/// wait for one to be freed: a checkpoint after every unit would cost much of the time. (Flushes
+/// come in a row and accumulate more.)
 const UNDURABLE_BYTES_MAX: u64 = 64 << 20;
 const UNDURABLE_DIVISOR: u64 = 32;
 
-/// A full device has room again for a unit if it has so much, or as much as is owed.
+/// A full device is tried again for a unit with this much free space, or as much as the debt.
 const SPACE_BYTES_MIN: u64 = 1 << 20;
 const SPACE_BYTES_MAX: u64 = 64 << 20;
 
 impl Core {
-    /// True if there may be maintenance to do in `keyspace` that can be done now.
+    /// True if `keyspace` may have maintenance that can be done now.
     pub fn wants_maintenance(&self, keyspace: &KeyspaceCore) -> bool {
         keyspace.engine.wants_maintenance() && !self.is_postponed(keyspace)
     }
@@ -39,7 +39,7 @@ impl Core {
         let Some(before) = *keyspace.postponed.lock() else { return false };
         let mut postponed = before;
         let lasts = self.with_now(keyspace, |now| postponed.lasts(now));
-        // Somebody else may know better meanwhile.
+        // Another thread may have updated it meanwhile.
         let mut current = keyspace.postponed.lock();
         if *current == Some(before) {
             *current = Some(postponed);
@@ -58,14 +58,14 @@ impl Core {
         })
     }
 
-    /// Lets every engine do the maintenance that waits, as long as nothing waits to be drained.
-    /// What it did is durable then, if it came to the end.
+    /// Lets every engine do its pending maintenance while no memtable waits for a flush. If it ran
+    /// to the end, the result is durable.
     pub fn maintain_all(&self) -> Result<()> {
         let mut waiting = self.all_keyspaces();
         while !waiting.is_empty() {
             for place in (0..waiting.len()).rev() {
                 if self.has_immutable() || self.signals.is_stopping() {
-                    // The drain makes a checkpoint; after a close what was done is done again.
+                    // The flush makes a checkpoint; after a close the units are redone.
                     return Ok(());
                 }
                 if !self.maintain_unit(&waiting[place])? {
@@ -76,7 +76,7 @@ impl Core {
         self.checkpoint_if_undurable(1)
     }
 
-    /// True if memtables wait to be drained.
+    /// True if memtables wait to be flushed.
     pub fn has_immutable(&self) -> bool {
         self.counters.immutable_bytes.load(Ordering::Relaxed) > 0
     }
@@ -99,7 +99,7 @@ impl Core {
             }
             Ok(false) => {
                 if !keyspace.engine.wants_maintenance() {
-                    // What was postponed was done by a pass that gained space.
+                    // A pass that freed space did the postponed work.
                     *keyspace.postponed.lock() = None;
                 }
                 Ok(false)
@@ -115,19 +115,19 @@ impl Core {
         }
     }
 
-    /// True if nothing was changed: there was no room, or something could not be read.
+    /// True if `error` left everything unchanged: no disk space, or an unreadable block.
     pub fn is_harmless_to_maintenance(&self, error: &Error) -> bool {
         let is_read = error.kind() == ErrorKind::Io && !self.storage.has_failed_write();
         error.is_transient() || error.kind() == ErrorKind::Corrupt || is_read
     }
 
-    /// How much of the data file may wait for the checkpoint after maintenance.
+    /// Bytes of the data file that may wait for the checkpoint after maintenance.
     fn maintenance_undurable_max(&self) -> u64 {
         let in_use = self.storage.stats().space.used_blocks * BLOCK_BYTES_U64;
         (in_use / UNDURABLE_DIVISOR).min(UNDURABLE_BYTES_MAX)
     }
 
-    /// Lets the engine of `keyspace` do `unit`; false if there is none.
+    /// Runs `unit` on the engine of `keyspace`; false if there was nothing to do.
     pub fn maintain(
         &self,
         keyspace: &KeyspaceCore,
@@ -135,11 +135,11 @@ impl Core {
     ) -> Result<bool> {
         let partial = keyspace.flush.lock();
         if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
-            // A drain stopped half way, and its part of the memtable is not published yet; or the
-            // keyspace was dropped, and what it has is given back.
+            // A flush stopped half way and its part of the memtable is not published yet; or the
+            // keyspace was dropped, and its space is freed.
             return Ok(false);
         }
-        // Writers wait for what is owed. Else nobody waits, and readers want the processors.
+        // Writers wait for debt, so all workers help. Without debt readers keep the processors.
         let owes = keyspace.engine.debt_bytes() > 0;
         let workers = if owes { self.workers } else { Workers::inline() };
         let work = Work { workers: &workers, progress: &|_| {} };
@@ -153,7 +153,7 @@ impl Core {
         let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
         self.records.refresh::<SortedBatch>(&keyspace.cache_epoch, version.number(), &[]);
         keyspace.republish(version)?;
-        // What it no longer needs is free after the next checkpoint.
+        // The lost extents are free after the next checkpoint.
         self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);
         Ok(true)
     }

@@ -1,15 +1,15 @@
-//! Draining: a immutable memtable goes into its engine and gives its memory back.
+//! Flush: the engine absorbs an immutable memtable, whose memory is freed.
 //!
-//! 1. Wait until every commit that writes to the memtable is visible: it is complete then.
-//! 2. Cut it at the seqnos that are pinned within it. Pins made from now on are newer than all of
-//!    it, so the cuts are complete.
+//! 1. Wait until every commit that writes to the memtable is visible: then it is complete.
+//! 2. Cut it at the seqnos pinned within it. Pins made from now on are newer than all of it, so the
+//!    cuts are complete.
 //! 3. For each part, oldest first, the engine absorbs the newest update of each key in the part and
-//!    gives a version.
-//! 4. Publish: every view that holds the memtable gets the version at its own seqno instead.
+//!    returns a version.
+//! 4. Publish: in every view that holds the memtable, the version at the view's seqno replaces it.
 //!
-//! A failure in 3 leaves the parts absorbed so far in the engine; the next attempt goes on after
-//! them. A full device is such a failure: the memtable stays readable, and the drain is tried again
-//! when somebody made room.
+//! After a failure in step 3 the parts absorbed so far stay in the engine; the next attempt resumes
+//! after them. A full device is such a failure: the memtable stays readable, and the flush is
+//! retried when space was freed.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
@@ -24,17 +24,17 @@ use crate::state::keyspace::{KeyspaceCore, Latest, Partial};
 use crate::versions::pins::Flushed;
 use crate::versions::view::Buffer;
 
-/// How much a drain may write.
+/// How much a flush may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushPace {
-    /// What is best in the long run.
+    /// As much as is best for the shape of the tree.
     Usual,
-    /// Hardly more than what is flushed: the device is full.
+    /// Hardly more than the memtable: the device is full.
     Minimal,
 }
 
 impl Core {
-    /// Drains the oldest immutable memtable of all keyspaces; false if there is none.
+    /// Flushes the oldest immutable memtable of all keyspaces; false if there is none.
     pub fn flush_oldest(&self, pace: FlushPace) -> Result<bool> {
         let oldest = |keyspace: &Arc<KeyspaceCore>| {
             let buffer = keyspace.immutable().pop()?;
@@ -43,20 +43,20 @@ impl Core {
         let keyspaces = self.all_keyspaces();
         let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
         let Some((_, keyspace)) = next else { return Ok(false) };
-        // One that was dropped since is not listed again; others may still have something.
+        // A keyspace dropped meanwhile is not listed again; others may still have memtables.
         Ok(self.flush_at(&keyspace, pace)? || keyspace.check_exists().is_err())
     }
 
-    /// Drains the oldest immutable memtable of `keyspace`; false if there is none, or nobody wants
-    /// it any more.
+    /// Flushes the oldest immutable memtable of `keyspace`; false if there is none, or the keyspace
+    /// was dropped.
     pub fn flush_keyspace(&self, keyspace: &Arc<KeyspaceCore>) -> Result<bool> {
         self.flush_at(keyspace, FlushPace::Usual)
     }
 
-    /// The same at any pace.
+    /// Like [`Core::flush_keyspace`], at the given pace.
     pub fn flush_at(&self, keyspace: &Arc<KeyspaceCore>, pace: FlushPace) -> Result<bool> {
         let mut partial = keyspace.flush.lock();
-        // It may have taken long to get here, and the next absorb may take longer.
+        // Taking the lock may have taken long, and the next absorb may take longer.
         self.health.check_write()?;
         if partial.reclaimed {
             return Ok(false);
@@ -74,12 +74,12 @@ impl Core {
                 let took = self.clock.now().saturating_sub(start);
                 self.pacer.flushed(buffer.memtable.bytes(), took);
                 self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-                // Also a memtable without bytes is a reason for a checkpoint.
+                // A memtable without bytes needs a checkpoint too.
                 let bytes = buffer.update_bytes().max(1);
                 self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
-            // On a full device, and where the tree cannot be read, what pins see of a dropped
-            // keyspace has to stay in memory after all.
+            // On a full device, or if the tree cannot be read, the memtables that pins of a dropped
+            // keyspace see have to stay in memory.
             Err(error) if is_dropped() && self.is_harmless_to_maintenance(&error) => {
                 return Ok(false);
             }
@@ -94,7 +94,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Steps 2 to 4 under the drain lock.
+    /// Steps 2 to 4, under the flush lock.
     fn absorb(
         &self,
         keyspace: &Arc<KeyspaceCore>,
@@ -107,8 +107,8 @@ impl Core {
             return Ok(());
         };
         let last = buffer.last();
-        // Parts that an earlier attempt absorbed are cut as they were then; pins made since are
-        // newer than the whole memtable, and pins gone since only make fewer versions.
+        // Parts that an earlier attempt absorbed keep their cuts; pins made since are newer than
+        // the whole memtable, and pins released since only make fewer versions.
         let done = partial.versions.last().map(|(upto, _)| *upto);
         let mut cuts: Vec<SeqNo> = partial.versions.iter().map(|(upto, _)| *upto).collect();
         let pinned = self.snapshots.cuts(keyspace.id, first.seqno, last);
@@ -119,14 +119,14 @@ impl Core {
         if !cuts.is_empty() {
             mark(Mark::FlushCut);
         }
-        // Sorted, an entry takes an address, and what pins see some of their own.
+        // Sorting takes one address per entry, and a slab per cut for older updates that pins see.
         let sorted = (buffer.memtable.len_estimate() * size_of::<usize>() as u64)
             .saturating_add((cuts.len() * SLAB_BYTES) as u64);
         self.storage.budget().make_ready(sorted)?;
         let flushed = buffer.memtable.sorted(&cuts);
         let mut superseded = flushed.superseded.iter().map(OwnedExtent::from);
-        // An interval in which nothing was written has no part, and needs no version of its own:
-        // the one before is what its pin sees.
+        // An interval without writes has no part and needs no version of its own: its pin sees the
+        // version before.
         let mut parts = flushed.batches.iter().peekable();
         while let Some(updates) = parts.next() {
             let upto = updates.upto().min(last);
@@ -144,11 +144,11 @@ impl Core {
             let lost = superseded.collect();
             partial.versions.push((last, keyspace.lifetimes.hold(version, lost)));
         }
-        // Not harmless whatever it is: all of the memtable is absorbed, and must not be again.
+        // Never harmless: the whole memtable is absorbed, and must not be absorbed again.
         let root = keyspace.engine.root().map_err(|error| self.health.stop(error))?;
         let versions = std::mem::take(&mut partial.versions);
         let Some((_, newest)) = versions.last() else {
-            return Err(Error::internal("a drain made no version"));
+            return Err(Error::internal("a flush made no version"));
         };
         self.records.refresh(&keyspace.cache_epoch, newest.number(), &flushed.batches);
         drop(flushed);
@@ -165,7 +165,7 @@ impl Core {
         Ok(())
     }
 
-    /// Absorbs one part of the memtable: the next version, and what it lost.
+    /// Absorbs one part of the memtable; returns the next version and the extents that it lost.
     fn absorb_part(
         &self,
         keyspace: &Arc<KeyspaceCore>,
@@ -190,13 +190,13 @@ impl Core {
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
         if !known {
-            return Err(Error::internal("an engine refers to what lies beyond the data file"));
+            return Err(Error::internal("an engine refers to space beyond the data file"));
         }
         Ok((absorbed.version, absorbed.lost))
     }
 
-    /// True if what is immutable will be flushed long before the active memtable of `keyspace` is
-    /// full, at the pace of both so far: before it is half full.
+    /// True if, at the pace of both so far, the immutable memtables will be flushed before the
+    /// active memtable of `keyspace` is half full.
     fn has_time_to_flush(&self, keyspace: &KeyspaceCore) -> bool {
         if self.stepped || self.signals.is_stopping() {
             return false;
@@ -209,8 +209,8 @@ impl Core {
         absorbed * u128::from(distance) > 2 * active * immutable
     }
 
-    /// After `keyspace` was dropped, durably: gives back what it has on disk and in memory. What
-    /// pins still see stays, but moves to the disk: a pin never holds memory.
+    /// Frees the disk space and memory of `keyspace` after it was dropped durably. Data that pins
+    /// still see is flushed to disk: a pin never holds memory.
     pub fn reclaim_dropped(&self, keyspace: &Arc<KeyspaceCore>) -> Result<()> {
         let _hurry = self.pacer.hurry();
         for buffer in &keyspace.current_view().buffers {
@@ -243,10 +243,10 @@ impl Core {
         if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
     }
 
-    /// Drains all that is immutable, and makes the checkpoints that takes, on this thread. Writers
-    /// may finalize memtables as fast as they are flushed: checkpoints are made on the way, for
-    /// without them neither log nor extents come free, and a close does not wait for an end that
-    /// may never come.
+    /// Flushes all immutable memtables on this thread, with the checkpoints that this needs.
+    /// Writers may rotate memtables as fast as they are flushed: without checkpoints on the way
+    /// neither log nor extents would be freed, and a close must not wait for an end that may never
+    /// come.
     pub fn flush_all_immutable(&self) -> Result<()> {
         while !self.signals.is_stopping()
             && self.flush_or_reclaim(|pace| self.flush_oldest(pace))?

@@ -1,4 +1,4 @@
-//! From memory to the data file: flushes, checkpoints, maintenance, and the threads that do them.
+//! Flushes, checkpoints, maintenance, and the background threads that run them.
 
 pub mod background;
 pub mod checkpoint;

@@ -9,7 +9,7 @@
 //!     ...                         the engine's own lines
 //! ```
 //!
-//! One item a line; the parts of an item are indented below it.
+//! One item per line; the parts of an item are indented below it.
 
 use crate::base::error::{Error, Result};
 use crate::engine::{EngineOptions, LevelOptions, PIVOTS_MAX};
@@ -19,7 +19,7 @@ use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock
 use std::fmt::Write;
 
 impl Core {
-    /// The work of [`crate::Database::dump`].
+    /// Implements [`crate::Database::dump`].
     pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
         let checked = |written: std::fmt::Result| {
             written.map_err(|_| Error::invalid("the dump could not be written"))

@@ -1,4 +1,4 @@
-//! What the project's own tests and tools ask of an open database, and nobody else.
+//! Inspection of an open database for the project's own tests and tools only.
 
 use crate::base::error::{Error, Result};
 use crate::flush::background::LogProgress;
@@ -7,32 +7,33 @@ use crate::state::core::Core;
 use crate::storage::data_file::superblock::FIRST_BLOCK;
 use std::time::Duration;
 
-/// How often a leak is looked at before it is believed, and the time between two looks.
+/// Checks before a leak is reported, and the interval between two of them.
 const LOOKS: u32 = 2_000;
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Core {
-    /// Blocks of the data file that are in use though neither the newest versions nor the durable
-    /// root refer to them. Zero after a checkpoint, when nothing older is held.
+    /// Blocks of the data file that are in use, though neither the newest versions nor the durable
+    /// root refer to them. Zero after a checkpoint, if nothing older is held.
     ///
-    /// Replaced views go when every reader of their time has left; so this looks a number of times
-    /// before it reports a leak.
+    /// Replaced views are dropped when every reader of their time has left; so this checks
+    /// repeatedly before it reports a leak.
     pub fn unreachable_blocks(&self) -> Result<u64> {
         let mut looked = Ok(0);
         for _ in 0..LOOKS {
             self.storage.epochs().collect();
-            // A drain that ends meanwhile frees what the version before it has.
+            // A flush that ends meanwhile frees extents of the previous version.
             looked = self.unreachable_blocks_now();
             if matches!(looked, Ok(0)) {
                 break;
             }
-            // Not on the clock of the database: other threads need the time, and that may stand.
+            // Not on the clock of the database, which may stand still: other threads need real
+            // time.
             Clock::real().sleep(LOOK_INTERVAL);
         }
         looked
     }
 
-    /// The same, looked at once.
+    /// Like [`Core::unreachable_blocks`], with a single check.
     pub fn unreachable_blocks_now(&self) -> Result<u64> {
         let mut reachable = FIRST_BLOCK;
         reachable += self.storage.catalog_extent().map_or(0, |extent| u64::from(extent.blocks));
@@ -48,8 +49,8 @@ impl Core {
             .ok_or_else(|| Error::internal("more blocks are referred to than are in use"))
     }
 
-    /// First block, number of blocks and generation of every extent that the newest versions and
-    /// the durable catalog have.
+    /// First block, number of blocks and generation of every extent of the newest versions and the
+    /// durable catalog.
     #[cfg(feature = "internals")]
     pub fn sealed_extents(&self) -> Result<Vec<(u64, u32, u64)>> {
         let mut extents = Vec::new();
@@ -66,21 +67,21 @@ impl Core {
         Ok(extents)
     }
 
-    /// Appends a record to the log that no commit made.
+    /// Appends a record to the log without a commit.
     #[cfg(feature = "internals")]
     pub fn append_to_log(&self, payload: &[u8]) -> Result<()> {
         let Some(log) = self.log.get() else {
-            return Err(Error::internal("a writer without a log"));
+            return Err(Error::internal("a writable database has no log"));
         };
         let mut commit = self.commit.lock();
         let Some(tail) = &mut commit.tail else {
-            return Err(Error::internal("a writer without a log"));
+            return Err(Error::internal("a writable database has no log"));
         };
         tail.append(payload, log.payload_hash(payload)).map(|_| ())
     }
 
-    /// What the log thread does in two intervals without a commit between them, for databases
-    /// without one: it syncs, and leaves a witness of that. And what the scrub thread does.
+    /// Does the work of the log thread in two intervals without a commit between them (a sync and a
+    /// durability witness), and of the scrub thread; for databases without threads.
     pub fn tick(&self) -> Result<()> {
         let mut progress = LogProgress::default();
         self.log_tick(&mut progress)?;

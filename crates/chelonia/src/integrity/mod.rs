@@ -1,4 +1,4 @@
-//! Inspection: verification, scrubbing, statistics, dumps.
+//! Integrity and inspection: verification, scrubbing, statistics, dumps.
 
 pub mod dump;
 #[cfg(any(test, feature = "internals"))]

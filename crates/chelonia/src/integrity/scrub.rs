@@ -1,21 +1,20 @@
-//! Scrubbing: what is stored is read again and again, slowly, so that rot is found while there is
-//! still a copy somewhere.
+//! Scrub: slowly and repeatedly reads stored blocks, to find bit rot while a copy still exists.
 //!
 //! ```text
-//!   tour   | roots | leg | leg | leg | ... |         one tour in `scrub_interval`
-//!   leg    the extents that begin in one stretch of the data file
-//!   piece  a few blocks of one extent: what a tick reads
+//!   pass   | roots | leg | leg | leg | ... |         one pass in `scrub_interval`
+//!   leg    the extents that begin in one part of the data file
+//!   piece  a few blocks of one extent: read in one tick
 //! ```
 //!
-//! Time pays for blocks: in one interval for as many as are in use. A leg lists extents as the
-//! newest versions name them when it begins, and holds nothing. So an extent may be freed, and its
-//! blocks written anew, before its turn comes; what looks damaged is believed only if a newest
-//! version still names the extent, with the same generation.
+//! Elapsed time gives credit for blocks: in one interval for as many as are in use. A leg lists the
+//! extents of the newest versions at its begin, and holds nothing. So an extent may be freed, and
+//! its blocks rewritten, before it is read; damage is reported only if a newest version still
+//! refers to the extent, with the same generation.
 //!
-//! A tour reads both superblocks, the catalog, and every block of every extent. The log is not
-//! read: it is short, and its files are written anew all the time. What lies in the blocks, and how
-//! they refer to each other, is for [`crate::Database::verify`] to check. Structure that cannot be
-//! read is a finding itself, and hides no more than what only it names.
+//! A pass reads both superblocks, the catalog, and every block of every extent. It does not read
+//! the log, which is short, and whose files are rewritten all the time. The content of blocks, and
+//! the references between them, are verified by [`crate::Database::verify`]. An unreadable
+//! structure block is reported itself, and hides only the extents that it alone refers to.
 //!
 //! Thread-safety: one thread scrubs; its state is under a lock of its own, held for one tick.
 
@@ -27,24 +26,24 @@ use crate::memory::budget::Use;
 use crate::state::core::Core;
 use crate::state::scrubbing::State;
 
-/// Fewer blocks (64 KiB) are not worth a read.
+/// Least blocks per read (64 KiB).
 const PIECE_BLOCKS_MIN: u64 = 16;
 
-/// No more (4 MiB) are read at a tick, however much time has passed: readers come first.
+/// Most blocks read in a tick (4 MiB), however much time has passed: readers have priority.
 const TICK_BLOCKS_MAX: u64 = 1024;
 
-/// So many (256 KiB) are read together.
+/// Most blocks of a single read (256 KiB).
 pub const PIECE_BLOCKS_MAX: u32 = 64;
 
-/// A leg is a 64th of the data file, but not less than this (64 MiB): to list its extents all
-/// structure has to be walked.
+/// Least length of a leg (64 MiB), else a 64th of the data file: listing the extents of a leg walks
+/// the complete structure.
 const LEG_BLOCKS_MIN: u64 = 16 << 10;
 
-/// See [`LEG_BLOCKS_MIN`].
+/// Most legs of a pass, see [`LEG_BLOCKS_MIN`].
 const LEGS_MAX: u64 = 64;
 
 impl Core {
-    /// Reads as much as the time since the last call pays for.
+    /// Reads as many blocks as the time since the last call gives credit for.
     pub fn scrub_tick(&self) {
         let Some(interval) = self.scrub_interval else { return };
         let mut state = self.scrub.state.lock();
@@ -53,7 +52,7 @@ impl Core {
         let each = interval.as_nanos().max(1);
         let used = u128::from(self.storage.stats().space.used_blocks);
         state.paid += passed.as_nanos() * used;
-        // What one tick cannot read is forgiven: a tour takes longer then.
+        // Credit beyond one tick is dropped: the pass takes longer then.
         state.paid = state.paid.min(each * u128::from(TICK_BLOCKS_MAX));
         let blocks = u64::try_from(state.paid / each).unwrap_or(TICK_BLOCKS_MAX);
         if blocks < PIECE_BLOCKS_MIN.min(u64::try_from(used).unwrap_or(PIECE_BLOCKS_MIN)) {
@@ -63,7 +62,7 @@ impl Core {
         self.scrub_blocks(&mut state, blocks);
     }
 
-    /// Reads about so many blocks.
+    /// Reads about `blocks` blocks.
     fn scrub_blocks(&self, state: &mut State, blocks: u64) {
         let mut left = blocks;
         while left > 0 {
@@ -71,7 +70,7 @@ impl Core {
                 if self.begin_leg(state) {
                     continue;
                 }
-                // A tour ended: the next one is paid for by its own time.
+                // The pass ended: the next one has its own credit.
                 return;
             };
             let rest = owned.extent.blocks - state.within;
@@ -87,7 +86,7 @@ impl Core {
         }
     }
 
-    /// Reads some blocks of an extent.
+    /// Reads a piece of an extent.
     fn scrub_piece(&self, state: &mut State, owned: &OwnedExtent, piece: Extent) {
         let mut buffer = vec![0; piece.blocks as usize * BLOCK_BYTES];
         let _charge = self.storage.budget().charge(Use::Work, buffer.len() as u64);
@@ -102,7 +101,7 @@ impl Core {
         }
     }
 
-    /// Lists the extents of the next leg; false if there is none: that was the end of a tour.
+    /// Lists the extents of the next leg; false at the end of a pass.
     fn begin_leg(&self, state: &mut State) -> bool {
         let file_blocks = self.storage.stats().space.file_blocks;
         if state.next == 0 {
@@ -135,15 +134,15 @@ impl Core {
         true
     }
 
-    /// True if a newest version refers to this very extent, or that cannot be reported.
+    /// True if a newest version refers to this very extent, or that cannot be determined.
     fn may_name(&self, wanted: &OwnedExtent) -> bool {
         let mut is_there = false;
         let unread = self.walk_newest(&mut |owned| is_there |= owned == *wanted);
         is_there || !unread.is_empty()
     }
 
-    /// Visits every extent of the newest version of every keyspace, as far as its structure can be
-    /// read; gives the first error of each whose structure cannot.
+    /// Visits every extent of the newest version of every keyspace, as far as its structure is
+    /// readable; returns the first error of each keyspace with unreadable structure.
     pub fn walk_newest(&self, visit: &mut dyn FnMut(OwnedExtent)) -> Vec<(KeyspaceId, Error)> {
         let mut unread = Vec::new();
         for keyspace in self.all_keyspaces() {

@@ -1,4 +1,4 @@
-//! Figures of a running database. Totals count from the open.
+//! Statistics of a running database. Totals count from the open.
 
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::engine::EngineStats;
@@ -9,30 +9,30 @@ use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::scrubbing::ScrubStats;
 
-/// What [`crate::Database::stats`] tells.
+/// Statistics returned by [`crate::Database::stats`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// The memory budget and what it is used for.
+    /// The memory budget and its uses.
     pub memory: MemoryStats,
-    /// What went to and came from the device, and how.
+    /// Device input and output.
     pub io: IoStats,
     /// Space on the device.
     pub disk: DiskStats,
-    /// Commits and what they waited for.
+    /// Commits and their delays.
     pub commits: CommitStats,
     /// Iterators.
     pub scans: ScanStats,
-    /// Drains, checkpoints, snapshots.
+    /// Flushes, checkpoints, snapshots.
     pub background: BackgroundStats,
-    /// What is read again and again to find rot.
+    /// Scrubbing: repeated reads that find bit rot.
     pub scrub: ScrubStats,
     /// Bytes written to the data file and the log for each key and value byte of users; 0 before
     /// the first write.
     pub write_amplification: f64,
-    /// The number of the last visible write.
+    /// The seqno of the last visible write.
     pub last_seqno: u64,
-    /// Every keyspace, sorted by name.
+    /// All keyspaces, sorted by name.
     pub keyspaces: Vec<KeyspaceStats>,
 }
 
@@ -42,9 +42,9 @@ pub struct Stats {
 pub struct MemoryStats {
     /// The budget.
     pub budget_bytes: u64,
-    /// In use, all purposes together.
+    /// Memory in use, for all purposes together.
     pub used_bytes: u64,
-    /// Held from the system, in use or ready for use.
+    /// Memory held from the system, in use or ready for use.
     pub held_bytes: u64,
     /// Memtables.
     pub memtable_bytes: u64,
@@ -52,7 +52,7 @@ pub struct MemoryStats {
     pub cache_bytes: u64,
     /// Cached records.
     pub record_bytes: u64,
-    /// Merges, and what open iterators have read ahead.
+    /// Merges, and read-ahead of open iterators.
     pub work_bytes: u64,
     /// Tree nodes, open runs and other bookkeeping.
     pub metadata_bytes: u64,
@@ -64,11 +64,11 @@ pub struct MemoryStats {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct IoStats {
-    /// Data goes around the page cache (`O_DIRECT`).
+    /// True if data bypasses the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// A commit is a copy into mapped memory; else it is a system call.
+    /// True if a commit is a copy into mapped memory; else it is a system call.
     pub mapped_log: bool,
-    /// The file system, as far as it is told apart.
+    /// The type of the file system, if recognized.
     pub file_system: String,
     /// Read from the data file, in bytes.
     pub data_bytes_read: u64,
@@ -86,13 +86,13 @@ pub struct IoStats {
     pub log_syncs: u64,
     /// Blocks in the cache now.
     pub cached_blocks: u64,
-    /// Blocks that were wanted and had to be read.
+    /// Blocks that were requested and had to be read.
     pub cache_misses: u64,
     /// Records in the cache now.
     pub cached_records: u64,
-    /// Records that came into the cache.
+    /// Records added to the cache.
     pub record_fills: u64,
-    /// Records that left it to make room.
+    /// Records evicted from the cache.
     pub record_evictions: u64,
 }
 
@@ -102,20 +102,20 @@ pub struct IoStats {
 pub struct DiskStats {
     /// The length of the data file; a temporary file beside it does not count.
     pub data_file_bytes: u64,
-    /// What of it is in use, for versions that are only held by snapshots too.
+    /// Bytes of it in use, including versions held only by snapshots.
     pub data_used_bytes: u64,
-    /// What the data file occupies on the device; holes do not count.
+    /// Bytes that the data file occupies on the device; holes do not count.
     pub data_allocated_bytes: u64,
-    /// The length of the temporary file of a database that is open for reading only: it has what a
-    /// crash left in the log and does not fit into memory.
+    /// Length of the temporary file of a database opened read-only: it holds the part of the log,
+    /// as a crash left it, that does not fit into memory.
     pub scratch_bytes: u64,
-    /// No longer in the newest state, kept for snapshots, iterators and the durable root; of
-    /// keyspaces that were dropped too.
+    /// Bytes not in the newest state, retained for snapshots, iterators and the durable root;
+    /// dropped keyspaces included.
     pub retained_bytes: u64,
-    /// In use for keyspaces that were dropped since the open, where damage hides what it is: comes
-    /// free with the next open.
+    /// Bytes in use for keyspaces dropped since the open, whose extents are unknown because of
+    /// damage: freed by the next open.
     pub orphaned_bytes: u64,
-    /// All log segment files.
+    /// Length of all log segment files.
     pub log_file_bytes: u64,
 }
 
@@ -123,16 +123,16 @@ pub struct DiskStats {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CommitStats {
-    /// How many.
+    /// Number of commits.
     pub commits: u64,
-    /// Writes in them.
+    /// Number of writes in them.
     pub entries: u64,
     /// Key and value bytes in them.
     pub user_bytes: u64,
-    /// How often one was delayed by back-pressure: waited for memory, for its pace, or for space on
-    /// a device that is nearly full.
+    /// Commits delayed by back-pressure: for memory, for pacing, or for space on a nearly full
+    /// device.
     pub delayed: u64,
-    /// For how long in all, in nanoseconds.
+    /// Total of these delays, in nanoseconds.
     pub delay_nanos: u64,
     /// The longest of these delays, in nanoseconds.
     pub delay_nanos_max: u64,
@@ -144,7 +144,7 @@ pub struct CommitStats {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ScanStats {
-    /// Tombstones that iterators passed over. Where many lie in a row they do so once.
+    /// Tombstones that iterators passed over. A long row of them is passed over only once.
     pub tombstones_passed: u64,
 }
 
@@ -152,15 +152,15 @@ pub struct ScanStats {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct BackgroundStats {
-    /// Memtables drained into engines.
+    /// Memtables flushed into engines.
     pub flushes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
-    /// Bytes of immutable memtables that wait or are being drained.
+    /// Bytes of immutable memtables that wait for a flush or are being flushed.
     pub backlog_bytes: u64,
-    /// Snapshots and iterators that are open.
+    /// Open snapshots and iterators.
     pub pins: usize,
-    /// The oldest moment that one of them shows.
+    /// The oldest seqno that one of them reads at.
     pub oldest_pinned_seqno: Option<u64>,
 }
 
@@ -174,20 +174,20 @@ pub struct KeyspaceStats {
     pub engine: &'static str,
     /// Its memtables, in bytes.
     pub memtable_bytes: u64,
-    /// The checkpoint distance that is acted on, in bytes.
+    /// The effective checkpoint distance, in bytes.
     pub checkpoint_distance_bytes: u64,
     /// Versions of it that are held.
     pub versions_held: usize,
-    /// The engine has something to do in the background.
+    /// True if the engine has background work to do.
     pub maintenance_pending: bool,
-    /// What of it writers are slowed down for: bytes to be rewritten.
+    /// Bytes to be rewritten for which writers are delayed.
     pub debt_bytes: u64,
-    /// The engine's own figures.
+    /// The engine's own statistics.
     pub engine_stats: EngineStats,
 }
 
 impl Core {
-    /// The figures of this moment.
+    /// The current statistics.
     pub fn stats(&self) -> Stats {
         let keyspaces = self.all_keyspaces();
         let commits = self.commit_stats();
@@ -256,7 +256,7 @@ impl Core {
         let data = self.storage.stats();
         let log_file_bytes = match self.log.get() {
             Some(log) => log.stats().file_bytes,
-            // A reader; a figure is no reason to fail.
+            // A read-only database; a statistic is no reason to fail.
             None => Log::file_bytes(&*self.directory).unwrap_or(0),
         };
         DiskStats {

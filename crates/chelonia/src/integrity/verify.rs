@@ -1,12 +1,12 @@
-//! Verification: everything that is stored is read and checked, while reads and writes go on.
+//! Verification: reads and checks everything that is stored, while reads and writes go on.
 //!
-//! The data file is read through the newest version of every keyspace, which stays as it is while
-//! it is held; by a reader through the durable one, so that what is read and counted does not
-//! depend on how much of the log its memory took. The log is read from where the durable root says
-//! that a recovery begins, up to where it was written at the same moment ([`Log::verify`]); its
-//! segments are held too. The large values that it refers to are not: a checkpoint may make them
-//! needless and free them. So one that cannot be read is looked at again under the root that is
-//! durable then.
+//! The data file is read through the newest version of every keyspace, which stays unchanged while
+//! it is held; read-only, through the durable version, so that the blocks and entries counted do
+//! not depend on how much of the log the reader's memory took. The log is read from the position
+//! where the durable root makes a recovery begin, up to its end at the same moment
+//! ([`Log::verify`]); its segments are held too. The large values that it refers to are not held: a
+//! checkpoint may make them unnecessary and free them. So an unreadable one is checked again
+//! against the root that is durable then.
 
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -21,23 +21,22 @@ use crate::versions::lifetimes::HeldVersion;
 use crate::write::record::Entries;
 use std::collections::BTreeMap;
 
-/// What [`crate::Database::verify`] read and found.
+/// The result of [`crate::Database::verify`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct VerifyReport {
     /// Blocks of the data file read and checked.
     pub blocks: u64,
-    /// Entries seen in the trees of the data file, newer and older versions of a key and tombstones
-    /// counted each. What was written last is in the log only.
+    /// Entries in the trees of the data file; newer and older versions of a key and tombstones
+    /// count each. The latest writes are only in the log.
     pub entries: u64,
-    /// Bytes of the log read and checked: all that a recovery would have read at the moment when
-    /// the verification came to it.
+    /// Bytes of the log read and checked: all that a recovery would have read at that moment.
     pub log_bytes: u64,
-    /// Writes seen there: entries put and keys removed. Some may be in the trees too.
+    /// Writes seen in the log: entries put and keys removed. Some may be in the trees too.
     pub log_entries: u64,
-    /// What is wrong, each with file and offset where there is one: the first thousand of these.
+    /// The errors found, each with file and offset if known: the first thousand of them.
     pub findings: Vec<Error>,
-    /// How many there are.
+    /// The number of errors found.
     pub findings_total: u64,
 }
 
@@ -66,14 +65,14 @@ impl CheckReport for VerifyReport {
     }
 }
 
-/// What of the log a recovery would need if it began now.
+/// The part of the log that a recovery would need if it began now.
 struct Needed {
     mark: LogMark,
     absorbed: BTreeMap<KeyspaceId, SeqNo>,
 }
 
 impl Needed {
-    /// True if replay would not skip a write of `keyspace` with this number.
+    /// True if replay would not skip a write of `keyspace` with this seqno.
     fn wants(&self, keyspace: KeyspaceId, seqno: SeqNo) -> bool {
         self.absorbed.get(&keyspace).is_some_and(|upto| seqno > *upto)
     }
@@ -87,7 +86,7 @@ struct Suspect {
 }
 
 impl Core {
-    /// Reads the superblock's copies, the catalog, everything that the newest version of every
+    /// Verifies the superblock's copies, the catalog, everything that the newest version of every
     /// keyspace refers to, and the log that is not in those versions yet.
     pub fn verify(&self) -> Result<VerifyReport> {
         self.health.check_read()?;
@@ -100,12 +99,12 @@ impl Core {
             self.verify_tree(&keyspace, &mut report);
         }
         self.verify_log(&mut report)?;
-        // What could not be read because of a close is no damage.
+        // Read failures caused by a close are no damage.
         self.health.check_read()?;
         Ok(self.told_findings(report))
     }
 
-    /// Reads everything that the newest version of `keyspace` refers to.
+    /// Verifies everything that the newest version of `keyspace` refers to.
     pub fn verify_keyspace(&self, keyspace: &KeyspaceCore) -> Result<VerifyReport> {
         self.health.check_read()?;
         let mut report = VerifyReport::default();
@@ -116,7 +115,7 @@ impl Core {
 
     fn verify_tree(&self, keyspace: &KeyspaceCore, report: &mut VerifyReport) {
         let pin = self.pin_one(keyspace);
-        // What a reader drained of the log lies in a scratch file, which is nobody's data.
+        // A read-only database flushes the log to a scratch file, which is not the user's data.
         let version = match self.read_only {
             true => self.durable_version(keyspace.id),
             false => Some(keyspace.view_at(pin.seqno()).version.clone()),
@@ -127,7 +126,7 @@ impl Core {
         }
     }
 
-    /// The same report, in which files are named as the user knows them.
+    /// Replaces internal file names in the report by those that the user knows.
     fn told_findings(&self, mut report: VerifyReport) -> VerifyReport {
         let findings = std::mem::take(&mut report.findings).into_iter();
         report.findings = findings.map(|error| self.locate(error)).collect();
@@ -141,7 +140,7 @@ impl Core {
     fn verify_log(&self, report: &mut VerifyReport) -> Result<()> {
         let _hold = self.log.get().map(|log| log.hold());
         let (needed, (upto, last)) = {
-            // Not while a checkpoint is made: the two belong together.
+            // Not during a checkpoint: the two belong together.
             let state = self.checkpoint.lock();
             (self.needed_log(&state), self.log_end()?)
         };
@@ -154,7 +153,7 @@ impl Core {
                 writes += 1;
                 let Update::PutLarge(large) = entry.update else { continue };
                 let keyspace = entry.keyspace;
-                // Behind damage the numbers are not known, nor what of it was absorbed.
+                // Seqnos after damage are unknown, and so is whether they were absorbed.
                 if !record.is_first_part || !needed.wants(keyspace, seqno) {
                     continue;
                 }
@@ -178,7 +177,8 @@ impl Core {
         report.log_entries += writes;
         report.blocks += large_blocks;
         if verified.damage.is_empty() && seqno != last {
-            let text = "the log does not hold as many writes as were committed";
+            let (end, last) = (seqno.0, last.0);
+            let text = format!("the log ends at seqno {end}, but the last commit at {last}");
             report.finding(Error::corrupt(text));
         }
         verified.damage.into_iter().for_each(|error| report.finding(error));
@@ -190,7 +190,7 @@ impl Core {
         Ok(())
     }
 
-    /// How far the log is written, and the number of the last write in it.
+    /// End of the written log, and the seqno of the last write in it.
     fn log_end(&self) -> Result<(Lsn, SeqNo)> {
         let commit = self.commit.lock();
         let upto = match (&commit.tail, self.log.get()) {
@@ -201,7 +201,7 @@ impl Core {
         Ok((upto, SeqNo(commit.next_seqno.0 - 1)))
     }
 
-    /// What the root that is durable now needs of the log.
+    /// The part of the log that the currently durable root needs.
     fn needed_log(&self, state: &CheckpointState) -> Needed {
         let absorbed = state.durable.iter().map(|(id, durable)| (*id, durable.absorbed)).collect();
         Needed { mark: self.storage.superblock().log, absorbed }

@@ -1,15 +1,15 @@
-//! The life of a database as its handles hold it.
+//! The lifetime of a database, held by its handles.
 //!
-//! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]. When the
-//! last one is dropped the database is closed; [`Handle::close`] does the same while other handles
-//! live, which fail with `Stopped` from then on. A close goes through these steps:
+//! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]. Dropping
+//! the last one closes the database; [`Handle::close`] closes it while other handles live, which
+//! fail with `Stopped` from then on. A close has these steps:
 //!
 //! 1. The background threads end.
-//! 2. Memtables are flushed and a checkpoint is made, so that the next open replays nothing. It is
-//!    left out while the thread panics, and if it fails for want of space the log stays.
-//! 3. The log is synced, and the superblock notes how far: a recovery can tell damage from the torn
-//!    end of a last write.
-//! 4. The fence is shut, so that no thread reaches the files any more, and the lock is released.
+//! 2. Memtables are flushed and a checkpoint is made, so that the next open replays nothing. This
+//!    is skipped while the thread panics; if it fails for lack of space, the log stays.
+//! 3. The log is synced, and the superblock records its durable end: a recovery can tell damage
+//!    from the torn end of a last write.
+//! 4. The fence is closed, so that no thread reaches the files any more, and the lock is released.
 
 use crate::base::error::Result;
 use crate::flush::background::Threads;
@@ -50,8 +50,9 @@ impl Handle {
         let closed = self.core.shut_down();
         self.core.health.close();
         self.core.pacer.wake();
-        // Other threads may be in the middle of a commit, a checkpoint or a read. Before the lock
-        // goes, and another owner may come, no call of theirs can reach the files any more.
+        // Other threads may be within a commit, a checkpoint or a read. Before the lock is
+        // released, and another owner may open the database, none of their calls can reach the
+        // files any more.
         self.core.commit.lock().tail = None;
         self.core.fence.shut();
         self.core.storage.close();
@@ -65,16 +66,16 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if !self.core.health.is_owner_process() {
-            // Locks may be held by threads that are not in this process: nothing is taken down. The
-            // parent has it all.
+            // Locks may be held by threads that do not exist in this process: nothing is freed. The
+            // parent process owns it all.
             std::mem::forget(Arc::clone(&self.core));
             return;
         }
-        // A drop cannot return an error; whoever wants it calls `Database::close`. What was
-        // acknowledged is as durable as its level said, whether this succeeds or not.
+        // A drop cannot return an error; `Database::close` returns it. Acknowledged writes are as
+        // durable as their level promises, whether this succeeds or not.
         let _ = self.close();
-        // What was retired by calls that were on their way when it was closed: nobody else comes
-        // for it any more.
+        // Frees memory retired by calls that were under way at the close: nothing else will free
+        // it.
         self.core.storage.epochs().close();
     }
 }
@@ -88,7 +89,7 @@ impl std::ops::Deref for Handle {
 }
 
 impl Core {
-    /// Steps 2 and 3. A failure of step 2 for want of space is returned after step 3.
+    /// Steps 2 and 3. A failure of step 2 for lack of space is returned after step 3.
     fn shut_down(&self) -> Result<()> {
         if self.read_only {
             return Ok(());
@@ -98,7 +99,7 @@ impl Core {
         if settled.as_ref().is_err_and(|error| !error.is_transient()) {
             return settled;
         }
-        // A checkpoint of another thread ends first, or finds the log without an end and fails.
+        // A checkpoint of another thread completes first, or finds no log tail and fails.
         let _order = self.checkpoint.lock();
         self.sync()?;
         self.commit.lock().tail = None;
@@ -111,7 +112,7 @@ impl Core {
         settled
     }
 
-    /// Makes everything durable in the data file, unless it is already.
+    /// Makes everything durable in the data file, unless it already is.
     fn checkpoint_for_close(&self) -> Result<()> {
         let options_changed = self.counters.options_changed.load(Ordering::Relaxed);
         if self.leave_log || std::thread::panicking() {

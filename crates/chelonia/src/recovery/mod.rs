@@ -1,4 +1,4 @@
-//! Opening a database (superblock, catalog, trees, the replay of the log), and closing it.
+//! Open (superblock, catalog, trees, log replay) and close of a database.
 
 pub mod handle;
 pub mod open;

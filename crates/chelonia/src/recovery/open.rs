@@ -1,28 +1,28 @@
-//! Opening: a new database, or one that was closed, killed, or lost its power.
+//! Open: creates a database, or opens one after a close, a kill or a power loss.
 //!
-//! An existing one is opened the same way whatever happened to it:
+//! An existing database is opened the same way in all cases:
 //!
 //! 1. Take the lock, and that of the data file; read the superblock (its best copy) and the catalog
 //!    it names.
 //! 2. Open every keyspace's engine at its durable root; walk the extents that the roots refer to.
 //! 3. Read the log once: large values that its records refer to are in use too, and the log ends
-//!    before the first record whose large values did not reach the device. Free space is what
-//!    nobody named; nothing was allocated up to here.
-//! 4. Replay the log into memtables, with the seqnos the records had; what a keyspace has absorbed
-//!    is skipped. Memtables that fill up are drained as always, so that recovery needs no more
+//!    before the first record whose large values did not reach the device. Free space is what no
+//!    root or record refers to; nothing was allocated up to here.
+//! 4. Replay the log into memtables, with the original seqnos; updates that a keyspace has absorbed
+//!    are skipped. Memtables that fill up are flushed as usual, so that recovery needs no more
 //!    memory than the budget; read-only, to a scratch file. Nothing is made durable that would
-//!    shorten the log. If the device is full memtables may fill their whole share, which is what
-//!    they had before: what had been drained when the device became full is given back by a crash.
-//! 5. Go on behind the log in a new segment ([`crate::log::Log::recover`]), and accept writes.
+//!    shorten the log. On a full device memtables may fill their whole share, as they did before:
+//!    space that flushes had taken when the device became full is freed by the crash.
+//! 5. Continue the log in a new segment ([`crate::log::Log::recover`]), and accept writes.
 //!
 //! A crash in any step changes nothing that the next attempt needs.
 //!
-//! A creation that was cut off leaves a data file without a catalog: that is no database yet, and
-//! is made anew. But not if there is a log with anything in it, which no such creation leaves: then
-//! it is the data file that was lost, and what the log holds is all there is. Nor is a file without
-//! superblocks somebody else's if there is a log of ours beside it.
+//! An interrupted creation leaves a data file without a catalog: that is no database yet, and is
+//! created again. A log with content, which no such creation leaves, prevents that: then the data
+//! file was lost, and the log has the only data. And a file without superblocks beside a Chelonia
+//! log is a damaged data file, not a foreign one.
 //!
-//! A directory that is refused stays as it is: before there is a lock file, one looks.
+//! A refused directory stays unchanged: it is checked before the lock file is created.
 
 use crate::admission::governor::Governor;
 use crate::admission::headroom::Headroom;
@@ -59,7 +59,7 @@ use crate::versions::view::Buffer;
 use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
 
-/// The size of the first log segment: an empty database is small.
+/// Size of the first log segment: an empty database is small.
 const LOG_SEGMENT_BYTES_FIRST: u64 = 16 << 10;
 /// The number of the first keyspace.
 const FIRST_KEYSPACE: u32 = 1;
@@ -108,20 +108,18 @@ pub fn no_database() -> Error {
     Error::new(ErrorKind::NotFound, "there is no database at this path")
 }
 
-/// Fails if the directory has files of somebody else's and none of ours: a database is not made
-/// among them. Nothing was written yet.
+/// Fails if the directory has foreign files and none of a database: no database is created among
+/// them. Nothing was written yet.
 fn check_not_foreign(directory: &dyn Directory) -> Result<()> {
     let names = directory.list()?;
     if names.is_empty() || names.iter().any(|name| name == DATA_FILE || Log::has_file(name)) {
         return Ok(());
     }
-    Err(Error::invalid(
-        "the directory holds other files and no database; name a directory of its own",
-    ))
+    Err(Error::invalid("the directory has other files and no database; use an empty directory"))
 }
 
-/// Takes the lock. A writer makes its file where there is none, but not in a directory that it is
-/// going to refuse: that stays as it is.
+/// Takes the lock. A writer creates the lock file if it is missing, but not in a directory that it
+/// will refuse: that stays unchanged.
 fn take_lock(settings: &Settings, directory: &dyn Directory) -> Result<Box<dyn LockGuard>> {
     let is_writer = !settings.read_only;
     let is_missing = |error: &Error| is_writer && error.kind() == ErrorKind::NotFound;
@@ -132,14 +130,14 @@ fn take_lock(settings: &Settings, directory: &dyn Directory) -> Result<Box<dyn L
     let Err(refused) = check_lockable(settings, directory) else {
         return directory.lock(true, true);
     };
-    // Nobody has a database open that has no lock. But one may have been made while we looked.
+    // A database without a lock file is not open, but one may have been created meanwhile.
     match directory.lock(true, false) {
         Err(error) if is_missing(&error) => Err(refused),
         taken => taken,
     }
 }
 
-/// Fails if the files, which nobody has open, are no database and none is to be made of them.
+/// Fails if the files, which no process has open, are no database and none may be created.
 fn check_lockable(settings: &Settings, directory: &dyn Directory) -> Result<()> {
     match Storage::is_there(directory) {
         Ok(true) => Ok(()),
@@ -149,20 +147,20 @@ fn check_lockable(settings: &Settings, directory: &dyn Directory) -> Result<()> 
     }
 }
 
-/// Why a data file cannot be opened, which failed with `error`: if there is a log of ours, its data
-/// file is lost or damaged, and not somebody else's.
+/// The error of a data file whose open failed with `error`: if a Chelonia log is beside it, the
+/// data file is lost or damaged, not foreign.
 pub fn nothing_to_open(directory: &dyn Directory, error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => Log::check_none_in_use(directory).err().unwrap_or_else(no_database),
         ErrorKind::InvalidArgument if Log::is_there(directory).unwrap_or(false) => {
-            let text = "the data file of this log is damaged: it has no superblock";
+            let text = "the data file beside this log is damaged: it has no superblock";
             Error::corrupt(text).at(DATA_FILE, 0)
         }
         _ => error,
     }
 }
 
-/// Makes a new database of a data file that no checkpoint was made in.
+/// Creates a new database in a data file without a checkpoint.
 fn begin(
     settings: &Settings,
     directory: &Arc<dyn Directory>,
@@ -174,7 +172,7 @@ fn begin(
     let (tail, log) = Log::create(Arc::clone(directory), &log_options(settings, &core), start)?;
     let _ = core.log.set(log);
     core.commit.lock().tail = Some(tail);
-    // The first catalog, an empty one: from now on there is a database.
+    // The empty catalog makes it a database.
     core.checkpoint_locked(&mut core.checkpoint.lock())?;
     Ok(core)
 }
@@ -189,7 +187,7 @@ fn log_options(settings: &Settings, core: &Core) -> LogOptions {
     }
 }
 
-/// The shared state, with no keyspaces and no log yet.
+/// Builds the shared state, with no keyspaces and no log yet.
 fn new_core(
     settings: &Settings,
     (directory, fence): (&Arc<dyn Directory>, Arc<Fence>),
@@ -285,13 +283,13 @@ fn open_keyspaces(core: &Arc<Core>, catalog: Catalog) -> Result<()> {
 pub fn open_keyspace(core: &Core, entry: CatalogEntry) -> Result<Arc<KeyspaceCore>> {
     let stored = StoredOptions::decode(&entry.options)?;
     if stored.engine.kind().number() != entry.engine {
-        return Err(Error::corrupt("catalog: a keyspace names two engines"));
+        return Err(Error::corrupt("catalog: a keyspace has two different engines"));
     }
     let root = Some(entry.root.as_slice()).filter(|root| !root.is_empty());
     new_keyspace(core, entry.id, entry.name, stored, root, entry.absorbed)
 }
 
-/// A keyspace over the engine at `root`, or over a new one.
+/// Builds a keyspace over the engine at `root`, or over a new engine.
 pub fn new_keyspace(
     core: &Core,
     id: crate::base::ids::KeyspaceId,

@@ -1,11 +1,11 @@
-//! Replay: the log goes back into memtables, with the seqnos its records had.
+//! Replay: puts the log back into memtables, with the original seqnos.
 //!
-//! It is read twice: once to find where it ends and which large values it refers to (nothing may be
-//! allocated before they are known), once to put it back.
+//! The log is read twice: first to find its end and the large values it refers to (nothing may be
+//! allocated before they are known), then to replay it.
 //!
-//! Memtables that fill up are drained on the way, read-only to a scratch file; what cannot be
-//! drained because there is no room stays in memory as far as the write share goes. Nothing is made
-//! durable before the log goes on in its next segment, for which room is kept from the start.
+//! Memtables that fill up are flushed on the way, read-only to a scratch file; on a full device
+//! they stay in memory within the write share. Nothing is made durable before the log continues in
+//! its next segment, for which disk space is reserved from the start.
 
 use crate::admission::governor::Governor;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -24,20 +24,20 @@ use crate::storage::io::{Directory, File, ScratchPlace};
 use crate::write::record::Entries;
 use std::collections::BTreeMap;
 
-/// How many records are replayed between two reports of progress.
+/// Number of records between two progress reports.
 const PROGRESS_EVERY: u64 = 4096;
 
-/// What a new log segment may take of the device beside its own bytes.
+/// Disk space that a new log segment may take beside its own bytes.
 const LOG_HEADROOM_BYTES: u64 = 64 << 10;
 
-/// Where a superblock says replay begins.
+/// The log position at which replay begins according to a superblock.
 fn replay_start(mark: LogMark) -> LogPosition {
     LogPosition { lsn: mark.lsn, chain: mark.chain }
 }
 
-/// What the first reading of the log found.
+/// The result of the first reading of the log.
 pub struct Surveyed {
-    /// Where the log ends.
+    /// End of the log.
     end: LogPosition,
     /// Bytes of the records.
     payload_bytes: u64,
@@ -79,7 +79,7 @@ pub fn survey_log(
     Ok(Surveyed { end: found.end, payload_bytes: found.payload_bytes })
 }
 
-/// How far each keyspace has absorbed its writes.
+/// The last absorbed seqno of each keyspace.
 fn absorbed_by_id(core: &Core) -> BTreeMap<u32, SeqNo> {
     let keyspaces = core.all_keyspaces();
     keyspaces.iter().map(|one| (one.id.0, one.latest.lock().absorbed)).collect()
@@ -124,15 +124,15 @@ pub fn replay_log(
     if !flushed || core.read_only {
         return Ok(());
     }
-    // What was drained on the way need not be replayed again. If there is no room for that now, it
-    // is, or a later checkpoint finds some.
+    // Flushed memtables need no second replay then. Without space now they are replayed again, or a
+    // later checkpoint finds some.
     core.checkpoint_now().or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) })
 }
 
-/// Keeps room on the device for the segment in which the log will go on, so that draining does not
-/// take the last of it: a file without a name, to be dropped before the segment is made. A full
-/// device gets free space of the data file back for it, which a crash left there. `None` if there
-/// is not enough, or such files cannot be made: then the segment shows whether there is room.
+/// Reserves disk space for the segment in which the log will continue, so that flushes do not take
+/// the last of it: an unnamed file, dropped before the segment is created. On a full device the
+/// data file returns free space, which a crash left there. `None` if there is not enough, or such
+/// files are not supported: then creating the segment shows whether there is space.
 fn reserve_for_log(core: &Core, directory: &dyn Directory, bytes: u64) -> Option<Arc<dyn File>> {
     let wanted = bytes + LOG_HEADROOM_BYTES;
     let reserve = || {
@@ -148,17 +148,17 @@ fn reserve_for_log(core: &Core, directory: &dyn Directory, bytes: u64) -> Option
     }
 }
 
-/// Puts records back into memtables.
+/// Replays records into memtables.
 struct Replayer<'a> {
     core: &'a Arc<Core>,
     keyspaces: BTreeMap<u32, Arc<KeyspaceCore>>,
     absorbed: BTreeMap<u32, SeqNo>,
-    /// The last seqno so far.
+    /// The last replayed seqno.
     seqno: SeqNo,
     ticket: u64,
-    /// Until the last record is replayed: room on the device for the segment that follows.
+    /// Disk space reserved for the next segment until the last record is replayed.
     reserve: Option<Arc<dyn File>>,
-    /// Memtables are drained once they hold so many bytes.
+    /// Bytes in memtables at which they are flushed.
     flush_at: u64,
     progress: RecoveryProgress,
     on_progress: Option<&'a (dyn Fn(RecoveryProgress) + Send + Sync)>,
@@ -189,7 +189,7 @@ impl<'a> Replayer<'a> {
         while let Some(entry) = entries.next_entry()? {
             self.seqno = self.seqno.next();
             let id = entry.keyspace.0;
-            // A keyspace that is not in the catalog was dropped after this write.
+            // A keyspace missing from the catalog was dropped after this write.
             let Some(keyspace) = self.keyspaces.get(&id) else { continue };
             if self.absorbed.get(&id).is_some_and(|upto| self.seqno <= *upto) {
                 continue;
@@ -217,7 +217,7 @@ impl<'a> Replayer<'a> {
         Ok(())
     }
 
-    /// Gives the room up that was kept for the log, if nothing is left to be replayed.
+    /// Releases the disk space reserved for the log once nothing is left to replay.
     fn release_reserve(&mut self) {
         if self.progress.log_bytes_done >= self.progress.log_bytes_total {
             self.reserve = None;
@@ -234,7 +234,7 @@ impl<'a> Replayer<'a> {
         let share = governor.write_share();
         match self.drain() {
             Ok(()) => self.flush_at = share / 2,
-            // It is tried again, but not for every record.
+            // The flush is retried, but not for every record.
             Err(error) if held <= share && self.is_for_want_of_space(&error) => {
                 self.flush_at = held + share / 16;
             }
@@ -266,13 +266,13 @@ impl<'a> Replayer<'a> {
         Ok(())
     }
 
-    /// True if there is nowhere to drain to; what is there is as it was.
+    /// True if there is nowhere to flush to; the state is unchanged.
     fn is_for_want_of_space(&self, error: &Error) -> bool {
         error.kind() == ErrorKind::NoSpace
             || (self.core.read_only && self.core.storage.is_read_only())
     }
 
-    /// The error of a log that neither fits into memory nor can be drained.
+    /// The error of a log that neither fits into memory nor can be flushed.
     fn too_long(&self, held: u64, error: &Error) -> Error {
         let RecoveryProgress { log_bytes_done, log_bytes_total, .. } = self.progress;
         let all =
@@ -282,17 +282,18 @@ impl<'a> Replayer<'a> {
             error.kind(),
             format!(
                 "the log does not fit into the memory budget and cannot be flushed ({error}); \
-                 make room there, or open the database with about {budget} bytes of memory"
+                 free disk space, or open the database with about {budget} bytes of memory"
             ),
         )
     }
 
-    /// Fails if a root is ahead of the log: new writes would get seqnos that it has already.
+    /// Fails if a root is ahead of the log: new writes would reuse its seqnos.
     fn check_order(&self) -> Result<()> {
         if self.absorbed.values().all(|absorbed| *absorbed <= self.seqno) {
             return Ok(());
         }
-        Err(Error::corrupt("the log ends before what the data file holds").at(DATA_FILE, 0))
+        Err(Error::corrupt("the log ends before writes that the data file contains")
+            .at(DATA_FILE, 0))
     }
 
     fn report(&self) {

@@ -1,5 +1,5 @@
-//! Closes that come while another thread is at some call on the files: that call ends before the
-//! close does, and none of the thread comes after.
+//! Closes during file calls of another thread: such a call ends before the close does, and that
+//! thread makes no call afterwards.
 
 #![expect(clippy::disallowed_methods, reason = "the other thread that a test lets come by")]
 
@@ -16,14 +16,14 @@ use std::thread::ThreadId;
 /// A kind of call on a kind of file.
 type Place = (Call, String);
 
-/// A call: its place, and how many of the same place came before.
+/// A call: its kind, and the number of earlier calls of that kind.
 type Numbered = (Place, u64);
 
-/// How often a delayed call looks whether the close has returned. With the fence none of the looks
-/// sees it; without, there must be enough of them for the close to end.
+/// How often a delayed call checks whether the close has returned. With the fence no check sees it;
+/// without the fence, there must be enough checks for the close to end.
 const LOOKS: usize = 2_000;
 
-/// What is known of the calls of one thread.
+/// The recorded calls of one thread.
 #[derive(Default)]
 struct Calls {
     /// The thread whose calls are counted.
@@ -32,11 +32,11 @@ struct Calls {
     delay: Option<Numbered>,
     is_delayed: bool,
     is_closed: bool,
-    /// Calls after the close had returned.
+    /// Calls made after the close had returned.
     late: Vec<Place>,
 }
 
-/// Called before each call, on the thread that makes it.
+/// Records a call; runs before each call, on the thread that makes it.
 fn note(calls: &Mutex<Calls>, call: Call, file: &str) {
     let file = if file.starts_with("log-") { "log" } else { file };
     let place = (call, file.to_owned());
@@ -66,7 +66,7 @@ fn note(calls: &Mutex<Calls>, call: Call, file: &str) {
     }
 }
 
-/// Everything that makes calls; what fails for want of room goes on.
+/// Makes calls of every kind; continues after a lack of space.
 fn work(database: &Database, keyspace: &Keyspace) -> Result<()> {
     let passing = |done: Result<()>| match done {
         Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
@@ -97,8 +97,8 @@ fn work(database: &Database, keyspace: &Keyspace) -> Result<()> {
     Ok(())
 }
 
-/// Closes a database while another thread is at the call that is to be delayed, or when that thread
-/// has done its work; then lets the next owner write. Returns the calls of the thread.
+/// Closes a database while another thread is in the call to be delayed, or after that thread has
+/// done its work; then lets the next owner write. Returns the calls of the thread.
 fn close_meanwhile(delay: Option<Numbered>) -> Calls {
     let memory = MemoryDirectory::new();
     let plan = FaultPlan::new();

@@ -1,4 +1,4 @@
-//! Devices that are full, or that say so in the middle.
+//! Devices that are full, or report so in the middle of an operation.
 
 use super::{open, open_faulty, rotate};
 use crate::base::error::ErrorKind;
@@ -16,14 +16,14 @@ fn a_keyspace_is_dropped_though_there_is_no_room() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("full", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", "value").unwrap();
-    // Everything that is free in the file is somebody's, and it cannot grow.
+    // All free space in the file is taken, and the file cannot grow.
     let storage = &database.handle.storage;
     let mut taken = Vec::new();
     plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
     while let Ok(allocation) = storage.allocate(1) {
         taken.push(allocation.extent);
     }
-    // The catalog that names one more does not fit where the one before was.
+    // A catalog with one more keyspace does not fit in the space of the previous one.
     let long = "x".repeat(200);
     let names = (0..40).map(|number| format!("{long}{number}"));
     let refused = names.map(|name| database.keyspace(&name, KeyspaceOptions::new()).err());
@@ -54,9 +54,9 @@ fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
             keyspace.insert("key", [1; 10]).unwrap();
             assert!(core.log_tick(&mut progress).unwrap_err().is_transient());
             assert_eq!(log.synced(), log.written(), "{failure:?}");
-            // One of the usual size, and if there is no space for that, the smallest.
+            // One attempt at the usual size, and without space for that, one at the smallest.
             let tries = if failure == Failure::NoSpace { 2 } else { 1 };
-            assert_eq!(plan.failures(), tries * tick, "it is tried once a tick");
+            assert_eq!(plan.failures(), tries * tick, "one attempt per tick");
             assert!(!log.wants_segment(), "every commit would wake the thread");
         }
         plan.heal();
@@ -78,7 +78,7 @@ fn a_log_segment_that_cannot_be_made_stops_all_writes() {
     plan.fail(Fault::once(Call::Map, 0).on("log-"));
     let error = core.log_tick(&mut LogProgress::default()).unwrap_err();
     assert_eq!((error.kind(), plan.failures()), (ErrorKind::Io, 1));
-    // Nor is anything written besides the log.
+    // Nothing is written besides the log either.
     assert!(core.health.cause().is_some());
     let writes = plan.calls(Call::Write);
     assert_eq!(database.checkpoint().unwrap_err().kind(), ErrorKind::Stopped);
@@ -101,7 +101,7 @@ fn a_flush_without_space_makes_the_checkpoint_that_frees_some() {
         core.flush_all_immutable().unwrap();
         write(2, 25_000);
         assert!(core.flush_keyspace(&keyspace.core).unwrap());
-        // Before the checkpoint that follows another memtable is full, and so is the device.
+        // Before the next checkpoint another memtable is full, and so is the device.
         write(3, 5_000);
         plan.set_capacity(Some(plan.taken_bytes() + (256 << 10)));
         if by_hand {
@@ -135,7 +135,7 @@ fn a_batch_that_is_refused_keeps_no_space() {
     assert_eq!(batch.len(), 20);
     plan.set_capacity(None);
     keyspace.insert("more", vec![2; 1 << 20]).unwrap();
-    // It was left as it was: the same commit again does it.
+    // Nothing was changed: the same commit succeeds again.
     batch.commit().unwrap();
     assert_eq!((batch.len(), keyspace.len().unwrap()), (0, 22));
 }
@@ -145,7 +145,7 @@ fn a_checkpoint_needs_no_room() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let storage = &database.handle.storage;
-    // Everything that is free in the file is somebody's, and it cannot grow.
+    // All free space in the file is taken, and the file cannot grow.
     plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
     let mut taken = Vec::new();
     while let Ok(allocation) = storage.allocate(1) {
@@ -201,7 +201,7 @@ fn free_space_within_the_data_file_makes_room_for_the_log() {
     drop(first);
     database.drop_keyspace("first").unwrap();
     database.checkpoint().unwrap();
-    // What reads in the background pin keeps the views of the dropped keyspace for a while.
+    // Background readers pin the views of the dropped keyspace for some time.
     while database.handle.storage.stats().space.free_blocks <= 500 {
         database.handle.storage.epochs().collect();
         database.checkpoint().unwrap();
@@ -228,7 +228,7 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
     let builder = builder.internals(|internals| internals.directory = Some(Arc::new(faulty)));
     let database = builder.open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    // The log has room, so that it is memory that writers come to want.
+    // The log has space, so that writers run out of memory instead.
     for name in ["data", "(scratch"] {
         plan.fail(Fault::sticky(Call::Allocate, 0).on(name).with(Failure::NoSpace));
     }
@@ -237,7 +237,7 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
     {
         count += 1;
     }
-    // Whatever wakes it, the background only asks whether there is room.
+    // Whatever wakes it, the background only checks whether there is space.
     let looks = || plan.calls_on(Call::Open, "(scratch");
     let (tries, asked) = (plan.calls_on(Call::Allocate, "data"), looks());
     while looks() < asked + 20 {
@@ -268,7 +268,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
     while !core.wants_maintenance(&keyspace.core) {
         absorb(400);
     }
-    // A merge writes some of what it has to, in vain; not even a small one finds room.
+    // A merge writes part of its output without success; not even a small one finds space.
     plan.set_capacity(Some(plan.taken_bytes()));
     let mut taken = Vec::new();
     while let Ok(allocation) = core.storage.allocate(1) {
@@ -282,7 +282,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
         core.maintain_all().unwrap();
     }
     let in_vain = written() - before;
-    assert!(in_vain < 2_000, "{in_vain} blocks were written in vain");
+    assert!(in_vain < 2_000, "{in_vain} blocks were written without effect");
     assert!(keyspace.core.engine.wants_maintenance() && !core.wants_maintenance(&keyspace.core));
     plan.set_capacity(None);
     taken.into_iter().for_each(|extent| core.storage.free(extent).unwrap());
@@ -309,7 +309,7 @@ fn batches_over_many_keyspaces_find_memory_in_the_end() {
         let used = database.stats().memory.memtable_bytes;
         assert!(used <= (32 << 20) / 16 * 10, "{used} bytes of memtables");
     }
-    // One batch over all of them.
+    // One batch over all keyspaces.
     let mut batch = database.batch();
     for keyspace in &keyspaces {
         batch.insert(keyspace, [2], [3; 25_000]);
@@ -370,7 +370,7 @@ fn deletes_get_a_log_segment_though_all_space_is_in_the_data_file() {
             plan.set_capacity(Some(bytes));
             let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
             (0..keys).for_each(|number| keyspace.insert(key(number), [1; 1000]).unwrap());
-            // Overwrites take the rest, for a snapshot keeps what was there before.
+            // Overwrites take the rest, because a snapshot keeps the old values.
             let snapshot = database.snapshot();
             let overwrite = |number: &u64| keyspace.insert(key(*number), [2; 1000]).is_ok();
             let overwritten = (0..keys).take_while(overwrite).count() as u64;
@@ -406,7 +406,7 @@ fn a_log_write_without_space_is_refused_and_the_next_ones_go_on() {
             });
             plan.fail(Fault::once(Call::RegionWrite, after).on("log-").with(failure));
             for number in 5..40 {
-                // Some lie within a block, some go over several, some over segments.
+                // Some records lie within a block, some span several blocks, some span segments.
                 let bytes = [30, 3_000, 9_000, 20_000][number as usize % 4];
                 match put(number, bytes) {
                     Ok(()) => drop(there.insert(number, bytes)),
@@ -470,7 +470,7 @@ fn deletes_on_a_device_that_somebody_filled_do_not_repeat_what_failed() {
     (0..20_000).for_each(|number| keyspace.insert(key(number), [1; 1000]).unwrap());
     database.checkpoint().unwrap();
     (0..2_000).for_each(|number| keyspace.insert(key(number), [2; 1000]).unwrap());
-    // Nothing is left, and nothing comes back.
+    // Nothing is left, and nothing is freed.
     plan.set_capacity(Some(plan.taken_bytes().min(1 << 20)));
     let tries = || plan.calls_on(Call::Allocate, "data");
     let before = tries();

@@ -1,4 +1,4 @@
-//! Opens, several in a row, on a device with nothing left.
+//! Repeated opens on a device without free space.
 
 use super::{open, try_open};
 use crate::base::error::ErrorKind;
@@ -20,7 +20,7 @@ fn keyspace(database: &Database, engine: EngineKind) -> Keyspace {
     database.keyspace("k", KeyspaceOptions::new().engine(engine)).unwrap()
 }
 
-/// A device is filled, and opened where nothing is left, again and again.
+/// Fills a device, and repeatedly opens the database without any free space.
 #[test]
 fn opens_in_a_row_succeed_on_a_device_with_nothing_left() {
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
@@ -44,7 +44,7 @@ fn opens_in_a_row_succeed_on_a_device_with_nothing_left() {
             if is_checkpointed {
                 database.checkpoint().unwrap();
             }
-            // Somebody takes what is left.
+            // Another program takes the rest.
             plan.set_capacity(Some(plan.taken_bytes()));
             memory = MemoryDirectory::from_files(memory.to_files());
             drop(database);
@@ -80,8 +80,8 @@ fn opens_in_a_row_succeed_on_a_device_with_nothing_left() {
     }
 }
 
-/// The log has nothing but its own files: each open takes a segment, and a delete is written to it,
-/// or nothing is.
+/// Only the log has space, in its own files: each open takes a segment, and a delete is written to
+/// the log, or nothing is.
 #[test]
 fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
     for deletes in [true, false] {
@@ -109,7 +109,7 @@ fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
     }
 }
 
-/// Where space cannot be given back there is no more of it, and nothing else is different.
+/// If space cannot be returned, there is less of it, and nothing else is different.
 #[test]
 fn an_open_whose_log_cannot_give_space_back_succeeds_or_lacks_space() {
     let memory = MemoryDirectory::new();
@@ -134,7 +134,7 @@ fn an_open_whose_log_cannot_give_space_back_succeeds_or_lacks_space() {
         }
         memory = MemoryDirectory::from_files(memory.to_files());
     }
-    assert!(failed > 0, "there was space enough");
+    assert!(failed > 0, "no open lacked space");
     let (database, _plan) = open_full(&memory, 1 << 20);
     assert_eq!(keyspace(&database, EngineKind::Turtle).iter().count(), 200);
     assert!(database.verify().unwrap().is_clean());

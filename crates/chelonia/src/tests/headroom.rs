@@ -1,4 +1,4 @@
-//! What puts leave free on a disk for the memtables to be flushed to.
+//! Disk headroom: the space that puts leave for the memtables to be flushed.
 
 use super::open_faulty;
 use crate::KeyspaceOptions;
@@ -17,7 +17,7 @@ fn flushed_memtables_that_are_still_read_hide_no_lack_of_space() {
     let reader = database.handle.storage.epochs().pin();
     (0..4_000).for_each(|number| insert(number).unwrap());
     database.checkpoint().unwrap();
-    // It looks, and sees more memtables than those that are to be drained.
+    // The check sees more memtables than those that are to be flushed.
     insert(4_000).unwrap();
     drop(reader);
     database.handle.storage.epochs().settle();

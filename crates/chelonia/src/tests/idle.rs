@@ -1,4 +1,4 @@
-//! What is done when writes cease and reads go on.
+//! Flushes of idle memtables when writes cease and reads continue.
 
 use super::{open, rotate};
 use crate::flush::background::LogProgress;
@@ -6,11 +6,11 @@ use crate::runtime::sync::Arc;
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{Database, Keyspace, KeyspaceOptions};
 
-/// Each is a block.
+/// Number of records, of about one block each.
 const RECORDS: u32 = 20_000;
 const CHANGED: u32 = 1_200;
 
-/// A database much of which is not in memory, with a memtable that waits for more.
+/// A database that is largely not in memory, with a partly filled memtable.
 fn half_in_memory() -> (Database, Keyspace) {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -25,7 +25,7 @@ fn half_in_memory() -> (Database, Keyspace) {
     (database, keyspace)
 }
 
-/// Reads what was not read for long, and lets time pass.
+/// Reads the least recently read entries, and advances time.
 fn read_and_tick(database: &Database, keyspace: &Keyspace, progress: &mut LogProgress, tick: u32) {
     for number in 1000 * tick..1000 * (tick + 1) {
         let number = CHANGED + number % (RECORDS - CHANGED);
@@ -40,7 +40,7 @@ fn a_memtable_that_waits_for_writes_is_flushed_while_others_read() {
     let waiting = keyspace.core.memtable_bytes();
     assert!(waiting.0 > 4_000_000 && waiting.1 == 0, "{waiting:?}");
     let mut progress = LogProgress::default();
-    // Somebody writes now and then: no lull.
+    // Occasional writes: not idle.
     for tick in 0..15_u32 {
         for number in 0..20 {
             keyspace.insert((tick * 20 + number).to_be_bytes(), [3; 400]).unwrap();
@@ -48,7 +48,7 @@ fn a_memtable_that_waits_for_writes_is_flushed_while_others_read() {
         read_and_tick(&database, &keyspace, &mut progress, tick);
     }
     assert_eq!(keyspace.core.memtable_bytes().1, 0, "more may come");
-    // Nobody reads: no hurry.
+    // No reads: no flush.
     (0..15).for_each(|_| database.handle.log_tick(&mut progress).unwrap());
     assert_eq!(keyspace.core.memtable_bytes().1, 0, "nobody reads");
     (15..30).for_each(|tick| read_and_tick(&database, &keyspace, &mut progress, tick));

@@ -1,4 +1,4 @@
-//! Keyspaces that go while they are damaged or seen, and what of them comes back with a reopen.
+//! Keyspaces dropped while they are damaged or read, and their state after a reopen.
 
 use super::{open, open_faulty, rotate};
 use crate::base::error::ErrorKind;
@@ -15,7 +15,7 @@ use crate::{Database, KeyspaceOptions, Snapshot};
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
-/// Takes all the room that nodes have in memory.
+/// Takes all the memory of cached nodes.
 struct Greedy;
 
 impl ClockEntry for Greedy {
@@ -28,7 +28,7 @@ impl ClockEntry for Greedy {
     }
 }
 
-/// Every node of `database` has to be read again.
+/// Evicts all nodes of `database`, so that every node has to be read again.
 fn forget_nodes(database: &Database) {
     const ALL: u64 = 1 << 40;
     let node_clock = database.handle.storage.node_clock();
@@ -37,7 +37,7 @@ fn forget_nodes(database: &Database) {
     node_clock.forget(ALL);
 }
 
-/// Flips a bit in every node that ever was.
+/// Flips a bit in every node ever written.
 fn damage_nodes(memory: &MemoryDirectory) {
     let file = memory.open(DATA_FILE, OpenMode::Write, Access::Buffered).unwrap();
     let mut bytes = memory.to_files().remove(DATA_FILE).unwrap();
@@ -51,7 +51,7 @@ fn damage_nodes(memory: &MemoryDirectory) {
     assert!(damaged > 2, "{damaged}");
 }
 
-/// Waits until that is so: readers in the background keep what they see.
+/// Waits until `done` returns true: background readers retain what they see.
 fn eventually(database: &Database, done: impl Fn() -> bool) -> bool {
     (0..100_000).any(|_| {
         database.handle.storage.epochs().collect();
@@ -95,7 +95,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
             "{engine:?}, {is_seen}: {}",
             memtables()
         );
-        // Others go on, and nobody knows where what is hidden is.
+        // Other keyspaces continue to work; the location of orphaned extents is unknown.
         let other = database.keyspace("damaged", options).unwrap();
         other.insert("key", "value").unwrap();
         database.checkpoint().unwrap();
@@ -206,7 +206,7 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
             database.checkpoint().unwrap();
         }
         drop(keyspace);
-        // A close stores what no checkpoint has.
+        // A close stores options that no checkpoint has.
         database.close().unwrap();
     }
     let database = open(Arc::new(memory));
@@ -214,15 +214,15 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
     let keyspace = database.keyspace("k", options()).unwrap();
     keyspace.set_checkpoint_distance(77_000).unwrap();
     database.checkpoint().unwrap();
-    // What is as it was is not stored again.
+    // Unchanged options are not stored again.
     drop(database.keyspace("k", options().checkpoint_distance(77_000)).unwrap());
     assert!(!database.handle.counters.options_changed.load(Ordering::Relaxed));
     drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
     assert!(database.handle.counters.options_changed.load(Ordering::Relaxed));
 }
 
-/// A snapshot that is made while a keyspace is being dropped shows it as it was, or as empty, and
-/// does not change its mind. No memtable stays for it.
+/// A snapshot made while a keyspace is being dropped shows it unchanged, or empty, and stays
+/// consistent. No memtable is kept for it.
 #[test]
 fn a_snapshot_that_is_made_during_a_drop_goes_on_showing_what_it_showed() {
     for engine in ENGINES {
@@ -236,7 +236,7 @@ fn a_snapshot_that_is_made_during_a_drop_goes_on_showing_what_it_showed() {
         database.checkpoint().unwrap();
         keyspace.insert("in memory", "value").unwrap();
         forget_nodes(&database);
-        // Whenever the drop reads a node.
+        // Runs whenever the drop reads a node.
         let made: Arc<Mutex<Vec<_>>> = Arc::default();
         let (makes, core) = (Arc::clone(&made), Arc::clone(&database.handle));
         let (seen, is_busy) = (keyspace.clone(), AtomicBool::new(false));

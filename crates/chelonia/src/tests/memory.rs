@@ -1,4 +1,4 @@
-//! Memory that comes back: of a database that is closed, and after the budget became smaller.
+//! Freed memory: of a closed database, and after the budget was lowered.
 
 use super::open;
 use crate::base::error::ErrorKind;
@@ -43,7 +43,7 @@ fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
     let memtables = || database.stats().memory.memtable_bytes;
     assert!(memtables() > 64 << 20, "{} bytes of memtables", memtables());
     database.set_memory(32 << 20).unwrap();
-    // What the background does, which nobody has to ask for.
+    // The background does this without a request.
     database.handle.flush_all_immutable().unwrap();
     assert!(memtables() < 16 << 20, "{} bytes of memtables", memtables());
     assert!(database.handle.storage.budget().held() <= 32 << 20);

@@ -1,5 +1,5 @@
-//! What users meet by chance only, made on purpose: orders of events between threads, devices that
-//! have room for this but not for that, and keyspaces that are dropped when they cannot be read.
+//! Tests of rare situations: event orders between threads, devices with too little space for some
+//! operations, and keyspaces that are dropped when they cannot be read.
 
 mod closing;
 mod full;
@@ -22,12 +22,12 @@ use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{Database, Keyspace, Result};
 
-/// A database whose background work is done by whoever commits, or by the test.
+/// Opens a database whose background work is done by committing threads, or by the test.
 fn open(directory: Arc<dyn Directory>) -> Database {
     try_open(directory).unwrap()
 }
 
-/// The same, where the open may fail.
+/// Like [`open`], for opens that may fail.
 fn try_open(directory: Arc<dyn Directory>) -> Result<Database> {
     let builder = Database::builder("memory").memory(64 << 20);
     let builder = builder.internals(|internals| {
@@ -38,14 +38,14 @@ fn try_open(directory: Arc<dyn Directory>) -> Result<Database> {
     builder.open()
 }
 
-/// The same on a device that can fail, which holds these files.
+/// Opens a database on a device that can fail, which holds these files.
 pub fn open_faulty(memory: &MemoryDirectory) -> (Database, FaultPlan) {
     let plan = FaultPlan::new();
     let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
     (open(Arc::new(faulty)), plan)
 }
 
-/// Finalizes the memtable of a keyspace.
+/// Rotates the memtable of a keyspace.
 fn rotate(database: &Database, keyspace: &Keyspace) {
     let _commit = database.handle.commit.lock();
     database.handle.rotate(&keyspace.core);

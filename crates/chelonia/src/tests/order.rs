@@ -1,4 +1,4 @@
-//! Orders of events that threads meet by chance only.
+//! Rare orders of events between threads.
 
 #![expect(clippy::disallowed_methods, reason = "the other thread that a test lets come by")]
 
@@ -13,8 +13,7 @@ use crate::storage::io::crash::{CrashDirectory, Survivors};
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 
-/// Lets other threads do what they are about to do. Nothing depends on its being enough but how
-/// much a test sees.
+/// Lets other threads make progress. If it is too short, a test only detects less.
 fn give_way() {
     (0..2_000).for_each(|_| std::thread::yield_now());
 }
@@ -32,15 +31,19 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
             database.checkpoint().unwrap();
         }
     }
-    // The background has listed the keyspaces, with this immutable memtable, and is about to drain.
+    // The background has listed the keyspaces, with this immutable memtable, and is about to flush.
     rotate(&database, &keyspace);
     database.drop_keyspace("dropped").unwrap();
     let used = core.storage.stats().space.used_blocks;
     assert!(!core.flush_keyspace(&keyspace.core).unwrap());
     assert!(!core.flush_oldest(FlushPace::Usual).unwrap());
-    assert_eq!(core.storage.stats().space.used_blocks, used, "space went to what nobody sees");
+    assert_eq!(
+        core.storage.stats().space.used_blocks,
+        used,
+        "space was allocated for a dropped keyspace"
+    );
     drop(keyspace);
-    // What it had is used by others, and by nobody twice.
+    // Its extents are used by other keyspaces, and none of them twice.
     let other = database.keyspace("other", options).unwrap();
     for number in 0..400_u32 {
         other.insert(number.to_be_bytes(), vec![3; 40_000]).unwrap();
@@ -84,7 +87,7 @@ fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
         database.checkpoint().unwrap();
         assert_eq!(core.unreachable_blocks().unwrap(), 0);
     }
-    assert!(half_absorbed > 0, "no drain stopped between its parts");
+    assert!(half_absorbed > 0, "no flush stopped between its parts");
 }
 
 #[test]
@@ -97,7 +100,7 @@ fn nobody_sees_a_keyspace_before_it_is_durable() {
     *watcher.lock() = Some((On::DataSync, Box::new(look)));
     let keyspace = database.keyspace("new", KeyspaceOptions::new()).unwrap();
     *watcher.lock() = None;
-    // Whoever saw it could write to it, and be told that this is durable.
+    // A thread that sees it could write to it, and get a promise of durability.
     let seen = std::mem::take(&mut *seen.lock());
     assert!(seen.len() > 1 && seen.iter().all(Vec::is_empty), "{seen:?}");
     assert_eq!(database.keyspaces(), ["new"]);
@@ -114,7 +117,8 @@ fn a_large_value_that_is_needless_before_it_is_verified_is_no_damage() {
     let before = database.verify().unwrap();
     assert!(before.is_clean() && before.log_bytes > 0);
     let (written, space, mut times) = (database.clone(), keyspace.clone(), 0_u8);
-    // The log is about to be read: what it refers to is overwritten, absorbed, and its space used.
+    // Before the log is read, the values it refers to are overwritten and absorbed, and their space
+    // reused.
     let change = move || {
         times += 1;
         if times == 1 {
@@ -129,7 +133,7 @@ fn a_large_value_that_is_needless_before_it_is_verified_is_no_damage() {
     *watcher.lock() = None;
     assert!(report.is_clean(), "{:?}", report.findings);
     assert_eq!(report.log_bytes, before.log_bytes);
-    assert_eq!(report.blocks, before.blocks - 10, "the value was gone when it was looked at");
+    assert_eq!(report.blocks, before.blocks - 10, "the value was already freed");
     assert!(database.verify().unwrap().is_clean());
 }
 
@@ -145,7 +149,7 @@ fn a_checkpoint_that_meets_a_close_leaves_a_database_that_opens() {
         }
         database.checkpoint().unwrap();
     }
-    // Another thread comes while the log's idle segments are removed.
+    // Another thread runs while the log's idle segments are removed.
     let (other, checkpoints) = (database.clone(), Arc::new(Mutex::new(Vec::new())));
     let started = Arc::clone(&checkpoints);
     let action = move || {
@@ -167,8 +171,8 @@ fn a_checkpoint_that_meets_a_close_leaves_a_database_that_opens() {
     assert_eq!(keyspace.iter().count(), 4_000);
 }
 
-/// After a power cut, with all that was not synced lost. Before it two keyspaces were written to
-/// and one was drained while a checkpoint was between its log mark and its versions.
+/// The files after a power cut, with all unsynced data lost. Before it two keyspaces were written
+/// to and one was flushed while a checkpoint was between its log mark and its versions.
 fn cut_behind_a_drain_within_a_checkpoint() -> MemoryDirectory {
     let crash = CrashDirectory::new();
     let database = open(Arc::new(crash.clone()));
@@ -205,7 +209,7 @@ fn no_root_is_ahead_of_the_log_whatever_was_flushed_while_it_was_made() {
     let two = database.keyspace("two", KeyspaceOptions::new()).unwrap();
     let (first, second) = (one.get("first").unwrap(), two.get("second").unwrap());
     assert!(first.is_some() || second.is_none(), "the second commit is there without the first");
-    // New seqnos are above all that the root has: else replay would pass this over.
+    // New seqnos are above all those of the root: else replay would skip this write.
     two.insert_with("third", "3", Durability::Sync).unwrap();
     let again = open(Arc::new(MemoryDirectory::from_files(memory.to_files())));
     let two = again.keyspace("two", KeyspaceOptions::new()).unwrap();
@@ -230,7 +234,7 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
     for _ in 0..10 {
         assert_eq!(*iter.next().unwrap().unwrap().1, [2; 1000]);
     }
-    // While it reads, another thread flushes: no view shows the version before any more.
+    // During its read, another thread flushes: no view shows the previous version any more.
     let (flushed, space, mut threads) = (database.clone(), keyspace.clone(), Vec::new());
     let drain = move || {
         if !threads.is_empty() {
@@ -268,7 +272,7 @@ fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
         let before = counts();
         for number in 0..300_u32 {
             keyspace.insert_with(number.to_be_bytes(), [7; 1000], level).unwrap();
-            // As the background does.
+            // Like the background thread.
             database.handle.sync().unwrap();
         }
         let (writes, segments) = counts();
@@ -289,10 +293,10 @@ fn a_checkpoint_that_fails_lets_nothing_go_of_the_log() {
     super::rotate(&database, &keyspace);
     let core = &database.handle;
     assert!(core.flush_keyspace(&keyspace.core).unwrap());
-    // All that the log holds is in the data file now, and no durable root says so.
+    // The data file now has all updates of the log, but no durable root refers to them.
     plan.fail(Fault::once(Call::Write, 0).on("data").with(Failure::NoSpace));
     assert_eq!(core.checkpoint_now().unwrap_err().kind(), ErrorKind::NoSpace);
-    // What the log let go would be used again, and be gone.
+    // Segments released too early would be reused, and their records lost.
     for number in 4_000..8_000 {
         insert(number);
         if number % 100 == 0 {

@@ -1,4 +1,4 @@
-//! Crowds of pins: what they cost in memory, that each sees its own moment, and that nothing stays.
+//! Many pins: their memory, the consistency of each, and that nothing remains after them.
 
 use super::{open, rotate};
 use crate::base::error::ErrorKind;
@@ -20,13 +20,13 @@ fn charged(database: &Database) -> u64 {
     database.stats().memory.metadata_bytes
 }
 
-/// Finalizes and flushes all memtables.
+/// Rotates and flushes all memtables.
 fn drain(database: &Database, keyspaces: &[Keyspace]) {
     keyspaces.iter().for_each(|keyspace| rotate(database, keyspace));
     database.checkpoint().unwrap();
 }
 
-/// Keyspace `written` has in key `k` the number of writes before each snapshot.
+/// Checks that key `k` of keyspace `written` has in each snapshot the number of writes before it.
 fn check(written: &Keyspace, snapshots: &[Snapshot]) {
     for (number, snapshot) in snapshots.iter().enumerate() {
         let value = snapshot.get(written, "k").unwrap().unwrap();
@@ -54,12 +54,12 @@ fn snapshots_share_what_did_not_change_between_them_and_are_charged() {
         let held = charged(&database) - before;
         assert!((PINS * 200..PINS * 1_000).contains(&held), "{engine:?}: {held} bytes held");
         check(written, &snapshots);
-        // All keyspaces are drained, and one of them at each snapshot.
+        // All keyspaces are flushed, and one of them at each snapshot.
         drain(&database, &keyspaces);
         check(written, &snapshots);
         let drained = charged(&database) - before;
         assert!(drained < PINS * 8_000, "{engine:?}: {drained} bytes after flushes");
-        // Two flushes over each other, and pins that see the first but not the second.
+        // Two consecutive flushes, and pins that see the first but not the second.
         second.insert("k", "first").unwrap();
         rotate(&database, second);
         let between = database.snapshot();
@@ -70,7 +70,7 @@ fn snapshots_share_what_did_not_change_between_them_and_are_charged() {
         assert!(snapshots[0].get(second, "k").unwrap().is_none());
         check(written, &snapshots);
         assert_eq!(snapshots[7].get(&keyspaces[9], "other").unwrap().unwrap(), *b"value");
-        // In an order that is neither that of time nor its reverse.
+        // In an order that is neither chronological nor the reverse.
         while snapshots.len() > 1 {
             snapshots.swap_remove(snapshots.len() / 2);
         }
@@ -142,7 +142,7 @@ fn pins_beyond_half_of_the_budget_are_refused_until_some_are_dropped() {
     let (count, error) = refused.unwrap();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
     assert!(charged(&database) > budget / 2);
-    // What is refused holds nothing, and what is held is right.
+    // Refused pins hold nothing, and held ones read correctly.
     let refused = snapshots.pop().unwrap();
     assert_eq!(refused.iter(keyspace).next().unwrap().unwrap_err().kind(), ErrorKind::OutOfMemory);
     assert_eq!(refused.len(keyspace).unwrap_err().kind(), ErrorKind::OutOfMemory);
@@ -151,7 +151,7 @@ fn pins_beyond_half_of_the_budget_are_refused_until_some_are_dropped() {
     assert_eq!((database.handle.snapshots.count(), pins as u64), (pins, count));
     assert_eq!(keyspace.iter().next().unwrap().unwrap_err().kind(), ErrorKind::OutOfMemory);
     check(keyspace, &snapshots);
-    // What does not hold a pin for long goes on.
+    // Short-lived pins still succeed.
     assert_eq!(keyspace.get("k").unwrap().unwrap(), count.to_le_bytes());
     assert!(keyspace.multi_get(["k"]).unwrap()[0].is_some());
     assert!(database.verify().unwrap().is_clean());
@@ -160,8 +160,8 @@ fn pins_beyond_half_of_the_budget_are_refused_until_some_are_dropped() {
     assert_eq!(keyspace.iter().next().unwrap().unwrap().1, count.to_le_bytes());
 }
 
-/// What pins keep of a keyspace is kept once for all that see the same, and goes with the last of
-/// them, in whatever order they go.
+/// A view that several pins need is kept once, and dropped with the last of them, in whatever order
+/// they are dropped.
 #[test]
 fn what_is_kept_for_pins_is_kept_once_and_goes_with_the_last_of_them() {
     let database = open(Arc::new(MemoryDirectory::new()));
@@ -175,7 +175,7 @@ fn what_is_kept_for_pins_is_kept_once_and_goes_with_the_last_of_them() {
         }
     }
     let versions = || keyspaces.iter().map(|one| one.core.lifetimes.held()).collect::<Vec<_>>();
-    // One for each of the rounds, of which the newest is that of the view and the durable root.
+    // One per round; the newest is that of the view and the durable root.
     assert!(versions().iter().all(|held| *held == 8), "{:?}", versions());
     // An iterator over one keyspace keeps nothing of the others.
     let iterator = keyspaces[0].iter();

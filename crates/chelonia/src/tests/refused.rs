@@ -1,4 +1,4 @@
-//! A system that refuses memory although the budget has room.
+//! A system that refuses memory although the budget has some left.
 
 use super::open_faulty;
 use crate::base::error::ErrorKind;
@@ -6,7 +6,7 @@ use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{Database, KeyspaceOptions};
 
-/// Takes all the memory for slabs that is mapped.
+/// Takes all the mapped memory for slabs.
 fn exhaust(database: &Database) -> impl Drop + use<> {
     let budget = database.handle.storage.budget();
     budget.refuse_memory(true);
@@ -42,14 +42,14 @@ fn calls_that_get_no_memory_say_so_and_succeed_once_there_is_some() {
         ];
         for (call, error) in refused.iter().enumerate() {
             let kind = error.as_ref().map(|error| error.kind());
-            // Nothing may be left to be drained.
+            // There may be nothing left to flush.
             let is_idle = call == 4 && round > 0 && kind.is_none();
             assert!(is_idle || kind == Some(ErrorKind::OutOfMemory), "{round} {call}: {error:?}");
         }
         assert_eq!(keyspace.get("key").unwrap().is_some(), round > 0);
         assert!(database.handle.health.cause().is_none());
         drop(held);
-        // What is mapped is used, also if there is no more.
+        // Mapped memory is used, even if no more can be mapped.
         keyspace.insert("key", "value").unwrap();
         assert_eq!(keyspace.get("large").unwrap().unwrap().len(), 100_000);
         database.handle.storage.budget().refuse_memory(false);
@@ -90,7 +90,7 @@ fn large_values_whose_sync_failed_are_durable_for_nobody() {
     let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
     plan.fail(Fault::once(Call::Sync, 0).on("data"));
     keyspace.insert("key", vec![7; 100_000]).unwrap();
-    // Two who wait for the same sync: what failed for the first is not done for the second.
+    // Two commits wait for the same sync: its failure for the first is no success for the second.
     let core = database.handle.core();
     assert!(core.sync_large_values().is_err());
     assert!(core.sync_large_values().is_err());

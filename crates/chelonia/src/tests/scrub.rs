@@ -1,4 +1,4 @@
-//! Scrubbing: what it reads, what it finds, and when.
+//! Scrub: the blocks it reads, the damage it finds, and its schedule.
 
 use crate::api::builder::DatabaseBuilder;
 use crate::api::database::Database;
@@ -71,7 +71,7 @@ fn extents_of(
     extents
 }
 
-/// Lets `passed` go by in ticks.
+/// Lets `passed` elapse in ticks.
 fn wait(database: &Database, clock: &Clock, passed: Duration) {
     for _ in 0..100 {
         clock.advance(passed / 100);
@@ -99,7 +99,7 @@ fn rot_is_found_and_what_was_written_anew_is_not_rot() {
     let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
     let database = open(&directory, &clock);
     fill(&database);
-    // A leg is listed, then everything in it is written anew.
+    // A leg is listed, then everything in it is rewritten.
     wait(&database, &clock, INTERVAL / 10);
     fill(&database);
     wait(&database, &clock, 2 * INTERVAL);
@@ -122,7 +122,7 @@ fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
     let engines = [("0", EngineKind::Turtle), ("1", EngineKind::Autumn)];
     let database = open(&directory, &clock);
     for (name, engine) in engines {
-        // More than one leg has; what comes last has a node of its own.
+        // More entries than one leg has; the last ones have a node of their own.
         fill_keyspace(&database, name, engine);
         let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
         for number in 0..90_u64 {
@@ -135,7 +135,7 @@ fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
     let mut damaged = BTreeSet::new();
     for (name, _) in engines {
         let of = |kind| extents_of(&database, &directory, name, kind);
-        // The first node below what names all, the last entries, and the last large value.
+        // The first node below the root, the last entries, and the last large value.
         let nodes = of(BlockKind::Engine);
         assert!(nodes.len() > 2, "{name}: {nodes:?}");
         damaged.insert(nodes[1].offset());
@@ -144,7 +144,7 @@ fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
         );
     }
     damaged.iter().for_each(|offset| flip(&directory, offset + 77));
-    // The nodes are in memory no more.
+    // The nodes are no longer in memory.
     let storage = &database.handle.storage;
     let limit = storage.budget().limit();
     storage.budget().set_limit(0);
@@ -171,7 +171,7 @@ fn rot_at_the_end_of_a_long_extent_is_found() {
     database.handle.core().walk_newest(&mut |owned| extents.push(owned.extent));
     let longest = extents.iter().max_by_key(|extent| extent.blocks).unwrap();
     assert!(longest.blocks > 10 * PIECE_BLOCKS_MAX, "{longest:?}");
-    // What lies beyond one piece, and the last block.
+    // A block beyond one piece, and the last block.
     let places = [PIECE_BLOCKS_MAX, longest.blocks - 1];
     let places = places.map(|at| (longest.start.0 + u64::from(at)) * BLOCK_BYTES_U64);
     places.iter().for_each(|place| flip(&directory, place + 77));

@@ -1,5 +1,5 @@
-//! No thread holds an epoch guard while it waits for the device: memory that is given up meanwhile
-//! would wait with it, and so would whoever needs that memory.
+//! No thread holds an epoch guard while it waits for the device: memory freed meanwhile would be
+//! retained, and threads that need it would wait.
 
 use super::{open_faulty, rotate};
 use crate::engine::{EngineKind, EngineOptions};
@@ -24,7 +24,7 @@ fn options(engine: EngineKind) -> KeyspaceOptions {
     KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000)
 }
 
-/// Writes every key several times, and now and then a value of several blocks.
+/// Writes every key several times, and some values of several blocks.
 fn write(database: &Database, keyspace: &Keyspace, rounds: u64) {
     for round in 0..rounds {
         for number in (0..KEYS).filter(|number| number % rounds <= round) {
@@ -48,8 +48,8 @@ fn count_reads(database: &Database, plan: &FaultPlan) -> [Arc<AtomicU64>; 2] {
     reads
 }
 
-/// Opens the database again, with nothing in memory, does `work`, and fails if it read from the
-/// device under a guard, or not at all.
+/// Reopens the database with nothing in memory, runs `work`, and fails if it read from the device
+/// under a guard, or not at all.
 fn check(memory: &MemoryDirectory, engine: EngineKind, what: &str, work: fn(&Database, &Keyspace)) {
     let (database, plan) = open_faulty(memory);
     let keyspace = database.keyspace("k", options(engine)).unwrap();
@@ -63,7 +63,7 @@ fn check(memory: &MemoryDirectory, engine: EngineKind, what: &str, work: fn(&Dat
 fn get(database: &Database, keyspace: &Keyspace) {
     let snapshot = database.snapshot();
     for number in 0..KEYS {
-        // The half of them is not there.
+        // Half of the keys do not exist.
         let (number, is_there) = if number % 2 == 0 { (number, true) } else { (!number, false) };
         let value = match number % 3 {
             0 => snapshot.get(keyspace, key(number)).unwrap(),

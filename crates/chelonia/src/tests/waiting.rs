@@ -1,4 +1,4 @@
-//! Commits that may not wait, or not for long: refused without a trace, and never starved.
+//! Commits with a time limit: refused without side effects, and never starved.
 
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;
@@ -10,12 +10,12 @@ use crate::storage::io::memory::MemoryDirectory;
 use crate::{Batch, CommitOptions, Database, Durability, KeyspaceOptions, Stats};
 use std::time::Duration;
 
-/// With its background.
+/// Opens a database with background threads.
 fn open(directory: Arc<dyn Directory>) -> Database {
     Database::builder("memory").memory(32 << 20).in_directory(directory).open().unwrap()
 }
 
-/// Far longer than anything here takes.
+/// A limit far above the duration of anything here.
 const AGES: Duration = Duration::from_mins(10);
 
 #[test]
@@ -23,7 +23,7 @@ fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let options = CommitOptions::new().no_wait();
-    // Nothing can be drained.
+    // Nothing can be flushed.
     let drain = keyspace.core.flush.lock();
     let insert = |number: u32| keyspace.insert_with(number.to_be_bytes(), [7; 10_000], options);
     let accepted = (0..4_000).take_while(|number| insert(*number).is_ok()).count();
@@ -57,7 +57,7 @@ fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
     assert!(!keyspace.contains_key(accepted.to_be_bytes()).unwrap());
     assert!(keyspace.contains_key(0_u32.to_be_bytes()).unwrap());
 
-    // The one that was refused succeeds as it is once the background goes on.
+    // The refused commit succeeds unchanged once the background continues.
     drop(drain);
     batch.commit_with(options.timeout(AGES)).unwrap();
     assert_eq!(keyspace.len().unwrap(), u64::from(accepted) + 2);
@@ -73,7 +73,7 @@ fn who_only_tries_learns_that_the_device_is_full_and_goes_on_when_it_is_not() {
     plan.set_capacity(Some(22 << 20));
     let clock = Clock::real();
     let options = CommitOptions::new().no_wait();
-    // Tried again, without waiting in the store, until it is accepted or refused for good.
+    // Retries, without waiting in the store, until the commit is accepted or finally refused.
     let insert = |number: u64| loop {
         let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         match keyspace.insert_with(key, [7; 1000], options) {
@@ -98,8 +98,8 @@ fn who_only_tries_learns_that_the_device_is_full_and_goes_on_when_it_is_not() {
 }
 
 /// A commit is delayed by at most two milliseconds, whatever its size, so that batches of megabytes
-/// outrun the merging between levels while they last. They stop nothing, and what is owed is paid
-/// when they end.
+/// outrun the merging between levels for some time. They stop nothing, and the debt is paid when
+/// they end.
 #[test]
 fn large_batches_stop_nothing_and_what_they_leave_to_merge_is_merged() {
     const BATCHES: u64 = 24;

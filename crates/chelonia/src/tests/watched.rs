@@ -1,5 +1,4 @@
-//! A directory that does something of a test's before chosen calls: what another thread would do
-//! just then.
+//! A directory that runs test code before chosen calls: work of another thread at that moment.
 
 use crate::base::error::Result;
 use crate::runtime::sync::{Arc, Mutex};
@@ -8,7 +7,7 @@ use crate::storage::io::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, Region, ScratchPlace,
 };
 
-/// What is watched.
+/// The watched calls.
 #[derive(Clone, Copy, PartialEq)]
 pub enum On {
     /// A sync of the data file.
@@ -21,17 +20,17 @@ pub enum On {
     Remove,
 }
 
-/// Done before each call that is watched, but not for calls that it makes itself.
+/// Runs before each watched call, but not for calls that it makes itself.
 pub type Watcher = Arc<Mutex<Option<(On, Box<dyn FnMut() + Send>)>>>;
 
-/// A directory in memory that somebody watches.
+/// An in-memory directory with a watcher.
 pub struct Watched {
     inner: MemoryDirectory,
     watcher: Watcher,
 }
 
 impl Watched {
-    /// The directory, and where to say what is done when.
+    /// Creates the directory, and the slot for its watcher.
     pub fn new(inner: &MemoryDirectory) -> (Self, Watcher) {
         let watcher = Watcher::default();
         (Self { inner: inner.clone(), watcher: Arc::clone(&watcher) }, watcher)

@@ -1,8 +1,8 @@
-//! What is left of keyspaces that were dropped while somebody still has them.
+//! Dropped keyspaces that handles or pins still hold.
 //!
-//! A handle of a dropped keyspace answers `NotFound` and needs nothing of it: its version gives way
-//! to [`Empty`], so that the handle holds no space. Pins made before go on reading; what they hold
-//! is counted here, for the keyspace itself is in no list any more.
+//! A handle of a dropped keyspace returns `NotFound` and needs no data: its version is replaced by
+//! [`Empty`], so that the handle holds no space. Pins made before the drop continue to read; the
+//! space that they hold is counted here, because the keyspace is in no list any more.
 //!
 //! Thread-safety: everything may be called from any thread.
 
@@ -16,7 +16,7 @@ use crate::memory::epoch::Guard;
 use crate::runtime::sync::{Arc, Mutex, Weak};
 use crate::versions::lifetimes::Lifetimes;
 
-/// The keyspaces that were dropped since the open, as long as anybody has them.
+/// The keyspaces dropped since the open that still have holders.
 #[derive(Default)]
 pub struct Dropped {
     lifetimes: Mutex<Vec<Weak<Lifetimes>>>,
@@ -30,14 +30,14 @@ impl Dropped {
         all.push(Arc::downgrade(lifetimes));
     }
 
-    /// Bytes that pins hold of all of them.
+    /// Bytes of lost extents that pins hold, over all of them.
     pub fn lost_bytes(&self) -> u64 {
         let all: Vec<_> = self.lifetimes.lock().iter().filter_map(Weak::upgrade).collect();
         all.iter().map(|one| one.lost_bytes()).sum()
     }
 }
 
-/// A version with nothing in it.
+/// A version without entries.
 pub struct Empty;
 
 impl Version for Empty {

@@ -1,27 +1,27 @@
 //! Empty ranges: ranges of keys without live entries, remembered so that scans skip tombstones.
 //!
 //! A queue leaves a tombstone for every entry taken from its head, until a flush and the engine
-//! have moved them to the bottom. Each search for the head would pass over all of them. So an
-//! iterator that passed over many hidden entries in a row has the empty range *learned*, and later
-//! iterators skip it. An empty range describes the content of the keyspace, not where it is stored:
-//! flushes do not affect it, and a write into it splits it.
+//! have moved the tombstones to the bottom. Each search for the head would pass over all of them.
+//! So when an iterator passes over many hidden entries in a row, the empty range is *learned*, and
+//! later iterators skip it. An empty range describes the content of the keyspace, not where it is
+//! stored: flushes do not affect it, and a write into it splits it.
 //!
 //! ```text
-//!               watch                  confirm(seqno)                  cut by a write, crowded out
+//!                watch                  confirm(seqno)                  cut by a write, evicted
 //!   (nothing) --------> watched [a, b) ---------------> known [a', b') --------------> (nothing)
-//!                          | a write lands in it: cut, the parts go on
+//!                          | a write lands in it: cut, the parts remain
 //! ```
 //!
-//! How an empty range is learned ([`crate::state::core::Core::learn_empty_range`]), and why it
-//! holds:
+//! How an empty range is learned ([`crate::state::core::Core::learn_empty_range`]), and why it is
+//! correct:
 //! 1. The range is watched: from now on a write into it cuts it.
 //! 2. The last assigned seqno is noted, and the learner waits until it is visible. Every commit
-//!    takes its seqnos under the commit lock and looks at the empty ranges afterwards. So a commit
+//!    takes its seqnos under the commit lock and checks the empty ranges afterwards. So a commit
 //!    with a newer seqno sees the watched range, and splits it if it writes there.
-//! 3. The range is read at a pin made now: what was in flight in 1 is seen. What is found empty,
-//!    and was not cut, is empty for every reader from the pin's seqno on.
+//! 3. The range is read at a pin made now: writes in flight in 1 are visible. A part found empty
+//!    and not cut is empty for every reader from the pin's seqno on.
 //!
-//! A reader looks at the empty ranges after it has its seqno: a write that it must see was visible
+//! A reader checks the empty ranges after it has its seqno: a write that it must see was visible
 //! before, and has split its range.
 //!
 //! Thread-safety: everything may be called from any thread. Nothing here waits.
@@ -31,21 +31,21 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::runtime::sync::{AtomicUsize, Mutex, Ordering};
 use std::ops::Bound;
 
-/// After this many hidden entries in a row it pays to learn the empty range.
+/// Hidden entries in a row after which learning the empty range pays off.
 pub const HIDDEN_MIN: u32 = 64;
 
-/// The most empty ranges of a keyspace; the least recently used one is replaced.
+/// Most empty ranges of a keyspace; the least recently used one is replaced.
 const EMPTY_RANGES_MAX: usize = 8;
 
-/// Ranges that end at longer keys are not remembered, to bound the memory.
+/// Longest key at an end of a remembered range, to bound the memory.
 const KEY_BYTES_MAX: usize = 128;
 
-/// A place between keys.
+/// A position between keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Cut {
-    /// Just before the key, or (`true`) just behind it.
+    /// Just before the key, or (`true`) just after it.
     At(Vec<u8>, bool),
-    /// Behind all keys.
+    /// After all keys.
     End,
 }
 
@@ -66,7 +66,7 @@ impl Cut {
         }
     }
 
-    /// What begins here; `None` if nothing can.
+    /// This position as a lower bound; `None` at the end of all keys.
     fn to_lower(&self) -> Option<Bound<Vec<u8>>> {
         match self {
             Cut::At(key, false) => Some(Bound::Included(key.clone())),
@@ -75,7 +75,7 @@ impl Cut {
         }
     }
 
-    /// What ends here.
+    /// This position as an upper bound.
     fn to_upper(&self) -> Bound<Vec<u8>> {
         match self {
             Cut::At(key, false) => Bound::Excluded(key.clone()),
@@ -105,7 +105,7 @@ struct Gap {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// By the watcher of this number.
+    /// Watched by the watcher of this number.
     Watched(u64),
     /// Empty for every reader from this seqno on, until a write cuts it.
     Known(SeqNo),
@@ -121,28 +121,28 @@ impl Gap {
     }
 }
 
-/// The gaps of one keyspace.
+/// The empty ranges of one keyspace.
 #[derive(Default)]
 pub struct EmptyRanges {
-    /// How many there are: writers look here first.
+    /// The number of ranges, which writers check first.
     count: AtomicUsize,
     table: Mutex<Table>,
 }
 
 #[derive(Default)]
 struct Table {
-    /// The one used last comes last.
+    /// The ranges, least recently used first.
     gaps: Vec<Gap>,
     watchers: u64,
 }
 
-/// A range that is watched.
+/// A watched range.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub struct Watch(u64);
 
 impl EmptyRanges {
-    /// `key` is about to get a value by a commit that has its seqno.
+    /// Cuts the ranges that contain `key`, before a commit that has its seqno writes it.
     #[inline]
     pub fn cut(&self, key: &[u8]) {
         if self.count.load(Ordering::Relaxed) > 0 {
@@ -153,11 +153,11 @@ impl EmptyRanges {
     #[cold]
     fn cut_slowly(&self, key: &[u8]) {
         let mut table = self.table.lock();
-        // Known gaps do not overlap, but those that are watched may lie over others.
+        // Known ranges do not overlap, but watched ones may overlap others.
         while let Some(index) = table.gaps.iter().position(|gap| gap.holds(key)) {
             let whole = table.gaps.remove(index);
             let (before, behind) = (Cut::At(key.to_vec(), false), Cut::At(key.to_vec(), true));
-            // What lies behind makes place first: whoever appends cuts the end again and again.
+            // The part after the key is evicted first: an appender cuts the end again and again.
             let rests = [(index, whole.lower, before), (0, behind, whole.upper)];
             for (place, lower, upper) in rests {
                 if lower < upper && !lower.is_long() && !upper.is_long() {
@@ -169,8 +169,8 @@ impl EmptyRanges {
         self.count.store(table.gaps.len(), Ordering::Relaxed);
     }
 
-    /// Moves the end of `range` that a reader at `at` comes from over the gap that it lies in.
-    /// True if it was moved.
+    /// Moves the near end of `range`, as seen by a reader at `at`, past the empty range that it
+    /// lies in. True if it was moved.
     pub fn jump(&self, range: &mut KeyRange, direction: Direction, at: SeqNo) -> bool {
         if self.count.load(Ordering::Relaxed) == 0 {
             return false;
@@ -189,7 +189,7 @@ impl EmptyRanges {
         match direction {
             Direction::Ascending => match gap.upper.to_lower() {
                 Some(bound) => range.lower = bound,
-                // Nothing is left.
+                // Nothing is left to read.
                 None => range.upper = Bound::Excluded(Vec::new()),
             },
             Direction::Descending => range.upper = gap.lower.to_upper(),
@@ -198,7 +198,7 @@ impl EmptyRanges {
         true
     }
 
-    /// Watches `range`, unless all of it is known or watched, or it is not worth it.
+    /// Watches `range`, unless all of it is known or watched, or too long keys bound it.
     pub fn watch(&self, range: &KeyRange) -> Option<Watch> {
         let (lower, upper) = (Cut::of_lower(&range.lower), Cut::of_upper(&range.upper));
         if lower >= upper || lower.is_long() || upper.is_long() {
@@ -217,8 +217,8 @@ impl EmptyRanges {
         Some(watch)
     }
 
-    /// What is left of a watched range before the entry `alive` (all, if there is none) is empty
-    /// for every reader from `since` on.
+    /// Makes the remaining parts of a watched range known as empty for every reader from `since`
+    /// on: the parts before the live entry `alive`, or all if there is none.
     pub fn confirm(&self, watch: Watch, alive: Option<&[u8]>, since: SeqNo) {
         let mut table = self.table.lock();
         let end = alive.map_or(Cut::End, |key| Cut::At(key.to_vec(), false));
@@ -239,7 +239,7 @@ impl EmptyRanges {
         self.count.store(table.gaps.len(), Ordering::Relaxed);
     }
 
-    /// Forgets what is left of a watched range.
+    /// Drops the remaining parts of a watched range.
     pub fn give_up(&self, watch: Watch) {
         let mut table = self.table.lock();
         table.gaps.retain(|gap| gap.state != State::Watched(watch.0));
@@ -248,7 +248,7 @@ impl EmptyRanges {
 }
 
 impl Table {
-    /// Adds a known gap, as one with the known ones that it touches.
+    /// Adds a known range, merged with the known ones that it touches.
     fn join(&mut self, mut gap: Gap) {
         if gap.lower >= gap.upper || gap.upper.is_long() {
             return;
@@ -290,7 +290,7 @@ mod tests {
         gaps.confirm(watch, None, NOW);
     }
 
-    /// Where a reader who comes from `key` goes on.
+    /// The range in which a reader continues from `key`.
     fn from(gaps: &EmptyRanges, key: &str, direction: Direction, at: SeqNo) -> KeyRange {
         let mut range = match direction {
             Ascending => KeyRange::half_open(key.as_bytes(), None),
@@ -317,7 +317,7 @@ mod tests {
         let behind = Bound::Excluded(b"b".to_vec());
         assert_eq!(from(&gaps, "e", Descending, NOW).upper, behind);
         assert_eq!(from(&gaps, "f", Descending, NOW).upper, to("f"));
-        // Who reads an older moment may see what was alive then.
+        // A reader of an older seqno may see what was alive then.
         assert_eq!(from(&gaps, "b", Ascending, SeqNo(9)).lower, to("b"));
         assert!(gaps.watch(&range("c", "e")).is_none(), "it is known");
     }
@@ -334,7 +334,7 @@ mod tests {
         let watch = gaps.watch(&range("p", "t")).unwrap();
         gaps.cut(b"q");
         gaps.cut(b"s");
-        // Not even what was cut after it was read: the reader may have been here before.
+        // A part cut after it was read does not count: the reader may have passed it before.
         gaps.confirm(watch, Some(b"r"), NOW);
         assert_eq!(from(&gaps, "p", Ascending, NOW).lower, to("q"));
         assert_eq!(from(&gaps, "qa", Ascending, NOW).lower, to("r"));

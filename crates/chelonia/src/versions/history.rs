@@ -1,8 +1,8 @@
-//! What pins read a keyspace from once its own view has moved beyond them.
+//! History: the older views of a keyspace that pins still read.
 //!
 //! A pin holds a seqno and no view: the keyspace's own view shows every seqno from the newest that
-//! its engine has absorbed on. When a memtable is flushed that view moves on, and what the pinned
-//! seqnos before need is kept here, each view once, however many pins read from it:
+//! its engine has absorbed on. When a memtable is flushed that view moves on, and the views that
+//! older pinned seqnos need are kept here, each view once, however many pins read from it:
 //!
 //! ```text
 //!   seqnos     3     7  8  9      15           20
@@ -10,18 +10,17 @@
 //!   kept      [.. view of 3][.. view of 9][.. view of 15] then the keyspace's own view
 //! ```
 //!
-//! An entry is named by the newest pinned seqno that reads from it, and is for every seqno after
-//! the entry before it. It goes when the last pin within that interval does.
+//! An entry is named by the newest pinned seqno that reads from it, and serves every seqno after
+//! the name of the previous entry. It is removed with the last pin within that interval.
 //!
 //! Invariants:
-//! 1. `newest` is the greatest name of an entry, or 0: whoever reads at a later seqno needs no
-//!    lock.
-//! 2. An entry is added before the keyspace's own view moves on. So whoever loads that view first
-//!    and looks here afterwards finds what it needs in one of them.
+//! 1. `newest` is the greatest name of an entry, or 0: a reader at a later seqno needs no lock.
+//! 2. An entry is added before the keyspace's own view moves on. So a reader that first loads that
+//!    view and then looks here finds the view that it needs in one of them.
 //!
-//! Beside that, those are listed who stand in a view, and keep what it has from being given back:
-//! iterators. They let go of the memtables of a view when it is replaced, and close their cursors
-//! when those of all iterators take too much memory (`crate::state::open_cursors`).
+//! The history also lists the holders of views, which keep memtables from being freed: iterators.
+//! They release the memtables of a view when it is replaced, and close their cursors when those of
+//! all iterators take too much memory (`crate::state::open_cursors`).
 //!
 //! Thread-safety: everything may be called from any thread. Entries change only under the lock of
 //! the registry of pins (`crate::versions::pins`).
@@ -32,40 +31,40 @@ use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::versions::view::{Buffer, View};
 use std::collections::BTreeMap;
 
-/// Something that stands in a view and can be told that the view was replaced.
+/// A holder of a view that can be notified when the view was replaced.
 pub trait ViewHolder: Send + Sync {
-    /// Lets go of views that have `flushed`.
+    /// Releases views that contain `flushed`.
     fn let_go(&self, flushed: &Arc<Buffer>);
 
-    /// Closes its cursors, unless it is in use. The next call opens them again where they stood.
+    /// Closes its cursors, unless it is in use. The next call reopens them at the same position.
     fn close_cursors(&self);
 }
 
-/// The views that pins need of one keyspace; see the head of the file.
+/// The older views of one keyspace that pins need.
 pub struct History {
     newest: AtomicU64,
     entries: Mutex<BTreeMap<SeqNo, Kept>>,
     holders: Mutex<Vec<Weak<dyn ViewHolder>>>,
 }
 
-/// A view with its place in the budget.
+/// A view with its charge to the budget.
 pub struct Kept {
     view: Arc<View>,
     _charge: Charge,
 }
 
-/// Those who stand are looked through for the dead each time they are twice as many, at least.
+/// Dead holders are removed each time that the list has doubled, but not below this length.
 const HOLDERS_MIN: usize = 16;
 
 impl History {
-    /// Nothing is kept.
+    /// Creates an empty history.
     pub fn new() -> Arc<Self> {
         let newest = AtomicU64::new(0);
         Arc::new(Self { newest, entries: Mutex::default(), holders: Mutex::default() })
     }
 
-    /// The view for a pin at `seqno`; `None` if that is the keyspace's own, as it was loaded before
-    /// this call.
+    /// The view for a pin at `seqno`; `None` if the keyspace's own view, loaded before this call,
+    /// serves it.
     #[inline]
     pub fn at(&self, seqno: SeqNo) -> Option<Arc<View>> {
         if seqno.0 > self.newest.load(Ordering::Acquire) {
@@ -80,7 +79,7 @@ impl History {
         self.entries.lock().keys().next_back().copied()
     }
 
-    /// Adds a view for pins up to `upto`, which is newer than all that are kept.
+    /// Adds a view for pins up to `upto`, which is newer than all kept ones.
     pub fn keep(&self, upto: SeqNo, view: Arc<View>, charge: Charge) {
         let mut entries = self.entries.lock();
         debug_assert!(entries.keys().next_back().is_none_or(|newest| *newest < upto), "in order");
@@ -88,15 +87,15 @@ impl History {
         self.newest.store(upto.0, Ordering::Release);
     }
 
-    /// The interval of the entry that a pin at `seqno` reads from: its name, and that of the entry
-    /// before it.
+    /// The interval of the entry that a pin at `seqno` reads from: the name of the previous entry,
+    /// and its own.
     pub fn interval(&self, seqno: SeqNo) -> Option<(Option<SeqNo>, SeqNo)> {
         let entries = self.entries.lock();
         let upto = *entries.range(seqno..).next()?.0;
         Some((entries.range(..upto).next_back().map(|(before, _)| *before), upto))
     }
 
-    /// Takes the entry named `upto` out. The caller drops it without locks.
+    /// Removes the entry named `upto`. The caller drops it without locks.
     pub fn remove(&self, upto: SeqNo) -> Option<Kept> {
         let mut entries = self.entries.lock();
         let kept = entries.remove(&upto);
@@ -105,7 +104,7 @@ impl History {
         kept
     }
 
-    /// Lists somebody who may stand in views of the keyspace.
+    /// Lists a holder that may hold views of the keyspace.
     pub fn stand(&self, holders: Weak<dyn ViewHolder>) {
         let mut all = self.holders.lock();
         if all.len() >= HOLDERS_MIN && all.len() == all.capacity() {
@@ -114,14 +113,15 @@ impl History {
         all.push(holders);
     }
 
-    /// `flushed` is in the engine, and in no view that is kept: those who stand in it let go.
+    /// Makes holders release views that contain `flushed`: the engine has absorbed it, and no kept
+    /// view contains it.
     pub fn let_holders_go(&self, flushed: &Arc<Buffer>) {
         for holders in self.holders() {
             holders.let_go(flushed);
         }
     }
 
-    /// Those who are listed, the oldest first.
+    /// The listed holders, oldest first.
     pub fn holders(&self) -> Vec<Arc<dyn ViewHolder>> {
         self.holders.lock().iter().filter_map(Weak::upgrade).collect()
     }

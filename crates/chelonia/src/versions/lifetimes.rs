@@ -1,10 +1,10 @@
-//! Which versions are held, and which extents nobody can reach any more.
+//! Lifetimes: the held versions, and the extents that become free with them.
 //!
 //! A version is held by the keyspace's view, by pins, and by the last durable root. An extent that
 //! version `d` no longer refers to is needed by an older held version `v < d` only if it existed
-//! when `v` was made, which its generation tells: generations are handed out in order, and every
-//! version remembers its *horizon*, the newest generation it can know. So a snapshot held for a
-//! week keeps the space of what it can see, and nothing of what came and went since.
+//! when `v` was made, which its generation shows: generations are assigned in order, and every
+//! version records its *horizon*, the newest generation it can know. So a snapshot held for a week
+//! keeps the space that it can see, and none that was allocated and freed since.
 //!
 //! ```text
 //!   version    1        2        3        4
@@ -14,14 +14,14 @@
 //! ```
 //!
 //! Large values are allocated by commits, before any version refers to them, and read through
-//! memtables that stand above a version. So a version's horizon for large values is the newest
-//! generation when its successor was published: after that no view on it can show a newer one.
+//! memtables above a version. So a version's horizon for large values is the newest generation when
+//! its successor was published: after that no view on it can show a newer one.
 //!
 //! The durable root's version is held until the next root is durable, so space is reused only after
-//! the checkpoint that frees it. The durable root is more than a view, though: the log behind it is
-//! replayed over it, and so names large values of any age, those included that were written and
-//! overwritten by updates that several drains have absorbed since. So no large value that was lost
-//! after a root is free while it is the durable one ([`RootVersion`]).
+//! the checkpoint that frees it. But the durable root needs more than its version: the log behind
+//! it is replayed over it, and refers to large values of any age, including those that were written
+//! and overwritten by updates that several flushes have absorbed since. So a large value lost after
+//! a root is not freed while that root is the durable one ([`RootVersion`]).
 
 use crate::base::ids::Generation;
 use crate::engine::{OwnedExtent, Version};
@@ -39,17 +39,17 @@ pub struct Lifetimes {
 
 #[derive(Default)]
 struct State {
-    /// The number of the next version.
+    /// Number of the next version.
     next: u64,
     /// Held versions by number.
     held: BTreeMap<u64, Keeper>,
-    /// Versions of durable roots, and how often each is one: during a checkpoint the old root and
-    /// the new one.
+    /// Versions of durable roots, and the number of roots of each: during a checkpoint both the old
+    /// and the new root are held.
     roots: BTreeMap<u64, usize>,
-    /// Large values that no held version shows, by the number of the version that lost them: a
-    /// durable root from before may still need them.
+    /// Large values that no held version shows, by the number of the version that lost them: an
+    /// older durable root may still need them.
     behind_roots: BTreeMap<u64, Vec<OwnedExtent>>,
-    /// Extents that are lost and not free yet, and their bytes.
+    /// Number of extents that are lost and not free yet, and their bytes.
     lost: usize,
     lost_bytes: u64,
     charge: Option<Charge>,
@@ -57,22 +57,23 @@ struct State {
 
 /// A held version: its horizons, and the lost extents that wait for its release.
 ///
-/// Horizons grow with the numbers of versions. So of all held versions that came before an extent
-/// was lost the last one decides whether it is needed, and the extent waits there alone. When that
-/// version is released, the next older one takes over what it sees, and the rest is free.
+/// Horizons grow with the version numbers. So of all held versions older than the loss of an
+/// extent, the newest one decides whether it is needed, and the extent waits only there. When that
+/// version is released, the next older one takes over the extents that it sees, and the rest is
+/// freed.
 struct Keeper {
     structure: Waiting,
     large_values: Waiting,
 }
 
-/// The newest generation that a version, or a view on it, can know, and lost extents that are not
-/// newer: the newest of them first.
+/// The newest generation that a version, or a view on it, can know, and lost extents up to that
+/// generation, newest first.
 struct Waiting {
     horizon: Generation,
     extents: BinaryHeap<Lost>,
 }
 
-/// An extent, and the number of the version that lost it. Ordered by generation.
+/// A lost extent, and the number of the version that lost it. Ordered by generation.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Lost {
     generation: Generation,
@@ -85,13 +86,13 @@ impl Waiting {
         Self { horizon, extents: BinaryHeap::new() }
     }
 
-    /// Takes one out that is newer than the horizon.
+    /// Removes an extent that is newer than the horizon, if any.
     fn pop_unseen(&mut self) -> Option<Lost> {
         let unseen = self.extents.peek().is_some_and(|lost| lost.generation > self.horizon);
         if unseen { self.extents.pop() } else { None }
     }
 
-    /// Adds what waited elsewhere: the smaller heap goes into the larger one.
+    /// Adds extents of another heap: the smaller heap is merged into the larger one.
     fn add(&mut self, mut others: BinaryHeap<Lost>) {
         if others.len() > self.extents.len() {
             std::mem::swap(&mut self.extents, &mut others);
@@ -106,14 +107,14 @@ impl Keeper {
     }
 }
 
-/// The heap memory of one lost extent.
+/// Heap memory of one lost extent.
 const LOST_BYTES: usize = size_of::<Lost>();
 
-/// The charge for lost extents follows their number in steps of so many.
+/// The charge for lost extents is adjusted in steps of this many.
 const CHARGED_STEP: usize = 64;
 
 impl Lifetimes {
-    /// No version yet.
+    /// Creates the lifetimes of a keyspace without versions.
     pub fn new(storage: Arc<Storage>) -> Arc<Self> {
         Arc::new(Self { storage, state: Mutex::default() })
     }
@@ -128,7 +129,7 @@ impl Lifetimes {
         self.storage.epochs()
     }
 
-    /// Holds a new version that was just completed and lost these extents against the one before.
+    /// Holds a new, complete version; `lost` are the extents that it lost against the previous one.
     pub fn hold(
         self: &Arc<Self>,
         version: Arc<dyn Version>,
@@ -148,12 +149,13 @@ impl Lifetimes {
         HeldVersion { inner: Arc::new(inner) }
     }
 
-    /// The newest version was published: no view on an older one can show newer large values.
+    /// Records that the newest version was published: no view on an older one can show newer large
+    /// values.
     pub fn published(&self) {
         let newest = self.storage.newest_generation();
         let mut state = self.state.lock();
         let last = state.next.saturating_sub(1);
-        // Horizons ascend, so those that come down now are the last ones.
+        // Horizons ascend, so the lowered ones are the last ones.
         let lowered: Vec<u64> = state
             .held
             .range_mut(..last)
@@ -174,18 +176,18 @@ impl Lifetimes {
         self.note_charge(&mut state);
     }
 
-    /// `version` does not refer to these extents, which those before it may.
+    /// Records that `version` does not refer to these extents, to which older versions may refer.
     pub fn lose_before(&self, version: &HeldVersion, extents: Vec<OwnedExtent>) {
         let mut state = self.state.lock();
         self.lose_by(&mut state, version.number(), extents);
     }
 
-    /// Bytes that are lost and still held for somebody.
+    /// Bytes of lost extents that are still held.
     pub fn lost_bytes(&self) -> u64 {
         self.state.lock().lost_bytes
     }
 
-    /// Version `by` does not refer to these extents any more.
+    /// Records that version `by` does not refer to these extents any more.
     fn lose_by(&self, state: &mut State, by: u64, extents: impl IntoIterator<Item = OwnedExtent>) {
         for extent in extents {
             state.lost += 1;
@@ -193,8 +195,8 @@ impl Lifetimes {
             let lost = Lost { generation: extent.generation, by, extent };
             let last = state.held.range_mut(..by).next_back();
             match last.map(|(_, keeper)| keeper.waiting(extent.large_value)) {
-                // Also what it does not see waits for its release, or for that of the durable
-                // root: nothing is given back before the new version is in place.
+                // An extent that it does not see also waits for its release, or for that of the
+                // durable root: nothing is freed before the new version is in place.
                 Some(waiting) => waiting.extents.push(lost),
                 None => self.let_go(state, &lost),
             }
@@ -202,7 +204,7 @@ impl Lifetimes {
         self.note_charge(state);
     }
 
-    /// How many versions are held.
+    /// The number of held versions.
     pub fn held(&self) -> usize {
         self.state.lock().held.len()
     }
@@ -217,7 +219,7 @@ impl Lifetimes {
         self.note_charge(&mut state);
     }
 
-    /// What waited for version `number` waits for the next older one, or is let go.
+    /// Passes the extents that waited for version `number` to the next older one, or frees them.
     fn hand_down(
         &self,
         state: &mut State,
@@ -242,8 +244,8 @@ impl Lifetimes {
         }
     }
 
-    /// No held version shows this any more: it is free, unless the log behind a durable root may
-    /// name it.
+    /// Frees an extent that no held version shows, unless the log behind a durable root may refer
+    /// to it.
     fn let_go(&self, state: &mut State, lost: &Lost) {
         let oldest_root = state.roots.keys().next();
         if lost.extent.large_value && oldest_root.is_some_and(|root| *root < lost.by) {
@@ -299,13 +301,12 @@ pub struct HeldVersion {
 struct Held {
     number: u64,
     lifetimes: Arc<Lifetimes>,
-    /// `None` only while dropping: the version goes before its extents do.
+    /// `None` only during the drop: the version is dropped before its extents are freed.
     version: Option<Arc<dyn Version>>,
     _charge: Charge,
 }
 
-/// The memory of a held version besides what its engine counts: itself, its keeper, its place in
-/// a map.
+/// Memory of a held version beside what its engine counts: itself, its keeper, its map entry.
 const HELD_BYTES: u64 = 512;
 
 impl HeldVersion {
@@ -319,7 +320,7 @@ impl HeldVersion {
         self.inner.number
     }
 
-    /// The version as what a durable root refers to, or is about to.
+    /// Holds the version for a durable root that refers to it, or is about to.
     #[must_use]
     pub fn as_root(&self) -> RootVersion {
         let inner = &self.inner;
@@ -328,7 +329,7 @@ impl HeldVersion {
     }
 }
 
-/// A version that a durable root refers to: with the log that is replayed over it.
+/// A version that a durable root refers to, with the log that is replayed over it.
 pub struct RootVersion {
     version: HeldVersion,
 }
@@ -383,8 +384,8 @@ mod tests {
         lost_by: u64,
     }
 
-    /// Random histories against the rule: an extent that was lost stays while a version is held
-    /// that was made after it and before it was lost, or, for large values, while the root is.
+    /// Random histories against the rule: a lost extent stays while a version is held that was made
+    /// after the extent and before its loss, or, for large values, while the root is held.
     #[test]
     fn nothing_that_a_held_version_sees_is_freed_and_all_else_is() {
         for seed in 0..20 {
@@ -445,8 +446,8 @@ mod tests {
         }
     }
 
-    /// Thousands of versions with thousands of extents each of them sees: each step takes about
-    /// as long as its own part, whatever the order of releases is.
+    /// Thousands of versions, each of which sees thousands of extents: each step takes time in
+    /// proportion to its own part, whatever the order of releases.
     #[test]
     fn releases_touch_only_what_becomes_free() {
         let (storage, _directory) = Storage::testing(48 << 20);
@@ -481,7 +482,7 @@ mod tests {
         let root = lifetimes.hold(engine.version(), Vec::new()).as_root();
         let second = lifetimes.hold(engine.version(), Vec::new());
         lifetimes.published();
-        // Written and overwritten after the first drain behind the root, absorbed by the second.
+        // Written and overwritten after the first flush behind the root, absorbed by the second.
         let before = used();
         let large = storage.write_large(&[7; 50_000]).unwrap();
         let third = lifetimes.hold(engine.version(), vec![OwnedExtent::from(&large)]);

@@ -1,4 +1,4 @@
-//! What readers see, and what is kept for them: views, pins, versions on disk.
+//! Views, pins and on-disk versions: what readers see, and what is retained for them.
 
 pub mod dropped;
 pub mod empty_ranges;

@@ -1,16 +1,16 @@
-//! Which seqnos are pinned.
+//! Pins: the seqnos that snapshots and iterators read at.
 //!
-//! A *pin* is a seqno that somebody reads at: a user's snapshot over all keyspaces, an iterator
-//! over one. It holds neither views nor memory of memtables. A flush cuts a memtable at the pinned
-//! seqnos within it, the engine makes a version at each cut, and what pins need that the keyspace's
-//! own view does not show any more is kept by its [`History`], once for all pins that see the same.
-//! So a pin costs some hundred bytes, and one to two kilobytes for each keyspace that was written
-//! between it and the pin before, however many keyspaces or pins there are; all of that is charged
-//! to the budget. Making one takes no longer with more keyspaces, and letting go of one looks at
-//! what it alone has kept.
+//! A *pin* is a seqno with a reader: a user's snapshot over all keyspaces, or an iterator over one.
+//! It holds neither views nor memtable memory. A flush cuts a memtable at the pinned seqnos within
+//! it, the engine makes a version at each cut, and views that pins need after the keyspace's own
+//! view has moved on are kept by its [`History`], once for all pins that see the same. So a pin
+//! costs some hundred bytes, and one to two kilobytes for each keyspace that was written between it
+//! and the previous pin, however many keyspaces or pins there are; all of that is charged to the
+//! budget. The cost of making a pin does not depend on the number of keyspaces, and releasing one
+//! visits only the views kept for it alone.
 //!
-//! Locks, in order: the registry (taken while a pin is made or let go and while a flush is
-//! published, so that these happen wholly before or after each other), then those of a history.
+//! Lock order: the registry (taken while a pin is made or released and while a flush is published,
+//! so that these are atomic with respect to each other), then the locks of a history.
 
 use crate::base::ids::{KeyspaceId, SeqNo};
 use crate::memory::budget::{Budget, Charge, Use};
@@ -27,15 +27,15 @@ use std::collections::BTreeMap;
 pub struct Snapshots {
     budget: Arc<Budget>,
     visibility: Arc<Visibility>,
-    /// In a child of the process the registry may be locked by a thread that is not there: nothing
-    /// is pinned or let go, and no lock taken.
+    /// In a child process the registry may be locked by a thread that does not exist there: nothing
+    /// is pinned or released, and no lock taken.
     process: Arc<ForkMark>,
     registry: Mutex<Registry>,
-    /// The least pinned seqno, or the greatest number: a look without the lock.
+    /// The least pinned seqno, or the greatest number: readable without the lock.
     oldest: AtomicU64,
 }
 
-/// Pinned seqnos, and how many pins are on each.
+/// Pinned seqnos, and the number of pins on each.
 #[derive(Default)]
 struct Seqnos {
     counts: BTreeMap<SeqNo, usize>,
@@ -43,28 +43,28 @@ struct Seqnos {
 
 #[derive(Default)]
 struct Registry {
-    /// Of all pins.
+    /// Pins of all scopes.
     any: Seqnos,
-    /// Of those over all keyspaces.
+    /// Pins over all keyspaces.
     all: Seqnos,
-    /// Of those over one.
+    /// Pins over one keyspace.
     one: BTreeMap<KeyspaceId, Seqnos>,
-    /// Where a history has an entry of this name.
+    /// The histories that have an entry of this name.
     kept: BTreeMap<(SeqNo, KeyspaceId), Arc<History>>,
 }
 
-/// The memory of a pin: itself, its places in the registry, what holds it.
+/// Memory of a pin: itself, its registry entries, its holder.
 const PIN_BYTES: u64 = 384;
 
-/// The memory of a view that is kept: the view, its entries in the history and the registry.
+/// Memory of a kept view: the view, its entries in the history and the registry.
 const KEPT_BYTES: u64 = 256;
 
-/// What a pin is over.
+/// The scope of a pin.
 #[derive(Clone)]
 pub enum Scope {
     /// All keyspaces.
     All,
-    /// This one, with its history.
+    /// One keyspace, with its history.
     One(KeyspaceId, Arc<History>),
 }
 
@@ -81,10 +81,10 @@ pub struct Pin {
 pub struct Flushed<'a> {
     pub keyspace: KeyspaceId,
     pub history: &'a Arc<History>,
-    /// The version that the memtable stood above.
+    /// The version below the memtable.
     pub before: &'a HeldVersion,
-    /// The versions that it became, ascending, with the seqno up to which each contains it; the
-    /// last has all of it.
+    /// The versions that the flush made, ascending, with the seqno up to which each contains the
+    /// memtable; the last contains all of it.
     pub versions: &'a [(SeqNo, HeldVersion)],
 }
 
@@ -93,7 +93,7 @@ impl Seqnos {
         *self.counts.entry(seqno).or_insert(0) += 1;
     }
 
-    /// Takes one away; true if it was the last on this seqno.
+    /// Removes one pin; true if it was the last on this seqno.
     fn remove(&mut self, seqno: SeqNo) -> bool {
         let Some(count) = self.counts.get_mut(&seqno) else { return false };
         *count -= 1;
@@ -128,14 +128,14 @@ impl Registry {
         }
     }
 
-    /// Takes a pin out. Gives what was kept for it alone.
+    /// Removes a pin; returns the views that were kept for it alone.
     fn remove(&mut self, seqno: SeqNo, scope: &Scope) -> Vec<Kept> {
         self.any.remove(seqno);
         let mut candidates = Vec::new();
         match scope {
             Scope::All => {
                 if self.all.remove(seqno) {
-                    // What reaches to the next such pin is needed by that.
+                    // A view that reaches to the next such pin is needed by that.
                     let next = self.all.within(seqno, SeqNo::MAX).next().unwrap_or(SeqNo::MAX);
                     let names = (seqno, KeyspaceId(0))..(next, KeyspaceId(0));
                     candidates.extend(self.kept.range(names).map(|(name, _)| *name));
@@ -168,7 +168,7 @@ impl Registry {
 }
 
 impl Snapshots {
-    /// No pins.
+    /// Creates an empty registry.
     pub fn new(
         visibility: Arc<Visibility>,
         budget: Arc<Budget>,
@@ -181,12 +181,12 @@ impl Snapshots {
     /// Pins the newest visible seqno.
     pub fn pin(self: &Arc<Self>, scope: Scope) -> Arc<Pin> {
         if !self.process.is_this_process() {
-            // Nothing is charged: that may take a lock.
+            // Nothing is charged: charging may take a lock.
             return self.unheld();
         }
         let mut registry = self.registry.lock();
-        // From here on nothing that this seqno may need is unlinked: a writer that looks at the
-        // pins later sees this one, and one that looked before left what was visible then.
+        // From here on nothing that this seqno may need is unlinked: a writer that checks the pins
+        // later sees this one, and one that checked before left what was visible then.
         self.oldest.fetch_min(self.visibility.visible().0, Ordering::SeqCst);
         let seqno = self.visibility.visible();
         registry.add(seqno, &scope);
@@ -195,13 +195,13 @@ impl Snapshots {
         Arc::new(Pin { seqno, scope, snapshots: Arc::clone(self), charge })
     }
 
-    /// A pin that holds nothing, for those who are refused whatever they read through it.
+    /// A pin that holds nothing, for readers whose reads are refused anyway.
     pub fn unheld(self: &Arc<Self>) -> Arc<Pin> {
         let (seqno, scope) = (self.visibility.visible(), Scope::All);
         Arc::new(Pin { seqno, scope, snapshots: Arc::clone(self), charge: None })
     }
 
-    /// Does `act` while nothing can be pinned or let go. For tests.
+    /// Runs `act` while nothing can be pinned or released. For tests.
     #[cfg(feature = "internals")]
     pub fn while_locked<T>(&self, act: impl FnOnce() -> T) -> T {
         let _registry = self.registry.lock();
@@ -218,11 +218,11 @@ impl Snapshots {
         cuts
     }
 
-    /// Publishes a flush: keeps what pins before it need, then calls `publish`, which moves the
-    /// keyspace's own view on.
+    /// Publishes a flush: keeps the views that older pins need, then calls `publish`, which moves
+    /// the keyspace's own view on.
     pub fn publish(&self, flushed: &Flushed<'_>, publish: impl FnOnce()) {
         let mut registry = self.registry.lock();
-        // A pin reads from the newest version that is not beyond it.
+        // A pin reads from the newest version that is not newer than the pin.
         let (mut version, mut from) = (flushed.before, SeqNo::ZERO);
         for (upto, next) in flushed.versions {
             self.keep_for_pins(&mut registry, flushed, (from, *upto), version);
@@ -231,8 +231,8 @@ impl Snapshots {
         publish();
     }
 
-    /// Keeps `version` for pins from `from` on and before `to`, if there are any that nothing older
-    /// was kept for.
+    /// Keeps `version` for pins from `from` on and before `to`, if any of them has no older view
+    /// kept.
     fn keep_for_pins(
         &self,
         registry: &mut Registry,
@@ -258,10 +258,11 @@ impl Snapshots {
         registry.kept.insert((upto, keyspace), Arc::clone(history));
     }
 
-    /// The keyspace was dropped: keeps its `view` for all pins of now that nothing older was kept
-    /// for, then calls `publish`, which empties the keyspace's own view. A pin is made wholly
-    /// before that, and reads the keyspace as it was, or after it, and reads it as empty. Unless
-    /// `may_keep_updates`, does nothing and returns `None` if memtables would have to be kept.
+    /// Publishes the drop of a keyspace: keeps its `view` for all current pins that have no older
+    /// view kept, then calls `publish`, which empties the keyspace's own view. A pin is made
+    /// entirely before that, and reads the keyspace unchanged, or after it, and reads it as empty.
+    /// Unless `may_keep_updates`, does nothing and returns `None` if memtables would have to be
+    /// kept.
     pub fn publish_drop<T>(
         &self,
         (keyspace, history): (KeyspaceId, &Arc<History>),
@@ -286,7 +287,7 @@ impl Snapshots {
         self.registry.lock().any.counts.keys().next().copied()
     }
 
-    /// How many pins there are.
+    /// The number of pins.
     pub fn count(&self) -> usize {
         self.registry.lock().any.counts.values().sum()
     }
@@ -301,7 +302,7 @@ impl Snapshots {
         let unneeded = registry.remove(seqno, scope);
         self.note_oldest(&registry);
         drop(registry);
-        // Views free what they held when they go.
+        // Views free their resources when they are dropped.
         drop(unneeded);
     }
 }
@@ -320,7 +321,7 @@ impl Pins for Snapshots {
 }
 
 impl Pin {
-    /// What the pin sees: everything up to and with this number.
+    /// The pinned seqno: the pin sees everything up to and including it.
     pub fn seqno(&self) -> SeqNo {
         self.seqno
     }
@@ -328,7 +329,7 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        // In a child of the process what it kept stays, and no lock is taken.
+        // In a child process the kept views stay, and no lock is taken.
         if self.charge.is_some() && self.snapshots.process.is_this_process() {
             self.snapshots.unpin(self.seqno, &self.scope);
         }

@@ -1,7 +1,7 @@
-//! What a read looks at: memtables, newest first, and the engine's version below them.
+//! Views: the layers a read searches, memtables newest first, then the engine's version.
 //!
-//! A view is immutable; rotation and drains replace the keyspace's view as a whole. Within a view
-//! the first layer that knows the key decides.
+//! A view is immutable; rotations and flushes replace the keyspace's view. Within a view the first
+//! layer that has the key decides.
 
 use crate::base::bytes::Value;
 use crate::base::error::{Error, Result};
@@ -18,7 +18,7 @@ use crate::runtime::sync::{Arc, AtomicU64, CachePadded, OnceLock, Ordering};
 use crate::storage::Storage;
 use crate::versions::lifetimes::HeldVersion;
 
-/// A memtable and where the log begins that would rebuild it.
+/// A memtable, and the log position from which it can be rebuilt.
 pub struct Buffer {
     /// The entries.
     pub memtable: Arc<Memtable>,
@@ -29,7 +29,7 @@ pub struct Buffer {
 #[derive(Default)]
 struct Commits {
     first: OnceLock<FirstCommit>,
-    /// The last seqno given to one.
+    /// The last seqno assigned to one of them.
     last: AtomicU64,
     /// Bytes of their updates.
     update_bytes: AtomicU64,
@@ -38,7 +38,7 @@ struct Commits {
 /// The first commit of a memtable.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstCommit {
-    /// Where its record starts in the log.
+    /// Start of its record in the log.
     pub position: LogPosition,
     /// The seqno of the record's first entry.
     pub seqno: SeqNo,
@@ -50,14 +50,14 @@ impl Buffer {
         Arc::new(Self { memtable, commits: CachePadded::default() })
     }
 
-    /// The bytes of updates that came here: what the checkpoint distance is about. Large values
-    /// count whole, for recovery has to check those that no checkpoint has taken over.
+    /// Bytes of the updates in the memtable, compared with the checkpoint distance. Large values
+    /// count in full, because recovery has to verify those that no checkpoint covers.
     pub fn update_bytes(&self) -> u64 {
         self.commits.update_bytes.load(Ordering::Relaxed)
     }
 
-    /// A commit is about to write `bytes` bytes of keys and values here. Called under the commit
-    /// lock.
+    /// Records that a commit will write `bytes` bytes of keys and values here. Called under the
+    /// commit lock.
     pub fn touch(&self, position: LogPosition, first: SeqNo, last: SeqNo, bytes: u64) {
         let commits = &*self.commits;
         commits.first.get_or_init(|| FirstCommit { position, seqno: first });
@@ -66,12 +66,12 @@ impl Buffer {
         commits.update_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The first commit, if there was one.
+    /// The first commit, if any.
     pub fn first(&self) -> Option<FirstCommit> {
         self.commits.first.get().copied()
     }
 
-    /// The last seqno that any commit brought here.
+    /// The last seqno of all commits here.
     pub fn last(&self) -> SeqNo {
         SeqNo(self.commits.last.load(Ordering::Relaxed))
     }
@@ -82,43 +82,43 @@ impl Buffer {
 pub struct View {
     /// The memtables, newest first. The keyspace's own view begins with the active one.
     pub buffers: Vec<Arc<Buffer>>,
-    /// What the engine had absorbed.
+    /// The engine's version below the memtables.
     pub version: HeldVersion,
 }
 
-/// What a lookup in a view found.
+/// The result of a lookup in a view.
 pub enum Looked {
     /// A value.
     Value(Value),
-    /// A large value. It is read by who holds the view, and no guard: a guard would keep all memory
-    /// that was given up meanwhile.
+    /// A large value. The caller reads it holding the view, but no guard: a guard would keep all
+    /// memory freed meanwhile.
     Large(LargeRef),
     /// No value.
     Absent,
     /// The version has to be read from the device: [`View::read`].
     OnDevice(Progress),
-    /// The version asked for was overwritten and unlinked; look again with a newer seqno. Never for
-    /// a pinned seqno.
+    /// The requested version was overwritten and unlinked; retry with a newer seqno. Never returned
+    /// for a pinned seqno.
     Overwritten,
 }
 
-/// So many keys before its turn the memory is asked for that a look for a record touches first.
+/// Distance, in keys, of the prefetch for record lookups.
 const AHEAD: usize = 8;
 
-/// What views read from besides themselves.
+/// The sources of reads outside of a view.
 #[derive(Clone, Copy)]
 pub struct ReadSources<'a> {
     /// Large values, and hashes of keys.
     pub storage: &'a Storage,
     /// Cached records.
     pub records: &'a RecordCache,
-    /// Those of this keyspace.
+    /// Cache epoch of the keyspace.
     pub epoch: &'a CacheEpoch,
 }
 
 impl View {
-    /// The newest value of `key`, as of `at` or later, if it is in memory. For the view that is the
-    /// keyspace's, or was when the reader began.
+    /// The newest value of `key`, as of `at` or later, if it is in memory. For the keyspace's
+    /// current view, or the one that was current when the reader began.
     pub fn get_newest(
         &self,
         key: &[u8],
@@ -145,9 +145,9 @@ impl View {
         }
     }
 
-    /// The value of `key`, of which the memtables and records of this view know nothing, from the
-    /// device. The caller holds the view, and no guard: a guard would keep all memory that is given
-    /// up meanwhile.
+    /// Reads the value of `key`, which memtables and records of this view do not have, from the
+    /// device. The caller holds the view, but no guard: a guard would keep all memory freed
+    /// meanwhile.
     pub fn read(&self, key: &[u8], from: Progress, sources: ReadSources<'_>) -> Result<Looked> {
         let ReadSources { storage, records, epoch } = sources;
         let name = Name { of: epoch, key, hash: storage.key_hash(key) };
@@ -187,7 +187,7 @@ impl View {
         }
     }
 
-    /// What was found below may be kept as a record.
+    /// Caches a result from below the memtables as a record, if allowed.
     #[inline]
     fn keep(&self, name: Name<'_>, answer: &Answer, records: &RecordCache, guard: &Guard) {
         if let Answer { found: Some(Found::Value(value)), presence } = answer {
@@ -195,7 +195,7 @@ impl View {
         }
     }
 
-    /// The first layer of memory that knows `key`.
+    /// The first memtable entry for `key`.
     fn look_in_buffers(&self, key: &[u8], at: SeqNo) -> Option<Lookup<'_>> {
         self.buffers
             .iter()
@@ -212,8 +212,8 @@ impl View {
     ) -> Result<Vec<Option<Value>>> {
         let ReadSources { storage, records, epoch } = sources;
         let version = self.version.number();
-        // Asked for once: a record is cached where the hash of its key leads to, and a type may
-        // give other bytes at each call.
+        // `as_ref` is called once per key: the cached record depends on the hash of the key, and a
+        // type may return other bytes at each call.
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         let hashes: Vec<_> = keys.iter().map(|key| storage.key_hash(key)).collect();
         let mut values: Vec<Option<Value>> = vec![None; keys.len()];
@@ -242,7 +242,7 @@ impl View {
                 }
             }
         }
-        // Nothing is pinned while the device is waited for.
+        // Nothing is pinned while the device is read.
         drop(guard);
         let answers = self.version.version().multi_get(&below)?;
         for ((index, (key, hash)), answer) in places.into_iter().zip(below).zip(answers) {
@@ -285,13 +285,13 @@ impl View {
         self.buffers.iter().any(|buffer| buffer.first().is_some())
     }
 
-    /// True if `buffer` is part of it.
+    /// True if the view contains `buffer`.
     pub fn has(&self, buffer: &Arc<Buffer>) -> bool {
         self.buffers.iter().any(|own| Arc::ptr_eq(own, buffer))
     }
 
-    /// This view after `buffer` was flushed: without it, over the version that has it, if it had
-    /// anything. `None` if it is not part of it.
+    /// This view after `buffer` was flushed: without it, over the version that absorbed it, if it
+    /// had updates. `None` if the view does not contain it.
     pub fn without(&self, buffer: &Arc<Buffer>, flushed: Option<&HeldVersion>) -> Option<View> {
         let place = self.buffers.iter().position(|own| Arc::ptr_eq(own, buffer))?;
         let mut buffers = self.buffers.clone();
@@ -300,7 +300,7 @@ impl View {
     }
 }
 
-/// What an update says, with a value of the reader's own.
+/// Copies the value of an update for the reader.
 fn own(update: Update<'_>) -> Looked {
     match update {
         Update::Put(value) => Looked::Value(Value::copy_from(value)),

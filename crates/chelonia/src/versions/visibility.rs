@@ -1,21 +1,21 @@
-//! Which commits everyone sees: the contiguous prefix of completed ones.
+//! Visibility: readers see the contiguous prefix of completed commits.
 //!
 //! A commit takes a *ticket* under the commit lock, in the order of the log. Then it copies its
-//! entries into memtables without any lock, and completes its ticket. Whoever completes moves the
-//! visible number over every completed ticket in a row, so that a commit becomes visible only when
-//! all before it are, whoever was preempted in the middle. A commit is acknowledged when it is
-//! visible.
+//! entries into memtables without any lock, and completes its ticket. A completing thread moves the
+//! visible seqno over every completed ticket in a row, so that a commit becomes visible only after
+//! all earlier ones, even if a thread was preempted in the middle. A commit is acknowledged when it
+//! is visible.
 //!
 //! ```text
 //!   tickets   ... done done done | done busy done busy ...
 //!                                ^ head      (visible = last seqno of the ticket before head)
 //! ```
 //!
-//! A commit that is broken off by a panic keeps its ticket for good, and nothing behind it would
-//! ever become visible. Then everybody who waits is told so ([`Visibility::abandon`]).
+//! A commit aborted by a panic keeps its ticket for good, and no later commit would ever become
+//! visible. Then all waiting threads get an error ([`Visibility::abandon`]).
 //!
 //! Invariants:
-//! 1. `visible` never goes back, and is the end of a commit, never its middle.
+//! 1. `visible` never decreases, and is the end of a commit, never its middle.
 //! 2. At most [`TICKETS_MAX`] tickets are out at a time; slot `t % TICKETS_MAX` belongs to ticket
 //!    `t` from when `head` passes `t - TICKETS_MAX` until it passes `t`.
 
@@ -27,14 +27,14 @@ use crate::runtime::sync::{
     thread,
 };
 
-/// The most commits between the commit lock and their acknowledgement. More threads than this wait.
+/// Most commits between the commit lock and their acknowledgement. More threads than this wait.
 pub const TICKETS_MAX: u64 = 1024;
 
-/// So many tickets in a row have slots that are far from each other.
+/// Consecutive tickets whose slots lie on different cache lines.
 const ROW_TICKETS: u64 = 64;
 
-/// The order in which commits become visible. At most `TICKETS` are out at a time: fewer than usual
-/// only where every order of events is tried out.
+/// The order in which commits become visible. At most `TICKETS` are out at a time: fewer than the
+/// default only in exhaustive tests of event orders.
 pub struct Visibility<const TICKETS: u64 = TICKETS_MAX> {
     /// The seqno of the last visible write.
     visible: AtomicU64,
@@ -52,12 +52,12 @@ pub struct Visibility<const TICKETS: u64 = TICKETS_MAX> {
 struct Slot {
     /// Ticket + 1 once it is complete; anything else means not yet.
     done: AtomicU64,
-    /// The last seqno of the ticket's commit; valid when `done` says so.
+    /// The last seqno of the ticket's commit; valid once `done` is set.
     end: AtomicU64,
 }
 
 impl<const TICKETS: u64> Visibility<TICKETS> {
-    /// Everything up to `visible` is visible, nothing is in flight.
+    /// Creates the state in which everything up to `visible` is visible and nothing is in flight.
     #[must_use]
     pub fn new(visible: SeqNo) -> Self {
         let slot = |_| Slot { done: AtomicU64::new(0), end: AtomicU64::new(0) };
@@ -72,31 +72,31 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         }
     }
 
-    /// The last visible write. Sequentially consistent: pins rely on its order against their own
+    /// The last visible seqno. Sequentially consistent: pins rely on its order against their own
     /// marks (`crate::versions::pins`).
     #[inline]
     pub fn visible(&self) -> SeqNo {
         SeqNo(self.visible.load(Ordering::SeqCst))
     }
 
-    /// True if ticket `ticket` may be handed out now; the commit lock holder waits until it may.
+    /// True if `ticket` may be assigned now; the holder of the commit lock waits until it may.
     pub fn has_space(&self, ticket: u64) -> bool {
-        // Sequentially consistent: waited for, see `advance`.
+        // Sequentially consistent because threads wait for it: see `advance`.
         ticket < self.head.load(Ordering::SeqCst) + TICKETS
     }
 
-    /// Waits until ticket `ticket` may be handed out. `Stopped` if that will never be.
+    /// Waits until `ticket` may be assigned. `Stopped` if that will never happen.
     pub fn wait_for_slot(&self, ticket: u64) -> Result<()> {
         self.wait(|| self.has_space(ticket))
     }
 
-    /// The commit that holds `ticket` and ends with `end` is in its memtables. Returns when it is
-    /// visible, or `Stopped` if it never will be.
+    /// Completes `ticket`, whose commit ends with seqno `end` and is in its memtables. Returns when
+    /// the commit is visible, or `Stopped` if it never will be.
     pub fn complete(&self, ticket: u64, end: SeqNo) -> Result<()> {
         if self.head.load(Ordering::SeqCst) == ticket {
-            // All before it are complete, and nobody else moves the head past a ticket that is not
-            // marked: it needs no mark. A swap, as cheap as such a store: it has its place between
-            // the changes that others make of the number, for loom as well.
+            // All earlier tickets are complete, and no other thread moves the head past a ticket
+            // that is not marked: it needs no mark. A swap is as cheap as such a store, and is
+            // ordered among the changes by other threads, for loom as well.
             self.visible.swap(end.0, Ordering::SeqCst);
             self.head.store(ticket + 1, Ordering::SeqCst);
             self.advance(true);
@@ -105,7 +105,7 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         mark(Mark::CommitOutOfOrder);
         let slot = self.slot(ticket);
         slot.end.store(end.0, Ordering::Relaxed);
-        // Sequentially consistent, as all of `head` is, against a neighbour doing the same: either
+        // Sequentially consistent, like all of `head`, against a neighbour doing the same: either
         // it sees this ticket complete, or this thread sees the head it moved up to the ticket. So
         // none is left behind.
         slot.done.swap(ticket + 1, Ordering::SeqCst);
@@ -118,14 +118,15 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         self.wait(|| self.visible() >= seqno)
     }
 
-    /// A ticket that was handed out will never be completed: nobody waits any more.
+    /// Records that an assigned ticket will never be completed, and wakes all waiting threads.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
         let _order = self.sleep.lock();
         self.wake.notify_all();
     }
 
-    /// The slot of a ticket. Tickets in a row, which different threads hold, are on lines apart.
+    /// The slot of a ticket. Consecutive tickets, held by different threads, use separate cache
+    /// lines.
     fn slot(&self, ticket: u64) -> &Slot {
         let place = ticket % TICKETS;
         let (row, column) = (place / ROW_TICKETS, place % ROW_TICKETS);
@@ -133,8 +134,8 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         &self.slots[usize::try_from(scattered).unwrap_or(0)]
     }
 
-    /// Moves `head` and `visible` over the completed tickets in a row. The caller may have `moved`
-    /// them already.
+    /// Moves `head` and `visible` over the completed tickets in a row. `moved`: the caller has
+    /// already moved them.
     fn advance(&self, mut moved: bool) {
         loop {
             let head = self.head.load(Ordering::SeqCst);
@@ -151,8 +152,8 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
                 moved = true;
             }
         }
-        // Sequentially consistent against the sleeper's increment: either it sees the new numbers,
-        // or this sees the sleeper.
+        // Sequentially consistent against the sleeper's increment: either the sleeper sees the new
+        // numbers, or this thread sees the sleeper.
         if moved && self.sleepers.load(Ordering::SeqCst) > 0 {
             let _order = self.sleep.lock();
             self.wake.notify_all();
@@ -171,7 +172,7 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         let mut order = self.sleep.lock();
         let mut abandoned = false;
         while !ready() && !abandoned {
-            // Looked at under the lock that `abandon` takes before it wakes.
+            // Read under the lock that `abandon` takes before it wakes.
             abandoned = self.abandoned.load(Ordering::SeqCst);
             if !abandoned {
                 self.wake.wait(&mut order);
@@ -180,7 +181,7 @@ impl<const TICKETS: u64> Visibility<TICKETS> {
         drop(order);
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         if abandoned {
-            let text = "a commit was broken off by a panic; reopen the database";
+            let text = "a commit was aborted by a panic; reopen the database";
             return Err(Error::new(ErrorKind::Stopped, text));
         }
         Ok(())

@@ -9,11 +9,10 @@
 //!   6 sync         only at level Sync: group commit of the log            any thread
 //! ```
 //!
-//! What can fail, and what it leaves: in 1 and 2 nothing was changed (large values are given back);
-//! in 3 want of room leaves nothing changed, any other failure stops all writes, and whether the
-//! commit survives is known after the reopen; 4 and 5 fail only by a panic, which
-//! stops all writes; a failure in 6 stops all writes, the commit is visible and its durability is
-//! known after the reopen.
+//! Failures: in 1 and 2 nothing was changed (large values are freed); in 3 a lack of space leaves
+//! everything unchanged, any other failure stops all writes, and whether the commit survives is
+//! known after the reopen; 4 and 5 fail only by a panic, which stops all writes; a failure in 6
+//! stops all writes, the commit is visible, and its durability is known after the reopen.
 
 use crate::admission::governor::Admission;
 use crate::base::codec::Sink;
@@ -38,12 +37,12 @@ use crate::write::writes::{Writes, counted_bytes, large_bytes};
 use std::cell::Cell;
 
 thread_local! {
-    /// The record under construction: reused, so that a commit allocates nothing.
+    /// The record under construction, reused so that a commit allocates nothing.
     static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// A commit that counts more bytes than this has a buffer of its own for its record, which is
-/// counted while it exists.
+/// A commit that counts more bytes than this has a record buffer of its own, which is charged to
+/// the budget while it exists.
 const RECORD_BYTES_KEPT: u64 = 64 << 10;
 
 /// The place of a commit in the order of all commits.
@@ -51,13 +50,13 @@ struct Placed<'guard> {
     ticket: u64,
     first: SeqNo,
     last: SeqNo,
-    /// Where its record ends in the log.
+    /// End of its record in the log.
     end: Lsn,
     /// For each keyspace of the commit, the view whose active memtable takes its entries.
     views: Views<'guard>,
 }
 
-/// Nearly every commit has one keyspace: no allocation for it.
+/// The views of a commit. Nearly every commit has one keyspace and needs no allocation.
 enum Views<'guard> {
     One(&'guard Arc<View>),
     Many(Vec<&'guard Arc<View>>),
@@ -73,22 +72,22 @@ impl<'guard> Views<'guard> {
     }
 }
 
-/// A commit between its place in the order and its completion. Dropped only by a panic: the writes
-/// behind it could never be seen, so the database stops instead of waiting for it.
+/// A commit between its place in the order and its completion. Dropped only by a panic: later
+/// writes could never become visible, so the database stops instead of waiting.
 struct Unfinished<'a> {
     core: &'a Core,
 }
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
-        self.core.health.stop(Error::internal("a commit was broken off by a panic"));
+        self.core.health.stop(Error::internal("a commit was aborted by a panic"));
         self.core.visibility.abandon();
     }
 }
 
 impl Core {
     /// Commits `writes` as one atomic unit; returns when it is visible and as durable as `options`
-    /// say. `WouldBlock` if it would have to wait for longer than they allow.
+    /// demand. `WouldBlock` if it would have to wait for longer than they allow.
     pub fn commit<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
@@ -118,11 +117,11 @@ impl Core {
         if let [keyspace] = keyspaces
             && let Some(write) = writes.iter().next()
         {
-            // It comes while the record is encoded and its place in the log is taken.
+            // The prefetch overlaps with encoding the record and appending it to the log.
             keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
         }
         let end = if bytes <= RECORD_BYTES_KEPT {
-            // A thread that ends has no such memory any more when destructors commit something.
+            // Thread-local memory is gone when destructors of an ending thread commit something.
             let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
             payload.clear();
             encode(&mut payload, keyspaces, writes, &large);
@@ -145,7 +144,7 @@ impl Core {
         self.after_commit()
     }
 
-    /// Steps 3 to 5; if the log finds no space for its next segment, again after some was gained.
+    /// Steps 3 to 5; retried after space was gained if the log finds none for its next segment.
     fn commit_with_space<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
@@ -157,14 +156,14 @@ impl Core {
         let mut attempt = 0;
         let error = loop {
             let placed = self.commit_record(keyspaces, writes, payload, large, &guard);
-            // A guard would keep what is given up while space is looked for.
+            // A guard would retain freed memory during the work for space.
             drop(guard);
             match placed {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     match self.make_log_space(attempt, deadline) {
                         Ok(true) => attempt += 1,
                         Ok(false) => break error,
-                        // A commit that may not wait any longer, or writes were stopped.
+                        // The commit may not wait any longer, or writes were stopped.
                         Err(other) => break other,
                     }
                 }
@@ -173,8 +172,8 @@ impl Core {
             }
             guard = self.storage.epochs().pin();
         };
-        // Only a refusal that left the log as it was gives the extents back: after any other
-        // failure the record may be in the log.
+        // Only a refusal that left the log unchanged frees the extents: after any other failure the
+        // record may be in the log.
         let is_refused = error.is_transient()
             || matches!(error.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock);
         if is_refused {
@@ -193,10 +192,10 @@ impl Core {
         guard: &Guard,
     ) -> Result<Lsn> {
         let Some(log) = self.log.get() else {
-            return Err(Error::internal("a writer without a log"));
+            return Err(Error::internal("a writable database has no log"));
         };
         let hash = log.payload_hash(payload);
-        // What each keyspace gets; nearly every commit has one: no allocation for it.
+        // Bytes per keyspace. Nearly every commit has one: no allocation for it.
         let (mut one, mut many) = ([0], Vec::new());
         let bytes: &mut [u64] = if keyspaces.len() == 1 {
             &mut one
@@ -225,8 +224,8 @@ impl Core {
         Ok(placed.end)
     }
 
-    /// Step 3: the commit's place in the order, and its record in the log. `bytes` is what each
-    /// keyspace gets of keys and values.
+    /// Step 3: takes the commit's place in the order and appends its record to the log. `bytes`
+    /// counts keys and values of each keyspace.
     fn place<'guard>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
@@ -242,7 +241,7 @@ impl Core {
             self.rotate_if_full(keyspace, guard);
         }
         let CommitState { tail, next_seqno, next_ticket, totals, .. } = &mut *commit;
-        // Only a close takes the tail away.
+        // Only a close takes the tail.
         let Some(tail) = tail else { return Err(Health::closed()) };
         self.visibility.wait_for_slot(*next_ticket)?;
         let start = tail.position();
@@ -268,8 +267,8 @@ impl Core {
         Ok(Placed { ticket, first, last, end: end.lsn, views })
     }
 
-    /// Finalizes the keyspace's memtable if its updates reach the checkpoint distance, or its
-    /// memory the most that one may take. Called under the commit lock.
+    /// Rotates the keyspace's memtable if its updates reach the checkpoint distance, or its memory
+    /// reaches the maximum. Called under the commit lock.
     fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>, guard: &Guard) {
         let view = keyspace.view.load(guard);
         let active = &view.buffers[0];
@@ -281,7 +280,7 @@ impl Core {
         }
     }
 
-    /// Finalizes the keyspace's memtable, unless too many are finalized already: nobody waits for
+    /// Rotates the keyspace's memtable unless too many are immutable already: no thread waits for
     /// it. Called under the commit lock.
     pub fn rotate_if_allowed(&self, keyspace: &Arc<KeyspaceCore>) {
         if keyspace.current_view().buffers.len() <= IMMUTABLE_MAX {
@@ -290,7 +289,8 @@ impl Core {
         }
     }
 
-    /// Finalizes the active memtable of `keyspace`. Called under the commit lock.
+    /// Rotates the memtable of `keyspace`: the active one becomes immutable. Called under the
+    /// commit lock.
     pub fn rotate(&self, keyspace: &Arc<KeyspaceCore>) {
         keyspace.rotate(Buffer::new(Memtable::new(Arc::clone(self.storage.budget()))));
         self.counters.rotations.fetch_add(1, Ordering::Relaxed);
@@ -298,8 +298,8 @@ impl Core {
         self.signals.wake_flush();
     }
 
-    /// Finalizes the memtables of keyspaces that are seldom written, so that a single old record
-    /// does not keep the whole log from being recycled. Called under the commit lock.
+    /// Rotates the memtables of seldom written keyspaces, so that a single old record does not keep
+    /// the whole log from being recycled. Called under the commit lock.
     fn rotate_laggards(&self) {
         let Some(log) = self.log.get() else { return };
         let (written, limit) =
@@ -316,8 +316,9 @@ impl Core {
         }
     }
 
-    /// Step 1: waits as the debt asks; fails if the device is full and nothing can be absorbed.
-    /// `bytes` is what the commit brings, `growth` the memory that its memtables take for it.
+    /// Step 1: delays the commit as the debt demands; fails if the device is full and nothing can
+    /// be flushed. `bytes` is the size of the commit, `growth` the memory that its memtables take
+    /// for it.
     fn admit(&self, bytes: u64, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
         let debt = self.debt();
         match self.governor.admit(growth, growth + HEADROOM_BYTES) {
@@ -332,8 +333,8 @@ impl Core {
         }
     }
 
-    /// The memory that a commit takes: its bytes, or if it writes to several keyspaces what their
-    /// memtables will grow by, for each grows by a chunk.
+    /// The memory that a commit takes: its bytes; or, if it writes to several keyspaces, the growth
+    /// of their memtables, because each grows by a chunk.
     fn growth<'a>(
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
@@ -354,7 +355,7 @@ impl Core {
         bytes.max(grown.sum())
     }
 
-    /// There is no room: makes sure that something flushes, and waits for it.
+    /// Waits for memtable memory, after making sure that something is being flushed.
     fn wait_for_memory(&self, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
         mark(Mark::CommitWaitedForMemory);
         let half = self.governor.memtable_bytes_max();
@@ -376,7 +377,7 @@ impl Core {
             let in_time = self.pacer.wait_until(deadline.left(&self.clock), || {
                 admitted = self.governor.admit(growth, (growth + HEADROOM_BYTES).min(half));
                 is_over = admitted.is_some() || self.health.check_write().is_err() || refused();
-                // Drained, and still no room: there is more to finalize.
+                // Flushed, and still no free memory: rotate more memtables.
                 is_over || (idle() && self.active_bytes() > 0)
             });
             if !in_time {
@@ -384,17 +385,17 @@ impl Core {
             }
         }
         self.health.check_write()?;
-        let full = "the device is full, so memory cannot be flushed to it; make room";
+        let full = "disk full: memtables cannot be flushed; free space and retry";
         admitted.ok_or_else(|| Error::new(ErrorKind::NoSpace, full))
     }
 
-    /// The bytes of all active memtables.
+    /// Bytes of all active memtables.
     fn active_bytes(&self) -> u64 {
         self.all_keyspaces().iter().map(|keyspace| keyspace.memtable_bytes().0).sum()
     }
 
-    /// Finalizes the largest active memtable, and more of them until the rest take less than
-    /// `rest_max` bytes. Called under the commit lock.
+    /// Rotates the largest active memtable, and more until the rest take less than `rest_max`
+    /// bytes. Called under the commit lock.
     pub fn rotate_largest(&self, rest_max: u64) {
         let sized = |keyspace: Arc<KeyspaceCore>| (keyspace.memtable_bytes().0, keyspace);
         let mut active: Vec<_> = self.all_keyspaces().into_iter().map(sized).collect();
@@ -410,8 +411,8 @@ impl Core {
         self.rotate_laggards();
     }
 
-    /// Finalizes memtables while all active ones together take more than they may: after the budget
-    /// became smaller, when no commit may come to do it.
+    /// Rotates memtables while all active ones together exceed their maximum: after the budget was
+    /// lowered, when no commit may come to do it.
     pub fn fit_memtables(&self) {
         let half = self.governor.memtable_bytes_max();
         let _commit = self.commit.lock();
@@ -450,7 +451,7 @@ impl Core {
         synced.map_err(|error| self.health.stop(error))
     }
 
-    /// Background work that this thread has to do or to ask for.
+    /// Does or requests the background work that is due after a commit.
     fn after_commit(&self) -> Result<()> {
         let immutable = self.counters.immutable_bytes.load(Ordering::Relaxed);
         let half = self.governor.memtable_bytes_max();
@@ -462,22 +463,22 @@ impl Core {
         }
         if self.stepped && self.counters.immutable_bytes.load(Ordering::Relaxed) > 0 {
             let flushed = self.flush_all_immutable().and_then(|()| self.maintain_all());
-            // The commit is made: a device that is full is met by the next one.
+            // The commit succeeded: the next one handles the full device.
             return flushed.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) });
         }
         Ok(())
     }
 }
 
-/// What a commit may take beyond its own bytes: a slab for the memtable.
+/// Memory that a commit may take beyond its own bytes: a slab for the memtable.
 const HEADROOM_BYTES: u64 = SLAB_BYTES as u64;
 
-/// A keyspace with so many finalized memtables finalizes no further one because it is full. What
-/// frees memory or makes a checkpoint may finalize more.
+/// Most immutable memtables of a keyspace for a rotation because the active one is full. Rotations
+/// that free memory or serve a checkpoint may exceed it.
 const IMMUTABLE_MAX: usize = 2;
 
-/// A memtable whose first record lies further back in the log than so many write shares is
-/// finalized, however small it is: recovery has no more to replay than that and what is in flushes.
+/// A memtable whose first record lies further back in the log than this many write shares is
+/// rotated, however small it is: this bounds what recovery replays, beside memtables in flushes.
 const LOG_SHARES_MAX: u64 = 2;
 
 fn encode<'a>(

@@ -1,4 +1,4 @@
-//! The life of a write, from entries to an acknowledgement.
+//! The write path, from entries to an acknowledgement.
 
 pub mod commit;
 pub mod record;

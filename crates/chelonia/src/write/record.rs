@@ -1,4 +1,4 @@
-//! What a commit puts into the log: one record, all its entries, whole or not at all.
+//! The log record of a commit: all its entries, complete or not at all.
 //!
 //! ```text
 //! record   varint  number of entries (at least 1)
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Entries take consecutive seqnos in their order, so no number is stored: the log is a chain
-//! without gaps, and the superblock knows the seqno at the position where replay begins.
+//! without holes, and the superblock has the seqno at the position where replay begins.
 
 use crate::base::codec::{Decoder, Sink, put_bytes, put_varint};
 use crate::base::error::Result;
@@ -44,8 +44,8 @@ pub fn push(out: &mut impl Sink, keyspace: KeyspaceId, key: &[u8], update: Updat
     }
 }
 
-/// The most bytes that an entry takes in a record beside its key and its value: the keyspace with
-/// the kind, the key's length, and the value's length or a reference.
+/// Most bytes that an entry takes in a record beside its key and its value: the keyspace with the
+/// kind, the key's length, and the value's length or a reference.
 pub const FRAME_BYTES_MAX: usize = 5 + 3 + LARGE_REF_BYTES_MAX;
 
 const _: () = assert!(KEY_BYTES_MAX < 1 << 21, "its length takes at most three bytes");
@@ -54,15 +54,15 @@ const _: () = assert!(LARGE_VALUE_BYTES_MIN < 1 << 21, "so do shorter values'");
 /// One entry of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry<'a> {
-    /// The keyspace it belongs to.
+    /// The keyspace that it belongs to.
     pub keyspace: KeyspaceId,
     /// Its key.
     pub key: &'a [u8],
-    /// What it says of the key.
+    /// The update of the key: a put, a delete or a reference to a large value.
     pub update: Update<'a>,
 }
 
-/// The entries of a record, checked as they come.
+/// The entries of a record, validated as they are read.
 pub struct Entries<'a> {
     decoder: Decoder<'a>,
     left: usize,
@@ -74,12 +74,12 @@ impl<'a> Entries<'a> {
         let mut decoder = Decoder::new(payload, "log record");
         let left = decoder.length(BATCH_BYTES_MAX)?;
         if left == 0 {
-            return Err(decoder.damaged("it has no entries"));
+            return Err(decoder.damaged("no entries"));
         }
         Ok(Self { decoder, left })
     }
 
-    /// How many entries are still to come.
+    /// The number of entries not yet read.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
@@ -101,7 +101,7 @@ impl<'a> Entries<'a> {
             KIND_PUT => Update::Put(self.decoder.bytes(LARGE_VALUE_BYTES_MIN - 1)?),
             KIND_DELETE => Update::Delete,
             KIND_LARGE => Update::PutLarge(LargeRef::decode(&mut self.decoder)?),
-            _ => return Err(self.decoder.damaged("an entry is of no known kind")),
+            _ => return Err(self.decoder.damaged("an entry has an unknown kind")),
         };
         Ok(Some(Entry { keyspace: KeyspaceId(id), key, update }))
     }

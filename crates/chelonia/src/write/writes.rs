@@ -1,6 +1,6 @@
-//! What a commit writes: one entry, or those of a batch in the order they were given.
+//! The entries of a commit: a single one, or those of a batch in the order they were given.
 //!
-//! A batch keeps its entries one after the other in one buffer:
+//! A batch stores its entries in one buffer:
 //!
 //! ```text
 //! entry    varint  keyspace index << 1 | 1 if it has a value, 0 if it deletes
@@ -8,8 +8,8 @@
 //!          varint  value length, bytes   value         only if it has one
 //! ```
 //!
-//! They are read again as often as a commit needs them, so that it makes no list of them: a batch
-//! of many small entries takes little more than its bytes.
+//! A commit decodes them each time that it needs them instead of making a list, so that a batch of
+//! many small entries takes little more memory than its bytes.
 
 use crate::base::codec::{get_varint, put_bytes, put_varint};
 use crate::base::limits::{BATCH_ENTRY_BYTES, LARGE_VALUE_BYTES_MIN};
@@ -20,16 +20,16 @@ use crate::write::record;
 /// One entry as the user gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Write<'a> {
-    /// Which of the commit's keyspaces.
+    /// Index of the keyspace in the commit.
     pub keyspace: usize,
     pub key: &'a [u8],
-    /// `None` deletes.
+    /// The value; `None` deletes the key.
     pub value: Option<&'a [u8]>,
 }
 
 impl<'a> Write<'a> {
-    /// What the log and the memtable say of the key: large values by the next of the references
-    /// that were made for them, in order.
+    /// The update for the log and the memtable: a large value takes the next of the references made
+    /// for large values, in order.
     pub fn update<'r>(&self, large: &mut impl Iterator<Item = &'r LargeRef>) -> Update<'a> {
         match self.value {
             None => Update::Delete,
@@ -39,24 +39,24 @@ impl<'a> Write<'a> {
     }
 }
 
-/// The bytes that a write counts: against the limit of a batch, and as memory.
+/// Bytes that a write counts against the limit of a batch, and as memory.
 pub fn counted_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     let inline = value.map_or(0, <[u8]>::len);
     let inline = if inline < LARGE_VALUE_BYTES_MIN { inline } else { 0 };
     key.len() + inline + BATCH_ENTRY_BYTES
 }
 
-/// The bytes of the values of `writes` that are stored in extents of their own.
+/// Total bytes of the values of `writes` that are stored in extents of their own.
 pub fn large_bytes<'a>(writes: impl Writes<'a>) -> u64 {
     let values = writes.iter().filter_map(|write| write.value);
     let large = values.filter(|value| value.len() >= LARGE_VALUE_BYTES_MIN);
     large.map(|value| value.len() as u64).sum()
 }
 
-// So a record is never longer than what its writes count, but for their number.
+// So a record is never longer than the counted bytes of its writes, except for the entry count.
 const _: () = assert!(record::FRAME_BYTES_MAX <= BATCH_ENTRY_BYTES);
 
-/// The entries of a batch; see the head of the file.
+/// The entries of a batch; the format is at the head of the file.
 #[derive(Default)]
 pub struct WriteList {
     bytes: PageBuffer,
@@ -75,24 +75,24 @@ impl WriteList {
         self.len += 1;
     }
 
-    /// Removes all entries; memory of more than `capacity_max` bytes is given back.
+    /// Removes all entries; a buffer of more than `capacity_max` bytes is freed.
     pub fn clear(&mut self, capacity_max: usize) {
         self.bytes.clear(capacity_max);
         self.len = 0;
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn count(&self) -> usize {
         self.len
     }
 }
 
-/// The entries of a commit, to be read any number of times: a slice of them, or those of a batch.
+/// The entries of a commit, readable any number of times: a slice, or the entries of a batch.
 pub trait Writes<'a>: Copy {
-    /// How many there are.
+    /// The number of entries.
     fn len(self) -> usize;
 
-    /// All of them, in order.
+    /// All entries, in order.
     fn iter(self) -> impl Iterator<Item = Write<'a>>;
 }
 
@@ -118,7 +118,7 @@ impl<'a> Writes<'a> for &'a WriteList {
     }
 }
 
-/// Reads the entries of a list.
+/// Iterator over the entries of a batch.
 struct ListIter<'a> {
     rest: &'a [u8],
 }
@@ -137,7 +137,7 @@ impl<'a> ListIter<'a> {
         Some(bytes)
     }
 
-    /// The next entry of the list. The list is this process's own: it never ends within an entry.
+    /// Decodes the next entry. The buffer is this process's own: it never ends within an entry.
     fn next_of_list(&mut self) -> Option<Write<'a>> {
         let tag = self.number()?;
         let key = self.bytes()?;
