@@ -121,7 +121,7 @@ pub(super) fn places_to_cut(
     let mut lower_end: Option<&SharedKey> = None;
     for (first, weight, end) in begins {
         let through = lower_end.is_some_and(|end| end >= first);
-        // Many tables sank to the same key and begin there: none of them is a part alone.
+        // Many tables may begin at the same key, where they sank to: no cut goes between them.
         if gathered >= each && !through && first > since {
             cuts.push(first.clone());
             since = first;

@@ -30,9 +30,6 @@
 //!              v  tables
 //! ```
 //!
-//! Bounds of tables are keys, or shorter than keys (`bounds.rs`); older versions wrote keys.
-//! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
-//!
 //! Bounds of tables are keys, or shorter than keys (`bounds.rs`); older versions wrote keys. `v` is
 //! a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before anything is
 //! allocated, and the invariants of `table.rs` that can be checked without reading runs are

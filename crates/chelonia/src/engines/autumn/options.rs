@@ -14,7 +14,7 @@ pub(super) const TABLE_AUTO_MAX: u64 = 2 << 20;
 /// Number of tables per absorb, if their size follows the checkpoint distance.
 const TABLES_PER_ABSORB: u64 = 32;
 
-/// Approximate number of tables merged by one job of a unit; the bytes are limited to this as well.
+/// Approximate number of tables, and maximum bytes, merged by one job of a unit.
 const JOB_TABLES: u64 = 16;
 const JOB_BYTES_MAX: u64 = 32 << 20;
 
