@@ -10,7 +10,6 @@
 //!                              C / B    3.9   12.2   30.5   61.0
 //! ```
 //!
-//!
 //! `T` is the size ratio of the last two levels; the ratio grows by `1/c` for each level above.
 //! Every added level increases all capacities, so the number of levels grows with the square root
 //! of the logarithm of the data. With `c` = 1 this is plain leveling: every ratio is `T`.

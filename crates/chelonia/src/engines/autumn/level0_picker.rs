@@ -6,7 +6,7 @@
 //!              [ c .... ][ x x x ][ d ... ]      x cannot be read: an obstacle
 //!   level 1       [ X ... ]    [ Y ... ]
 //!                        |        |
-//!                     goes down   parted here (`a` if it goes through), and on behind it
+//!                     merged    split here (`a` if it spans this), then merged behind it
 //! ```
 //!
 //! Tables newer than an obstacle that have keys in its range stay in level 0: they must not get

@@ -42,9 +42,9 @@ pub(super) struct Sizes {
     pub sinking: usize,
     /// Sizes of the levels in bytes.
     pub levels: Vec<u64>,
-    /// Tombstones of level 0 and of each level. `entries` holds the entries of each level.
+    /// Tombstones of level 0, then of each level.
     pub tombstones: Vec<u64>,
-    /// See `tombstones`.
+    /// Entries of each level.
     pub entries: Vec<u64>,
 }
 

@@ -7,7 +7,6 @@
 //!                          |
 //!                          '-> run
 //! ```
-//! ```
 //!
 //! A *table* is a run together with its live entries: those from `first` on. `first` and `last` are
 //! bounds, not always keys (`bounds.rs`). Tables of a level are entirely live. Tables of level 0

@@ -78,7 +78,7 @@ struct Done {
     tables: Vec<Table>,
     /// For partly merged tables: the merged totals and number of large values.
     parts: Vec<(BlockNo, Totals, u64)>,
-    /// Large values of merged entries.
+    /// Large values of merged entries; `written` holds those that were written again.
     consumed: BTreeSet<LargeRef>,
     written: Vec<LargeRef>,
 }

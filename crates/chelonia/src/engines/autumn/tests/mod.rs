@@ -326,7 +326,7 @@ fn drops_become_tables() {
         let bytes: u64 = version.sequences().map(|sequence| sequence.weight()).sum();
         assert!(tables < 3 * bytes / options.table_bytes + 10, "{tables} tables of {bytes} bytes");
         let written = world.tree.stats().run_bytes_written;
-        // Each file of a drop is two blocks at first.
+        // Each absorb writes two blocks at first.
         assert!(written < 1_500 * 2 * 4096 + 20 * bytes, "{written} written of {bytes} bytes");
     }
 }
