@@ -30,8 +30,6 @@
 //!                  v blocks of all runs, nodes and large values the tree refers to
 //! ```
 //!
-//! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
-//! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
 //!
 //! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before
 //! anything is allocated, and those of the invariants 1 to 4 of `node.rs` that can be checked
