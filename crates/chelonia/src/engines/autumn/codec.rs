@@ -11,7 +11,7 @@
 //!              v  bytes that its last bound shares with its first
 //!              v  length of the rest, then the rest
 //!                 its run (`RunRef`)
-//!              v  entries that are not live (0: the run is live as a whole, nothing follows)
+//!              v  entries that are not live (0: all of the run is live, nothing follows)
 //!              v  tombstones and v bytes of these
 //!              v  large values that are not live
 //!
@@ -21,7 +21,7 @@
 //!
 //! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!          1    v  sequences of level 0
-//!               v  how many of them, the oldest, are going down to level 1
+//!               v  number of them, the oldest, that are being merged into level 1
 //!               v  levels below level 0
 //!                  sequences: those of level 0, newest first, then the levels
 //!

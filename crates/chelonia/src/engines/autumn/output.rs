@@ -222,8 +222,9 @@ impl NextNodes<'_, '_> {
         let mut tables: Vec<Table> = stays.collect();
         if tables.len() + removed.len() != before.tables.len() {
             let offset = node.slot.reference().map_or(0, |place| place.extent.offset());
-            return Err(Error::corrupt("the first key of a node differs from the directory")
-                .at(DATA_FILE, offset));
+            return Err(
+                Error::corrupt("a node does not match its directory").at(DATA_FILE, offset)
+            );
         }
         tables.extend(change.added);
         tables.sort_by(|one, other| one.first.cmp(&other.first));

@@ -3,7 +3,7 @@
 //! ```text
 //!   sequence   [ node | node | node ]     the sequence knows the first key and the totals of each
 //!                 |                       node without reading it
-//!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in the order of keys
+//!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in key order
 //!                          |
 //!                          '-> run
 //! ```

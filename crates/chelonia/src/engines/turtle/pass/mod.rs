@@ -381,9 +381,7 @@ impl<'t, 'u> Pass<'t, 'u> {
                 let empty = Pivot::settled(from.key.clone(), Child::None);
                 Arc::new(Node::new(at.node.height - 1, vec![empty]))
             }
-            Child::Leaf(_) => {
-                return Err(Error::internal("a node above height 1 has a leaf as a child"));
-            }
+            Child::Leaf(_) => return Err(Error::internal("a leaf lies above height 1")),
         };
         if child.pivots[0].key != from.key {
             return Err(Error::corrupt("the first key of a node differs from its parent"));
