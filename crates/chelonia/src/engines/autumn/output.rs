@@ -223,7 +223,7 @@ impl NextNodes<'_, '_> {
         if tables.len() + removed.len() != before.tables.len() {
             let offset = node.slot.reference().map_or(0, |place| place.extent.offset());
             return Err(
-                Error::corrupt("a node does not match its directory").at(DATA_FILE, offset)
+                Error::corrupt("a node does not match its directory entry").at(DATA_FILE, offset)
             );
         }
         tables.extend(change.added);

@@ -2,8 +2,8 @@
 //!
 //! | source | when | amount per unit (`choose.rs`) |
 //! | --- | --- | --- |
-//! | level 0 | 4 sequences are present: all of them begin to *sink* | a key span, from the left on |
-//! | level i | its size exceeds its capacity | the tables with the least overlap below |
+//! | level 0 | 4 sequences are present: all begin to *sink* | a key span, from the left on |
+//! | level i | its size exceeds its capacity | tables with the least overlap below |
 //!
 //! The level that exceeds its limit the most comes first: level 0 by its number of sequences, other
 //! levels by size. Levels are added and removed as the last level grows and shrinks.

@@ -4,8 +4,8 @@
 //! Therefore no pass depends on old runs: unreadable runs stay in place.
 //!
 //! ```text
-//!   pass -> a read of a run fails with Corrupt -> the block is recorded; the other tasks continue, so
-//!           that one pass meets as many as possible -> the pass fails, its output is freed
+//!   pass -> a read of a run fails with Corrupt -> the block is recorded; the other tasks go on, so
+//!           that one pass meets as many blocks as possible -> the pass fails, its output is freed
 //!        -> recorded blocks become known; the pass starts again -> ... until no new block is met
 //! ```
 //!
