@@ -86,7 +86,8 @@ impl AutumnVersion {
         }
     }
 
-    /// The same with reads: a node that is not in memory is read. No guard is held meanwhile.
+    /// Calls `visit` with every table that may have `key`, newest first, and reads nodes that are
+    /// not in memory. No guard is held meanwhile.
     fn walk_reading<T>(
         &self,
         key: &[u8],

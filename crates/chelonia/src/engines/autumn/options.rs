@@ -18,7 +18,7 @@ const TABLES_PER_ABSORB: u64 = 32;
 const JOB_TABLES: u64 = 16;
 const JOB_BYTES_MAX: u64 = 32 << 20;
 
-/// The same on a nearly full device.
+/// Number of tables merged by one unit on a nearly full device.
 const JOB_TABLES_LEAST: u64 = 4;
 
 /// Options of a tree.
@@ -72,7 +72,7 @@ impl AutumnConfig {
         Measure { unit_bytes: job * jobs as u64, jobs, is_least: false }
     }
 
-    /// The same on a nearly full device.
+    /// Size of one merge unit on a nearly full device.
     pub(super) fn measure_least(&self) -> Measure {
         Measure { unit_bytes: JOB_TABLES_LEAST * self.table_bytes(), jobs: 1, is_least: true }
     }

@@ -148,7 +148,7 @@ pub(super) fn walk<'g, T>(
     Ok(if way.is_cut { Walked::Ended(passed) } else { Walked::Nowhere })
 }
 
-/// The same with reads, from pivot number `from` on: data that is not in memory is read when it is
+/// Continues a walk from pivot number `from` on, and reads data that is not in memory when it is
 /// reached. No guard is held meanwhile, only the nodes on the path.
 fn walk_reading<T>(
     shared: &Shared,
@@ -172,7 +172,7 @@ fn walk_reading<T>(
     Ok(None)
 }
 
-/// The same for one pivot, which is charged: its parts, and the leaf if it is the last.
+/// Visits the runs of one pivot and charges the pivot: its parts, and the leaf if it is the last.
 #[inline]
 fn visit_pivot<'g, T>(
     shared: &Shared,

@@ -235,9 +235,9 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
     groups
 }
 
-/// The same on a full device: at most one pivot is flushed. It is the first one with at least half
-/// the average of pending updates: so pivots are flushed one after the other, the runs they share
-/// are freed, and newer updates do not lead back to pivots that were flushed.
+/// Groups the pivots on a full device, where at most one is flushed. It is the first one with at
+/// least half the average of pending updates: so pivots are flushed one after the other, the runs
+/// they share are freed, and newer updates do not lead back to pivots that were flushed.
 fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
     let waiting = |figure: &Figures| if figure.stuck { 0 } else { figure.waiting() };
     let (total, count) = figures
@@ -374,8 +374,8 @@ pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> V
     (0..nodes).map(|node| count * (node + 1) / nodes - count * node / nodes).collect()
 }
 
-/// The same where the keys of the pivots take `key_bytes` bytes in memory: a node of long keys has
-/// fewer pivots, but not so few that it is small.
+/// Cuts `count` pivots, whose keys take `key_bytes` bytes in memory, into nodes: a node of long
+/// keys has fewer pivots, but not so few that it is small.
 pub(super) fn node_sizes_by_keys(
     count: usize,
     key_bytes: usize,

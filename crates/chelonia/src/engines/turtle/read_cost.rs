@@ -152,7 +152,8 @@ impl ReadCosts {
         self.crowding_at(pending, pending + pivot.settled_bytes(), cached)
     }
 
-    /// The same for a pivot of `whole` bytes, of which `pending` are pending.
+    /// Returns the charge of `crowding` for a pivot of `whole` bytes, of which `pending` are
+    /// pending.
     fn crowding_at(&self, pending: u64, whole: u64, cached: u64) -> Units {
         let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let (tree, hidden) = (load(&self.tree_bytes), load(&self.hidden_bytes));

@@ -102,7 +102,7 @@ struct BufferPlan {
     levels: Levels,
     /// Pivots that get entries of the new level, with the weight of these.
     written: Vec<(usize, u64)>,
-    /// The same for stuck pivots, which have levels of their own.
+    /// Changes for stuck pivots, which have levels of their own.
     stuck: BTreeMap<usize, StuckPlan>,
 }
 

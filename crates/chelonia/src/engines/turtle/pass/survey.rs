@@ -155,7 +155,7 @@ impl<'u> Pass<'_, 'u> {
         Ok(buffer)
     }
 
-    /// The same for one stuck pivot: merges levels above the first unreadable one.
+    /// Plans the buffer of one stuck pivot: merges levels above the first unreadable one.
     fn plan_stuck(
         &self,
         at: Place<'_>,
