@@ -1,4 +1,4 @@
-//! The engines, and the one place that opens each.
+//! Storage engines: opens each engine by its options.
 
 use crate::base::error::Result;
 #[cfg(feature = "internals")]
@@ -11,20 +11,20 @@ use crate::storage::Storage;
 pub mod autumn;
 pub mod turtle;
 
-/// Where an engine lives and how.
+/// Context for opening an engine: its storage and its options.
 #[derive(Clone)]
 pub struct EngineContext {
     /// The data file of the database.
     pub storage: Arc<Storage>,
     /// The engine and its options.
     pub options: EngineOptions,
-    /// How new runs are made.
+    /// Options for new runs.
     pub run: RunOptions,
-    /// Bytes of updates that come with one absorb, about.
+    /// Approximate bytes of updates in one absorb.
     pub checkpoint_distance: u64,
 }
 
-/// Opens an engine: at the state that `root` (from [`Engine::root`]) describes, or empty.
+/// Opens an engine at the state described by `root` (from [`Engine::root`]), or an empty one.
 pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engine>> {
     let EngineContext { storage, run, checkpoint_distance, .. } = context;
     match context.options {
@@ -39,7 +39,7 @@ pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engi
     }
 }
 
-/// Decodes a root blob. For tests.
+/// Decodes a root blob, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
     match kind {
@@ -48,8 +48,7 @@ pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Decodes a part of the structure on disk as whatever it may be, in the file of `storage`. For
-/// tests.
+/// Decodes bytes from the file of `storage` as every kind of on-disk structure, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_structure(kind: EngineKind, bytes: &[u8], storage: &Arc<Storage>) {
     match kind {

@@ -1,11 +1,11 @@
-//! Absorbing: a memtable becomes a sequence of level 0.
+//! Absorbing: writes a memtable as a sequence of level 0.
 //!
-//! Nothing that is there is read, except for small sequences. A memtable that is cut at hundreds of
-//! snapshots comes in hundreds of parts. If each of them stayed a sequence, lookups would ask all
-//! of them, every few of them would cause a merge with level 1, and every version would list them
-//! all. So four neighbours of like size that together are no more than a usual memtable become one
-//! before the next part comes: each entry is written again at most once for each power of four
-//! parts.
+//! Existing data is not read, except for small sequences. A memtable that is cut at hundreds of
+//! snapshots arrives in hundreds of parts. If each part stayed a sequence, lookups would check all
+//! of them, every few of them would trigger a merge with level 1, and every version would list them
+//! all. Therefore four neighbours of similar size that together do not exceed a usual memtable are
+//! merged before the next part is written: each entry is rewritten at most once per power of four
+//! of the number of parts.
 
 use super::bounds::Edges;
 use super::counters::Counters;
@@ -26,16 +26,16 @@ use crate::runtime::workers::Workers;
 use crate::structure::SharedKey;
 use std::ops::Range;
 
-/// All workers together build tables of at most this part of the budget: one that is being built
-/// takes several times its weight.
+/// Divisor of the memory budget for tables under construction by all workers: a table under
+/// construction takes several times its weight.
 const TABLES_PART: u64 = 16;
 
-/// A sequence is like another one that is not more than so many times smaller.
+/// Maximum size ratio of two sequences that count as similar.
 const LIKE_TIMES: u64 = 2;
 
 impl Autumn {
-    /// Merges small neighbours of level 0 into one sequence in `next`, if there are enough of them.
-    /// If they cannot be read or there is no space they stay as they are.
+    /// Merges small neighbours of level 0 in `next` into one sequence, if there are enough of them.
+    /// Leaves them unchanged if they cannot be read or there is no space.
     pub(super) fn gather_small(
         &self,
         version: &AutumnVersion,
@@ -62,7 +62,7 @@ impl Autumn {
             }
             Err(_) => {
                 next.level0 = before;
-                // The updates can be absorbed nevertheless.
+                // The updates can still be absorbed.
                 let _ = own.roll_back();
             }
         }
@@ -82,7 +82,7 @@ impl Autumn {
         for sequence in &version.level0[group.clone()] {
             let Found { tables, holes } = sequence.tables_in(node_cache, &KeyRange::all())?;
             if !holes.is_empty() || tables.iter().any(|table| writer.damage.has(table)) {
-                return Err(Error::corrupt("a sequence of level 0 cannot be read"));
+                return Err(Error::corrupt("a node of a level-0 sequence cannot be read"));
             }
             entries += sequence.totals().entries;
             unit.upper.push(tables);
@@ -91,12 +91,12 @@ impl Autumn {
         unit.goal.bits_per_key = self.filter_bits(version, None, entries);
         let merged = self.merge(&unit, writer, output, workers)?;
         Self::replace_within(group.start, &unit, merged, next, output)?;
-        // All of them are in the last one now.
+        // The last sequence now contains all of them.
         next.level0.drain(group.start..group.end - 1);
         Ok(())
     }
 
-    /// How many of `workers` may build tables at one time.
+    /// Number of `workers` that may build tables at the same time.
     pub(super) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
         let part = self.shared.node_cache.storage().budget().limit() / TABLES_PART;
         let count = part / table_bytes.max(TABLE_AUTO_MIN);
@@ -120,7 +120,7 @@ impl Autumn {
         let total = weight_of(0, count);
         let tables = total.div_ceil(table_bytes).max(1);
         let bits = self.filter_bits(version, None, count as u64);
-        // Ranks at which tables of like weight begin.
+        // Ranks at which tables of similar weight begin.
         let mut begins = vec![0];
         for table in 1..tables {
             let target = total / tables * table;
@@ -161,7 +161,7 @@ impl Autumn {
     }
 }
 
-/// The first neighbours of like size, four or more, that weigh at most `most` together.
+/// Finds the first four or more neighbours of similar size that together weigh at most `most`.
 fn small_neighbours(weights: &[u64], most: u64) -> Option<Range<usize>> {
     let mut start = 0;
     while start < weights.len() {
@@ -181,7 +181,7 @@ fn small_neighbours(weights: &[u64], most: u64) -> Option<Range<usize>> {
     None
 }
 
-/// The least number up to `count` of which `before` is not true.
+/// Returns the least number up to `count` for which `before` is false.
 fn partition_point(count: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(of(&[1, 2, 2, 1, 8, 8]), Some(0..4));
         assert_eq!(of(&[1, 8, 9, 9, 8, 9, 90]), Some(1..6));
         assert_eq!(of(&[30, 30, 30, 30]), None);
-        // Equal parts: each is merged once for each power of four.
+        // Equal parts: each entry is merged once per power of four.
         let (mut weights, mut written) = (Vec::new(), 0);
         for _ in 0..1_000 {
             if let Some(group) = small_neighbours(&weights, 10_000) {

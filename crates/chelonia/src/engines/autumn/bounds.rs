@@ -1,17 +1,17 @@
-//! Bounds of tables that need not be keys.
+//! Shortened key bounds of tables.
 //!
-//! A table says between which keys its own are. Where keys are long, less of them says it as well:
+//! A table records bounds of its keys. For long keys a shorter bound is enough:
 //!
 //! ```text
 //!   last key of a table     user/7 b7f3 91ac 44 ...     its bound:  user/7 b7f3 91ad
 //!   first key of the next   user/7 c014 8a1e 93 ...     its bound:  user/7 c014 8a1e
 //! ```
 //!
-//! A bound is found once, when its table is written, and stays with it: where what cannot be read
-//! parts tables at a key, the bounds of both parts have to stay on their sides of it.
+//! A bound is computed once, when its table is written, and stored with it: where an unreadable
+//! block splits tables at a key, the bounds of both parts must stay on their sides of it.
 //!
-//! Tables of a level do not overlap, nor may their bounds. What a merge makes lies between bounds
-//! of what it merged, which are known to be clear of tables that it does not know.
+//! Tables of a level do not overlap, and neither do their bounds. The output of a merge lies within
+//! the bounds of its inputs, which are known not to overlap tables outside the merge.
 
 use super::table::Table;
 use crate::base::keys::KeyRange;
@@ -19,27 +19,28 @@ use crate::kernels::prefix::common_prefix;
 use crate::structure::SharedKey;
 use std::ops::Bound;
 
-/// Keys up to this many bytes are bounds as they are, so that those of usual keys are exact.
+/// Maximum length in bytes of a key that is used unchanged as a bound, so that bounds of usual keys
+/// are exact.
 const EXACT_MAX: usize = 64;
 
-/// The last bytes of that are where a bound above may differ from its key.
+/// Minimum number of leading bytes that a raised upper bound keeps from its key.
 const RAISED_MIN: usize = 48;
 
-/// What is known of the neighbourhood of a table when it is written.
+/// Neighbourhood of a table at the time it is written.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Edges<'k> {
-    /// The bound of the table before it, if that is written, too.
+    /// Bound of the preceding table, if that is written, too.
     pub before: Option<&'k SharedKey>,
-    /// A greater key where the next table begins at the earliest.
+    /// A greater key; the next table does not begin before it.
     pub behind: Option<&'k [u8]>,
-    /// Its keys are within this.
+    /// Range that contains all keys of the table.
     pub range: Option<&'k KeyRange>,
-    /// Its keys were in these tables; empty if it may extend as far as the other bounds let it.
+    /// Tables the keys came from; empty if the bounds may extend as far as the other fields allow.
     pub merged: &'k [&'k Table],
 }
 
 impl Edges<'_> {
-    /// A bound of a table whose least key is `first`: not greater.
+    /// Returns the lower bound of a table whose least key is `first`: not greater than that key.
     pub fn first(&self, first: &[u8]) -> SharedKey {
         let before = self.before.map_or(0, |before| common_with(before, first));
         let length = EXACT_MAX.max(before + 1);
@@ -61,7 +62,7 @@ impl Edges<'_> {
         if bound.len() < first.len() && bound <= *first { bound } else { SharedKey::whole(first) }
     }
 
-    /// A bound of a table whose greatest key is `last`: not less.
+    /// Returns the upper bound of a table whose greatest key is `last`: not less than that key.
     pub fn last(&self, last: &[u8]) -> SharedKey {
         if last.len() <= EXACT_MAX {
             return SharedKey::whole(last);
@@ -83,12 +84,12 @@ impl Edges<'_> {
     }
 }
 
-/// How many bytes `key` has in common with `before`.
+/// Number of leading bytes that `key` shares with `before`.
 fn common_with(before: &SharedKey, key: &[u8]) -> usize {
     common_prefix(&before.to_bytes(), key)
 }
 
-/// A shorter key that is greater, whose first `from` bytes are the same.
+/// Returns a shorter, greater key that shares its first `from` bytes with `key`.
 fn raised(key: &[u8], from: usize) -> Option<SharedKey> {
     let place = from + key.get(from..)?.iter().position(|byte| *byte != u8::MAX)?;
     let mut raised = key[..=place].to_vec();
@@ -101,7 +102,8 @@ mod tests {
     use super::*;
     use crate::runtime::rng::Rng;
 
-    /// Keys long enough to be shortened, some of which share much and have awkward bytes.
+    /// Generates keys long enough to be shortened; some have long common prefixes and edge-case
+    /// bytes.
     fn some_keys(rng: &mut Rng) -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         for _ in 0..80 {

@@ -1,11 +1,13 @@
-//! Which tables of a level go down, and what they meet below: neighbours for which least is
-//! rewritten. What meets nothing is not rewritten: its tables move. (Level 0: `level0_picker.rs`.)
+//! Selection of tables to merge from one level into the next: neighbouring tables with the least
+//! overlap below, so that the least is rewritten. Tables without overlap are moved instead. (Level
+//! 0: `level0_picker.rs`.)
 //!
-//! A unit is bounded: so that drains need not wait long for it, and because what is rewritten takes
-//! its space twice until the next checkpoint.
+//! The size of a unit is bounded: a flush must not wait long for it, and rewritten data takes its
+//! space twice until the next checkpoint.
 //!
-//! Tables far smaller than others do not move, and are merged with small neighbours below: where
-//! little comes in at one time, at keys of its own, a tree would be of such tables only.
+//! Tables far smaller than usual are not moved, and are merged with small neighbours below.
+//! Otherwise a tree that gets few updates at a time, with keys of their own, would consist of small
+//! tables only.
 
 use super::AutumnVersion;
 use super::damage::Damage;
@@ -17,62 +19,63 @@ use crate::base::keys::KeyRange;
 use crate::structure::SharedKey;
 use std::ops::{Bound, Range};
 
-/// The tables of a level that are compared when one is chosen.
+/// Number of tables of a level that are compared in one selection.
 const WINDOW_TABLES: usize = 64;
 
-/// A table is small if it is less than this part of a usual one.
+/// Divisor: a table is small if it weighs less than this part of a usual one.
 const SMALL_PART: u64 = 4;
 
-/// A small neighbour is joined if it is at most so many times what comes: so nothing is rewritten
-/// often, and no more than a few of each size stay.
+/// A small neighbour is joined if it weighs at most this many times the incoming data: so nothing
+/// is rewritten often, and only a few tables of each size remain.
 const JOINED_TIMES: u64 = 4;
 
-/// No small neighbour makes a unit larger than this many times its usual size. On a device that is
-/// nearly full nothing else does.
+/// Small neighbours may enlarge a unit to at most this many times its usual size. On a nearly full
+/// device nothing else enlarges it.
 const LARGE_TIMES: u64 = 2;
 
-/// A table is parted into so many: each takes a few blocks, whatever is in it.
+/// Number of parts into which a table is split: each takes a few blocks, whatever its contents.
 const PARTS: u64 = 8;
 
-/// What a unit costs besides what it rewrites (nodes, the directory, a version), as a part of the
+/// Divisor: cost of a unit besides rewritten tables (nodes, directory, version), as a part of the
 /// bytes of a unit.
 const FIXED_PART: u64 = 64;
 
-/// How much goes down in one unit.
+/// Target size of one unit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
-    /// Bytes that are merged, about.
+    /// Approximate number of bytes merged.
     pub unit_bytes: u64,
-    /// Jobs that it is cut into.
+    /// Number of jobs.
     pub jobs: usize,
-    /// The device is nearly full: a table that meets far more than a unit is parted first.
+    /// The device is nearly full: a table that overlaps far more than a unit is split first.
     pub is_least: bool,
 }
 
 impl Measure {
-    /// What is merged with small neighbours weighs at most this.
+    /// Maximum weight of data that is merged with small neighbours.
     fn joined_max(self) -> u64 {
         LARGE_TIMES * self.unit_bytes
     }
 }
 
-/// What goes down from one level.
+/// Selected work for one level.
 pub(super) enum Down {
-    /// Tables that meet nothing below, with the sequence of level 0 they are of (0 elsewhere).
+    /// Tables without overlap below, each with the index of its level-0 sequence (0 in other
+    /// levels).
     Moves(Vec<(usize, Table)>),
-    /// Tables that are merged.
+    /// Tables to merge.
     Unit(Unit),
-    /// A table of a level below level 0 that becomes several of the same level.
+    /// A table of a level below level 0 to be split into several tables of the same level.
     Parted(Unit),
-    /// Tables of level 0 that are merged within it: of the sequence of this place and those behind
-    /// it, into the last of them.
+    /// Tables of level 0 to be merged within level 0: from the sequence with this index and the
+    /// following ones, into the last of them.
     Within { first: usize, unit: Unit },
-    /// Nothing that can be read.
+    /// Nothing readable is left to merge.
     Stuck,
 }
 
-/// True if a table can be of a lower level as it is: all of it is live, there are no tombstones to
-/// be dropped, and it is not small.
+/// Returns true if a table can move to a lower level unchanged: all of it is live, it has no
+/// tombstones to be dropped, and it is not small.
 pub(super) fn may_move(table: &Table, goal: Goal) -> bool {
     table.is_complete() && !(goal.bottom && table.live.tombstones > 0) && !is_small(table, goal)
 }
@@ -81,8 +84,7 @@ fn is_small(table: &Table, goal: Goal) -> bool {
     table.live.weight() < goal.table_bytes / SMALL_PART
 }
 
-/// Those of `near`, the tables next to what goes down, that are merged with it, if that weighs
-/// `coming`.
+/// Returns the tables of `near`, next to the merged tables, that join a merge of weight `coming`.
 pub(super) fn joined<'t>(
     near: &'t [Table],
     mut coming: u64,
@@ -99,8 +101,8 @@ pub(super) fn joined<'t>(
     &near[..near.iter().take_while(joins).count()]
 }
 
-/// Keys at which `jobs` parts of `bytes` together can be ended: the first of tables, through which
-/// no lower table goes.
+/// Returns keys at which `bytes` can be cut into `jobs` parts: first keys of tables that no lower
+/// table spans.
 pub(super) fn places_to_cut(
     uppers: &[&Table],
     lowers: &[&Table],
@@ -119,7 +121,7 @@ pub(super) fn places_to_cut(
     let mut lower_end: Option<&SharedKey> = None;
     for (first, weight, end) in begins {
         let through = lower_end.is_some_and(|end| end >= first);
-        // Tables that sank to the same key begin there, many of them: none is a part alone.
+        // Many tables may begin at the same key, where they sank to: no cut goes between them.
         if gathered >= each && !through && first > since {
             cuts.push(first.clone());
             since = first;
@@ -136,7 +138,8 @@ pub(super) fn places_to_cut(
     cuts
 }
 
-/// What of level `level` goes down next: of the tables from `from` on those that meet least.
+/// Selects the tables of level `level` to merge next: among those from `from` on, the ones with the
+/// least overlap below.
 pub(super) fn from_level(
     version: &AutumnVersion,
     node_cache: &NodeCache,
@@ -188,15 +191,15 @@ pub(super) fn from_level(
     }
 }
 
-/// Tables that are looked at together.
+/// Tables considered together.
 #[derive(Default)]
 struct Window {
     tables: Vec<Table>,
-    /// So many were passed over, for the nodes that list them are damaged.
+    /// Number of tables skipped because the nodes that list them are damaged.
     unread: u64,
 }
 
-/// The next tables of a level from `from` on, from the beginning again behind the last.
+/// Returns the next tables of a level from `from` on, wrapping around at the end.
 fn window(upper: &Sequence, node_cache: &NodeCache, from: &SharedKey) -> Result<Window> {
     let mut window = Window::default();
     for from in [from, &SharedKey::LEAST] {
@@ -220,14 +223,14 @@ fn window(upper: &Sequence, node_cache: &NodeCache, from: &SharedKey) -> Result<
     Ok(window)
 }
 
-/// The tables that lie between the first and the last key of these.
+/// Returns the tables that lie between the first and the last key of the given ones.
 fn met(below: &[Table], first: &Table, last: &Table) -> Range<usize> {
     let begin = below.partition_point(|table| table.last < first.first);
     let end = below.partition_point(|table| table.first <= last.last);
     begin..end.max(begin)
 }
 
-/// Neighbouring tables of the window that together meet least for what they weigh.
+/// Returns neighbouring tables of the window with the least overlap relative to their weight.
 fn cheapest(
     window: &[Table],
     below: &Found,
@@ -257,8 +260,8 @@ fn cheapest(
     best.map(|(_, chosen)| chosen)
 }
 
-/// What parts the only table of `upper`, where tables of `below` begin, so that each part meets
-/// less, if both together are too large for a device that is nearly full.
+/// Splits the only table of `upper` where tables of `below` begin, so that each part overlaps less,
+/// if both together are too large for a nearly full device.
 fn parted(upper: &[Table], below: &[Table], measure: Measure, goal: Goal) -> Option<Unit> {
     let [table] = upper else { return None };
     let lower = &below[met(below, table, table)];
@@ -280,7 +283,8 @@ fn parted(upper: &[Table], below: &[Table], measure: Measure, goal: Goal) -> Opt
     (!cuts.is_empty()).then(|| Unit { upper: vec![upper.to_vec()], cuts, goal, ..Unit::default() })
 }
 
-/// These tables, what they meet of `below`, and small neighbours in the level below.
+/// Builds a unit of these tables, their overlap in `below`, and small neighbours in the level
+/// below.
 fn unit(
     upper: Vec<Table>,
     mut below: Vec<Table>,

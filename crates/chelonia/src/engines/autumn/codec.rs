@@ -1,5 +1,5 @@
-//! The bytes of nodes, of the directory that lists them, and of the root blob. How a node or the
-//! directory lies in blocks: `structure/mod.rs`.
+//! On-disk encoding of nodes, of the directory that lists them, and of the root blob. Block layout
+//! of nodes and the directory: `structure/mod.rs`.
 //!
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
@@ -11,7 +11,7 @@
 //!              v  bytes that its last bound shares with its first
 //!              v  length of the rest, then the rest
 //!                 its run (`RunRef`)
-//!              v  entries that are not live (0: the run is live as a whole, nothing follows)
+//!              v  entries that are not live (0: all of the run is live, nothing follows)
 //!              v  tombstones and v bytes of these
 //!              v  large values that are not live
 //!
@@ -21,7 +21,7 @@
 //!
 //! directory 0   1  format ([`DIRECTORY_FORMAT`])
 //!          1    v  sequences of level 0
-//!               v  how many of them, the oldest, are going down to level 1
+//!               v  number of them, the oldest, that are being merged into level 1
 //!               v  levels below level 0
 //!                  sequences: those of level 0, newest first, then the levels
 //!
@@ -30,10 +30,10 @@
 //!              v  tables
 //! ```
 //!
-//! Bounds of tables are keys, or shorter than keys (`bounds.rs`); older versions wrote keys.
-//! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
-//! anything is allocated, and what of the invariants of `table.rs` can be seen without reading runs
-//! is checked.
+//! Bounds of tables are keys, or shorter than keys (`bounds.rs`); older versions wrote keys. `v` is
+//! a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before anything is
+//! allocated, and the invariants of `table.rs` that can be checked without reading runs are
+//! checked.
 
 use super::garnering::LEVELS_MAX;
 use super::table::{Listed, NODE_TABLES_MAX, Node, NodeCache, Sequence, Table};
@@ -43,16 +43,16 @@ use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::run::{RunRef, Totals};
 use crate::structure::{Allowance, NodeRef, SharedKey, list_of};
 
-/// The first byte of every node.
+/// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
-/// The first byte of every root blob.
+/// Format byte at the start of every root blob.
 const ROOT_FORMAT: u8 = 1;
-/// The first byte of every directory.
+/// Format byte at the start of every directory.
 const DIRECTORY_FORMAT: u8 = 1;
-/// Level 0 has never more sequences than this.
+/// Maximum number of sequences in level 0.
 pub(super) const LEVEL0_MAX: usize = 1 << 16;
 
-/// The bytes of `node`.
+/// Encodes `node`.
 pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     let count = u32::try_from(node.tables.len()).unwrap_or(u32::MAX);
     let mut out = vec![NODE_FORMAT];
@@ -93,15 +93,15 @@ fn decode_key(
     Ok(SharedKey::after(before, shared, rest))
 }
 
-/// Reads a node.
+/// Decodes a node.
 pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> {
     let mut decoder = Decoder::new(bytes, "node");
     if decoder.u8()? != NODE_FORMAT {
-        return Err(decoder.damaged("its format is not known"));
+        return Err(decoder.damaged("unknown format"));
     }
     let count = decoder.u32()? as usize;
     if count == 0 || count > NODE_TABLES_MAX {
-        return Err(decoder.damaged("it has no tables, or more than a node has"));
+        return Err(decoder.damaged("the number of tables is zero or over the limit"));
     }
     let mut allowance = Allowance::of(node_cache.storage());
     let mut tables: Vec<Table> = list_of(count);
@@ -112,7 +112,7 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
         let first = decode_key(&mut decoder, least, &mut allowance)?;
         let last = decode_key(&mut decoder, &first, &mut allowance)?;
         if before.is_some_and(|before| *before >= first) || first > last {
-            return Err(decoder.damaged("its tables are not in order"));
+            return Err(decoder.damaged("tables are out of order"));
         }
         let reference = RunRef::decode(&mut decoder)?;
         node_cache.check_within_file(reference.extent)?;
@@ -127,12 +127,12 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
                 && dead.tombstones <= whole.tombstones
                 && dead.bytes <= whole.bytes;
             if !fits {
-                return Err(decoder.damaged("more of a table is dead than it has"));
+                return Err(decoder.damaged("a table has more dead entries than entries"));
             }
             table.live -= dead;
             table.large_skipped = decoder.varint()?;
             if table.large_skipped > dead.entries - dead.tombstones.min(dead.entries) {
-                return Err(decoder.damaged("more large values of a table are dead than entries"));
+                return Err(decoder.damaged("a table has more dead large values than dead entries"));
             }
         }
         tables.push(table);
@@ -141,17 +141,17 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
     Ok(Node::new(tables))
 }
 
-/// What a root blob says: where the directory is, and the blocks of everything.
+/// Contents of a root blob: location of the directory, and number of blocks of the tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RootBlob {
     /// `None` for an empty tree.
     pub directory: Option<NodeRef>,
-    /// The blocks of everything that the tree refers to.
+    /// Number of blocks of everything the tree refers to.
     pub disk_blocks: u64,
 }
 
 impl RootBlob {
-    /// The blob.
+    /// Encodes the blob.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ROOT_FORMAT, u8::from(self.directory.is_some())];
         if let Some(directory) = self.directory {
@@ -161,11 +161,11 @@ impl RootBlob {
         out
     }
 
-    /// Reads a blob.
+    /// Decodes a blob.
     pub fn decode(blob: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(blob, "root of an autumn tree");
         if decoder.u8()? != ROOT_FORMAT {
-            return Err(decoder.damaged("its format is not known"));
+            return Err(decoder.damaged("unknown format"));
         }
         let root = match decoder.u8()? {
             0 => Self::default(),
@@ -173,29 +173,29 @@ impl RootBlob {
                 let directory = Some(NodeRef::decode(&mut decoder)?);
                 Self { directory, disk_blocks: decoder.varint()? }
             }
-            _ => return Err(decoder.damaged("it says neither that it is empty nor where it is")),
+            _ => return Err(decoder.damaged("the empty flag is neither 0 nor 1")),
         };
         if root.disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
-            return Err(decoder.damaged("it counts more blocks than any file has"));
+            return Err(decoder.damaged("the block count exceeds the maximum of a file"));
         }
         decoder.finish()?;
         Ok(root)
     }
 }
 
-/// All sequences, and how far they have sunk.
+/// All sequences of a tree, and how many are being merged into level 1.
 #[derive(Default)]
 pub(super) struct Directory {
     /// The sequences of level 0, newest first.
     pub level0: Vec<Sequence>,
-    /// How many of them, the oldest, are going down to level 1.
+    /// Number of level-0 sequences, the oldest ones, that are being merged into level 1.
     pub sinking: usize,
     /// The levels, from level 1 on.
     pub levels: Vec<Sequence>,
 }
 
 impl Directory {
-    /// The bytes of a directory.
+    /// Encodes a directory.
     pub fn encode<'s>(
         level0: impl ExactSizeIterator<Item = &'s Sequence>,
         sinking: usize,
@@ -219,13 +219,13 @@ impl Directory {
         out
     }
 
-    /// Reads a directory.
+    /// Decodes a directory.
     pub fn decode(bytes: &[u8], node_cache: &NodeCache) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "directory of an autumn tree");
         if decoder.u8()? != DIRECTORY_FORMAT {
-            return Err(decoder.damaged("its format is not known"));
+            return Err(decoder.damaged("unknown format"));
         }
-        // Each sequence takes a byte at least.
+        // Each sequence takes at least one byte.
         let level0 = decoder.length(bytes.len().min(LEVEL0_MAX))?;
         let sinking = decoder.length(level0)?;
         let levels = decoder.length(bytes.len().min(LEVELS_MAX))?;
@@ -234,7 +234,7 @@ impl Directory {
         };
         let directory = Self { level0: read(level0)?, sinking, levels: read(levels)? };
         if sinking > 0 && levels == 0 {
-            return Err(decoder.damaged("something goes down, and there is no level below"));
+            return Err(decoder.damaged("level-0 sequences are sinking, but there is no level 1"));
         }
         if directory.level0.iter().any(Sequence::is_empty) {
             return Err(decoder.damaged("a sequence of level 0 has no nodes"));
@@ -254,14 +254,14 @@ fn decode_sequence(decoder: &mut Decoder<'_>, node_cache: &NodeCache) -> Result<
         let first = SharedKey::whole(first);
         let before = nodes.last().map_or(&SharedKey::LEAST, |before| &before.first);
         if !nodes.is_empty() && *before >= first {
-            return Err(decoder.damaged("the nodes of a level are not in order"));
+            return Err(decoder.damaged("nodes of a level are out of order"));
         }
         let first = first.beside(before);
         let slot = node_cache.slot_of(NodeRef::decode(decoder)?, ())?;
         let totals = Totals::decode(decoder)?;
         let tables = decoder.varint_u32()?;
         if tables == 0 || tables as usize > NODE_TABLES_MAX || totals.entries < u64::from(tables) {
-            return Err(decoder.damaged("a node has no tables, or more than a node has"));
+            return Err(decoder.damaged("the table count of a node is zero or over the limit"));
         }
         nodes.push(Listed { first, slot, totals, tables });
     }

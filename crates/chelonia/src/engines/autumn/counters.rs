@@ -1,10 +1,10 @@
-//! What happened in a tree since it was opened, counted.
+//! Event counters of a tree since it was opened.
 
 use crate::runtime::sync::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// The counters of one tree. Any thread may count.
+        /// Counters of one tree. Thread-safe.
         #[derive(Default)]
         pub(super) struct Counters {
             $($(#[$doc])* pub $name: AtomicU64,)*
@@ -17,7 +17,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The things that happened, with their names.
+            /// Lists all counters with their names.
             pub fn list(&self, (loaded, evicted): (u64, u64)) -> Vec<(&'static str, u64)> {
                 let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
                 vec![
@@ -33,30 +33,30 @@ macro_rules! counters {
 counters! {
     /// Memtables that became sequences of level 0.
     absorbs = "absorbs",
-    /// Sets of sequences of level 0 that began to go down together.
+    /// Sets of level-0 sequences whose merge into level 1 began.
     sinkings = "level0_merges_begun",
-    /// Units of merging from level 0.
+    /// Merge units from level 0.
     level0_units = "merges_level0",
-    /// Units of merging between levels below.
+    /// Merge units between lower levels.
     level_units = "merges_levels",
-    /// Merges of level 0 within itself, because something cannot be read.
+    /// Merges of level 0 within itself, because of unreadable blocks.
     merges_within = "merges_within_level0",
-    /// Tables that went down a level without being rewritten.
+    /// Tables moved down a level without being rewritten.
     tables_moved = "tables_moved",
-    /// Levels that were added.
+    /// Levels added.
     levels_added = "levels_added",
-    /// Levels that were taken away.
+    /// Levels removed.
     levels_removed = "levels_removed",
-    /// Tombstones dropped at the bottom.
+    /// Tombstones dropped at the bottom level.
     tombstones_dropped = "tombstones_dropped",
-    /// Entries dropped because a newer one had their key.
+    /// Entries dropped because a newer entry has the same key.
     entries_shadowed = "entries_shadowed",
-    /// Tables that are left where they are because something cannot be read.
+    /// Tables left in their level because of unreadable blocks.
     tables_stuck = "tables_stuck",
 }
 
 impl Counters {
-    /// One of them happened `times` times.
+    /// Adds `times` to a counter.
     pub fn add(count: &AtomicU64, times: u64) {
         if times > 0 {
             count.fetch_add(times, Ordering::Relaxed);

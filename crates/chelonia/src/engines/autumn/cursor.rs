@@ -1,11 +1,11 @@
-//! Range reads: a merge of one cursor for each sequence.
+//! Range reads: merges one cursor per sequence.
 //!
-//! A sequence's cursor stands in one table at a time and opens the next one when it comes to it.
-//! The cursors start together: what is not cached of the first blocks is read at one time.
-//! Tombstones hide what is older and are dropped.
+//! The cursor of a sequence is positioned in one table at a time and opens the next table when it
+//! reaches it. All cursors start together: uncached first blocks are read in one batch. Tombstones
+//! hide older entries and are dropped.
 //!
-//! A cursor holds its version, so that nothing it reads is reused meanwhile. It belongs to one
-//! user, on any thread.
+//! A cursor holds its version, so that no extent it reads is reused meanwhile. It has one user, on
+//! any thread.
 
 use super::AutumnVersion;
 use super::table::{Node, Sequence, Table};
@@ -17,16 +17,16 @@ use crate::run::{RunCursor, first_blocks};
 use crate::runtime::sync::Arc;
 use std::ops::Bound;
 
-/// How many blocks of a table are read at first, if the scan comes from the one before it.
+/// Number of blocks read first in a table that a scan enters from its neighbour.
 const NEXT_BLOCKS: u32 = 16;
 
-/// The entries of a version within a range: see the head of the file.
+/// Entries of a version within a range: see the module documentation.
 pub(super) struct AutumnCursor {
     merge: Merge<SequenceCursor>,
 }
 
 impl AutumnCursor {
-    /// A cursor that stands on the first entry.
+    /// Creates a cursor positioned on the first entry.
     pub fn new(
         version: &Arc<AutumnVersion>,
         range: KeyRange,
@@ -82,28 +82,28 @@ impl SortedStream for AutumnCursor {
     }
 }
 
-/// A table of a sequence.
+/// Position of a table in a sequence.
 struct Place {
     node: usize,
-    /// That node, kept while the cursor is in it.
+    /// The node at that position, held while the cursor is in it.
     tables: Arc<Node>,
     table: usize,
 }
 
-/// The entries of one sequence within a range, tombstones included.
+/// Entries of one sequence within a range, including tombstones.
 struct SequenceCursor {
     version: Arc<AutumnVersion>,
     sequence: Arc<Sequence>,
     range: Arc<KeyRange>,
     direction: Direction,
-    /// Where it is; `None` at the end.
+    /// Current position; `None` at the end.
     at: Option<Place>,
     current: Option<RunCursor>,
 }
 
 impl SequenceCursor {
-    /// Goes to the first table, in its direction, that may have keys of the range; false if there
-    /// is none.
+    /// Moves to the first table, in cursor direction, that may have keys of the range; returns
+    /// false if there is none.
     fn find_first(&mut self) -> Result<bool> {
         let bound = match self.direction {
             Direction::Ascending => &self.range.lower,
@@ -156,12 +156,12 @@ impl SequenceCursor {
         self.version.shared.node_cache.load_owned(&self.sequence.nodes[node].slot)
     }
 
-    /// The table it is in.
+    /// The current table.
     fn table(&self) -> Option<&Table> {
         self.at.as_ref().map(|at| &at.tables.tables[at.table])
     }
 
-    /// Goes to the next table in its direction.
+    /// Moves to the next table in cursor direction.
     fn step(&mut self) -> Result<()> {
         let Some(at) = &mut self.at else { return Ok(()) };
         let within = match self.direction {
@@ -190,7 +190,7 @@ impl SequenceCursor {
         Ok(())
     }
 
-    /// Opens the run of the table it is in; it stands nowhere before it is started.
+    /// Opens the run of the current table; it has no position until it is started.
     fn locate(&mut self, blocks: u32) -> Result<()> {
         let Some(table) = self.table() else { return Ok(()) };
         // Entries before a table's first key are not live.
@@ -204,7 +204,7 @@ impl SequenceCursor {
         Ok(())
     }
 
-    /// Goes on to the next table until there is an entry, or to the end.
+    /// Advances to the next table until there is an entry, or to the end.
     fn settle(&mut self) -> Result<()> {
         while self.current.as_ref().is_some_and(|current| current.key().is_none()) {
             self.current = None;
@@ -227,7 +227,7 @@ impl SequenceCursor {
     }
 }
 
-/// The least key that a range may have.
+/// Returns the least key that the range may contain.
 fn lower_of(range: &KeyRange) -> &[u8] {
     match &range.lower {
         Bound::Included(key) | Bound::Excluded(key) => key,

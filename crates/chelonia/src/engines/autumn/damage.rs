@@ -1,11 +1,11 @@
-//! What merges cannot read, and do without.
+//! Unreadable runs that merges skip.
 //!
-//! A merge that meets a block that cannot be read gives back what it wrote, and the table is
-//! *stuck*: it stays where it is, and so does what meets it in the level above. Everything else
-//! goes down as before. In level 0 the keys that sink go from the left to the right, and past a
-//! stuck table only where no other table goes through.
+//! A merge that meets an unreadable block frees its output, and the table becomes *stuck*: it stays
+//! in its level, and so do overlapping tables in the level above. All other tables are merged as
+//! before. In level 0 the merged keys advance from left to right, and past a stuck table only where
+//! no other table spans its end.
 //!
-//! What is known is not stored: after an open the first merge that comes there tries again.
+//! Known damage is not stored: after an open the first merge that reaches the block tries again.
 
 use super::table::Table;
 use super::unit::Unit;
@@ -14,20 +14,20 @@ use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use std::collections::BTreeSet;
 
-/// Runs that cannot be read, by their first block.
+/// Unreadable runs, by first block.
 #[derive(Default)]
 pub(super) struct Damage {
     runs: BTreeSet<BlockNo>,
 }
 
 impl Damage {
-    /// True if `table` is known to be damaged.
+    /// Returns true if `table` is known to be damaged.
     pub fn has(&self, table: &Table) -> bool {
         !self.runs.is_empty() && self.runs.contains(&table.run.reference().extent.start)
     }
 
-    /// Remembers what of `unit` cannot be read; how many tables that are: none if `error` says
-    /// something else.
+    /// Records the unreadable tables of `unit` and returns their number: zero if `error` has
+    /// another cause.
     pub fn learn(&mut self, unit: &Unit, error: &Error) -> u64 {
         if error.kind() != ErrorKind::Corrupt {
             return 0;
@@ -43,13 +43,13 @@ impl Damage {
         let start = |table: &Table| table.run.reference().extent.start;
         self.runs.extend(tables().filter(is_in).map(start));
         if self.runs.len() == before {
-            // It is known only that something of this cannot be read.
+            // The error does not say which of these tables cannot be read.
             self.runs.extend(tables().map(start));
         }
         (self.runs.len() - before) as u64
     }
 
-    /// Forgets runs that no longer are.
+    /// Forgets runs that no longer exist.
     pub fn forget<'t>(&mut self, gone: impl Iterator<Item = &'t Table>) {
         if !self.runs.is_empty() {
             gone.for_each(|table| {

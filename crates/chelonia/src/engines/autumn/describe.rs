@@ -1,4 +1,4 @@
-//! The shape of a tree as text: sequences, nodes, tables.
+//! Human-readable dump of a tree: sequences, nodes, tables.
 
 use super::AutumnVersion;
 use super::table::Sequence;
@@ -6,7 +6,7 @@ use crate::base::error::Result;
 use crate::base::text::{shown_key, told};
 use std::fmt::Write;
 
-/// Writes the shape of `version` to `out`.
+/// Writes a dump of `version` to `out`.
 pub(super) fn describe(version: &AutumnVersion, out: &mut dyn Write) -> Result<()> {
     let first = version.level0.len() - version.sinking;
     for (place, newer) in version.level0.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The Garnering policy: how much each level may hold, how many levels there are, and how the
-//! memory of filters is divided between them [Autumn 3.1].
+//! The Garnering policy: level capacities, number of levels, and allocation of filter memory to
+//! levels [Autumn 3.1].
 //!
 //! ```text
 //!   C(i) / C(i-1) = T / c^(L-i)                              equation 4
@@ -10,32 +10,32 @@
 //!                              C / B    3.9   12.2   30.5   61.0
 //! ```
 //!
-//! `T` is the ratio between the last two levels; it grows by `1/c` for each level above. With every
-//! level that is added all capacities grow, so that the number of levels grows with the square root
+//! `T` is the size ratio of the last two levels; the ratio grows by `1/c` for each level above.
+//! Every added level increases all capacities, so the number of levels grows with the square root
 //! of the logarithm of the data. With `c` = 1 this is plain leveling: every ratio is `T`.
 //!
-//! `B` is what comes into level 1 with one merge of level 0.
+//! `B` is the amount of data in one merge of level 0 into level 1.
 //!
-//! Relative capacities are those of the last level's real size: the level above it may hold a
-//! `T`-th of that, and so on up. So what upper levels hide of the last one is bounded by about a
-//! `T`-th of it, however full the last level is.
+//! Relative capacities derive from the actual size of the last level: the level above it may hold a
+//! `T`-th of that, and so on upwards. So the entries of the last level that upper levels hide are
+//! limited to about a `T`-th of it, however full the last level is.
 
 use crate::base::limits::{SIZE_RATIO_MAX, SIZE_RATIO_MIN};
 use crate::filters::sizing::{BITS_PER_KEY_MAX, BITS_PER_KEY_MIN};
 
-/// Levels of the deepest tree. Plain leveling with a ratio of 2 has so many for 2^40 times `B`.
+/// Maximum number of levels: plain leveling with a ratio of 2 needs this many for 2^40 times `B`.
 pub(super) const LEVELS_MAX: usize = 40;
 
-/// No capacity is larger than this many bytes.
+/// Upper limit of any capacity, in bytes.
 const CAPACITY_MAX: f64 = (1_u64 << 60) as f64;
 
-/// How the capacities of levels are found.
+/// Basis of level capacities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Sizing {
-    /// From the memory that comes in at one time, by equation 5.
+    /// Capacities derive from the memory flushed at one time, by equation 5.
     #[default]
     Absolute,
-    /// From what the last level holds, by equation 4.
+    /// Capacities derive from the size of the last level, by equation 4.
     Relative,
 }
 
@@ -48,12 +48,13 @@ pub(super) struct Garnering {
     pub scaling: f64,
     /// `B`, in bytes.
     pub base: u64,
-    /// Of what capacities are a part.
+    /// Basis of capacities.
     pub sizing: Sizing,
 }
 
 impl Garnering {
-    /// The policy for the options of a keyspace: `ratio` is `T`, `percent` is 100 times `c`.
+    /// Creates the policy from the options of a keyspace: `ratio` is `T`, `percent` is 100 times
+    /// `c`.
     pub fn new(ratio: u32, percent: u32, base: u64, sizing: Sizing) -> Self {
         Self {
             ratio: f64::from(ratio.clamp(SIZE_RATIO_MIN, SIZE_RATIO_MAX)),
@@ -63,25 +64,26 @@ impl Garnering {
         }
     }
 
-    /// True if capacities grow with every level that is added.
+    /// Returns true if capacities grow with every added level.
     pub fn grows(&self) -> bool {
         self.scaling < 1.0
     }
 
-    /// Equation 5: the bytes that level `level` of `levels` may hold.
+    /// Equation 5: capacity in bytes of level `level` of `levels`.
     pub fn capacity(&self, level: usize, levels: usize) -> u64 {
         let (level, levels) = (level as f64, levels as f64);
         let scalings = (2.0 * levels - 1.0 - level) * level / 2.0;
         to_bytes(self.ratio.powf(level) / self.scaling.powf(scalings) * self.base as f64)
     }
 
-    /// The part of the last level's size that level `level` of `levels` may have, by equation 4.
+    /// Equation 4: capacity of level `level` of `levels`, as a fraction of the size of the last
+    /// level.
     pub fn part_of_last(&self, level: usize, levels: usize) -> f64 {
         let above = (levels - level) as f64;
         self.scaling.powf(above * (above - 1.0) / 2.0) / self.ratio.powf(above)
     }
 
-    /// The capacities of levels 1 to `sizes.len()`, that hold `sizes`.
+    /// Returns the capacities of levels 1 to `sizes.len()`, whose current sizes are `sizes`.
     pub fn capacities(&self, sizes: &[u64]) -> Vec<u64> {
         let levels = sizes.len();
         let last = sizes.last().copied().unwrap_or(0);
@@ -89,7 +91,7 @@ impl Garnering {
             Sizing::Absolute => self.capacity(level, levels),
             Sizing::Relative if level == levels => self.capacity(level, levels),
             Sizing::Relative => {
-                // What comes in at one time has to have room.
+                // A level must be able to hold the data of one merge of level 0.
                 let relative = to_bytes(last as f64 * self.part_of_last(level, levels));
                 relative.max(self.base).min(self.capacity(level, levels))
             }
@@ -97,7 +99,7 @@ impl Garnering {
         (1..=levels).map(of).collect()
     }
 
-    /// The fewest levels whose last one may hold `bytes`.
+    /// Returns the least number of levels whose last one may hold `bytes`.
     #[cfg(test)]
     pub fn levels_for(&self, bytes: u64) -> usize {
         (1..LEVELS_MAX)
@@ -105,17 +107,17 @@ impl Garnering {
             .unwrap_or(LEVELS_MAX)
     }
 
-    /// Equations 8 and 9: the bits per key of the filters of sorted sequences with so many
-    /// `entries`, so that the expected number of blocks that a lookup reads in vain is least, with
+    /// Equations 8 and 9: bits per key of the filters of sorted sequences with these numbers of
+    /// `entries`. They minimize the expected number of unnecessary block reads of a lookup, with
     /// `budget` bits per key overall.
     ///
-    /// The optimum has false positive rates in the proportion of the sizes; where that asks for a
-    /// rate above 1 there is no filter, and the others share what it leaves.
+    /// In the optimum, false positive rates are proportional to the sizes. A sequence whose rate
+    /// would be above 1 has no filter, and the other filters share its memory.
     pub fn filter_bits(budget: u32, entries: &[u64]) -> Vec<u32> {
         let total: f64 = entries.iter().map(|count| *count as f64).sum();
         let memory = f64::from(budget) * total;
-        // The rate of each is its size / e^x for one x; those that would have no filter are taken
-        // out until there are none.
+        // The rate of each is its size / e^x for one x; sequences that would have no filter are
+        // removed until there are none.
         let mut sharing: Vec<usize> = (0..entries.len()).filter(|at| entries[*at] > 0).collect();
         let mut bits = vec![0.0; entries.len()];
         loop {
@@ -210,9 +212,9 @@ mod tests {
     #[test]
     fn levels_grow_with_the_root_of_the_logarithm() {
         let levels = |percent, power: u32| policy(2, percent).levels_for(1 << (20 + power));
-        // With c = 1 the logarithm itself.
+        // With c = 1 the number of levels is the logarithm itself.
         assert_eq!([4, 8, 16, 32].map(|power| levels(100, power)), [4, 8, 16, 32]);
-        // 2^16 as much data, four times the logarithm: about twice the levels.
+        // 2^16 times the data, four times the logarithm: about twice the levels.
         assert_eq!([4, 8, 16, 32].map(|power| levels(40, power)), [3, 4, 5, 7]);
         assert!(levels(80, 32) < 16);
     }
@@ -226,7 +228,7 @@ mod tests {
         assert!(near(full[1], last / 4) && near(full[0], last / 4 / 8), "{full:?}");
         let half = policy.capacities(&[0, 0, last / 2]);
         assert!(near(half[1], full[1] / 2), "{half:?}");
-        // Never so little that nothing could come in, nor more than by equation 5.
+        // Capacities never fall below the base, nor exceed those of equation 5.
         assert_eq!(policy.capacities(&[0, 0, 0]), [policy.base, policy.base, last]);
         assert_eq!(policy.capacities(&[0, 0, 9 * last]), full);
     }
@@ -235,12 +237,12 @@ mod tests {
     fn filters_have_rates_in_the_proportion_of_sizes() {
         let entries = [1_000, 10_000, 100_000, 1_000_000];
         let bits = Garnering::filter_bits(10, &entries);
-        // A tenth of the size, a tenth of the rate: 4.8 bits more.
+        // A tenth of the size, a tenth of the rate: 4.8 more bits.
         assert_eq!(bits, [24, 19, 14, 9]);
         let spent: u64 =
             entries.iter().zip(&bits).map(|(count, bits)| count * u64::from(*bits)).sum();
         assert!(spent.abs_diff(10 * 1_111_000) < 1_111_000 / 2, "{spent}");
-        // With little memory the largest has none, and the others have it all.
+        // With little memory the largest sequence has no filter; the others share all bits.
         assert_eq!(Garnering::filter_bits(1, &entries), [19, 14, 9, 0]);
         assert_eq!(Garnering::filter_bits(10, &[0, 7, 0]), [0, 10, 0]);
         assert!(Garnering::filter_bits(10, &[]).is_empty());

@@ -1,17 +1,18 @@
-//! What of level 0 goes down next: a stretch of keys of all sequences that sink, from the left on.
+//! Selection of level-0 merges: a key span across all sinking sequences, from the left on. A
+//! sequence is *sinking* while it is being merged into level 1.
 //!
 //! ```text
 //!   sinking    [ a ......... ][ b ... ]          newest first
 //!              [ c .... ][ x x x ][ d ... ]      x cannot be read: an obstacle
 //!   level 1       [ X ... ]    [ Y ... ]
 //!                        |        |
-//!                     goes down   parted here (`a` if it goes through), and on behind it
+//!                     merged    split here (`a` if it spans this), then merged behind it
 //! ```
 //!
-//! What is newer than an obstacle and has keys of it stays: it must not get below what is older.
-//! What lies before and behind goes down as ever; a table that goes through is cut in two, within
-//! its sequence. If more and more stays, that is merged within level 0, so that reads have to look
-//! at few sequences.
+//! Tables newer than an obstacle that have keys in its range stay in level 0: they must not get
+//! below older data. Tables before and behind the obstacle are merged as usual; a table that spans
+//! its end is split in two, within its sequence. If more and more tables stay, they are merged
+//! within level 0, so that reads visit few sequences.
 
 use super::AutumnVersion;
 use super::choose::{Down, Measure, joined, may_move, places_to_cut};
@@ -24,21 +25,21 @@ use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
 use std::collections::VecDeque;
 
-/// The most tables that move in one unit.
+/// Maximum number of tables moved by one unit.
 const MOVES_MAX: usize = 1024;
 
-/// The first tables of a sequence.
+/// The next tables of a sequence.
 #[derive(Default)]
 struct Front {
     tables: VecDeque<Table>,
-    /// The first key of what follows them, if anything does.
+    /// First key that follows these tables, if any does.
     next: Option<SharedKey>,
-    /// What follows them, if that cannot be read.
+    /// Unreadable node that follows these tables, if any.
     hole: Option<Hole>,
 }
 
 impl Front {
-    /// Tables of `sequence` from `from` on, until they weigh `bytes`.
+    /// Collects tables of `sequence` from `from` on, until they weigh `bytes`.
     fn of(
         sequence: &Sequence,
         node_cache: &NodeCache,
@@ -73,25 +74,25 @@ impl Front {
     }
 }
 
-/// What the fronts meet in the level below, as far as it was gathered.
+/// Overlap of the fronts in the level below, as far as it was collected.
 #[derive(Default)]
 struct Below {
-    /// Tables that may have keys of those above.
+    /// Tables that may share keys with those above.
     met: Vec<Table>,
-    /// Where tables begin, or nodes of tables, that are not met: what is merged goes round them.
+    /// First keys of tables, or of nodes of tables, without overlap: new tables must not span them.
     barriers: Vec<SharedKey>,
-    /// The first key of what follows, if anything does that may be met.
+    /// First key that follows, if anything follows that may overlap.
     next: Option<SharedKey>,
-    /// What follows, if that cannot be read.
+    /// Unreadable node that follows, if any.
     hole: Option<Hole>,
-    /// Tables before all this, the nearest first.
+    /// Tables before these, the nearest first.
     before: Vec<Table>,
-    /// Tables behind all that there is above, the nearest first.
+    /// Tables behind all tables above, the nearest first.
     behind: Vec<Table>,
 }
 
 impl Below {
-    /// What of `level` is met by `fronts`, until it weighs `bytes`.
+    /// Collects the overlap of `fronts` in `level`, until it weighs `bytes`.
     fn of(
         level: &Sequence,
         node_cache: &NodeCache,
@@ -142,11 +143,11 @@ impl Below {
     }
 }
 
-/// Where the tables of several fronts are.
+/// Key ranges of the tables of several fronts.
 struct Reach {
     /// Their first keys, ascending.
     firsts: Vec<SharedKey>,
-    /// The greatest last key of those up to here.
+    /// Greatest last key of the tables up to each position.
     lasts: Vec<SharedKey>,
 }
 
@@ -163,7 +164,7 @@ impl Reach {
         Self { firsts: ends.into_iter().map(|(first, _)| first.clone()).collect(), lasts }
     }
 
-    /// True if a table may have keys from `first` to `last`.
+    /// Returns true if a table may have keys from `first` to `last`.
     fn meets(&self, first: &SharedKey, last: Option<&SharedKey>) -> bool {
         let begun = last
             .map_or(self.firsts.len(), |last| self.firsts.partition_point(|other| other <= last));
@@ -171,11 +172,11 @@ impl Reach {
     }
 }
 
-/// Something that cannot be read.
+/// Key range of unreadable data.
 struct Obstacle {
     /// Its first key.
     first: SharedKey,
-    /// The first key behind it, if it ends.
+    /// First key behind it; `None` if it extends to the end of all keys.
     past: Option<SharedKey>,
 }
 
@@ -189,12 +190,12 @@ impl Obstacle {
     }
 }
 
-/// The first key after `key`.
+/// Returns the first key after `key`.
 pub(super) fn behind(key: &SharedKey) -> SharedKey {
     SharedKey::after(key, key.len(), &[0])
 }
 
-/// What of the sinking sequences goes down next.
+/// Selects the next work for the sinking sequences.
 pub(super) fn from_level0(
     version: &AutumnVersion,
     node_cache: &NodeCache,
@@ -230,28 +231,29 @@ pub(super) fn from_level0(
     }
 }
 
-/// What became of an attempt to go on behind an obstacle.
+/// Result of an attempt to continue behind an obstacle.
 enum Progress {
-    /// It goes on here.
+    /// Merging continues at this key.
     Behind(SharedKey),
-    /// Nothing is behind it.
+    /// Nothing lies behind the obstacle.
     Never,
-    /// Something has to be merged before, within the sequences from `first` on.
+    /// This unit must be merged first, within the sequences from `first` on.
     After { first: usize, unit: Unit },
 }
 
-/// The sequences of level 0 that sink.
+/// The sinking sequences of level 0.
 struct Sinking<'v> {
-    /// Newest first.
+    /// Sequences, newest first.
     sequences: &'v [Arc<Sequence>],
-    /// The place of the first of them in level 0.
+    /// Index of the first of them in level 0.
     place: usize,
     node_cache: &'v NodeCache,
     damage: &'v Damage,
 }
 
 impl Sinking<'_> {
-    /// Finds out what is between `from` and the end of an obstacle, and what goes through there.
+    /// Determines what lies between `from` and the end of an obstacle, and which tables span that
+    /// end.
     fn pass(&self, from: &SharedKey, obstacle: Obstacle, goal: Goal) -> Result<Progress> {
         let goal = Goal { bottom: false, ..goal };
         let (found, past) = self.find(from, obstacle.past)?;
@@ -272,8 +274,8 @@ impl Sinking<'_> {
         Ok(past.map_or(Progress::Never, Progress::Behind))
     }
 
-    /// What there is in each sequence from `from` on up to the end of an obstacle, and of all that
-    /// cannot be read there.
+    /// Collects the tables of each sequence from `from` to the end of an obstacle, and everything
+    /// unreadable in that range.
     fn find(
         &self,
         from: &SharedKey,
@@ -298,9 +300,9 @@ impl Sinking<'_> {
         }
     }
 
-    /// Sequences next to each other of like size, whose tables stay before an obstacle: so many
-    /// that they are better one. None is far larger than those before it together, so that nothing
-    /// is merged again and again.
+    /// Finds adjacent sequences of similar size whose tables stay before an obstacle, if there are
+    /// enough to be merged into one. None is far larger than those before it together, so that
+    /// nothing is merged repeatedly.
     fn gathered(&self, found: &[Found]) -> Option<(usize, Vec<Vec<Table>>)> {
         let mut first = 0;
         while first < found.len() {
@@ -328,7 +330,7 @@ impl Sinking<'_> {
     }
 }
 
-/// The next keys of the sinking sequences, and what they meet.
+/// The next keys of the sinking sequences, and their overlap below.
 struct Picked {
     fronts: Vec<Front>,
     below: Below,
@@ -351,13 +353,13 @@ impl Picked {
         Ok(Self { fronts, below })
     }
 
-    /// Where what is known of all sequences ends: the first key that one of them may have beyond
-    /// what was gathered.
+    /// Returns the end of the collected key range: the first key that a sequence may have beyond
+    /// its collected tables.
     fn horizon(&self) -> Option<&SharedKey> {
         self.fronts.iter().filter_map(|front| front.next.as_ref()).chain(&self.below.next).min()
     }
 
-    /// The first thing that cannot be read.
+    /// Returns the first unreadable key range.
     fn obstacle(&self, damage: &Damage) -> Option<Obstacle> {
         let tables = self.fronts.iter().flat_map(|front| &front.tables).chain(&self.below.met);
         let damaged = tables.filter(|table| damage.has(table)).map(Obstacle::table);
@@ -366,7 +368,8 @@ impl Picked {
         damaged.chain(holes).min_by(|one, other| one.first.cmp(&other.first))
     }
 
-    /// Whole tables at the beginning that meet nothing: with the place of their sequence.
+    /// Returns the tables at the beginning that have no overlap, each with the index of its
+    /// sequence.
     fn moves(&self, goal: Goal, damage: &Damage) -> Vec<(usize, Table)> {
         let mut at = vec![0; self.fronts.len()];
         let mut below = 0;
@@ -393,11 +396,11 @@ impl Picked {
         moves
     }
 
-    /// As much from the beginning as a unit takes, before `end`.
+    /// Builds a unit from the beginning of the range, of usual size and before `end`.
     fn unit(&self, measure: Measure, goal: Goal, damage: &Damage, end: Option<&SharedKey>) -> Unit {
         let (mut cuts, mut to) = self.cuts(measure);
         if let Some(end) = end.filter(|end| to.as_ref().is_none_or(|to| *end < to)) {
-            // No table below may go through.
+            // No table below may span the end.
             let through = self.below.met.iter().find(|it| it.first < *end && it.last >= *end);
             let end = through.map_or(end, |table| &table.first);
             cuts.retain(|cut| cut < end);
@@ -415,7 +418,7 @@ impl Picked {
         let before = joined(&self.below.before, coming, (measure, goal), damage);
         let last = upper.iter().flatten().chain(&lower).map(|table| &table.last).max().cloned();
         lower.splice(..0, before.iter().rev().cloned());
-        // What is behind everything that goes down.
+        // The first table behind everything that is merged.
         let all = self
             .fronts
             .iter()
@@ -432,7 +435,7 @@ impl Picked {
         Unit { upper, lower, to, cuts, barriers, goal }
     }
 
-    /// Where the unit is cut into jobs, and where it ends.
+    /// Returns the cuts between the jobs of the unit, and its end.
     fn cuts(&self, measure: Measure) -> (Vec<SharedKey>, Option<SharedKey>) {
         let horizon = self.horizon().cloned();
         let uppers: Vec<&Table> = self.fronts.iter().flat_map(|front| &front.tables).collect();
@@ -450,7 +453,8 @@ impl Picked {
             cuts.truncate(measure.jobs.saturating_sub(1));
             return (cuts, None);
         }
-        // The last cut is where the unit ends. Without one it ends with what is known.
+        // The last cut is the end of the unit. Without cuts the unit ends at the end of the
+        // collected keys.
         match cuts.pop() {
             Some(to) => (cuts, Some(to)),
             None => (cuts, horizon),

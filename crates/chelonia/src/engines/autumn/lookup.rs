@@ -1,11 +1,11 @@
 //! Point reads: level 0 from the newest to the oldest sequence, then the levels from the top down.
 //!
-//! In each there is at most one table that may have a key. Their filters are asked for together,
-//! for each is a miss of the processor's cache. That is done in memory first, under the guard of
-//! the caller. If a node, a filter or a block is missing there, it is done again without a guard: a
-//! table that may have the key is read at once if nothing newer is undecided; else the walk goes on
-//! to its end, the filters that are missing are read together, and then the tables that are left
-//! are read in their order.
+//! Each sequence has at most one table that may contain a key. The filters of several tables are
+//! prefetched together, because each access is a CPU cache miss. The first walk uses only memory,
+//! under the guard of the caller. If a node, a filter or a block is not in memory, a second walk
+//! runs without a guard: it reads a candidate table at once if no newer table is undecided;
+//! otherwise it continues to the end, reads all missing filters together, and then reads the
+//! remaining tables in order.
 
 use super::AutumnVersion;
 use super::table::{Sequence, Table};
@@ -19,16 +19,16 @@ use crate::run::{
 use crate::runtime::sync::Arc;
 use crate::storage::cache::Presence;
 
-/// So many tables are found before their filters are asked.
+/// Number of tables located before their filters are checked.
 const AHEAD: usize = 16;
 
-/// What came of a table that may have a key, or of a walk.
+/// Result of visiting a table that may have a key, or of a walk.
 enum Visit<T> {
-    /// This was found.
+    /// The key was found.
     Found(T),
-    /// It has not the key, or that is not known yet.
+    /// The table does not have the key, or it is undecided.
     Progress,
-    /// Something must be read first: the walk ends.
+    /// Data must be read first: the walk ends.
     Ended,
 }
 
@@ -37,13 +37,13 @@ fn answer((hit, presence): (RunHit, Presence)) -> Answer {
 }
 
 impl AutumnVersion {
-    /// The sequences, newest first.
+    /// Returns the sequences, newest first.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Arc<Sequence>> {
         self.level0.iter().chain(&self.levels)
     }
 
-    /// Calls `visit` with every table that may have `key`, newest first, until it returns something
-    /// or something is not in memory.
+    /// Calls `visit` with every table that may have `key`, newest first, until it returns a result
+    /// or data is not in memory.
     #[inline]
     fn walk<'g, T>(
         &'g self,
@@ -86,7 +86,7 @@ impl AutumnVersion {
         }
     }
 
-    /// The same for who may read: the node that says which table may have the key is read if it is
+    /// Calls `visit` with every table that may have `key`, newest first, and reads nodes that are
     /// not in memory. No guard is held meanwhile.
     fn walk_reading<T>(
         &self,
@@ -105,7 +105,7 @@ impl AutumnVersion {
         Ok(None)
     }
 
-    /// The value of `key`, as far as that is known without reading.
+    /// Returns the value of `key`, as far as memory decides it.
     pub(super) fn find_cached(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
         let walked = self.walk(key, hash, guard, |table| {
             Ok(match table.filter.state(hash, guard) {
@@ -125,7 +125,7 @@ impl AutumnVersion {
         })
     }
 
-    /// The value of `key`. No guard is held while it reads.
+    /// Returns the value of `key`. No guard is held during reads.
     pub(super) fn find(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
         let storage = self.shared.node_cache.storage();
         // Undecided tables, newest first.
@@ -154,7 +154,7 @@ impl AutumnVersion {
         }
     }
 
-    /// The values of `keys`, in the order asked.
+    /// Returns the values of `keys`, in the same order.
     pub(super) fn find_all(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
         let storage = self.shared.node_cache.storage();
         let mut look =

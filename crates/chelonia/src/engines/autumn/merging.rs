@@ -1,4 +1,4 @@
-//! Merging: one step of it, from what is to be done to what the next version is made of.
+//! Execution of one compaction step: from the plan to the contents of the next version.
 
 use super::choose::{self, Down, Measure};
 use super::counters::Counters;
@@ -18,16 +18,16 @@ use crate::structure::SharedKey;
 
 use std::collections::BTreeMap;
 
-/// What merges of level 0 read ahead is at most this part of the budget.
+/// Divisor of the memory budget that limits the read-ahead of merges of level 0.
 const MERGE_PART: u64 = 16;
 
-/// No filter has more than so many times the bits per key that filters may have on average, but all
-/// may have a few.
+/// Maximum bits per key of a filter, as a multiple of the configured average; a few bits are always
+/// allowed.
 const FILTER_BITS_TIMES: u32 = 2;
 const FILTER_BITS_OFTEN: u32 = 8;
 
 impl Autumn {
-    /// Does `step`; `None` if nothing of it can be done.
+    /// Performs `step`; returns `None` if no part of it is possible.
     pub(super) fn perform(
         &self,
         step: &Step,
@@ -52,7 +52,7 @@ impl Autumn {
             }
             Step::RemoveLevel(place) => {
                 if !next.levels.remove(*place).is_empty() {
-                    return Err(Error::internal("a level is taken away that holds something"));
+                    return Err(Error::internal("a level to be removed is not empty"));
                 }
                 writer.forget_places();
                 Counters::add(&counters.levels_removed, 1);
@@ -62,7 +62,7 @@ impl Autumn {
                 let done = match self.down(*level, version, writer, &mut next, &output, how) {
                     Ok(done) => done,
                     Err(error) => {
-                        // The first error tells more than one of giving back would.
+                        // The first error is more useful than one from the roll-back.
                         let _ = output.roll_back();
                         return Err(error);
                     }
@@ -71,7 +71,7 @@ impl Autumn {
                     writer.stuck.push(*level);
                     return Ok(None);
                 }
-                // What comes down may be merged with what could not go on.
+                // The arriving tables may be merged with tables that were stuck.
                 writer.stuck.retain(|stuck| *stuck != level + 1);
             }
         }
@@ -79,14 +79,15 @@ impl Autumn {
         self.publish(version, next, output).map(Some)
     }
 
-    /// How many sequences may begin to sink at one time: a merge reads ahead in each of them.
+    /// Returns the maximum number of sequences that begin to sink together: a merge reads ahead in
+    /// each of them.
     fn sinking_max(&self, workers: Workers) -> usize {
         let part = self.shared.node_cache.storage().budget().limit() / MERGE_PART;
         let streams = part / SLAB_BYTES as u64 / workers.threads() as u64;
         usize::try_from(streams).unwrap_or(usize::MAX).max(LEVEL0_TRIGGER)
     }
 
-    /// Lets something go down from `level`; false if nothing can.
+    /// Merges or moves tables of `level` to the level below; returns false if that is impossible.
     fn down(
         &self,
         level: usize,
@@ -135,7 +136,7 @@ impl Autumn {
         }
     }
 
-    /// Merges a unit, and learns what of it cannot be read.
+    /// Merges a unit, and records its unreadable tables.
     pub(super) fn merge(
         &self,
         unit: &Unit,
@@ -151,7 +152,7 @@ impl Autumn {
         Ok(merged)
     }
 
-    /// How tables that come down from `level` are written.
+    /// Returns the output options for tables that come from `level`.
     fn goal(&self, version: &AutumnVersion, level: usize) -> Goal {
         let levels = version.levels.len();
         let below = version.levels.get(level);
@@ -167,7 +168,7 @@ impl Autumn {
         }
     }
 
-    /// Moves tables from `level` to the one below as they are.
+    /// Moves tables from `level` to the level below without rewriting them.
     fn move_tables(
         &self,
         level: usize,
@@ -197,7 +198,7 @@ impl Autumn {
         Ok(())
     }
 
-    /// Puts what a unit made in the place of what it merged.
+    /// Replaces the inputs of a unit by its output.
     fn replace(
         &self,
         level: usize,
@@ -229,7 +230,8 @@ impl Autumn {
         Ok(())
     }
 
-    /// Puts what a unit made of sequences of level 0, from `first` on, in the last of them.
+    /// Replaces the inputs of a unit within level 0: the output goes to the last of the sequences
+    /// from `first` on.
     pub(super) fn replace_within(
         first: usize,
         unit: &Unit,
@@ -247,12 +249,12 @@ impl Autumn {
         Ok(())
     }
 
-    /// Bits per key of the filters of a table in a sequence of so many entries: in the level of
-    /// this place (0 is level 1), or in one that comes to level 0.
+    /// Returns the filter bits per key of a table in a sequence of `entries` entries: in level
+    /// index `level` (0 is level 1), or in a new sequence of level 0 (`None`).
     ///
-    /// The levels share the budget alone. Level 0 comes and goes, and their filters stay: with
-    /// what it takes they would have too few bits for good. Meanwhile all together may have more
-    /// than the budget, by what level 0 has.
+    /// The lower levels share the budget among themselves. Level 0 is temporary, but filters of
+    /// lower levels persist: if level 0 took a share, they would permanently have too few bits.
+    /// Meanwhile all filters together may exceed the budget by those of level 0.
     pub(super) fn filter_bits(
         &self,
         version: &AutumnVersion,
@@ -278,7 +280,7 @@ impl Autumn {
             }
         };
         let bits = Garnering::filter_bits(options.run.bits_per_key, &all)[place];
-        // Tables that move keep their filters, and may be most of the tree one day.
+        // Tables that move keep their filters, and may hold most of the tree one day.
         bits.min((FILTER_BITS_TIMES * options.run.bits_per_key).max(FILTER_BITS_OFTEN))
     }
 }

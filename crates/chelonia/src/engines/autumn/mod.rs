@@ -1,35 +1,35 @@
 //! The autumn engine: an LSM-tree whose levels grow with the data, after the Autumn paper.
 //!
-//! Structure, policy, and how it relates to the paper: `docs/engines/autumn.md`.
+//! Structure, policy and differences from the paper: `docs/engines/autumn.md`.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! | --- | --- |
-//! | `options` | its measures |
-//! | `garnering` | the policy: capacities, levels, filter bits |
+//! | `options` | options of a tree and the sizes derived from them |
+//! | `garnering` | the Garnering policy: level capacities, number of levels, filter bits |
 //! | `table` | tables, nodes and sequences in memory |
-//! | `bounds` | between which keys a table is said to be |
-//! | `codec` | their bytes; the directory; the root blob |
-//! | `absorb` | absorbing: memtables become sequences of level 0 |
-//! | `plan` | what is to be done next |
-//! | `stretch` `choose` | which tables go down: of level 0; of a level below |
-//! | `merging` `unit` | one step of it; a unit of merging |
-//! | `output` | what was written, and what is no longer referred to |
-//! | `damage` | what merges cannot read, and do without |
-//! | `lookup` `cursor` | reads |
-//! | `verify` `salvage` | the check of everything; what damage leaves |
-//! | `describe` | the structure for people |
-//! | `counters` | what happened, counted |
+//! | `bounds` | shortened key bounds of tables |
+//! | `codec` | on-disk encoding of nodes, the directory and the root blob |
+//! | `absorb` | writing memtables as sequences of level 0 |
+//! | `plan` | selection of the next compaction step |
+//! | `level0_picker` `choose` | table selection: in level 0; in the levels below |
+//! | `merging` `unit` | one compaction step; one merge unit |
+//! | `output` | extents written, and extents no longer referenced |
+//! | `damage` | unreadable runs that merges skip |
+//! | `lookup` `cursor` | point reads and range reads |
+//! | `verify` `salvage` | verification of a tree; recovery of a damaged tree |
+//! | `describe` | human-readable dump of the structure |
+//! | `counters` | event counters |
 //!
 //! Invariants:
 //! 1. The newest version is replaced only after everything it refers to was written.
-//! 2. A failed absorb or unit changes nothing: the newest version stays, and what was allocated is
-//!    given back.
-//! 3. What came and went is exactly the difference of the extents of two versions.
-//! 4. Of two sequences the one that comes first (level 0 from the newest on, then level 1, 2, ...)
-//!    has the newer updates.
+//! 2. A failed absorb or merge unit changes nothing: the newest version stays, and its allocations
+//!    are freed.
+//! 3. The extents reported as gained and lost are exactly the difference between two versions.
+//! 4. Sequences are ordered from newest to oldest: level 0 from its newest sequence on, then level
+//!    1, 2, ... Updates in an earlier sequence are newer.
 //!
-//! Locks: `writer` is held for a whole absorb or unit; `newest` for moments; inside it nothing is
-//! taken.
+//! Locks: `writer` is held for a whole absorb or merge unit; `newest` only briefly, and no other
+//! lock is taken while it is held.
 
 use self::codec::{Directory, LEVEL0_MAX, RootBlob};
 use self::counters::Counters;
@@ -80,19 +80,19 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-/// One get of so many asks for level 0 to be merged when nothing is written.
+/// One in this many gets requests a merge of level 0 while the keyspace is write-idle.
 const READS_SAMPLED: u64 = 64;
 
-/// What the nodes and the directory take that a unit writes which makes room, about.
+/// Approximate bytes of the nodes and the directory written by one reclaiming unit.
 const RECLAIM_NODES_BYTES: u64 = 64 << 10;
 
-/// Decodes a root blob. For tests.
+/// Decodes a root blob, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_root(bytes: &[u8]) -> Result<()> {
     RootBlob::decode(bytes).map(|_| ())
 }
 
-/// Decodes a node, and a directory. For tests.
+/// Decodes a node and a directory, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
     let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
@@ -100,28 +100,28 @@ pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
     drop(Directory::decode(bytes, &node_cache));
 }
 
-/// What an engine and its versions share.
+/// State shared by an engine and its versions.
 struct Shared {
     node_cache: NodeCache,
     counters: Counters,
-    /// Something was read that level 0 made dearer.
+    /// A read was slowed down by level 0.
     is_read: AtomicBool,
 }
 
-/// What an absorb merges besides what it takes in.
+/// Additional merge work of an absorb.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gather {
-    /// Small sequences of level 0.
+    /// Merge small sequences of level 0.
     Small,
-    /// Nothing: on a device that is nearly full the space is for the updates.
+    /// Merge nothing: on a nearly full device the space is reserved for the updates.
     Nothing,
 }
 
-/// A tree: see the head of the file.
+/// An autumn tree: see the module documentation.
 pub struct Autumn {
     shared: Arc<Shared>,
     newest: RwLock<Arc<AutumnVersion>>,
-    /// What may change while an absorb runs.
+    /// Options that may change while an absorb runs.
     options: Mutex<AutumnConfig>,
     writer: Mutex<Writer>,
     /// Updates are expected soon.
@@ -130,42 +130,42 @@ pub struct Autumn {
     debt: AtomicU64,
 }
 
-/// What only absorbs and merges use.
+/// State used only by absorbs and merges.
 #[derive(Default)]
 struct Writer {
     damage: Damage,
-    /// Where each level goes on, when its turn comes.
+    /// Key at which the next merge of each level starts.
     from: BTreeMap<usize, SharedKey>,
-    /// Levels of which nothing can go down, for something cannot be read.
+    /// Levels that cannot be compacted because of unreadable blocks.
     stuck: Vec<usize>,
 }
 
 impl Writer {
-    /// Levels have other numbers now.
+    /// Forgets positions by level, after levels were renumbered.
     fn forget_places(&mut self) {
         self.from.clear();
         self.stuck.clear();
     }
 }
 
-/// A state of a tree.
+/// An immutable version of a tree.
 pub struct AutumnVersion {
     shared: Arc<Shared>,
-    /// Where the list of all nodes is; `None` in an empty tree that was never written.
+    /// Location of the list of all nodes; `None` for an empty tree that was never written.
     directory: Option<NodeRef>,
     /// The sequences of level 0, newest first.
     level0: Vec<Arc<Sequence>>,
-    /// How many of them, the oldest, are going down to level 1.
+    /// Number of level-0 sequences, the oldest ones, that are being merged into level 1.
     sinking: usize,
     /// The levels, from level 1 on.
     levels: Vec<Arc<Sequence>>,
-    /// The blocks of everything it refers to.
+    /// Number of blocks of everything the version refers to.
     disk_blocks: u64,
-    /// For the lists of nodes.
+    /// Memory charge of the node lists.
     _charge: Charge,
 }
 
-/// What the next version is made of.
+/// Contents of the next version.
 struct Next {
     level0: Vec<Arc<Sequence>>,
     sinking: usize,
@@ -181,7 +181,7 @@ impl Next {
         }
     }
 
-    /// Takes sequences out that have sunk altogether.
+    /// Removes sequences that were merged into level 1 completely.
     fn settle(&mut self) {
         let first = self.level0.len() - self.sinking;
         let mut place = 0;
@@ -194,7 +194,7 @@ impl Next {
 }
 
 impl Autumn {
-    /// Opens the tree that `root` describes, or an empty one. Reads the directory.
+    /// Opens the tree described by `root`, or an empty one. Reads the directory.
     pub fn open(
         storage: &Arc<Storage>,
         options: AutumnConfig,
@@ -240,17 +240,18 @@ impl Autumn {
         *self.options.lock()
     }
 
-    /// True if level 0 is to be merged for reads: they pay for it, and nothing is written.
+    /// True if level 0 should be merged for the sake of reads: reads pay for it, and the keyspace
+    /// is write-idle.
     fn is_eager(&self) -> bool {
         !self.busy.load(Ordering::Relaxed) && self.shared.is_read.load(Ordering::Relaxed)
     }
 
-    /// The step that comes next; nothing goes down from levels that are `stuck`.
+    /// Returns the next step; levels in `stuck` are not compacted.
     fn step(&self, version: &AutumnVersion, stuck: &[usize]) -> Option<Step> {
         Sizes::of(version).step(&self.options().policy(), self.is_eager(), stuck)
     }
 
-    /// Finds out anew whether there is something to do, and how much.
+    /// Recomputes whether work is pending and how much.
     fn reassess(&self, stuck: &[usize]) {
         let version = self.newest();
         let policy = self.options().policy();
@@ -260,7 +261,7 @@ impl Autumn {
         self.wants.store(wants, Ordering::Relaxed);
     }
 
-    /// Writes the updates as a sequence of level 0, and before that `gather`.
+    /// Writes the updates as a sequence of level 0, after the merge requested by `gather`.
     fn absorb_as(
         &self,
         updates: &dyn SortedUpdates,
@@ -273,7 +274,7 @@ impl Autumn {
             return Ok(Absorbed { version, gained: Vec::new(), lost: Vec::new() });
         }
         if version.level0.len() >= LEVEL0_MAX {
-            return Err(Error::internal("level 0 has as many runs as it can have"));
+            return Err(Error::internal("level 0 has reached its maximum number of sequences"));
         }
         let output =
             Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run);
@@ -284,7 +285,7 @@ impl Autumn {
         let sequence = match self.write_level0(&version, updates, work, &output) {
             Ok(sequence) => sequence,
             Err(error) => {
-                // The first error tells more than one of giving back would.
+                // The first error is more useful than one from the roll-back.
                 let _ = output.roll_back();
                 return Err(error);
             }
@@ -296,12 +297,12 @@ impl Autumn {
         Ok(absorbed)
     }
 
-    /// Writes the directory of the version that `next` describes, and makes it the newest one.
+    /// Writes the directory of the version described by `next` and publishes that version.
     fn publish(&self, version: &AutumnVersion, next: Next, output: Output<'_>) -> Result<Absorbed> {
         let directory = match output.write_directory(version.directory, &next) {
             Ok(directory) => directory,
             Err(error) => {
-                // The first error tells more than one of giving back would.
+                // The first error is more useful than one from the roll-back.
                 let _ = output.roll_back();
                 return Err(error);
             }
@@ -354,7 +355,7 @@ impl Engine for Autumn {
                     self.reassess(&writer.stuck);
                     return Ok(Some(absorbed));
                 }
-                // It is stuck now; there may be something else to do.
+                // This step is stuck now; try another one.
                 Ok(None) => {}
                 Err(_) if self.shared.counters.tables_stuck.load(Ordering::Relaxed) > before => {}
                 Err(error) => {
@@ -381,7 +382,7 @@ impl Engine for Autumn {
     }
 
     fn reclaim_needs_bytes(&self) -> u64 {
-        // What goes down, and what that meets; then the nodes that list it.
+        // Tables to merge and tables they overlap; then the nodes that list them.
         let all: u64 = self.newest().sequences().map(|sequence| sequence.weight()).sum();
         (4 * self.options().measure_least().unit_bytes).min(2 * all) + RECLAIM_NODES_BYTES
     }
@@ -421,7 +422,7 @@ impl Engine for Autumn {
         let last = version.levels.last().filter(|last| !last.is_empty());
         let last = last.or_else(|| version.levels.iter().rev().find(|level| !level.is_empty()));
         let (leaves, leaf_bytes) = last.map_or((0, 0), |last| (last.tables(), last.totals().bytes));
-        // A directory that lies may name any number.
+        // A forged directory may contain any number.
         let all = sequences.iter().map(|sequence| sequence.totals().bytes);
         let all = all.fold(0, u64::saturating_add);
         let tables: u64 = sequences.iter().map(|sequence| sequence.tables()).sum();
@@ -449,7 +450,7 @@ impl AutumnVersion {
         Self { shared, directory, level0, sinking, levels, disk_blocks, _charge: charge }
     }
 
-    /// Notes a read that level 0 made dearer.
+    /// Records a read that was slowed down by level 0.
     fn note_read(&self) {
         let is_read = &self.shared.is_read;
         if !self.level0.is_empty() && !is_read.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The measures of a tree.
+//! Options of a tree, and the sizes derived from them.
 
 use super::choose::Measure;
 use super::garnering::{Garnering, Sizing};
@@ -7,35 +7,35 @@ use crate::engine::{AutumnOptions, LevelOptions};
 use crate::run::RunOptions;
 use crate::runtime::workers::Workers;
 
-/// Tables that follow the checkpoint distance are at least and at most this large.
+/// Minimum and maximum size of tables sized by the checkpoint distance.
 pub(super) const TABLE_AUTO_MIN: u64 = 256 << 10;
 pub(super) const TABLE_AUTO_MAX: u64 = 2 << 20;
 
-/// So many tables come with one absorb, if they follow the checkpoint distance.
+/// Number of tables per absorb, if their size follows the checkpoint distance.
 const TABLES_PER_ABSORB: u64 = 32;
 
-/// A job of a unit merges about so many tables, and no more bytes than this.
+/// Approximate number of tables, and maximum bytes, merged by one job of a unit.
 const JOB_TABLES: u64 = 16;
 const JOB_BYTES_MAX: u64 = 32 << 20;
 
-/// The same while there is hardly any room for what is written.
+/// Number of tables merged by one unit on a nearly full device.
 const JOB_TABLES_LEAST: u64 = 4;
 
-/// The measures of a tree.
+/// Options of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct AutumnConfig {
-    /// About the most bytes of a table; 0 lets it follow the checkpoint distance.
+    /// Approximate maximum bytes of a table; 0 derives it from the checkpoint distance.
     pub table_bytes: u64,
-    /// Bytes of updates that come with one absorb, about.
+    /// Approximate bytes of updates in one absorb.
     pub checkpoint_distance: u64,
     /// The shape of the levels.
     pub levels: LevelOptions,
-    /// How new runs are made; the bits per key are those of all filters together.
+    /// Options for new runs; the bits per key are the average over all filters.
     pub run: RunOptions,
 }
 
 impl AutumnConfig {
-    /// The measures for the options of a keyspace.
+    /// Derives the options of a tree from the options of a keyspace.
     #[must_use]
     pub fn new(options: AutumnOptions, run: RunOptions, checkpoint_distance: u64) -> Self {
         Self {
@@ -46,16 +46,16 @@ impl AutumnConfig {
         }
     }
 
-    /// The policy that follows from them.
+    /// The level policy derived from these options.
     pub(super) fn policy(&self) -> Garnering {
         let incoming = self.checkpoint_distance.saturating_mul(LEVEL0_TRIGGER as u64);
-        // However little comes in at one time: levels of less than a table would be many.
+        // The base is at least one table: otherwise small absorbs would make many levels.
         let base = incoming.max(self.table_bytes());
         let sizing = if self.levels.dynamic_sizes { Sizing::Relative } else { Sizing::Absolute };
         Garnering::new(self.levels.size_ratio, self.levels.scaling_percent, base, sizing)
     }
 
-    /// The size of most tables, in bytes.
+    /// Size of most tables, in bytes.
     pub(super) fn table_bytes(&self) -> u64 {
         let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
         match self.table_bytes {
@@ -65,20 +65,20 @@ impl AutumnConfig {
         }
     }
 
-    /// How much `workers` merge in one unit.
+    /// Size of one merge unit for `workers`.
     pub(super) fn measure(&self, workers: Workers) -> Measure {
         let jobs = workers.threads();
         let job = JOB_BYTES_MAX.min(JOB_TABLES * self.table_bytes());
         Measure { unit_bytes: job * jobs as u64, jobs, is_least: false }
     }
 
-    /// The same while there is hardly any room.
+    /// Size of one merge unit on a nearly full device.
     pub(super) fn measure_least(&self) -> Measure {
         Measure { unit_bytes: JOB_TABLES_LEAST * self.table_bytes(), jobs: 1, is_least: true }
     }
 
-    /// The size of the tables of level `level` (0: level 0) of `levels`: a table there meets about
-    /// as many below as the ratio of the two levels says, and they must fit a job.
+    /// Size of tables in level `level` (0: level 0) of `levels`: a table overlaps about as many
+    /// tables below as the size ratio of the two levels, and these must fit one job.
     pub(super) fn table_bytes_of(&self, level: usize, levels: usize) -> u64 {
         let usual = self.table_bytes();
         if level == 0 || level >= levels {

@@ -1,7 +1,8 @@
-//! What an absorb or a merge has written, and what the next version no longer refers to.
+//! Output of an absorb or a merge: extents written, and extents the next version no longer refers
+//! to.
 //!
-//! Every extent that is allocated is noted at once, so that a failure gives all of them back.
-//! Workers share it; builders are recycled between them.
+//! Every allocated extent is recorded at once, so that a failure frees all of them. Workers share
+//! the output; builders are recycled between them.
 
 use super::Next;
 use super::bounds::Edges;
@@ -21,7 +22,7 @@ use crate::storage::block::DATA_FILE;
 use crate::structure::NodeRef;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The output of one absorb or one merge.
+/// Output of one absorb or one merge.
 pub(super) struct Output<'t> {
     node_cache: &'t NodeCache,
     counters: &'t Counters,
@@ -30,29 +31,29 @@ pub(super) struct Output<'t> {
     ledger: Mutex<Ledger>,
 }
 
-/// What came and went.
+/// Gained and lost extents.
 #[derive(Default)]
 struct Ledger {
     gained: Vec<OwnedExtent>,
     lost: Vec<OwnedExtent>,
 }
 
-/// What of a sequence changes.
+/// Change of one sequence.
 #[derive(Default)]
 pub(super) struct Change {
-    /// Tables that it has and the next one has not.
+    /// Tables removed from the sequence.
     pub removed: Vec<Table>,
-    /// Tables that the next one has.
+    /// Tables added to the sequence.
     pub added: Vec<Table>,
 }
 
 impl<'t> Output<'t> {
-    /// Nothing has been written.
+    /// Creates an empty output.
     pub fn new(node_cache: &'t NodeCache, counters: &'t Counters, options: RunOptions) -> Self {
         Self { node_cache, counters, options, builders: Mutex::default(), ledger: Mutex::default() }
     }
 
-    /// A writer of tables whose filters have so many bits per key; give it back when done.
+    /// Returns a writer of tables with this many filter bits per key; return it with `give_back`.
     pub fn writer(&self, bits_per_key: u32) -> TableWriter<'_> {
         let recycled = self.builders.lock().pop();
         let mut builder =
@@ -61,17 +62,17 @@ impl<'t> Output<'t> {
         TableWriter { builder, large: Vec::new(), output: self }
     }
 
-    /// Takes a writer back that has nothing open.
+    /// Takes back a writer that has no open table.
     pub fn give_back(&self, writer: TableWriter<'_>) {
         self.builders.lock().push(writer.builder);
     }
 
-    /// Notes extents that the next version refers to and were written by others.
+    /// Records extents, written elsewhere, that the next version refers to.
     pub fn gain(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
         self.ledger.lock().gained.extend(extents);
     }
 
-    /// Notes extents that the next version does not refer to.
+    /// Records extents that the next version does not refer to.
     pub fn lose(&self, extents: impl IntoIterator<Item = OwnedExtent>) {
         self.ledger.lock().lost.extend(extents);
     }
@@ -83,8 +84,8 @@ impl<'t> Output<'t> {
         Ok(Sequence::new(nodes))
     }
 
-    /// Makes the next sequence of `before`: only nodes that change, and neighbours that are joined
-    /// with them, are written.
+    /// Applies `change` to the sequence `before`: writes only nodes that change, and neighbours
+    /// that are joined with them.
     pub fn change(&self, before: &Sequence, change: Change) -> Result<Sequence> {
         let mut changes: BTreeMap<usize, Change> = BTreeMap::new();
         let node_of = |table: &Table| before.node_of(&table.first.to_bytes()).unwrap_or(0);
@@ -101,14 +102,14 @@ impl<'t> Output<'t> {
                 None => next.pass(node)?,
             }
         }
-        // What is added to a sequence without nodes.
+        // Tables added to a sequence without nodes.
         for change in changes.into_values() {
             next.open.extend(change.added);
         }
         next.end()
     }
 
-    /// Writes tables as nodes of like size.
+    /// Writes tables as nodes of similar size.
     fn write_nodes(&self, tables: Vec<Table>, nodes: &mut Vec<Listed>) -> Result<()> {
         if let Some(pair) = tables.windows(2).find(|pair| pair[0].last >= pair[1].first) {
             let offset = pair[1].run.reference().extent.offset();
@@ -166,7 +167,7 @@ impl<'t> Output<'t> {
         Ok(Listed { first, slot, totals, tables: u32::try_from(tables).unwrap_or(u32::MAX) })
     }
 
-    /// Writes the directory of the next version in the place of the one `before`. An empty tree has
+    /// Writes the directory of the next version and retires the one at `before`. An empty tree has
     /// none.
     pub fn write_directory(&self, before: Option<NodeRef>, next: &Next) -> Result<Option<NodeRef>> {
         self.lose(before.map(owned_node));
@@ -183,14 +184,13 @@ impl<'t> Output<'t> {
         Ok(Some(reference))
     }
 
-    /// What came and went, of work that succeeded.
+    /// Returns the gained and lost extents of successful work.
     pub fn settle(self) -> (Vec<OwnedExtent>, Vec<OwnedExtent>) {
         let ledger = self.ledger.into_inner();
         (ledger.gained, ledger.lost)
     }
 
-    /// Gives everything back that was allocated by work that failed; all that can be given back,
-    /// even if something cannot.
+    /// Frees everything that failed work allocated. Continues after an error.
     pub fn roll_back(self) -> Result<()> {
         let storage = self.node_cache.storage();
         let gained = self.ledger.into_inner().gained.into_iter();
@@ -199,16 +199,16 @@ impl<'t> Output<'t> {
     }
 }
 
-/// A sequence on its way.
+/// A sequence under construction.
 struct NextNodes<'o, 't> {
     output: &'o Output<'t>,
     nodes: Vec<Listed>,
-    /// Tables behind the nodes that are in none yet.
+    /// Tables behind the finished nodes that are in no node yet.
     open: Vec<Table>,
 }
 
 impl NextNodes<'_, '_> {
-    /// Takes over a node with changes. Before a damaged one something may be added nevertheless.
+    /// Adds a node with changes. Tables may be inserted before a damaged node.
     fn take(&mut self, node: &Listed, change: Change) -> Result<()> {
         let gone = |table: &Table| table.run.reference().extent.start;
         let removed: BTreeSet<BlockNo> = change.removed.iter().map(gone).collect();
@@ -223,7 +223,7 @@ impl NextNodes<'_, '_> {
         if tables.len() + removed.len() != before.tables.len() {
             let offset = node.slot.reference().map_or(0, |place| place.extent.offset());
             return Err(
-                Error::corrupt("a level does not begin where it says").at(DATA_FILE, offset)
+                Error::corrupt("a node does not match its directory entry").at(DATA_FILE, offset)
             );
         }
         tables.extend(change.added);
@@ -232,7 +232,7 @@ impl NextNodes<'_, '_> {
         Ok(())
     }
 
-    /// Takes over a node as it is, unless it is joined with few tables before it.
+    /// Adds a node unchanged, unless it is joined with a few tables before it.
     fn pass(&mut self, node: &Listed) -> Result<()> {
         if (1..NODE_TABLES_SMALL).contains(&self.open.len())
             && let Some(before) = self.load(node, true)?
@@ -250,7 +250,7 @@ impl NextNodes<'_, '_> {
         Ok(())
     }
 
-    /// The node; `None` if it is damaged and `may_be_damaged`.
+    /// Loads the node; returns `None` if it is damaged and `may_be_damaged`.
     fn load(&self, node: &Listed, may_be_damaged: bool) -> Result<Option<Arc<Node>>> {
         match self.output.node_cache.load_owned(&node.slot) {
             Err(error) if may_be_damaged && error.kind() == ErrorKind::Corrupt => Ok(None),
@@ -264,22 +264,22 @@ impl NextNodes<'_, '_> {
     }
 }
 
-/// Writes one table after the other.
+/// Writes tables one after the other.
 pub(super) struct TableWriter<'o> {
     builder: RunBuilder,
-    /// Large values of the tables written so far, and of the open one.
+    /// Large values of the tables written so far, and of the open table.
     large: Vec<LargeRef>,
     output: &'o Output<'o>,
 }
 
 impl TableWriter<'_> {
-    /// The weight of what was added since then.
+    /// Returns the weight of the entries added to the open table.
     #[inline]
     pub fn weight(&self) -> u64 {
         weight(self.builder.entries(), self.builder.user_bytes())
     }
 
-    /// Adds an entry, greater than the one before.
+    /// Adds an entry; its key is greater than the previous one.
     #[inline]
     pub fn add(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
         if let Update::PutLarge(large) = update {
@@ -288,8 +288,8 @@ impl TableWriter<'_> {
         self.builder.add(key, update)
     }
 
-    /// Writes the table, whose bounds follow from its keys and `edges`. Something must have been
-    /// added. What `was_cached` of its keys before stays in the cache.
+    /// Writes the table, with bounds derived from its keys and `edges`. It must have entries. Keys
+    /// that `was_cached` marks as previously cached stay in the cache.
     pub fn finish(
         &mut self,
         was_cached: Option<&WasCached<'_>>,
@@ -310,7 +310,7 @@ impl TableWriter<'_> {
         Ok(Table::whole(run, first, last))
     }
 
-    /// The large values that were written since this was last asked.
+    /// Takes the large values written since the last call.
     pub fn take_large(&mut self) -> Vec<LargeRef> {
         std::mem::take(&mut self.large)
     }

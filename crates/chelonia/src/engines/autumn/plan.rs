@@ -1,55 +1,55 @@
-//! What is to be done next: pure decisions by sizes.
+//! Selection of the next step: pure decisions by sizes.
 //!
-//! | what goes down | when | how much at one time (`choose.rs`) |
+//! | source | when | amount per unit (`choose.rs`) |
 //! | --- | --- | --- |
-//! | level 0 | 4 sequences came: all there are *sink* | a stretch of keys, from the left on |
-//! | level i | it holds more than its capacity | tables that meet least below |
+//! | level 0 | 4 sequences are present: all begin to *sink* | a key span, from the left on |
+//! | level i | its size exceeds its capacity | tables with the least overlap below |
 //!
-//! Whatever is most beyond its measure comes first: level 0 by the count of its sequences, other
-//! levels by their size. Levels are added and taken away as the last one grows and shrinks.
+//! The level that exceeds its limit the most comes first: level 0 by its number of sequences, other
+//! levels by size. Levels are added and removed as the last level grows and shrinks.
 
 use super::AutumnVersion;
 use super::garnering::{Garnering, LEVELS_MAX, Sizing};
 use super::table::Sequence;
 use crate::runtime::sync::Arc;
 
-/// Sequences of level 0 that go down together.
+/// Number of level-0 sequences that triggers their merge.
 pub(super) const LEVEL0_TRIGGER: usize = 4;
 
-/// Tombstones go down early if they are so many-th of the entries of the level below.
+/// Divisor: tombstones are merged early if they are this part of the entries of the level below.
 const TOMBSTONES_PART: u64 = 4;
 
-/// A level may hold so much more than its capacity (in percent of it) before it counts as debt.
+/// Size of a level, in percent of its capacity, beyond which it counts as debt.
 const SLACK_PERCENT: u64 = 150;
 
-/// What is to be done next.
+/// The next step.
 pub(super) enum Step {
     /// Sequences of level 0 begin to sink, the oldest first.
     Sink,
-    /// An empty level is put in at this place (0 is level 1).
+    /// Inserts an empty level at this index (0 is level 1).
     AddLevel(usize),
-    /// The empty level at this place is taken out.
+    /// Removes the empty level at this index.
     RemoveLevel(usize),
-    /// Tables go down, from level 0 or from the level of this number.
+    /// Merges or moves tables to the level below, from level 0 or the level with this number.
     Down(usize),
 }
 
-/// The sizes that decisions go by.
+/// Sizes on which decisions are based.
 pub(super) struct Sizes {
-    /// The sequences of level 0, newest first, in bytes.
+    /// Sizes of the level-0 sequences in bytes, newest first.
     pub level0: Vec<u64>,
-    /// How many of them, the oldest, are sinking.
+    /// Number of sinking sequences, the oldest ones.
     pub sinking: usize,
-    /// The levels, in bytes.
+    /// Sizes of the levels in bytes.
     pub levels: Vec<u64>,
-    /// Tombstones of all level 0 and of each level, and the entries of each level.
+    /// Tombstones of level 0, then of each level.
     pub tombstones: Vec<u64>,
-    /// See `tombstones`.
+    /// Entries of each level.
     pub entries: Vec<u64>,
 }
 
 impl Sizes {
-    /// Those of a version.
+    /// Returns the sizes of a version.
     pub fn of(version: &AutumnVersion) -> Self {
         let weights = |sequences: &[Arc<Sequence>]| -> Vec<u64> {
             sequences.iter().map(|sequence| sequence.weight()).collect()
@@ -65,23 +65,23 @@ impl Sizes {
         }
     }
 
-    /// True if so many tombstones are in `level` (0: level 0) that much of the next one is deleted
-    /// by them: then they go down, for the sake of the space.
+    /// Returns true if `level` (0: level 0) has so many tombstones that they delete much of the
+    /// next level: then they are merged early to free space.
     fn deletes_much(&self, level: usize) -> bool {
         let (tombstones, below) = (self.tombstones[level], self.entries.get(level));
         tombstones > 0 && below.is_some_and(|below| tombstones >= below.div_ceil(TOMBSTONES_PART))
     }
 
-    /// True if the last level could be merged with the one above it and still be half empty: there
-    /// is a level too many.
+    /// Returns true if the last level, merged with the one above it, would still be half empty: the
+    /// tree has one level too many.
     fn is_too_deep(&self, policy: &Garnering) -> bool {
         let [.., above, last] = self.levels[..] else { return false };
         let fewer = self.levels.len() - 1;
         above + last <= policy.capacity(fewer, fewer) / 2
     }
 
-    /// What is to be done next, if anything. `eager` asks for what only reads gain from; nothing
-    /// goes down from levels that are `stuck` (0: level 0).
+    /// Returns the next step, if any. `eager` includes steps that only benefit reads; levels in
+    /// `stuck` are not compacted (0: level 0).
     pub fn step(&self, policy: &Garnering, eager: bool, stuck: &[usize]) -> Option<Step> {
         if let Some(step) = self.shape(policy) {
             return Some(step);
@@ -89,13 +89,13 @@ impl Sizes {
         let early = eager || (!self.levels.is_empty() && self.deletes_much(0));
         let trigger = if early { 1 } else { LEVEL0_TRIGGER };
         let is_stuck = stuck.contains(&0);
-        // If what sinks cannot go on, others may nevertheless, as far as they come.
+        // If the sinking sequences are stuck, others may still begin to sink.
         let may_sink = self.sinking == 0 || is_stuck;
         if may_sink && self.level0.len() - self.sinking >= trigger {
             let has_level = !self.levels.is_empty();
             return Some(if has_level { Step::Sink } else { Step::AddLevel(0) });
         }
-        // A thousandth of what is allowed: the first of equals is the highest level.
+        // In thousandths of the capacity; among equals the highest level wins.
         let mut most = (0, None);
         if self.sinking > 0 && !is_stuck {
             most = ((1000 * self.level0.len() / LEVEL0_TRIGGER).max(1000) as u64, Some(0));
@@ -108,8 +108,8 @@ impl Sizes {
         most.1.map(Step::Down)
     }
 
-    /// What frees space in the end: level 0 goes down, for newer updates hide what is below; then
-    /// tombstones do.
+    /// Returns the next step that leads to free space: level 0 is merged, since its newer updates
+    /// hide data below; then tombstones.
     pub fn reclaim_step(&self, stuck: &[usize]) -> Option<Step> {
         let is_stuck = |level: usize| stuck.contains(&level);
         if self.levels.is_empty() {
@@ -126,7 +126,7 @@ impl Sizes {
         downward.max_by_key(|level| self.tombstones[*level]).map(Step::Down)
     }
 
-    /// How full each level but the last is, in thousandths of its capacity.
+    /// Returns the size of each level but the last, in thousandths of its capacity.
     fn permille(&self, policy: &Garnering) -> Vec<u64> {
         let last = self.levels.len().saturating_sub(1);
         let mut full: Vec<u64> = self.levels[..last]
@@ -148,29 +148,29 @@ impl Sizes {
         full
     }
 
-    /// Whether a level is to be added or taken out.
+    /// Returns the step that adds or removes a level, if one is needed.
     fn shape(&self, policy: &Garnering) -> Option<Step> {
         let count = self.levels.len();
         let &last = self.levels.last()?;
         if last > policy.capacity(count, count) && count < LEVELS_MAX {
             return Some(Step::AddLevel(match policy.sizing {
-                // All capacities follow from the last level: it stays the last.
+                // All capacities derive from the last level: it stays the last.
                 Sizing::Relative => 0,
-                // The last level has room again, and nothing moves [3.1].
+                // The last level is below its new capacity, and nothing moves [3.1].
                 Sizing::Absolute if policy.grows() => count,
-                // Capacities stay, and the full last level moves down.
+                // Capacities stay the same, and the full last level moves down.
                 Sizing::Absolute => count - 1,
             }));
         }
         if !self.is_too_deep(policy) {
             return None;
         }
-        // The one above the last goes down into it (`permille`) until it is empty.
+        // The level above the last is merged into it (`permille`) until it is empty.
         [count - 1, count - 2].into_iter().find(|at| self.levels[*at] == 0).map(Step::RemoveLevel)
     }
 
-    /// Bytes to be rewritten until nothing is far beyond its measure, but for what is `stuck`:
-    /// nobody can wait for that.
+    /// Bytes to rewrite until no level far exceeds its limit. Excludes `stuck` levels: waiting for
+    /// them would never end.
     pub fn debt(&self, policy: &Garnering, stuck: &[usize]) -> u64 {
         let below = |at: usize| self.levels.get(at).copied().unwrap_or(0);
         let count = match stuck.contains(&0) {

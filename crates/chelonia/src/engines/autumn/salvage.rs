@@ -1,8 +1,8 @@
-//! What can be read of a damaged tree.
+//! Salvage: extracts all readable data of a damaged tree.
 //!
-//! From the lowest level up to the newest sequence: whoever does it all in this order has the
-//! newest of everything in the end. A node that cannot be read takes its range with it, to where
-//! the next one begins.
+//! Data is visited from the lowest level up to the newest sequence: applied in this order, the
+//! newest entry of each key comes last. An unreadable node loses its range, up to where the next
+//! node begins.
 
 use super::AutumnVersion;
 use super::table::{Sequence, Table};
@@ -11,7 +11,7 @@ use crate::base::keys::KeyRange;
 use crate::engine::Salvaged;
 use crate::run::RunPart;
 
-/// Hands everything that can be read of `version` to `found`.
+/// Passes all readable data of `version` to `found`.
 pub(super) fn salvage(version: &AutumnVersion, found: &mut dyn Salvaged) -> Result<()> {
     let mut sequences: Vec<_> = version.sequences().collect();
     sequences.reverse();

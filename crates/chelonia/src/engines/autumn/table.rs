@@ -1,24 +1,24 @@
 //! Tables in memory, and the nodes that list them.
 //!
 //! ```text
-//!   sequence   [ node | node | node ]     of each, without reading it: where it begins, how much
-//!                 |                       is in it
-//!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in the order of keys
+//!   sequence   [ node | node | node ]     the sequence knows the first key and the totals of each
+//!                 |                       node without reading it
+//!                 '-> [ table | table | ... ]      up to NODE_TABLES_MAX, in key order
 //!                          |
 //!                          '-> run
 //! ```
 //!
-//! A *table* is a run, and which of its entries are live: those from `first` on. `first` and `last`
-//! are bounds, not always keys (`bounds.rs`). Tables of a level
-//! are live as a whole. Those of level 0 lose their entries from the left, as these go down.
+//! A *table* is a run together with its live entries: those from `first` on. `first` and `last` are
+//! bounds, not always keys (`bounds.rs`). Tables of a level are entirely live. Tables of level 0
+//! lose live entries from the left, as these are merged into level 1.
 //!
 //! Invariants (checked when a node is decoded, and by `verify`):
-//! 1. The tables of a sequence are in the order of keys, and no live key is in two.
+//! 1. The tables of a sequence are in key order, and no live key is in two tables.
 //! 2. A table has at least one live entry; all of them are from `first` to `last`; `live` counts
 //!    them exactly.
 //! 3. Every table belongs to one sequence, and every node to one sequence of each version.
 //!
-//! Nodes and tables never change; any thread may read them.
+//! Nodes and tables are immutable; any thread may read them.
 
 use super::codec;
 use crate::base::error::{ErrorKind, Result};
@@ -31,51 +31,52 @@ use crate::runtime::sync::Arc;
 use crate::structure::{self, NodeRef, SharedKey, Slot, Structure, begun_by};
 use std::ops::Bound;
 
-/// The most tables of a node: its blocks are few enough to be written anew with every merge.
+/// Maximum tables of a node: small enough to be rewritten with every merge.
 pub(super) const NODE_TABLES_MAX: usize = 128;
 
-/// The bytes that the keys of a node take in memory, unless one table alone takes more.
+/// Maximum memory of the keys of a node in bytes, unless a single table takes more.
 pub(super) const NODE_KEY_BYTES: usize = 512 << 10;
 
-/// A node that has half of that ends before a table whose first bound has at most this many bytes:
-/// the directory holds the first bound of each node.
+/// Maximum length in bytes of a short bound. A node that is half full by key memory ends before a
+/// table whose first bound is that short: the directory holds the first bound of each node.
 pub(super) const SHORT_BOUND_BYTES: usize = 1 << 10;
 
 /// A node with fewer tables than this should be joined with its neighbour.
 pub(super) const NODE_TABLES_SMALL: usize = 32;
 
-/// The place of a node.
+/// Slot of a node.
 pub(super) type NodeSlot = Slot<Node>;
 
-/// Which nodes of a tree are in memory, and its open runs.
+/// The nodes of a tree that are in memory, and its open runs.
 pub(super) type NodeCache = structure::NodeCache<Node>;
 
-/// A run, and what of it is live.
+/// A run, and its live entries.
 #[derive(Clone)]
 pub(super) struct Table {
     /// The run.
     pub run: Arc<Run>,
-    /// No live key is less.
+    /// Lower bound of the live keys (inclusive).
     pub first: SharedKey,
-    /// No live key is greater.
+    /// Upper bound of the live keys (inclusive).
     pub last: SharedKey,
     /// The live entries.
     pub live: Totals,
-    /// So many of the large values that the run lists come first in it and are not live any more.
+    /// Number of large values, from the beginning of the list of the run, that are no longer live.
     pub large_skipped: u64,
-    /// The filter of the run: most lookups need no more of it.
+    /// The filter of the run: most lookups need nothing else of the run.
     pub filter: RunFilter,
 }
 
 impl Table {
-    /// All of a run, whose keys are from `first` to `last`.
+    /// Creates a table of a whole run, whose keys are from `first` to `last`.
     pub fn whole(run: Arc<Run>, first: SharedKey, last: SharedKey) -> Self {
         let filter = run.filter().clone();
         let live = Totals::of_run(&run);
         Self { run, first, last, live, large_skipped: 0, filter }
     }
 
-    /// The same table, whose keys share bytes with those of the one before it in its node.
+    /// Returns the same table with keys that share storage with those of the preceding table of its
+    /// node.
     pub fn beside(self, before: Option<&Table>) -> Self {
         let first = match before {
             Some(before) => self.first.beside(&before.last),
@@ -85,29 +86,29 @@ impl Table {
         Self { first, last, ..self }
     }
 
-    /// What its keys take on the heap, in bytes, behind those of the table before it in its node.
+    /// Heap bytes of its keys, when stored after those of the preceding table of its node.
     pub fn key_bytes(&self, before: Option<&Table>) -> usize {
         let first = self.first.heap_bytes(before.map(|before| &before.last));
         first + self.last.heap_bytes(Some(&self.first))
     }
 
-    /// True if `key` may be in it.
+    /// Returns true if the table may contain `key`.
     #[inline]
     pub fn covers(&self, key: &[u8]) -> bool {
         self.first <= *key && self.last >= *key
     }
 
-    /// True if a key of both tables may be the same.
+    /// Returns true if both tables may have a common key.
     pub fn overlaps(&self, other: &Table) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 
-    /// True if all its entries are live.
+    /// Returns true if all its entries are live.
     pub fn is_complete(&self) -> bool {
         self.live.entries == self.run.reference().entries
     }
 
-    /// The keys that are live, as exactly as it is known.
+    /// Returns the range of live keys, as exactly as it is known.
     pub fn bounds(&self) -> KeyRange {
         KeyRange {
             lower: Bound::Included(self.first.to_bytes().into_owned()),
@@ -115,7 +116,7 @@ impl Table {
         }
     }
 
-    /// The range of its run that is live.
+    /// Returns the live range of its run.
     pub fn live_range(&self) -> KeyRange {
         if self.is_complete() { KeyRange::all() } else { self.first.range_to(None) }
     }
@@ -128,53 +129,53 @@ impl Table {
         self.run.large_refs_from(self.large_skipped, &self.live_range(), visit)
     }
 
-    /// Where the run is.
+    /// Returns the extent of the run.
     pub fn owned(&self) -> OwnedExtent {
         owned_run(self.run.reference())
     }
 }
 
-/// The extent of a run as db sees it.
+/// Returns the extent of a run as an [`OwnedExtent`].
 pub(super) fn owned_run(reference: &RunRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
-/// The extent of a node as db sees it.
+/// Returns the extent of a node as an [`OwnedExtent`].
 pub(super) fn owned_node(reference: NodeRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
 /// Neighbouring tables of one sequence.
 pub(super) struct Node {
-    /// At least one, in the order of keys.
+    /// At least one table, in key order.
     pub tables: Vec<Table>,
-    /// The first bytes of their first keys as numbers.
+    /// Numeric prefixes of the first keys of the tables.
     heads: Vec<u64>,
-    /// What it takes in memory; `None` in a node that is being looked at before it is kept.
+    /// Memory charge; `None` while a node is examined before it is cached.
     charge: Option<Charge>,
 }
 
 impl Node {
-    /// The node of these tables.
+    /// Creates a node of these tables.
     pub fn new(tables: Vec<Table>) -> Self {
         let heads = tables.iter().map(|table| table.first.head()).collect();
         Self { tables, heads, charge: None }
     }
 
-    /// How many tables begin at `key` or before.
+    /// Returns the number of tables that begin at or before `key`.
     #[inline]
     pub fn begun_by(&self, key: &[u8]) -> usize {
         begun_by(&self.heads, key, |index| &self.tables[index].first)
     }
 
-    /// The table that may have `key`.
+    /// Returns the table that may contain `key`.
     #[inline]
     pub fn table_of(&self, key: &[u8]) -> Option<&Table> {
         let table = &self.tables[self.begun_by(key).checked_sub(1)?];
         (table.last >= *key).then_some(table)
     }
 
-    /// What is live in all of them.
+    /// Returns the totals of the live entries of all tables.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
         self.tables.iter().for_each(|table| totals += table.live);
@@ -213,23 +214,23 @@ impl Structure for Node {
     }
 }
 
-/// A node and what is known of it without reading it.
+/// A node with the facts that are known without reading it.
 #[derive(Clone)]
 pub(super) struct Listed {
-    /// The first key of its first table.
+    /// First bound of its first table.
     pub first: SharedKey,
     /// The node.
     pub slot: Arc<NodeSlot>,
-    /// What is live in it.
+    /// Totals of its live entries.
     pub totals: Totals,
-    /// Its tables.
+    /// Number of its tables.
     pub tables: u32,
 }
 
-/// Tables in the order of keys: a level, or one of the sorted runs of level 0.
+/// Tables in key order: a level, or one of the sorted sequences of level 0.
 #[derive(Clone, Default)]
 pub(super) struct Sequence {
-    /// Its nodes, in the order of keys.
+    /// Its nodes, in key order.
     pub nodes: Vec<Listed>,
     heads: Vec<u64>,
     totals: Totals,
@@ -237,7 +238,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// The sequence of these nodes.
+    /// Creates a sequence of these nodes.
     pub fn new(mut nodes: Vec<Listed>) -> Self {
         for place in 1..nodes.len() {
             nodes[place].first = nodes[place].first.beside(&nodes[place - 1].first);
@@ -249,27 +250,27 @@ impl Sequence {
         Self { nodes, heads, totals, tables }
     }
 
-    /// True if it has no tables.
+    /// Returns true if it has no tables.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// What is live in it.
+    /// Returns the totals of its live entries.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// The size that decisions go by, in bytes.
+    /// Returns the size in bytes on which decisions are based.
     pub fn weight(&self) -> u64 {
         self.totals.weight()
     }
 
-    /// How many tables it has.
+    /// Returns the number of its tables.
     pub fn tables(&self) -> u64 {
         self.tables
     }
 
-    /// What it takes on the heap, about, in bytes: nodes are counted where they are.
+    /// Returns its approximate heap bytes, without nodes, which have charges of their own.
     pub fn heap_bytes(&self) -> u64 {
         const SLOT_BYTES: usize = 128;
         let mut bytes = 0;
@@ -281,13 +282,14 @@ impl Sequence {
         bytes as u64
     }
 
-    /// The number of the node that has `key` if any has: the last that begins there or before.
+    /// Returns the index of the only node that may contain `key`: the last that begins at or before
+    /// it.
     #[inline]
     pub fn node_of(&self, key: &[u8]) -> Option<usize> {
         begun_by(&self.heads, key, |index| &self.nodes[index].first).checked_sub(1)
     }
 
-    /// The node of this number, or what is not known if it is damaged.
+    /// Returns the node at this index, or the unknown key range if the node is damaged.
     pub fn node(&self, node_cache: &NodeCache, index: usize) -> Result<Result<Arc<Node>, Hole>> {
         let listed = &self.nodes[index];
         match node_cache.load_owned(&listed.slot) {
@@ -301,7 +303,7 @@ impl Sequence {
         }
     }
 
-    /// The tables that may have keys of `range`.
+    /// Returns the tables that may have keys of `range`.
     pub fn tables_in(&self, node_cache: &NodeCache, range: &KeyRange) -> Result<Found> {
         let begin = match &range.lower {
             Bound::Included(key) | Bound::Excluded(key) => self.node_of(key).unwrap_or(0),
@@ -322,8 +324,8 @@ impl Sequence {
         Ok(found)
     }
 
-    /// Tables just before `key` and just behind it, the nearest first: those of the node where it
-    /// would be.
+    /// Returns tables before and behind `key`, the nearest first: those of the node that would
+    /// contain it.
     pub fn near(
         &self,
         node_cache: &NodeCache,
@@ -341,29 +343,29 @@ impl Sequence {
     }
 }
 
-/// Keys of which nothing is known: the node that lists their tables is damaged.
+/// Key range whose tables are unknown: the node that lists them is damaged.
 #[derive(Clone)]
 pub(super) struct Hole {
-    /// Where they begin.
+    /// Its first key.
     pub first: SharedKey,
-    /// Where what is known goes on.
+    /// First key behind it; `None` if it extends to the end of all keys.
     pub next: Option<SharedKey>,
-    /// The tables that it is said to have.
+    /// Number of its tables according to the directory.
     pub tables: u64,
 }
 
 impl Hole {
-    /// True if it has keys from `first` to `last`.
+    /// Returns true if it overlaps the keys from `first` to `last`.
     pub fn meets(&self, first: &SharedKey, last: &SharedKey) -> bool {
         self.first <= *last && self.next.as_ref().is_none_or(|next| first < next)
     }
 }
 
-/// What there is in a range of keys of a sequence.
+/// Contents of a key range of a sequence.
 #[derive(Default)]
 pub(super) struct Found {
-    /// Tables, in order.
+    /// Tables, in key order.
     pub tables: Vec<Table>,
-    /// Where there may be more.
+    /// Unknown key ranges.
     pub holes: Vec<Hole>,
 }

@@ -1,20 +1,20 @@
-//! A unit of merging: tables of one level, or a stretch of the sequences of level 0, go down by one
-//! level.
+//! A merge unit: merges tables of one level, or a key span of the sinking level-0 sequences, into
+//! the next level.
 //!
 //! ```text
-//!   upper     [ a ......... ][ b ... ]       sequences that go down, newest first
+//!   upper     [ a ......... ][ b ... ]       sinking sequences, newest first
 //!             [ c .... ][ d ............ ]
-//!   lower        [ X ... ]    [ Y ... ]       tables of the level below that they meet
+//!   lower        [ X ... ]    [ Y ... ]       overlapping tables of the level below
 //!             |        :             |
-//!            from     cut            to       each part between cuts is a job of its own
+//!            from     cut            to       the part between two cuts is one job
 //! ```
 //!
-//! All entries of upper tables within the unit's range go down. Upper tables that end within it are
-//! gone then; those that go on behind it (`b`, `d`; only of level 0) keep what is behind. Lower
-//! tables are always merged whole, so no cut between jobs goes through one.
+//! All entries of upper tables within the range of the unit are merged. Upper tables that end
+//! within the range are removed; those that extend behind it (`b`, `d`; only in level 0) keep the
+//! rest. Lower tables are always merged completely, so no cut between jobs goes through one.
 //!
 //! Large values: those of merged entries that are not written again are lost. A table that is
-//! merged whole has a list of them; of others the merge notes what it meets.
+//! merged completely has a list of them; for other tables the merge records those it reads.
 
 use super::bounds::Edges;
 use super::counters::Counters;
@@ -35,56 +35,56 @@ use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// What goes down.
+/// Inputs of a unit.
 #[derive(Default)]
 pub(super) struct Unit {
-    /// Newest first, each in the order of keys.
+    /// Upper tables by sequence, newest first, each in key order.
     pub upper: Vec<Vec<Table>>,
-    /// What it meets, in the order of keys.
+    /// Overlapping tables of the level below, in key order.
     pub lower: Vec<Table>,
-    /// Where the range of keys ends, if it does not go to the end of all keys.
+    /// End of the key range (exclusive); `None` for the end of all keys.
     pub to: Option<SharedKey>,
-    /// Where it is cut into jobs, ascending; no lower table goes through a cut.
+    /// Cuts between jobs, ascending; no lower table spans a cut.
     pub cuts: Vec<SharedKey>,
-    /// Where tables of the level below begin that are not met, ascending: no new one goes across.
+    /// First keys of lower tables outside the unit, ascending: no new table spans one.
     pub barriers: Vec<SharedKey>,
-    /// How it is written.
+    /// Options of the output.
     pub goal: Goal,
 }
 
-/// How the tables of a level are written.
+/// Output options for the tables of a level.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Goal {
-    /// The size of a table, in bytes.
+    /// Size of a table, in bytes.
     pub table_bytes: u64,
-    /// Bits per key of its filter.
+    /// Filter bits per key.
     pub bits_per_key: u32,
-    /// Nothing older lies below: tombstones are dropped.
+    /// No older data lies below: tombstones are dropped.
     pub bottom: bool,
 }
 
-/// What became of a unit.
+/// Result of a unit.
 #[derive(Default)]
 pub(super) struct Merged {
-    /// The new tables of the level below, in the order of keys.
+    /// New tables of the level below, in key order.
     pub tables: Vec<Table>,
-    /// Upper tables of which something is left, by the first block of their run.
+    /// Remainders of upper tables, by the first block of their run.
     pub left: BTreeMap<BlockNo, Table>,
 }
 
-/// What a job gave.
+/// Result of a job.
 #[derive(Default)]
 struct Done {
     tables: Vec<Table>,
-    /// Of tables that were merged in part: how much of them.
+    /// For partly merged tables: the merged totals and number of large values.
     parts: Vec<(BlockNo, Totals, u64)>,
-    /// Large values that were merged, and of those what was written.
+    /// Large values of merged entries; `written` holds those that were written again.
     consumed: BTreeSet<LargeRef>,
     written: Vec<LargeRef>,
 }
 
 impl Unit {
-    /// Merges everything and writes the new tables.
+    /// Merges all jobs and writes the new tables.
     pub fn run(
         &self,
         output: &Output<'_>,
@@ -126,7 +126,7 @@ impl Unit {
         Ok(merged)
     }
 
-    /// What is left of an upper table.
+    /// Returns the remainder of an upper table, if any.
     fn rest_of(&self, table: &Table, parts: &BTreeMap<BlockNo, (Totals, u64)>) -> Option<Table> {
         let to = self.to.as_ref().filter(|to| table.last >= **to)?;
         let mut rest = table.clone();
@@ -140,7 +140,7 @@ impl Unit {
         (rest.live.entries > 0).then_some(rest)
     }
 
-    /// The ranges of the jobs.
+    /// Returns the key ranges of the jobs.
     fn ranges(&self) -> Vec<KeyRange> {
         let bound = |key: &SharedKey| Bound::Excluded(key.to_bytes().into_owned());
         let uppers = self.cuts.iter().map(bound);
@@ -195,7 +195,7 @@ impl Job<'_> {
         Ok(done)
     }
 
-    /// Opens everything that takes part, newest first.
+    /// Opens all sources, newest first.
     fn open(&self, done: &mut Done, expected: &mut u64) -> Result<Vec<Source>> {
         let mut sources = Vec::new();
         for sequence in &self.unit.upper {
@@ -210,7 +210,7 @@ impl Job<'_> {
                     self.take_whole(table, done, expected)?;
                     whole.push((Arc::clone(&table.run), live));
                 } else {
-                    // How much of it is not known before; about half is a fair guess.
+                    // The exact share is unknown; half is a fair guess.
                     *expected += table.live.weight() / 2;
                     sources.push(Source::part(table, clip(live, self.range))?);
                 }
@@ -220,7 +220,7 @@ impl Job<'_> {
             }
         }
         let mut lower = Vec::new();
-        // A lower table that goes on behind the unit is merged whole by its last job.
+        // A lower table that extends behind the unit is merged completely by the last job.
         for table in self.unit.lower.iter().filter(|table| table.first.is_within(self.range)) {
             self.take_whole(table, done, expected)?;
             lower.push((Arc::clone(&table.run), table.live_range()));
@@ -239,7 +239,7 @@ impl Job<'_> {
         })
     }
 
-    /// Writes what the merge gives as tables of like size.
+    /// Writes the merged entries as tables of similar size.
     fn write(
         &self,
         merge: &mut Merge<Source>,
@@ -277,8 +277,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// How hot the block is that had `key` before, if it was in memory: below, where most is, or
-    /// above.
+    /// Returns the heat of the block that contained `key` before, if it was in memory: of lower
+    /// tables, which hold most entries, or of upper ones.
     fn heat(&self, key: &[u8], guard: &Guard) -> Option<Heat> {
         let of = |tables: &[Table]| {
             let place = tables.partition_point(|table| table.last < *key);
@@ -294,17 +294,18 @@ fn passed_weight(merge: &Merge<Source>) -> u64 {
     weight(passed.entries, passed.bytes)
 }
 
-/// The size of the next table, if what goes into a merge weighs `expected` and so much of it was
-/// written and passed over: what is left, cut into tables of like size that are at most `most`. The
-/// last one may be a little larger, so that no small rest is left.
+/// Returns the size of the next table. `expected` is the estimated weight of the merge inputs, of
+/// which `written` was written and `passed` was consumed. The rest is cut into tables of similar
+/// size, at most `most` each. The last table may be slightly larger, so that no small remainder is
+/// left.
 fn even_share(expected: u64, written: u64, passed: u64, most: u64) -> u64 {
     let rest = expected.saturating_sub(written + passed);
     let count = rest.saturating_sub(most / 8).div_ceil(most).max(1);
-    // What goes in is an estimate: never far more than a table.
+    // The inputs are an estimate: never far more than a table.
     (rest / count + most / 64).clamp(most / 2, most + most / 8)
 }
 
-/// What lies in both; `live` is all from a key on.
+/// Intersects both ranges; `live` has a lower bound only.
 fn clip(live: KeyRange, range: &KeyRange) -> KeyRange {
     let lower = match (&live.lower, &range.lower) {
         (Bound::Unbounded, _) => range.lower.clone(),
@@ -317,7 +318,7 @@ fn clip(live: KeyRange, range: &KeyRange) -> KeyRange {
 /// Entries of tables of one sequence.
 struct Source {
     stream: RangesStream,
-    /// The run, if these are some entries of one table: then they are counted.
+    /// The run, if the source covers only some entries of one table: then these are counted.
     part_of: Option<BlockNo>,
     totals: Totals,
     large: Vec<LargeRef>,
@@ -376,7 +377,7 @@ mod tests {
         assert_eq!(sizes.len(), 4);
         assert!(sizes.iter().all(|size| (230..=310).contains(size)), "{sizes:?}");
         assert!(even_share(320, 0, 0, 300) >= 320);
-        // Much was hidden, more than was thought.
+        // Far more entries were hidden than expected.
         assert_eq!(even_share(1_000, 900, 200, 300), 150);
     }
 

@@ -1,9 +1,9 @@
-//! The walk over extents, and the check of a whole tree: every block, every count, every order that
-//! the other files promise.
+//! Verification of a tree, and the walk over its extents. Checks every block, count and order that
+//! the other modules guarantee.
 //!
-//! Nodes are read from the data file anew, so that what is on disk is checked and not what is in
-//! memory. A finding that does not hide what lies below does not stop the walk. What a node says of
-//! a run is held against the run only if the run is whole.
+//! Nodes are read from the data file again, so that the check covers the disk and not memory. The
+//! walk continues after a finding unless it hides the structure below. The description of a run in
+//! a node is compared with the run only if the run is complete.
 
 use super::AutumnVersion;
 use super::codec::Directory;
@@ -18,7 +18,7 @@ use crate::storage::block::DATA_FILE;
 use crate::structure::{NodeRef, SharedKey};
 use std::collections::BTreeSet;
 
-/// Visits every extent that `version` refers to; fails in the end if a node or a list of large
+/// Visits every extent that `version` refers to; fails at the end if a node or a list of large
 /// values cannot be read.
 pub(super) fn walk_extents(
     version: &AutumnVersion,
@@ -46,7 +46,7 @@ pub(super) fn walk_extents(
     unread.map_or(Ok(()), Err)
 }
 
-/// The large values of a table that could be listed, each once; and whether that is all.
+/// Returns the listed large values of a table, each once, and whether the list is complete.
 fn large_of(table: &Table) -> (BTreeSet<LargeRef>, Result<()>) {
     let mut large = BTreeSet::new();
     let listed = table.visit_large(&mut |reference| {
@@ -66,7 +66,7 @@ pub(super) fn verify(version: &AutumnVersion, report: &mut dyn CheckReport) -> R
         check.sequence(sequence)?;
     }
     if check.is_complete && check.blocks != version.disk_blocks {
-        check.finding("the root blob does not count the blocks of the tree");
+        check.finding("the block count in the root blob differs from the tree");
     }
     Ok(())
 }
@@ -74,11 +74,11 @@ pub(super) fn verify(version: &AutumnVersion, report: &mut dyn CheckReport) -> R
 struct Check<'a> {
     version: &'a AutumnVersion,
     report: &'a mut dyn CheckReport,
-    /// Of the node that is being checked.
+    /// Offset of the node that is being checked.
     offset: u64,
-    /// Blocks that nodes, runs and large values take.
+    /// Blocks of nodes, runs and large values.
     blocks: u64,
-    /// Nothing was found so far.
+    /// No finding so far.
     is_complete: bool,
 }
 
@@ -88,7 +88,7 @@ impl Check<'_> {
         self.report.finding(Error::corrupt(what).at(DATA_FILE, self.offset));
     }
 
-    /// Reads the directory anew: it must say what is in memory.
+    /// Reads the directory again and compares it with memory.
     fn directory(&mut self, place: NodeRef) {
         self.offset = place.extent.offset();
         let node_cache = &self.version.shared.node_cache;
@@ -101,7 +101,7 @@ impl Check<'_> {
                 self.report.blocks(blocks);
                 self.blocks += blocks;
                 if bytes != expected {
-                    self.finding("the directory does not list what is in the tree");
+                    self.finding("the directory on disk differs from the tree in memory");
                 }
             }
             Err(error) => {
@@ -120,10 +120,10 @@ impl Check<'_> {
             };
             let first = &node.tables[0].first;
             if *first != listed.first || before.is_some_and(|before| before >= *first) {
-                self.finding("a node does not begin where its level says");
+                self.finding("the first key of a node differs from the directory");
             }
             if node.totals() != listed.totals || node.tables.len() != listed.tables as usize {
-                self.finding("a level does not count what is in its node");
+                self.finding("the totals of a node differ from the directory");
             }
             for table in &node.tables {
                 self.table(table)?;
@@ -157,7 +157,7 @@ impl Check<'_> {
         table.run.verify(&mut relay)?;
         self.blocks += u64::from(table.run.reference().extent.blocks);
         let (large, listed) = large_of(table);
-        // A block that cannot be read was told already.
+        // An unreadable block has already been reported.
         if let Err(error) = listed
             && relay.is_complete()
         {
@@ -180,7 +180,7 @@ impl Check<'_> {
         }
         match live(table) {
             Ok(true) => {}
-            Ok(false) => self.finding("a node does not say what is live in a table"),
+            Ok(false) => self.finding("the live totals of a table differ from its run"),
             Err(error) => {
                 self.is_complete = false;
                 self.report.finding(error);
@@ -190,7 +190,8 @@ impl Check<'_> {
     }
 }
 
-/// True if a table has the live entries that are told of it, and before them so many large values.
+/// Returns true if the live entries of a table, and the number of large values before them, are as
+/// recorded.
 fn live(table: &Table) -> Result<bool> {
     let mut stream = RunStream::of_device(&table.run, KeyRange::all())?;
     let (mut totals, mut large_before) = (Totals::default(), 0);

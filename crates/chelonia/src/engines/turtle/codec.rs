@@ -1,6 +1,6 @@
-//! The bytes of nodes and of the root blob.
+//! On-disk encoding of nodes and of the root blob.
 //!
-//! How they lie in blocks: `structure/mod.rs`.
+//! Block layout: `structure/mod.rs`.
 //!
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
@@ -30,9 +30,10 @@
 //!                  v blocks of all runs, nodes and large values the tree refers to
 //! ```
 //!
-//! `v` is a varint. Decoding believes nothing: counts are bounded by the bytes that are left before
-//! anything is allocated, and the invariants 1 to 4 of `node.rs` that can be seen without reading
-//! runs are checked.
+//!
+//! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before
+//! anything is allocated, and those of the invariants 1 to 4 of `node.rs` that can be checked
+//! without reading runs are checked.
 
 use super::node::{Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, Segment, SegmentBase, Summary};
 use super::read_cost::ReadCost;
@@ -44,15 +45,15 @@ use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey, list_of};
 use std::collections::BTreeMap;
 
-/// The first byte of every node.
+/// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
-/// The first byte of every root blob.
+/// Format byte at the start of every root blob.
 const ROOT_FORMAT: u8 = 1;
-/// The flag of a segment whose run another node refers to, too.
+/// Flag of a segment whose run other nodes refer to as well.
 const SEGMENT_SHARED: u8 = 1;
-/// The flag of a segment whose first key shares bytes with one before.
+/// Flag of a segment whose first key shares bytes with a preceding one.
 const SEGMENT_CONTINUES: u8 = 2;
-/// No level is higher, whatever the options are.
+/// Maximum level number, whatever the options.
 pub(super) const LEVEL_MAX: u8 = 63;
 
 impl Summary {
@@ -74,7 +75,7 @@ impl Summary {
     }
 }
 
-/// The bytes of `node`. Children that are nodes must have been written.
+/// Encodes `node`. Its child nodes must have been written.
 pub(super) fn encode_node(node: &Node) -> Vec<u8> {
     let segments = node.segments();
     let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
@@ -133,25 +134,25 @@ fn put_segment_key(out: &mut Vec<u8>, flags: u8, base: &SharedKey, first: &Share
     }
 }
 
-/// The open run of a reference that a node has.
+/// Opens the run of a reference in a node.
 fn open(node_cache: &NodeCache, reference: RunRef) -> Result<Arc<Run>> {
     node_cache.check_within_file(reference.extent)?;
     Ok(node_cache.context().open(node_cache.storage(), reference))
 }
 
-/// Reads a node that must have this height.
+/// Decodes a node that must have this height.
 pub(super) fn decode_node(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Node> {
     let mut decoder = Decoder::new(bytes, "node");
     if decoder.u8()? != NODE_FORMAT {
-        return Err(decoder.damaged("its format is not known"));
+        return Err(decoder.damaged("unknown format"));
     }
     if decoder.u8()? != height {
-        return Err(decoder.damaged("its height is not what its parent says"));
+        return Err(decoder.damaged("the height differs from its parent"));
     }
     let (pivot_count, segment_count) = (decoder.u32()? as usize, decoder.u32()? as usize);
     // Every pivot and every segment takes several bytes.
     if pivot_count == 0 || pivot_count.max(segment_count) > bytes.len() / 4 {
-        return Err(decoder.damaged("it has no pivots, or more than it has room for"));
+        return Err(decoder.damaged("the number of pivots or segments is zero or too large"));
     }
     let mut allowance = Allowance::of(node_cache.storage());
     let mut segments: Vec<(Arc<Segment>, bool)> = list_of(segment_count);
@@ -160,7 +161,7 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, node_cache: &NodeCache) -> R
         allowance.take(size_of::<Segment>() + size_of::<(Arc<Segment>, bool)>());
         let flags = decoder.u8()?;
         if flags & !(SEGMENT_SHARED | SEGMENT_CONTINUES) != 0 {
-            return Err(decoder.damaged("a segment has a flag that is not known"));
+            return Err(decoder.damaged("a segment has an unknown flag"));
         }
         let first = decode_segment_key(&mut decoder, flags, base.key(), &mut allowance)?;
         base.pass(&first);
@@ -178,12 +179,12 @@ pub(super) fn decode_node(bytes: &[u8], height: u8, node_cache: &NodeCache) -> R
     }
     decoder.finish()?;
     if segments.iter().any(|(_, used)| !used) {
-        return Err(decoder.damaged("a segment is used by no pivot"));
+        return Err(decoder.damaged("no pivot uses a segment"));
     }
     Ok(Node::new(height, pivots))
 }
 
-/// The first key of a segment. Older versions wrote all of it.
+/// Decodes the first key of a segment. Older versions wrote all of it.
 fn decode_segment_key(
     decoder: &mut Decoder<'_>,
     flags: u8,
@@ -213,7 +214,7 @@ fn decode_key(
     allowance.take_key(SharedKey::bytes_after(least, shared, rest.len()))?;
     let key = SharedKey::after(least, shared, rest);
     if before.is_some_and(|before| before.key >= key) {
-        return Err(decoder.damaged("its pivots are not in order"));
+        return Err(decoder.damaged("pivots are out of order"));
     }
     Ok(key)
 }
@@ -245,10 +246,10 @@ fn decode_parts(
         let totals = Totals::decode(decoder)?;
         let ordered = parts.last().is_none_or(|before| before.level <= level);
         if !ordered || level > LEVEL_MAX {
-            return Err(decoder.damaged("the levels of a pivot are not in order"));
+            return Err(decoder.damaged("levels of a pivot are out of order"));
         }
         let Some((segment, used)) = segments.get_mut(number) else {
-            return Err(decoder.damaged("a part names no segment"));
+            return Err(decoder.damaged("a part refers to a missing segment"));
         };
         let whole = Totals::of_run(&segment.run);
         let fits = totals.entries <= whole.entries && totals.bytes <= whole.bytes;
@@ -261,21 +262,21 @@ fn decode_parts(
     Ok(parts)
 }
 
-/// What a root blob says.
+/// Contents of a root blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RootBlob {
-    /// The height of the root node.
+    /// Height of the root node.
     pub height: u8,
     /// The root node; `None` for an empty tree.
     pub reference: Option<NodeRef>,
-    /// What lies in and below it.
+    /// Totals of the root node and everything below.
     pub summary: Summary,
-    /// The blocks of everything that the tree refers to.
+    /// Number of blocks of everything the tree refers to.
     pub disk_blocks: u64,
 }
 
 impl RootBlob {
-    /// The blob.
+    /// Encodes the blob.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![ROOT_FORMAT, self.height, u8::from(self.reference.is_some())];
         if let Some(reference) = self.reference {
@@ -286,15 +287,15 @@ impl RootBlob {
         out
     }
 
-    /// Reads a blob.
+    /// Decodes a blob.
     pub fn decode(blob: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(blob, "root of a turtle tree");
         if decoder.u8()? != ROOT_FORMAT {
-            return Err(decoder.damaged("its format is not known"));
+            return Err(decoder.damaged("unknown format"));
         }
         let height = decoder.u8()?;
         if height == 0 || height > HEIGHT_MAX {
-            return Err(decoder.damaged("its height is out of bounds"));
+            return Err(decoder.damaged("the height is out of bounds"));
         }
         let mut root =
             Self { height, reference: None, summary: Summary::default(), disk_blocks: 0 };
@@ -305,10 +306,10 @@ impl RootBlob {
                 root.summary = Summary::decode(&mut decoder)?;
                 root.disk_blocks = decoder.varint()?;
                 if root.disk_blocks > u64::MAX / BLOCK_BYTES_U64 / 2 {
-                    return Err(decoder.damaged("it counts more blocks than any file has"));
+                    return Err(decoder.damaged("the block count exceeds the maximum of a file"));
                 }
             }
-            _ => return Err(decoder.damaged("it says neither that it is empty nor where it is")),
+            _ => return Err(decoder.damaged("the empty flag is neither 0 nor 1")),
         }
         decoder.finish()?;
         Ok(root)

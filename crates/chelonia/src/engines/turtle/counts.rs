@@ -1,34 +1,34 @@
-//! Reference counts: which extents a version gained and lost.
+//! Reference counts: the extents that a version gained and lost.
 //!
-//! Nodes are referred to once each. Runs are referred to by nodes: leaves once, segments once or,
-//! after a node was cut, by several. Large values are referred to by the runs that list them. So
-//! almost every count is one, and only counts of two and more are kept; what is not in the map has
-//! one reference, or none and does not exist.
+//! Every node has one reference. Runs are referenced by nodes: leaves by one, segments by one or,
+//! after a node was cut, by several. Large values are referenced by the runs that list them. Almost
+//! every count is one, so only counts of two and more are stored; an extent that is not in the map
+//! has one reference, or none and does not exist.
 //!
 //! ```text
-//!   absorb   Ledger: runs written, references come and gone, nodes written and retired
-//!              -> runs gained, runs lost (count reached 0), runs unused (never referred to)
-//!              -> large values: arrivals start at 0; +1 for each run gained, then -1 for each lost
-//!   open     a walk over nodes and the lists of large values finds the same counts again
+//!   absorb   Ledger: runs written, references added and removed, nodes written and retired
+//!              -> runs gained, runs lost (count reached 0), runs unused (never referenced)
+//!              -> large values: new ones start at 0; +1 for each run gained, then -1 for each lost
+//!   open     a walk over nodes and the lists of large values rebuilds the same counts
 //! ```
 //!
-//! Counting works on a copy of what changes, so that an error leaves the counts as they were.
+//! Counts are changed on a copy, so that an error leaves them unchanged.
 //!
-//! What a walk remembers is what can be met twice, and no more:
+//! A walk remembers only extents that it may meet twice:
 //!
-//! - Runs that are marked as shared, by a node that was cut. A cut goes through at most one run a
-//!   level, so it marks six at most. A terabyte in leaves of 256 KiB has 4.7 million of them, in
-//!   some 80 thousand nodes: if every node were fresh from a cut that would be half a million
-//!   marks, 16 MiB. What a cut marked is flushed in time, so there are far fewer.
-//! - Large values, by a bit for each block, in a window of the file that takes a part of the
-//!   budget: at a budget of 32 MiB, 2 MiB, which is 60 GiB of the file. Where large values lie
-//!   beyond, the tree is walked again for the next window: 18 times for a full terabyte. Walks but
-//!   the first read nodes and lists, and only of runs that have one.
+//! - Runs marked as shared by a cut of a node. A cut goes through at most one run per level, so it
+//!   marks at most six. A terabyte in leaves of 256 KiB has 4.7 million leaves, in some 80 thousand
+//!   nodes: if every node came directly from a cut, that would be half a million marks, 16 MiB.
+//!   Marked runs are flushed in time, so there are far fewer.
+//! - Large values, by one bit per block, in a window of the file that takes a part of the budget: 2
+//!   MiB of a budget of 32 MiB, which covers 60 GiB of the file. For large values beyond the window
+//!   the tree is walked again with the next window: 18 times for a full terabyte. Walks after the
+//!   first read only nodes and lists, and only of runs that have a list.
 //!
-//! So a terabyte opens in 32 MiB. The counts themselves, which absorbs need, hold shared runs and
-//! large values that are listed twice: by a run, and by an older segment from which they were
-//! flushed and which still waits in other pivots. They are charged to the budget; nothing bounds
-//! them but that segments are flushed in the end.
+//! So a terabyte opens in 32 MiB. The counts themselves, which absorbs need, contain shared runs
+//! and large values that are listed twice: by a run, and by an older segment from which they were
+//! flushed and which is still pending in other pivots. They are charged to the budget; their only
+//! bound is that segments are flushed eventually.
 
 use super::node::{Child, Node, NodeCache, NodeSlot};
 use crate::base::error::{Error, Result};
@@ -40,14 +40,14 @@ use crate::run::{Run, RunRef};
 use crate::runtime::sync::{Arc, Ordering};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an entry of a map of counts takes, about, in bytes.
+/// Approximate bytes of an entry in a map of counts.
 const COUNT_BYTES: u64 = 32;
 
-/// What a chunk of a set of blocks takes, in bytes, and how many blocks it is for.
+/// Bytes of a chunk of a set of blocks; and the number of blocks it covers.
 const CHUNK_BYTES: u64 = 512 + 32;
 const CHUNK_BLOCKS: u64 = 4096;
 
-/// The part of the budget that a walk remembers large values in.
+/// Divisor of the memory budget for the large values remembered by a walk.
 const WINDOW_PART: u64 = 16;
 
 /// A set of block numbers, dense where it is used.
@@ -57,7 +57,7 @@ pub(super) struct BlockSet {
 }
 
 impl BlockSet {
-    /// Puts a block in; false if it was there.
+    /// Inserts a block; returns false if it was present.
     pub fn insert(&mut self, block: BlockNo) -> bool {
         let chunk = self.chunks.entry(block.0 >> 12).or_insert_with(|| Box::new([0; 64]));
         let place = usize::try_from(block.0 & 0xfff).unwrap_or(0);
@@ -67,7 +67,7 @@ impl BlockSet {
         fresh
     }
 
-    /// The same, after forgetting everything if there are more than so many chunks.
+    /// Inserts a block, after clearing the set if it has more than `chunks_max` chunks.
     pub fn insert_bounded(&mut self, block: BlockNo, chunks_max: usize) -> bool {
         if self.chunks.len() > chunks_max {
             self.chunks.clear();
@@ -76,12 +76,12 @@ impl BlockSet {
     }
 }
 
-/// The extent of a run as db sees it.
+/// Returns the extent of a run as an [`OwnedExtent`].
 pub(super) fn run_extent(reference: &RunRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
-/// The large values of a run that could be listed, each once; and whether that is all.
+/// Returns the listed large values of a run, each once, and whether the list is complete.
 pub(super) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
     let mut list = BTreeSet::new();
     if run.reference().large_blocks == 0 {
@@ -97,31 +97,31 @@ pub(super) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
 /// The counts of two and more of one version.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// References by nodes to runs, by first block.
+    /// References from nodes to runs, by first block.
     runs: BTreeMap<BlockNo, u32>,
-    /// References by runs to large values, by first block.
+    /// References from runs to large values, by first block.
     large: BTreeMap<BlockNo, u32>,
     charge: Option<Charge>,
 }
 
-/// What a pass changed: its notes, made as it goes.
+/// Changes made by a pass, recorded while it runs.
 #[derive(Default)]
 pub(super) struct Ledger {
-    /// Runs that were written, by first block.
+    /// Runs written, by first block.
     pub runs: BTreeMap<BlockNo, RunRef>,
-    /// Nodes that were written.
+    /// Nodes written.
     pub nodes: Vec<OwnedExtent>,
-    /// References to runs by nodes that came or went, by first block: how many more, if not none.
+    /// Net changes of references from nodes to runs, by first block, where not zero.
     pub references: BTreeMap<BlockNo, (RunRef, i64)>,
     /// Nodes that the next version does not have.
     pub nodes_retired: Vec<OwnedExtent>,
-    /// Large values that came with the updates.
+    /// Large values that arrived with the updates.
     pub large: Vec<LargeRef>,
 }
 
 impl Ledger {
-    /// Notes that a node refers to `runs` (`change` 1), or no longer does (-1). Most of a node that
-    /// is written anew cancels out.
+    /// Records that a node refers to `runs` (`change` 1), or no longer does (-1). Most changes of a
+    /// rewritten node cancel out.
     pub fn refer(&mut self, runs: impl Iterator<Item = Arc<Run>>, change: i64) {
         for run in runs {
             let start = run.reference().extent.start;
@@ -134,14 +134,14 @@ impl Ledger {
     }
 }
 
-/// What a pass changed for the outside.
+/// Externally visible changes of a pass.
 #[derive(Default)]
 pub(super) struct Settled {
     /// See [`crate::engine::Absorbed`].
     pub gained: Vec<OwnedExtent>,
     /// See [`crate::engine::Absorbed`].
     pub lost: Vec<OwnedExtent>,
-    /// Runs that were written and are referred to by nothing: to be freed at once.
+    /// Runs that were written but are not referenced: to be freed at once.
     pub unused: Vec<OwnedExtent>,
 }
 
@@ -170,10 +170,10 @@ impl Counts {
         }
     }
 
-    /// Applies the notes of a pass.
+    /// Applies the recorded changes of a pass.
     pub fn settle(&mut self, ledger: &Ledger, node_cache: &NodeCache) -> Result<Settled> {
         let mut settled = Settled::default();
-        // Written runs take part even if nothing refers to them.
+        // Written runs take part even without references.
         let mut changes: BTreeMap<BlockNo, (RunRef, i64)> =
             ledger.runs.iter().map(|(start, run)| (*start, (*run, 0))).collect();
         changes.extend(&ledger.references);
@@ -239,7 +239,7 @@ impl Counts {
     }
 }
 
-/// Changes of counts that are not applied yet.
+/// Count changes that are not applied yet.
 struct Changes<'a> {
     counts: &'a BTreeMap<BlockNo, u32>,
     changed: BTreeMap<BlockNo, i64>,
@@ -250,7 +250,7 @@ impl<'a> Changes<'a> {
         Self { counts, changed: BTreeMap::new() }
     }
 
-    /// Changes the count of what begins at `start`; gives it before and after.
+    /// Changes the count of the extent that begins at `start`; returns the counts before and after.
     fn apply(&mut self, start: BlockNo, existed: bool, change: i64) -> Result<(i64, i64)> {
         let before = match self.counts.get(&start) {
             Some(count) if existed => i64::from(*count),
@@ -258,7 +258,7 @@ impl<'a> Changes<'a> {
         };
         let after = before + change;
         if after < 0 {
-            return Err(Error::internal("an extent lost more references than it had"));
+            return Err(Error::internal("the reference count of an extent became negative"));
         }
         self.changed.insert(start, after);
         Ok((before, after))
@@ -274,9 +274,8 @@ fn commit(counts: &mut BTreeMap<BlockNo, u32>, changed: BTreeMap<BlockNo, i64>) 
     }
 }
 
-/// Visits the nodes below `root` and the root itself, parents first, left to right, with the place
-/// of each. At most one node of each height is held. Children that cannot be read are passed over:
-/// the first error goes to `unread`.
+/// Visits the root and the nodes below, parents first, left to right, with the reference of each.
+/// Holds at most one node per height. Skips unreadable children; the first error goes to `unread`.
 pub(super) fn walk_nodes(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
@@ -306,35 +305,35 @@ pub(super) fn walk_nodes(
     Ok(())
 }
 
-/// What a walk over references comes to.
+/// Items visited by a walk over references.
 pub(super) enum Met<'a> {
     /// A node.
     Node(&'a NodeSlot),
-    /// A run, for the first time.
+    /// A run, on its first visit.
     Run(&'a Run),
-    /// A large value; true for the first time.
+    /// A large value; true on its first visit.
     Large(&'a LargeRef, bool),
 }
 
-/// What a walk over references remembered.
+/// Statistics of a walk over references.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// Runs marked as shared, by first block: how many nodes refer to them.
+    /// Runs marked as shared, by first block, with the number of nodes that refer to them.
     pub shared: BTreeMap<BlockNo, u32>,
-    /// The most chunks of a set of blocks at one time.
+    /// Maximum number of chunks of a set of blocks at one time.
     pub chunks_max: usize,
-    /// How often the tree was walked.
+    /// Number of times the tree was walked.
     pub walks: u32,
 }
 
-/// How many blocks of the file a walk remembers large values of.
+/// Returns the number of file blocks in one window of large values.
 fn window_blocks(node_cache: &NodeCache) -> u64 {
     let part = node_cache.storage().budget().limit() / WINDOW_PART;
     (part / CHUNK_BYTES).max(1) * CHUNK_BLOCKS
 }
 
-/// Visits everything that the tree below `root` refers to, and tells what it remembered: see the
-/// head of the file. Fails in the end if a node or a list of large values cannot be read.
+/// Visits everything that the tree below `root` refers to, and reports statistics: see the module
+/// documentation. Fails at the end if a node or a list of large values cannot be read.
 pub(super) fn walk_references(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
@@ -389,13 +388,13 @@ pub(super) fn walk_references(
         memory.chunks_max = memory.chunks_max.max(large.chunks.len());
         memory.shared = shared;
         let Some(next) = beyond else { return unread.map_or(Ok(memory), Err) };
-        // Aligned to chunks, so that as many are used as there is room for.
+        // Aligned to chunks, so that a window uses no more chunks than planned.
         let next = next / CHUNK_BLOCKS * CHUNK_BLOCKS;
         window = next..next.saturating_add(window_blocks);
     }
 }
 
-/// The segments of a node that it marks as shared.
+/// Returns the segments that a node marks as shared.
 fn marked(node: &Node) -> BTreeSet<BlockNo> {
     let segments = node.segments().into_iter();
     segments

@@ -6,13 +6,13 @@
 //!           each clipped to the leaf's range and to the range asked for
 //! ```
 //!
-//! When the merge ends, the path moves to the next pivot in the cursor's direction, and the runs
-//! that are live there are opened, or move on if they were open before, with what they have read
-//! ahead. So only what lies along the way is ever opened. The cursors start together: what is not
-//! cached of the first blocks is read at one time. Tombstones hide what is older and are dropped.
+//! When the merge ends, the path moves to the next pivot in cursor direction, and the runs that are
+//! live there are opened; cursors of runs that were already open move on, with their read-ahead. So
+//! only runs along the path are opened. All cursors start together: uncached first blocks are read
+//! in one batch. Tombstones hide older entries and are dropped.
 //!
-//! A cursor holds its version, so that nothing it reads is reused meanwhile; nodes on its path stay
-//! in memory. It belongs to one user, on any thread.
+//! A cursor holds its version, so that no extent it reads is reused meanwhile; the nodes on its
+//! path stay in memory. It has one user, on any thread.
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot, Pivot};
@@ -26,25 +26,25 @@ use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
 use std::ops::Bound;
 
-/// A node on the way to where the cursor is.
+/// A node on the path to the position of the cursor.
 struct Step {
     node: Arc<Node>,
     pivot: usize,
-    /// Where the node's range ends.
+    /// End of the node's range.
     upper: Option<SharedKey>,
 }
 
 impl Step {
-    /// Where the pivot's range ends.
+    /// Returns the end of the pivot's range.
     fn pivot_upper(&self) -> Option<SharedKey> {
         let next = self.node.pivots.get(self.pivot + 1);
         next.map_or_else(|| self.upper.clone(), |next| Some(next.key.clone()))
     }
 }
 
-/// The cursors of a leaf's range while they are opened, newest first.
+/// Cursors of one leaf's range while they are opened, newest first.
 struct Sources {
-    /// Those of the range before it that were not taken over.
+    /// Cursors of the previous range that were not taken over.
     before: Vec<RunCursor>,
     opened: Vec<RunCursor>,
     range: Arc<KeyRange>,
@@ -57,7 +57,7 @@ impl Sources {
         Self { before, opened, range: Arc::new(range), direction }
     }
 
-    /// Opens what of the parts of `pivot` may begin before `upper`.
+    /// Opens the runs of the parts of `pivot` that may begin before `upper`.
     fn open_parts(&mut self, pivot: &Pivot, upper: Option<&SharedKey>) -> Result<&[RunCursor]> {
         let first = self.opened.len();
         let whole = pivot.pending().entries + pivot.settled_entries();
@@ -69,7 +69,7 @@ impl Sources {
         Ok(&self.opened[first..])
     }
 
-    /// Opens `run`, or moves its cursor on if it was open before.
+    /// Opens `run`, or takes over its cursor if it was already open.
     fn open(&mut self, run: &Arc<Run>, first_blocks: u32) -> Result<()> {
         let known = self.before.iter().position(|cursor| Arc::ptr_eq(cursor.run(), run));
         let range = Arc::clone(&self.range);
@@ -85,19 +85,19 @@ impl Sources {
     }
 }
 
-/// The entries of a version within a range: see the head of the file.
+/// The entries of a version within a range: see the module documentation.
 pub(super) struct TurtleCursor {
     version: Arc<TurtleVersion>,
     range: KeyRange,
     direction: Direction,
     /// From the root down; empty at the end.
     path: Vec<Step>,
-    /// The entries of the leaf's range that the path leads to.
+    /// Entries of the range of the current leaf.
     merge: Option<Merge<RunCursor>>,
 }
 
 impl TurtleCursor {
-    /// A cursor that stands on the first entry.
+    /// Creates a cursor positioned on the first entry.
     pub fn new(version: Arc<TurtleVersion>, range: KeyRange, direction: Direction) -> Result<Self> {
         let root = Arc::clone(&version.root);
         let mut cursor = Self { version, range, direction, path: Vec::new(), merge: None };
@@ -109,8 +109,8 @@ impl TurtleCursor {
         Ok(cursor)
     }
 
-    /// Extends the path from the node of `slot` to a leaf: to where the range begins, or to the
-    /// first leaf in the cursor's direction.
+    /// Extends the path from the node of `slot` down to a leaf: to the start of the range, or to
+    /// the first leaf in cursor direction.
     fn descend(
         &mut self,
         mut slot: Arc<NodeSlot>,
@@ -142,7 +142,8 @@ impl TurtleCursor {
         }
     }
 
-    /// Opens the runs that are live in the leaf's range, and pays for those that wait above it.
+    /// Opens the runs that are live in the leaf's range, and charges the read cost of the buffered
+    /// runs above it.
     fn open(&mut self) -> Result<()> {
         let before = self.merge.take().map(Merge::into_sources).unwrap_or_default();
         let Some(last) = self.path.last() else { return Ok(()) };
@@ -168,7 +169,7 @@ impl TurtleCursor {
         Ok(())
     }
 
-    /// Goes on to the next leaf's range until there is an entry, or to the end.
+    /// Advances to the next leaf's range until there is an entry, or to the end.
     fn settle(&mut self) -> Result<()> {
         while self.merge.as_ref().is_none_or(|merge| merge.key().is_none()) {
             if !self.next_leaf()? {
@@ -181,7 +182,8 @@ impl TurtleCursor {
         Ok(())
     }
 
-    /// Moves the path to the next leaf's range; false if that is beyond the range asked for.
+    /// Moves the path to the next leaf's range; returns false if that is beyond the requested
+    /// range.
     fn next_leaf(&mut self) -> Result<bool> {
         while let Some(step) = self.path.last_mut() {
             let next = match self.direction {
@@ -234,7 +236,7 @@ impl SortedStream for TurtleCursor {
     }
 }
 
-/// What lies in `range` and from `lower` to `upper` (excluded).
+/// Intersects `range` with `lower` to `upper` (exclusive).
 fn clip(range: &KeyRange, lower: &SharedKey, upper: Option<&SharedKey>) -> KeyRange {
     let lower = match &range.lower {
         Bound::Included(key) | Bound::Excluded(key) if *lower <= **key => range.lower.clone(),
@@ -249,7 +251,7 @@ fn clip(range: &KeyRange, lower: &SharedKey, upper: Option<&SharedKey>) -> KeyRa
     KeyRange { lower, upper }
 }
 
-/// True if keys below `upper` can be within the lower bound of `range`.
+/// Returns true if keys below `upper` can be within the lower bound of `range`.
 fn ends_after_lower(range: &KeyRange, upper: Option<&SharedKey>) -> bool {
     match (&range.lower, upper) {
         (Bound::Included(lower) | Bound::Excluded(lower), Some(upper)) => *upper > **lower,

@@ -1,28 +1,28 @@
-//! Blocks of old runs that a pass could not read, and what that does to the pass.
+//! Unreadable blocks of old runs, and their effect on passes.
 //!
-//! One rotten block must not stop an absorb, nor hide anything but what it holds. So no pass needs
-//! an old run to succeed: what it cannot read stays where it is.
+//! A single unreadable block must not stop an absorb, nor hide more than its own contents.
+//! Therefore no pass depends on old runs: unreadable runs stay in place.
 //!
 //! ```text
-//!   pass -> a read of a run fails with Corrupt -> the block is met; the other tasks go on, so that
-//!           as many as possible are met at once -> the pass fails, what it wrote is given back
-//!        -> what was met is known; the pass begins anew -> ... until nothing new is met
+//!   pass -> a read of a run fails with Corrupt -> the block is recorded; the other tasks go on, so
+//!           that one pass meets as many blocks as possible -> the pass fails, its output is freed
+//!        -> recorded blocks become known; the pass starts again -> ... until no new block is met
 //! ```
 //!
-//! A pivot is *stuck* if what a pass would read for it holds a block that is known: its leaf, or
-//! a part of it within the pivot's range. A stuck pivot is not flushed, joined or merged with its
-//! neighbours. What comes in for it becomes a level of its own; the levels above the first that
-//! cannot be read are merged by size as elsewhere ([`super::plan::levels_to_merge`]), those from
-//! there on move by reference. So damage costs a pivot at most `levels_max` levels more, however
-//! long it lasts. What lies in those levels grows with what is written there, in runs of leaf size.
+//! A pivot is *stuck* if a pass would have to read a known damaged block for it: in its leaf, or in
+//! a part within the pivot's range. A stuck pivot is not flushed, joined or merged with its
+//! neighbours. Its incoming updates become a level of its own; the levels above the first
+//! unreadable one are merged by size as usual ([`super::plan::levels_to_merge`]), those from there
+//! on move by reference. So damage costs a pivot at most `levels_max` more levels, however long it
+//! lasts. The contents of those levels grow with the updates written there, in runs of leaf size.
 //!
 //! Invariants:
-//! 1. What is known changes between passes only: how a pass is planned does not depend on threads.
-//! 2. Whatever read meets a block, no pass that knows it makes that read again. So every failure
-//!    for this reason leaves more known, and the passes of an absorb come to an end.
+//! 1. Known damage changes only between passes: the plan of a pass does not depend on threads.
+//! 2. Once any read has met a block, no pass that knows it repeats that read. So every failure for
+//!    this reason adds to the known damage, and the retries of an absorb end.
 //!
-//! Nothing of this is kept on disk: after the next open a pass tries once more. A node that cannot
-//! be read is beyond this, and fails the absorb.
+//! Damage is not stored on disk: after the next open a pass tries again. An unreadable node is not
+//! handled here, and fails the absorb.
 
 use super::node::{Child, Pivot};
 use super::source::KeySpan;
@@ -34,16 +34,16 @@ use crate::runtime::sync::Mutex;
 use crate::storage::block::DATA_FILE;
 use std::collections::BTreeSet;
 
-/// The damage that the passes of one tree have come to.
+/// Damage met by the passes of one tree.
 #[derive(Default)]
 pub(super) struct Damage {
     known: BTreeSet<BlockNo>,
-    /// Met by the pass that is under way.
+    /// Blocks met by the current pass.
     met: Mutex<BTreeSet<BlockNo>>,
 }
 
 impl Damage {
-    /// Takes note of `error` if it is a damaged block; else gives it back.
+    /// Records the block if `error` is a damaged block; otherwise returns the error.
     pub fn meet(&self, error: Error) -> Result<Error> {
         let block = error.offset().map(|offset| BlockNo(offset / BLOCK_BYTES_U64));
         match block {
@@ -55,19 +55,19 @@ impl Damage {
         }
     }
 
-    /// Makes what was met known; false if nothing of it is new.
+    /// Makes the recorded blocks known; returns false if none of them is new.
     pub fn learn(&mut self) -> bool {
         let known = self.known.len();
         self.known.append(self.met.get_mut());
         self.known.len() > known
     }
 
-    /// True if any damage is known.
+    /// Returns true if any damage is known.
     pub fn is_known(&self) -> bool {
         !self.known.is_empty()
     }
 
-    /// True if a pass must not flush `pivot`, whose range is `span`.
+    /// Returns true if a pass must not flush `pivot`, whose range is `span`.
     pub fn sticks(&self, pivot: &Pivot, span: KeySpan<'_>) -> Result<bool> {
         if self.known.is_empty() {
             return Ok(false);
@@ -80,7 +80,7 @@ impl Damage {
         Ok(self.first_level(pivot, span)?.is_some())
     }
 
-    /// The newest level of a pivot that cannot be read, if there is one.
+    /// Returns the newest unreadable level of a pivot, if any.
     pub fn first_level(&self, pivot: &Pivot, span: KeySpan<'_>) -> Result<Option<u8>> {
         for part in &pivot.parts {
             let run = &part.segment.run;
@@ -88,7 +88,7 @@ impl Damage {
             if !self.is_within(run, 0..reference.filter_start()) {
                 continue;
             }
-            // Without its index nothing of a run can be found.
+            // Without its index a run cannot be read.
             if self.is_within(run, reference.data_blocks..reference.filter_start())
                 || self.is_within(run, run.blocks_in(&span.to_range())?)
             {
@@ -98,7 +98,7 @@ impl Damage {
         Ok(None)
     }
 
-    /// True if a block of `run` among `blocks` of its extent is known.
+    /// Returns true if a known damaged block is among `blocks` of the extent of `run`.
     fn is_within(&self, run: &Run, blocks: std::ops::Range<u32>) -> bool {
         let start = run.reference().extent.start.0;
         let block = |index: u32| BlockNo(start + u64::from(index));

@@ -1,4 +1,4 @@
-//! The shape of a tree as text: nodes, pivots, leaves, buffered runs.
+//! Human-readable dump of a tree: nodes, pivots, leaves, buffered runs.
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
@@ -8,7 +8,7 @@ use crate::run::Totals;
 use crate::runtime::sync::{Arc, Ordering};
 use std::fmt::Write;
 
-/// Writes the shape of `version` to `out`.
+/// Writes a dump of `version` to `out`.
 pub(super) fn describe(version: &TurtleVersion, out: &mut dyn Write) -> Result<()> {
     node(version, &version.root, 1, out)
 }

@@ -1,17 +1,17 @@
-//! What happened in a tree since it was opened, counted by kind.
+//! Event counters of a tree since it was opened.
 
 use crate::runtime::sync::{AtomicU64, Ordering};
 
 macro_rules! events {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Things that happen in a tree.
+        /// Events of a tree.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub(super) enum Event {
             $($(#[$doc])* $name,)*
         }
 
-        /// The names, in the order of the enum.
+        /// Event names, in the order of the enum.
         const NAMES: &[&str] = &[$($text,)*];
     };
 }
@@ -19,58 +19,57 @@ macro_rules! events {
 events! {
     /// Absorbs that changed the tree.
     Absorbs = "absorbs",
-    /// Pivots whose entries went down.
+    /// Pivots that were flushed.
     Flushes = "flushes",
-    /// The same, when what came in was enough without what waited.
+    /// Flushes for which the incoming updates alone were enough.
     PassThrough = "pass_through",
-    /// Pivots flushed because of the tombstones that waited.
+    /// Pivots flushed because of pending tombstones.
     TombstoneFlushes = "tombstone_flushes",
-    /// Pivots flushed because of what reads had paid.
+    /// Read-triggered flushes of pivots.
     ReadFlushes = "read_flushes",
-    /// Leaves that became two or more.
+    /// Leaves split into two or more.
     SplitsLeaf = "splits_leaf",
-    /// Leaves that were kept as they were because everything new was appended after them.
+    /// Leaves left unchanged because all new entries were appended after them.
     LeavesKept = "leaves_kept",
     /// Neighbouring pivots whose leaves were merged into one group.
     JoinsLeaf = "joins_leaf",
-    /// Nodes that became two or more.
+    /// Nodes split into two or more.
     SplitsNode = "splits_node",
-    /// Neighbouring nodes that became one.
+    /// Neighbouring nodes joined into one.
     JoinsNode = "joins_node",
-    /// Pivots that were taken out because nothing was left in them.
+    /// Pivots removed because they were empty.
     PivotsRemoved = "pivots_removed",
-    /// The tree became one higher.
+    /// Increases of the height of the tree.
     RootGrown = "root_grown",
-    /// The tree became one lower.
+    /// Decreases of the height of the tree.
     RootShrunk = "root_shrunk",
-    /// Pivots that were left as they were because what is there cannot be read.
+    /// Pivots left unchanged because of unreadable blocks.
     PivotsStuck = "pivots_stuck",
-    /// Passes that began anew because something could not be read.
+    /// Passes repeated because of unreadable blocks.
     PassesRepeated = "passes_repeated",
-    /// New levels put on top of a buffer.
+    /// New levels added on top of a buffer.
     LevelsAdded = "levels_added",
     /// Levels merged into a newer one.
     MergesLevel = "merges_level",
-    /// Merges that were needed because there were too many levels.
+    /// Levels merged because a buffer had too many.
     MergesForced = "merges_forced",
-    /// Parts that moved to a newer level without being rewritten.
+    /// Parts moved to a newer level without being rewritten.
     TrivialMoves = "trivial_moves",
-    /// Parts that were rewritten although nothing newer met them, because little of their run was
-    /// alive.
+    /// Parts rewritten without overlapping newer entries, because little of their run was live.
     Rewrites = "rewrites",
     /// Tombstones dropped at the bottom.
     TombstonesDropped = "tombstones_dropped",
-    /// Entries dropped because a newer one had their key.
+    /// Entries dropped because a newer entry has the same key.
     EntriesShadowed = "entries_shadowed",
-    /// Segments that two nodes came to share.
+    /// Segments that became shared between nodes.
     SegmentsShared = "segments_shared",
     /// Flushes cut into pieces for several threads.
     FlushesCut = "flushes_cut",
-    /// The most levels a node had after an absorb.
+    /// Maximum number of levels of a node after an absorb.
     LevelsMax = "levels_max",
 }
 
-/// The counters of one tree. Any thread may count.
+/// Counters of one tree. Thread-safe.
 pub(super) struct Events {
     counts: Vec<AtomicU64>,
     /// Bytes written for runs.
@@ -82,26 +81,26 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// All at zero.
+    /// Creates counters at zero.
     pub fn new() -> Self {
         let zero = || AtomicU64::new(0);
         let counts = NAMES.iter().map(|_| zero()).collect();
         Self { counts, run_bytes: zero(), node_bytes: zero(), read_bytes: zero() }
     }
 
-    /// `event` happened `times` times.
+    /// Adds `times` to the counter of `event`.
     pub fn add(&self, event: Event, times: u64) {
         if times > 0 {
             self.counts[event as usize].fetch_add(times, Ordering::Relaxed);
         }
     }
 
-    /// `event` counts the greatest `value` seen.
+    /// Raises the counter of `event` to `value` if that is greater.
     pub fn raise(&self, event: Event, value: u64) {
         self.counts[event as usize].fetch_max(value, Ordering::Relaxed);
     }
 
-    /// All of them with their names, and the nodes that were read and dropped from memory.
+    /// Lists all counters with their names, and the numbers of nodes loaded and evicted.
     pub fn list(&self, (loaded, evicted): (u64, u64)) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let moves = [("nodes_loaded", loaded), ("nodes_evicted", evicted)];

@@ -1,22 +1,23 @@
 //! Point reads.
 //!
-//! A lookup walks from the root to a leaf and meets every run that may hold the key, newest first.
-//! Filters come before data: a run whose filter is in memory and says no costs nothing more.
+//! A lookup walks from the root to a leaf and visits every run that may contain the key, newest
+//! first. Filters are checked before data: a run whose filter is in memory and excludes the key
+//! costs nothing more.
 //!
 //! | | `look` | `read`, after it |
 //! | --- | --- | --- |
-//! | looks at | what is in memory, under the caller's guard | everything |
-//! | holds | nothing of its own | the node that it is at, and no guard while it reads |
-//! | at a run that may hold the key | looks into it | the same, if nothing newer is undecided |
-//! | where something is missing | ends | reads it; filters as below |
+//! | data | in memory only, under the caller's guard | all |
+//! | holds | nothing of its own | the current node, and no guard during reads |
+//! | at a run that may contain the key | searches it | the same, if no newer run is undecided |
+//! | at missing data | ends | reads it; filters as below |
 //!
-//! If a filter is missing `read` walks the path to its end, reads all filters that are missing
-//! together, and then the runs that are left in their order.
+//! If a filter is missing, `read` walks the path to its end, reads all missing filters together,
+//! and then searches the remaining runs in order.
 //!
-//! Many lookups at one time: `run/read/rounds.rs`.
+//! Batches of lookups: `run/read/rounds.rs`.
 //!
-//! Damage hides only what it must: a filter block that is damaged says maybe, and what lies behind
-//! it on the path fails a lookup only if nothing newer has the key.
+//! Damage hides as little as possible: a damaged filter block counts as "maybe", and damaged data
+//! on the path fails a lookup only if no newer run has the key.
 
 use super::Shared;
 use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
@@ -32,17 +33,17 @@ use crate::run::{
 use crate::runtime::sync::Arc;
 use crate::storage::cache::{Presence, Priority};
 
-/// What a hit means: a tombstone is an answer, too.
+/// Converts a hit to an answer: a tombstone is an answer, too.
 fn answer((hit, presence): (RunHit, Presence)) -> Answer {
     Answer { found: hit.found(), presence }
 }
 
-/// What a walk looks for.
+/// Target of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'k> {
     key: &'k [u8],
     hash: KeyHash,
-    /// It pays for the filters it asks.
+    /// The lookup is charged for the filters it checks.
     pays: bool,
 }
 
@@ -52,39 +53,39 @@ impl<'k> Wanted<'k> {
     }
 }
 
-/// What came of a run that may hold a key.
+/// Result of visiting a run that may contain a key.
 pub(super) enum Visit<T> {
-    /// It has it, in a block that was there before or not.
+    /// The run has the key, in a block that was cached before or not.
     Found(T, Presence),
-    /// It has not, or that is not known yet.
+    /// The run does not have the key, or it is undecided.
     Progress,
-    /// It has not, and its filter did not know: a block was looked at in vain, which was there
-    /// before or not.
+    /// The run does not have the key, but its filter did not exclude it: a block, cached before or
+    /// not, was searched unnecessarily.
     Wasted(Presence),
-    /// Something must be read first: the walk ends.
+    /// Data must be read first: the walk ends.
     Ended,
 }
 
-/// What came of a walk in memory.
+/// Result of a walk in memory.
 pub(super) enum Walked<T> {
-    /// A run has the key, in a block that was there before or not.
+    /// A run has the key, in a block that was cached before or not.
     Found(T, Presence),
-    /// No run has it.
+    /// No run has the key.
     Nowhere,
-    /// It ended before it had passed the pivot with this number, the root's being 0.
+    /// The walk ended before it had passed the pivot with this number (the root's is 0).
     Ended(usize),
 }
 
-/// The pivots on the way of a key, from a node down as far as nodes are in memory.
+/// The pivots on the path of a key, from a node down, as far as nodes are in memory.
 struct Way<'g> {
     pivots: [Option<&'g Pivot>; HEIGHT_MAX as usize],
-    /// The node below the last pivot has to be read.
+    /// The node below the last pivot is not in memory.
     is_cut: bool,
 }
 
 impl<'g> Way<'g> {
-    /// The way down from the root, as far as nodes are in memory. All filters on it are asked for:
-    /// each is a miss of the processor's cache, and so they come together.
+    /// Returns the path from the root, as far as nodes are in memory. Prefetches all filters on it
+    /// together, because each access is a CPU cache miss.
     #[inline]
     fn down(
         shared: &Shared,
@@ -124,10 +125,9 @@ impl<'g> Way<'g> {
     }
 }
 
-/// Calls `visit` with every run that may hold `key`, newest first, until it finds something or
-/// something is not in memory; with what it finds comes where its block was before. What is looked
-/// at in vain or read from the device is paid for at the pivots, and the filters, if it `pays`
-/// (`read_cost.rs`).
+/// Calls `visit` with every run that may contain `key`, newest first, until it finds something or
+/// data is not in memory; the result says whether the block was cached. Unnecessary searches and
+/// device reads are charged to the pivots, and filter checks if the lookup `pays` (`read_cost.rs`).
 #[inline]
 pub(super) fn walk<'g, T>(
     shared: &Shared,
@@ -148,8 +148,8 @@ pub(super) fn walk<'g, T>(
     Ok(if way.is_cut { Walked::Ended(passed) } else { Walked::Nowhere })
 }
 
-/// The same from pivot number `from` on for who may read: what is not in memory is read when its
-/// turn comes. No guard is held meanwhile, but the nodes on the way.
+/// Continues a walk from pivot number `from` on, and reads data that is not in memory when it is
+/// reached. No guard is held meanwhile, only the nodes on the path.
 fn walk_reading<T>(
     shared: &Shared,
     root: &Arc<NodeSlot>,
@@ -158,7 +158,7 @@ fn walk_reading<T>(
     mut visit: impl FnMut(&Arc<Run>, &RunFilter) -> Result<Visit<T>>,
 ) -> Result<Option<(T, Presence)>> {
     let mut node = shared.node_cache.load_owned(root)?;
-    // Heights fall on the way down, so that it ends.
+    // Heights decrease on the way down, so the loop ends.
     for number in 0.. {
         let pivot = &node.pivots[node.pivot_of(wanted.key)];
         if number >= from
@@ -172,7 +172,7 @@ fn walk_reading<T>(
     Ok(None)
 }
 
-/// The same for one pivot, which is paid there: its parts, and the leaf if it is the last.
+/// Visits the runs of one pivot and charges the pivot: its parts, and the leaf if it is the last.
 #[inline]
 fn visit_pivot<'g, T>(
     shared: &Shared,
@@ -194,7 +194,7 @@ fn visit_pivot<'g, T>(
                 }
                 break;
             }
-            // Who reads comes here again, and pays then.
+            // The reading walk visits this pivot again, and charges it then.
             Visit::Ended => return Ok(Visit::Ended),
             Visit::Wasted(Presence::Absent) => paid += read_cost::BLOCK_READ,
             Visit::Wasted(_) => paid += read_cost::BLOCK_LOOK,
@@ -221,12 +221,12 @@ fn visit_pivot<'g, T>(
     Ok(visited)
 }
 
-/// What is owed for a block that was not in memory ([`read_cost::ReadCosts::crowding`]).
+/// Returns the charge for a block that was not in memory ([`read_cost::ReadCosts::crowding`]).
 fn crowding(shared: &Shared, pivot: &Pivot) -> read_cost::Units {
     shared.read_costs.crowding(pivot, shared.node_cache.storage().budget().used_by(Use::Cache))
 }
 
-/// The value of `key` in the tree below `root`, as far as that is known without reading.
+/// Returns the value of `key` in the tree below `root`, as far as memory decides it.
 pub(super) fn look(
     shared: &Shared,
     root: &Arc<NodeSlot>,
@@ -252,7 +252,7 @@ pub(super) fn look(
     })
 }
 
-/// The value of `key` in the tree below `root`, behind the pivots that were passed.
+/// Returns the value of `key` in the tree below `root`, after the pivots that were already passed.
 pub(super) fn read(
     shared: &Shared,
     root: &Arc<NodeSlot>,
@@ -260,7 +260,7 @@ pub(super) fn read(
     Progress(from): Progress,
 ) -> Result<Answer> {
     let storage = shared.node_cache.storage();
-    // Undecided runs, newest first, with the filter block that is missing.
+    // Undecided runs, newest first, each with its missing filter block.
     let mut undecided: Vec<Candidate> = Vec::new();
     let walked = walk_reading(shared, root, Wanted::new(key, hash), from, |run, filter| {
         let state = filter.state(hash, &storage.epochs().pin());
@@ -286,7 +286,7 @@ pub(super) fn read(
     }
 }
 
-/// True if the tree may have `key`, as far as filters tell. Reads filters, no entries.
+/// Returns true if the tree may contain `key` according to its filters. Reads filters, no entries.
 pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
     let storage = shared.node_cache.storage();
     let hash = storage.key_hash(key);
@@ -297,7 +297,7 @@ pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Res
             FilterState::No => false,
             FilterState::Maybe => true,
             FilterState::Missing(block) => {
-                // One that is damaged says maybe.
+                // A damaged filter counts as "maybe".
                 let loaded = run.cached().load(block, Priority::Filter);
                 loaded.map_or(true, |bytes| run.filter().may_contain_in(hash, &bytes))
             }
@@ -307,7 +307,7 @@ pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Res
     walked.map(|found| found.is_some())
 }
 
-/// The values of `keys` in the tree below `root`, in the order asked.
+/// Returns the values of `keys` in the tree below `root`, in the same order.
 pub(super) fn multi_get(
     shared: &Shared,
     root: &Arc<NodeSlot>,
@@ -322,11 +322,11 @@ pub(super) fn multi_get(
     })
 }
 
-/// Lookups of many keys in one tree.
+/// Batched lookups in one tree.
 struct Lookups<'t> {
     shared: &'t Shared,
     root: &'t Arc<NodeSlot>,
-    /// How far each came in memory.
+    /// How far each lookup came in memory.
     passed: &'t [Progress],
 }
 

@@ -1,29 +1,31 @@
 //! The turtle engine: a tree of runs whose nodes buffer updates. The default engine.
 //!
-//! Structure, algorithm, and how it relates to the TurtleKV paper: `docs/engines/turtle.md`.
+//! Structure, algorithm and differences from the TurtleKV paper: `docs/engines/turtle.md`.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! | --- | --- |
 //! | `node` | pivots, parts and segments in memory |
-//! | `codec` | their bytes; the root blob |
-//! | `plan` | what a pass does at a node |
-//! | `source` `shape` `output` | what a pass reads, how results are cut, what was written |
+//! | `codec` | on-disk encoding of nodes and the root blob |
+//! | `plan` | decisions of a pass at a node |
+//! | `source` `shape` `output` | inputs of a pass; cutting of results into runs; extents written |
 //! | `pass` | the pass itself |
-//! | `damage` | what passes cannot read, and do without |
-//! | `overlap` | how much of what comes in is new, and how long flushes wait |
-//! | `toll` | what reads pay for what waits, and when it goes down for that |
-//! | `counts` | what a pass gained and lost |
-//! | `lookup` `cursor` | reads |
-//! | `verify` `salvage` | the check of everything; what damage leaves |
-//! | `events` | what happened, counted |
+//! | `damage` | unreadable blocks that passes skip |
+//! | `overlap` | share of updates to existing keys, and the flush size derived from it |
+//! | `read_cost` | read cost of buffered updates; read-triggered flushes |
+//! | `counts` | reference counts; extents gained and lost by a pass |
+//! | `lookup` `cursor` | point reads and range reads |
+//! | `verify` `salvage` | verification of a tree; recovery of a damaged tree |
+//! | `events` | event counters |
 //!
 //! Invariants:
 //! 1. The newest version is replaced only after everything it refers to was written.
-//! 2. A failed absorb changes nothing: the newest version and the counts stay, and what was
-//!    allocated is given back.
-//! 3. What an absorb gained and lost is exactly the difference of the extents of the two versions.
+//! 2. A failed absorb changes nothing: the newest version and the counts stay, and its allocations
+//!    are freed.
+//! 3. The extents reported by an absorb as gained and lost are exactly the difference between the
+//!    two versions.
 //!
-//! Locks: `writer` is held for a whole absorb; `newest` for moments; inside it nothing is taken.
+//! Locks: `writer` is held for a whole absorb; `newest` only briefly, and no other lock is taken
+//! while it is held.
 
 use self::codec::RootBlob;
 use self::counts::{Counts, Settled};
@@ -73,44 +75,43 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-/// Leaves that follow the checkpoint distance are at least this large.
+/// Minimum size of leaves sized by the checkpoint distance.
 const LEAF_AUTO_MIN: u64 = 256 << 10;
 
-/// Leaves that follow the checkpoint distance are at most this large: larger ones do not save
-/// writes.
+/// Maximum size of leaves sized by the checkpoint distance: larger leaves do not save writes.
 const LEAF_AUTO_MAX: u64 = 2 << 20;
 
-/// So many leaves come with one absorb, if they follow the checkpoint distance.
+/// Number of leaves per absorb, if their size follows the checkpoint distance.
 const LEAVES_PER_ABSORB: u64 = 32;
 
-/// The most levels of a buffer: a read asks a filter for each of them, at each node on its way.
+/// Maximum number of buffer levels: a read checks one filter per level, at each node on its path.
 const LEVELS_MAX: usize = 12;
 
-/// All workers together build leaves of at most this part of the budget: one that is being built
-/// takes several times its weight, with hashes and what waits for the decision where to cut, and
-/// memtables and buffers of merges need their room.
+/// Divisor of the memory budget for leaves under construction by all workers. A leaf under
+/// construction takes several times its weight, with hashes and staged entries, and memtables and
+/// merge buffers need memory as well.
 const LEAVES_PART: u64 = 16;
 
-/// The measures of a tree. All but `run` may change from one open to the next.
+/// Options of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct TurtleConfig {
-    /// About the most bytes of a leaf; 0 lets it follow the checkpoint distance.
+    /// Approximate maximum bytes of a leaf; 0 derives it from the checkpoint distance.
     pub leaf_bytes: u64,
-    /// Bytes of updates that come with one absorb, about.
+    /// Approximate bytes of updates in one absorb.
     pub checkpoint_distance: u64,
-    /// The most pivots of a node: 4 to 256.
+    /// Maximum pivots of a node: 4 to 256.
     pub pivots_max: usize,
-    /// The most levels of a node's buffer: 1 to 32.
+    /// Maximum levels of a node's buffer: 1 to 32.
     pub levels_max: usize,
-    /// The size at which a pivot is flushed, in percent of the leaf size; 0 lets it follow from how
-    /// much of what comes in is new.
+    /// Flush size of a pivot, in percent of the leaf size; 0 derives it from the share of new keys
+    /// among the updates.
     pub flush_percent: u64,
-    /// How new runs are made.
+    /// Options for new runs.
     pub run: RunOptions,
 }
 
 impl TurtleConfig {
-    /// The measures for the options of a keyspace.
+    /// Derives the options of a tree from the options of a keyspace.
     #[must_use]
     pub fn new(options: TurtleOptions, run: RunOptions, checkpoint_distance: u64) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl TurtleConfig {
         }
     }
 
-    /// The measures of a pass whose leaves weigh at most `leaf_max`.
+    /// Returns the geometry of a pass whose leaves weigh at most `leaf_max`.
     fn geometry(&self, leaf_max: u64, overlap: Overlap) -> Geometry {
         let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
         let leaf = match self.leaf_bytes {
@@ -144,13 +145,13 @@ impl TurtleConfig {
     }
 }
 
-/// Decodes a root blob. For tests.
+/// Decodes a root blob, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_root(bytes: &[u8]) -> Result<()> {
     RootBlob::decode(bytes).map(|_| ())
 }
 
-/// Decodes a node of either kind: one over leaves, and one over nodes. For tests.
+/// Decodes a node of both kinds, over leaves and over nodes, for tests.
 #[cfg(feature = "internals")]
 pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
     let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
@@ -159,45 +160,45 @@ pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
     }
 }
 
-/// What an engine and its versions share.
+/// State shared by an engine and its versions.
 struct Shared {
     node_cache: NodeCache,
     events: Arc<Events>,
     read_costs: ReadCosts,
 }
 
-/// A tree: see the head of the file.
+/// A turtle tree: see the module documentation.
 pub struct Turtle {
     shared: Arc<Shared>,
     newest: RwLock<Arc<TurtleVersion>>,
-    /// As they were at the open.
+    /// Options at the time of the open.
     opened_with: TurtleConfig,
-    /// Of the options, what may change while an absorb runs.
+    /// The only option that may change while an absorb runs.
     checkpoint_distance: AtomicU64,
     writer: Mutex<Writer>,
 }
 
-/// What only absorbs use.
+/// State used only by absorbs.
 struct Writer {
-    /// Found by a walk when the first absorb needs them.
+    /// Reference counts, built by a walk for the first absorb.
     counts: Option<Counts>,
     damage: Damage,
     overlap: Overlap,
 }
 
-/// A state of a tree.
+/// An immutable version of a tree.
 pub struct TurtleVersion {
     shared: Arc<Shared>,
     root: Arc<NodeSlot>,
     summary: Summary,
-    /// The blocks of everything it refers to.
+    /// Number of blocks of everything the version refers to.
     disk_blocks: u64,
     /// See [`TurtleVersion::moved_down`].
     moved_down: OnceLock<u64>,
 }
 
 impl Turtle {
-    /// Opens the tree that `root` describes, or an empty one. Reads nothing but the blob.
+    /// Opens the tree described by `root`, or an empty one. Reads only the blob.
     pub fn open(
         storage: &Arc<Storage>,
         options: TurtleConfig,
@@ -237,8 +238,8 @@ impl Turtle {
         })
     }
 
-    /// How many of `workers` may build leaves at one time, and how large these may be, so that all
-    /// fit the budget.
+    /// Returns how many of `workers` may build leaves at the same time, and the maximum leaf size,
+    /// so that all of them fit the budget.
     fn room(&self, workers: Workers) -> (Workers, u64) {
         let part = self.shared.node_cache.storage().budget().limit() / LEAVES_PART;
         let workers = workers.at_most(usize::try_from(part / LEAF_AUTO_MIN).unwrap_or(usize::MAX));
@@ -254,7 +255,7 @@ impl Turtle {
         Arc::clone(&self.newest.read())
     }
 
-    /// One try of an absorb, of which nothing is left if it fails.
+    /// Makes one attempt of an absorb, and undoes it on failure.
     fn try_absorb(
         &self,
         writer: &mut Writer,
@@ -276,13 +277,13 @@ impl Turtle {
             (Err(error), _) => Err(error),
         };
         if settled.is_err() {
-            // The first error tells more than one of giving back would.
+            // The first error is more useful than one from the roll-back.
             let _ = output.roll_back();
         }
         settled
     }
 
-    /// Takes the updates into a new tree beside the newest one. Nothing is published.
+    /// Builds a new tree from the newest one and the updates. Publishes nothing.
     fn grow(
         &self,
         version: &TurtleVersion,
@@ -307,13 +308,13 @@ impl Turtle {
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
         let grown = pass.root(&old, &incoming, *work.workers);
-        // What a survey met was not noted by a task.
+        // Damage met by a survey has not been recorded by a task.
         let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
         drop(old);
         while pass.is_over(&mut grown) {
             let height = grown.height + 1;
             if height > HEIGHT_MAX {
-                return Err(Error::internal("a tree is higher than any file can hold"));
+                return Err(Error::internal("the tree exceeds the maximum height"));
             }
             let pivots = pass.write_children(vec![grown])?;
             grown = Grown { height, pivots, appended: false };
@@ -325,11 +326,11 @@ impl Turtle {
         }
         match output.write_node(grown.height, grown.pivots)?.child {
             Child::Node(root, summary) => Ok((root, summary)),
-            Child::None | Child::Leaf(_) => Err(Error::internal("a written node is no node")),
+            Child::None | Child::Leaf(_) => Err(Error::internal("a written child is not a node")),
         }
     }
 
-    /// True if reads have paid for a flush somewhere.
+    /// Returns true if a read-triggered flush is due anywhere.
     fn is_due(&self) -> bool {
         let guard = self.shared.node_cache.storage().epochs().pin();
         let version = self.newest();
@@ -338,7 +339,7 @@ impl Turtle {
         self.shared.read_costs.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
     }
 
-    /// Makes the next version: of the updates, or without any for what reads have paid.
+    /// Makes the next version: from the updates, or without updates by read-triggered flushes.
     fn pass(&self, updates: &dyn SortedUpdates, pace: Pace, work: &Work<'_>) -> Result<Absorbed> {
         let mut writer = self.writer.lock();
         let version = self.newest();
@@ -352,7 +353,7 @@ impl Turtle {
         let told = AtomicU64::new(0);
         let ((root, summary), settled) = loop {
             let done = AtomicU64::new(0);
-            // What a pass that failed has told is not told again.
+            // A retried pass does not report the same progress again.
             let progress = |ranks: u64| {
                 let now = done.fetch_add(ranks, Ordering::Relaxed) + ranks;
                 let before = told.fetch_max(now, Ordering::Relaxed);
@@ -383,16 +384,16 @@ impl Turtle {
 }
 
 impl TurtleVersion {
-    /// The most that a pass which frees one leaf writes of what waits, in bytes.
+    /// Maximum bytes of buffered updates written by a pass that frees one leaf.
     fn moved_down(&self) -> u64 {
         let node_cache = &self.shared.node_cache;
         *self.moved_down.get_or_init(|| moved_down(node_cache, &self.root, self.summary, 0))
     }
 }
 
-/// The most that a pass over one way down from the node in `slot` writes of what waits: what is
-/// there for its pivots, and as much of levels that are merged with it. Nodes are read to
-/// [`DEPTH_MOVED_DOWN`]; in a node that cannot be read everything counts.
+/// Maximum bytes of buffered updates written by a pass along one path down from the node in `slot`:
+/// the pending updates of its pivots, and as much again from levels merged with them. Nodes are
+/// read down to [`DEPTH_MOVED_DOWN`]; for an unreadable node all its buffered updates count.
 fn moved_down(node_cache: &NodeCache, slot: &Arc<NodeSlot>, summary: Summary, depth: usize) -> u64 {
     if slot.reference().is_none() || depth == DEPTH_MOVED_DOWN {
         return 0;
@@ -410,7 +411,7 @@ fn moved_down(node_cache: &NodeCache, slot: &Arc<NodeSlot>, summary: Summary, de
     node.pivots.iter().map(of_pivot).max().unwrap_or(0)
 }
 
-/// No updates: what comes with a pass for maintenance.
+/// Empty set of updates, for maintenance passes.
 struct Nothing;
 
 impl SortedUpdates for Nothing {
@@ -439,15 +440,15 @@ impl SortedUpdates for Nothing {
     fn prefetch_rest(&self, _index: usize) {}
 }
 
-/// Leaves that have room are enough for a pass that makes room, and as many for what waits.
+/// Number of leaf sizes needed by a reclaiming pass for leaves, and as many for pending updates.
 const RECLAIM_LEAVES: u64 = 3;
 
-/// What goes down into a buffer on a full device is written with at most as much of its levels: see
-/// [`Geometry::gathered_max`].
+/// On a full device, updates flushed into a buffer are written with at most this multiple of their
+/// weight in merged levels: see [`Geometry::gathered_max`].
 const LEVEL_TIMES: u64 = 2;
 
-/// The nodes on a way down that are looked at for what waits: in a higher tree what waits in its
-/// lowest nodes is not known exactly.
+/// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
+/// buffered in the lowest nodes is not known exactly.
 const DEPTH_MOVED_DOWN: usize = 2;
 
 impl Engine for Turtle {
@@ -489,7 +490,7 @@ impl Engine for Turtle {
     }
 
     fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
-        // What is damaged cannot be flushed, and would be due for ever.
+        // Damaged pivots cannot be flushed, and would stay due forever.
         if !self.is_due() || self.writer.lock().damage.is_known() {
             self.shared.read_costs.settle();
             return Ok(None);
@@ -500,10 +501,10 @@ impl Engine for Turtle {
     fn reclaim_needs_bytes(&self) -> u64 {
         let version = self.newest();
         let Summary { leaf, buffered, .. } = version.summary;
-        // Commits ask: none may wait for an absorb.
+        // Commits call this: they must not wait for an absorb.
         let leaf_max = self.room(Workers::inline()).1;
         let largest = self.options().geometry(leaf_max, Overlap::default()).leaf;
-        // A leaf, and what waits in runs that it shares with the next ones.
+        // One leaf, and the updates buffered in runs that it shares with the next ones.
         RECLAIM_LEAVES * largest.min(leaf.weight())
             + RECLAIM_LEAVES * largest.min(buffered.weight())
             + version.moved_down()

@@ -1,4 +1,4 @@
-//! Nodes in memory: pivots, their children, and the parts that wait for them.
+//! Nodes in memory: pivots, their children, and their pending parts.
 //!
 //! ```text
 //!   Node (height 1)
@@ -6,21 +6,21 @@
 //!     Pivot "k"   child: none        parts: [level 0, segment s]
 //! ```
 //!
-//! A pivot holds the keys from its own to the next pivot's (the last one: to the end of the node's
-//! range, which the parent knows). A part says that all entries of its segment's run within the
-//! pivot's range are live there; a run may hold entries outside of it, which count for nothing.
+//! A pivot covers the keys from its own to the next pivot's (the last one: to the end of the node's
+//! range, which the parent knows). A part states that all entries of its segment's run within the
+//! pivot's range are live there; entries of the run outside of that range are ignored.
 //!
 //! Invariants (checked when a node is decoded, and by `verify`):
 //! 1. Pivot keys ascend strictly; there is at least one pivot.
 //! 2. At height 1 children are leaves or none; above, nodes one lower or none.
-//! 3. The parts of a pivot are in the order of levels; those of one level in the order of keys, and
-//!    their entries within the pivot's range do not overlap.
+//! 3. The parts of a pivot are ordered by level; those of one level by key, and their entries
+//!    within the pivot's range do not overlap.
 //! 4. A part has at least one entry, and its totals are exact.
-//! 5. What is in a part is newer than what is in later parts of the pivot, and that is newer than
-//!    what is in the child.
+//! 5. Entries of a part are newer than those of later parts of the pivot, and these are newer than
+//!    those of the child.
 //!
-//! A node never changes; whoever holds it may read it from any thread. What refers to it is a
-//! [`NodeSlot`], which may hold it or not: `structure/node_cache.rs` tells how it comes and goes.
+//! A node is immutable; any thread that holds it may read it. It is referenced by a [`NodeSlot`],
+//! which may hold it in memory or not: see `structure/node_cache.rs`.
 
 use super::codec;
 use super::read_cost::ReadCost;
@@ -32,24 +32,24 @@ use crate::runtime::sync::{Arc, AtomicBool};
 use crate::structure::{self, KeyView, SHARED_MIN, SharedKey, Slot, Structure, begun_by};
 use std::ops::AddAssign;
 
-/// The highest tree; 64 pivots each make it hold far more than the file can.
+/// Maximum height of a tree; with 64 pivots per node it exceeds any file.
 pub(super) const HEIGHT_MAX: u8 = 16;
 
-/// What lies below a pivot: kept with the reference to the child so that plans and figures need
-/// not read it.
+/// Totals of everything below a pivot, stored with the reference to the child so that plans and
+/// statistics need not read it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
-    /// What leaves hold.
+    /// Entries in leaves.
     pub leaf: Totals,
-    /// What parts hold.
+    /// Entries in parts.
     pub buffered: Totals,
-    /// Leaves.
+    /// Number of leaves.
     pub leaves: u64,
-    /// Nodes, the child included.
+    /// Number of nodes, including the child.
     pub nodes: u64,
-    /// Segments, each once for every node that refers to it.
+    /// Number of segments, counted once for every node that refers to them.
     pub segments: u64,
-    /// Pivots of the child itself.
+    /// Number of pivots of the child itself.
     pub pivots: u64,
 }
 
@@ -67,15 +67,15 @@ impl AddAssign for Summary {
 pub(super) struct Segment {
     /// The run.
     pub run: Arc<Run>,
-    /// No key of the run is less: tells which of several parts of one level can hold a key. May be
-    /// far less than the least key, even empty.
+    /// Lower bound of the keys of the run: determines which of several parts of one level can
+    /// contain a key. May be far less than the least key, even empty.
     pub first: SharedKey,
-    /// Set for good when a second node refers to the run. Unset means that exactly one does.
+    /// Set permanently when a second node refers to the run. Unset means that exactly one does.
     pub shared: AtomicBool,
 }
 
-/// What the first key of a segment may share bytes with: that of the last segment before it, in the
-/// order of the node, that has enough bytes. Many begin nowhere.
+/// Base for prefix compression of the first key of a segment: the first key of the last preceding
+/// segment of the node that is long enough. Many first keys are empty.
 #[derive(Default)]
 pub(super) struct SegmentBase(SharedKey);
 
@@ -85,7 +85,7 @@ impl SegmentBase {
         &self.0
     }
 
-    /// The next segment begins at `first`.
+    /// Updates the base after a segment that begins at `first`.
     pub fn pass(&mut self, first: &SharedKey) {
         if first.len() >= SHARED_MIN {
             self.0 = first.clone();
@@ -96,31 +96,31 @@ impl SegmentBase {
 /// The live entries of a segment in the range of one pivot.
 #[derive(Clone)]
 pub(super) struct Part {
-    /// 0 is the newest.
+    /// Level in the buffer; 0 is the newest.
     pub level: u8,
-    /// The run they are in.
+    /// The segment with the run.
     pub segment: Arc<Segment>,
-    /// How much it is.
+    /// Totals of the live entries.
     pub totals: Totals,
-    /// The first bytes of the segment's first key as a number, and the filter of its run: most
-    /// lookups need no more of it.
+    /// Numeric prefix of the segment's first key, and the filter of its run: most lookups need
+    /// nothing else of the run.
     head: u64,
     pub filter: RunFilter,
 }
 
 impl Part {
-    /// The live entries of `segment` in the range of a pivot: so many.
+    /// Creates a part: the live entries of `segment` in the range of a pivot, with these totals.
     pub fn new(level: u8, segment: Arc<Segment>, totals: Totals) -> Self {
         let filter = segment.run.filter().clone();
         Self { level, head: segment.first.head(), filter, segment, totals }
     }
 
-    /// The same part at another level.
+    /// Returns the same part at another level.
     pub fn at_level(&self, level: u8) -> Self {
         Self { level, ..self.clone() }
     }
 
-    /// True if the segment begins at `key`, whose head is `head`, or before.
+    /// Returns true if the segment begins at or before `key`, whose numeric prefix is `head`.
     #[inline]
     fn begins_by(&self, key: &[u8], head: u64) -> bool {
         match self.head.cmp(&head) {
@@ -131,10 +131,10 @@ impl Part {
     }
 }
 
-/// Where a pivot's settled entries are.
+/// Location of the settled entries of a pivot.
 #[derive(Clone)]
 pub(super) enum Child {
-    /// Nowhere: there are none.
+    /// There are no settled entries.
     None,
     /// In a leaf (height 1).
     Leaf(Arc<Run>),
@@ -142,29 +142,29 @@ pub(super) enum Child {
     Node(Arc<NodeSlot>, Summary),
 }
 
-/// A range of keys of a node.
+/// A key range of a node, with its child and its pending updates.
 #[derive(Clone)]
 pub(super) struct Pivot {
-    /// The range's lower bound.
+    /// Lower bound of the range.
     pub key: SharedKey,
-    /// What is settled.
+    /// Settled entries.
     pub child: Child,
-    /// What waits, newest first.
+    /// Pending updates, newest first.
     pub parts: Vec<Part>,
-    /// What reads have paid for that.
+    /// Read cost accumulated for the pending updates.
     pub read_cost: ReadCost,
-    /// The filter of the child, if that is a leaf: most lookups that come to a leaf without its key
-    /// need no more of it.
+    /// The filter of the child, if that is a leaf: most lookups of a key that the leaf does not
+    /// have need nothing else of it.
     pub leaf_filter: Option<RunFilter>,
 }
 
 impl Pivot {
-    /// A pivot of which nothing waits.
+    /// Creates a pivot without pending updates.
     pub fn settled(key: SharedKey, child: Child) -> Self {
         Self::new(key, child, Vec::new(), ReadCost::default())
     }
 
-    /// A pivot of which `parts` wait, for which reads have paid `toll`.
+    /// Creates a pivot with pending `parts` and their accumulated `read_cost`.
     pub fn new(key: SharedKey, child: Child, parts: Vec<Part>, read_cost: ReadCost) -> Self {
         let leaf_filter = match &child {
             Child::Leaf(run) => Some(run.filter().clone()),
@@ -173,14 +173,14 @@ impl Pivot {
         Self { key, child, parts, read_cost, leaf_filter }
     }
 
-    /// What waits.
+    /// Returns the totals of the pending updates.
     pub fn pending(&self) -> Totals {
         let mut totals = Totals::default();
         self.parts.iter().for_each(|part| totals += part.totals);
         totals
     }
 
-    /// How many entries are below.
+    /// Returns the number of entries in the child and below.
     pub fn settled_entries(&self) -> u64 {
         match &self.child {
             Child::None => 0,
@@ -189,7 +189,7 @@ impl Pivot {
         }
     }
 
-    /// The bytes of the entries below.
+    /// Returns the bytes of the entries in the child and below.
     pub fn settled_bytes(&self) -> u64 {
         match &self.child {
             Child::None => 0,
@@ -198,13 +198,13 @@ impl Pivot {
         }
     }
 
-    /// True if nothing is in it.
+    /// Returns true if the pivot has no entries.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && matches!(self.child, Child::None)
     }
 
-    /// True if part `index` can hold `key`, which is in the pivot's range: it is the last of its
-    /// level that begins at the key or before.
+    /// Returns true if part `index` can contain `key`, which is in the pivot's range: it is the
+    /// last part of its level that begins at or before the key.
     #[inline]
     pub fn is_candidate(&self, index: usize, key: &[u8]) -> bool {
         let head = head64(key);
@@ -214,49 +214,49 @@ impl Pivot {
     }
 }
 
-/// A node: see the head of the file.
+/// A node: see the module documentation.
 pub(super) struct Node {
     /// 1 if its children are leaves.
     pub height: u8,
-    /// At least one.
+    /// At least one pivot.
     pub pivots: Vec<Pivot>,
-    /// The first bytes of the pivots' keys as numbers.
+    /// Numeric prefixes of the keys of the pivots.
     heads: Vec<u64>,
-    /// What it takes in memory; `None` in a node that is being looked at before it is kept.
+    /// Memory charge; `None` while a node is examined before it is cached.
     pub charge: Option<Charge>,
 }
 
 impl Node {
-    /// The node of these pivots.
+    /// Creates a node of these pivots.
     pub fn new(height: u8, pivots: Vec<Pivot>) -> Self {
-        assert!(!pivots.is_empty() && height > 0, "a node has pivots and a height");
+        assert!(!pivots.is_empty() && height > 0, "a node needs pivots and a height above 0");
         let heads = pivots.iter().map(|pivot| pivot.key.head()).collect();
         Self { height, pivots, heads, charge: None }
     }
 
-    /// The root of an empty tree.
+    /// Creates the root of an empty tree.
     pub fn empty() -> Self {
         Self::new(1, vec![Pivot::settled(SharedKey::LEAST, Child::None)])
     }
 
-    /// The pivot in whose range `key` is. Keys below the first pivot's belong to it too.
+    /// Returns the pivot whose range contains `key`. Keys below the first pivot belong to it, too.
     #[inline]
     pub fn pivot_of(&self, key: &[u8]) -> usize {
         begun_by(&self.heads, key, |index| &self.pivots[index].key).saturating_sub(1)
     }
 
-    /// Where the range of pivot `index` ends, in a node whose range ends at `upper`.
+    /// Returns the end of the range of pivot `index`, in a node whose range ends at `upper`.
     pub fn upper_of<'a>(&'a self, index: usize, upper: Option<KeyView<'a>>) -> Option<KeyView<'a>> {
         self.pivots.get(index + 1).map_or(upper, |next| Some(next.key.view()))
     }
 
-    /// The levels in use: one more than the highest.
+    /// Returns the number of levels in use: one more than the highest.
     pub fn levels(&self) -> usize {
         let highest = self.pivots.iter().flat_map(|pivot| &pivot.parts).map(|part| part.level);
         highest.max().map_or(0, |level| usize::from(level) + 1)
     }
 
-    /// The distinct segments, in the order of their first part.
+    /// Returns the distinct segments, in the order of their first part.
     pub fn segments(&self) -> Vec<Arc<Segment>> {
         let mut seen = std::collections::BTreeSet::new();
         let parts = self.pivots.iter().flat_map(|pivot| &pivot.parts);
@@ -266,7 +266,7 @@ impl Node {
             .collect()
     }
 
-    /// The runs it refers to, each once, leaves and segments.
+    /// Returns the runs it refers to, leaves and segments, each once.
     pub fn runs(&self) -> impl Iterator<Item = Arc<Run>> {
         let segments = self.segments().into_iter().map(|segment| Arc::clone(&segment.run));
         let leaves = self.pivots.iter().filter_map(|pivot| match &pivot.child {
@@ -276,7 +276,7 @@ impl Node {
         segments.chain(leaves)
     }
 
-    /// What lies in and below it.
+    /// Returns the totals of the node and everything below.
     pub fn summary(&self) -> Summary {
         let mut summary =
             Summary { nodes: 1, segments: self.segments().len() as u64, ..Summary::default() };
@@ -296,10 +296,10 @@ impl Node {
     }
 }
 
-/// The place of a node, and how high it is.
+/// Slot of a node, with its height.
 pub(super) type NodeSlot = Slot<Node>;
 
-/// Which nodes of a tree are in memory, and its open runs.
+/// The nodes of a tree that are in memory, and its open runs.
 pub(super) type NodeCache = structure::NodeCache<Node>;
 
 impl Structure for Node {

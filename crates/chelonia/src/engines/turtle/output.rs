@@ -1,10 +1,10 @@
-//! What a pass has written and what it no longer refers to.
+//! Output of a pass: extents written, and references removed.
 //!
-//! Every extent that a pass allocates is noted at once, so that a failure gives all of them
-//! back. Notes on references go to the counts (`counts.rs`) when the pass has succeeded.
+//! Every extent that a pass allocates is recorded at once, so that a failure frees all of them.
+//! Reference changes go to the counts (`counts.rs`) when the pass has succeeded.
 //!
-//! Workers share it; builders are recycled between them, so that a pass touches fresh memory only
-//! once per worker.
+//! Workers share the output; builders are recycled between them, so that a pass touches fresh
+//! memory only once per worker.
 
 use super::codec;
 use super::counts::{Counts, Ledger, Settled};
@@ -19,7 +19,7 @@ use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::NodeRef;
 
-/// The output of one pass.
+/// Output of one pass.
 pub(super) struct Output<'t> {
     node_cache: &'t NodeCache,
     events: &'t Events,
@@ -29,19 +29,19 @@ pub(super) struct Output<'t> {
 }
 
 impl<'t> Output<'t> {
-    /// Nothing has been written.
+    /// Creates an empty output.
     pub fn new(node_cache: &'t NodeCache, events: &'t Events, options: RunOptions) -> Self {
         Self { node_cache, events, options, builders: Mutex::default(), ledger: Mutex::default() }
     }
 
-    /// A writer of leaves; give it back when done.
+    /// Returns a writer of leaves; return it with `give_back`.
     pub fn leaf_writer(&self) -> RunWriter<'_> {
         self.run_writer(self.options.bits_per_key)
     }
 
-    /// A writer of runs for buffers; give it back when done. Most lookups that ask them want a key
-    /// that is elsewhere, and ask several: their filters have a third more bits than those of
-    /// leaves, for memory should go where it saves most [Autumn 3.3, Monkey].
+    /// Returns a writer of buffer runs; return it with `give_back`. Most lookups that check these
+    /// runs seek a key that is elsewhere, and check several: so their filters have a third more
+    /// bits than those of leaves, since memory should go where it saves most [Autumn 3.3, Monkey].
     pub fn level_writer(&self) -> RunWriter<'_> {
         self.run_writer(self.options.bits_per_key.div_ceil(3) + self.options.bits_per_key)
     }
@@ -54,24 +54,24 @@ impl<'t> Output<'t> {
         RunWriter { builder, output: self }
     }
 
-    /// Takes a writer back that has nothing open.
+    /// Takes back a writer that has no open run.
     pub fn give_back(&self, writer: RunWriter<'_>) {
         self.builders.lock().push(writer.builder);
     }
 
-    /// A count of zero bytes for merge work.
+    /// Returns a charge of zero bytes for merge memory.
     pub fn work_charge(&self) -> Charge {
         self.node_cache.storage().budget().charge(Use::Work, 0)
     }
 
-    /// Notes large values that came with updates.
+    /// Records large values that arrived with updates.
     pub fn arrived(&self, large: Vec<LargeRef>) {
         if !large.is_empty() {
             self.ledger.lock().large.extend(large);
         }
     }
 
-    /// Notes that the next version does not have this node.
+    /// Records that the next version does not have this node.
     pub fn retire(&self, reference: Option<NodeRef>, node: &Node) {
         let mut ledger = self.ledger.lock();
         if let Some(reference) = reference {
@@ -80,18 +80,18 @@ impl<'t> Output<'t> {
         ledger.refer(node.runs(), -1);
     }
 
-    /// Notes a run that was written, and opens it.
+    /// Records a run that was written, and opens it.
     fn note_run(&self, reference: RunRef) -> Arc<Run> {
         self.ledger.lock().runs.insert(reference.extent.start, reference);
         self.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         self.node_cache.context().open(self.node_cache.storage(), reference)
     }
 
-    /// Writes a node and gives the pivot that refers to it.
+    /// Writes a node and returns the pivot that refers to it.
     pub fn write_node(&self, height: u8, pivots: Vec<Pivot>) -> Result<Pivot> {
         let mut pivots = pivots;
         if let Some(first) = pivots.first_mut() {
-            // Those of other nodes keep nothing alive for this one.
+            // The key must not keep the storage of other nodes' keys alive.
             first.key = first.key.alone();
         }
         let pivots = beside_each_other(pivots);
@@ -111,20 +111,19 @@ impl<'t> Output<'t> {
         Ok(Pivot::settled(key, Child::Node(slot, summary)))
     }
 
-    /// Applies the notes of a pass that succeeded to `counts`, and frees what it wrote in vain.
+    /// Applies the records of a successful pass to `counts`, and frees written but unused runs.
     pub fn settle(&self, counts: &mut Counts) -> Result<Settled> {
         let ledger = self.ledger.lock();
         let settled = counts.settle(&ledger, self.node_cache)?;
         for unused in &settled.unused {
-            // If that fails the space is missed until the next open finds it: no reason to give the
-            // whole pass up after the counts have changed.
+            // If that fails, the space is lost until the next open finds it: no reason to abort the
+            // pass after the counts have changed.
             let _ = self.node_cache.storage().free(unused.extent);
         }
         Ok(settled)
     }
 
-    /// Gives everything back that a pass allocated before it failed; all that can be given back,
-    /// even if something cannot.
+    /// Frees everything that a failed pass allocated. Continues after an error.
     pub fn roll_back(self) -> Result<()> {
         let ledger = self.ledger.into_inner();
         let storage = self.node_cache.storage();
@@ -135,7 +134,7 @@ impl<'t> Output<'t> {
     }
 }
 
-/// The same pivots, whose keys hold what they have in common once.
+/// Returns the same pivots with keys that store common prefixes once.
 pub(super) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
     for place in 0..pivots.len() {
         pivots[place].key = match place.checked_sub(1) {
@@ -146,7 +145,7 @@ pub(super) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
     pivots
 }
 
-/// What the keys of pivots take in memory, in bytes.
+/// Returns the memory of the keys of pivots, in bytes.
 pub(super) fn key_bytes(pivots: &[Pivot]) -> usize {
     let mut before = None;
     let mut bytes = 0;
@@ -171,39 +170,39 @@ pub(super) struct WrittenRun {
     pub last: Box<[u8]>,
 }
 
-/// Writes one run after the other.
+/// Writes runs one after the other.
 pub(super) struct RunWriter<'o> {
     builder: RunBuilder,
     output: &'o Output<'o>,
 }
 
 impl RunWriter<'_> {
-    /// True if nothing was added since the last run.
+    /// Returns true if nothing was added since the last run.
     pub fn is_empty(&self) -> bool {
         self.builder.is_empty()
     }
 
-    /// The weight of what was added.
+    /// Returns the weight of the added entries.
     #[inline]
     pub fn weight(&self) -> u64 {
         weight(self.builder.entries(), self.builder.user_bytes())
     }
 
-    /// True if something was added and this entry would make it more than `leaf`.
+    /// Returns true if the run has entries and this entry would make it exceed `leaf`.
     #[inline]
     pub fn is_over(&self, leaf: u64, key: &[u8], update: &Update<'_>) -> bool {
         let entry = weight(1, (key.len() + update.inline_bytes()) as u64);
         !self.is_empty() && self.weight() + entry > leaf
     }
 
-    /// Adds an entry, greater than the one before.
+    /// Adds an entry; its key is greater than the previous one.
     #[inline]
     pub fn add(&mut self, key: &[u8], update: Update<'_>) -> Result<()> {
         debug_assert!(key.len() <= KEY_BYTES_MAX);
         self.builder.add(key, update)
     }
 
-    /// Writes the run. Something must have been added. What `was_cached` of its keys before stays
+    /// Writes the run. It must have entries. Keys that `was_cached` marks as previously cached stay
     /// in the cache.
     pub fn finish(&mut self, was_cached: Option<&WasCached<'_>>) -> Result<WrittenRun> {
         let first = self.builder.first_key().unwrap_or_default().into();

@@ -1,42 +1,42 @@
-//! How much of what comes in is in the tree already, and how long a flush may wait.
+//! Share of updates to existing keys, and the flush size derived from it.
 //!
-//! New keys can wait in buffers for long: nothing of the tree becomes old by them, each flush of a
-//! leaf writes the leaf anew, and so the fewer there are the less is written. Keys that are there
-//! already make what they replace useless: the longer they wait the more space is taken by what
-//! nobody can read. So the size at which a pivot is flushed follows from how much of the updates is
-//! new, which a sample of them asks the filters of the tree.
+//! Updates of new keys can be buffered for long: they make no data obsolete, and each flush of a
+//! leaf rewrites the leaf, so fewer flushes mean fewer writes. Updates of existing keys make older
+//! entries obsolete: the longer they are buffered, the more space these take. So the flush size of
+//! a pivot derives from the share of new keys among the updates, which is estimated by checking a
+//! sample of them against the filters of the tree.
 //!
-//! What waits long costs reads, and these pay for what they need (`read_cost.rs`).
+//! Long buffering makes reads slower; read-triggered flushes limit that (`read_cost.rs`).
 
 use super::lookup;
 use super::{Shared, TurtleVersion};
 use crate::base::stream::SortedUpdates;
 
-/// How many updates are asked for.
+/// Number of updates sampled.
 const SAMPLES: usize = 128;
 
-/// The flush size in percent of the leaf size if all keys are new: a leaf is then written a
-/// quarter more than what comes in, and becomes five.
+/// Flush size in percent of the leaf size if all keys are new: each flush then writes a quarter
+/// more than its updates, and the leaf becomes five.
 pub(super) const FLUSH_PERCENT_NEW: u64 = 400;
 
-/// The same if all keys are there already, in percent of the leaf that is there: on average a sixth
-/// of the leaves is useless.
+/// Flush size in percent of the existing leaf if all keys exist: on average a sixth of the leaf
+/// data is obsolete.
 const FLUSH_PERCENT_KNOWN: u64 = 32;
 
-/// The share of known keys in what came in lately: in about half as much as the tree holds, for
-/// that is what waits at most, and what waits came with all of it. So a tree that was filled and is
-/// now updated is not flushed everywhere at once.
+/// Moving share of existing keys among recent updates, over about half as many bytes as the tree
+/// holds: at most that much is buffered, and buffered updates come from that whole period. So a
+/// tree that was filled and is now updated is not flushed everywhere at once.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Overlap {
-    /// In thousandths; `None` before anything came in.
+    /// In thousandths; `None` before the first updates.
     known: Option<u64>,
 }
 
-/// The whole of [`Overlap`].
+/// The value of [`Overlap`] for a share of 100 percent.
 const WHOLE: u64 = 1000;
 
 impl Overlap {
-    /// After `updates` come into the tree of `version`.
+    /// Returns the share after `updates` are absorbed into the tree of `version`.
     pub fn after(
         self,
         shared: &Shared,
@@ -45,14 +45,14 @@ impl Overlap {
     ) -> Self {
         let root = &version.root;
         if root.reference().is_none() {
-            // What is new to an empty tree says nothing of what comes next.
+            // In an empty tree all keys are new, which predicts nothing.
             return self;
         }
         let step = (updates.len() / SAMPLES).max(1);
         let (mut asked, mut known) = (0, 0);
         for rank in (step / 2..updates.len()).step_by(step) {
             asked += 1;
-            // What cannot be read is told to who needs it.
+            // An unreadable filter counts as "maybe"; the error is reported to reads that need it.
             known += u64::from(lookup::may_have(shared, root, updates.key(rank)).unwrap_or(true));
         }
         if asked == 0 {
@@ -63,21 +63,21 @@ impl Overlap {
         self.mixed(known * WHOLE / asked, incoming, held)
     }
 
-    /// After `incoming` bytes, of which a share of `now` is known, came into a tree that holds
-    /// `held` bytes.
+    /// Returns the share after `incoming` bytes, of which a share of `now` has existing keys, were
+    /// absorbed into a tree of `held` bytes.
     fn mixed(self, now: u64, incoming: u64, held: u64) -> Self {
         let Some(before) = self.known else { return Self { known: Some(now) } };
         let part = (2 * WHOLE * incoming / held.max(1)).clamp(WHOLE / 50, WHOLE / 2);
         Self { known: Some((before * (WHOLE - part) + now * part) / WHOLE) }
     }
 
-    /// How many bytes are hidden in the tree, if `buffered` wait there: as many as wait for keys
-    /// that are there already. None before anything came in, for then nothing is known of it.
+    /// Estimates the hidden bytes of a tree with `buffered` bytes of updates: as many as are
+    /// buffered for existing keys. Zero before the first updates, when the share is unknown.
     pub fn hidden(self, buffered: u64) -> u64 {
         buffered / WHOLE * self.known.unwrap_or(0)
     }
 
-    /// The size at which a pivot is flushed, in percent of the leaf size.
+    /// Returns the flush size of a pivot, in percent of the leaf size.
     pub fn flush_percent(self) -> u64 {
         let known = self.known.unwrap_or(WHOLE);
         (FLUSH_PERCENT_NEW * (WHOLE - known) + FLUSH_PERCENT_KNOWN * known) / WHOLE
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(known(filled.mixed(WHOLE, 50, 1000)), WHOLE / 10);
         assert_eq!(known(filled.mixed(WHOLE, 0, 1000)), WHOLE / 50);
         assert_eq!(known(filled.mixed(WHOLE, 5000, 1000)), WHOLE / 2);
-        // All of it overwritten once, in parts.
+        // All of it is overwritten once, in parts.
         let overwritten = (0..20).fold(filled, |overlap, _| overlap.mixed(WHOLE, 50, 1000));
         assert!((800..950).contains(&known(overwritten)));
     }

@@ -1,67 +1,68 @@
-//! What a pass does at a node: decisions from figures, without any reading or writing.
+//! Decisions of a pass at a node, from statistics only, without reads or writes.
 //!
-//! All sizes are weights (`node.rs`), in bytes. Figures of what comes in may be estimates; nothing
-//! but the quality of the decision depends on them.
+//! All sizes are weights (`node.rs`), in bytes. Statistics of incoming updates may be estimates;
+//! they affect only the quality of decisions.
 
 use super::codec::LEVEL_MAX;
 use crate::run::Totals;
 use std::ops::Range;
 
-/// The part of a leaf that a short run of a buffer holds.
+/// Divisor: a short buffer run holds this part of a leaf.
 const SHORT_RUN_DIVISOR: u64 = 8;
 
-/// No run is cut shorter for its pivots' sake: its index, filter and last block are blocks.
+/// Minimum size of a short buffer run: its index, filter and last block take whole blocks.
 const SHORT_RUN_MIN: u64 = 64 << 10;
 
-/// The bytes that the keys of a node take in memory, if it has more pivots than a small one.
+/// Maximum memory in bytes of the keys of a node that has more pivots than a small one.
 const NODE_KEY_BYTES: usize = 256 << 10;
 
-/// The measures of a tree.
+/// Sizes of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
-    /// The most a leaf holds.
+    /// Maximum size of a leaf.
     pub leaf: u64,
-    /// The most pivots of a node.
+    /// Maximum pivots of a node.
     pub pivots_max: usize,
-    /// The most levels of a buffer.
+    /// Maximum levels of a buffer.
     pub levels_max: usize,
-    /// The flush size of pivots above leaves, in percent of the leaf size.
+    /// Flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
-    /// How much a pass may write.
+    /// Write budget of the pass.
     pub pace: Pace,
 }
 
-/// How much a pass may write.
+/// Write budget of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum Pace {
-    /// What is best in the long run.
+    /// Best for the long run.
     #[default]
     Usual,
-    /// Hardly more than what comes in, for the device is full: nothing is flushed.
+    /// Minimal: hardly more than the incoming updates, for a full device; nothing is flushed.
     Incoming,
-    /// Hardly more than a leaf: the first over which something waits is flushed.
+    /// Hardly more than a leaf: the first pivot with enough pending updates is flushed.
     OneLeaf,
 }
 
-/// The levels of a buffer while the device is full, where few are merged: as many as a node can
-/// have.
+/// Maximum levels of a buffer while the device is full and few levels are merged: as many as a node
+/// can have.
 const LEVELS_FULL_DEVICE: usize = LEVEL_MAX as usize + 1;
 
 impl Geometry {
-    /// The flush size in percent of the leaf size, of pivots of a node of this height. Above leaves
-    /// nothing waits for long: a flush there writes nothing that was not to be written anyway, and
-    /// what waits once at each height is written once for each.
+    /// Returns the flush size, in percent of the leaf size, of pivots of a node of this height.
+    /// Above height 1 updates are not buffered for long: a flush there writes nothing that would
+    /// not be written anyway, and updates buffered once at each height are written once for each.
     pub fn percent_at(&self, height: u8) -> u64 {
         if height == 1 { self.flush_percent } else { self.flush_percent.min(100) }
     }
 
-    /// True if much of what comes in is there already, so that what waits hides it.
+    /// Returns true if so many updates have existing keys that buffered updates hide much data.
     fn hides(&self) -> bool {
         self.flush_percent < 100
     }
 
-    /// What the flush size is a part of, of a pivot with a child of this weight. What waits must
-    /// not outgrow the leaf that it hides entries of, however little of its room that takes.
+    /// Returns the size to which the flush percentage applies, for a pivot with a child of this
+    /// weight. Pending updates must not outgrow the leaf whose entries they hide, however small
+    /// that is.
     fn flush_basis(&self, height: u8, child: u64) -> u64 {
         if height == 1 && self.hides() {
             child.clamp(self.leaf_small(), self.leaf)
@@ -70,7 +71,7 @@ impl Geometry {
         }
     }
 
-    /// The most levels that a pass leaves.
+    /// Returns the maximum number of levels that a pass leaves.
     pub fn levels_left(&self) -> usize {
         match self.pace {
             Pace::Usual => self.levels_max,
@@ -78,8 +79,8 @@ impl Geometry {
         }
     }
 
-    /// The most that a new level takes in of those before it, `incoming` included, unless there are
-    /// too many levels: on a full device it is at most twice what comes in.
+    /// Returns the maximum weight of a new level, including `incoming`, unless there are too many
+    /// levels: on a full device at most twice the incoming updates.
     pub fn gathered_max(&self, incoming: u64) -> u64 {
         match self.pace {
             Pace::Usual => u64::MAX,
@@ -87,8 +88,8 @@ impl Geometry {
         }
     }
 
-    /// What a run of a buffer holds at most. It stays until the last of its pivots is flushed, with
-    /// all that was flushed before: where flushes are frequent it spans few pivots.
+    /// Returns the maximum size of a buffer run. A run stays until the last of its pivots is
+    /// flushed, including entries flushed before: where flushes are frequent, it spans few pivots.
     pub fn buffer_run(&self) -> u64 {
         if self.hides() {
             (self.leaf / SHORT_RUN_DIVISOR).max(SHORT_RUN_MIN).min(self.leaf)
@@ -97,74 +98,76 @@ impl Geometry {
         }
     }
 
-    /// A leaf below this should be joined with a neighbour.
+    /// Returns the size below which a leaf should be joined with a neighbour.
     pub fn leaf_small(&self) -> u64 {
         self.leaf / 4
     }
 
-    /// Joined leaves are at most this large, so that they do not split soon.
+    /// Returns the maximum size of joined leaves, chosen so that they do not split soon.
     pub fn leaf_joined(&self) -> u64 {
         self.leaf / 4 * 3
     }
 
-    /// The size leaves are cut to when there are several.
+    /// Returns the size to which several leaves are cut.
     pub fn leaf_filled(&self) -> u64 {
         self.leaf / 10 * 9
     }
 
-    /// The size leaves are cut to when nothing will come between.
+    /// Returns the size to which leaves are cut when no entries will be inserted between.
     pub fn leaf_packed(&self) -> u64 {
         self.leaf / 20 * 19
     }
 
-    /// A node with this many pivots or fewer should be joined with a neighbour.
+    /// Returns the number of pivots up to which a node should be joined with a neighbour.
     pub fn pivots_small(&self) -> usize {
         self.pivots_max / 4
     }
 
-    /// Joined nodes have at most this many pivots.
+    /// Returns the maximum number of pivots of joined nodes.
     pub fn pivots_joined(&self) -> usize {
         self.pivots_max / 4 * 3
     }
 
-    /// The pivots of a node when there are several, and nothing will come between.
+    /// Returns the number of pivots of each of several nodes when no pivots will be inserted
+    /// between.
     pub fn pivots_packed(&self) -> usize {
         (self.pivots_max / 16 * 15).max(self.pivots_max / 2).max(1)
     }
 }
 
-/// What is known of a pivot before the pass does anything.
+/// Statistics of a pivot before the pass changes anything.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Figures {
-    /// What comes in.
+    /// Incoming updates.
     pub incoming: u64,
-    /// What waits.
+    /// Pending updates.
     pub pending: u64,
-    /// The leaf (height 1), or everything below (above).
+    /// Weight of the leaf (height 1), or of everything below (above).
     pub child: u64,
-    /// Tombstones that come in, and wait.
+    /// Incoming and pending tombstones.
     pub tombstones: u64,
-    /// Entries, and tombstones among them, that wait somewhere below (above height 1).
+    /// Entries, and tombstones among them, buffered anywhere below (above height 1).
     pub waiting_below: Totals,
     /// Entries of the leaf, or of everything below.
     pub child_entries: u64,
     /// Pivots of the child (above height 1).
     pub child_pivots: usize,
-    /// What is there cannot be read (`damage.rs`).
+    /// A flush would have to read a damaged block (`damage.rs`).
     pub stuck: bool,
-    /// Reads have paid for a flush (`read_cost.rs`).
+    /// A read-triggered flush is due (`read_cost.rs`).
     pub due: bool,
-    /// Changes with the pivot and whenever its child is written anew.
+    /// Changes with the pivot and whenever its child is rewritten.
     pub seed: u64,
 }
 
 impl Figures {
-    /// What the leaf can become, at most.
+    /// Returns the maximum size of the leaf after a flush.
     fn merged(&self) -> u64 {
         self.incoming + self.pending + self.child
     }
 
-    /// What waits and comes, with what its tombstones delete, about.
+    /// Returns the approximate weight of pending and incoming updates, including data that their
+    /// tombstones delete.
     fn waiting(&self) -> u64 {
         let arrived = self.incoming + self.pending + self.waiting_below.weight();
         let deletes = self.tombstones + self.waiting_below.tombstones;
@@ -172,38 +175,38 @@ impl Figures {
         arrived.saturating_add(deletes.saturating_mul(each))
     }
 
-    /// True if there is nothing and nothing comes.
+    /// Returns true if the pivot has no entries and no incoming updates.
     fn is_empty(&self) -> bool {
         self.merged() == 0 && self.child_entries == 0 && self.tombstones == 0
     }
 }
 
-/// Why a group of pivots is flushed.
+/// Reason to flush a group of pivots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Reason {
-    /// Enough came together.
+    /// Pending and incoming updates together reach the flush size.
     Full,
-    /// What comes in is enough alone.
+    /// Incoming updates alone reach it.
     Narrow,
     /// Much of the child is deleted.
     Tombstones,
-    /// Reads have paid for it.
+    /// The flush is triggered by reads.
     Reads,
     /// A small child is joined with its neighbour.
     Join,
 }
 
-/// Neighbouring pivots with one fate.
+/// Neighbouring pivots that are treated alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Group {
     /// The pivots.
     pub pivots: Range<usize>,
-    /// Why they are flushed; `None` if they are not.
+    /// Reason to flush them; `None` if they are not flushed.
     pub flush: Option<Reason>,
 }
 
-/// Divides the pivots of a node into groups that are flushed together, and those that are not
-/// flushed (each a group of its own). Stuck ones are not flushed whatever comes.
+/// Divides the pivots of a node into groups that are flushed together, and pivots that are not
+/// flushed (each a group of its own). Stuck pivots are never flushed.
 pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Vec<Group> {
     if geometry.pace != Pace::Usual {
         return groups_on_full_device(height, figures, geometry.pace);
@@ -232,9 +235,9 @@ pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Ve
     groups
 }
 
-/// The same while there is hardly any space: at most one pivot is flushed. It is the first over
-/// which at least half as much waits as on average: so one after the other is, the runs that they
-/// share go, and what came since does not lead back to those that were flushed.
+/// Groups the pivots on a full device, where at most one is flushed. It is the first one with at
+/// least half the average of pending updates: so pivots are flushed one after the other, the runs
+/// they share are freed, and newer updates do not lead back to pivots that were flushed.
 fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
     let waiting = |figure: &Figures| if figure.stuck { 0 } else { figure.waiting() };
     let (total, count) = figures
@@ -257,14 +260,14 @@ fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Gro
     (0..figures.len()).map(group).collect()
 }
 
-/// Why a pivot is flushed for its own sake.
+/// Returns the reason to flush a pivot for its own sake, if any.
 fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Option<Reason> {
     let arrived = figure.incoming + figure.pending;
     if figure.stuck {
         return None;
     }
     if height > 1 && alone {
-        // Only a root has a single child for long: without a buffer it can go away.
+        // Only a root has a single child for long: without a buffer it can be removed.
         return Some(Reason::Full);
     }
     if figure.due {
@@ -281,7 +284,7 @@ fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Opt
         // A small child is cheap to rewrite: let it grow before updates pile up above it.
         size = size.min(figure.child);
     }
-    // So much more than what is there that a flush writes little else.
+    // The updates outweigh the existing data so much that a flush writes little else.
     let outweighs = geometry.leaf.max(2 * (figure.child + figure.pending));
     if figure.incoming >= size.min(outweighs) && figure.incoming > 0 {
         return Some(Reason::Narrow);
@@ -293,8 +296,8 @@ fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Opt
     many.then_some(Reason::Tombstones)
 }
 
-/// Whether an empty pivot goes along with its neighbour; `None` if neither is empty. It is no
-/// reason to rewrite anything, but goes along for nothing.
+/// Decides whether an empty pivot joins its neighbour; `None` if neither is empty. An empty pivot
+/// is no reason to rewrite anything, but joins a rewrite at no cost.
 fn empty_joins(
     before: &[Figures],
     before_flush: Option<Reason>,
@@ -310,7 +313,7 @@ fn empty_joins(
     }
 }
 
-/// True if what becomes of both together is not too large for one child.
+/// Returns true if the result of both together is not too large for one child.
 fn fits(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
     if height == 1 {
         let size: u64 = before.iter().map(Figures::merged).sum();
@@ -320,7 +323,7 @@ fn fits(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> 
     pivots + next.child_pivots <= geometry.pivots_joined()
 }
 
-/// True if either is so small that it should not stay alone.
+/// Returns true if either is so small that it should be joined.
 fn is_small(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
     if height == 1 {
         let size: u64 = before.iter().map(Figures::merged).sum();
@@ -330,8 +333,8 @@ fn is_small(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry)
     pivots.min(next.child_pivots) <= geometry.pivots_small()
 }
 
-/// How many of the levels in use, newest first, are merged with what comes in, so that the result
-/// and the rest are not too many levels; and how many of them only for that reason.
+/// Returns how many of the levels in use, newest first, are merged with the incoming updates, so
+/// that the number of levels stays within its limit; and how many of them only for that reason.
 pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], geometry: &Geometry) -> (usize, usize) {
     let (levels_max, gathered_max) = (geometry.levels_left(), geometry.gathered_max(incoming));
     let (mut gathered, mut merged, mut forced) = (incoming, 0, 0);
@@ -352,8 +355,8 @@ pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], geometry: &Geometry)
     }
 }
 
-/// Cuts `count` pivots into nodes: how many each gets. `appended` says that all growth was at the
-/// end, where the next growth will be, too.
+/// Cuts `count` pivots into nodes and returns the size of each. `appended` means that all growth
+/// was at the end, where further growth is expected, too.
 pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> Vec<usize> {
     if count <= geometry.pivots_max {
         return vec![count];
@@ -371,8 +374,8 @@ pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> V
     (0..nodes).map(|node| count * (node + 1) / nodes - count * node / nodes).collect()
 }
 
-/// The same where the keys of the pivots take `key_bytes` bytes in memory: a node of long keys has
-/// fewer pivots, but not so few that it is small.
+/// Cuts `count` pivots, whose keys take `key_bytes` bytes in memory, into nodes: a node of long
+/// keys has fewer pivots, but not so few that it is small.
 pub(super) fn node_sizes_by_keys(
     count: usize,
     key_bytes: usize,
@@ -461,10 +464,10 @@ mod tests {
         let known = Geometry { flush_percent: 32, ..new };
         assert_eq!(new.buffer_run(), 4 << 20);
         assert_eq!(known.buffer_run(), 512 << 10);
-        // Not so short that they are all index and filter, nor longer than a leaf.
+        // Neither so short that index and filter dominate, nor longer than a leaf.
         assert_eq!(Geometry { leaf: 256 << 10, ..known }.buffer_run(), SHORT_RUN_MIN);
         assert_eq!(Geometry { leaf: 16 << 10, ..known }.buffer_run(), 16 << 10);
-        // Nor does more wait there than the leaf that is there allows.
+        // The existing leaf limits the pending updates as well.
         assert_eq!(known.flush_basis(1, 2 << 20), 2 << 20);
         assert_eq!(known.flush_basis(2, 2 << 20), 4 << 20);
         assert_eq!(new.flush_basis(1, 2 << 20), 4 << 20);
@@ -498,7 +501,7 @@ mod tests {
         assert_eq!(levels_to_merge(10, &[6, 1]), (0, 0));
         assert_eq!(levels_to_merge(10, &[5, 7, 12]), (2, 0));
         assert_eq!(levels_to_merge(10, &[20; 6]), (1, 1));
-        // What was gathered by force makes the next ones small.
+        // A large level merged by force leaves the next ones small.
         assert_eq!(levels_to_merge(10, &[10; 6]), (6, 1));
         let mut sizes = Vec::new();
         for _ in 0..1000 {
@@ -516,10 +519,10 @@ mod tests {
             let groups = groups(1, figures, &geometry);
             groups.iter().position(|group| group.flush.is_some())
         };
-        // The first one got a few entries after it had been flushed.
+        // The first one got a few entries after it was flushed.
         let waits = [leaf(90_000, 100, 0), leaf(90_000, 20_000, 0), leaf(90_000, 30_000, 0)];
         assert_eq!(first(&waits), Some(1));
-        // Tombstones count for what they delete.
+        // Tombstones count with the data they delete.
         let mut deleted = leaf(90_000, 2_000, 0);
         deleted.tombstones = 200;
         assert_eq!(first(&[deleted, waits[1], waits[2]]), Some(0));
@@ -533,7 +536,7 @@ mod tests {
             let geometry = Geometry { pace, ..GEOMETRY };
             assert_eq!(levels_to_merge(10, &[5, 5, 1], &geometry), (2, 0));
             assert_eq!(levels_to_merge(10, &[5, 7, 11, 16], &geometry), (1, 0));
-            // A node has no more levels than can be written.
+            // A node has no more levels than can be encoded.
             let most = usize::from(LEVEL_MAX) + 1;
             assert_eq!(levels_to_merge(10, &vec![20; most - 1], &geometry), (0, 0));
             assert_eq!(levels_to_merge(10, &vec![20; most], &geometry), (1, 1));

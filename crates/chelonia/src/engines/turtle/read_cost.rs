@@ -1,34 +1,34 @@
-//! What reads pay for updates that wait above them, and when that is enough to take them down.
+//! Read cost of buffered updates, and the flushes that it triggers.
 //!
-//! Buffers make writes cheap and reads dear: a lookup asks a filter more for each part of a pivot,
-//! now and then reads a block in vain, and a scan reads a block of each. Every read adds what it
-//! paid to the *toll* of the pivot. When the toll of a pivot has reached what it costs to flush it
-//! now instead of later, the next pass flushes it: so reads never pay much more than twice what the
-//! best plan for them would have cost, as who rents skis until he has paid for a pair. The paper
-//! names flushing driven by queries as future work.
+//! Buffers make writes cheap and reads expensive: for each part of a pivot a lookup checks one more
+//! filter, sometimes reads a block unnecessarily, and a scan reads a block. Every read adds its
+//! extra cost to the *read cost* of the pivot. When that reaches the cost of a flush now instead of
+//! later, the next pass flushes the pivot: so reads never pay much more than twice the cost of the
+//! best plan for them (the ski rental problem). The paper names query-driven flushing as future
+//! work.
 //!
-//! What waits also takes memory twice, where it hides older entries: what nobody reads lies in the
-//! blocks of what is read. While the memory holds nearly all of the tree most reads from the device
-//! come from that, and each pays for it ([`ReadCosts::crowding`]).
+//! Buffered updates also take memory twice, where they hide older entries: obsolete entries lie in
+//! the same blocks as entries that are read. While memory holds nearly all of the tree, most device
+//! reads are caused by that, and each is charged for it ([`ReadCosts::crowding`]).
 //!
-//! Gets and scans pay. A `multi_get`, and a get that has to read filters, pay for filters alone:
-//! they do not know at once which pivot is to blame.
+//! Gets and scans are charged. A `multi_get`, and a get that has to read filters, are charged for
+//! filters alone: they cannot attribute other costs to a pivot at once.
 //!
-//! What waits must be written down once in any case. What a flush costs beyond that is the leaf,
-//! which is written with it each time; and the more waits, the sooner that would come anyway. The
-//! price takes it that writes go on, so that the next flush is not far. While none are expected
-//! ([`ReadCosts::expect_updates`]) a flush is final, and reads that have begun will probably go
-//! on: then it is made for a part of the price.
+//! Buffered updates must be written down once in any case. The extra cost of a flush is the leaf,
+//! which is rewritten each time; and the more is pending, the sooner a flush would come anyway. The
+//! price assumes that writes continue, so that the next flush is near. During a write-idle period
+//! ([`ReadCosts::expect_updates`]) a flush is final, and current reads will probably continue: then
+//! the price is reduced.
 //!
 //! ```text
-//!   reads of the range ----> toll of the pivot ----> >= price: a unit of maintenance is due
-//!   flushed, or split, or joined, or read again from disk: the toll begins at zero
+//!   reads of the range ----> read cost of the pivot ----> >= price: a unit of maintenance is due
+//!   flushed, or split, or joined, or read again from disk: the read cost restarts at zero
 //! ```
 //!
-//! Writes pay nothing for it while nobody reads: tolls stay at zero.
+//! Without reads, writes pay nothing for this: read costs stay at zero.
 //!
-//! Only some lookups pay for filters, chosen by the hash of the key, and pay for the others too: so
-//! the counter of a pivot is not written by every reader.
+//! Only some lookups are charged for filters, selected by the hash of the key, and at a multiple:
+//! so most readers do not write the counter of a pivot.
 //!
 //! Thread-safety: everything may be called from any thread; a race loses a read cost, no more.
 
@@ -39,41 +39,41 @@ use crate::memory::epoch::Guard;
 use crate::run::Totals;
 use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// A toll is counted in units of a reader's time, of 100 ns.
+/// Unit of read cost: 100 ns of a reader's time.
 pub(super) type Units = u32;
 
-/// Filters that cost a reader one unit: they are asked together, so that each more costs half a
-/// miss of the processor's cache.
+/// Number of filter checks that cost a reader one unit: filters are checked together, so that each
+/// additional one costs half a CPU cache miss.
 const FILTERS: Units = 2;
 
-/// A block that had to be read from the device.
+/// Cost of a block read from the device.
 pub(super) const BLOCK_READ: Units = 600;
 
-/// A block in memory that was looked at.
+/// Cost of searching a block in memory.
 pub(super) const BLOCK_LOOK: Units = 5;
 
-/// A source more in a merge.
+/// Cost of an additional source of a merge.
 const SOURCE: Units = 5;
 
-/// One of so many lookups pays for filters.
+/// One in this many lookups is charged for filters.
 const SAMPLE: Units = 64;
 
-/// A flush reads, merges and writes so many bytes in one unit. It takes a thread twice as long, but
-/// is done in the background.
+/// Bytes that a flush reads, merges and writes per unit. A thread takes twice as long, but in the
+/// background.
 const FLUSHED_PER_UNIT: u64 = 32;
 
-/// While no updates are expected a flush is for good, and who reads will probably go on: it is made
-/// for so much less.
+/// Divisor of the flush price during a write-idle period: the flush is final, and reads will
+/// probably continue.
 const IDLE_DISCOUNT: u64 = 8;
 
-/// The least part of a leaf that a flush costs, however much waits.
+/// Divisor: minimum cost of a flush as a part of the leaf, however much is pending.
 const LEAST_PART: u64 = 16;
 
-/// A flush would come anyway when so many times the leaf wait: the most that ever does, jitter
-/// apart.
+/// Pending updates, as a multiple of the leaf, at which a flush would come anyway: the maximum
+/// flush size, apart from jitter.
 const FULL_LEAVES: u64 = FLUSH_PERCENT_NEW / 100;
 
-/// What was paid at a pivot. A copy takes over the sum.
+/// Read cost accumulated at a pivot. A clone copies the sum.
 #[derive(Default, Debug)]
 pub(super) struct ReadCost(AtomicU32);
 
@@ -89,31 +89,32 @@ impl ReadCost {
     }
 }
 
-/// True if the lookup of `hash` pays for the filters it asks.
+/// Returns true if the lookup of `hash` is charged for the filters it checks.
 #[inline]
 pub(super) fn is_sampled(hash: KeyHash) -> bool {
     (hash.0 >> 20).is_multiple_of(u64::from(SAMPLE))
 }
 
-/// What a lookup that pays owes for asking the filters of `parts` parts.
+/// Returns the charge of a sampled lookup for checking the filters of `parts` parts.
 #[inline]
 pub(super) fn filters(parts: usize) -> Units {
     u32::try_from(parts).unwrap_or(Units::MAX / SAMPLE).saturating_mul(SAMPLE / FILTERS)
 }
 
-/// What a scan owes for so many sources more, so many of which have to be read from the device.
+/// Returns the charge of a scan for `count` additional sources, of which `read` must be read from
+/// the device.
 pub(super) fn sources(count: usize, read: usize) -> Units {
     let units = count.saturating_mul(SOURCE as usize) + read.saturating_mul(BLOCK_READ as usize);
     Units::try_from(units).unwrap_or(Units::MAX)
 }
 
-/// Whether maintenance is due anywhere in a tree.
+/// Read cost state of a tree: whether maintenance is due anywhere.
 #[derive(Default)]
 pub(super) struct ReadCosts {
     due: AtomicBool,
-    /// No updates are expected.
+    /// No updates are expected (write-idle period).
     idle: AtomicBool,
-    // What the newest version was weighed at.
+    // Sizes of the newest version, set by `weigh`.
     tree_bytes: AtomicU64,
     buffered_bytes: AtomicU64,
     hidden_bytes: AtomicU64,
@@ -121,7 +122,7 @@ pub(super) struct ReadCosts {
 }
 
 impl ReadCosts {
-    /// A read paid `units` at `pivot`.
+    /// Adds `units` to the read cost of `pivot`.
     pub fn pay(&self, pivot: &Pivot, units: Units) {
         if pivot.parts.is_empty() || units == 0 {
             return;
@@ -133,9 +134,9 @@ impl ReadCosts {
         }
     }
 
-    /// The newest version has entries of `tree` bytes, of which `buffered` wait; newer ones hide
-    /// about `hidden` of them. It lies in a data file of which `file` bytes are in use. A tree that
-    /// was just opened weighs nothing: how much is hidden in it is learned from what comes in.
+    /// Sets the sizes of the newest version: entries of `tree` bytes, of which `buffered` are
+    /// buffered; newer entries hide about `hidden` of them; the data file uses `file` bytes. All
+    /// are zero after an open: the hidden share is learned from incoming updates.
     pub fn weigh(&self, tree: u64, buffered: u64, hidden: u64, file: u64) {
         self.tree_bytes.store(tree, Ordering::Relaxed);
         self.buffered_bytes.store(buffered, Ordering::Relaxed);
@@ -143,41 +144,42 @@ impl ReadCosts {
         self.file_bytes.store(file, Ordering::Relaxed);
     }
 
-    /// What a lookup owes `pivot` for a block that it had to read from the device, while `cached`
-    /// bytes of the data file are in memory: by so much the price of a read as fewer would be
-    /// needed if nothing were hidden. Less where less waits than elsewhere.
+    /// Returns the charge to `pivot` for a block read from the device, while `cached` bytes of the
+    /// data file are in memory: the price of a read times the share of reads that would be saved if
+    /// nothing were hidden. Less if the pivot has fewer pending updates than average.
     pub fn crowding(&self, pivot: &Pivot, cached: u64) -> Units {
         let pending = pivot.pending().bytes;
         self.crowding_at(pending, pending + pivot.settled_bytes(), cached)
     }
 
-    /// The same for a pivot of `whole` bytes, of which `pending` wait.
+    /// Returns the charge of `crowding` for a pivot of `whole` bytes, of which `pending` are
+    /// pending.
     fn crowding_at(&self, pending: u64, whole: u64, cached: u64) -> Units {
         let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
         let (tree, hidden) = (load(&self.tree_bytes), load(&self.hidden_bytes));
-        // As much of the tree is in memory as of the whole file.
+        // Assume that the cached share of the tree equals that of the whole file.
         let cached = scaled(cached, tree, load(&self.file_bytes).max(tree));
         let units = u64::from(crowding(tree, hidden, cached));
         let usual = scaled(load(&self.buffered_bytes), whole, tree);
         Units::try_from(scaled(units, pending.min(usual), usual)).unwrap_or(BLOCK_READ)
     }
 
-    /// True if maintenance may be due.
+    /// Returns true if maintenance may be due.
     pub fn may_be_due(&self) -> bool {
         self.due.load(Ordering::Relaxed)
     }
 
-    /// Nothing is due, until somebody pays.
+    /// Marks maintenance as not due, until the next charge that reaches a price.
     pub fn settle(&self) {
         self.due.store(false, Ordering::Relaxed);
     }
 
-    /// Says whether updates are expected.
+    /// Sets whether updates are expected.
     pub fn expect_updates(&self, expected: bool) {
         self.idle.store(!expected, Ordering::Relaxed);
     }
 
-    /// The bytes that a flush rewrites for one unit of read_cost.
+    /// Returns the bytes that a flush rewrites for one unit of read cost.
     fn bytes_per_unit(&self) -> u64 {
         match self.idle.load(Ordering::Relaxed) {
             true => FLUSHED_PER_UNIT * IDLE_DISCOUNT,
@@ -185,7 +187,7 @@ impl ReadCosts {
         }
     }
 
-    /// True if reads have paid for a flush of `pivot`.
+    /// Returns true if the read cost of `pivot` has reached the price of a flush.
     pub fn is_due(&self, pivot: &Pivot) -> bool {
         if pivot.parts.is_empty() {
             return false;
@@ -194,19 +196,19 @@ impl ReadCosts {
         let cost = match &pivot.child {
             Child::Leaf(leaf) => {
                 let leaf = Totals::of_run(leaf).weight();
-                // What of the leaf would not have been written sooner or later.
+                // The part of the leaf that would not have been rewritten sooner or later.
                 let early = FULL_LEAVES.saturating_sub(pending / leaf.max(1));
                 (leaf / LEAST_PART).saturating_add(leaf / FULL_LEAVES * early)
             }
-            // What goes into a node may be written once more there.
+            // Updates flushed into a node may be written once more there.
             Child::Node(..) => pending,
             Child::None => 0,
         };
         u64::from(pivot.read_cost.paid()) >= (cost / self.bytes_per_unit()).max(1)
     }
 
-    /// True if maintenance is due at `pivot` or below it, as far as nodes are in memory: reads that
-    /// paid brought them there.
+    /// Returns true if maintenance is due at `pivot` or below it, as far as nodes are in memory:
+    /// reads that were charged loaded them.
     pub fn is_due_within(&self, pivot: &Pivot, guard: &Guard) -> bool {
         if self.is_due(pivot) {
             return true;
@@ -217,15 +219,15 @@ impl ReadCosts {
     }
 }
 
-/// `number * part / whole`; 0 of nothing.
+/// Returns `number * part / whole`; 0 if `whole` is 0.
 fn scaled(number: u64, part: u64, whole: u64) -> u64 {
     let scaled = u128::from(number) * u128::from(part) / u128::from(whole.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// The part of [`BLOCK_READ`] that the `hidden` bytes of a `tree` cost each read from the device. A
-/// share of `1 - cached / tree` of the lookups reads from the device; it would be
-/// `1 - cached / (tree - hidden)`.
+/// Returns the part of [`BLOCK_READ`] that the `hidden` bytes of a `tree` cost each device read. A
+/// share of `1 - cached / tree` of the lookups reads from the device; without hidden bytes it would
+/// be `1 - cached / (tree - hidden)`.
 fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
     let alive = tree.saturating_sub(hidden);
     if hidden == 0 || cached >= tree {
@@ -239,7 +241,7 @@ fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
     Units::try_from(units).unwrap_or(BLOCK_READ).min(BLOCK_READ)
 }
 
-/// All that was paid at `pivot` and below it.
+/// Sum of the read costs at `pivot` and below it.
 #[cfg(test)]
 pub(super) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
     let node = match &pivot.child {
@@ -256,13 +258,13 @@ mod tests {
 
     #[test]
     fn what_is_hidden_costs_most_where_memory_nearly_suffices() {
-        // All that is alive would fit.
+        // All live entries would fit.
         assert_eq!(crowding(1000, 100, 900), BLOCK_READ);
         // A tenth of the lookups reads, and half as many would.
         assert_eq!(crowding(1000, 53, 900), BLOCK_READ * 53 * 9 / 947);
-        // Little is in memory: what is hidden makes hardly more reads.
+        // Little is in memory: hidden bytes cause hardly any additional reads.
         assert_eq!(crowding(1000, 100, 100), BLOCK_READ / 81);
-        // Nothing is hidden, or all fits.
+        // Nothing is hidden, or everything fits.
         assert_eq!([crowding(1000, 0, 900), crowding(1000, 100, 1000), crowding(0, 0, 0)], [0; 3]);
         assert_eq!(crowding(1000, 2000, 0), BLOCK_READ);
     }
@@ -271,7 +273,7 @@ mod tests {
     fn the_cache_is_shared_with_other_trees_and_pivots_owe_as_they_hold() {
         let read_costs = ReadCosts::default();
         assert_eq!(read_costs.crowding_at(10, 100, u64::MAX), 0);
-        // Half of the file is this tree's; so is half of what is cached. A fifth of it waits.
+        // This tree is half of the file, and of the cached bytes. A fifth of it is buffered.
         read_costs.weigh(1000, 200, 53, 2000);
         let full = crowding(1000, 53, 900);
         assert_eq!(read_costs.crowding_at(20, 100, 1800), full);

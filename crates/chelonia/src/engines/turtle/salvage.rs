@@ -1,9 +1,9 @@
-//! What can be read of a damaged tree.
+//! Salvage: extracts all readable data of a damaged tree.
 //!
-//! Of each range of keys the leaf comes first, then what waits in the nodes above it, from the
-//! bottom up and from the oldest level to the newest: whoever does it all in this order has the
-//! newest of everything in the end. A node that cannot be read takes its whole range with it; what
-//! waits above it is not touched by that.
+//! For each key range the leaf comes first, then the pending updates of the nodes above it, from
+//! the bottom up and from the oldest level to the newest: applied in this order, the newest entry
+//! of each key comes last. An unreadable node loses its whole range; updates buffered above it are
+//! not affected.
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
@@ -15,12 +15,12 @@ use crate::runtime::sync::Arc;
 use crate::storage::block::DATA_FILE;
 use crate::structure::KeyView;
 
-/// Hands everything that can be read of `version` to `found`.
+/// Passes all readable data of `version` to `found`.
 pub(super) fn salvage(version: &TurtleVersion, found: &mut dyn Salvaged) -> Result<()> {
     below(version, &version.root, KeySpan { lower: KeyView::LEAST, upper: None }, found)
 }
 
-/// The node of `slot`, whose range is `span`, and everything below it.
+/// Visits the node of `slot`, whose range is `span`, and everything below it.
 fn below(
     version: &TurtleVersion,
     slot: &Arc<NodeSlot>,
@@ -31,7 +31,7 @@ fn below(
     let node = match version.shared.node_cache.read(place, slot.about()) {
         Ok(node) if node.pivots[0].key.view() == span.lower => node,
         Ok(_) => {
-            let error = Error::corrupt("a node does not begin where its parent says");
+            let error = Error::corrupt("the first key of a node differs from its parent");
             return found.lost(span.to_range(), error.at(DATA_FILE, place.extent.offset()));
         }
         Err(error) => return found.lost(span.to_range(), error),
@@ -39,7 +39,7 @@ fn below(
     (0..node.pivots.len()).try_for_each(|index| within(version, &node, index, span, found))
 }
 
-/// What a pivot has, and what waits for it.
+/// Visits the child of a pivot, then its pending updates.
 fn within(
     version: &TurtleVersion,
     node: &Node,

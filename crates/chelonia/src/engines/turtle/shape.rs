@@ -1,21 +1,21 @@
-//! How the entries of a merge become runs: leaves of like size, and levels of a buffer.
+//! Cutting of merged entries into runs: leaves of similar size, and levels of a buffer.
 //!
-//! A leaf must not be larger than the leaf size, and leaves should be about nine tenths full. How
-//! much a merge will give is only known from above (what goes in), for newer entries hide older
-//! ones. So the shape is found on the way:
+//! A leaf must not exceed the leaf size, and leaves should be about nine tenths full. Only an upper
+//! bound of a merge's output (its input) is known, since newer entries hide older ones. So cuts are
+//! decided during the merge:
 //!
 //! ```text
-//!   far more than two leaves are left      cut at the even share of what is expected
-//!   about one or two leaves are left      fill half a leaf, stage what follows:
+//!   far more than two leaves are left      cut at the even share of the expected rest
+//!   about one or two leaves are left      fill half a leaf, stage the following entries:
 //!        the end comes within one leaf        -> one leaf
-//!        it does not                          -> cut what is now known evenly
-//!   all of it comes from one source       what goes in is what comes out: cut evenly
-//!   everything is appended                cut at 95%; the rest is where appending goes on
+//!        it does not                          -> cut the known entries evenly
+//!   all entries come from one source      the output equals the input: cut evenly
+//!   everything is appended                cut at 95%; the rest is where appending continues
 //! ```
 //!
-//! The stage holds entries for at most one leaf, copied once.
+//! The stage holds entries of at most one leaf, copied once.
 //!
-//! A level's runs are cut near the leaf size, where possible between pivots, so that few pivots
+//! Runs of a level are cut near the leaf size, where possible between pivots, so that few pivots
 //! have two parts in one level.
 
 use super::node::{Part, Segment};
@@ -32,18 +32,18 @@ use crate::runtime::sync::{Arc, AtomicBool};
 use crate::structure::{KeyView, SharedKey};
 use std::collections::VecDeque;
 
-/// What is known of the leaves to be written.
+/// Expectations about the leaves to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeafPlan {
-    /// The weight of everything that goes into the merge, about.
+    /// Approximate weight of all inputs of the merge.
     pub incoming: u64,
     /// Nothing will be hidden and the weight is exact.
     pub exact: bool,
-    /// More will be appended later, nothing comes between.
+    /// More entries will be appended later, none inserted between.
     pub packed: bool,
 }
 
-/// Writes what `merge` gives as leaves.
+/// Writes the output of `merge` as leaves.
 pub(super) fn write_leaves(
     output: &Output<'_>,
     merge: &mut Merge<Source<'_>>,
@@ -79,12 +79,12 @@ struct LeafShaper<'a, 'u, 'o> {
     leaf: u64,
     filled: u64,
     packed: u64,
-    /// What the merge gave so far.
+    /// Totals of the entries returned by the merge so far.
     given: Totals,
 }
 
 impl LeafShaper<'_, '_, '_> {
-    /// The size of the next leaf. May fill a part of it on the way.
+    /// Returns the size of the next leaf. May fill a part of it.
     fn next_size(&mut self) -> Result<u64> {
         if self.plan.packed {
             return Ok(self.packed);
@@ -93,7 +93,7 @@ impl LeafShaper<'_, '_, '_> {
         if self.plan.exact && expected <= self.leaf {
             return Ok(self.leaf);
         }
-        // Before anything was read, the newer entries may hide most of the older ones.
+        // Before the first entry, newer entries may hide most of the older ones.
         let far = if self.given.entries == 0 { 4 } else { 2 };
         if self.plan.exact || expected >= far * self.leaf {
             return Ok(expected / expected.div_ceil(self.filled));
@@ -101,7 +101,8 @@ impl LeafShaper<'_, '_, '_> {
         self.look_ahead()
     }
 
-    /// What the merge will give from here on: what will go in, and as much of it as so far.
+    /// Estimates the remaining output of the merge: the remaining input, reduced by the share
+    /// hidden so far.
     fn expected_rest(&self) -> u64 {
         let passed = self.merge.passed_over();
         let given = self.given.weight();
@@ -114,7 +115,8 @@ impl LeafShaper<'_, '_, '_> {
         u64::try_from(expected).unwrap_or(u64::MAX)
     }
 
-    /// Reads until it is known whether the rest fits one leaf, and gives the size of the next.
+    /// Stages entries until it is known whether the rest fits one leaf, and returns the size of the
+    /// next.
     fn look_ahead(&mut self) -> Result<u64> {
         self.fill(self.leaf / 2)?;
         while self.writer.weight() + self.stage.weight <= self.leaf {
@@ -129,7 +131,7 @@ impl LeafShaper<'_, '_, '_> {
         Ok(expected / expected.div_ceil(self.filled).max(2))
     }
 
-    /// Adds entries until the leaf has `size` or there are none.
+    /// Adds entries until the leaf has `size` or none are left.
     fn fill(&mut self, size: u64) -> Result<()> {
         while self.writer.weight() < size {
             if let Some((key, update)) = self.stage.front() {
@@ -153,7 +155,7 @@ impl LeafShaper<'_, '_, '_> {
     }
 }
 
-/// Entries that wait for the decision where to cut.
+/// Entries staged until the cut is decided.
 struct Stage {
     bytes: Vec<u8>,
     entries: VecDeque<Staged>,
@@ -162,7 +164,7 @@ struct Stage {
 }
 
 struct Staged {
-    /// Where the key is in the bytes; an inline value follows it.
+    /// Offset of the key in the bytes; an inline value follows it.
     start: usize,
     key_bytes: usize,
     value: StagedValue,
@@ -227,18 +229,18 @@ impl Stage {
 /// A pivot that takes part in a new level.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LevelPivot<'n> {
-    /// Its number in the node.
+    /// Index of the pivot in the node.
     pub index: usize,
-    /// Where its range begins.
+    /// Start of its range.
     pub key: &'n SharedKey,
-    /// Where its range ends.
+    /// End of its range.
     pub upper: Option<KeyView<'n>>,
-    /// The weight of what goes into the merge for it, about.
+    /// Approximate weight of its inputs of the merge.
     pub incoming: u64,
 }
 
-/// Writes what `merge` gives as one level over `pivots`: the parts, with the pivots they belong to.
-/// All of them have level 0.
+/// Writes the output of `merge` as one level over `pivots`; returns the parts, each with the index
+/// of its pivot. All of them have level 0.
 pub(super) fn write_level(
     output: &Output<'_>,
     merge: &mut Merge<Source<'_>>,
@@ -268,9 +270,9 @@ pub(super) fn write_level(
 
 struct LevelShaper<'o> {
     writer: RunWriter<'o>,
-    /// The last key of the run before, if it was cut within a pivot, and that pivot's key.
+    /// The last key of the previous run, if it was cut within a pivot, and that pivot's key.
     cut: Option<(Box<[u8]>, SharedKey)>,
-    /// The parts in the run being built.
+    /// The parts in the run under construction.
     open: Vec<(usize, Totals)>,
     parts: Vec<(usize, Part)>,
 }
@@ -287,7 +289,7 @@ impl LevelShaper<'_> {
         let mut totals = Totals::default();
         while let Some(key) = merge.key() {
             let head = head64(key);
-            // Most keys are told by their heads.
+            // Numeric prefixes decide most comparisons.
             if head > upper_head
                 || (head == upper_head && upper.as_deref().is_some_and(|u| key >= u))
             {
@@ -311,7 +313,7 @@ impl LevelShaper<'_> {
         Ok(())
     }
 
-    /// Writes the run and makes its parts.
+    /// Writes the run and creates its parts.
     fn close(&mut self, within: Option<&SharedKey>) -> Result<()> {
         let written = self.writer.finish(None)?;
         let before = self.cut.take();

@@ -1,4 +1,4 @@
-//! What a pass reads: ranges of the memtable and of runs, newest first.
+//! Inputs of a pass: ranges of the memtable and of runs, newest first.
 //!
 //! ```text
 //!   Incoming     ranks of the memtable, then runs of the nodes above (their parts for this range)
@@ -6,8 +6,8 @@
 //!                each clipped to the pivots that take part, and opened when it is merged
 //! ```
 //!
-//! A run may hold entries of pivots that are not live there any more, or do not take part. So a run
-//! is never read as a whole but in ranges, one for each span of neighbouring pivots.
+//! A run may contain entries of pivots that are no longer live there, or do not take part. So a run
+//! is not read as a whole but in ranges, one for each span of neighbouring pivots.
 
 use super::node::{Child, Node};
 use crate::base::error::Result;
@@ -19,27 +19,27 @@ use crate::runtime::sync::Arc;
 use crate::structure::{KeyView, SharedKey};
 use std::ops::Range;
 
-/// A span of keys, borrowed: from a key to another (excluded) or to the end.
+/// A borrowed key span: from a key to another (exclusive) or to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct KeySpan<'k> {
-    /// The first key.
+    /// First key of the span.
     pub lower: KeyView<'k>,
-    /// The key after; `None` is the end of all keys.
+    /// End of the span (exclusive); `None` is the end of all keys.
     pub upper: Option<KeyView<'k>>,
 }
 
 impl<'k> KeySpan<'k> {
-    /// The same as bounds that are owned.
+    /// Converts to owned bounds.
     pub fn to_range(self) -> KeyRange {
         KeyRange::half_open(&self.lower.to_bytes(), self.upper.map(KeyView::to_bytes).as_deref())
     }
 
-    /// The same, owned, without a copy of the bytes of pivots.
+    /// Converts to owned bounds, without copying the key bytes of pivots.
     fn to_shared(self) -> SharedRange {
         SharedRange { lower: self.lower.to_shared(), upper: self.upper.map(KeyView::to_shared) }
     }
 
-    /// What lies in both; `None` if nothing does.
+    /// Intersects two spans; `None` if the intersection is empty.
     pub fn clip(self, other: KeySpan<'k>) -> Option<KeySpan<'k>> {
         let lower = self.lower.max(other.lower);
         let upper = match (self.upper, other.upper) {
@@ -50,7 +50,7 @@ impl<'k> KeySpan<'k> {
     }
 }
 
-/// A span that owns its bounds.
+/// A key span with owned bounds.
 pub(super) struct SharedRange {
     lower: SharedKey,
     upper: Option<SharedKey>,
@@ -62,19 +62,19 @@ impl From<SharedRange> for KeyRange {
     }
 }
 
-/// What comes into a node from above.
+/// Incoming updates of a node.
 #[derive(Clone)]
 pub(super) struct Incoming<'u> {
     /// The memtable.
     pub updates: &'u dyn SortedUpdates,
-    /// Its ranks that come in.
+    /// Incoming ranks of the memtable.
     pub ranks: Range<usize>,
-    /// Older than the memtable, newest first: all their entries in the node's range.
+    /// Runs older than the memtable, newest first: all their entries in the node's range.
     pub older: Vec<Arc<Run>>,
 }
 
 impl Incoming<'_> {
-    /// The ranks within `span`.
+    /// Returns the ranks within `span`.
     pub fn ranks_in(&self, span: KeySpan<'_>) -> Range<usize> {
         let bound = |key: KeyView<'_>| {
             self.updates.lower_bound(&key.to_bytes()).clamp(self.ranks.start, self.ranks.end)
@@ -83,13 +83,14 @@ impl Incoming<'_> {
         start..span.upper.map_or(self.ranks.end, bound).max(start)
     }
 
-    /// The weight of ranks.
+    /// Returns the weight of ranks.
     pub fn weight_of(&self, ranks: &Range<usize>) -> u64 {
         let bytes = self.updates.bytes_before(ranks.end) - self.updates.bytes_before(ranks.start);
         weight(ranks.len() as u64, bytes)
     }
 
-    /// The weight of what comes in within `span`: exact for the memtable, estimated for runs.
+    /// Returns the weight of incoming updates within `span`: exact for the memtable, estimated for
+    /// runs.
     pub fn weight_in(&self, span: KeySpan<'_>) -> Result<u64> {
         let mut total = self.weight_of(&self.ranks_in(span));
         for run in &self.older {
@@ -98,7 +99,7 @@ impl Incoming<'_> {
         Ok(total)
     }
 
-    /// How many tombstones are among the ranks, about: from a sample.
+    /// Estimates the number of tombstones among the ranks from a sample.
     pub fn tombstones_in(&self, ranks: &Range<usize>) -> u64 {
         const SAMPLES: usize = 16;
         let step = ranks.len().div_ceil(SAMPLES).max(1);
@@ -108,7 +109,7 @@ impl Incoming<'_> {
     }
 }
 
-/// The weight of a run within `span`, estimated from its block index.
+/// Estimates the weight of a run within `span` from its block index.
 pub(super) fn run_weight_in(run: &Run, span: KeySpan<'_>) -> Result<u64> {
     let reference = run.reference();
     let whole = weight(reference.entries, reference.user_bytes);
@@ -125,7 +126,7 @@ fn scaled(whole: u64, share: f64) -> u64 {
     (whole as f64 * share.clamp(0.0, 1.0)) as u64
 }
 
-/// A stream of a pass.
+/// An input stream of a pass.
 #[expect(
     clippy::large_enum_variant,
     reason = "a merge has a dozen sources; a box would cost every entry a step"
@@ -163,16 +164,16 @@ impl SortedStream for Source<'_> {
     }
 }
 
-/// What sources counted, when they have ended.
+/// Totals counted by sources until they ended.
 #[derive(Default)]
 pub(super) struct Counted {
-    /// Large values that came with updates.
+    /// Large values that arrived with updates.
     pub large: Vec<LargeRef>,
     /// Bytes read from runs.
     pub bytes_read: u64,
 }
 
-/// Ends `sources`: reports the rest of their progress and gives what they counted.
+/// Ends `sources`: reports the rest of their progress and returns their totals.
 pub(super) fn finish(sources: Vec<Source<'_>>) -> Counted {
     let mut counted = Counted::default();
     for source in sources {
@@ -184,30 +185,30 @@ pub(super) fn finish(sources: Vec<Source<'_>>) -> Counted {
     counted
 }
 
-/// Which part of a node a task works on.
+/// The part of a node that a task works on.
 pub(super) struct Selection<'n> {
     /// The node.
     pub node: &'n Node,
-    /// The end of the node's range.
+    /// End of the node's range.
     pub upper: Option<KeyView<'n>>,
-    /// The pivots, ascending.
+    /// Indexes of the pivots, ascending.
     pub pivots: &'n [usize],
-    /// The part of their ranges.
+    /// Span to which their ranges are clipped.
     pub clip: KeySpan<'n>,
-    /// The node's parts below this level take part.
+    /// Parts of levels below this number take part.
     pub levels: usize,
-    /// The leaves take part.
+    /// Leaves take part.
     pub leaves: bool,
 }
 
 impl<'n> Selection<'n> {
-    /// The range of one pivot, clipped.
+    /// Returns the clipped range of one pivot.
     fn span_of(&self, pivot: usize) -> Option<KeySpan<'n>> {
         let lower = self.node.pivots[pivot].key.view();
         KeySpan { lower, upper: self.node.upper_of(pivot, self.upper) }.clip(self.clip)
     }
 
-    /// The ranges of the pivots, neighbours joined.
+    /// Returns the ranges of the pivots; adjacent ranges are joined.
     fn spans(&self) -> Vec<KeySpan<'n>> {
         let mut spans: Vec<KeySpan<'n>> = Vec::new();
         for pivot in self.pivots {
@@ -220,8 +221,8 @@ impl<'n> Selection<'n> {
         spans
     }
 
-    /// The node's own sources that take part, newest first: a level each, then the leaves. Each is
-    /// a list of runs with the ranges they are live in, in key order.
+    /// Returns the node's own sources that take part, newest first: one per level, then the leaves.
+    /// Each is a list of runs with the ranges they are live in, in key order.
     fn own(&self) -> Vec<Ranges<'n>> {
         let mut sources: Vec<Ranges<'n>> = Vec::new();
         for level in 0..self.levels {
@@ -245,7 +246,7 @@ impl<'n> Selection<'n> {
         sources
     }
 
-    /// Appends the range of `pivot` in `run`; one span with what comes before it, if it can be.
+    /// Appends the range of `pivot` in `run`; extends the preceding span if possible.
     fn append(&self, ranges: &mut Ranges<'n>, run: &Arc<Run>, pivot: usize) {
         let Some(next) = self.span_of(pivot) else { return };
         match ranges.last_mut() {
@@ -256,7 +257,7 @@ impl<'n> Selection<'n> {
         }
     }
 
-    /// Opens everything that takes part: what comes in, then the node's own, newest first.
+    /// Opens all sources that take part: incoming updates, then the node's own, newest first.
     pub fn open<'u>(
         &self,
         incoming: &Incoming<'u>,
@@ -283,8 +284,7 @@ impl<'n> Selection<'n> {
         Ok(sources)
     }
 
-    /// The weight of all that takes part within `span`: exact for the memtable, estimated for
-    /// runs.
+    /// Returns the weight of all sources within `span`: exact for the memtable, estimated for runs.
     pub fn weight_in(&self, incoming: &Incoming<'_>, span: KeySpan<'_>) -> Result<u64> {
         let mut total = incoming.weight_in(span)?;
         for (run, live) in self.own().into_iter().flatten() {
@@ -299,7 +299,7 @@ impl<'n> Selection<'n> {
 /// Runs, each with a range, in key order.
 type Ranges<'n> = Vec<(Arc<Run>, KeySpan<'n>)>;
 
-/// The last key of a run.
+/// Returns the last key of a run.
 pub(super) fn last_key(run: &Arc<Run>) -> Result<Option<Vec<u8>>> {
     let cursor = crate::run::RunCursor::new(run, KeyRange::all(), Direction::Descending)?;
     Ok(cursor.key().map(<[u8]>::to_vec))

@@ -1,12 +1,13 @@
-//! The check of a whole tree: every block, every count, every order that the other files promise.
+//! Verification of a tree: checks every block, count and order that the other modules guarantee.
 //!
-//! Nodes are read from the data file anew, so that what is on disk is checked and not what is in
-//! memory. A finding that does not hide what lies below does not stop the walk. Each damaged block
-//! is told once: what a pivot says of a run is held against the run only if the run is whole.
+//! Nodes are read from the data file again, so that the check covers the disk and not memory. The
+//! walk continues after a finding unless it hides the structure below. Each damaged block is
+//! reported once: the description of a run in a pivot is compared with the run only if the run is
+//! complete.
 //!
-//! What is remembered on the way is bounded (`counts.rs` says by what): runs that are marked as
-//! shared, to be read once, and large values, of which it is harmless to forget some and read them
-//! twice. That a run of several nodes is not marked is seen where these are neighbours.
+//! Memory is bounded (limits: `counts.rs`). Remembered are runs marked as shared, to be read once,
+//! and large values; forgetting some of these is harmless and only reads them twice. A run of
+//! several nodes that is not marked as shared is detected where these are neighbours.
 
 use super::TurtleVersion;
 use super::counts::{BlockSet, large_of};
@@ -23,7 +24,7 @@ use crate::storage::block::DATA_FILE;
 use crate::structure::KeyView;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Large values are remembered by so many chunks of a [`BlockSet`]: half a mebibyte.
+/// Maximum chunks of a [`BlockSet`] for remembered large values: half a mebibyte.
 const LARGE_CHUNKS_MAX: usize = 1024;
 
 /// Verifies `version`.
@@ -41,7 +42,7 @@ pub(super) fn verify(version: &TurtleVersion, report: &mut dyn CheckReport) -> R
     if let Some(seen) = seen
         && seen != version.summary
     {
-        check.finding("the root blob does not count what is in the tree");
+        check.finding("the totals in the root blob differ from the tree");
     }
     Ok(())
 }
@@ -49,15 +50,15 @@ pub(super) fn verify(version: &TurtleVersion, report: &mut dyn CheckReport) -> R
 struct Check<'a> {
     version: &'a TurtleVersion,
     report: &'a mut dyn CheckReport,
-    /// Shared runs seen, by first block: whether they are whole.
+    /// Shared runs seen, by first block, and whether they are complete.
     shared: BTreeMap<BlockNo, bool>,
     /// By height, the segments of the node checked last, and whether it marks them as shared.
     neighbours: BTreeMap<u8, BTreeMap<BlockNo, bool>>,
-    /// Large values seen of late.
+    /// Large values seen recently.
     large: BlockSet,
-    /// Those that are damaged.
+    /// Damaged large values already reported.
     large_told: BTreeSet<BlockNo>,
-    /// Of the node that is being checked.
+    /// Offset of the node that is being checked.
     offset: u64,
 }
 
@@ -66,7 +67,7 @@ impl Check<'_> {
         self.report.finding(Error::corrupt(what).at(DATA_FILE, self.offset));
     }
 
-    /// Checks a node and everything below; gives what it found there unless it could not be read.
+    /// Checks a node and everything below; returns its totals unless it could not be read.
     fn node(
         &mut self,
         slot: &Arc<NodeSlot>,
@@ -89,10 +90,10 @@ impl Check<'_> {
             },
         };
         if node.pivots[0].key.view() != lower {
-            self.finding("a node does not begin where its parent says");
+            self.finding("the first key of a node differs from its parent");
         }
         if upper.is_some_and(|upper| node.pivots.iter().any(|pivot| pivot.key.view() >= upper)) {
-            self.finding("a node has a pivot beyond its range");
+            self.finding("a node has a pivot outside of its range");
         }
         let whole = self.segments(&node)?;
         let offset = self.offset;
@@ -106,7 +107,7 @@ impl Check<'_> {
                     let seen = self.node(child, span.lower, span.upper)?;
                     self.offset = offset;
                     if seen.is_some_and(|seen| seen != *summary) {
-                        self.finding("a node does not count what is in its child");
+                        self.finding("the totals of a child differ from its parent");
                     }
                 }
             }
@@ -114,7 +115,7 @@ impl Check<'_> {
         Ok(Some(node.summary()))
     }
 
-    /// Checks the runs of a node's buffer; gives those that are whole.
+    /// Checks the runs of a node's buffer; returns those that are complete.
     fn segments(&mut self, node: &Node) -> Result<BTreeSet<BlockNo>> {
         let (mut whole, mut marks) = (BTreeSet::new(), BTreeMap::new());
         let before = self.neighbours.remove(&node.height).unwrap_or_default();
@@ -133,19 +134,19 @@ impl Check<'_> {
                 whole.insert(start);
             }
             if before.get(&start).is_some_and(|marked| !(*marked && shared)) {
-                self.finding("a run is referred to by several nodes and not marked as shared");
+                self.finding("several nodes refer to a run that is not marked as shared");
             }
         }
         self.neighbours.insert(node.height, marks);
         Ok(whole)
     }
 
-    /// Checks a run and the large values that it refers to; true if the run is whole.
+    /// Checks a run and the large values that it refers to; returns true if the run is complete.
     fn run(&mut self, run: &Arc<Run>) -> Result<bool> {
         let mut relay = Relay::to(&mut *self.report);
         run.verify(&mut relay)?;
         let (large, listed) = large_of(run);
-        // A block that cannot be read was told already.
+        // An unreadable block has already been reported.
         if let Err(error) = listed
             && relay.is_complete()
         {
@@ -187,13 +188,13 @@ impl Check<'_> {
             let range = span.to_range();
             let inside = |key: &[u8]| range.contains(key);
             if !edge.key().is_some_and(inside) {
-                self.finding("a leaf is empty or has keys beyond its pivot's range");
+                self.finding("a leaf is empty or has keys outside of its pivot's range");
             }
         }
         Ok(())
     }
 
-    /// Checks what waits for a pivot against what it says of it.
+    /// Compares the pending updates of a pivot with their recorded totals.
     fn parts(&mut self, pivot: &Pivot, span: KeySpan<'_>, whole: &BTreeSet<BlockNo>) {
         let mut before: Option<(u8, Vec<u8>)> = None;
         for part in &pivot.parts {
@@ -201,7 +202,7 @@ impl Check<'_> {
             let edges = match live(part, span) {
                 Ok((totals, edges)) if totals == part.totals => edges,
                 Ok(_) => {
-                    self.finding("a pivot does not count what waits for it");
+                    self.finding("the totals of a pivot's pending updates differ from its runs");
                     continue;
                 }
                 Err(_) if !is_complete => continue,
@@ -212,7 +213,7 @@ impl Check<'_> {
             };
             let Some((first, last)) = edges else { continue };
             if part.segment.first > *first {
-                self.finding("a segment has keys before its first one");
+                self.finding("a segment has keys below its recorded first key");
             }
             let overlaps = before.is_some_and(|(level, end)| level == part.level && end >= first);
             if overlaps {
@@ -226,7 +227,7 @@ impl Check<'_> {
 /// A first and a last key.
 type Edges = (Vec<u8>, Vec<u8>);
 
-/// What a part has in its pivot's range: how much, and the first and last key.
+/// Returns the totals of a part in its pivot's range, and the first and last key.
 fn live(part: &Part, span: KeySpan<'_>) -> Result<(Totals, Option<Edges>)> {
     let mut stream = RunStream::of_device(&part.segment.run, span.to_range())?;
     let mut totals = Totals::default();

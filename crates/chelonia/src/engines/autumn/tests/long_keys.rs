@@ -1,4 +1,4 @@
-//! Tables and nodes of long keys.
+//! Tests of tables and nodes with long keys.
 
 use super::{World, tiny};
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
@@ -22,7 +22,7 @@ fn keys_that_share_a_prefix_take_little_memory() {
     assert!(metadata < 4 << 20, "{metadata} bytes of metadata");
 }
 
-/// A node as large as one can be, of keys that hardly take room on disk.
+/// A node of maximum size, with keys that compress well on disk.
 #[test]
 fn a_forged_node_of_long_keys_takes_little_memory() {
     let mut rng = Rng::new(1);

@@ -1,4 +1,5 @@
-//! The policy at work, and the tree against a plain map through its whole life, in tiny geometries.
+//! Tests of the level policy, and of the tree against a model map over its whole life, with tiny
+//! sizes.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
@@ -24,7 +25,7 @@ use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
 use std::collections::BTreeMap;
 
-/// A tree beside a model.
+/// A tree together with a model.
 type World = world::World<Autumn>;
 
 impl Tried for Autumn {
@@ -39,7 +40,7 @@ impl Tried for Autumn {
     }
 }
 
-/// Trees so small that everything happens soon.
+/// Options for trees so small that all events occur soon.
 fn tiny() -> AutumnConfig {
     AutumnConfig {
         table_bytes: 4096,
@@ -49,7 +50,7 @@ fn tiny() -> AutumnConfig {
     }
 }
 
-/// Levels below level 0 that hold something.
+/// Number of non-empty levels below level 0.
 fn levels(world: &World) -> usize {
     world.tree.newest().levels.iter().filter(|level| !level.is_empty()).count()
 }
@@ -73,7 +74,7 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
         live::<Autumn>(&with(flat, 1), seed, &mut events);
         live::<Autumn>(&with(relative, 2), seed, &mut events);
     }
-    // These have tests of their own.
+    // These events have tests of their own.
     events.remove("nodes_evicted");
     events.remove("tables_stuck");
     events.remove("merges_within_level0");
@@ -207,7 +208,7 @@ fn tombstones_go_at_the_bottom() {
     world.check(&mut rng);
 }
 
-/// Flips a bit at each of these places of the data file; the second time it flips it back.
+/// Flips a bit at each of these offsets of the data file; a second call restores it.
 fn flip(world: &World, places: &[u64]) {
     let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
     for place in places {
@@ -217,7 +218,7 @@ fn flip(world: &World, places: &[u64]) {
     }
 }
 
-/// What is damaged in a trial of it.
+/// Kind of damage of a test.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Damaged {
     /// Tables of a level.
@@ -230,7 +231,7 @@ enum Damaged {
     Level0Node,
 }
 
-/// Offsets in the data file that a trial damages.
+/// Returns the offsets in the data file to damage.
 fn places_of(world: &World, damaged: Damaged) -> Vec<u64> {
     let version = world.tree.newest();
     let node = |sequence: &super::table::Sequence, index: usize| {
@@ -269,7 +270,7 @@ fn damage_stops_nothing_else_and_loses_nothing() {
         }
         let places = places_of(&world, damaged);
         assert!(!places.is_empty(), "{damaged:?}");
-        // What is cached is gone then.
+        // Discard the caches.
         world.reopen();
         flip(&world, &places);
         world.is_damaged = true;
@@ -296,7 +297,7 @@ fn damage_stops_nothing_else_and_loses_nothing() {
         assert!(unreadable > 0 && part < most, "{damaged:?}: {unreadable} keys, {part}");
         assert!(waiting < all / 2 || damaged == Level0Node, "{damaged:?}: {waiting} of {all}");
         drop(version);
-        // All of it was kept: it is there again when the device gives it back.
+        // All data was kept: it is readable again when the device recovers.
         flip(&world, &places);
         world.reopen();
         world.is_damaged = false;
@@ -325,7 +326,7 @@ fn drops_become_tables() {
         let bytes: u64 = version.sequences().map(|sequence| sequence.weight()).sum();
         assert!(tables < 3 * bytes / options.table_bytes + 10, "{tables} tables of {bytes} bytes");
         let written = world.tree.stats().run_bytes_written;
-        // Each drop is two blocks at first.
+        // Each absorb writes two blocks at first.
         assert!(written < 1_500 * 2 * 4096 + 20 * bytes, "{written} written of {bytes} bytes");
     }
 }
@@ -340,11 +341,11 @@ fn a_failed_absorb_or_unit_changes_nothing() {
             for _ in 0..LEVEL0_TRIGGER {
                 world.absorb(uniform(&mut rng, 80));
             }
-            // They begin to sink.
+            // The sequences begin to sink.
             let work = crate::engine::Work { workers: &world.workers, progress: &|_| {} };
             let began = world.tree.maintain(&work).unwrap();
             world.note(&Model::new(), began.unwrap());
-            // Nothing is cached: what is merged has to be read.
+            // Discard the caches: merges must read their inputs.
             world.reopen();
             let root = world.tree.root().unwrap();
             let used = world.storage.stats().space.used_blocks;
@@ -374,7 +375,7 @@ fn hostile_bytes_and_devices_are_survived() {
     hostile::battery::<Autumn>(tiny());
 }
 
-/// Tables of level 0 that are live in part only.
+/// Number of partly live tables of level 0.
 fn clipped(world: &World) -> usize {
     let version = world.tree.newest();
     let node_cache = &world.tree.shared.node_cache;
@@ -391,7 +392,8 @@ fn what_sank_out_of_level_0_stays_hidden() {
     let mut world = World::new(tiny(), 1);
     let mut seen = 0;
     for round in 0..4 {
-        // Sparse and dense in turn, so that tables of the one end within those of the other.
+        // Alternate sparse and dense sequences, so that tables of one lie within those of the
+        // other.
         for sequence in 0..LEVEL0_TRIGGER {
             let step = if sequence % 2 == 0 { 3 } else { 1 };
             let keys = (0..1500_u64).step_by(step).filter(|_| !rng.one_in(8)).collect::<Vec<_>>();
@@ -427,13 +429,13 @@ fn filters_of_levels_are_as_large_as_the_policy_says() {
         world.absorb(uniform(&mut rng, 80));
         world.maintain();
     }
-    // Much is in level 0: it comes and goes, and the levels share the budget without it.
+    // Level 0 is large: it is temporary, and the levels share the budget without it.
     (0..20).for_each(|_| world.absorb(uniform(&mut rng, 80)));
     let version = world.tree.newest();
     assert!(version.level0.len() >= 20 && levels(&world) >= 3);
     let entries_of = |sequence: &Arc<Sequence>| sequence.totals().entries;
     let entries: Vec<u64> = version.levels.iter().map(entries_of).collect();
-    // No filter has more than twice what all have on average.
+    // No filter has more than twice the average bits.
     let average = tiny().run.bits_per_key;
     let bits_of = |entries: &[u64]| -> Vec<u32> {
         let bits = Garnering::filter_bits(average, entries).into_iter();
@@ -449,7 +451,7 @@ fn filters_of_levels_are_as_large_as_the_policy_says() {
         let asked = world.tree.filter_bits(&version, Some(level), more[level]);
         assert_eq!(asked, bits_of(&more)[level]);
     }
-    // A sequence that is to come to level 0 counts beside all that there are.
+    // A new sequence of level 0 counts together with all existing ones.
     for coming in [1, 80, 100_000] {
         let others = version.level0.iter().chain(&version.levels).map(entries_of);
         let all: Vec<u64> = [coming].into_iter().chain(others).collect();
@@ -485,8 +487,8 @@ fn a_memtable_in_hundreds_of_parts_leaves_few_sequences() {
     let most = versions.iter().map(|version| version.level0.len()).max().unwrap();
     assert!(most <= 16, "{most} sequences");
     assert!(world.event("merges_within_level0") >= 100);
-    // Each entry once for itself and once for each power of four of the parts; small parts are
-    // whole blocks of data, index and filter besides.
+    // Each entry is written once, and once more per power of four of the parts; small parts also
+    // need whole blocks of data, index and filter.
     let stats = world.tree.stats();
     assert!(stats.run_bytes_written < 10 * user_bytes + 400 * 3 * 4096, "{stats:?}");
 }

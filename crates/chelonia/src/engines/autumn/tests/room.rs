@@ -1,4 +1,4 @@
-//! What a tree allocates on a device that is nearly full.
+//! Tests of allocation on a nearly full device.
 
 use super::{World, levels, tiny};
 use crate::engine::tests::world::{Item, Model, Updates};
@@ -8,7 +8,7 @@ use crate::engines::autumn::AutumnConfig;
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
 
-/// Tables of several blocks, so that the index and the filter of each are a small part.
+/// Options for tables of several blocks, so that the index and the filter of each are a small part.
 fn options() -> AutumnConfig {
     AutumnConfig { table_bytes: 64 << 10, checkpoint_distance: 256 << 10, ..tiny() }
 }
@@ -21,7 +21,7 @@ fn inline(run: impl FnOnce(&Work<'_>) -> Absorbed) -> Absorbed {
     run(&Work { workers: &Workers::inline(), progress: &|_| {} })
 }
 
-/// What db counts on: `MINIMAL_TIMES` and `MINIMAL_BYTES` of `disk_full/pool.rs`.
+/// Checks the assumptions of db: `MINIMAL_TIMES` and `MINIMAL_BYTES` of `disk_full/pool.rs`.
 #[test]
 fn a_tight_absorb_allocates_little_more_than_its_updates() {
     let mut rng = Rng::new(21);
@@ -51,7 +51,8 @@ fn a_tight_absorb_allocates_little_more_than_its_updates() {
     world.check(&mut rng);
 }
 
-/// Makes room until nothing is to be gained, and compares what each unit takes with what was said.
+/// Reclaims until nothing is left to gain, and compares the allocations of each unit with the
+/// predicted need.
 fn reclaim_all(world: &mut World) -> u64 {
     let mut units = 0;
     loop {
@@ -78,7 +79,7 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     }
     assert!(levels(&world) >= 3);
     world.hold();
-    // Deletes and overwrites all over, and some of neighbours.
+    // Deletes and overwrites across all keys, and some of neighbours.
     for round in 0..40 {
         let mut batch = Model::new();
         let keys: Vec<Vec<u8>> = world.model.keys().cloned().collect();
@@ -94,7 +95,7 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     }
     assert!(reclaim_all(&mut world) > 20);
     world.check(&mut rng);
-    // One delete at each end of all keys, again and again: tables that meet everything.
+    // One delete at each end of the key space, repeatedly: tables that overlap everything.
     for _ in 0..3 {
         for number in [0, 1 << 40, u64::MAX] {
             let batch: Model = [0, number].map(|it| (key_of(it), Item::Deleted)).into();

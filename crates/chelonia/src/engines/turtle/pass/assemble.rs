@@ -1,5 +1,4 @@
-//! What becomes of a node when its tasks are done: new pivots, and children that are nodes cut,
-//! joined and written.
+//! Assembly of a node after its tasks: new pivots; child nodes are cut, joined and written.
 
 use super::{BufferPlan, Gathered, Grown, Levels, Pass, Place};
 use crate::base::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_, '_> {
-    /// The pivot as it is when it was not flushed.
+    /// Returns the new form of a pivot that was not flushed.
     fn stay(&self, old: &Pivot, levels: &Levels, written: Option<Vec<Part>>) -> Pivot {
         let rewritten = written.is_some();
         let mut parts = written.unwrap_or_default();
@@ -74,8 +73,8 @@ impl Pass<'_, '_> {
         Ok(vec![WrittenRun { run: Arc::clone(run), first: pivot.key.to_bytes().into(), last }])
     }
 
-    /// Takes empty pivots out where the range of a neighbour may grow over theirs: where it has no
-    /// parts, and no node whose runs would come alive beyond its old range.
+    /// Removes empty pivots where the range of a neighbour may grow over theirs: where the
+    /// neighbour has no parts, and no child node whose runs would become live beyond its old range.
     fn remove_empty(&self, pivots: &mut Vec<Pivot>) {
         let may_grow =
             |pivot: &Pivot| pivot.parts.is_empty() && !matches!(pivot.child, Child::Node(..));
@@ -128,7 +127,7 @@ impl Pass<'_, '_> {
             && open.len() == 1
             && let Some(only) = open.pop()
         {
-            // One node is left below a root without a buffer: it is the root.
+            // A single node below a root without a buffer becomes the root.
             let shrunk = only.pivots.len() <= self.geometry.pivots_max;
             self.events.add(Event::RootShrunk, u64::from(shrunk));
             return Ok(only);
@@ -139,7 +138,8 @@ impl Pass<'_, '_> {
         Ok(Grown { height: at.node.height, appended, pivots })
     }
 
-    /// Appends `next` to the flushed neighbours before it, as one with the last if either is small.
+    /// Appends `next` to the preceding flushed neighbours; joins it with the last one if either is
+    /// small.
     fn join(&self, open: &mut Vec<Grown>, mut next: Grown) {
         if let Some(last) = open.last_mut() {
             let (count, other) = (last.pivots.len(), next.pivots.len());
@@ -155,14 +155,14 @@ impl Pass<'_, '_> {
         open.push(next);
     }
 
-    /// Cuts what became of nodes into nodes and writes them.
+    /// Cuts grown nodes to size and writes them.
     pub fn write_children(&self, grown: Vec<Grown>) -> Result<Vec<Pivot>> {
         let mut written = Vec::with_capacity(grown.len());
         for Grown { height, pivots, appended } in grown {
             if let [only] = pivots.as_slice()
                 && only.is_empty()
             {
-                // Nothing is left below: no node is needed to say so.
+                // Nothing is left below: no node is needed.
                 written.extend(pivots);
                 continue;
             }
@@ -179,18 +179,19 @@ impl Pass<'_, '_> {
         Ok(written)
     }
 
-    /// How many pivots the nodes get that these, whose keys are beside each other, become.
+    /// Returns the numbers of pivots of the nodes into which these are cut; their keys share
+    /// storage.
     fn node_sizes(&self, pivots: &[Pivot], appended: bool) -> Vec<usize> {
         plan::node_sizes_by_keys(pivots.len(), key_bytes(pivots), appended, &self.geometry)
     }
 
-    /// True if these pivots are more than one node.
+    /// Returns true if these pivots exceed one node.
     pub fn is_over(&self, grown: &mut Grown) -> bool {
         grown.pivots = beside_each_other(std::mem::take(&mut grown.pivots));
         self.node_sizes(&grown.pivots, grown.appended).len() > 1
     }
 
-    /// Marks the segments that more than one of the nodes to be cut will refer to.
+    /// Marks the segments that several of the resulting nodes will refer to.
     fn mark_shared(&self, pivots: &[Pivot], sizes: &[usize]) {
         if sizes.len() < 2 {
             return;
@@ -216,7 +217,7 @@ impl Pass<'_, '_> {
     }
 }
 
-/// True if all that `pivots` has more than `node` had comes after the pivots of `node`.
+/// Returns true if all pivots that `pivots` has beyond those of `node` come after them.
 fn is_appended(node: &Node, pivots: &[Pivot]) -> bool {
     node.pivots.len() <= pivots.len()
         && node.pivots.iter().zip(pivots).all(|(old, new)| old.key == new.key)

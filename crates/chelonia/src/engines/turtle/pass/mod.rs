@@ -1,27 +1,26 @@
-//! The pass: updates go down the tree once, from the root to the leaves they reach.
+//! The pass: moves updates down the tree once, from the root to the leaves they reach.
 //!
 //! ```text
 //!   node(incoming)
-//!     figures ----> plan (`plan.rs`): which pivots are flushed, which levels are merged
+//!     figures ----> plan (`plan.rs`): pivots to flush, levels to merge
 //!     tasks         Leaves: a flush into leaves, or a piece of one     -> runs
 //!                   Child:  a flush into a node = node(...) below      -> its new pivots
 //!                   Level:  a piece of the new top level               -> parts
-//!     assembly      new pivots in key order; children that are nodes are cut, joined and written
+//!     assembly      new pivots in key order; child nodes are cut, joined and written
 //! ```
 //!
 //! Invariants:
 //! 1. Every update and every entry of a flushed part is read by exactly one task, so that it is in
 //!    exactly one place afterwards. Estimates decide where, never whether.
-//! 2. A pivot that was flushed has no parts. So neighbouring flushed pivots may be joined and cut
-//!    anew. The range of a pivot may grow over an empty neighbour's only where no run can come
-//!    alive by it: if the pivot has no parts, and its child is no node.
-//! 3. A child node is written by its parent's assembly, when its neighbours are known; the root by
-//!    the engine.
-//! 4. How the work is cut depends on the tree, the updates, what reads have paid and the damage
-//!    that is known, not on the number of threads. (Of the measures of the tree, the leaf size is
-//!    bounded by it.)
-//! 5. A pass fails if an old run cannot be read, with all the damage noted that it could come to;
-//!    one that knows of it does without (`damage.rs`).
+//! 2. A flushed pivot has no parts. So neighbouring flushed pivots may be joined and cut again. The
+//!    range of a pivot may grow over an empty neighbour's only where no run can become live by it:
+//!    if the pivot has no parts, and its child is not a node.
+//! 3. A child node is written by the assembly of its parent, when its neighbours are known; the
+//!    root by the engine.
+//! 4. The division of work depends on the tree, the updates, read costs and known damage, not on
+//!    the number of threads. (The number of threads limits the leaf size.)
+//! 5. A pass fails if an old run cannot be read, after recording all damage it could reach; a pass
+//!    that knows of the damage avoids it (`damage.rs`).
 
 use super::damage::Damage;
 use super::events::{Event, Events};
@@ -44,45 +43,45 @@ use std::collections::BTreeMap;
 mod assemble;
 mod survey;
 
-/// A piece of a new level has about this many leaves' weight.
+/// Approximate weight of a piece of a new level, in leaf sizes.
 const LEVEL_PIECE_LEAVES: u64 = 4;
 
-/// What became of a node: its pivots, any number of them.
+/// Result of a pass at a node: its new pivots, any number of them.
 pub(super) struct Grown {
-    /// The height of the node they make.
+    /// Height of a node of these pivots.
     pub height: u8,
-    /// At least one.
+    /// At least one pivot.
     pub pivots: Vec<Pivot>,
     /// All growth was at the end.
     pub appended: bool,
 }
 
-/// One absorb.
+/// One pass over a tree.
 pub(super) struct Pass<'t, 'u> {
-    /// Nodes and runs.
+    /// Cache of nodes and runs.
     pub node_cache: &'t NodeCache,
-    /// What happens is counted here.
+    /// Event counters.
     pub events: &'t Events,
-    /// The measures of the tree.
+    /// Sizes of the tree.
     pub geometry: Geometry,
-    /// Where what is written goes.
+    /// Output of the pass.
     pub output: &'t Output<'t>,
-    /// What reads have paid for.
+    /// Read costs of the tree.
     pub read_costs: &'t ReadCosts,
-    /// What cannot be read.
+    /// Known damage of the tree.
     pub damage: &'t Damage,
-    /// It is made for what reads have paid, not for updates.
+    /// The pass serves read-triggered flushes, and has no updates.
     pub maintenance: bool,
-    /// Called with the ranks absorbed.
+    /// Called with the number of ranks absorbed.
     pub progress: &'u (dyn Fn(u64) + Sync),
 }
 
-/// A node at which the pass is.
+/// Position of a pass: a node and its range.
 #[derive(Clone, Copy)]
 struct Place<'n> {
     node: &'n Node,
     upper: Option<KeyView<'n>>,
-    /// Nothing is above it that has another pivot.
+    /// No node above it has another pivot.
     root: bool,
 }
 
@@ -97,40 +96,40 @@ impl<'n> Place<'n> {
     }
 }
 
-/// What is done with the buffer of a node.
+/// Changes to the buffer of a node.
 #[derive(Default)]
 struct BufferPlan {
     levels: Levels,
-    /// The pivots that get entries of the new level, with the weight of what goes in.
+    /// Pivots that get entries of the new level, with the weight of these.
     written: Vec<(usize, u64)>,
-    /// The same for stuck pivots, each of which has levels of its own.
+    /// Changes for stuck pivots, which have levels of their own.
     stuck: BTreeMap<usize, StuckPlan>,
 }
 
-/// What becomes of levels.
+/// Changes to the levels of a buffer.
 #[derive(Default)]
 struct Levels {
-    /// Parts below this level go into the new top level.
+    /// Parts below this level are merged into the new top level.
     cutoff: usize,
-    /// The new numbers of the levels that stay.
+    /// New numbers of the remaining levels.
     renumbered: BTreeMap<u8, u8>,
 }
 
 struct StuckPlan {
     levels: Levels,
-    /// It gets entries of a new level.
+    /// The pivot gets entries of a new level.
     written: bool,
 }
 
 impl BufferPlan {
-    /// What becomes of the levels of `pivot`.
+    /// Returns the level changes of `pivot`.
     fn levels_of(&self, pivot: usize) -> &Levels {
         self.stuck.get(&pivot).map_or(&self.levels, |plan| &plan.levels)
     }
 }
 
 enum Task<'n> {
-    /// A leaf that stays as it is before what is appended.
+    /// A leaf that stays unchanged before appended entries.
     Keep {
         group: usize,
         pivot: usize,
@@ -158,7 +157,7 @@ enum Done {
     Level(Vec<(usize, Part)>),
 }
 
-/// What the tasks of a node gave, by group and pivot.
+/// Results of the tasks of a node, by group and pivot.
 #[derive(Default)]
 struct Gathered {
     leaves: BTreeMap<usize, Vec<WrittenRun>>,
@@ -167,7 +166,8 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// Every pivot that takes part in the new level has parts, if only none: its old ones are gone.
+    /// Adds an empty list of parts for each pivot of the new level without parts: its old parts are
+    /// gone.
     fn complete(&mut self, buffer: &BufferPlan) {
         let stuck = buffer.stuck.iter().filter(|(_, plan)| plan.written);
         let written = buffer.written.iter().map(|(pivot, _)| *pivot);
@@ -178,7 +178,7 @@ impl Gathered {
 }
 
 impl<'t, 'u> Pass<'t, 'u> {
-    /// Takes `incoming` into the root and gives its new pivots.
+    /// Applies `incoming` to the root and returns its new pivots.
     pub fn root(&self, node: &Node, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
         self.node(Place { node, upper: None, root: true }, incoming, workers)
     }
@@ -186,7 +186,7 @@ impl<'t, 'u> Pass<'t, 'u> {
     fn node(&self, at: Place<'_>, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
         let node = at.node;
         if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root && !self.maintenance {
-            // A neighbour wants to be joined with it; nothing else happens.
+            // The node is only to be joined with a neighbour.
             let pivots = node.pivots.clone();
             return Ok(Grown { height: node.height, pivots, appended: false });
         }
@@ -203,7 +203,8 @@ impl<'t, 'u> Pass<'t, 'u> {
                 continue;
             }
             for pivot in group.pivots.clone() {
-                // One child that gets most of it is worth all threads; many children are enough.
+                // A single child with most of the work gets all threads; otherwise children run in
+                // parallel.
                 let heavy = figures[pivot].incoming + figures[pivot].pending > total / 2;
                 let workers = if heavy { workers } else { Workers::inline() };
                 tasks.push(Task::Child { pivot, workers });
@@ -224,7 +225,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         }
     }
 
-    /// Runs the tasks and gathers what they give, in key order.
+    /// Runs the tasks and collects their results in key order.
     fn run(
         &self,
         at: Place<'_>,
@@ -238,7 +239,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         workers.run(tasks.len(), &|index| {
             match self.run_task(at, incoming, figures, &tasks[index]) {
                 Ok(done) => *results[index].lock() = Some(done),
-                // The others go on: the next pass should know all of it.
+                // The other tasks continue: the next pass should know all damage.
                 Err(error) => *damaged.lock() = Some(self.damage.meet(error)?),
             }
             Ok(())
@@ -263,7 +264,7 @@ impl<'t, 'u> Pass<'t, 'u> {
                         gathered.parts.entry(pivot).or_default().push(part);
                     }
                 }
-                _ => return Err(Error::internal("a task of a pass gave nothing")),
+                _ => return Err(Error::internal("a task of a pass has no result")),
             }
         }
         Ok(gathered)
@@ -300,7 +301,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         let sources = selection.open(incoming, self.progress)?;
         let standing = sources.iter().filter(|source| source.key().is_some());
         if standing.count() <= 1 && matches!(sources.first(), Some(Source::Updates(_))) {
-            // Nothing but the memtable: what goes in is known exactly, and comes out.
+            // The only source is the memtable: the output weight is known exactly.
             plan.incoming = incoming.weight_of(&incoming.ranks_in(selection.clip));
             plan.exact = true;
         }
@@ -346,7 +347,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         let targets: Vec<_> = pivots.iter().map(level_pivot).collect();
         let parts = shape::write_level(self.output, &mut merge, &targets, &self.geometry)?;
         if merge.key().is_some() {
-            return Err(Error::internal("entries of a new level lie beyond its pivots"));
+            return Err(Error::internal("entries of a new level are outside of its pivots"));
         }
         self.count_merge(merge);
         Ok(parts)
@@ -361,7 +362,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         self.output.arrived(counted.large);
     }
 
-    /// Takes what comes in for `pivot`, and what waits for it, into its child.
+    /// Moves incoming and pending updates of `pivot` into its child.
     fn descend(
         &self,
         at: Place<'_>,
@@ -383,7 +384,7 @@ impl<'t, 'u> Pass<'t, 'u> {
             Child::Leaf(_) => return Err(Error::internal("a leaf lies above height 1")),
         };
         if child.pivots[0].key != from.key {
-            return Err(Error::corrupt("a node does not begin where its parent says"));
+            return Err(Error::corrupt("the first key of a node differs from its parent"));
         }
         let mut below = incoming.clone();
         below.ranks = incoming.ranks_in(at.span_of(pivot));

@@ -1,5 +1,5 @@
-//! What a pass finds out at a node before it does anything: figures, the plan of the buffer, and
-//! the tasks of flushes into leaves.
+//! Survey of a node before any work: statistics, the plan of the buffer, and the tasks of flushes
+//! into leaves.
 
 use super::{BufferPlan, Levels, Pass, Place, StuckPlan, Task};
 use crate::base::checksum::{checksum, identity};
@@ -17,20 +17,20 @@ use crate::run::{RunCursor, Totals};
 use crate::structure::KeyView;
 use std::collections::BTreeMap;
 
-/// A flush is cut into pieces of this many half leaves: so many that what a piece leaves unfilled
-/// does not matter.
+/// Size of a piece of a flush, in half leaves: large enough that the unfilled rest of a piece does
+/// not matter.
 const PIECE_HALF_LEAVES: u64 = 19;
 
-/// A unit of maintenance flushes at most so many pivots.
+/// Maximum number of pivots flushed by one maintenance unit.
 const COSTLY_PER_UNIT: usize = 4;
 
-/// A leaf to which entries are appended is kept as it is when it is this full, in percent.
+/// Minimum fill, in percent, at which a leaf stays unchanged when entries are appended.
 const KEEP_LEAF_PERCENT: u64 = 85;
 
 impl<'u> Pass<'_, 'u> {
     pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
         let mut figures = Vec::with_capacity(at.node.pivots.len());
-        // Updates do not wait for what reads have paid for: that is for units of maintenance.
+        // Passes with updates do no read-triggered flushes: maintenance units do.
         let mut costly_left =
             if self.maintenance && at.node.height == 1 { COSTLY_PER_UNIT } else { 0 };
         for (index, pivot) in at.node.pivots.iter().enumerate() {
@@ -59,12 +59,12 @@ impl<'u> Pass<'_, 'u> {
                 child_pivots,
                 stuck: self.damage.sticks(pivot, span)?,
                 due,
-                // Nothing that depends on the order in which threads work.
+                // The seed must not depend on the order in which threads work.
                 seed: identity([checksum(&pivot.key.to_bytes(), 0), child.entries, child.bytes]),
             });
         }
         if self.maintenance && at.node.height > 1 {
-            // One way down: what a unit of maintenance rewrites is bounded.
+            // Follow one path down, so that the data rewritten by a maintenance unit is bounded.
             let guard = self.node_cache.storage().epochs().pin();
             let due = |pivot: &Pivot| self.read_costs.is_due_within(pivot, &guard);
             if let Some(first) = at.node.pivots.iter().position(due) {
@@ -90,8 +90,8 @@ impl<'u> Pass<'_, 'u> {
         }
     }
 
-    /// Decides what goes into a new top level: what comes in for the pivots that are not flushed,
-    /// and the levels that are merged with it.
+    /// Decides the contents of a new top level: incoming updates of pivots that are not flushed,
+    /// and the levels merged with them.
     pub(super) fn plan_buffer(
         &self,
         at: Place<'_>,
@@ -107,7 +107,7 @@ impl<'u> Pass<'_, 'u> {
         for part in staying.iter().flat_map(|pivot| &at.node.pivots[*pivot].parts) {
             *sizes.entry(part.level).or_default() += part.totals.weight();
         }
-        // Whether a run from above has entries for a pivot is not known without reading.
+        // Whether a run from above has entries for a pivot is not known without reading it.
         let above = !incoming.older.is_empty();
         let enters = |pivot: usize| above || !incoming.ranks_in(at.span_of(pivot)).is_empty();
         let mut buffer = BufferPlan::default();
@@ -139,7 +139,7 @@ impl<'u> Pass<'_, 'u> {
             let mixed = merging.iter().any(|part| part.level != merging[0].level);
             let mut rewrite = enters(pivot) || mixed;
             if !rewrite && !merging.is_empty() {
-                // Little of its run is alive: rewriting it frees the rest.
+                // Little of its run is live: rewriting it frees the rest.
                 rewrite = merging.iter().any(|part| {
                     let whole = Totals::of_run(&part.segment.run).weight();
                     alive[&part.segment.run.reference().extent] < whole / 4
@@ -155,7 +155,7 @@ impl<'u> Pass<'_, 'u> {
         Ok(buffer)
     }
 
-    /// The same for a stuck pivot alone: levels above the first that cannot be read are merged.
+    /// Plans the buffer of one stuck pivot: merges levels above the first unreadable one.
     fn plan_stuck(
         &self,
         at: Place<'_>,
@@ -171,7 +171,7 @@ impl<'u> Pass<'_, 'u> {
         }
         let levels: Vec<u8> = sizes.keys().copied().collect();
         if levels.len() >= usize::from(LEVEL_MAX) {
-            return Err(Error::corrupt("too much of what waits in one place cannot be read"));
+            return Err(Error::corrupt("too many unreadable levels are buffered at one pivot"));
         }
         self.events.add(Event::PivotsStuck, 1);
         if !enters {
@@ -184,7 +184,7 @@ impl<'u> Pass<'_, 'u> {
         Ok(StuckPlan { levels: Levels::new(&levels, merged, 1), written: true })
     }
 
-    /// Makes the tasks of a flush into leaves.
+    /// Creates the tasks of a flush into leaves.
     pub(super) fn cut_flush<'n>(
         &self,
         at: Place<'n>,
@@ -207,7 +207,7 @@ impl<'u> Pass<'_, 'u> {
         let mut plan = LeafPlan { incoming: total, exact: false, packed: false };
         let selection = self.flush_selection(at, &pivots, clip, false);
         let mut skip_leaf = false;
-        // A few entries after the last one are no reason to make a leaf of their own.
+        // A few entries after the last one do not justify a leaf of their own.
         let child = figures[of.pivots.start].child;
         let many = total - child >= self.geometry.leaf_small();
         if many && total > self.geometry.leaf && self.is_append(&selection, incoming)? {
@@ -246,7 +246,7 @@ impl<'u> Pass<'_, 'u> {
         Selection { node: at.node, upper: at.upper, pivots, clip, levels, leaves: !skip_leaf }
     }
 
-    /// True if everything that goes into a single leaf comes after what is there.
+    /// Returns true if everything written to a single leaf comes after its entries.
     fn is_append(&self, selection: &Selection<'_>, incoming: &Incoming<'u>) -> Result<bool> {
         let [pivot] = selection.pivots else { return Ok(false) };
         let pivot = &selection.node.pivots[*pivot];
@@ -267,8 +267,8 @@ impl<'u> Pass<'_, 'u> {
         Ok(true)
     }
 
-    /// Keys that cut a flush into pieces of like weight: multi-selection over the memtable's ranks
-    /// and the indexes of the runs. None if it is not worth it.
+    /// Returns keys that cut a flush into pieces of similar weight: multi-selection over the ranks
+    /// of the memtable and the indexes of the runs. Empty if cutting does not pay off.
     fn cut_keys(
         &self,
         selection: &Selection<'_>,
@@ -302,7 +302,8 @@ impl<'u> Pass<'_, 'u> {
 }
 
 impl Levels {
-    /// Of `levels`, newest first, so many are merged; those that stay are numbered from `first` on.
+    /// Creates the level changes: the first `merged` of `levels`, newest first, are merged; the
+    /// remaining ones are numbered from `first` on.
     fn new(levels: &[u8], merged: usize, first: u8) -> Self {
         let cutoff = merged.checked_sub(1).map_or(0, |last| usize::from(levels[last]) + 1);
         let renumbered = levels[merged..].iter().copied().zip(first..).collect();
@@ -310,7 +311,7 @@ impl Levels {
     }
 }
 
-/// How much of each segment is alive in the pivots `staying`.
+/// Returns the live weight of each segment in the pivots `staying`.
 fn alive_weights(node: &Node, staying: &[usize]) -> BTreeMap<Extent, u64> {
     let mut alive = BTreeMap::new();
     for part in staying.iter().flat_map(|pivot| &node.pivots[*pivot].parts) {

@@ -1,4 +1,4 @@
-//! Blocks that cannot be read: they stop nothing but the reads that need them.
+//! Tests of unreadable blocks: they fail only the reads that need them.
 
 use super::{World, tiny};
 use crate::base::error::ErrorKind;
@@ -26,7 +26,7 @@ pub fn flip(world: &World, blocks: &[BlockNo]) {
     }
 }
 
-/// The nodes of the newest version.
+/// Returns the nodes of the newest version.
 pub fn nodes(world: &World) -> Vec<Arc<Node>> {
     let mut nodes = Vec::new();
     let version = world.tree.newest();
@@ -47,7 +47,7 @@ fn block(run: &Run, index: u32) -> BlockNo {
     BlockNo(run.reference().extent.start.0 + u64::from(index))
 }
 
-/// How many keys of the model cannot be read; the others must be right.
+/// Returns the number of unreadable keys of the model; the others must be correct.
 fn unreadable(world: &World) -> usize {
     let version = world.tree.version();
     let mut count = 0;
@@ -63,14 +63,14 @@ fn unreadable(world: &World) -> usize {
     count
 }
 
-/// The blocks that a verification names.
+/// Returns the blocks reported by a verification.
 fn named(world: &World) -> Vec<BlockNo> {
     let mut report = Report::default();
     world.tree.version().verify(&mut report).unwrap();
     report.findings.iter().map(|error| BlockNo(error.offset().unwrap() / 4096)).collect()
 }
 
-/// Overwrites, deletes and inserts, over and over.
+/// Overwrites, deletes and inserts, repeatedly.
 fn go_on(world: &mut World, rng: &mut Rng, rounds: usize) {
     for _ in 0..rounds {
         let keys: Vec<_> = world.model.keys().cloned().collect();
@@ -95,7 +95,7 @@ fn grown(rng: &mut Rng, threads: usize) -> World {
     world
 }
 
-/// Every sort of block, of leaves and of what waits.
+/// Every kind of block, of leaves and of buffered runs.
 #[test]
 fn a_damaged_run_stops_no_absorb_and_hides_nothing_else() {
     let sorts: [fn(&RunRef) -> Option<u32>; 3] = [
@@ -144,7 +144,7 @@ fn a_damaged_list_of_large_values_is_found_in_the_entries() {
             let lists: Vec<_> = lists.collect();
             assert!(!lists.is_empty());
             flip(&world, &lists);
-            // The references are counted anew by a walk over the lists.
+            // The references are counted again by a walk over the lists.
             world.reopen();
             let named: BTreeSet<_> = named(&world).into_iter().collect();
             assert_eq!(named, lists.into_iter().collect());

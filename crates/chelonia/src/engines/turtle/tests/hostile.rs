@@ -1,4 +1,5 @@
-//! Damaged and forged bytes: never believed, never a panic; and a check that finds what is wrong.
+//! Tests of damaged and forged input: it is never trusted and never causes a panic, and
+//! verification finds it.
 
 use super::damage::nodes;
 use super::{World, tiny};
@@ -13,7 +14,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::structure::{SharedKey, take_payloads, to_blocks};
 
-/// A tree with several heights and full buffers.
+/// Returns a tree with several heights and full buffers.
 fn grown(rng: &mut Rng) -> World {
     let mut world = World::new(TurtleConfig { pivots_max: 8, ..tiny() }, 1);
     world.absorb(uniform(rng, 1500));
@@ -50,7 +51,7 @@ fn nodes_come_back_and_damaged_ones_do_not_panic() {
                     [0, 1, 0x7f, 0x80, 0xff, rng.next_u64() as u8][rng.below(6) as usize];
             }
             if let Ok(node) = decode_node(&damaged, node.height, node_cache) {
-                // What decodes can be worked with.
+                // Decoded nodes must be usable.
                 let (_, _) = (node.summary(), node.pivot_of(&key_of(rng.next_u64())));
                 encode_node(&node);
             }
@@ -83,7 +84,7 @@ fn hostile_bytes_and_devices_are_survived() {
     hostile::battery::<Turtle>(TurtleConfig { pivots_max: 8, ..tiny() });
 }
 
-/// The findings on a tree whose root node was changed.
+/// Returns the number of findings for a tree whose root node was changed.
 fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
     let version = world.tree.newest();
     let shared = &world.tree.shared;

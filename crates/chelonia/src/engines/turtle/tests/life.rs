@@ -1,4 +1,4 @@
-//! Long lives, in which everything happens.
+//! Tests of long lives, in which all events occur.
 
 use super::tiny;
 use crate::engine::Engine;
@@ -22,7 +22,7 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
         live::<Turtle>(&wide, seed, &mut events);
         live::<Turtle>(&lazy, seed, &mut events);
     }
-    // These have tests of their own.
+    // These events have tests of their own.
     events.remove("nodes_evicted");
     events.remove("flushes_cut");
     events.remove("pivots_stuck");

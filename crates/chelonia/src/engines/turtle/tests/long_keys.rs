@@ -1,4 +1,4 @@
-//! Nodes of long keys.
+//! Tests of nodes with long keys.
 
 use super::{World, tiny};
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
@@ -23,7 +23,7 @@ fn keys_that_share_a_prefix_take_little_memory() {
     assert!(metadata < 4 << 20, "{metadata} bytes of metadata");
 }
 
-/// On a full device nothing is flushed, so that much waits, most of which begins within a pivot.
+/// On a full device nothing is flushed: much is pending, and most segments begin within a pivot.
 #[test]
 fn a_node_with_hundreds_of_segments_that_begin_at_long_keys_is_read_again() {
     let options = TurtleConfig { leaf_bytes: 128 << 10, pivots_max: 64, ..tiny() };
@@ -45,7 +45,7 @@ fn a_node_with_hundreds_of_segments_that_begin_at_long_keys_is_read_again() {
     }
     let stats = world.tree.stats();
     assert!(stats.nodes == 1 && stats.buffered_runs > 250, "{stats:?}");
-    // Each pass writes the node anew.
+    // Each pass rewrites the node.
     assert!(stats.node_bytes_written < 1 << 20, "{stats:?}");
     world.reopen();
     world.check(&mut Rng::new(4));

@@ -1,4 +1,4 @@
-//! What reads pay for: flushes without updates, and blocks that stay cached.
+//! Tests of read costs: flushes without updates, and blocks that stay cached.
 
 use super::{World, tiny};
 use crate::base::checksum::KeyHash;
@@ -12,7 +12,7 @@ use crate::storage::cache::Presence;
 use crate::storage::io::fault::{Call, Fault};
 use std::ops::Bound;
 
-/// A tree with much in its buffers.
+/// Returns a tree with much data in its buffers.
 fn buffered(rng: &mut Rng) -> World {
     let options = TurtleConfig { pivots_max: 16, flush_percent: 400, ..tiny() };
     let mut world = World::new(options, 2);
@@ -50,7 +50,7 @@ fn what_reads_pay_for_goes_down_and_nothing_else_does() {
     let left = after.buffered_bytes * 100 / before.buffered_bytes;
     assert!((30..70).contains(&left), "{left}% of the buffers are left");
     world.check(&mut rng);
-    // Lookups pay too, if many filters are asked.
+    // Lookups are charged, too, if many filters are checked.
     let version = world.tree.version();
     for (key, _) in world.model.clone() {
         for _ in 0..300 {
@@ -77,7 +77,7 @@ fn reads_pay_less_while_no_updates_are_expected() {
         let version = world.tree.version();
         let key = key_of(0);
         (1..1_000_000).find(|_| {
-            // Filters that say no are paid for by one of many.
+            // Filter checks that exclude the key are charged to one of many lookups.
             let _ = version.get(&key, KeyHash(rng.next_u64())).unwrap();
             world.tree.wants_maintenance()
         })
@@ -97,7 +97,7 @@ fn merges_copy_what_is_cached_and_read_the_rest() {
     for cached in [0..0, 700..800, 0..2000] {
         world.reopen();
         let version = world.tree.version();
-        // Once is enough but where other tests keep frames from coming free in time.
+        // Once is enough unless other tests keep frames in use.
         let missed = || world.storage.stats().cache.misses;
         let read_all = || {
             let before = missed();
@@ -168,15 +168,15 @@ fn what_was_cached_of_a_leaf_stays_cached_when_the_leaf_is_replaced() {
         keys.iter().filter(read).count()
     };
     assert_eq!(read(0..450), 0, "what was read before is in memory still");
-    // What is read brings along what is beside it.
+    // Each read prefetches adjacent blocks.
     assert!(read(700..2000) > 0, "the rest is not");
 }
 
 #[test]
 fn reads_from_the_device_pay_for_what_is_hidden() {
     let mut rng = Rng::new(18);
-    // What is paid for reading all of a tree of 4 MB, from the device and then from memory, after
-    // it was filled and a part of it was overwritten.
+    // Read costs of reading all of a tree of 4 MB, from the device and then from memory, after it
+    // was filled and a part of it was overwritten.
     let mut paid = |overwritten: u64| {
         let options = TurtleConfig { leaf_bytes: 64 << 10, flush_percent: 0, ..tiny() };
         let mut world = World::new(options, 1);

@@ -1,4 +1,4 @@
-//! The tree against a plain map, through its whole life, in tiny geometries.
+//! Tests of the tree against a model map over its whole life, with tiny sizes.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
@@ -25,7 +25,7 @@ use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 
-/// A tree beside a model.
+/// A tree together with a model.
 pub type World = world::World<Turtle>;
 
 impl Tried for Turtle {
@@ -40,7 +40,7 @@ impl Tried for Turtle {
     }
 }
 
-/// Trees so small that everything happens soon.
+/// Options for trees so small that all events occur soon.
 pub fn tiny() -> TurtleConfig {
     TurtleConfig {
         leaf_bytes: 4096,
@@ -53,14 +53,14 @@ pub fn tiny() -> TurtleConfig {
 }
 
 impl World {
-    /// How full leaves are, in percent of what they may weigh.
+    /// Average fill of leaves, in percent of their maximum weight.
     pub fn leaf_fill_percent(&self) -> u64 {
         let events = self.tree.stats();
         let leaf = self.tree.newest().summary.leaf;
         100 * leaf.weight() / (events.leaves * self.options.leaf_bytes).max(1)
     }
 
-    /// All that reads have paid at the pivots that are there.
+    /// Sum of the read costs of all pivots.
     pub fn paid(&self) -> u64 {
         let guard = self.tree.shared.node_cache.storage().epochs().pin();
         let version = self.tree.newest();
@@ -157,7 +157,7 @@ fn what_was_flushed_beside_a_buffered_range_stays_gone() {
         if around.iter().any(|pivot| pivot.parts.is_empty()) {
             continue;
         }
-        // Its leaf becomes empty; the buffered entries of its neighbours' segment lie in its range.
+        // Its leaf becomes empty; buffered entries of its neighbours' segment lie in its range.
         let range = around[1].key.to_bytes().into_owned()..around[2].key.to_bytes().into_owned();
         let gone = world.model.range(range).map(|(key, _)| (key.clone(), Item::Deleted));
         let gone: Model = gone.collect();
@@ -290,7 +290,7 @@ fn many_trees_share_the_memory_of_one() {
         let bytes = node_clock.bytes();
         assert!(bytes <= node_clock.share() + 16_384, "{bytes}");
     }
-    // One alone would have more than its part of that, and what the idle ones had is its to take.
+    // One worker alone would exceed its part of that, and may take the share of the idle ones.
     let loads = |tree: &Turtle| {
         let events = tree.stats().events;
         events.iter().find(|(name, _)| *name == "nodes_loaded").map_or(0, |(_, count)| *count)
@@ -325,7 +325,7 @@ fn a_failed_absorb_changes_nothing() {
         world.absorb(uniform(&mut rng, 300));
     }
     for (call, step) in [(Call::Write, 7), (Call::Read, 23), (Call::Allocate, 1)] {
-        // Nothing is cached: what is merged has to be read.
+        // Discard the caches: merges must read their inputs.
         world.reopen();
         let mut failed = 0;
         for round in 0..40 {
@@ -342,7 +342,7 @@ fn a_failed_absorb_changes_nothing() {
                     assert_eq!(world.tree.root().unwrap(), root);
                     assert_eq!(world.storage.stats().space.used_blocks, used);
                 }
-                // The counts are those of the tree that was made: begin anew from there.
+                // The counts belong to the tree that was built: start again from there.
                 Ok(absorbed) => {
                     world.note(&batch, absorbed);
                     break;
@@ -400,7 +400,7 @@ fn readers_go_on_while_the_tree_changes() {
                 }
             });
         }
-        // Only other keys change, and no space is given back: readers may hold any version.
+        // Only other keys change, and no space is freed: readers may hold any version.
         for _ in 0..30 {
             let mut batch = uniform(&mut rng, 200);
             batch.retain(|key, _| !constant.contains_key(key));
@@ -425,7 +425,7 @@ fn a_roll_back_gives_back_all_that_it_can() {
         runs.push(writer.finish(None).unwrap().run);
         output.give_back(writer);
     }
-    // One extent is not there to be given back: an error, but no reason to keep the others.
+    // One extent cannot be freed again: an error, but no reason to keep the others.
     world.storage.free(runs[0].reference().extent).unwrap();
     let error = output.roll_back().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
@@ -440,7 +440,7 @@ fn neighbours_that_are_got_together_read_each_block_once() {
     world.absorb((0..2000).map(|n| (key_of(n), value(&mut rng, 92))).collect());
     world.reopen();
     let version = world.tree.version();
-    // The nodes, and the way to the leaf; what is read brings along a few blocks beside it.
+    // The nodes, and the path to the leaf; each read prefetches a few adjacent blocks.
     version.get(&key_of(1500), world.storage.key_hash(&key_of(1500))).unwrap();
     let keys: Vec<_> = (100..160).map(key_of).collect();
     let asked: Vec<_> =
@@ -457,7 +457,7 @@ fn neighbours_that_are_got_together_read_each_block_once() {
 #[test]
 fn any_number_of_keys_is_got_together_from_a_cold_tree() {
     let mut rng = Rng::new(15);
-    // No filters: what is newer is looked at in vain, in further rounds.
+    // No filters: newer runs are searched unnecessarily, in further rounds.
     let run = RunOptions { filter: FilterKind::Bloom, bits_per_key: 0 };
     for run in [tiny().run, run] {
         let mut world = World::new(TurtleConfig { leaf_bytes: 64 << 10, run, ..tiny() }, 1);
@@ -492,7 +492,7 @@ fn what_room_is_needed_is_known_while_an_absorb_runs() {
 #[test]
 fn many_tight_absorbs_leave_nodes_that_can_be_read() {
     let mut rng = Rng::new(11);
-    // A root of leaves, and one of nodes.
+    // A root over leaves, and one over nodes.
     for entries in [30, 1000] {
         let mut world = World::new(tiny(), 1);
         world.absorb(uniform(&mut rng, entries));
@@ -526,7 +526,7 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
         let work = Work { workers: &Workers::inline(), progress: &|_| {} };
         let absorbed = world.tree.reclaim(&work).unwrap().unwrap();
         let runs = absorbed.gained.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
-        // Beside the entries each run has an index and a filter, here of a block each.
+        // Besides the entries each run has an index and a filter, here of a block each.
         assert!(runs <= 2 * needed + (64 << 10), "{runs} bytes, {needed} were to be enough");
         most = most.max(runs);
         world.note(&Model::new(), absorbed);
