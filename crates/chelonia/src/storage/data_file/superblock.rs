@@ -74,7 +74,7 @@ pub const OPENS_MAX: u32 = (1 << 24) - 1;
 /// The most blocks of a file: its length in bytes is a number of 64 bits.
 const FILE_BLOCKS_MAX: u64 = u64::MAX / BLOCK_BYTES_U64;
 
-/// What only grows, from 0, never comes here: counting on from it does not overflow.
+/// Counters start at 0 and never get here; increments from it do not overflow.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 const MAGIC: [u8; 8] = *b"CHELONIA";
@@ -100,8 +100,8 @@ const CONTENT_END: usize = 112;
 
 const _: () = assert!(CONTENT_END <= crate::base::limits::SECTOR_BYTES);
 
-/// Rewrites the format number in both superblocks of a data file's content: what a newer build
-/// would leave. For tests.
+/// Rewrites the format number in both superblocks of a data file's content, as a newer build would.
+/// For tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn set_format(file: &mut [u8], format: u32) {
     for (copy, block) in file.chunks_exact_mut(BLOCK_BYTES).take(COPIES).enumerate() {
@@ -110,14 +110,14 @@ pub fn set_format(file: &mut [u8], format: u32) {
     }
 }
 
-/// Makes the checksum of a copy right, whatever it says. For tests.
+/// Recomputes the checksum of a copy, whatever its content. For tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn reseal(block: &mut [u8], copy: usize) {
     let sum = checksum(&block[MAGIC_AT..], copy_seed(copy));
     block[..MAGIC_AT].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Where the catalog is.
+/// The location of the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CatalogLocation {
     /// Its blocks.
@@ -128,10 +128,10 @@ pub struct CatalogLocation {
     pub bytes: u32,
 }
 
-/// From where the log counts, and how far it is known to reach.
+/// The start of the log and the position up to which it is known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LogMark {
-    /// Replay starts here: every keyspace has absorbed what is before.
+    /// Replay starts here: every keyspace has absorbed everything before it.
     pub lsn: Lsn,
     /// The chain value at `lsn`, which the first block read there must continue.
     pub chain: u32,
@@ -141,33 +141,33 @@ pub struct LogMark {
     pub seqno: SeqNo,
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Random per database.
     pub salt: u64,
     /// Grows with each write of the superblock.
     pub generation: u64,
-    /// How often the database was opened for writing.
+    /// The number of opens for writing.
     pub opens: u32,
     /// The catalog, if one was ever written.
     pub catalog: Option<CatalogLocation>,
     /// The log.
     pub log: LogMark,
-    /// The file has at least so many blocks.
+    /// The minimum length of the file in blocks.
     pub file_blocks: u64,
 }
 
-/// What a look at a data file found.
+/// The result of inspecting a data file.
 #[derive(Debug)]
 pub enum Found {
     /// A database.
     Database(Superblocks),
-    /// A file whose creation did not finish: it never held anything.
+    /// A file whose creation did not finish; it never held data.
     Unfinished,
 }
 
-/// The superblock of an open data file, and which copy is to be overwritten first.
+/// The superblock of an open data file, and which copy is overwritten first.
 #[derive(Clone, Debug)]
 pub struct Superblocks {
     current: Superblock,
@@ -175,7 +175,7 @@ pub struct Superblocks {
 }
 
 impl Superblock {
-    /// The superblock of a database that holds nothing yet.
+    /// The superblock of an empty database.
     #[must_use]
     pub fn new(salt: u64) -> Self {
         Self {
@@ -216,7 +216,7 @@ impl Superblock {
         block
     }
 
-    /// Reads the block that should hold copy number `copy`.
+    /// Decodes the block that should hold copy number `copy`.
     pub fn decode(block: &[u8], copy: usize) -> Result<Self> {
         let place = copy as u64 * BLOCK_BYTES_U64;
         Self::decode_fields(block, copy).map_err(|error| error.at(DATA_FILE, place))
@@ -276,7 +276,7 @@ impl Superblock {
     }
 }
 
-/// No catalog, or one that lies in the file and is as long as its blocks can hold.
+/// True if there is no catalog, or it lies within the file and its length fits its blocks.
 fn location_is_sound(location: &CatalogLocation, file_blocks: u64) -> bool {
     let Extent { start, blocks } = location.extent;
     if blocks == 0 {
@@ -303,10 +303,10 @@ fn copy_offset(copy: usize) -> u64 {
 }
 
 impl Superblocks {
-    /// Looks at a file: the valid copy with the highest generation, if it is a database.
+    /// Inspects a file and returns the valid copy with the highest generation, if it is a database.
     ///
-    /// Fails with `InvalidArgument` if the file never was one, with `Corrupt` if no copy is valid,
-    /// with `Unsupported` if it is of a newer format.
+    /// Fails with `InvalidArgument` if the file never was a database, with `Corrupt` if no copy is
+    /// valid, with `Unsupported` if its format is newer.
     pub fn read(file: &dyn File) -> Result<Found> {
         let found = Self::read_of_any_length(file)?;
         if let Found::Database(superblocks) = &found {
@@ -319,7 +319,7 @@ impl Superblocks {
         Ok(found)
     }
 
-    /// The same, of a file that may have been cut short.
+    /// Like [`Superblocks::read`], for a file that may have been truncated.
     pub fn read_of_any_length(file: &dyn File) -> Result<Found> {
         let size = file.size()?;
         if size == 0 {
@@ -333,7 +333,7 @@ impl Superblocks {
         });
         let superblocks = match copies {
             [Ok(a), Ok(b)] => Self::newest_of(a, b)?,
-            // A newer format is believed from one copy: writing one is what turns a database over.
+            // One copy of a newer format suffices: writing one copy is what upgrades a database.
             [Err(error), _] | [_, Err(error)] if error.kind() == ErrorKind::Unsupported => {
                 return Err(error);
             }
@@ -344,7 +344,7 @@ impl Superblocks {
         Ok(Found::Database(superblocks))
     }
 
-    /// Only one copy is good.
+    /// The superblocks if only one copy is valid.
     fn with_damaged_copy(current: Superblock, damaged: usize) -> Self {
         mark(Mark::SuperblockCopyDamaged);
         Self { current, older_copy: damaged }
@@ -360,7 +360,7 @@ impl Superblocks {
         Ok(Self { current, older_copy })
     }
 
-    /// No copy is valid: a creation that did not finish, some other file, or damage.
+    /// The result if no copy is valid: an unfinished creation, some other file, or damage.
     fn explain_damage(blocks: &[u8], size: u64, error: Error) -> Result<Found> {
         let (first, second) = blocks.split_at(BLOCK_BYTES);
         // A creation writes copy B only after copy A is durable; before, the file has two blocks.
@@ -385,7 +385,7 @@ impl Superblocks {
         Ok(superblocks)
     }
 
-    /// Fails unless both copies are valid; returns how many there are.
+    /// Fails unless both copies are valid; returns the number of copies.
     pub fn verify(file: &dyn File) -> Result<u64> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         for copy in 0..COPIES {
@@ -395,14 +395,14 @@ impl Superblocks {
         Ok(COPIES as u64)
     }
 
-    /// What the newest copy says.
+    /// The newest superblock.
     #[must_use]
     pub fn current(&self) -> &Superblock {
         &self.current
     }
 
-    /// Makes `next` the superblock, by the protocol at the head of this file. The generation is
-    /// set here. After a failure it is not known which one a later open will find.
+    /// Makes `next` the superblock, by the protocol at the head of this file. The generation is set
+    /// here. After a failure it is unknown which superblock a later open will find.
     pub fn write(&mut self, file: &dyn File, mut next: Superblock) -> Result<()> {
         next.generation = self.current.generation + 1;
         for copy in [self.older_copy, 1 - self.older_copy] {
