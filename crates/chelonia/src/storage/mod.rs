@@ -1,22 +1,22 @@
-//! Bytes on a device: files, blocks, extents, the data file and the block cache.
+//! Storage layer: files, blocks, extents, the data file and the block cache.
 //!
-//! [`Storage`] is what engines and db hold: one data file with its free space, its cache and its
-//! superblock.
+//! [`Storage`] is the handle that engines and db hold: one data file with its free space, its cache
+//! and its superblock.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! | --- | --- |
-//! | `io` | the door to the file system |
-//! | `block` | 4 KiB that prove what they are |
+//! | `io` | access to the file system |
+//! | `block` | self-verifying 4 KiB blocks |
 //! | `data_file` | sealed reads and writes, superblock, catalog |
-//! | `allowance` | how much work that is not urgent may allocate |
-//! | `extents`, `space` | free space; extents handed out, the file grown and shrunk |
+//! | `allowance` | allocation limit for work that is not urgent |
+//! | `extents`, `space` | free space; allocation of extents, growing and shrinking the file |
 //! | `cache` | verified blocks in memory |
 //! | `large` | values in extents of their own |
 //! | `checkpoint` | making a new state durable |
 //!
 //! Life of an extent: [`Storage::allocate`] -> [`Storage::write_blocks`] -> a checkpoint whose
 //! roots refer to it -> ... -> a checkpoint whose roots do not -> [`Storage::free`]. Free space is
-//! not stored: after [`Storage::open`] whoever knows the roots calls [`Storage::mark_used`] for
+//! not stored: after [`Storage::open`] the owner of the roots calls [`Storage::mark_used`] for
 //! every extent that they reach, before anything is allocated.
 //!
 //! Invariants:
