@@ -1,4 +1,4 @@
-//! The superblock: the one place that says what the database is and where everything begins.
+//! The superblock: the root of the database, with the location of everything else.
 //!
 //! It exists twice, as copy A in block 0 and copy B in block 1 of the data file.
 //!
@@ -25,12 +25,12 @@
 //! ```
 //!
 //! The first 24 bytes and the rule of the checksum are the same in every format, so that an older
-//! build can tell a newer format from damage. The content fits one sector, so that a torn write
+//! build can distinguish a newer format from damage. The content fits one sector, so a torn write
 //! leaves the old copy or the new one.
 //!
-//! Protocol of a write (`Superblocks::write`): everything that the new superblock refers to has
-//! been written and synced before; then the older copy is overwritten and synced, then the other
-//! one with the same content. Space that only the old superblock refers to is free after that.
+//! Protocol of a write (`Superblocks::write`): everything that the new superblock refers to was
+//! written and synced before; then the older copy is overwritten and synced, then the other one
+//! with the same content. Space that only the old superblock refers to is free after that.
 //!
 //! ```text
 //!   both at g --write older--> g+1 and g --write other--> both at g+1
@@ -40,7 +40,7 @@
 //! Invariants:
 //! 1. At any moment at least one copy is valid, and everything the valid copy with the highest
 //!    generation refers to is untouched: while a copy is being overwritten the other one is valid;
-//!    if that is the old one, nothing it refers to has been given free yet.
+//!    if that is the old one, nothing it refers to has been freed yet.
 //! 2. After an open for writing both copies are the same again before anything is allocated: the
 //!    open counts itself by a write, and that overwrites the older or damaged copy first.
 //! 3. A copy that was written to the other one's place does not verify.
