@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A result of the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller should do about an [`Error`].
+/// The class of an [`Error`], which determines what the caller should do about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -176,7 +176,7 @@ impl Error {
     }
 
     /// Converts a `NoSpace` error into one that is not transient, because something may have
-    /// changed before the failure.
+    /// Converts a transient error into a lasting one of kind `Io`, because something may have
     #[must_use]
     pub(crate) fn not_transient(self) -> Self {
         if !self.is_transient() {

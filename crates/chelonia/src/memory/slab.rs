@@ -26,7 +26,7 @@ use crate::runtime::sync::Arc;
 
 const _: () = assert!(SLAB_BYTES.is_multiple_of(PAGE_BYTES) && BLOCK_BYTES <= PAGE_BYTES);
 
-/// Address space for slabs is reserved in parts of the budget of this size ...
+/// Address space for slabs is reserved in regions of this fraction of the budget ...
 const REGION_PART: u64 = 16;
 
 /// ... and at most this much at a time.

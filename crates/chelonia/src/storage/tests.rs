@@ -289,7 +289,7 @@ fn after_a_failed_sync_none_succeeds_and_reads_go_on() {
     let place = storage.allocate(1).unwrap();
     let mut blocks = blocks_of(1, 1);
     storage.write_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
-    // The system tells a failure once: the next sync of the file would be told that all is well.
+    // The system reports a failure once: the next sync of the file would report success.
     plan.fail(Fault::once(Call::Sync, 0));
     assert_eq!(storage.sync().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(storage.sync().unwrap_err().kind(), ErrorKind::Stopped);

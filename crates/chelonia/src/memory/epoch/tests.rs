@@ -207,7 +207,7 @@ fn a_collector_goes_with_its_owner_when_nobody_is_left() {
     let counted = Counted(Arc::clone(&count));
     epochs.pin().defer(move || drop(counted));
     epochs.pin().flush();
-    // What is retired may hold its owner.
+    // A retired value may hold its owner.
     let owner = Arc::clone(&epochs);
     epochs.pin().defer(move || drop(owner));
     epochs.close();

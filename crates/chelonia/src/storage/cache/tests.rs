@@ -11,7 +11,7 @@ use crate::storage::cache::state::{PLACE_BYTES, SLAB_STATE_BYTES};
 
 const SLAB: u64 = SLAB_BYTES as u64;
 
-/// What block `index` of the extent with `generation` is filled with.
+/// The fill byte of block `index` of the extent with `generation`.
 fn content(generation: Generation, index: u32) -> u8 {
     u8::try_from((generation.0 * 31 + u64::from(index) * 7) % 251).unwrap()
 }
@@ -127,7 +127,7 @@ fn many_are_loaded_together_in_order() {
         wanted.extend([(&*one, 7), (&*one, 8), (&*one, 8)]);
         let before = storage.stats().file.reads;
         let blocks = blocks(&storage, &wanted, Priority::Index, &guard);
-        // What is asked for twice is read once, also if the cache can't keep it.
+        // A block requested twice is read once, also if the cache can't keep it.
         assert!(storage.stats().file.reads - before < wanted.len() as u64);
         assert_eq!(blocks.len(), wanted.len());
         for (block, (extent, index)) in blocks.iter().zip(&wanted) {

@@ -1,4 +1,4 @@
-//! What every directory must do, run over all of them, and what only the real one can get wrong.
+//! Tests of every directory implementation, and of behavior specific to the real one.
 
 use super::crash::CrashDirectory;
 use super::direct::DirectDirectory;
@@ -275,7 +275,7 @@ fn what_a_region_wrote_stays_whatever_is_synced_meanwhile() {
         });
         assert!(read(&*file, 0, BYTES) == *content);
         file.sync().unwrap();
-        // What was let go can be written again.
+        // Unmapped pages can be written again.
         region.write(5, &[7; 9000]).unwrap();
         file.sync().unwrap();
         drop(region);

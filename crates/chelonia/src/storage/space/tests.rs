@@ -39,7 +39,7 @@ fn a_full_device_changes_nothing() {
     let before = (space.stats(), file.size().unwrap());
     assert_eq!(space.allocate(&file, 31).unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!((space.stats(), file.size().unwrap()), before);
-    // What fits is had, although the chunk does not fit.
+    // A fitting allocation succeeds, although the chunk does not fit.
     let last = space.allocate(&file, 28).unwrap();
     assert_eq!(last.extent, Extent::new(12, 28));
     assert_eq!(space.allocate(&file, 1).unwrap_err().kind(), ErrorKind::NoSpace);

@@ -1,4 +1,4 @@
-//! What a power cut leaves, and what it never leaves.
+//! Tests of what a power cut can leave, and what it cannot.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -18,7 +18,7 @@ fn with_a_durable_file() -> (CrashDirectory, Arc<dyn File>) {
     (directory, file)
 }
 
-/// The images of all subsets of what is pending now.
+/// The images of all subsets of the currently pending atoms.
 fn all_images(directory: &CrashDirectory) -> Vec<BTreeMap<String, Vec<u8>>> {
     let journal = directory.journal();
     let boundary = journal.boundaries();
@@ -315,7 +315,7 @@ fn the_death_of_the_process_leaves_everything_pending_and_the_lock_free() {
     let mut sector = [0; SECTOR];
     found.read_at(&mut sector, 0).unwrap();
     assert_eq!(sector, [2; SECTOR]);
-    // What it wrote is as little durable as before, until somebody syncs it.
+    // Its writes are as little durable as before, until somebody syncs them.
     assert_eq!(all_images(&next).len(), 2);
     assert_eq!(next.journal().image(1, Survivors::None)["a"], vec![1; 4 * SECTOR]);
     found.sync().unwrap();
