@@ -97,7 +97,7 @@ impl<'a> Decoder<'a> {
     /// The next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((head, tail)) = self.bytes.split_at_checked(count) else {
-            return Err(self.damaged("it ends too early"));
+            return Err(self.damaged("truncated"));
         };
         self.bytes = tail;
         Ok(head)
@@ -106,7 +106,7 @@ impl<'a> Decoder<'a> {
     /// The next `N` bytes as an array.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let bytes = self.take(N)?;
-        bytes.try_into().map_err(|_| self.damaged("it ends too early"))
+        bytes.try_into().map_err(|_| self.damaged("truncated"))
     }
 
     /// One byte.
@@ -132,7 +132,7 @@ impl<'a> Decoder<'a> {
     /// A varint.
     pub fn varint(&mut self) -> Result<u64> {
         let Some((value, length)) = get_varint(self.bytes) else {
-            return Err(self.damaged("a number does not decode"));
+            return Err(self.damaged("invalid varint"));
         };
         self.bytes = &self.bytes[length..];
         Ok(value)
@@ -141,7 +141,7 @@ impl<'a> Decoder<'a> {
     /// Reads a varint that must fit in 32 bits.
     pub fn varint_u32(&mut self) -> Result<u32> {
         let value = self.varint()?;
-        u32::try_from(value).map_err(|_| self.damaged("a number is too large"))
+        u32::try_from(value).map_err(|_| self.damaged("number does not fit in 32 bits"))
     }
 
     /// Reads a varint that must not exceed `max`; for lengths and counts, before anything is
@@ -150,7 +150,7 @@ impl<'a> Decoder<'a> {
         let value = self.varint()?;
         match usize::try_from(value) {
             Ok(length) if length <= max => Ok(length),
-            _ => Err(self.damaged("a length is beyond its limit")),
+            _ => Err(self.damaged("length exceeds its limit")),
         }
     }
 
@@ -162,7 +162,7 @@ impl<'a> Decoder<'a> {
 
     /// Fails unless all bytes were read.
     pub fn finish(&self) -> Result<()> {
-        if self.bytes.is_empty() { Ok(()) } else { Err(self.damaged("bytes are left over")) }
+        if self.bytes.is_empty() { Ok(()) } else { Err(self.damaged("trailing bytes")) }
     }
 }
 

@@ -107,8 +107,8 @@ impl Error {
     #[cold]
     #[must_use]
     pub(crate) fn out_of_memory() -> Self {
-        let text = "the system refuses memory: lower the memory budget, or raise the limit on \
-                    address space";
+        let text = "the system refused to allocate memory: lower the memory budget, or raise the \
+                    limit on address space";
         Self::new(ErrorKind::OutOfMemory, text)
     }
 
@@ -175,8 +175,8 @@ impl Error {
         matches!(self.inner.kind, NoSpace | OutOfMemory | TooManyFiles)
     }
 
-    /// Converts a `NoSpace` error into one that is not transient, because something may have
     /// Converts a transient error into a lasting one of kind `Io`, because something may have
+    /// changed before the failure.
     #[must_use]
     pub(crate) fn not_transient(self) -> Self {
         if !self.is_transient() {

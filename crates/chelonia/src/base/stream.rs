@@ -33,7 +33,7 @@ impl LargeRef {
         let generation = Generation(decoder.varint()?);
         let bytes = decoder.varint_u32()?;
         if start.checked_add(u64::from(blocks)).is_none() {
-            return Err(decoder.damaged("an extent reaches past the end of numbers"));
+            return Err(decoder.damaged("extent end overflows"));
         }
         Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
     }
@@ -148,7 +148,7 @@ pub trait SortedUpdates: Send + Sync {
     /// Hints that rank `index` is read soon; out of range is fine.
     fn prefetch(&self, index: usize);
 
-    /// Hints that rank `index`, which was hinted at a while ago, is read next, all of it: how much
-    /// that is can be seen by now. Out of range is fine.
+    /// Hints that rank `index`, hinted before, is read next and completely: its length is known by
+    /// now. Out of range is fine.
     fn prefetch_rest(&self, index: usize);
 }

@@ -15,5 +15,5 @@ pub fn shown_key(key: &[u8]) -> String {
 
 /// Converts the result of formatting a text.
 pub fn told(written: std::fmt::Result) -> Result<()> {
-    written.map_err(|_| Error::invalid("the description could not be written"))
+    written.map_err(|_| Error::invalid("cannot write the description"))
 }

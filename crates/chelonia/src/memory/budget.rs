@@ -290,9 +290,9 @@ impl Budget {
         true
     }
 
-    /// A while went by: what work took lately counts a little less. As long as it counts the caches
-    /// leave the room that it took, for there will be more: taking it from them each time would
-    /// cost more than they gain by having it in between.
+    /// Decays the recent peak of work memory; called periodically. Caches leave the peak free,
+    /// because more work is expected: evicting for it each time would cost more than caching in
+    /// between gains.
     pub fn tick(&self) {
         let (peak, now) = (self.work_peak.load(Ordering::Relaxed), self.used_by(Use::Work));
         self.work_peak.store((peak - peak.div_ceil(16)).max(now), Ordering::Relaxed);

@@ -425,7 +425,7 @@ impl<T: Send + Sync + 'static> Slot<T> {
             return false;
         }
         // SAFETY: the swap took the pointer out of the slot, so that this is the only call that
-        // destroys it and nobody can load it any more; who loaded it before holds a guard of the
+        // destroys it and nobody can load it any more; earlier readers hold a guard of the
         // same collector; `T: Send + 'static` allows any thread to drop it later.
         unsafe { guard.guard.defer_destroy(shared) };
         true

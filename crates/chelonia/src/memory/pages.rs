@@ -329,8 +329,8 @@ impl Drop for Region {
 /// Advises the system how memory will be used. A refusal only costs time.
 #[cfg(not(miri))]
 fn advise(memory: NonNull<u8>, bytes: usize, advice: rustix::mm::Advice) {
-    // SAFETY: only callers within this file. What they say of the size of pages changes nothing of
-    // any memory; what makes zeros they say of memory that they alone have.
+    // SAFETY: called in this file only. Advice on page sizes does not change memory content; advice
+    // that zeros memory is only given for memory owned by the caller.
     let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), bytes, advice) };
 }
 

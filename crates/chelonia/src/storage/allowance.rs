@@ -28,7 +28,7 @@ struct State {
     blocks_left: u64,
 }
 
-/// Limits what engines allocate until it is dropped.
+/// Limits allocations by engines until it is dropped.
 pub struct Limited<'a>(&'a Allowance);
 
 impl Drop for Limited<'_> {

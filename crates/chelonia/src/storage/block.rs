@@ -79,7 +79,7 @@ pub fn verify(block: &[u8], salt: u64, generation: Generation, number: BlockNo) 
     if right {
         return Ok(());
     }
-    Err(Error::corrupt("a block is not what was written there")
+    Err(Error::corrupt("block checksum mismatch; run 'chelonia verify'")
         .at(DATA_FILE, number.0.saturating_mul(BLOCK_BYTES_U64)))
 }
 
@@ -96,7 +96,7 @@ pub fn expect_kind(block: &[u8], kind: BlockKind, number: BlockNo) -> Result<()>
     if block.get(8) == Some(&(kind as u8)) {
         return Ok(());
     }
-    Err(Error::corrupt(format!("a block should hold {kind:?} and does not"))
+    Err(Error::corrupt(format!("block is not of kind {kind:?}"))
         .at(DATA_FILE, number.0.saturating_mul(BLOCK_BYTES_U64)))
 }
 

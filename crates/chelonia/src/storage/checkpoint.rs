@@ -45,7 +45,7 @@ impl Storage {
         self.file.check_syncs()?;
         let bytes = catalog.encode()?;
         let mut blocks = catalog::to_blocks(&bytes);
-        let too_long = |_| Error::internal("the catalog is too long");
+        let too_long = |_| Error::internal("the catalog exceeds its maximum length");
         let count = u32::try_from(bytes.len().div_ceil(BLOCK_PAYLOAD_BYTES)).map_err(too_long)?;
         let length = u32::try_from(bytes.len()).map_err(too_long)?;
         let mut spare = self.spare.lock();

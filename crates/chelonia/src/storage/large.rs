@@ -117,7 +117,8 @@ fn check(reference: &LargeRef) -> Result<usize> {
     if possible && reference.extent.start.0 < u64::MAX / 2 {
         return Ok(bytes);
     }
-    Err(Error::corrupt("a reference to a large value is impossible").at(DATA_FILE, place))
+    Err(Error::corrupt("reference to a large value: extent and length do not match")
+        .at(DATA_FILE, place))
 }
 
 const fn payload_u32() -> u32 {

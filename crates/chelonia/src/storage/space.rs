@@ -146,7 +146,7 @@ impl Space {
     /// Allocates `blocks` blocks. `NoSpace` changes nothing.
     pub fn allocate(&mut self, file: &dyn File, blocks: u32) -> Result<Allocation> {
         if blocks == 0 || self.allocations >> COUNTER_BITS != 0 {
-            return Err(Error::internal("an allocation is empty or one too many"));
+            return Err(Error::internal("allocation of zero blocks, or generations exhausted"));
         }
         let extent = match self.find(file, blocks) {
             // Free space in pieces that are too small is returned to the file system first: the
@@ -159,7 +159,7 @@ impl Space {
         };
         let range = range_of(extent);
         if !self.free.take(range.clone()) {
-            return Err(Error::internal("the free space contradicts itself"));
+            return Err(Error::internal("free space indexes are inconsistent"));
         }
         self.fresh.remove(&range);
         self.allocations += 1;
@@ -253,7 +253,7 @@ impl Space {
             return Ok(());
         }
         if !self.free.give(range.clone()) {
-            return Err(Error::internal(format!("extent {extent:?} is freed and not in use")));
+            return Err(Error::internal(format!("extent {extent:?} was freed but is not in use")));
         }
         self.fresh.insert(range);
         Ok(())
@@ -357,7 +357,7 @@ fn allocate_range(file: &dyn File, range: &Range<u64>) -> Result<()> {
     let offset = range.start.checked_mul(BLOCK_BYTES_U64);
     match (offset, bytes) {
         (Some(offset), Some(bytes)) => file.allocate(offset, bytes),
-        _ => Err(Error::new(ErrorKind::NoSpace, "the data file would be too long")),
+        _ => Err(Error::new(ErrorKind::NoSpace, "the data file would exceed its maximum length")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Cells and slots, the collectors of several databases, and threads that end.
+//! Tests of cells and slots, collectors of several databases, and ending threads.
 
 use super::*;
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ fn old_contents_live_as_long_as_their_guards() {
     drop(cell);
 }
 
-/// Takes its time to be dropped.
+/// A value with a slow drop.
 struct Slow(Arc<AtomicBool>);
 
 impl Drop for Slow {

@@ -245,7 +245,7 @@ impl CachedExtent {
     /// The block number of block `index` in the file.
     pub(super) fn number(&self, index: u32) -> Result<BlockNo> {
         if index >= self.extent.blocks {
-            return Err(Error::corrupt("a structure refers to a block beyond its extent")
+            return Err(Error::corrupt("reference to a block beyond its extent")
                 .at(DATA_FILE, self.extent.offset()));
         }
         Ok(BlockNo(self.extent.start.0 + u64::from(index)))
@@ -313,8 +313,8 @@ impl Deref for CachedBlock<'_> {
 pub(super) fn copy_frame(frames: &Frames, from: FrameNo, to: FrameNo) {
     frames.set_heat(to, frames.heat_of(from));
     let (from, to) = (frames.address(from), frames.address(to));
-    // SAFETY: both are frames of slabs that the lock keeps, and are different; nobody writes a
-    // Cached one, and nobody but the caller knows one that he has just taken.
+    // SAFETY: both are different frames of slabs that the lock keeps; nobody writes a Cached one,
+    // and only the caller has the number of a frame just taken.
     unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_BYTES) };
 }
 

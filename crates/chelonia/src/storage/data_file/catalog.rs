@@ -77,7 +77,7 @@ impl Catalog {
     /// Encodes the catalog. Fails if a limit is exceeded or an invariant violated.
     pub fn encode(&self) -> Result<Vec<u8>> {
         self.check().map_err(|reason| {
-            Error::new(ErrorKind::Internal, format!("the catalog cannot be written: {reason}"))
+            Error::new(ErrorKind::Internal, format!("cannot encode the catalog: {reason}"))
         })?;
         let mut out = vec![VERSION];
         put_varint(&mut out, u64::from(self.next_keyspace));
@@ -97,7 +97,7 @@ impl Catalog {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "the catalog");
         if decoder.u8()? != VERSION {
-            return Err(decoder.damaged("its version is not known"));
+            return Err(decoder.damaged("unknown version"));
         }
         let next_keyspace = decoder.varint_u32()?;
         let count = decoder.length(KEYSPACES_MAX)?;
@@ -114,13 +114,13 @@ impl Catalog {
     /// Checks the invariants and limits.
     fn check(&self) -> Result<(), &'static str> {
         if self.keyspaces.len() > KEYSPACES_MAX {
-            return Err("there are too many keyspaces");
+            return Err("too many keyspaces");
         }
         if !self.keyspaces.is_sorted_by(|a, b| a.id < b.id) {
-            return Err("the ids of keyspaces do not ascend");
+            return Err("keyspace ids are not ascending");
         }
         if self.keyspaces.last().is_some_and(|last| last.id.0 >= self.next_keyspace) {
-            return Err("a keyspace has an id that was not given out");
+            return Err("keyspace id is not below the next id");
         }
         let names: BTreeSet<&str> = self.keyspaces.iter().map(|e| e.name.as_str()).collect();
         if names.len() != self.keyspaces.len() {
@@ -132,7 +132,7 @@ impl Catalog {
                 && entry.root.len() <= ROOT_BYTES_MAX
         };
         if !self.keyspaces.iter().all(fits) {
-            return Err("a name, options or root is beyond its limit");
+            return Err("name, options or root exceeds its limit");
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ pub fn read(file: &DataFile, location: &CatalogLocation) -> Result<Catalog> {
     let length = location.bytes as usize;
     let count = location.extent.blocks as usize;
     if length > CATALOG_BYTES_MAX || count != length.div_ceil(BLOCK_PAYLOAD_BYTES) {
-        return Err(Error::corrupt("the catalog's length is impossible").at(DATA_FILE, place));
+        return Err(Error::corrupt("catalog length does not match its extent").at(DATA_FILE, place));
     }
     let mut blocks = AlignedBuffer::new(count * BLOCK_BYTES);
     file.read_blocks(location.extent.start, location.generation, &mut blocks)?;

@@ -137,7 +137,7 @@ impl DataFile {
     /// Continues a file that is open read-only in `scratch`, which is empty, from block `end` on.
     pub fn continue_in(&self, scratch: Arc<dyn File>, end: BlockNo) -> Result<()> {
         if !self.read_only {
-            return Err(Error::internal("a file that is written needs no scratch file"));
+            return Err(Error::internal("a writable file needs no scratch file"));
         }
         let end = end.0.saturating_mul(BLOCK_BYTES_U64);
         let continued = ContinuedFile::new(Arc::clone(&self.file), end, scratch);
@@ -258,7 +258,7 @@ impl DataFile {
         let file = self.writing()?;
         let offset = byte_range(first, blocks.len())?;
         if first.0 < FIRST_BLOCK {
-            return Err(Error::internal("a write would reach the superblocks"));
+            return Err(Error::internal("write overlaps the superblocks"));
         }
         seal_all(blocks, self.salt, generation, first);
         file.write_at(blocks, offset).inspect_err(|_| self.note_failed_write())?;
@@ -334,7 +334,7 @@ fn byte_range(first: BlockNo, bytes: usize) -> Result<u64> {
     let offset = first.0.checked_mul(BLOCK_BYTES_U64);
     match offset.and_then(|offset| offset.checked_add(bytes as u64).map(|_| offset)) {
         Some(offset) => Ok(offset),
-        None => Err(Error::corrupt("a block number is beyond any file").at(DATA_FILE, u64::MAX)),
+        None => Err(Error::corrupt("block number exceeds any file length").at(DATA_FILE, u64::MAX)),
     }
 }
 

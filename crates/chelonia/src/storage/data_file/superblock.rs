@@ -8,7 +8,7 @@
 //!      8    8  magic: the letters CHELONIA
 //!     16    4  format number
 //!     20    4  number of the copy: 0 for A, 1 for B
-//!     24    8  feature bits: each one that is set must be known to who opens
+//!     24    8  feature bits: an open fails if it does not know one that is set
 //!     32    8  salt of the database, seed of every checksum and key hash
 //!     40    8  generation of the superblock: grows with each write
 //!     48    4  opens for writing so far: the upper 24 bits of the extent generations to come
@@ -226,10 +226,10 @@ impl Superblock {
         let mut decoder = Decoder::new(block, "the superblock");
         let sum = decoder.u64()?;
         if block.len() != BLOCK_BYTES || sum != checksum(&block[MAGIC_AT..], copy_seed(copy)) {
-            return Err(decoder.damaged("its checksum is wrong"));
+            return Err(decoder.damaged("checksum mismatch"));
         }
         if decoder.array::<8>()? != MAGIC {
-            return Err(decoder.damaged("its magic is wrong"));
+            return Err(decoder.damaged("wrong magic number"));
         }
         let format = decoder.u32()?;
         if format != FORMAT {
@@ -237,7 +237,7 @@ impl Superblock {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         if decoder.u32()? != copy_number(copy) {
-            return Err(decoder.damaged("it is the other copy"));
+            return Err(decoder.damaged("wrong copy number"));
         }
         let features = decoder.u64()?;
         if features & !FEATURES != 0 {
@@ -258,18 +258,18 @@ impl Superblock {
         let (durable, seqno) = (Lsn(decoder.u64()?), SeqNo(decoder.u64()?));
         let file_blocks = decoder.u64()?;
         if decoder.take(BLOCK_BYTES - CONTENT_END)?.iter().any(|byte| *byte != 0) {
-            return Err(decoder.damaged("bytes that should be zero are not"));
+            return Err(decoder.damaged("reserved bytes are not zero"));
         }
         let counters = [generation, lsn.0, durable.0, seqno.0];
         if opens > OPENS_MAX
             || !(FIRST_BLOCK..=FILE_BLOCKS_MAX).contains(&file_blocks)
             || counters.iter().any(|counter| *counter > COUNTER_MAX)
         {
-            return Err(decoder.damaged("a number is beyond its limit"));
+            return Err(decoder.damaged("number exceeds its limit"));
         }
         let catalog = (blocks > 0).then_some(location);
         if !location_is_sound(&location, file_blocks) {
-            return Err(decoder.damaged("the place of the catalog is impossible"));
+            return Err(decoder.damaged("invalid catalog location"));
         }
         let log = LogMark { lsn, chain, durable, seqno };
         Ok(Self { salt, generation, opens, catalog, log, file_blocks })
@@ -352,8 +352,9 @@ impl Superblocks {
 
     fn newest_of(a: Superblock, b: Superblock) -> Result<Self> {
         if a.salt != b.salt || (a.generation == b.generation && a != b) {
-            return Err(Error::corrupt("the copies of the superblock contradict each other")
-                .at(DATA_FILE, 0));
+            return Err(
+                Error::corrupt("the two superblock copies are inconsistent").at(DATA_FILE, 0)
+            );
         }
         let a_is_newer = a.generation > b.generation;
         let (current, older_copy) = if a_is_newer { (a, 1) } else { (b, 0) };

@@ -97,10 +97,11 @@ impl DirectFile {
         let name = self.buffered.name();
         match self.buffered.size() {
             Ok(size) if size <= offset => {
-                Error::corrupt("the file ends too early").at(name, offset)
+                Error::corrupt("read past the end of the file").at(name, offset)
             }
             Ok(_) => {
-                let error = io::Error::other("the system read nothing where the file has bytes");
+                let error =
+                    io::Error::other("the system read zero bytes before the end of the file");
                 Error::io("read", name, error).at(name, offset)
             }
             Err(error) => error,

@@ -145,7 +145,7 @@ impl File for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let content = self.content.read();
         let Some(bytes) = content.get(range(offset, buffer.len() as u64)?) else {
-            return Err(Error::corrupt("the file ends too early").at(&self.name, offset));
+            return Err(Error::corrupt("read past the end of the file").at(&self.name, offset));
         };
         buffer.copy_from_slice(bytes);
         Ok(())

@@ -59,7 +59,7 @@ fn check_name(name: &str) -> Result<()> {
     if plain && name != LOCK_FILE {
         return Ok(());
     }
-    Err(Error::internal("a file of the store has an impossible name"))
+    Err(Error::internal("invalid file name"))
 }
 
 /// The mode of [`Directory::open`], for existing and missing files.

@@ -263,7 +263,7 @@ impl File for CrashFile {
         let state = self.powered("read")?;
         let content = &state.files[self.number];
         if end_of(offset, buffer.len() as u64)? > content.size() {
-            return Err(Error::corrupt("the file ends too early").at(&self.name, offset));
+            return Err(Error::corrupt("read past the end of the file").at(&self.name, offset));
         }
         content.read(offset, buffer);
         Ok(())

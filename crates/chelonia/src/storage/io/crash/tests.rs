@@ -165,7 +165,7 @@ fn cuts_and_holes_may_be_lost() {
     assert_eq!(cut["a"], [vec![1; 2 * SECTOR], vec![0; SECTOR]].concat());
     let hole = journal.image(3, Survivors::Only(0));
     assert_eq!(hole["a"], [vec![0; SECTOR], vec![1; 3 * SECTOR]].concat());
-    // Growth to a size that the file never left is a cut.
+    // If the truncation before it is lost, a growth truncates the file.
     assert_eq!(journal.image(3, Survivors::Only(2))["a"], vec![1; 3 * SECTOR]);
     file.sync().unwrap();
     let journal = directory.journal();
@@ -206,7 +206,7 @@ fn after_the_fuse_nothing_works_and_nothing_changes() {
     assert_eq!(directory.journal().image_process_death(2)["a"][..3], [2, 2, 1]);
 }
 
-/// Does random calls, and keeps the files as they are after each effect.
+/// Makes random calls, and keeps the files as they are after each effect.
 fn random_run(seed: u64, calls: usize) -> (CrashDirectory, Vec<BTreeMap<String, Vec<u8>>>) {
     let directory = CrashDirectory::new();
     let mut rng = Rng::new(seed);

@@ -125,7 +125,7 @@ impl Fault {
         Self { call: Some(call), file_prefix, after, sticky: false, failure }
     }
 
-    /// Like [`Fault::nth`], but every later call of the kind fails too.
+    /// Like [`Fault::once`], but every later call of the kind fails too.
     #[must_use]
     pub fn sticky(call: Call, after: u64) -> Self {
         Self { sticky: true, ..Self::once(call, after) }
