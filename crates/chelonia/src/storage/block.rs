@@ -79,7 +79,7 @@ pub fn verify(block: &[u8], salt: u64, generation: Generation, number: BlockNo) 
     if right {
         return Ok(());
     }
-    Err(Error::corrupt("block checksum mismatch; run 'chelonia verify'")
+    Err(Error::corrupt("block checksum mismatch")
         .at(DATA_FILE, number.0.saturating_mul(BLOCK_BYTES_U64)))
 }
 

@@ -334,7 +334,7 @@ impl Storage {
         self.file.write_blocks(first, generation, blocks)
     }
 
-    /// Fills `buffer` (whole blocks) from block `first` on, around the cache, and verifies every
+    /// Fills `buffer` (whole blocks) from block `first` on, bypassing the cache, and verifies every
     /// block.
     pub fn read_blocks(
         &self,
@@ -415,7 +415,7 @@ impl Storage {
         self.budget.trim()
     }
 
-    /// Frees all cached memory of a closed database, so that remaining handles pin none of it. The
+    /// Frees all cached memory of a closed database, so that remaining handles find nothing in it. The
     /// limit of its budget is 0 from then on.
     pub fn release_memory(&self) {
         const ROUNDS_MAX: u32 = 1_000;
