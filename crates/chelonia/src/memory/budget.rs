@@ -90,8 +90,8 @@ pub enum Refused {
     Yet,
 }
 
-/// Slabs that one commit or flush takes beyond those its bytes fill: one for each memtable that it
-/// is divided between.
+/// Slabs that one commit or flush takes beyond those its bytes fill: one for each part that it is
+/// divided into.
 const READY_SLABS: usize = 8;
 
 /// The budget of one database.
@@ -238,7 +238,7 @@ impl Budget {
     }
 
     /// Fails if the system refuses memory for `bytes` bytes of entries plus one slab for each
-    /// memtable that takes them; call it where an error can be returned. Unless the system refused
+    /// part that takes them; call it where an error can be returned. Unless the system refused
     /// memory before, small requests are not checked.
     #[inline]
     pub fn make_ready(&self, bytes: u64) -> Result<(), Error> {

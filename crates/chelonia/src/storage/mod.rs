@@ -334,8 +334,8 @@ impl Storage {
         self.file.write_blocks(first, generation, blocks)
     }
 
-    /// Fills `buffer` (whole blocks) from block `first` on, bypassing the cache, and verifies every
-    /// block.
+    /// Fills `buffer` (whole blocks) from block `first` on, bypassing the cache, and verifies
+    /// every block.
     pub fn read_blocks(
         &self,
         first: BlockNo,
@@ -415,8 +415,8 @@ impl Storage {
         self.budget.trim()
     }
 
-    /// Frees all cached memory of a closed database, so that remaining handles find nothing in it. The
-    /// limit of its budget is 0 from then on.
+    /// Frees all cached memory of a closed database, so that remaining handles find nothing in it.
+    /// The limit of its budget is 0 from then on.
     pub fn release_memory(&self) {
         const ROUNDS_MAX: u32 = 1_000;
         let cached = || self.budget.used_by(Use::Cache) + self.budget.used_by(Use::Records);

@@ -47,8 +47,7 @@ impl BufferedFile {
 
     /// The size in bytes.
     pub fn size(&self) -> Result<u64> {
-        let stat =
-            fstat(&self.descriptor).map_err(|error| self.error("ask for the size", error))?;
+        let stat = fstat(&self.descriptor).map_err(|error| self.error("get the size", error))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 

@@ -98,7 +98,7 @@ impl DirectDirectory {
         };
         let magic = retry_on_intr(|| fstatfs(&descriptor))
             .map(|facts| u64::try_from(facts.f_type).unwrap_or(0))
-            .map_err(|error| Error::io("ask for the file system of", &shown, error.into()))?;
+            .map_err(|error| Error::io("determine the file system of", &shown, error.into()))?;
         let known = FILE_SYSTEMS.iter().find(|(number, ..)| *number == magic);
         let (file_system, mapped_log) =
             known.map_or(("other", false), |(_, name, mapped_log)| (name, *mapped_log));

@@ -252,7 +252,7 @@ impl File for DirectFile {
 
     fn allocated_bytes(&self) -> Result<u64> {
         let stat = fstat(self.buffered.descriptor())
-            .map_err(|error| self.buffered.error("ask for the size", error))?;
+            .map_err(|error| self.buffered.error("get the size", error))?;
         // The unit of this field is 512 bytes, whatever the block size of the file system.
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
     }

@@ -279,7 +279,7 @@ impl File for CrashFile {
     }
 
     fn size(&self) -> Result<u64> {
-        Ok(self.powered("ask for the size")?.files[self.number].size())
+        Ok(self.powered("get the size")?.files[self.number].size())
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

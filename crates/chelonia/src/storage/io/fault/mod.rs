@@ -215,7 +215,7 @@ impl File for FaultFile {
     }
 
     fn size(&self) -> Result<u64> {
-        self.attempt(Call::Size, "ask for the size", || self.inner.size())
+        self.attempt(Call::Size, "get the size", || self.inner.size())
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
@@ -243,7 +243,7 @@ impl File for FaultFile {
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        self.attempt(Call::Size, "ask for the size", || {
+        self.attempt(Call::Size, "get the size", || {
             Ok(self.plan.space().file_bytes(self.inner.name()))
         })
     }
