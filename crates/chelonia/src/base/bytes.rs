@@ -1,6 +1,6 @@
-//! Bytes that a caller may keep: [`Key`] and [`Value`].
+//! Owned byte strings handed to callers: [`Key`] and [`Value`].
 //!
-//! Both are views into one shared allocation, so that a scan makes one allocation per record.
+//! Both are views into one shared allocation, so a scan makes one allocation per record.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -122,19 +122,19 @@ macro_rules! owned_bytes {
 }
 
 owned_bytes! {
-    /// A key that the store handed out: cheap to clone, owned, dereferences to its bytes.
+    /// A key returned by the store: cheap to clone, owned, dereferences to its bytes.
     Key
 }
 
 owned_bytes! {
-    /// A value that the store handed out: cheap to clone, owned, dereferences to its bytes.
-    /// Holding one pins its own bytes, those of the key an iterator gave with it, and nothing else
+    /// A value returned by the store: cheap to clone, owned, dereferences to its bytes. Holding one
+    /// pins its own bytes and those of the key that an iterator returned with it, and nothing else
     /// of the store.
     Value
 }
 
 impl Value {
-    /// A value of `bytes` bytes that `fill` writes, in one allocation.
+    /// Creates a value of `bytes` bytes, written by `fill`, in one allocation.
     pub fn filled(
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> crate::base::error::Result<()>,
@@ -146,7 +146,7 @@ impl Value {
     }
 }
 
-/// A key and a value that share one allocation.
+/// Creates a key and a value that share one allocation.
 #[must_use]
 pub fn pair(key: &[u8], value: &[u8]) -> (Key, Value) {
     let mut buffer = zeros(key.len() + value.len());
@@ -158,7 +158,7 @@ pub fn pair(key: &[u8], value: &[u8]) -> (Key, Value) {
     (key, Value { buffer, start: middle, end })
 }
 
-/// Zeros that nobody shares, in one allocation: an iterator of known length is collected in place.
+/// Zeros in one unshared allocation: an iterator of known length is collected in place.
 fn zeros(bytes: usize) -> Arc<[u8]> {
     std::iter::repeat_n(0, bytes).collect()
 }

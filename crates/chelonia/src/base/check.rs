@@ -1,30 +1,30 @@
-//! Where a check of what is stored tells what it saw.
+//! Reporting interface for checks of stored data.
 
 use crate::base::error::Error;
 
-/// Is told by parts and engines what they read and what is wrong with it.
+/// Receives the progress and the errors of a check.
 pub trait CheckReport {
-    /// So many blocks were read and checked.
+    /// `count` blocks were read and checked.
     fn blocks(&mut self, count: u64);
-    /// So many entries were seen.
+    /// `count` entries were seen.
     fn entries(&mut self, count: u64);
-    /// Something is wrong; the check goes on where it can.
+    /// An error was found; the check continues where it can.
     fn finding(&mut self, error: Error);
 }
 
-/// Hands everything on, and knows whether anything was wrong.
+/// Forwards to another report and remembers whether an error was found.
 pub struct Relay<'a> {
     report: &'a mut dyn CheckReport,
     is_complete: bool,
 }
 
 impl<'a> Relay<'a> {
-    /// Hands on to `report`.
+    /// Creates a relay to `report`.
     pub fn to(report: &'a mut dyn CheckReport) -> Self {
         Self { report, is_complete: true }
     }
 
-    /// True if nothing was found so far.
+    /// True if no error was found so far.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete

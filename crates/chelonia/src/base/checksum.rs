@@ -1,6 +1,6 @@
-//! The two hashes of the store, both XXH3-64 with a seed.
+//! The two hash functions of the store, both XXH3-64 with a seed.
 //!
-//! A *checksum* answers "are these the bytes that were written here, at that time"; its seed binds
+//! A *checksum* verifies that the bytes are those written at this place and time; its seed binds
 //! the identity of the place. A *key hash* feeds the filters; its seed is the database's salt, so
 //! that nobody can prepare keys that collide in every database.
 

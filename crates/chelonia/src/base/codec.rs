@@ -1,11 +1,11 @@
-//! Little-endian integers and varints, written and read with every bound checked.
+//! Little-endian integers and varints, encoded and decoded with every bound checked.
 //!
-//! A varint carries seven bits a byte, least first, the high bit set on all but the last; it is at
-//! most ten bytes long and must be the shortest that says its number.
+//! A varint carries seven bits per byte, least significant first, the high bit set on all but the
+//! last byte; it is at most ten bytes long and must be the shortest encoding of its number.
 
 use crate::base::error::{Error, Result};
 
-/// Bytes that grow at their end.
+/// A growable byte output.
 pub trait Sink {
     /// Appends `byte`.
     fn push(&mut self, byte: u8);
@@ -36,21 +36,21 @@ pub fn put_varint(out: &mut impl Sink, mut value: u64) {
     out.push(value.to_le_bytes()[0]);
 }
 
-/// The bytes that [`put_varint`] takes for `value`.
+/// The encoded length of `value` in bytes.
 #[inline]
 #[must_use]
 pub fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Appends `bytes` with their length before them.
+/// Appends `bytes`, preceded by their length.
 pub fn put_bytes(out: &mut impl Sink, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.put(bytes);
 }
 
-/// Reads a varint from the front of `bytes`: the value and its length, or `None` if there is none
-/// or it is not the shortest form.
+/// Reads a varint from the front of `bytes`: the value and its encoded length, or `None` if there
+/// is no valid varint or it is not the shortest encoding.
 #[inline]
 #[must_use]
 pub fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
@@ -69,7 +69,7 @@ pub fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// A reader over bytes that were verified as a whole but whose content is still not believed.
+/// A decoder for bytes whose checksum was verified but whose content is not trusted.
 #[derive(Clone, Debug)]
 pub struct Decoder<'a> {
     bytes: &'a [u8],
@@ -77,18 +77,18 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Reads `bytes`; `what` names the structure in errors.
+    /// Creates a decoder for `bytes`; `what` names the structure in errors.
     #[must_use]
     pub fn new(bytes: &'a [u8], what: &'static str) -> Self {
         Self { bytes, what }
     }
 
-    /// The error that this structure is damaged, with the reason.
+    /// Returns a corruption error for this structure, with the reason.
     pub fn damaged(&self, reason: &str) -> Error {
         Error::corrupt(format!("{}: {reason}", self.what))
     }
 
-    /// How many bytes are left.
+    /// The number of bytes left.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.bytes.len()
@@ -97,7 +97,7 @@ impl<'a> Decoder<'a> {
     /// The next `count` bytes.
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((head, tail)) = self.bytes.split_at_checked(count) else {
-            return Err(self.damaged("it ends too early"));
+            return Err(self.damaged("truncated"));
         };
         self.bytes = tail;
         Ok(head)
@@ -106,7 +106,7 @@ impl<'a> Decoder<'a> {
     /// The next `N` bytes as an array.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let bytes = self.take(N)?;
-        bytes.try_into().map_err(|_| self.damaged("it ends too early"))
+        bytes.try_into().map_err(|_| self.damaged("truncated"))
     }
 
     /// One byte.
@@ -132,36 +132,37 @@ impl<'a> Decoder<'a> {
     /// A varint.
     pub fn varint(&mut self) -> Result<u64> {
         let Some((value, length)) = get_varint(self.bytes) else {
-            return Err(self.damaged("a number does not decode"));
+            return Err(self.damaged("invalid varint"));
         };
         self.bytes = &self.bytes[length..];
         Ok(value)
     }
 
-    /// A varint that must fit 32 bits.
+    /// Reads a varint that must fit in 32 bits.
     pub fn varint_u32(&mut self) -> Result<u32> {
         let value = self.varint()?;
-        u32::try_from(value).map_err(|_| self.damaged("a number is too large"))
+        u32::try_from(value).map_err(|_| self.damaged("number does not fit in 32 bits"))
     }
 
-    /// A varint that must not exceed `max`; for lengths and counts, before anything is allocated.
+    /// Reads a varint that must not exceed `max`; for lengths and counts, before anything is
+    /// allocated.
     pub fn length(&mut self, max: usize) -> Result<usize> {
         let value = self.varint()?;
         match usize::try_from(value) {
             Ok(length) if length <= max => Ok(length),
-            _ => Err(self.damaged("a length is beyond its limit")),
+            _ => Err(self.damaged("length exceeds its limit")),
         }
     }
 
-    /// Bytes with their length before them, at most `max`.
+    /// Reads bytes preceded by their length, at most `max`.
     pub fn bytes(&mut self, max: usize) -> Result<&'a [u8]> {
         let length = self.length(max)?;
         self.take(length)
     }
 
-    /// Fails unless everything was read.
+    /// Fails unless all bytes were read.
     pub fn finish(&self) -> Result<()> {
-        if self.bytes.is_empty() { Ok(()) } else { Err(self.damaged("bytes are left over")) }
+        if self.bytes.is_empty() { Ok(()) } else { Err(self.damaged("trailing bytes")) }
     }
 }
 

@@ -1,7 +1,7 @@
-//! The one error of the store.
+//! The error type of the store.
 //!
 //! [`Error`] is opaque. Its [`ErrorKind`] says what the caller should do about it; its text says
-//! what happened, to which file, at which offset. No text holds a key or a value of the user.
+//! what happened, to which file, at which offset. No text contains a key or a value of the user.
 
 use std::fmt;
 use std::io;
@@ -11,51 +11,51 @@ use std::sync::Arc;
 /// A result of the store.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller should do about an [`Error`].
+/// The class of an [`Error`], which determines what the caller should do about it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The call itself is wrong (a limit, an inverted range, options that contradict what is
-    /// stored): correct the call. Nothing was changed.
+    /// The call itself is wrong (a limit, an inverted range, options that contradict the stored
+    /// ones): correct the call. Nothing was changed.
     InvalidArgument,
     /// There is no such database, keyspace or engine: check the name, or create it.
     NotFound,
     /// The database is open elsewhere, in this process or another: close it there, or wait. The
-    /// text names the process, where the system lists it.
+    /// text names the process if the system lists it.
     AlreadyOpen,
-    /// The device is full, or a file is as large as the file system or the process may make it:
-    /// make room. Reads go on, and writes resume without a reopen.
+    /// The device is full, or a file has reached the size limit of the file system or the process:
+    /// free space. Reads continue, and writes resume without a reopen.
     NoSpace,
-    /// The process or the system has too many files open: close some, or raise the limit. Reads go
-    /// on, and writes resume without a reopen.
+    /// The process or the system has too many open files: close some, or raise the limit. Reads
+    /// continue, and writes resume without a reopen.
     TooManyFiles,
     /// The commit would have to wait longer than its options allow: commit again later, or allow a
     /// longer wait. Nothing was changed.
     WouldBlock,
-    /// The system refuses memory to the process, although the budget has room: lower the budget, or
-    /// raise the limit on address space (`ulimit -v`) or mappings. Reads go on where they need no
-    /// more of it, and writes resume without a reopen. Of a snapshot or an iterator: those that are
-    /// held take half of the budget, so drop some of them, or raise the budget.
+    /// The system refuses memory to the process, although the budget has free memory: lower the
+    /// budget, or raise the limit on address space (`ulimit -v`) or mappings. Reads that need no
+    /// more memory continue, and writes resume without a reopen. From a snapshot or an iterator:
+    /// the open ones take half of the budget, so drop some of them, or raise the budget.
     OutOfMemory,
-    /// Stored bytes are not what was written: restore from a backup, or salvage. The error names
-    /// file and offset; what is not damaged stays readable.
+    /// Stored bytes differ from those written: restore from a backup, or salvage. The error names
+    /// file and offset; undamaged data stays readable.
     Corrupt,
     /// The device or the system failed a read or a write. After a failed write no more writes are
-    /// accepted: reopen the database, which looks at the device anew.
+    /// accepted: reopen the database, which rereads the device.
     Io,
     /// An earlier failure stopped all writes, or the database was closed: reopen it.
     Stopped,
-    /// The files are of a newer format, or of something this build does not know: upgrade.
+    /// The files have a newer format, or a feature that this build does not support: upgrade.
     Unsupported,
     /// The database was opened read-only: reopen it for writing.
     ReadOnly,
     /// The system denied access: correct the permissions of the path.
     PermissionDenied,
-    /// The store contradicts itself in memory, which is a bug: report it with the text.
+    /// An internal inconsistency of the store, which is a bug: report it with the text.
     Internal,
 }
 
-/// What went wrong. Cheap to clone; see [`Error::kind`] for what to do about it.
+/// An error of the store. Cheap to clone; see [`Error::kind`] for what to do about it.
 #[derive(Clone)]
 pub struct Error {
     inner: Arc<Inner>,
@@ -68,10 +68,10 @@ struct Inner {
     source: Option<io::Error>,
 }
 
-/// The file and, where one is to blame, the byte offset.
+/// The file and, where known, the byte offset of an error.
 #[derive(Clone)]
 struct Place {
-    /// What the file's name is relative to, once it is known.
+    /// The directory that the file's name is relative to, once it is known.
     directory: Option<PathBuf>,
     file: String,
     offset: Option<u64>,
@@ -84,42 +84,42 @@ impl Place {
 }
 
 impl Error {
-    /// An error of this kind with a message for people.
+    /// Creates an error of this kind with a message for people.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
         Self { inner: Arc::new(Inner { kind, message, place: None, source: None }) }
     }
 
-    /// The call is wrong: [`ErrorKind::InvalidArgument`].
+    /// Creates an [`ErrorKind::InvalidArgument`] error.
     #[must_use]
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// Stored bytes are damaged: [`ErrorKind::Corrupt`]. Add the place with [`Error::at`].
+    /// Creates an [`ErrorKind::Corrupt`] error. Add the location with [`Error::at`].
     #[must_use]
     pub(crate) fn corrupt(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corrupt, message)
     }
 
-    /// The system refused to map memory: [`ErrorKind::OutOfMemory`].
+    /// Creates an [`ErrorKind::OutOfMemory`] error: the system refused to map memory.
     #[cold]
     #[must_use]
     pub(crate) fn out_of_memory() -> Self {
-        let text = "the system refuses memory: lower the memory budget, or raise the limit on \
-                    address space";
+        let text = "the system refused to allocate memory: lower the memory budget, or raise the \
+                    limit on address space";
         Self::new(ErrorKind::OutOfMemory, text)
     }
 
-    /// The store contradicts itself: [`ErrorKind::Internal`].
+    /// Creates an [`ErrorKind::Internal`] error.
     #[must_use]
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)
     }
 
-    /// A system error while doing `what` ("write", "open") to `file`, or to nothing with a name;
-    /// the kind follows from the system's.
+    /// Creates an error from a system error while doing `what` ("write", "open") to `file`, which
+    /// may be empty; the kind follows from the system's.
     #[must_use]
     pub(crate) fn io(what: &str, file: &str, source: io::Error) -> Self {
         let kind = match source.kind() {
@@ -139,7 +139,7 @@ impl Error {
         Self { inner: Arc::new(Inner { kind, message, place, source: Some(source) }) }
     }
 
-    /// The same error with the file and offset to blame, unless it names a place already.
+    /// Adds the file and offset, unless the error has a location already.
     #[must_use]
     pub(crate) fn at(self, file: &str, offset: u64) -> Self {
         if self.inner.place.as_ref().is_some_and(|place| place.offset.is_some()) {
@@ -149,8 +149,7 @@ impl Error {
         self.copy(self.inner.kind, Some(place))
     }
 
-    /// The same error with the directory of the file to blame, if it names a file; for the users of
-    /// a database, who may have several.
+    /// Adds the directory of the file, if the error names a file; for users of several databases.
     #[cold]
     #[must_use]
     pub(crate) fn within(self, directory: Option<&Path>) -> Self {
@@ -169,14 +168,15 @@ impl Error {
         Self { inner: Arc::new(Inner { kind, message, place, source }) }
     }
 
-    /// True if nothing was changed, and the same call may succeed once somebody makes room.
+    /// True if nothing was changed, and the same call may succeed once space or resources are free.
     #[must_use]
     pub(crate) fn is_transient(&self) -> bool {
         use ErrorKind::{NoSpace, OutOfMemory, TooManyFiles};
         matches!(self.inner.kind, NoSpace | OutOfMemory | TooManyFiles)
     }
 
-    /// The same, where something may have been changed before there was no room: it does not pass.
+    /// Converts a transient error into a lasting one of kind `Io`, because something may have
+    /// changed before the failure.
     #[must_use]
     pub(crate) fn not_transient(self) -> Self {
         if !self.is_transient() {
@@ -185,26 +185,26 @@ impl Error {
         self.copy(ErrorKind::Io, self.inner.place.clone())
     }
 
-    /// What to do about it.
+    /// The kind of the error, which says what to do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// The name of the file to blame, relative to the database's directory, if there is one.
+    /// The name of the affected file, relative to the database's directory, if there is one.
     #[must_use]
     pub fn file(&self) -> Option<&str> {
         self.inner.place.as_ref().map(|place| place.file.as_str())
     }
 
-    /// The same file with the path of the database's directory, where that is known; in the text of
-    /// the error too.
+    /// The affected file with the path of the database's directory, where that is known; as in the
+    /// text of the error.
     #[must_use]
     pub fn path(&self) -> Option<PathBuf> {
         self.inner.place.as_ref().and_then(Place::path)
     }
 
-    /// The byte offset in [`Error::file`] to blame, if there is one.
+    /// The affected byte offset in [`Error::file`], if there is one.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.inner.place.as_ref().and_then(|place| place.offset)

@@ -1,4 +1,4 @@
-//! Numbers that mean something, each with a type of its own.
+//! Newtypes for numbers: sequence numbers, log positions, blocks, generations, extents.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ id! {
 
 id! {
     /// A position in the log, in bytes since the log of this database began. Block headers and
-    /// padding count, so that a position never comes again, whichever segment holds it.
+    /// padding count, so a position is never reused, whichever segment holds it.
     Lsn(u64)
 }
 
@@ -57,8 +57,8 @@ id! {
 }
 
 id! {
-    /// Tells two uses of the same extent apart: every allocation has a new one. The upper 24 bits
-    /// count the opens of the database, the lower 40 the allocations since.
+    /// Distinguishes uses of the same extent: every allocation has a new generation. The upper 24
+    /// bits count the opens of the database, the lower 40 the allocations since.
     Generation(u64)
 }
 
@@ -67,7 +67,7 @@ id! {
 pub struct Extent {
     /// The first block.
     pub start: BlockNo,
-    /// How many blocks.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
@@ -90,7 +90,7 @@ impl Extent {
         u64::from(self.blocks) * crate::base::limits::BLOCK_BYTES_U64
     }
 
-    /// The place of the first byte in the data file.
+    /// The byte offset of the extent in the data file.
     #[must_use]
     pub fn offset(self) -> u64 {
         self.start.0 * crate::base::limits::BLOCK_BYTES_U64

@@ -1,8 +1,8 @@
-//! Ranges of keys, directions of scans, and the first bytes of a key as a number.
+//! Key ranges, scan directions, and the first bytes of a key as a number.
 
 use std::ops::Bound;
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the least key up.
@@ -11,12 +11,12 @@ pub enum Direction {
     Descending,
 }
 
-/// A range of keys that owns its bounds.
+/// An owned key range.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyRange {
-    /// Where it begins.
+    /// The lower bound.
     pub lower: Bound<Vec<u8>>,
-    /// Where it ends.
+    /// The upper bound.
     pub upper: Bound<Vec<u8>>,
 }
 
@@ -125,8 +125,8 @@ pub fn head32(key: &[u8]) -> u32 {
     u32::from_be_bytes(padded)
 }
 
-/// The shortest key `s` with `left < s <= right`: what tells two neighbours apart. Needs
-/// `left < right`.
+/// The shortest key `s` with `left < s <= right`: separates two neighboring keys. Needs `left <
+/// right`.
 #[must_use]
 pub fn separator(left: &[u8], right: &[u8]) -> Vec<u8> {
     debug_assert!(left < right, "a separator needs its keys in order");

@@ -1,15 +1,16 @@
-//! The limits that users of the store can meet, related to each other, each with its reason.
-//! Bounds that only one part needs are constants of that part.
+//! The user-visible limits of the store, related to each other, each with its reason. Bounds of a
+//! single part are constants of that part.
 
 use std::time::Duration;
 
 /// The unit of I/O, of checksums and of caching, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// [`BLOCK_BYTES`] as the offset arithmetic needs it.
+/// [`BLOCK_BYTES`] as `u64`, for offset arithmetic.
 pub const BLOCK_BYTES_U64: u64 = BLOCK_BYTES as u64;
 
-/// The sector the crash model tears writes at, in bytes: the smallest unit a device writes whole.
+/// The sector size at which the crash model tears writes, in bytes: the smallest unit that a device
+/// writes atomically.
 pub const SECTOR_BYTES: usize = 512;
 
 /// The longest key, in bytes (64 KiB). The empty key is an ordinary key.
@@ -27,22 +28,21 @@ pub const LARGE_VALUE_BYTES_MIN: usize = 32 << 10;
 /// smallest memory budget.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// What an entry of a batch counts besides its key and value, in bytes: about what the log and a
-/// memtable need to hold it, so that many small entries do not take more memory than the budget
-/// has.
+/// The bytes that a batch entry counts besides its key and value: about the overhead of the log and
+/// a memtable, so that many small entries cannot exceed the memory budget.
 pub const BATCH_ENTRY_BYTES: usize = 64;
 
 /// The smallest memory budget of a database, in bytes (32 MiB).
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
 
-/// The memory budget of a database that names none, in bytes (256 MiB).
+/// The default memory budget of a database, in bytes (256 MiB).
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// The time in which everything that is stored is read once in the background, if none is named: 14
-/// days, so that rot is found while backups of a few weeks still have what it took.
+/// The default target duration of one full scrub: 14 days, so that bit rot is found while backups
+/// of a few weeks still hold the damaged data.
 pub const SCRUB_INTERVAL_DEFAULT: Duration = Duration::from_hours(14 * 24);
 
-/// The most places that a salvage tells of for one keyspace; all are counted.
+/// The most damaged places that a salvage reports for one keyspace; all are counted.
 pub const SALVAGE_LOSSES_MAX: usize = 1000;
 
 /// The most findings of a verification that are kept; all are counted.
@@ -51,8 +51,8 @@ pub const VERIFY_FINDINGS_MAX: usize = 1000;
 /// The most findings of scrubbing that are kept; all are counted.
 pub const SCRUB_FINDINGS_MAX: usize = 16;
 
-/// The unit in which memory moves between memtables, cache and merge work, in bytes. It holds the
-/// largest entry of a memtable with room to spare.
+/// The unit in which memory moves between memtables, cache and merge work, in bytes. It is larger
+/// than the largest entry of a memtable.
 pub const SLAB_BYTES: usize = 256 << 10;
 
 /// The most bytes of a keyspace's name (UTF-8, not empty).
@@ -78,11 +78,11 @@ pub const SIZE_RATIO_MIN: u32 = 2;
 /// The largest of these ratios.
 pub const SIZE_RATIO_MAX: u32 = 32;
 
-/// The ratio of a keyspace that names none.
+/// The default size ratio of a keyspace.
 pub const SIZE_RATIO_DEFAULT: u32 = 5;
 
 /// The least scaling of the ratios of an LSM-tree's levels, in percent.
 pub const SCALING_PERCENT_MIN: u32 = 20;
 
-/// The scaling of a keyspace that names none, in percent.
+/// The default scaling of a keyspace, in percent.
 pub const SCALING_PERCENT_DEFAULT: u32 = 80;

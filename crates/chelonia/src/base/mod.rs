@@ -1,4 +1,4 @@
-//! The vocabulary of all modules: limits, ids, keys, bytes, streams of entries, errors.
+//! Common types of all modules: limits, ids, keys, bytes, streams of entries, errors.
 //!
 //! Every other module may import this one; it imports none.
 

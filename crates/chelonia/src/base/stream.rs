@@ -1,13 +1,13 @@
-//! What flows between the parts: updates in key order.
+//! Sorted streams of updates, the interface between memtables, runs and merges.
 //!
-//! Memtables, runs and merges all speak [`SortedStream`]; none of them knows the others.
+//! All of them implement [`SortedStream`] and none depends on another.
 
 use crate::base::bytes::Value;
 use crate::base::codec::{Decoder, Sink, put_varint};
 use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 
-/// Where a large value lives: an extent of its own whose blocks carry `generation`.
+/// A reference to a large value: an extent of its own whose blocks carry `generation`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LargeRef {
     /// The blocks.
@@ -27,38 +27,38 @@ impl LargeRef {
         put_varint(out, u64::from(self.bytes));
     }
 
-    /// Reads what [`LargeRef::encode`] wrote.
+    /// Decodes a reference written by [`LargeRef::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (start, blocks) = (decoder.varint()?, decoder.varint_u32()?);
         let generation = Generation(decoder.varint()?);
         let bytes = decoder.varint_u32()?;
         if start.checked_add(u64::from(blocks)).is_none() {
-            return Err(decoder.damaged("an extent reaches past the end of numbers"));
+            return Err(decoder.damaged("extent end overflows"));
         }
         Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
     }
 }
 
-/// What a reference counts as where the bytes of entries are added up: about what it takes. The
-/// sums are on disk, so this never changes.
+/// The bytes that a reference counts where the bytes of entries are summed: about its encoded size.
+/// The sums are on disk, so this never changes.
 const LARGE_REF_COUNTED_BYTES: usize = 24;
 
 /// The most bytes of an encoded reference: two numbers of 64 bits and two of 32.
 pub const LARGE_REF_BYTES_MAX: usize = 2 * 10 + 2 * 5;
 
-/// What an entry says of its key.
+/// The update of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Update<'a> {
     /// The key has this value.
     Put(&'a [u8]),
-    /// The key has a large value, kept elsewhere.
+    /// The key has a large value, stored in an extent of its own.
     PutLarge(LargeRef),
     /// The key is deleted: a tombstone.
     Delete,
 }
 
 impl Update<'_> {
-    /// The bytes the user gave, as far as they are stored inline; a reference counts as 24.
+    /// The user's bytes stored inline; a reference counts as 24.
     #[must_use]
     pub fn inline_bytes(&self) -> usize {
         match self {
@@ -84,7 +84,7 @@ impl Update<'_> {
     }
 }
 
-/// What a lookup found of a key that has a value.
+/// The result of a lookup for a key that has a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Found {
     /// The value.
@@ -93,18 +93,18 @@ pub enum Found {
     Large(LargeRef),
 }
 
-/// Entries in key order (ascending or descending, as the stream was made), each key once.
+/// A stream of entries in key order (ascending or descending, as created), each key once.
 ///
-/// A stream stands on an entry or at its end; it is made standing on the first one. After an error
-/// from [`SortedStream::advance`] the stream must not be used any further.
+/// A stream is positioned on an entry or at its end; a new stream is on the first entry. After an
+/// error from [`SortedStream::advance`] the stream must not be used any further.
 pub trait SortedStream {
-    /// The key it stands on; `None` at the end.
+    /// The key of the current entry; `None` at the end.
     fn key(&self) -> Option<&[u8]>;
 
-    /// The entry it stands on. Must not be called at the end.
+    /// The update of the current entry. Must not be called at the end.
     fn update(&self) -> Update<'_>;
 
-    /// Goes to the next entry.
+    /// Moves to the next entry.
     fn advance(&mut self) -> Result<()>;
 }
 
@@ -122,10 +122,10 @@ impl<S: SortedStream + ?Sized> SortedStream for Box<S> {
     }
 }
 
-/// A finished memtable as an engine sees it: updates in ascending key order, each key once, with
+/// An immutable memtable as engines see it: updates in ascending key order, each key once, with
 /// random access by rank, so that a tree can plan before it moves anything.
 pub trait SortedUpdates: Send + Sync {
-    /// How many there are.
+    /// The number of updates.
     fn len(&self) -> usize;
 
     /// True if there are none.
@@ -148,7 +148,7 @@ pub trait SortedUpdates: Send + Sync {
     /// Hints that rank `index` is read soon; out of range is fine.
     fn prefetch(&self, index: usize);
 
-    /// Hints that rank `index`, which was hinted at a while ago, is read next, all of it: how much
-    /// that is can be seen by now. Out of range is fine.
+    /// Hints that rank `index`, hinted before, is read next and completely: its length is known by
+    /// now. Out of range is fine.
     fn prefetch_rest(&self, index: usize);
 }

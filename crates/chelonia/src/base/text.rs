@@ -1,4 +1,4 @@
-//! Texts for people.
+//! Text formatting for people.
 
 use crate::base::error::{Error, Result};
 
@@ -13,7 +13,7 @@ pub fn shown_key(key: &[u8]) -> String {
     format!("\"{}\"{more}", cut.escape_ascii())
 }
 
-/// What became of writing a text.
+/// Converts the result of formatting a text.
 pub fn told(written: std::fmt::Result) -> Result<()> {
-    written.map_err(|_| Error::invalid("the description could not be written"))
+    written.map_err(|_| Error::invalid("cannot write the description"))
 }

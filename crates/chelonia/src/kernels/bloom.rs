@@ -1,8 +1,8 @@
 //! One line of a blocked Bloom filter: 64 bytes, `probes` bits of it per key.
 //!
-//! Probe `i` looks at bit `(hash * STEP^(i + 1)) >> 23` (32-bit arithmetic, so nine bits are left:
-//! 512 bits). Multiplying by an odd number keeps the upper bits mixed, and the powers are known
-//! beforehand, so eight probes are one vector. Bit `b` of a line is bit `b % 8` of byte `b / 8`.
+//! Probe `i` tests bit `(hash * STEP^(i + 1)) >> 23` (32-bit arithmetic, so nine bits are left: 512
+//! bits). Multiplying by an odd number keeps the upper bits mixed, and the powers are constants, so
+//! eight probes are one vector. Bit `b` of a line is bit `b % 8` of byte `b / 8`.
 
 #![expect(unsafe_code, reason = "an island: instruction sets chosen at run time")]
 
@@ -49,7 +49,7 @@ pub fn contains(line: &Line, hash: u32, probes: u32) -> bool {
     contains_plain(line, hash, probes)
 }
 
-/// The plain twin.
+/// The scalar version.
 #[cfg(any(test, not(target_arch = "aarch64")))]
 #[inline]
 fn contains_plain(line: &Line, mut hash: u32, probes: u32) -> bool {
@@ -63,7 +63,7 @@ fn contains_plain(line: &Line, mut hash: u32, probes: u32) -> bool {
     true
 }
 
-/// Probes that are one vector.
+/// The number of probes in one vector.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const LANES: u32 = 8;
 

@@ -1,17 +1,17 @@
 //! Search in a sorted array of heads: `u32` numbers, little-endian, packed, at any alignment.
 //!
 //! A head is the first four bytes of what distinguishes a key in its block, as a number that orders
-//! like the bytes. Blocks of usual records hold about thirty, so counting all that are smaller than
-//! the target, several at a time and without a branch that can be mispredicted, beats a binary
-//! search; only arrays of more than [`COUNTED_MAX`] are halved first.
+//! like the bytes. Blocks of usual records hold about thirty, so counting all heads smaller than
+//! the target, several at a time and without mispredicted branches, beats a binary search; only
+//! arrays of more than [`COUNTED_MAX`] are halved first.
 //!
 //! ```text
 //!   halve until <= COUNTED_MAX are left    |  count lanes below the target  |  last lanes again,
 //!   (plain loads)                          |  LANES at a time               |  those counted off
 //! ```
 //!
-//! On an array that is not sorted (a damaged block that carries a right checksum) the answer is
-//! some number up to the count, nothing worse.
+//! On an unsorted array (a damaged block with a valid checksum) the result is some number up to the
+//! count, nothing worse.
 
 #![expect(unsafe_code, reason = "an island: vector loads and instruction sets chosen at run time")]
 
@@ -21,8 +21,8 @@ const COUNTED_MAX: usize = 64;
 /// The bytes of one head.
 pub const HEAD_BYTES: usize = 4;
 
-/// How many of `heads` (sorted ascending) are less than `target`: the place of the first that is
-/// not. Bytes past the last whole head are ignored.
+/// The number of `heads` (sorted ascending) less than `target`, which is the index of the first
+/// that is not. Bytes past the last complete head are ignored.
 #[inline]
 #[must_use]
 pub fn lower_bound(heads: &[u8], target: u32) -> usize {
@@ -30,14 +30,14 @@ pub fn lower_bound(heads: &[u8], target: u32) -> usize {
     start + count_below(rest, target)
 }
 
-/// The places of all heads equal to `target`: from the first to after the last.
+/// The index range of all heads equal to `target`.
 #[inline]
 #[must_use]
 pub fn equal_range(heads: &[u8], target: u32) -> (usize, usize) {
     let lower = lower_bound(heads, target);
     let (whole, _) = heads.as_chunks::<HEAD_BYTES>();
     let equal = |index: usize| whole.get(index).is_some_and(|head| value(head) == target);
-    // Nearly always none or one is equal.
+    // Almost always none or one is equal.
     if !equal(lower) {
         return (lower, lower);
     }
@@ -53,7 +53,8 @@ fn value(head: &[u8; HEAD_BYTES]) -> u32 {
     u32::from_le_bytes(*head)
 }
 
-/// Halves until few enough are left: how many are known to be less, and the part still open.
+/// Halves until few enough are left: the number known to be less, and the part still to be
+/// searched.
 #[inline]
 fn narrow(heads: &[u8], target: u32) -> (usize, &[u8]) {
     let (mut open, _) = heads.as_chunks::<HEAD_BYTES>();
@@ -88,7 +89,7 @@ fn count_below(heads: &[u8], target: u32) -> usize {
     count_below_plain(heads, target)
 }
 
-/// The plain twin.
+/// The scalar version.
 #[inline]
 fn count_below_plain(heads: &[u8], target: u32) -> usize {
     let (whole, _) = heads.as_chunks::<HEAD_BYTES>();
@@ -108,7 +109,7 @@ unsafe trait Lanes {
     unsafe fn below(from: *const u8, target: u32) -> u32;
 }
 
-/// The one algorithm.
+/// The algorithm, generic over the instruction set.
 ///
 /// # Safety
 /// The processor must have the instruction set of `L`.
@@ -145,7 +146,8 @@ mod x86 {
         _mm256_movemask_ps, _mm256_set1_epi32, _mm256_xor_si256,
     };
 
-    /// Both sets compare signed numbers only; flipping the top bit makes that the unsigned order.
+    /// Both instruction sets compare signed numbers only; flipping the top bit gives the unsigned
+    /// order.
     const FLIP: i32 = i32::MIN;
 
     struct Sse2;
@@ -240,7 +242,7 @@ mod tests {
 
     type Count = fn(&[u8], u32) -> usize;
 
-    /// Every way to count that this processor has.
+    /// All implementations that this processor supports.
     fn ways() -> Vec<(&'static str, Count)> {
         let mut ways: Vec<(&'static str, Count)> = vec![("chosen", count_below)];
         #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,9 @@
-//! Kernels: the loops that are worth the processor's own instructions.
+//! Kernels: loops that use vector instructions.
 //!
-//! Every kernel is one algorithm, thin wrappers per instruction set chosen at run time, and a plain
-//! twin; one battery of tests runs over all of them. Kernels know bytes and numbers, nothing else
-//! of the store. All are safe to call with any bytes: what an instruction needs of its operands,
-//! the types give.
+//! Every kernel is one algorithm with thin wrappers per instruction set, chosen at run time, and a
+//! scalar version; the same tests run over all of them. Kernels operate on bytes and numbers and
+//! depend on nothing else of the store. All are safe to call with any bytes: the types guarantee
+//! what the instructions require of their operands.
 
 pub mod bloom;
 pub mod heads;

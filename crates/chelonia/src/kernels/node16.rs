@@ -1,10 +1,10 @@
-//! Finding a byte among up to sixteen: the search of a node with sixteen keys.
+//! Search for a byte among up to sixteen: the lookup in a node with sixteen keys.
 //!
-//! Keys stand in any order, each once; what lies behind the count is noise and must not match.
+//! Keys are unordered and distinct; bytes behind the count are arbitrary and must not match.
 
 #![expect(unsafe_code, reason = "an island: vector instructions")]
 
-/// The place of `byte` among the first `count` of `keys`.
+/// The index of `byte` among the first `count` of `keys`.
 #[inline]
 #[must_use]
 pub fn position16(keys: [u8; 16], count: usize, byte: u8) -> Option<usize> {
@@ -59,7 +59,7 @@ fn equal_mask(keys: [u8; 16], byte: u8) -> u32 {
     equal_mask_portable(keys, byte)
 }
 
-/// The twin without vector instructions.
+/// The scalar version.
 #[cfg_attr(not(any(test, miri)), allow(dead_code, reason = "the truth that the others answer to"))]
 fn equal_mask_portable(keys: [u8; 16], byte: u8) -> u32 {
     keys.iter().enumerate().fold(0, |mask, (place, key)| mask | (u32::from(*key == byte) << place))
@@ -76,7 +76,7 @@ mod tests {
         for _ in 0..20_000 {
             let mut keys = [0_u8; 16];
             rng.fill(&mut keys);
-            // Few distinct bytes now and then, so that noise behind the count would match.
+            // Sometimes few distinct bytes, so that arbitrary bytes behind the count would match.
             if rng.one_in(2) {
                 keys.iter_mut().for_each(|key| *key &= 0x83);
             }

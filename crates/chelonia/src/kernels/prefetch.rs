@@ -1,11 +1,11 @@
-//! Asking for memory before it is needed.
+//! Memory prefetch hints.
 //!
-//! A prefetch is a hint: it changes nothing that a program can observe and never faults, whatever
-//! the address. So it is safe to call with any pointer, dangling ones included.
+//! A prefetch changes nothing that a program can observe and never faults, whatever the address. So
+//! it is safe to call with any pointer, including dangling ones.
 
 #![expect(unsafe_code, reason = "an island: the prefetch instruction")]
 
-/// Asks for the cache line at `address`, to be read soon.
+/// Prefetches the cache line at `address` for reading.
 #[inline(always)]
 pub fn prefetch_read(address: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

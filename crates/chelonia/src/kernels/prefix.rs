@@ -1,7 +1,8 @@
-//! How many bytes two strings share at their front.
+//! The length of the common prefix of two byte strings.
 //!
-//! Eight bytes at a time, by the trailing zeros of an exclusive or. Wider registers were not worth
-//! their set-up: keys that share more than a few words are rare, and long ones are bound by memory.
+//! Compares eight bytes at a time, by the trailing zeros of an exclusive or. Wider registers did
+//! not pay for their set-up: keys that share more than a few words are rare, and long ones are
+//! memory-bound.
 
 /// The length of the longest common prefix of `left` and `right`.
 #[inline]

@@ -1,8 +1,8 @@
-//! The memory budget: one number, and everything counted.
+//! The memory budget of a database: one limit, with all memory counted.
 //!
-//! Memory is of two sorts. *Slabs* of [`SLAB_BYTES`] hold what is large (memtables, cached blocks,
-//! merge buffers) and move between writes and reads (`slab.rs`). *Charges* count what lives on
-//! the heap or in mapped files (nodes, slot arrays, log segments); they leave less for slabs.
+//! Memory is of two kinds. *Slabs* of [`SLAB_BYTES`] hold large data (memtables, cached blocks,
+//! merge buffers) and move between writes and reads (`slab.rs`). *Charges* count memory on the heap
+//! or in mapped files (nodes, slot arrays, log segments); they leave less for slabs.
 //!
 //! ```text
 //!      budget limit
@@ -12,11 +12,11 @@
 //!
 //! Invariants:
 //! 1. `charges + slabs in use + free slabs <= limit`, except while a limit was just lowered or a
-//!    charge or a forced slab just raised the use: then nothing new is handed out but forced slabs,
-//!    and what comes back is returned to the system until it holds again.
+//!    charge or a forced slab just raised the use: then only forced slabs are handed out, and
+//!    returned slabs go back to the system until it holds again.
 //! 2. A slab is owned by exactly one holder or by the free list.
 //!
-//! Thread-safety: everything may be called from any thread.
+//! Thread-safety: every method may be called from any thread.
 
 use crate::base::error::Error;
 use crate::base::limits::SLAB_BYTES;
@@ -26,7 +26,7 @@ use crate::memory::split::{Side, Split};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak, thread};
 use std::alloc::{Layout, handle_alloc_error};
 
-/// What memory is used for: the rows of the memory statistics.
+/// The purpose of memory: the rows of the memory statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(usize)]
 pub enum Use {
@@ -54,7 +54,7 @@ impl Use {
     pub const ALL: [Use; USES] =
         [Use::Memtable, Use::Cache, Use::Records, Use::Work, Use::Scans, Use::Metadata, Use::Log];
 
-    /// Which side of the memory for reads it is, if it is one.
+    /// The side of the read memory, if the purpose is one.
     fn side(self) -> Option<Side> {
         match self {
             Use::Cache => Some(Side::Blocks),
@@ -64,34 +64,34 @@ impl Use {
     }
 }
 
-/// Something that can give slabs back when others need them: the caches.
+/// A cache that can give up slabs when others need them.
 pub trait Reclaim: Send + Sync {
-    /// Gives back a slab if it can.
+    /// Gives up a slab if possible.
     fn reclaim_slab(&self) -> Reclaimed;
 }
 
-/// What came of asking for a slab.
+/// The result of asking for a slab.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reclaimed {
-    /// One at least was given back.
+    /// At least one was given up.
     Now,
-    /// One will be when the readers of now are gone.
+    /// One will be free when the current readers are gone.
     Soon,
-    /// There is none, or somebody else is at it.
+    /// There is none, or another thread is reclaiming.
     Nothing,
 }
 
-/// Why there is no slab.
+/// Why no slab is available.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
     /// All memory is in use.
     Full,
-    /// There will be one when the readers of now are gone.
+    /// One will be free when the current readers are gone.
     Yet,
 }
 
-/// Slabs that one commit or drain takes beyond what its bytes fill: one for each of those that it
-/// is divided between.
+/// Slabs that one commit or flush takes beyond those its bytes fill: one for each part that it is
+/// divided into.
 const READY_SLABS: usize = 8;
 
 /// The budget of one database.
@@ -99,40 +99,41 @@ pub struct Budget {
     limit: AtomicU64,
     /// Bytes in use by [`Use`], slabs and charges together.
     used: [AtomicU64; USES],
-    /// Slabs that nobody uses.
+    /// The unused slabs.
     free: Mutex<FreeSlabs>,
-    /// Bytes of those that have memory.
+    /// Bytes of unused slabs with memory.
     free_bytes: AtomicU64,
-    /// The most that work took lately; see [`Budget::tick`].
+    /// The recent peak of work memory; see [`Budget::tick`].
     work_peak: AtomicU64,
-    /// How the memory for reads is divided.
+    /// The division of the read memory.
     split: Split,
-    /// The caches, by [`Side`]; set once, when they exist.
+    /// The caches, by [`Side`]; set once, when they are created.
     caches: [OnceLock<Weak<dyn Reclaim>>; 2],
-    /// Which of them was refused a slab when it last asked.
+    /// Which of them was refused a slab at its last request.
     wanting: [AtomicBool; 2],
-    /// The system refused memory when it was last asked for some.
+    /// The system refused the last request for memory.
     is_refused: AtomicBool,
 }
 
-/// With fewer bytes left than this a cache that has more than its share takes no more if the other
-/// wants some: what comes free is for that one.
+/// With fewer bytes left than this, a cache above its share takes no more if the other one wants
+/// some: memory that becomes free goes to the other one.
 const LEFT_FOR_OTHERS: u64 = 4 * SLAB_BYTES as u64;
 
-/// Caches leave at most this part of the budget free for work to come.
+/// Caches leave at most this fraction of the budget free for future work.
 const WORK_PART: u64 = 16;
 
-/// There is much room if more than this part of the budget is not in use.
+/// Memory is ample if more than this fraction of the budget is unused.
 const AMPLE_PART: u64 = 16;
 
-/// Who takes a slab beyond the limit lets others run so often, so that what is on its way arrives.
+/// How often a taker of a slab beyond the limit yields, so that slabs on their way back arrive.
 const FORCED_PATIENCE: u32 = 64;
 
-/// Up to this part of the budget may be in use beyond it while a cache has slabs on their way back.
+/// Up to this fraction of the budget may be used beyond it while a cache has slabs on their way
+/// back.
 const ON_THE_WAY_PART: u64 = 64;
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -148,12 +149,13 @@ impl Budget {
         })
     }
 
-    /// Names who gives slabs of `side` back under pressure. Only the first call counts.
+    /// Registers the cache that gives up slabs of `side` under pressure. Only the first call
+    /// counts.
     pub fn set_reclaim(&self, side: Side, reclaim: Weak<dyn Reclaim>) {
         let _ = self.caches[side as usize].set(reclaim);
     }
 
-    /// How the memory for reads is divided.
+    /// The division of the read memory.
     pub fn split(&self) -> &Split {
         &self.split
     }
@@ -163,7 +165,7 @@ impl Budget {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the limit. Lowering it frees unused slabs now and the rest as it comes back.
+    /// Changes the limit. Lowering it frees unused slabs now and the rest as they are returned.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         self.split.set_limit(limit);
@@ -175,7 +177,7 @@ impl Budget {
         self.used[purpose as usize].load(Ordering::Relaxed)
     }
 
-    /// Bytes in use for all purposes, unused slabs not counted.
+    /// Bytes in use for all purposes, without unused slabs.
     pub fn used(&self) -> u64 {
         Use::ALL.iter().map(|purpose| self.used_by(*purpose)).sum()
     }
@@ -185,16 +187,16 @@ impl Budget {
         self.used() + self.free_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts `bytes` of heap or mapped memory that exist whether the budget likes it or not.
+    /// Counts `bytes` of heap or mapped memory, even beyond the limit.
     pub fn charge(self: &Arc<Self>, purpose: Use, bytes: u64) -> Charge {
         self.used[purpose as usize].fetch_add(bytes, Ordering::Relaxed);
         self.release_surplus();
         Charge { budget: Arc::clone(self), purpose, bytes }
     }
 
-    /// A slab within the limit: a free one, else a fresh one. When memory is short a cache that has
-    /// less than its share gets what the other can give up, and what comes free meanwhile is not
-    /// for the one that has more.
+    /// Takes a slab within the limit: a free one, else a new one. When memory is short, a cache
+    /// below its share gets slabs that the other can give up; memory that becomes free meanwhile
+    /// does not go to the cache above its share.
     pub fn take_slab(self: &Arc<Self>, purpose: Use) -> Result<OwnedSlab, Refused> {
         let Some(side) = purpose.side() else {
             let slab = if self.is_short(0) { None } else { self.hand_out(purpose) };
@@ -216,9 +218,9 @@ impl Budget {
         if is_short { Err(refused) } else { self.hand_out(purpose).ok_or(Refused::Full) }
     }
 
-    /// A slab for writes: within the limit if there is room or a cache gives some up, else beyond
-    /// it. Callers bound how often that happens by their own share. They cannot be told that the
-    /// system refuses memory, which ends the process, and so ask [`Budget::make_ready`] before.
+    /// Takes a slab for writes: within the limit if possible or if a cache gives one up, else
+    /// beyond it. Callers bound how often that happens by their own share. A refusal of memory by
+    /// the system aborts the process, so callers use [`Budget::make_ready`] before.
     pub fn take_slab_forced(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
         self.make_room();
         let slab = self.hand_out(purpose).or_else(|| {
@@ -229,15 +231,15 @@ impl Budget {
         slab.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>()))
     }
 
-    /// The same for work, which fails where the system refuses memory.
+    /// Like [`Budget::take_slab_forced`], for work; fails if the system refuses memory.
     pub fn take_work_slab(self: &Arc<Self>) -> Result<OwnedSlab, Error> {
         self.make_room();
         self.hand_out(Use::Work).ok_or_else(Error::out_of_memory)
     }
 
-    /// Fails if the system refuses memory for `bytes` bytes of entries, and a slab for each of
-    /// those who take them: to be asked where a caller can be told. Where the system has refused
-    /// nothing so far, little is not looked for.
+    /// Fails if the system refuses memory for `bytes` bytes of entries plus one slab for each
+    /// part that takes them; call it where an error can be returned. Unless the system refused
+    /// memory before, small requests are not checked.
     #[inline]
     pub fn make_ready(&self, bytes: u64) -> Result<(), Error> {
         let is_little = bytes < SLAB_BYTES as u64;
@@ -256,13 +258,13 @@ impl Budget {
         if is_ready { Ok(()) } else { Err(Error::out_of_memory()) }
     }
 
-    /// Lets caches give slabs back while memory is short.
+    /// Makes caches give up slabs while memory is short.
     fn make_room(&self) {
         let mut patience = FORCED_PATIENCE;
         while self.is_short(0) {
             match self.reclaim_any() {
                 Reclaimed::Now => {}
-                // Whoever still sees what is on its way may wait for a processor.
+                // A reader that delays the slab may wait for a processor.
                 Reclaimed::Soon if patience > 0 && self.is_far_over() => {
                     patience -= 1;
                     thread::yield_now();
@@ -272,13 +274,13 @@ impl Budget {
         }
     }
 
-    /// True if more is in use beyond the limit than slabs on their way explain.
+    /// True if the use beyond the limit exceeds the slabs on their way back.
     fn is_far_over(&self) -> bool {
         self.used() > self.limit() + self.limit() / ON_THE_WAY_PART
     }
 
-    /// Takes slabs from the caches while more is in use than the limit allows; true if it is not
-    /// now. When readers hold what they saw it is not yet: call again later.
+    /// Takes slabs from the caches while more is in use than the limit allows; true if it is within
+    /// the limit now. False while readers hold slabs: call again later.
     pub fn trim(&self) -> bool {
         while self.used() > self.limit() {
             if self.reclaim_any() != Reclaimed::Now {
@@ -288,29 +290,29 @@ impl Budget {
         true
     }
 
-    /// A while went by: what work took lately counts a little less. As long as it counts the caches
-    /// leave the room that it took, for there will be more: taking it from them each time would
-    /// cost more than they gain by having it in between.
+    /// Decays the recent peak of work memory; called periodically. Caches leave the peak free,
+    /// because more work is expected: evicting for it each time would cost more than caching in
+    /// between gains.
     pub fn tick(&self) {
         let (peak, now) = (self.work_peak.load(Ordering::Relaxed), self.used_by(Use::Work));
         self.work_peak.store((peak - peak.div_ceil(16)).max(now), Ordering::Relaxed);
     }
 
-    /// The room that caches leave for work.
+    /// The memory that caches leave free for work.
     fn left_for_work(&self) -> u64 {
         let most = self.limit() / WORK_PART;
         let peak = self.work_peak.load(Ordering::Relaxed).min(most);
         peak.saturating_sub(self.used_by(Use::Work))
     }
 
-    /// True if much memory is not in use: a cache may take what nobody has asked for yet.
+    /// True if much memory is unused: a cache may take it without demand.
     pub fn is_ample(&self) -> bool {
         let room = (self.limit() / AMPLE_PART).max(LEFT_FOR_OTHERS);
         self.used() + room + self.left_for_work() <= self.limit()
     }
 
-    /// Lets the cache that has more than its share give a slab back, or else the other one. While
-    /// one is on its way little enough is missing to wait for it.
+    /// Makes the cache above its share give up a slab, or else the other one. While a slab is on
+    /// its way back, the shortage is small enough to wait for it.
     fn reclaim_any(&self) -> Reclaimed {
         let larger = self.larger_side().unwrap_or(Side::Blocks);
         let first = self.reclaim(larger);
@@ -326,12 +328,12 @@ impl Budget {
         }
     }
 
-    /// True if a slab and `left` bytes are beyond the limit.
+    /// True if a slab and `left` bytes exceed the limit.
     fn is_short(&self, left: u64) -> bool {
         self.used() + SLAB_BYTES as u64 + left > self.limit()
     }
 
-    /// The cache that has more than its share of what both have, by a slab at least.
+    /// The cache that exceeds its share of their common memory by a slab at least.
     fn larger_side(&self) -> Option<Side> {
         let (blocks, records) = (self.used_by(Use::Cache), self.used_by(Use::Records));
         let share = self.split.share(Side::Records, blocks + records);
@@ -345,13 +347,13 @@ impl Budget {
         }
     }
 
-    /// Lets a cache give a slab back.
+    /// Asks a cache to give up a slab.
     fn reclaim(&self, side: Side) -> Reclaimed {
         let cache = self.caches[side as usize].get().and_then(Weak::upgrade);
         cache.map_or(Reclaimed::Nothing, |cache| cache.reclaim_slab())
     }
 
-    /// A slab; `None` if the system refuses memory.
+    /// Hands out a slab; `None` if the system refuses memory.
     fn hand_out(self: &Arc<Self>, purpose: Use) -> Option<OwnedSlab> {
         self.count_slab(purpose);
         let mut free = self.free.lock();
@@ -376,7 +378,7 @@ impl Budget {
         }
     }
 
-    /// A slab that is not used any more.
+    /// Takes back an unused slab.
     pub(in crate::memory) fn give_back(&self, slab: Pages, purpose: Use) {
         self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
         self.free_bytes.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
@@ -384,7 +386,7 @@ impl Budget {
         self.release_surplus();
     }
 
-    /// From now on the system gives no memory for slabs, or does again.
+    /// Test hook: makes the system refuse memory for slabs, or stop refusing.
     #[cfg(test)]
     pub fn refuse_memory(&self, is_refused: bool) {
         self.free.lock().is_refused = is_refused;
@@ -401,7 +403,7 @@ impl Budget {
     }
 }
 
-/// Counted heap or mapped memory; uncounted when dropped.
+/// A count of heap or mapped memory; subtracted when dropped.
 pub struct Charge {
     budget: Arc<Budget>,
     purpose: Use,
@@ -409,15 +411,15 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// How much is counted, in bytes.
+    /// The counted bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Counts `bytes` instead of what was counted.
+    /// Changes the count to `bytes`.
     pub fn resize(&mut self, bytes: u64) {
-        // Wraps around to the right sum, at one step for the counter that all share.
+        // Wraps around to the right sum, with one update of the shared counter.
         let change = bytes.wrapping_sub(self.bytes);
         self.budget.used[self.purpose as usize].fetch_add(change, Ordering::Relaxed);
         self.bytes = bytes;
@@ -473,7 +475,7 @@ mod tests {
         assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
         assert!(budget.take_work_slab().is_err_and(|error| error.is_transient()));
         assert_eq!((budget.used(), budget.held()), (0, 0));
-        // Once it has refused, little is looked for too.
+        // After a refusal small requests are checked too.
         assert!(budget.make_ready(1).is_err());
         let _last = budget.take_slab_forced(Use::Memtable);
         assert_eq!(budget.used(), SLAB);

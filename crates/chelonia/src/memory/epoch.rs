@@ -1,34 +1,34 @@
-//! A collector for each database, and cells whose content is read without a lock: [`EpochCell`]
-//! always holds a value and is replaced as a whole, [`EpochSlot`] may be empty, [`EpochSlots`] are
-//! many of these.
+//! Epoch-based reclamation: a collector for each database, and cells that are read without a lock.
+//! [`EpochCell`] always holds a value and is replaced as a whole, [`EpochSlot`] may be empty,
+//! [`EpochSlots`] is an array of slots.
 //!
 //! Readers hold a [`Guard`] and get a reference that lives as long as the guard, for two loads; a
-//! value that was taken out is dropped when every guard of that time is gone.
+//! removed value is dropped when every guard of that time is gone.
 //!
 //! Every database has [`Epochs`] of its own, so that none waits for readers of another, and so that
-//! nothing of the application is ever dropped in the middle of the store: the collector that
+//! no value of the application is dropped inside the store: the collector that
 //! `crossbeam_epoch::pin` uses is the application's.
 //!
-//! Why a reference is good as long as its guard:
-//! 1. A guard knows the id of its collector. Ids are never used twice. Only [`Epochs::pin`] makes a
+//! Why a reference is valid as long as its guard:
+//! 1. A guard has the id of its collector. Ids are never reused. Only [`Epochs::pin`] makes a
 //!    guard, of the collector whose id it gives it.
-//! 2. Every cell, slot and array of slots knows the id of the collector through which what it held
-//!    is retired, and fails (it panics) if it is given a guard of another one. So do those who
-//!    retire memory by [`Guard::defer`]: see the block cache and the record cache.
-//! 3. So what a reader sees is retired, if at all, through the collector of the reader's guard,
-//!    after it was taken out of reach.
+//! 2. Every cell, slot and array of slots has the id of the collector through which its values are
+//!    retired, and panics if it is given a guard of another one. Other users of [`Guard::defer`]
+//!    check the same: see the block cache and the record cache.
+//! 3. So a value seen by a reader is retired, if at all, through the collector of the reader's
+//!    guard, after it was unlinked.
 //!
 //! Life of a collector:
 //!
 //! ```text
-//!   new -> threads register when they pin first -> close (by its owner, or its drop) -> gone with
+//!   new -> threads register on their first pin -> close (by its owner, or its drop) -> gone with
 //!                                                                 the last registration
 //! ```
 //!
-//! After the close it works as before, but threads let go of their registrations with it when they
-//! next register with another one (`registrations`).
+//! After the close it works as before, but threads drop their registrations with it when they next
+//! register with another one (`registrations`).
 //!
-//! Thread-safety: anything may be called from any thread, also from one that ends. Writers that
+//! Thread-safety: every method may be called from any thread, including one that ends. Writers that
 //! compute a new value from the old one must order themselves with a lock of their own.
 
 #![expect(unsafe_code, reason = "an island: the one place that dereferences epoch pointers")]
@@ -44,14 +44,14 @@ use crossbeam_epoch::{Atomic, Collector, Owned, Shared as Pointer};
 use rounds::{Rounds, TakenOut};
 use std::time::Duration;
 
-/// The id of the collector that is made next.
+/// The id of the next collector.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// As long as it lives, what could be seen when it was made is neither dropped nor used for
-/// anything else, as far as it is retired through the collector that the guard is of.
+/// A pinned epoch. While it lives, values visible when it was made are neither dropped nor reused,
+/// if they are retired through the guard's collector.
 pub struct Guard {
     guard: crossbeam_epoch::Guard,
-    /// The collector.
+    /// The id of the collector.
     of: u64,
 }
 
@@ -61,7 +61,7 @@ impl Guard {
         self.guard.defer(function);
     }
 
-    /// Shows all threads what this one has deferred, and calls what may be called.
+    /// Publishes this thread's deferred functions to all threads, and calls those that are due.
     pub fn flush(&self) {
         self.guard.flush();
     }
@@ -80,18 +80,18 @@ fn is_of_another() -> ! {
     panic!("a guard of the epochs of another database");
 }
 
-/// What a collector shares with the threads that are registered with it.
+/// The state that a collector shares with its registered threads.
 struct Shared {
     id: u64,
     collector: Collector,
-    /// Nobody is expected to pin any more.
+    /// The collector was closed; no further pins are expected.
     is_closed: AtomicBool,
-    /// Where it was made.
+    /// The process that made it.
     process: ForkMark,
 }
 
 impl Shared {
-    /// Drops what was retired, as far as guards that live allow that. Registers for the time.
+    /// Drops retired values as far as live guards allow. Registers temporarily.
     fn sweep(&self) {
         const ROUNDS_MAX: usize = 100;
         let handle = self.collector.register();
@@ -102,7 +102,7 @@ impl Shared {
         });
         for _ in 0..ROUNDS_MAX {
             handle.pin().flush();
-            // What is retired earlier is dropped earlier.
+            // Values retired earlier are dropped earlier.
             if is_swept.load(Ordering::Acquire) {
                 return;
             }
@@ -110,7 +110,7 @@ impl Shared {
     }
 }
 
-/// The epochs of one database: what is retired through them, and who may still see it.
+/// The epoch collector of one database.
 pub struct Epochs {
     id: u64,
     shared: Arc<Shared>,
@@ -118,7 +118,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// A collector without any thread. Fails if the system has no memory.
+    /// Creates a collector without threads. Fails if the system has no memory.
     pub fn new() -> Result<Arc<Self>> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let shared = Shared {
@@ -130,7 +130,7 @@ impl Epochs {
         Ok(Arc::new(Self { id, shared: Arc::new(shared), rounds: Arc::default() }))
     }
 
-    /// What tells it from all others of this process, of all times.
+    /// The id of the collector, unique within this process for all time.
     #[inline]
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -146,22 +146,22 @@ impl Epochs {
         Guard { guard, of: self.id }
     }
 
-    /// Drops what was replaced earlier and is out of everyone's sight: garbage does not wait for
-    /// the next busy time. Each round moves the epoch on by one at most; three make an idle
-    /// database clean.
+    /// Drops values that were replaced earlier and that no reader can see any more, so that garbage
+    /// does not wait for the next busy time. Each round advances the epoch by at most one; three
+    /// rounds clean up an idle database.
     ///
-    /// What is dropped may be any thread's, and large. It is dropped under whatever locks the
-    /// caller holds, so a `Drop` of what lives in these cells takes none but those at the end of
-    /// every order.
+    /// Dropped values may be any thread's, and large. They are dropped under whatever locks the
+    /// caller holds, so a `Drop` of a value in these cells takes only locks at the end of every
+    /// order.
     pub fn collect(&self) {
         for _ in 0..3 {
             self.pin().flush();
         }
     }
 
-    /// Waits until what was taken out before is dropped, as long as guards of the time allow that
-    /// within about a second: a thread may have lost its processor while it held one, or while it
-    /// dropped what another one had taken out.
+    /// Waits until everything removed before is dropped, if the guards of the time are gone within
+    /// about a second: a thread may have been preempted while it held a guard, or while it dropped
+    /// what another one had removed.
     pub fn settle(&self) {
         const YIELDS_MAX: u32 = 1_000;
         const SLEEPS_MAX: u32 = 1_000;
@@ -185,7 +185,7 @@ impl Epochs {
         }
     }
 
-    /// The owner is done with it: drops what was retired, and lets threads forget it.
+    /// Closes the collector: drops retired values, and lets threads drop their registrations.
     pub fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         self.shared.sweep();
@@ -206,14 +206,14 @@ impl Drop for Epochs {
     }
 }
 
-/// What a cell holds.
+/// The content of a cell.
 struct Content<T> {
     value: T,
-    /// Behind the value: fields are dropped in their order.
+    /// After the value: fields are dropped in declaration order.
     taken_out: TakenOut,
 }
 
-/// Holds exactly one `T` at any time.
+/// A cell that holds exactly one `T` at any time.
 pub struct EpochCell<T: Send + Sync + 'static> {
     current: Atomic<Content<T>>,
     /// The id of `epochs`.
@@ -222,7 +222,7 @@ pub struct EpochCell<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> EpochCell<T> {
-    /// A cell with this content, which is retired through `epochs`.
+    /// Creates a cell with this content, which is retired through `epochs`.
     #[must_use]
     pub fn new(value: T, epochs: &Arc<Epochs>) -> Self {
         let (of, epochs) = (epochs.id, Arc::clone(epochs));
@@ -233,13 +233,13 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         Content { value, taken_out: TakenOut::new(&epochs.rounds) }
     }
 
-    /// The epochs that guards for it are of.
+    /// The epochs whose guards this cell accepts.
     #[inline]
     pub fn epochs(&self) -> &Arc<Epochs> {
         &self.epochs
     }
 
-    /// The content, as long as the guard is held.
+    /// The content, valid as long as the guard is held.
     #[inline]
     pub fn load<'guard>(&self, guard: &'guard Guard) -> &'guard T {
         guard.check(self.of);
@@ -250,7 +250,7 @@ impl<T: Send + Sync + 'static> EpochCell<T> {
         unsafe { &shared.deref().value }
     }
 
-    /// Replaces the content; the old one is dropped once nobody can see it.
+    /// Replaces the content; the old one is dropped once no reader can see it.
     pub fn replace(&self, value: T) {
         let guard = self.epochs.pin();
         let new = Owned::new(Self::content(value, &self.epochs));
@@ -277,10 +277,10 @@ impl<T: Send + Sync + 'static> Drop for EpochCell<T> {
     }
 }
 
-/// Holds a value or none. Readers get a reference for the time of their epoch guard, with one load;
-/// a value that is taken out is dropped when no guard of that time is left.
+/// A slot that holds a value or none. Readers get a reference for the lifetime of their epoch
+/// guard, with one load; a removed value is dropped when no guard of that time is left.
 ///
-/// Any thread may call anything at any time.
+/// Thread-safety: every method may be called from any thread.
 pub struct EpochSlot<T> {
     value: Slot<T>,
     /// The id of the collector through which values are retired.
@@ -302,15 +302,15 @@ impl<T: Send + Sync + 'static> EpochSlot<T> {
         unsafe { self.value.get(guard) }
     }
 
-    /// Puts `value` into an empty slot. If another thread was faster its value stays. Gives what
-    /// the slot holds, and whether that is `value`.
+    /// Puts `value` into an empty slot. If another thread was faster its value stays. Returns the
+    /// value in the slot, and whether it is `value`.
     pub fn put<'g>(&'g self, value: T, guard: &'g Guard) -> (&'g T, bool) {
         guard.check(self.of);
         // SAFETY: as in `get`.
         unsafe { self.value.put(value, guard) }
     }
 
-    /// Empties the slot; true if there was a value. It is dropped later.
+    /// Empties the slot; true if there was a value. The value is dropped later.
     pub fn clear(&self, guard: &Guard) -> bool {
         guard.check(self.of);
         // SAFETY: as in `get`.
@@ -318,7 +318,7 @@ impl<T: Send + Sync + 'static> EpochSlot<T> {
     }
 }
 
-/// Many slots like [`EpochSlot`], of one collector: each takes no more than its pointer.
+/// An array of slots like [`EpochSlot`], of one collector: each takes only its pointer.
 pub struct EpochSlots<T> {
     slots: Box<[Slot<T>]>,
     /// The id of the collector through which values are retired.
@@ -326,7 +326,7 @@ pub struct EpochSlots<T> {
 }
 
 impl<T: Send + Sync + 'static> EpochSlots<T> {
-    /// The bytes that each takes.
+    /// The bytes of each slot.
     pub const SLOT_BYTES: usize = size_of::<Slot<T>>();
 
     /// `count` empty slots, whose values are retired through `epochs`.
@@ -335,14 +335,14 @@ impl<T: Send + Sync + 'static> EpochSlots<T> {
         Self { slots: (0..count).map(|_| Slot::empty()).collect(), of: epochs.id }
     }
 
-    /// How many there are.
+    /// The number of slots.
     #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
         self.slots.len()
     }
 
-    /// As [`EpochSlot::get`], of slot number `index`.
+    /// Like [`EpochSlot::get`], for slot `index`.
     #[inline]
     pub fn get<'g>(&'g self, index: usize, guard: &'g Guard) -> Option<&'g T> {
         guard.check(self.of);
@@ -350,14 +350,14 @@ impl<T: Send + Sync + 'static> EpochSlots<T> {
         unsafe { self.slots[index].get(guard) }
     }
 
-    /// As [`EpochSlot::put`], of slot number `index`.
+    /// Like [`EpochSlot::put`], for slot `index`.
     pub fn put<'g>(&'g self, index: usize, value: T, guard: &'g Guard) -> (&'g T, bool) {
         guard.check(self.of);
         // SAFETY: as in `get`.
         unsafe { self.slots[index].put(value, guard) }
     }
 
-    /// As [`EpochSlot::clear`], of slot number `index`.
+    /// Like [`EpochSlot::clear`], for slot `index`.
     pub fn clear(&self, index: usize, guard: &Guard) -> bool {
         guard.check(self.of);
         // SAFETY: as in `get`.
@@ -365,8 +365,7 @@ impl<T: Send + Sync + 'static> EpochSlots<T> {
     }
 }
 
-/// A slot that relies on its owner for the collector: every guard that it is given must be of the
-/// same one.
+/// A slot that relies on its owner to pass only guards of one collector.
 struct Slot<T> {
     value: Atomic<T>,
 }
@@ -426,7 +425,7 @@ impl<T: Send + Sync + 'static> Slot<T> {
             return false;
         }
         // SAFETY: the swap took the pointer out of the slot, so that this is the only call that
-        // destroys it and nobody can load it any more; who loaded it before holds a guard of the
+        // destroys it and nobody can load it any more; earlier readers hold a guard of the
         // same collector; `T: Send + 'static` allows any thread to drop it later.
         unsafe { guard.guard.defer_destroy(shared) };
         true

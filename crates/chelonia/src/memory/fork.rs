@@ -1,26 +1,26 @@
-//! Whether this is still the process that it was.
+//! Detects whether this process is a forked child.
 //!
-//! What a process has open does not survive a fork: a child has the same files, the same mapped
-//! memory and the same lock, and none of the threads. So a database that was opened before a fork
-//! must not be used by the child; it finds out by a page that the system gives to a child empty
-//! (`MADV_WIPEONFORK`), for the price of one load.
+//! An open database does not survive a fork: a child has the same files, the same mapped memory and
+//! the same lock, and none of the threads. So a database that was opened before a fork must not be
+//! used by the child. The child is detected by a page that the system clears in children
+//! (`MADV_WIPEONFORK`), at the cost of one load.
 
 #![expect(unsafe_code, reason = "an island: reads memory that the system may clear")]
 
 use crate::base::error::{Error, Result};
 use crate::memory::pages::{PAGE_BYTES, Pages};
 
-/// Stands in a page that is zeros in a child.
+/// The value in a page that reads as zeros in a child.
 const MARK: u8 = 1;
 
-/// Made in a process, and true in no child of it.
+/// A mark that is valid in the process that made it, and in no child of it.
 pub struct ForkMark {
-    /// `None` where the system does not clear pages in a child: then nobody finds out.
+    /// `None` where the system does not clear pages in a child: then a fork is not detected.
     page: Option<Pages>,
 }
 
 impl ForkMark {
-    /// The mark of this process.
+    /// Creates the mark of this process.
     pub fn new() -> Result<Self> {
         let mut page = Pages::map(PAGE_BYTES).ok_or_else(Error::out_of_memory)?;
         if !page.clear_in_children() {

@@ -1,13 +1,13 @@
-//! Memory: the budget, what it is spent on, and when it is given back.
+//! Memory: the budget, its consumers, and reclamation.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | `budget` | the one budget of a database: slabs and charges |
-//! | `slab`, `pages` | memory that is mapped from the system, not from the allocator |
-//! | `split` | how caches share what is left |
-//! | `node_clock` | which decoded nodes stay in memory |
-//! | `epoch` | when memory that readers may still look at is freed |
-//! | `fork` | tells a child of the process, which must not touch any of it |
+//! | `budget` | the memory budget of a database: slabs and charges |
+//! | `slab`, `pages` | memory mapped from the system, bypassing the allocator |
+//! | `split` | division of the read memory between the caches |
+//! | `node_clock` | eviction of decoded nodes |
+//! | `epoch` | reclamation of memory that readers may still see |
+//! | `fork` | detection of a forked child, which must not touch any of it |
 
 pub mod budget;
 pub mod epoch;

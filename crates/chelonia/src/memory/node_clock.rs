@@ -1,43 +1,43 @@
-//! What engines keep in memory although they could read it again: the nodes of all trees, under one
-//! clock.
+//! Cache replacement for decoded nodes: the nodes of all trees of a database under one clock.
 //!
 //! ```text
-//!             admit                    clock (its turn came twice, not looked at)
-//!   absent ------------> resident ----------------------------------------------> absent
+//!             admit                    clock (its turn came twice, not used)
+//!   absent -----------> clock entry ----------------------------------------------> absent
 //!                            | its owner drops it: forget
-//!                            '--------------------------------------------------> absent
+//!                            '-----------------------------------------------------> absent
 //! ```
 //!
-//! There is one clock for a database, so that a thousand keyspaces together take no more than one
-//! would, and those that are read keep theirs while those that are idle lose it.
+//! There is one clock per database, so that a thousand keyspaces together take no more memory than
+//! one, and keyspaces in use keep their nodes while idle ones lose them.
 //!
 //! Invariants:
-//! 1. [`NodeClock::bytes`] is the sum of what was admitted and neither evicted nor forgotten.
-//! 2. After an admission node_clock are evicted until that is within the share (a sixteenth of the
-//!    budget), or everyone was looked at since the clock last passed. Who was just admitted stays.
+//! 1. [`NodeClock::bytes`] is the sum of the bytes admitted and neither evicted nor forgotten.
+//! 2. After an admission entries are evicted until the sum is within the share (a sixteenth of the
+//!    budget), or every entry was used since the clock last passed it. The entry just admitted
+//!    stays.
 //!
-//! The clock's lock is taken last and never held while a resident is dropped. Thread-safety:
-//! everything may be called from any thread.
+//! The clock's lock is taken last and never held while an entry is dropped. Thread-safety: every
+//! method may be called from any thread.
 
 use crate::memory::budget::Budget;
 use crate::memory::epoch::{Epochs, Guard};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use std::collections::VecDeque;
 
-/// The part of the budget that node_clock may take.
+/// The fraction of the budget that the node clock may take.
 const BUDGET_PARTS: u64 = 16;
 
-/// Something in memory that can be read again.
+/// An object in memory that can be read again.
 pub trait ClockEntry: Send + Sync {
-    /// True if it was looked at since this was last asked.
+    /// True if it was used since the last call.
     fn take_used(&self) -> bool;
 
-    /// Drops it from memory, once every epoch guard of the time is gone. Gives the bytes it was
+    /// Drops it from memory, once every epoch guard of the time is gone. Returns the bytes it was
     /// admitted with; 0 if it was not in memory.
     fn evict(&self, guard: &Guard) -> u64;
 }
 
-/// All node_clock of one database.
+/// The node clock of one database.
 pub struct NodeClock {
     budget: Arc<Budget>,
     epochs: Arc<Epochs>,
@@ -47,14 +47,14 @@ pub struct NodeClock {
 
 #[derive(Default)]
 struct Clock {
-    /// In the order the clock passes them. Some may be absent again, or gone.
+    /// In the order the clock passes them. Some may be absent again, or dropped.
     hands: VecDeque<Weak<dyn ClockEntry>>,
-    /// When there are this many, those that are gone are taken out.
+    /// When there are this many, dropped ones are removed.
     prune_at: usize,
 }
 
 impl NodeClock {
-    /// Nothing is resident.
+    /// Creates a clock without entries.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, epochs: &Arc<Epochs>) -> Arc<Self> {
         Arc::new(Self {
@@ -65,18 +65,18 @@ impl NodeClock {
         })
     }
 
-    /// Bytes of all node_clock.
+    /// Bytes of all entries.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The bytes they may take.
+    /// The bytes that entries may take.
     pub fn share(&self) -> u64 {
         self.budget.limit() / BUDGET_PARTS
     }
 
-    /// Counts `resident`, which just came into memory with `bytes` bytes, and evicts others if they
-    /// are too many.
+    /// Admits `resident`, which was just loaded with `bytes` bytes, and evicts others if the share
+    /// is exceeded.
     pub fn admit(&self, resident: &Weak<dyn ClockEntry>, bytes: u64, guard: &Guard) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut clock = self.clock.lock();
@@ -89,12 +89,12 @@ impl NodeClock {
         self.shrink(Some(resident), guard);
     }
 
-    /// Counts off `bytes` of a resident that its owner dropped.
+    /// Subtracts the `bytes` of an entry that its owner dropped.
     pub fn forget(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Evicts until the node_clock are within their share: after the budget became smaller.
+    /// Evicts until the entries are within their share: after the budget was reduced.
     pub fn trim(&self) {
         self.shrink(None, &self.epochs.pin());
     }
@@ -104,10 +104,10 @@ impl NodeClock {
         if self.bytes() <= share {
             return;
         }
-        // What was upgraded is dropped after the lock: it may be the last to hold others.
+        // Upgraded references are dropped after the lock: each may be the last one.
         let mut passed = Vec::new();
         let mut clock = self.clock.lock();
-        // Two rounds: the first may only take the marks of use away.
+        // Two rounds: the first may only clear the use bits.
         for _ in 0..2 * clock.hands.len() {
             if self.bytes() <= share {
                 break;
@@ -123,7 +123,7 @@ impl NodeClock {
         }
         drop(clock);
         drop(passed);
-        // What was evicted does not wait in this thread's own bag until it evicts more.
+        // Evicted memory must not wait in this thread's own bag until it evicts more.
         guard.flush();
     }
 }

@@ -1,7 +1,7 @@
-//! Memory straight from the system, by the page.
+//! Memory mapped from the system, by the page.
 //!
-//! What is large, and comes and goes, has pages of its own: an allocator would keep what is freed
-//! among smaller things, and the resident set would grow beyond what is counted.
+//! Large allocations with a limited lifetime have pages of their own: an allocator would keep freed
+//! memory among smaller allocations, and the resident set would grow beyond the counted bytes.
 
 #![expect(unsafe_code, reason = "an island: maps and unmaps memory")]
 
@@ -9,7 +9,7 @@ use crate::base::codec::Sink;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// The size of a page: what is asked for is a multiple of it.
+/// The size of a page; mapped sizes are multiples of it.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Mapped memory, aligned to a page. Zeroed when fresh.
@@ -32,25 +32,25 @@ impl Pages {
         Some(Self { memory, bytes })
     }
 
-    /// The first of the bytes. They never move, and stay until this is dropped; what is shared
-    /// through the pointer is for the holder to order.
+    /// A pointer to the first byte. The bytes never move, and stay until this is dropped; the
+    /// holder must synchronize accesses through the pointer.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
     }
 
-    /// How many bytes there are.
+    /// The size in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Gives the memory back to the system and keeps the address; what was there reads as zeros. If
-    /// the system refuses the memory stays, which only costs it. `stay_small` keeps the system from
-    /// putting a large page here and around it one day, and with it memory; each such piece among
-    /// others counts against the number of mappings that a process may have.
+    /// Returns the memory to the system and keeps the address; the bytes read as zeros. If the
+    /// system refuses, the memory stays allocated. `stay_small` prevents the system from later
+    /// putting a large page, and with it memory, here and around it; each such piece among others
+    /// counts against the number of mappings that a process may have.
     pub fn give_back(&mut self, stay_small: bool) {
         #[cfg(not(miri))]
         {
@@ -62,7 +62,7 @@ impl Pages {
         let _ = stay_small;
     }
 
-    /// From now on a child process sees zeros here. False if the system cannot do that.
+    /// Makes the bytes read as zeros in child processes. False if the system cannot do that.
     pub fn clear_in_children(&mut self) -> bool {
         #[cfg(not(miri))]
         let cleared = {
@@ -75,7 +75,7 @@ impl Pages {
         cleared
     }
 
-    /// Ends what `stay_small` began.
+    /// Reverts `stay_small`.
     pub fn may_be_large(&mut self) {
         #[cfg(not(miri))]
         advise(self.memory, self.bytes, rustix::mm::Advice::LinuxHugepage);
@@ -98,13 +98,13 @@ impl Drop for Pages {
     }
 }
 
-/// Bytes that grow at their end. Up to [`PageBuffer::HEAP_BYTES_MAX`] they are on the heap, beyond
-/// that in pages of their own, which go back to the system at once when the buffer is dropped.
+/// A growable byte buffer. Up to [`PageBuffer::HEAP_BYTES_MAX`] bytes are on the heap, more in
+/// pages of their own, which return to the system at once when the buffer is dropped.
 #[derive(Default)]
 pub struct PageBuffer {
-    /// All of it while there are no pages; empty afterwards.
+    /// The content while there are no pages; empty afterwards.
     heap: Vec<u8>,
-    /// Its first `len` bytes are the buffer's.
+    /// The first `len` bytes of these are the content.
     pages: Option<Pages>,
     len: usize,
 }
@@ -131,14 +131,14 @@ impl PageBuffer {
         }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         if self.pages.is_none() { self.heap.len() } else { self.len }
     }
 
-    /// How many bytes it has room for.
+    /// The capacity in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.pages.as_ref().map_or(self.heap.capacity(), Pages::len)
@@ -171,7 +171,7 @@ impl PageBuffer {
         self.len = end;
     }
 
-    /// Moves what there is to pages for twice `bytes` bytes. Ends the process if the system refuses
+    /// Moves the content to pages for twice `bytes` bytes. Aborts the process if the system refuses
     /// memory, as a vector does.
     #[cold]
     fn move_to_pages(&mut self, bytes: usize) {
@@ -186,7 +186,7 @@ impl PageBuffer {
         self.pages = Some(pages);
     }
 
-    /// Removes all bytes, and gives the memory back if it is more than `capacity_max` bytes.
+    /// Removes all bytes, and frees the memory if it is more than `capacity_max` bytes.
     pub fn clear(&mut self, capacity_max: usize) {
         if self.capacity() > capacity_max {
             *self = Self::new();
@@ -196,14 +196,14 @@ impl PageBuffer {
     }
 }
 
-/// Bytes in pages of their own, which do not change.
+/// Immutable bytes in pages of their own.
 pub struct PagedBytes {
     pages: Pages,
     length: usize,
 }
 
 impl PagedBytes {
-    /// A copy of `bytes`, of which there must be some. `None` if the system refuses memory.
+    /// Copies `bytes`, which must not be empty. `None` if the system refuses memory.
     #[must_use]
     pub fn copy_of(bytes: &[u8]) -> Option<Self> {
         let length = bytes.len();
@@ -227,11 +227,11 @@ impl std::ops::Deref for PagedBytes {
 /// The size of a large page.
 pub const LARGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Mapped memory from which pages are cut one after the other. They lie side by side, so that the
-/// system can put large pages behind them: who jumps about in much memory waits less for where it
-/// is. What was cut is unmapped by itself.
+/// Mapped memory from which pages are cut sequentially. They are adjacent, so that the system can
+/// back them with large pages, which reduces TLB misses of random accesses. Each cut piece is
+/// unmapped on its own.
 pub struct Region {
-    /// What is left.
+    /// The start of the remaining bytes.
     next: NonNull<u8>,
     bytes: usize,
 }
@@ -239,7 +239,7 @@ pub struct Region {
 // SAFETY: it is plain memory that nobody has a part of; the pointer is not tied to a thread.
 unsafe impl Send for Region {}
 
-/// Where a region is, or was.
+/// The address range of a region, which may be unmapped.
 #[derive(Clone, Copy)]
 pub struct Span {
     start: NonNull<u8>,
@@ -250,8 +250,7 @@ pub struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
-    /// Asks the system for large pages in there, or for none from now on; those that are there
-    /// stay.
+    /// Enables or disables large pages for the span; existing large pages stay.
     pub fn want_large_pages(&self, wanted: bool) {
         #[cfg(not(miri))]
         {
@@ -264,14 +263,14 @@ impl Span {
 }
 
 impl Region {
-    /// Maps `bytes` zeros, a multiple of [`LARGE_PAGE_BYTES`] above zero. They take no memory
-    /// before they, or what is on one page with them, is written. `None` if the system refuses.
+    /// Maps `bytes` zeros, a multiple of [`LARGE_PAGE_BYTES`] above zero. They take no memory until
+    /// they, or bytes on the same page, are written. `None` if the system refuses.
     #[must_use]
     pub fn map(bytes: usize) -> Option<Self> {
         assert!(bytes.is_multiple_of(LARGE_PAGE_BYTES), "{bytes} bytes are no large pages");
         #[cfg(not(miri))]
         {
-            // So much that large pages fit in wherever it begins.
+            // Enough that large pages fit wherever it begins.
             let whole = layout(bytes + LARGE_PAGE_BYTES);
             let start = map(whole)?;
             let before = start.align_offset(LARGE_PAGE_BYTES);
@@ -289,13 +288,13 @@ impl Region {
         Some(Self { next: NonNull::dangling(), bytes })
     }
 
-    /// Where what is left of it is.
+    /// The address range of the remaining bytes.
     #[must_use]
     pub fn span(&self) -> Span {
         Span { start: self.next, bytes: self.bytes }
     }
 
-    /// How many bytes are left.
+    /// The number of remaining bytes.
     #[must_use]
     pub fn left(&self) -> usize {
         self.bytes
@@ -327,11 +326,11 @@ impl Drop for Region {
     }
 }
 
-/// Tells the system how memory will be used. If it does not want to know that costs time, no more.
+/// Advises the system how memory will be used. A refusal only costs time.
 #[cfg(not(miri))]
 fn advise(memory: NonNull<u8>, bytes: usize, advice: rustix::mm::Advice) {
-    // SAFETY: only callers within this file. What they say of the size of pages changes nothing of
-    // any memory; what makes zeros they say of memory that they alone have.
+    // SAFETY: called in this file only. Advice on page sizes does not change memory content; advice
+    // that zeros memory is only given for memory owned by the caller.
     let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), bytes, advice) };
 }
 

@@ -1,11 +1,11 @@
-//! Slabs: pieces of memory of one size, for whatever is large, that a budget hands out.
+//! Slabs: fixed-size pieces of memory for large data, handed out by a budget.
 //!
 //! They are mapped once, touched once, and recycled through one free list, so that memory moves
-//! between writes and reads without going back to the system. When it does go back the pages go and
-//! the address stays for the next slab that is wanted: an allocator would keep freed slabs among
-//! smaller things, and the resident set would grow beyond what is counted. Slabs lie side by side,
-//! and in large budgets on large pages where the system has them: who jumps about in much memory
-//! waits less for where it is.
+//! between writes and reads without returning to the system. When a slab is released, its pages
+//! return to the system and its address is kept for the next slab: an allocator would keep freed
+//! slabs among smaller allocations, and the resident set would grow beyond the counted bytes. Slabs
+//! are adjacent, and in large budgets on large pages where the system has them, which reduces TLB
+//! misses of random accesses.
 //!
 //! ```text
 //!   address only -- without_memory --> in use -- keep_warm --> free, with memory
@@ -14,8 +14,8 @@
 //!        '---------------------------- cool -----------------------------'
 //! ```
 //!
-//! Thread-safety: the free list is for its owner, the budget, to lock; a slab in use is its
-//! holder's.
+//! Thread-safety: the owner of the free list, the budget, locks it; a slab in use belongs to its
+//! holder.
 
 #![expect(unsafe_code, reason = "an island: the raw memory of slabs")]
 
@@ -26,44 +26,44 @@ use crate::runtime::sync::Arc;
 
 const _: () = assert!(SLAB_BYTES.is_multiple_of(PAGE_BYTES) && BLOCK_BYTES <= PAGE_BYTES);
 
-/// Address space for slabs is asked for in such parts of the budget ...
+/// Address space for slabs is reserved in regions of this fraction of the budget ...
 const REGION_PART: u64 = 16;
 
-/// ... and at most so much at a time.
+/// ... and at most this much at a time.
 const REGION_BYTES_MAX: usize = 64 << 20;
 
-/// Slabs of smaller budgets are on small pages.
+/// Slabs of budgets below this limit are on small pages.
 const LARGE_PAGES_LIMIT: u64 = 256 << 20;
 
-/// When more slabs than this are without memory, all are on small pages from then on.
+/// When more slabs than this are without memory, all slabs are on small pages from then on.
 const COLD_MAX: usize = 4096;
 
 const _: () = assert!(LARGE_PAGE_BYTES.is_multiple_of(SLAB_BYTES));
 
-/// Slabs that nobody uses.
+/// The unused slabs.
 #[derive(Default)]
 pub(in crate::memory) struct FreeSlabs {
     /// With memory behind them.
     warm: Vec<Pages>,
-    /// Without: an address only.
+    /// Without memory: an address only.
     cold: Vec<Pages>,
-    /// Where new ones come from, and where all came from.
+    /// The source of new slabs, and the span of all of them.
     region: Option<Region>,
     spans: Vec<Span>,
     /// Slabs are on small pages from now on.
     small_pages: bool,
-    /// The system gives nothing, as far as a test says.
+    /// Test hook: the system refuses memory.
     #[cfg(test)]
     pub is_refused: bool,
 }
 
 impl FreeSlabs {
-    /// One with memory, if there is one.
+    /// Takes a slab with memory, if there is one.
     pub fn take_warm(&mut self) -> Option<Pages> {
         self.warm.pop()
     }
 
-    /// Takes one back with its memory.
+    /// Returns a slab to the free list with its memory.
     pub fn keep_warm(&mut self, slab: Pages) {
         self.warm.push(slab);
     }
@@ -83,12 +83,12 @@ impl FreeSlabs {
         })
     }
 
-    /// The last resort of those who cannot do without a slab: an address for it alone.
+    /// An address for a single slab: the last resort for callers that must have one.
     pub fn alone(&mut self) -> Option<Pages> {
         Pages::map(SLAB_BYTES)
     }
 
-    /// Makes sure that there are addresses for `count` slabs; false if the system refuses.
+    /// Ensures that there are addresses for `count` slabs; false if the system refuses.
     pub fn make_ready(&mut self, count: usize, limit: u64) -> bool {
         while self.warm.len() + self.cold.len() + self.slabs_left() < count {
             while let Some(slab) = self.region.as_mut().and_then(|region| region.cut(SLAB_BYTES)) {
@@ -101,19 +101,18 @@ impl FreeSlabs {
         true
     }
 
-    /// The slabs that the region still has.
+    /// The number of slabs left in the region.
     fn slabs_left(&self) -> usize {
         self.region.as_ref().map_or(0, |region| region.left() / SLAB_BYTES)
     }
 
-    /// Maps the next region, of which the one before has nothing left. `None` if the system
-    /// refuses.
+    /// Maps the next region after the previous one is used up. `None` if the system refuses.
     fn map_region(&mut self, limit: u64) -> Option<()> {
         #[cfg(test)]
         if self.is_refused {
             return None;
         }
-        // Of small budgets what a large page holds besides what is wanted is a part to notice.
+        // In small budgets the unneeded rest of a large page would be a notable part.
         self.small_pages |= limit < LARGE_PAGES_LIMIT;
         let bytes = usize::try_from(limit / REGION_PART).unwrap_or(REGION_BYTES_MAX);
         let bytes = bytes.next_multiple_of(LARGE_PAGE_BYTES);
@@ -124,11 +123,11 @@ impl FreeSlabs {
         Some(())
     }
 
-    /// Gives the memory of a slab back to the system.
+    /// Returns the memory of a slab to the system.
     pub fn cool(&mut self, mut slab: Pages) {
         if self.cold.len() == COLD_MAX && !self.small_pages {
-            // Each cold one among large pages is a mapping of its own, of which there may only be
-            // so many.
+            // Each cold slab among large pages is a mapping of its own, and the number of mappings
+            // is limited.
             self.small_pages = true;
             self.spans.iter().for_each(|span| span.want_large_pages(false));
         }
@@ -146,20 +145,20 @@ pub struct OwnedSlab {
 }
 
 impl OwnedSlab {
-    /// What `budget` handed out for `purpose`.
+    /// Wraps a slab that `budget` handed out for `purpose`.
     pub(in crate::memory) fn new(slab: Pages, budget: Arc<Budget>, purpose: Use) -> Self {
         Self { slab: Some(slab), budget, purpose }
     }
 
     /// The start of the slab's [`SLAB_BYTES`] bytes, aligned to a block. The memory is initialised
-    /// (zero or stale bytes), never moves, and stays until the slab is dropped. What is shared
-    /// through the pointer is for the holder to order.
+    /// (zero or stale bytes), never moves, and stays until the slab is dropped. The holder must
+    /// synchronize accesses through the pointer.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.slab.as_ref().map_or(std::ptr::null_mut(), |slab| slab.as_ptr())
     }
 
-    /// The bytes, to a sole owner.
+    /// The bytes, for a sole owner.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the memory is SLAB_BYTES long and initialised, and lives as long as `self`; safe

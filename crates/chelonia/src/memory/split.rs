@@ -1,25 +1,23 @@
-//! How the memory for reads is divided between blocks and records: by what a little more of it
-//! would save on either side.
+//! Division of the read memory between blocks and records, by the marginal benefit of either side.
 //!
 //! ```text
 //!   in memory          | blocks -------------------->|<------------------- records |
 //!   gone from there      ghosts of blocks                          ghosts of records
 //! ```
 //!
-//! A cache that evicts something leaves a *ghost*: its name, remembered until an eighth of the
-//! budget more was evicted. A read from the device of something that has a ghost is a read that a
-//! cache larger by that much would have saved. Both sides are asked on every such read; the side
-//! that would have saved more gets a larger share. So scans and misses all over the data make
-//! room for blocks, which are denser and have neighbours; a few hot records among cold ones make
-//! room for records.
+//! A cache that evicts something leaves a *ghost*: its name, remembered until another eighth of the
+//! budget was evicted. A device read of something that has a ghost would have been saved by a cache
+//! larger by that much. Every such read checks both sides; the side that would have saved more gets
+//! a larger share. So scans and misses all over the data favor blocks, which are denser and have
+//! neighbors; a few hot records among cold ones favor records.
 //!
-//! The shares are a wish. Memory moves when either side needs a slab and the other has more than
+//! The shares are targets. Memory moves when either side needs a slab and the other has more than
 //! its share ([`crate::memory::budget::Budget`]).
 //!
 //! Only a sample of names is remembered, chosen by the names themselves, so that ghosts take the
 //! same little memory whatever the budget.
 //!
-//! Thread-safety: everything may be called from any thread; races lose a ghost, no more.
+//! Thread-safety: every method may be called from any thread; a race loses a ghost at most.
 
 use crate::runtime::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -33,7 +31,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -43,49 +41,49 @@ impl Side {
     }
 }
 
-/// Where a block is, and how long it will be.
+/// Where a block is, and how soon it will be evicted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Presence {
     /// On the device only.
     Absent,
-    /// In memory, and the next to go if it is not used.
+    /// In memory, and evicted next if it is not used.
     Fading,
-    /// In memory for a while.
+    /// In memory, and not about to be evicted.
     #[default]
     Settled,
 }
 
-/// The division of the memory for reads, and what it is learned from.
+/// The division of the read memory, and the counters that adjust it.
 pub struct Split {
     /// The records' share, in parts of [`WHOLE`].
     records: AtomicU32,
     ghosts: [Ghosts; 2],
     /// Reads that either side would have saved since the division last moved.
     saved: [AtomicU64; 2],
-    /// How many ghosts were met since then.
+    /// The number of ghosts hit since then.
     met: AtomicU32,
 }
 
-/// All of the memory for reads.
+/// The share that stands for all of the read memory.
 const WHOLE: u32 = 1024;
 
-/// How far one decision moves the division.
+/// The step of one decision.
 const STEP: u32 = WHOLE / 32;
 
-/// Neither side ever gets less.
+/// The minimum share of either side.
 const LEAST: u32 = WHOLE / 64;
 
-/// A decision is made when so many ghosts were met: fewer would be chance.
+/// A decision is made after this many ghost hits: fewer would be noise.
 const GHOSTS_PER_DECISION: u32 = 64;
 
-/// A side must have saved so much more than the other, in percent, for the division to move.
+/// The savings of one side relative to the other, in percent, above which the division moves.
 const DIFFERENCE_PERCENT: u64 = 115;
 
-/// A ghost stays until this part of the budget was evicted after it.
+/// A ghost expires after this fraction of the budget was evicted.
 const WINDOW_PART: u64 = 8;
 
 impl Split {
-    /// Half and half, for a budget of `limit` bytes.
+    /// Creates an even division, for a budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         let split = Self {
@@ -98,12 +96,12 @@ impl Split {
         split
     }
 
-    /// The budget changed.
+    /// Sets the budget's new limit.
     pub fn set_limit(&self, limit: u64) {
         self.ghosts.iter().for_each(|ghosts| ghosts.set_window(limit / WINDOW_PART));
     }
 
-    /// The bytes of `whole` that are `side`'s.
+    /// The bytes of `whole` that belong to `side`.
     pub fn share(&self, side: Side, whole: u64) -> u64 {
         let records = whole / u64::from(WHOLE) * u64::from(self.records.load(Ordering::Relaxed));
         match side {
@@ -112,17 +110,17 @@ impl Split {
         }
     }
 
-    /// True if records have as little as they ever have: blocks are worth more.
+    /// True if records are at their minimum share: blocks are worth more.
     pub fn prefers_blocks(&self) -> bool {
         self.records.load(Ordering::Relaxed) <= LEAST
     }
 
-    /// `side` let go of `name`, of `bytes` bytes.
+    /// Records that `side` evicted `name`, of `bytes` bytes.
     pub fn evicted(&self, side: Side, name: u64, bytes: u64) {
         self.ghosts[side as usize].remember(name, bytes);
     }
 
-    /// What `side` calls `name` had to be read from the device.
+    /// Records that `name` of `side` had to be read from the device.
     pub fn missed(&self, side: Side, name: u64) {
         let Some(saved) = self.ghosts[side as usize].recall(name) else { return };
         self.saved[side as usize].fetch_add(saved, Ordering::Relaxed);
@@ -150,24 +148,24 @@ impl Split {
     }
 }
 
-/// Names of what was evicted lately.
+/// Names of recently evicted items.
 struct Ghosts {
-    /// Upper half: of the name; lower half: when it was evicted.
+    /// Upper half: from the name; lower half: the time of the eviction.
     slots: Box<[AtomicU64]>,
     /// Units of [`UNIT`] bytes evicted so far.
     evicted: AtomicU64,
-    /// Units after which a ghost is gone.
+    /// Units after which a ghost expires.
     window: AtomicU64,
-    /// One of so many names is remembered: a power of two.
+    /// One of this many names is remembered: a power of two.
     sample: AtomicU64,
-    /// The usual size of what has a name, in bytes.
+    /// The typical size of a named item, in bytes.
     usual_bytes: u64,
 }
 
-/// Slots of a table: at most half of them are wanted at a time.
+/// Slots of a table; the sample aims to fill at most half of them.
 const SLOTS: usize = 1 << 14;
 
-/// In what evicted bytes are counted.
+/// The unit in which evicted bytes are counted.
 const UNIT: u64 = 64;
 
 impl Ghosts {
@@ -205,7 +203,7 @@ impl Ghosts {
         }
     }
 
-    /// How many reads this one stands for, if the name is remembered. It is not from then on.
+    /// How many reads this one represents, if the name is remembered. Removes the ghost.
     fn recall(&self, name: u64) -> Option<u64> {
         let (slot, kept) = self.slot(name)?;
         let found = slot.load(Ordering::Relaxed);
@@ -213,8 +211,8 @@ impl Ghosts {
             return None;
         }
         slot.store(0, Ordering::Relaxed);
-        // Of the time only the lower half is kept: what is older than 256 GiB of evictions may
-        // look young.
+        // Only the lower half of the time is stored: ghosts older than 256 GiB of evictions may
+        // look recent.
         let age = self.evicted.load(Ordering::Relaxed).wrapping_sub(found) & 0xffff_ffff;
         (age < self.window.load(Ordering::Relaxed)).then(|| self.sample.load(Ordering::Relaxed))
     }

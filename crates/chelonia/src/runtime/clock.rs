@@ -1,4 +1,4 @@
-//! Time as a thing that is handed in: real for users, stepped for tests that replay a run.
+//! Injectable time source: real for users, manually advanced for tests that replay a run.
 
 #[cfg(any(test, feature = "internals"))]
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 /// A monotonic clock.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The machine's.
+    /// The system's monotonic clock.
     Real(Instant),
-    /// Nanoseconds that only move when somebody moves them.
+    /// A manual clock, in nanoseconds.
     #[cfg(any(test, feature = "internals"))]
     Manual(Arc<AtomicU64>),
 }
@@ -39,7 +39,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock; a real one moves by itself.
+    /// Advances a manual clock; has no effect on a real one.
     #[cfg(any(test, feature = "internals"))]
     pub fn advance(&self, by: Duration) {
         if let Clock::Manual(nanos) = self {
@@ -48,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// Waits; on a manual clock the time passes at once.
+    /// Sleeps; on a manual clock the time passes at once.
     #[expect(clippy::disallowed_methods, reason = "this is the one door to waiting by time")]
     pub fn sleep(&self, duration: Duration) {
         match self {

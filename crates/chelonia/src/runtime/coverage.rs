@@ -1,13 +1,13 @@
-//! Rare cases, and whether they were ever reached: a test that never comes by a case says nothing
-//! of it.
+//! Coverage marks for rare cases: whether tests ever reached them.
 //!
-//! A [`mark`] stands where something happens that tests could miss. With the feature `internals` it
-//! is counted, and `chelonia-torture` tells which marks a run has not met; without, it is nothing.
+//! A [`mark`] is placed where something happens that tests could miss. With the feature `internals`
+//! it is counted, and `chelonia-torture` reports the marks that a run has not reached; without, it
+//! compiles to nothing.
 
 /// Declares the cases.
 macro_rules! marks {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// A rare case. What it is stands where it is marked; here it is said in a word.
+        /// A rare case. The code at the mark explains it; each variant has a short description.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum Mark {
@@ -19,7 +19,7 @@ macro_rules! marks {
             /// All of them.
             pub const ALL: &[Mark] = &[$(Mark::$name,)*];
 
-            /// The one of this name, as `Debug` writes it.
+            /// Finds a mark by its `Debug` name.
             pub fn named(name: &str) -> Option<Mark> {
                 match name {
                     $(stringify!($name) => Some(Mark::$name),)*
@@ -31,13 +31,13 @@ macro_rules! marks {
 }
 
 marks! {
-    /// Recovery went on in a segment that another recovery began.
+    /// Recovery continued in a segment that another recovery began.
     LogWentOnElsewhere,
-    /// The log ended before a record whose large value is not there.
+    /// The log ended before a record whose large value is missing.
     LogCutAtLargeValue,
-    /// A recovery replaced the empty segment that the one before had made.
+    /// A recovery replaced the empty segment made by the previous one.
     LogEmptySegmentReplaced,
-    /// A file of the log without room for a block was removed.
+    /// A log file too short for a block was removed.
     LogStrayRemoved,
     /// Two segments claimed the same blocks.
     LogClaimsOverlapped,
@@ -49,65 +49,65 @@ marks! {
     LogSegmentNotMade,
     /// The device had no space for a segment of the usual size.
     LogSegmentSmallForSpace,
-    /// A record was refused in the middle of being written, and the log went on elsewhere.
+    /// A record was refused in the middle of being written, and the log continued elsewhere.
     LogWentOnBehindRefusal,
-    /// A record went on in the next segment.
+    /// A record continued in the next segment.
     LogRecordSpansSegments,
-    /// A commit found its record synced by another.
+    /// A commit found its record synced by another commit.
     LogSyncShared,
-    /// Segments stayed for somebody who reads them.
+    /// Segments were retained for a reader.
     LogTrimHeld,
     /// The log was stopped.
     LogPoisoned,
     /// One copy of the superblock was damaged.
     SuperblockCopyDamaged,
-    /// The catalog outgrew the extent that was kept for it.
+    /// The catalog outgrew the extent kept for it.
     CatalogOutgrew,
-    /// The file grew by what was needed and no more.
+    /// The file grew by the needed size only.
     FileGrewExactly,
-    /// Holes were filled as far as was needed and no further.
+    /// Holes were filled for the needed size only.
     HolesFilledExactly,
-    /// All free space was given back to the device.
+    /// All free space was returned to the file system.
     SpaceAllGivenBack,
     /// A creation had not finished.
     CreationUnfinished,
-    /// A drain went on behind parts that an earlier attempt had absorbed.
+    /// A flush resumed after parts that an earlier attempt had absorbed.
     FlushResumed,
-    /// A memtable was cut for a snapshot.
+    /// A memtable was split for a snapshot.
     FlushCut,
-    /// A drain found room after a checkpoint.
+    /// A flush found space after a checkpoint.
     FlushFreedSpace,
-    /// A superblock may have been written or not.
+    /// A superblock write had an unknown outcome.
     RootSuspect,
-    /// A keyspace was dropped that somebody still sees.
+    /// A keyspace was dropped while it still had readers.
     DroppedWhileSeen,
     /// A commit waited for memory.
     CommitWaitedForMemory,
-    /// A commit completed before one that came first.
+    /// A commit completed before an earlier one.
     CommitOutOfOrder,
     /// A thread slept until a commit was visible.
     CommitSlept,
-    /// A seldom written memtable was finalized for the log's sake.
+    /// A rarely written memtable was rotated to free log space.
     LaggardRotated,
-    /// A get looked again, for what it looked for was unlinked.
+    /// A get retried because its target was unlinked.
     GetLookedAgain,
-    /// An iterator let go of its cursors in the middle.
+    /// An iterator released its cursors in the middle.
     IteratorLetGo,
-    /// An iterator closed its cursors, for those of all took too much memory.
+    /// An iterator closed its cursors because all cursors together took too much memory.
     CursorsClosed,
-    /// An iterator jumped over a gap.
+    /// An iterator skipped an empty range.
     EmptyRangeSkipped,
-    /// A replay had to drain.
+    /// A replay had to flush.
     ReplayFlushed,
-    /// A reader's replay drained to a scratch file.
+    /// A replay of a read-only open flushed to a scratch file.
     ReplayToScratch,
-    /// A cached record got the value of a drain.
+    /// A cached record got its value from a flush.
     RecordRefreshed,
-    /// Room for a record was made of the record itself.
+    /// A record was evicted to cache another record.
     RecordEvictedARecord,
-    /// A block moved to another frame when its slab was given away.
+    /// A block moved to another frame when its slab was given up.
     BlockRelocated,
-    /// Two loaded the same block, and one of them for nothing.
+    /// Two threads loaded the same block, and one copy was discarded.
     BlockLoadedTwice,
 }
 
@@ -118,13 +118,13 @@ mod counted {
 
     static COUNTS: [AtomicU64; Mark::ALL.len()] = [const { AtomicU64::new(0) }; Mark::ALL.len()];
 
-    /// Counts a case that was reached.
+    /// Counts one occurrence of a case.
     #[inline]
     pub fn mark(mark: Mark) {
         mark_again(mark, 1);
     }
 
-    /// Counts a case that was reached so often, here or in another process.
+    /// Counts several occurrences of a case, here or in another process.
     #[inline]
     pub fn mark_again(mark: Mark, times: u64) {
         COUNTS[mark as usize].fetch_add(times, Ordering::Relaxed);
@@ -139,7 +139,7 @@ mod counted {
 #[cfg(feature = "internals")]
 pub use counted::{mark, mark_again, reached};
 
-/// Nothing is counted.
+/// No-op without the feature `internals`.
 #[cfg(not(feature = "internals"))]
 #[inline(always)]
 pub fn mark(_: Mark) {}

@@ -1,5 +1,5 @@
-//! What the store takes from the operating system besides memory and files: time, randomness,
-//! threads and their synchronisation; and the coverage marks of tests.
+//! Operating system services besides memory and files: time, randomness, threads and their
+//! synchronisation; and the coverage marks of tests.
 
 pub mod clock;
 pub mod coverage;

@@ -7,7 +7,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator of this seed.
+    /// Creates a generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }

@@ -1,8 +1,8 @@
-//! Spreading independent pieces of one job over a few threads.
+//! Parallel execution of the independent tasks of a job on a few threads.
 //!
-//! A job is a number of tasks; threads take the next task until none is left. Threads live as long
-//! as the job, which takes milliseconds to seconds, so starting them costs nothing that shows. With
-//! one thread (tests that replay a run) the tasks run in order on the caller's.
+//! Threads take the next task until none is left. They live as long as the job, which takes
+//! milliseconds to seconds, so the cost of starting them is negligible. With one thread (tests that
+//! replay a run) the tasks run in order on the caller's thread.
 
 use crate::base::error::{Error, Result};
 use crate::runtime::sync::{AtomicUsize, Mutex, Ordering};
@@ -14,7 +14,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Jobs on up to `threads` threads, the caller's included.
+    /// Allows up to `threads` threads, including the caller's.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self { threads: threads.max(1) }
@@ -63,7 +63,7 @@ impl Workers {
         std::thread::scope(|scope| {
             for _ in 1..self.threads.min(count) {
                 if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                    // The system has no threads left: those there are do the work.
+                    // The system refuses another thread: the existing ones do the work.
                     break;
                 }
             }

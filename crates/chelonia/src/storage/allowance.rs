@@ -1,12 +1,12 @@
-//! How much engines may allocate while they do what is not urgent.
+//! Allocation limit for engine work that is not urgent.
 //!
-//! On a device that is nearly full a flush or a merge that is best in the long run could take the
-//! space that a later flush needs, and a snapshot could keep it from coming free again. So whoever
-//! starts such work says how much it may take; beyond that its allocations fail with `NoSpace`, as
-//! on a full device, and it gives back what it took. Large values and catalogs are not counted.
+//! On a nearly full device a flush or a merge that is best in the long run could take the space
+//! that a later flush needs, and a snapshot could prevent it from being freed. So the starter of
+//! such work sets a limit; allocations beyond it fail with `NoSpace`, as on a full device, and the
+//! work returns what it took. Large values and catalogs are not counted.
 //!
-//! The least of what several holders allow applies until the last of them is gone. What is freed
-//! meanwhile does not count in favor.
+//! With several holders the smallest limit applies until the last of them is dropped. Space freed
+//! meanwhile does not raise the limit.
 //!
 //! Thread-safety: one mutex, taken only while somebody holds an allowance.
 
@@ -15,7 +15,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::runtime::sync::{AtomicBool, Mutex, Ordering};
 
-/// What engines may still allocate.
+/// The remaining number of blocks that engines may allocate.
 #[derive(Default)]
 pub struct Allowance {
     is_limited: AtomicBool,
@@ -28,7 +28,7 @@ struct State {
     blocks_left: u64,
 }
 
-/// Limits what engines allocate until it is dropped.
+/// Limits allocations by engines until it is dropped.
 pub struct Limited<'a>(&'a Allowance);
 
 impl Drop for Limited<'_> {
@@ -50,7 +50,7 @@ impl Allowance {
         Limited(self)
     }
 
-    /// Counts `blocks`, or fails with `NoSpace` if that is more than what is left.
+    /// Counts `blocks`, or fails with `NoSpace` if that is more than the remaining allowance.
     pub(super) fn take(&self, blocks: u32) -> Result<()> {
         if !self.is_limited.load(Ordering::Relaxed) {
             return Ok(());
@@ -72,7 +72,7 @@ impl Allowance {
 }
 
 impl Storage {
-    /// Lets engines allocate `bytes`, and no more, while the result lives.
+    /// Limits allocations by engines to `bytes` while the result lives.
     pub fn limit(&self, bytes: u64) -> Limited<'_> {
         self.allowance.hold(bytes / BLOCK_BYTES_U64)
     }

@@ -1,4 +1,4 @@
-//! The block: 4 KiB that prove what they are.
+//! Self-verifying blocks of 4 KiB.
 //!
 //! ```text
 //! offset size
@@ -10,17 +10,16 @@
 //!
 //! All integers of the store are little-endian. The *identity* is the database's salt, the
 //! generation of the extent and the block's number in the data file, mixed by
-//! [`crate::base::checksum::identity`]. Whoever refers to an extent carries its generation, so a
-//! block is believed only if it was written to this place, in this use of the place, in this
-//! database: damaged, stale (lost writes) and misdirected blocks all fail the one check.
+//! [`crate::base::checksum::identity`]. References to an extent carry its generation, so a block is
+//! accepted only if it was written to this place, in this use of the place, in this database: one
+//! check detects damaged, stale (lost writes) and misdirected blocks.
 
 use crate::base::checksum::{checksum, identity};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Generation};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 
-/// Where the space for the structure in the block begins (after checksum and kind: byte 9 to 15 may
-/// be used too).
+/// Offset of the structure in the block (after checksum and kind; bytes 9 to 15 may be used too).
 pub const BLOCK_HEADER_BYTES: usize = 16;
 
 /// The space after the header.
@@ -29,13 +28,13 @@ pub const BLOCK_PAYLOAD_BYTES: usize = BLOCK_BYTES - BLOCK_HEADER_BYTES;
 /// The name of the data file, for errors.
 pub const DATA_FILE: &str = "data";
 
-/// What a block holds. The numbers are on disk and never change their meaning.
+/// The content type of a block. The numbers are on disk and never change their meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum BlockKind {
     /// Entries of a run.
     Data = 1,
-    /// The rest of a span of entries that began in an earlier block.
+    /// The continuation of a span of entries that began in an earlier block.
     DataMore = 2,
     /// Separators of a run.
     Index = 3,
@@ -58,7 +57,7 @@ pub fn block_seed(salt: u64, generation: Generation, number: BlockNo) -> u64 {
     identity([salt, generation.0, number.0])
 }
 
-/// Writes the checksum of `block`, whose content is complete. Panics unless it is a whole block.
+/// Writes the checksum of `block`, whose content is complete. Panics unless it is one full block.
 pub fn seal(block: &mut [u8], salt: u64, generation: Generation, number: BlockNo) {
     assert_eq!(block.len(), BLOCK_BYTES, "only whole blocks are sealed");
     let sum = checksum(&block[8..], block_seed(salt, generation, number));
@@ -72,7 +71,7 @@ pub fn seal_all(blocks: &mut [u8], salt: u64, generation: Generation, first: Blo
     }
 }
 
-/// Checks that `block` is what was sealed under this identity.
+/// Verifies that `block` was sealed under this identity.
 pub fn verify(block: &[u8], salt: u64, generation: Generation, number: BlockNo) -> Result<()> {
     let stored = block.first_chunk::<8>().map(|sum| u64::from_le_bytes(*sum));
     let right = block.len() == BLOCK_BYTES
@@ -80,7 +79,7 @@ pub fn verify(block: &[u8], salt: u64, generation: Generation, number: BlockNo) 
     if right {
         return Ok(());
     }
-    Err(Error::corrupt("a block is not what was written there")
+    Err(Error::corrupt("block checksum mismatch")
         .at(DATA_FILE, number.0.saturating_mul(BLOCK_BYTES_U64)))
 }
 
@@ -97,7 +96,7 @@ pub fn expect_kind(block: &[u8], kind: BlockKind, number: BlockNo) -> Result<()>
     if block.get(8) == Some(&(kind as u8)) {
         return Ok(());
     }
-    Err(Error::corrupt(format!("a block should hold {kind:?} and does not"))
+    Err(Error::corrupt(format!("block is not of kind {kind:?}"))
         .at(DATA_FILE, number.0.saturating_mul(BLOCK_BYTES_U64)))
 }
 

@@ -1,18 +1,18 @@
-//! Making a new state durable: catalog, then superblock.
+//! Checkpoints: make a new state durable, catalog first, then superblock.
 //!
 //! ```text
 //!   catalog -> fresh extent -> sync of the data file (with everything that engines wrote)
 //!           -> superblock, older copy -> sync -> other copy -> sync -> old catalog's extent spare
 //! ```
 //!
-//! The extent of the catalog before is kept for the next one, so that a device that is full to the
-//! last block does not prevent the checkpoint that would free some.
+//! The extent of the previous catalog is kept for the next one, so that a completely full device
+//! does not prevent the checkpoint that would free space.
 //!
 //! Invariants:
 //! 1. Until the first copy of the new superblock is written, nothing of the old state is touched;
 //!    until both are, nothing that only the old state refers to is free.
-//! 2. After a superblock could not be written it is not known which one a later open will find:
-//!    no further one is written by this open ([`DataFile::make_durable`] sees to it).
+//! 2. If a superblock write fails, it is unknown which superblock a later open will find: this open
+//!    writes no further one (enforced by [`DataFile::make_durable`]).
 //!
 //! [`DataFile::make_durable`]: crate::storage::data_file::DataFile::make_durable
 //!
@@ -34,8 +34,8 @@ impl Storage {
         *self.root.lock().current()
     }
 
-    /// Makes `catalog`, everything written before this call, and the log position durable. What the
-    /// superblock before referred to and this one does not may be freed when this returns.
+    /// Makes `catalog`, everything written before this call, and the log position durable. When
+    /// this returns, extents that only the previous superblock referred to may be freed.
     ///
     /// `NoSpace` changes nothing; after any other failure the database must not be written any
     /// more.
@@ -45,7 +45,7 @@ impl Storage {
         self.file.check_syncs()?;
         let bytes = catalog.encode()?;
         let mut blocks = catalog::to_blocks(&bytes);
-        let too_long = |_| Error::internal("the catalog is too long");
+        let too_long = |_| Error::internal("the catalog exceeds its maximum length");
         let count = u32::try_from(bytes.len().div_ceil(BLOCK_PAYLOAD_BYTES)).map_err(too_long)?;
         let length = u32::try_from(bytes.len()).map_err(too_long)?;
         let mut spare = self.spare.lock();
@@ -62,7 +62,7 @@ impl Storage {
         let location = CatalogLocation { extent, generation, bytes: length };
         let next = Superblock { catalog: Some(location), log, ..*root.current() };
         self.write_superblock(&mut root, next)?;
-        // One that was too short is not needed any more.
+        // A spare extent that was too short is not needed any more.
         let short = std::mem::replace(&mut *spare, before.map(|before| before.extent));
         if let Some(short) = short {
             mark(Mark::CatalogOutgrew);
@@ -71,7 +71,7 @@ impl Storage {
         Ok(*root.current())
     }
 
-    /// Makes another log position durable, with the catalog as it is: the mark of a clean close.
+    /// Makes another log position durable with the catalog unchanged: the mark of a clean close.
     pub fn mark_log(&self, log: LogMark) -> Result<Superblock> {
         self.file.check_writable()?;
         let mut root = self.root.lock();
@@ -87,8 +87,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Reads both copies of the superblock and the catalog anew and checks them; returns how many
-    /// blocks that were.
+    /// Rereads and checks both copies of the superblock and the catalog; returns the number of
+    /// blocks read.
     pub fn verify_root(&self) -> Result<u64> {
         let root = self.root.lock();
         let blocks = Superblocks::verify(self.file.file())?;

@@ -1,8 +1,8 @@
-//! Power cuts at every moment of a life of checkpoints, and of the opens after them.
+//! Power cuts at every moment of a workload of checkpoints, and of the opens after them.
 //!
 //! Each round of the workload writes an extent, makes a root that refers to it durable, frees the
-//! extent before and gives space back. Whatever a cut leaves, an open finds the root of a round
-//! that was begun, at least the last one that was acknowledged, and all of what it refers to.
+//! previous extent and returns space to the file system. After any cut, an open must find the root
+//! of a round that was begun, at least the last acknowledged one, and everything it refers to.
 
 use super::*;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 
 const MEMORY: u64 = 32 << 20;
 
-/// What the root of a round refers to: a large value made of the round's number.
+/// The root of a round: it refers to a large value made of the round's number.
 fn catalog_of(round: u8, reference: &LargeRef) -> Catalog {
     let mut root = Vec::new();
     reference.encode(&mut root);
@@ -54,7 +54,7 @@ fn work(storage: &Storage, round: u8, old: Option<Extent>) -> Result<LargeRef> {
     Ok(reference)
 }
 
-/// The round whose root an open finds, 0 for none, after checking all that it refers to.
+/// Checks everything that the recovered root refers to; returns its round, 0 for none.
 fn check(opened: &Opened) -> (u8, Option<Extent>) {
     let Some(entry) = opened.catalog.keyspaces.first() else { return (0, None) };
     let mut decoder = crate::base::codec::Decoder::new(&entry.root, "the root of a test");
@@ -105,7 +105,7 @@ fn a_cut_at_any_moment_leaves_a_whole_checkpoint() {
             let place = || format!("{} {survivors:?}", journal.describe(boundary));
             let (second, opened) = open(&image);
             if done == 0 {
-                // Not created yet: a database, or none, but never damage.
+                // Not created yet: a database or none, but never damage.
                 let kind = opened.err().map(|error| error.kind());
                 assert!(matches!(kind, None | Some(ErrorKind::NotFound)), "{kind:?} {}", place());
                 continue;
@@ -115,7 +115,7 @@ fn a_cut_at_any_moment_leaves_a_whole_checkpoint() {
             let range = done - 1..=done;
             assert!(range.contains(&usize::from(round)), "{round} {}", place());
             opens += 1;
-            // Now and then the power is cut again, in the open and in the round after it.
+            // Sometimes the power is cut again, during the open and during the round after it.
             if opens % 16 == 0 {
                 work(&opened.storage, round + 1, extent).unwrap();
                 cut_again(&second, round, &mut rng);

@@ -1,17 +1,17 @@
-//! Free extents of the data file: found fast, low addresses first, joined with their neighbours.
+//! Free extents of the data file: fast lookup, lowest address first, merged with free neighbors.
 //!
-//! A free extent is known twice: by its start (to join neighbours) and by its size class and start
-//! (to find one that fits). Classes are exact up to 16 blocks, then eight to a doubling, so that a
-//! found extent is at most an eighth too long where one of the class is there at all; within a
-//! class the lowest address wins. The extent at the end of the file is taken last, so that the end
-//! empties and can be cut off.
+//! A free extent is indexed twice: by its start (to merge neighbors) and by its size class and
+//! start (to find one that fits). Classes are exact up to 16 blocks, then eight per doubling, so a
+//! found extent is at most an eighth too long if its class has any; within a class the lowest
+//! address wins. The extent at the end of the file is taken last, so that the end empties and can
+//! be truncated.
 //!
 //! Invariants:
 //! 1. Free extents are not empty, do not touch each other, and lie between the superblocks and the
 //!    end of the file.
 //! 2. Both indexes hold the same extents; `free_blocks` is their sum.
 //!
-//! Nothing of this is stored: an open starts with everything free and marks what the roots reach.
+//! Free space is not stored: an open starts with everything free and marks what the roots reach.
 //! Thread-safety: guarded by its owner. No I/O here; `crate::storage::space` does that.
 
 use crate::base::ids::Extent;
@@ -19,7 +19,7 @@ use crate::storage::data_file::superblock::FIRST_BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// How many extents of the wanted size's own class are tried before a larger class is.
+/// How many extents of the requested size class are tried before the next larger class.
 const SAME_CLASS_TRIES: usize = 16;
 
 /// The free space of a file.
@@ -33,7 +33,8 @@ pub struct FreeExtents {
 }
 
 impl FreeExtents {
-    /// A file of `file_blocks` blocks in which nothing but the superblocks is used.
+    /// Creates the free space of a file of `file_blocks` blocks in which only the superblocks are
+    /// used.
     #[must_use]
     pub fn new(file_blocks: u64) -> Self {
         let mut free = Self {
@@ -73,7 +74,7 @@ impl FreeExtents {
         (start + length == self.file_blocks).then_some(*start..self.file_blocks)
     }
 
-    /// All free extents, in the order of their places.
+    /// All free extents, ordered by address.
     #[must_use]
     pub fn all(&self) -> Vec<Range<u64>> {
         self.by_start.iter().map(|(start, length)| *start..start + length).collect()
@@ -92,7 +93,7 @@ impl FreeExtents {
         (number < start + length).then(|| *start..start + length)
     }
 
-    /// Where `blocks` blocks are free, if they are anywhere.
+    /// Finds `blocks` contiguous free blocks.
     #[must_use]
     pub fn find(&self, blocks: u32) -> Option<u64> {
         let blocks = u64::from(blocks);
@@ -112,7 +113,7 @@ impl FreeExtents {
             .or_else(|| tail.filter(|start| self.by_start[start] >= blocks))
     }
 
-    /// Marks a part of the free space used; false, and nothing done, if it is not all free.
+    /// Marks a free range as used; returns false, and changes nothing, unless all of it is free.
     #[must_use]
     pub fn take(&mut self, range: Range<u64>) -> bool {
         let Some(whole) = self.containing(range.start) else { return false };
@@ -125,14 +126,14 @@ impl FreeExtents {
         true
     }
 
-    /// Marks everything used.
+    /// Marks everything as used.
     pub fn take_all(&mut self) {
         *self =
             Self { by_start: BTreeMap::new(), by_class: BTreeSet::new(), free_blocks: 0, ..*self };
     }
 
-    /// Marks a used part of the file free; false, and nothing done, if any of it is free already,
-    /// a superblock, or outside the file.
+    /// Marks a used range of the file as free; returns false, and changes nothing, if any of it is
+    /// free already, a superblock, or outside the file.
     #[must_use]
     pub fn give(&mut self, range: Range<u64>) -> bool {
         let inside = FIRST_BLOCK <= range.start && range.end <= self.file_blocks;
@@ -157,14 +158,15 @@ impl FreeExtents {
         true
     }
 
-    /// The file was grown to `file_blocks`: the new end is free.
+    /// Records that the file was grown to `file_blocks`: the new end is free.
     pub fn extend(&mut self, file_blocks: u64) {
         let grown = self.file_blocks..file_blocks;
         self.file_blocks = self.file_blocks.max(file_blocks);
         let _ = self.give(grown);
     }
 
-    /// The file was cut to `file_blocks`, all free beyond; false, and nothing done, if not so.
+    /// Records that the file was truncated to `file_blocks`; returns false, and changes nothing,
+    /// unless everything beyond is free.
     #[must_use]
     pub fn cut(&mut self, file_blocks: u64) -> bool {
         let fits = self.tail().is_some_and(|tail| tail.contains(&file_blocks));
@@ -218,7 +220,7 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// How many blocks are in the set.
+    /// The number of blocks in the set.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.blocks
@@ -268,7 +270,7 @@ impl RangeSet {
         self.ends.insert(joined.start, joined.end);
     }
 
-    /// Removes a range, in the set or not.
+    /// Removes a range, whether it is in the set or not.
     pub fn remove(&mut self, range: &Range<u64>) {
         for part in self.within(range) {
             let whole = self.ends.range(..=part.start).next_back().map(|(s, e)| *s..*e);

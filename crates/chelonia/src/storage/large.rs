@@ -1,16 +1,16 @@
-//! Large values: each in an extent of its own, moved by reference from merge to merge.
+//! Large values: each in an extent of its own, passed by reference from merge to merge.
 //!
 //! ```text
 //!   value of n bytes -> ceil(n / 4080) blocks of kind LargeValue
 //!   each block: header of 16 bytes, 4080 bytes of the value; the last one ends in zeros
 //! ```
 //!
-//! A value is written and read in pieces of a slab (256 KiB) that counts as work, so that memory
-//! stays bounded by the value a caller holds anyway. Every block is verified.
+//! A value is written and read in pieces of one slab (256 KiB) charged as work memory, so that
+//! memory stays bounded by the value that the caller holds anyway. Every block is verified.
 //!
 //! Invariants:
-//! 1. A reference whose extent and length do not belong together is corruption; it is checked
-//!    before anything is allocated.
+//! 1. A reference whose extent and length do not match is corruption; it is checked before anything
+//!    is allocated.
 
 use super::Storage;
 use crate::base::bytes::Value;
@@ -29,7 +29,7 @@ const PIECE_BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES;
 const PIECE_BYTES: usize = PIECE_BLOCKS * BLOCK_PAYLOAD_BYTES;
 
 impl Storage {
-    /// Writes `value` into an extent of its own. Needs 1 to [`VALUE_BYTES_MAX`] bytes.
+    /// Writes `value` into an extent of its own. `value` must have 1 to [`VALUE_BYTES_MAX`] bytes.
     pub fn write_large(&self, value: &[u8]) -> Result<LargeRef> {
         if value.is_empty() || value.len() > VALUE_BYTES_MAX {
             let text = format!("a value must have 1 to {VALUE_BYTES_MAX} bytes to be large");
@@ -59,7 +59,7 @@ impl Storage {
                 header.fill(0);
                 header[8] = BlockKind::LargeValue as u8;
                 payload[..part.len()].copy_from_slice(part);
-                // Slabs are recycled: nothing of what they held before goes to the device.
+                // Slabs are recycled: clear the rest so that no stale bytes reach the device.
                 payload[part.len()..].fill(0);
             }
             self.write_blocks(BlockNo(first), reference.generation, blocks)?;
@@ -82,14 +82,14 @@ impl Storage {
         })
     }
 
-    /// Reads a large value and checks every block of it; returns how many there are.
+    /// Reads a large value and checks every block of it; returns the number of blocks.
     pub fn verify_large(&self, reference: &LargeRef) -> Result<u64> {
         check(reference)?;
         self.read_pieces(reference, |_| {})?;
         Ok(u64::from(reference.extent.blocks))
     }
 
-    /// Hands the payload of each block to `take`, in order.
+    /// Passes the payload of each block to `take`, in order.
     fn read_pieces(&self, reference: &LargeRef, mut take: impl FnMut(&[u8])) -> Result<()> {
         let mut slab = self.budget().take_work_slab()?;
         let mut first = reference.extent.start.0;
@@ -108,7 +108,7 @@ impl Storage {
     }
 }
 
-/// The length of the value, if the reference is possible.
+/// The length of the value, if the reference is consistent.
 fn check(reference: &LargeRef) -> Result<usize> {
     let bytes = reference.bytes as usize;
     let possible = (1..=VALUE_BYTES_MAX).contains(&bytes)
@@ -117,7 +117,8 @@ fn check(reference: &LargeRef) -> Result<usize> {
     if possible && reference.extent.start.0 < u64::MAX / 2 {
         return Ok(bytes);
     }
-    Err(Error::corrupt("a reference to a large value is impossible").at(DATA_FILE, place))
+    Err(Error::corrupt("reference to a large value: extent and length do not match")
+        .at(DATA_FILE, place))
 }
 
 const fn payload_u32() -> u32 {

@@ -1,32 +1,32 @@
-//! Bytes on a device: files, blocks, extents, the data file and the block cache.
+//! Storage layer: files, blocks, extents, the data file and the block cache.
 //!
-//! [`Storage`] is what engines and db hold: one data file with its free space, its cache and its
-//! superblock.
+//! [`Storage`] is the handle that engines and db hold: one data file with its free space, its cache
+//! and its superblock.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! | --- | --- |
-//! | `io` | the door to the file system |
-//! | `block` | 4 KiB that prove what they are |
+//! | `io` | access to the file system |
+//! | `block` | self-verifying 4 KiB blocks |
 //! | `data_file` | sealed reads and writes, superblock, catalog |
-//! | `allowance` | how much work that is not urgent may allocate |
-//! | `extents`, `space` | free space; extents handed out, the file grown and shrunk |
+//! | `allowance` | allocation limit for work that is not urgent |
+//! | `extents`, `space` | free space; allocation of extents, growing and shrinking the file |
 //! | `cache` | verified blocks in memory |
 //! | `large` | values in extents of their own |
 //! | `checkpoint` | making a new state durable |
 //!
 //! Life of an extent: [`Storage::allocate`] -> [`Storage::write_blocks`] -> a checkpoint whose
 //! roots refer to it -> ... -> a checkpoint whose roots do not -> [`Storage::free`]. Free space is
-//! not stored: after [`Storage::open`] whoever knows the roots calls [`Storage::mark_used`] for
+//! not stored: after [`Storage::open`] the owner of the roots calls [`Storage::mark_used`] for
 //! every extent that they reach, before anything is allocated.
 //!
 //! Invariants:
 //! 1. Nothing that a durable root refers to is overwritten: extents are freed only after a
-//!    checkpoint without them is durable (db's duty; the catalog's extent is handled here).
+//!    checkpoint without them is durable (db ensures this; the catalog's extent is handled here).
 //! 2. A generation is used once: the open that it counts is durable before the first allocation.
 //!
-//! Locks, in this order: `root` (the superblock; held over its writes), `spare`, the data file's
-//! sync, `space`, the data file's close, the cache's, the budget's. Thread-safety: everything may
-//! be called from any thread.
+//! Lock order: `root` (the superblock; held over its writes), `spare`, the data file's sync,
+//! `space`, the data file's close, the cache's, the budget's. Thread-safety: every method may be
+//! called from any thread.
 
 pub mod allowance;
 pub mod block;
@@ -56,7 +56,7 @@ use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
 use space::Space;
 pub use space::{Allocation, SpaceStats};
 
-/// The data file of a database, with everything that belongs to it.
+/// The data file of a database with its free space, block cache and superblock.
 pub struct Storage {
     // Constant after construction.
     file: Arc<DataFile>,
@@ -69,29 +69,29 @@ pub struct Storage {
     space: Mutex<Space>,
     /// The durable superblock; held over its writes.
     root: Mutex<Superblocks>,
-    /// What the catalog before the durable one had, for the next.
+    /// The extent of the previous catalog, kept for the next one.
     spare: Mutex<Option<Extent>>,
     allowance: Allowance,
 }
 
-/// What [`Storage::open`] found.
+/// The result of [`Storage::open`].
 pub struct Opened {
     /// The storage.
     pub storage: Arc<Storage>,
-    /// The superblock, this open counted.
+    /// The superblock, with this open counted.
     pub superblock: Superblock,
     /// The catalog of the last checkpoint; empty if there was none.
     pub catalog: Catalog,
 }
 
-/// Figures of the storage.
+/// Statistics of the storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StorageStats {
     /// Blocks read and written.
     pub file: DataFileStats,
-    /// Extents, those of a scratch file that continues the data file among them.
+    /// Extents, including those of a scratch file that continues the data file.
     pub space: SpaceStats,
-    /// Extents of the data file alone.
+    /// Extents of the data file only.
     pub data_file_space: SpaceStats,
     /// The length of the scratch file.
     pub scratch_bytes: u64,
@@ -99,12 +99,12 @@ pub struct StorageStats {
     pub cache: CacheStats,
     /// Bytes of the device that the data file occupies.
     pub allocated_bytes: u64,
-    /// How the file system is used.
+    /// Properties of the file system as it is used.
     pub io: IoFacts,
 }
 
 impl Storage {
-    /// Makes the data file of a new database in a directory that has none (or one whose creation
+    /// Creates the data file of a new database in a directory that has none (or one whose creation
     /// did not finish). `salt` should be random. Durable when this returns.
     pub fn create(dir: &dyn Directory, budget: &Arc<Budget>, salt: u64) -> Result<Opened> {
         if dir.list()?.iter().any(|name| name == DATA_FILE) {
@@ -122,8 +122,9 @@ impl Storage {
         Self::open_file(dir, (&file, lock), superblocks, budget, false)
     }
 
-    /// Looks for a database, and changes nothing: false if there is no data file, or one whose
-    /// creation did not finish. Fails as [`Storage::open`] if its superblock is no good.
+    /// Checks whether a database exists, without changing anything: false if there is no data file,
+    /// or one whose creation did not finish. Fails like [`Storage::open`] if the superblock is
+    /// invalid.
     pub fn is_there(dir: &dyn Directory) -> Result<bool> {
         match dir.open(DATA_FILE, OpenMode::Read, Access::Direct) {
             Ok(file) => Ok(matches!(Superblocks::read(&*file)?, Found::Database(_))),
@@ -132,12 +133,13 @@ impl Storage {
         }
     }
 
-    /// Opens the data file and locks it until [`Storage::close`], shared by those who only read. An
-    /// open for writing counts itself in the superblock, durably, and so makes both copies the same
-    /// again. Afterwards every extent that the roots reach must be marked by [`Storage::mark_used`]
-    /// before the first allocation.
+    /// Opens the data file and locks it until [`Storage::close`] (shared for read-only opens). An
+    /// open for writing durably increments the open count in the superblock, which makes both
+    /// copies equal again. Afterwards every extent that the roots reach must be marked by
+    /// [`Storage::mark_used`] before the first allocation.
     ///
-    /// Fails with `NotFound` if there is no database, with `InvalidArgument` if the file is none.
+    /// Fails with `NotFound` if there is no database, with `InvalidArgument` if the file is not a
+    /// data file.
     pub fn open(dir: &dyn Directory, budget: &Arc<Budget>, read_only: bool) -> Result<Opened> {
         let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
         let (file, lock) = open_locked(dir, mode, !read_only)?;
@@ -145,7 +147,7 @@ impl Storage {
         Self::open_file(dir, (&file, lock), superblocks, budget, read_only)
     }
 
-    /// Opens what is left of a damaged data file, to be read: it may be shorter than it was.
+    /// Opens a damaged data file read-only; the file may be shorter than the superblock says.
     pub fn open_damaged(dir: &dyn Directory, budget: &Arc<Budget>) -> Result<Opened> {
         let (file, lock) = open_locked(dir, OpenMode::Read, false)?;
         let superblocks = superblocks_of(Superblocks::read_of_any_length(&*file)?)?;
@@ -177,7 +179,7 @@ impl Storage {
             superblocks.write(&**file, counted)?;
         }
         let superblock = *superblocks.current();
-        // What a damaged file lost at its end is read in vain, and told where it is.
+        // If a damaged file was truncated, reads of the lost blocks fail with their location.
         let blocks = (file.size()? / BLOCK_BYTES_U64).max(superblock.file_blocks);
         let mut space = Space::new(blocks, superblock.file_blocks, superblock.opens);
         if let Some(location) = &location {
@@ -211,7 +213,7 @@ impl Storage {
         &self.budget
     }
 
-    /// The epochs of the database: what guards for everything in it are of.
+    /// The epochs of the database; all its guards belong to them.
     #[inline]
     #[must_use]
     pub fn epochs(&self) -> &Arc<Epochs> {
@@ -237,22 +239,22 @@ impl Storage {
         self.file.check_writable().is_err()
     }
 
-    /// Lets a storage that is open read-only go on: from now on it can be written like any other,
-    /// but what is written goes to `scratch`, an empty file, and the data file stays as it is.
-    /// Nothing of it can be made durable. After the walk of the roots.
+    /// Makes a read-only storage writable by continuing it in `scratch`, an empty file. New writes
+    /// go to `scratch`; the data file does not change. Nothing written there can be made durable.
+    /// Call it after the walk of the roots.
     pub fn continue_in(&self, scratch: Arc<dyn File>) -> Result<()> {
         let end = self.space.lock().seal();
         self.file.continue_in(scratch, end)
     }
 
-    /// An extent of `blocks` blocks (at least one) that nobody owns, for an engine: it counts
-    /// against what [`Storage::limit`] allows. `NoSpace` changes nothing.
+    /// Allocates an extent of `blocks` blocks (at least one) for an engine. It counts against the
+    /// limit set by [`Storage::limit`]. `NoSpace` changes nothing.
     pub fn allocate(&self, blocks: u32) -> Result<Allocation> {
         self.allowance.take(blocks)?;
         self.allocate_uncounted(blocks)
     }
 
-    /// The same for what does not count.
+    /// Like [`Storage::allocate`], without counting against the limit.
     fn allocate_uncounted(&self, blocks: u32) -> Result<Allocation> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
@@ -263,21 +265,21 @@ impl Storage {
         })
     }
 
-    /// True once a write, or what makes room for one, has failed, but for want of room.
+    /// True once a write, or an allocation for one, has failed for a reason other than `NoSpace`.
     pub fn has_failed_write(&self) -> bool {
         self.file.has_failed_write()
     }
 
-    /// Takes an extent back that no durable root and no version can reach. It may be overwritten at
+    /// Frees an extent that no durable root and no version can reach. It may be overwritten at
     /// once.
     pub fn free(&self, extent: Extent) -> Result<()> {
         self.file.check_writable()?;
         self.space.lock().free(extent)
     }
 
-    /// [`Storage::free`] for those who drop the last reference and cannot return an error. Freeing
-    /// what is free would be a bug of ours; the extent then stays in use until the next open, which
-    /// derives free space anew. Does nothing when read-only.
+    /// [`Storage::free`] for callers that drop the last reference and cannot return an error.
+    /// Freeing a free extent would be a bug in this library; the extent then stays in use until the
+    /// next open, which derives free space anew. Does nothing when read-only.
     pub fn free_unreachable(&self, extent: Extent) {
         if self.file.check_writable().is_ok() {
             let freed = self.space.lock().free(extent);
@@ -285,44 +287,44 @@ impl Storage {
         }
     }
 
-    /// The newest generation handed out so far: every extent allocated later has a newer one.
+    /// The newest generation allocated so far; every later allocation has a newer one.
     pub fn newest_generation(&self) -> Generation {
         self.space.lock().newest_generation()
     }
 
-    /// Marks an extent used that a root of the catalog refers to: after open, before the first
+    /// Marks an extent that a root of the catalog refers to as used: after open, before the first
     /// allocation. Extents that overlap or lie outside the file are corruption.
     pub fn mark_used(&self, extent: Extent) -> Result<()> {
         self.space.lock().mark_used(extent)
     }
 
-    /// True if `extent` lies within the data file: what a reference must do before memory is set
-    /// aside for its blocks.
+    /// True if `extent` lies within the data file. Check a reference with this before memory is
+    /// reserved for its blocks.
     #[must_use]
     pub fn holds(&self, extent: Extent) -> bool {
         let end = extent.start.0.checked_add(u64::from(extent.blocks));
         end.is_some_and(|end| end <= self.space.lock().file_blocks())
     }
 
-    /// Gives free space back to the file system, but for `keep_bytes` of it that allocations will
-    /// want soon.
+    /// Returns free space to the file system, except `keep_bytes` of it for allocations expected
+    /// soon.
     pub fn give_back(&self, keep_bytes: u64) -> Result<()> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
         space.give_back(&*file, keep_bytes / BLOCK_BYTES_U64)
     }
 
-    /// Gives all free space back to the file system, whether it has device blocks or not: for who
-    /// needs the room elsewhere on a full device.
+    /// Returns all free space to the file system, whether it has device blocks or not. Used when a
+    /// full device needs the space elsewhere.
     pub fn give_all_back(&self) -> Result<()> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;
         space.give_all_back(&*file)
     }
 
-    /// Seals `blocks` (whole blocks of an extent with this generation) and writes them from block
-    /// `first` on. The caller owns the extent. After any failure the database must not be written
-    /// any more.
+    /// Seals `blocks` (complete blocks of an extent with this generation) and writes them from
+    /// block `first` on. The caller owns the extent. After any failure the database must not be
+    /// written any more.
     pub fn write_blocks(
         &self,
         first: BlockNo,
@@ -332,8 +334,8 @@ impl Storage {
         self.file.write_blocks(first, generation, blocks)
     }
 
-    /// Fills `buffer` (whole blocks) from block `first` on, around the cache, and verifies every
-    /// block.
+    /// Fills `buffer` (whole blocks) from block `first` on, bypassing the cache, and verifies
+    /// every block.
     pub fn read_blocks(
         &self,
         first: BlockNo,
@@ -343,7 +345,7 @@ impl Storage {
         self.file.read_blocks(first, generation, buffer)
     }
 
-    /// Reads blocks as [`Storage::read_blocks`] does, and gives each that is damaged to `find`.
+    /// Reads blocks like [`Storage::read_blocks`] and passes each damaged one to `find`.
     pub fn check_blocks(
         &self,
         first: BlockNo,
@@ -358,12 +360,12 @@ impl Storage {
         })
     }
 
-    /// The same in several places, read together.
+    /// Reads and verifies several block ranges together, bypassing the cache.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.file.read_many(reads)
     }
 
-    /// Waits for writes under way, and refuses all later ones with `Stopped`.
+    /// Waits for writes in progress, and refuses all later ones with `Stopped`.
     pub fn close(&self) {
         self.file.close();
     }
@@ -384,8 +386,8 @@ impl Storage {
         self.cache.extent(extent, generation, entry_blocks)
     }
 
-    /// Copies of blocks of several extents, in the order asked; those that are missing are read
-    /// together. The caller holds no guard meanwhile.
+    /// Copies blocks of several extents, in the order requested; missing blocks are read together.
+    /// The caller must not hold a guard during the call.
     pub fn load_many(
         &self,
         requests: &[(&CachedExtent, u32)],
@@ -394,7 +396,8 @@ impl Storage {
         self.load_many_while(requests, priority, &mut || {})
     }
 
-    /// The same; `meanwhile` is called once, while what is missing is read if that can be.
+    /// Like [`Storage::load_many`]; `meanwhile` is called once, during the read of missing blocks
+    /// if possible.
     pub fn load_many_while(
         &self,
         requests: &[(&CachedExtent, u32)],
@@ -404,16 +407,16 @@ impl Storage {
         self.cache.load_many_while(requests, priority, meanwhile)
     }
 
-    /// Gives memory back after the budget became smaller: node_clock down to their share, slabs of
-    /// the caches while the budget is over its limit. True if it is within it now, else call again
-    /// later.
+    /// Frees memory after the budget was reduced: shrinks the node clock to its share, and drops
+    /// slabs of the caches while the budget is over its limit. Returns true if it is within the
+    /// limit now, else call again later.
     pub fn trim_memory(&self) -> bool {
         self.node_clock.trim();
         self.budget.trim()
     }
 
-    /// Gives all cached memory back, of a database that is closed: whoever still has a handle gets
-    /// nothing from it any more. The limit of its budget is 0 from then on.
+    /// Frees all cached memory of a closed database, so that remaining handles find nothing in it.
+    /// The limit of its budget is 0 from then on.
     pub fn release_memory(&self) {
         const ROUNDS_MAX: u32 = 1_000;
         let cached = || self.budget.used_by(Use::Cache) + self.budget.used_by(Use::Records);
@@ -421,7 +424,7 @@ impl Storage {
         for _ in 0..ROUNDS_MAX {
             let before = cached();
             self.trim_memory();
-            // Readers that were on their way when it was closed.
+            // Wait for readers that were in progress when it was closed.
             self.epochs.settle();
             if cached() == before {
                 break;
@@ -429,7 +432,8 @@ impl Storage {
         }
     }
 
-    /// Figures. A file system that does not tell how much is allocated counts the file's length.
+    /// Storage statistics. If the file system does not report allocated bytes, the file's length
+    /// counts.
     pub fn stats(&self) -> StorageStats {
         let (space, data_file_space) = {
             let space = self.space.lock();
@@ -448,8 +452,8 @@ impl Storage {
     }
 }
 
-/// Opens and locks the data file. The directory's lock is of a file that somebody may have removed
-/// while it was held; this one goes with the data.
+/// Opens and locks the data file. The lock file of the directory may be removed while its lock is
+/// held; this lock stays with the data.
 fn open_locked(
     dir: &dyn Directory,
     mode: OpenMode,

@@ -1,9 +1,10 @@
-//! The space of the data file: extents handed out and taken back, the file grown and shrunk.
+//! Space management of the data file: allocating and freeing extents, growing and shrinking the
+//! file.
 //!
-//! Growing is where a full device shows: the file is grown by `File::allocate`, so that writes to
-//! an extent that was handed out cannot fail for lack of space. The same is done again for free
-//! space that may have no blocks of the device behind it (holes): what was punched here, and
-//! everything that was free at open.
+//! A full device is detected when the file grows: `File::allocate` reserves device blocks, so that
+//! writes to an allocated extent cannot fail for lack of space. The same call is made for free
+//! space that may have no device blocks (holes): ranges punched here, and everything that was free
+//! at open.
 //!
 //! ```text
 //!   used --free--> fresh --give_back--> hole --allocate (device blocks again)--> used
@@ -11,15 +12,14 @@
 //! ```
 //!
 //! Invariants:
-//! 1. An extent is handed out to one owner at a time, with a generation never used before:
-//!    `opens << 40 | counter`; the superblock with this count of opens is durable before.
-//! 2. The file is never cut below `length_min`, which both superblocks may name.
+//! 1. An extent has one owner at a time, with a generation never used before: `opens << 40 |
+//!    counter`; the superblock with this count of opens is durable before.
+//! 2. The file is never truncated below `length_min`, which both superblocks may name.
 //! 3. Holes and fresh ranges lie in free space.
-//! 4. What was sealed is never handed out.
+//! 4. Sealed blocks are never allocated.
 //!
-//! Space is freed by db only when no durable root and no version can reach it
-//! (`versions/lifetimes.rs`), so whatever is free here may be overwritten, punched and cut off at
-//! once.
+//! db frees space only when no durable root and no version can reach it (`versions/lifetimes.rs`),
+//! so free space here may be overwritten, punched and truncated at once.
 //! Thread-safety: guarded by its owner.
 
 use crate::base::error::{Error, ErrorKind, Result};
@@ -32,31 +32,31 @@ use crate::storage::io::File;
 use std::ops::Range;
 
 /// The file grows by at least this (16 KiB), by at most [`GROWTH_BLOCKS_MAX`] beyond the need, and
-/// in between by a sixteenth of its length: small databases stay small, large ones grow seldom.
+/// in between by a sixteenth of its length: small databases stay small, large ones grow rarely.
 const GROWTH_BLOCKS_MIN: u64 = 4;
 
 /// 64 MiB; see [`GROWTH_BLOCKS_MIN`].
 const GROWTH_BLOCKS_MAX: u64 = 16 << 10;
 
-/// Free extents shorter than this (64 KiB) are not worth a hole: file systems would scatter.
+/// Free extents shorter than this (64 KiB) are not punched: that would fragment the file.
 const HOLE_BLOCKS_MIN: u64 = 16;
 
-/// A hole that is used again gets blocks of the device for at least so much (1 MiB) at once.
+/// A hole that is reused gets device blocks for at least this many blocks (1 MiB) at once.
 const REFILL_BLOCKS: u64 = 256;
 
 /// The bits of a generation that count allocations; those above count opens.
 const COUNTER_BITS: u32 = 40;
 
-/// An extent handed out.
+/// An allocated extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allocation {
     /// The blocks.
     pub extent: Extent,
-    /// What to seal them with, and to refer to them by.
+    /// The generation to seal its blocks with, and to refer to them by.
     pub generation: Generation,
 }
 
-/// Figures of the space, in blocks.
+/// Space statistics, in blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SpaceStats {
     /// The length of the file.
@@ -67,32 +67,32 @@ pub struct SpaceStats {
     pub free_blocks: u64,
     /// The longest free extent.
     pub largest_free_blocks: u64,
-    /// Free, and given back to the file system or never asked of it.
+    /// Free, and returned to the file system or never allocated by it.
     pub hole_blocks: u64,
 }
 
-/// Who owns which block.
+/// The free space of the data file and its allocator.
 #[derive(Debug)]
 pub struct Space {
     free: FreeExtents,
     /// Free ranges that may have no device blocks behind them.
     holes: RangeSet,
-    /// Some of them may have blocks: those that were free at open.
+    /// True if some of them may have device blocks: those that were free at open.
     holes_suspect: bool,
-    /// Ranges freed and not looked at by `give_back` yet.
+    /// Ranges freed and not yet processed by `give_back`.
     fresh: RangeSet,
     length_min: u64,
-    /// Blocks below this one are not ours to use.
+    /// Blocks below this one are sealed: neither allocated nor freed.
     sealed_end: u64,
-    /// What there was of them when they were sealed.
+    /// Statistics of the sealed part at the time of sealing.
     sealed: Option<SpaceStats>,
     opens: u32,
     allocations: u64,
 }
 
 impl Space {
-    /// The space of a file with `file_blocks` whole blocks, all free but the superblocks.
-    /// `length_min` is what the superblock says of the length.
+    /// Creates the space of a file of `file_blocks` complete blocks, all free except the
+    /// superblocks. `length_min` is the file length in the superblock.
     #[must_use]
     pub fn new(file_blocks: u64, length_min: u64, opens: u32) -> Self {
         let free = FreeExtents::new(file_blocks);
@@ -111,7 +111,7 @@ impl Space {
         }
     }
 
-    /// Marks an extent used that a durable root refers to. An extent that overlaps another or
+    /// Marks an extent that a durable root refers to as used. An extent that overlaps another or
     /// reaches past the file is corruption. Only before the first [`Space::allocate`].
     pub fn mark_used(&mut self, extent: Extent) -> Result<()> {
         if self.allocations > 0 {
@@ -131,9 +131,9 @@ impl Space {
         Ok(())
     }
 
-    /// From now on only what is beyond the file as it is now is handed out and taken back. Returns
-    /// where that begins. For readers: their open is not counted, so that the generations they hand
-    /// out may repeat those of the last writer. Nothing but this keeps the two apart.
+    /// Seals the current file: from now on only blocks beyond its end are allocated and freed.
+    /// Returns the first of them. For read-only opens: they are not counted, so the generations
+    /// that they use may repeat those of the last writer. Only the seal keeps the two apart.
     pub fn seal(&mut self) -> BlockNo {
         self.sealed = Some(self.stats());
         self.sealed_end = self.free.file_blocks();
@@ -143,14 +143,14 @@ impl Space {
         BlockNo(self.sealed_end)
     }
 
-    /// Hands out `blocks` blocks that nobody owns. `NoSpace` changes nothing.
+    /// Allocates `blocks` blocks. `NoSpace` changes nothing.
     pub fn allocate(&mut self, file: &dyn File, blocks: u32) -> Result<Allocation> {
         if blocks == 0 || self.allocations >> COUNTER_BITS != 0 {
-            return Err(Error::internal("an allocation is empty or one too many"));
+            return Err(Error::internal("allocation of zero blocks, or generations exhausted"));
         }
         let extent = match self.find(file, blocks) {
-            // What is free in pieces that are too small is given back for it: the file has a place
-            // for every block, and the device does not care which.
+            // Free space in pieces that are too small is returned to the file system first: the
+            // file has an address for every block, and any device block will do.
             Err(error) if error.kind() == ErrorKind::NoSpace && self.solid() >= blocks.into() => {
                 self.give_all_back(file)?;
                 self.find(file, blocks)?
@@ -159,14 +159,14 @@ impl Space {
         };
         let range = range_of(extent);
         if !self.free.take(range.clone()) {
-            return Err(Error::internal("the free space contradicts itself"));
+            return Err(Error::internal("free space indexes are inconsistent"));
         }
         self.fresh.remove(&range);
         self.allocations += 1;
         Ok(Allocation { extent, generation: self.newest_generation() })
     }
 
-    /// Finds free blocks and makes sure that the device has them.
+    /// Finds free blocks and makes sure that they have device blocks.
     fn find(&mut self, file: &dyn File, blocks: u32) -> Result<Extent> {
         let start = match self.free.find(blocks) {
             Some(start) => start,
@@ -177,13 +177,13 @@ impl Space {
         Ok(extent)
     }
 
-    /// The free blocks that the device keeps for the file.
+    /// The free blocks that have device blocks.
     fn solid(&self) -> u64 {
         self.free.free_blocks() - self.holes.blocks()
     }
 
-    /// Hands an extent that was handed out before to its owner anew, with a new generation, but for
-    /// what is beyond its first `blocks` blocks, which is taken back.
+    /// Reallocates an extent to its owner with a new generation, and frees what is beyond its first
+    /// `blocks` blocks.
     pub fn renew(&mut self, extent: Extent, blocks: u32) -> Result<Allocation> {
         let kept = Extent::new(extent.start.0, blocks.min(extent.blocks));
         if kept.blocks < extent.blocks {
@@ -194,12 +194,12 @@ impl Space {
         Ok(Allocation { extent: kept, generation: self.newest_generation() })
     }
 
-    /// The generation of the last allocation; of this open, if there was none yet.
+    /// The generation of the last allocation, or of this open if there was none yet.
     pub fn newest_generation(&self) -> Generation {
         Generation((u64::from(self.opens) << COUNTER_BITS) | self.allocations)
     }
 
-    /// Grows the file until its free end has `blocks` blocks; returns where that begins.
+    /// Grows the file until its free end has `blocks` blocks; returns the start of the free end.
     fn grow(&mut self, file: &dyn File, blocks: u64) -> Result<u64> {
         let end = self.free.file_blocks();
         let start = self.free.used_end();
@@ -216,8 +216,8 @@ impl Space {
             result = allocate_range(file, &(end..end + need));
         }
         if let Err(error) = result {
-            // What was grown in vain is cut off again; should that fail too, the file is longer
-            // than it needs to be, which the next growth or open puts right.
+            // Undo the partial growth; should that fail too, the file is longer than needed, which
+            // the next growth or open corrects.
             let _ = file.set_size(end * BLOCK_BYTES_U64);
             return Err(error);
         }
@@ -226,7 +226,7 @@ impl Space {
         Ok(start)
     }
 
-    /// Puts device blocks behind the holes of a range that is about to be used.
+    /// Allocates device blocks for the holes of a range that is about to be used.
     fn fill_holes(&mut self, file: &dyn File, range: &Range<u64>) -> Result<()> {
         let Some(first) = self.holes.within(range).into_iter().next() else { return Ok(()) };
         let free_end = self.free.containing(range.start).map_or(range.end, |free| free.end);
@@ -246,20 +246,20 @@ impl Space {
         Ok(())
     }
 
-    /// Takes an extent back. Freeing what is free already is a bug, told as such.
+    /// Frees an extent. Freeing a free extent is a bug and reported as an internal error.
     pub fn free(&mut self, extent: Extent) -> Result<()> {
         let range = range_of(extent);
         if range.end <= self.sealed_end {
             return Ok(());
         }
         if !self.free.give(range.clone()) {
-            return Err(Error::internal(format!("extent {extent:?} is freed and not in use")));
+            return Err(Error::internal(format!("extent {extent:?} was freed but is not in use")));
         }
         self.fresh.insert(range);
         Ok(())
     }
 
-    /// Gives free space back to the file system, all but `keep_blocks` of it: cuts the free end of
+    /// Returns free space to the file system, except `keep_blocks` of it: truncates the free end of
     /// the file, and punches holes into free extents from high addresses down.
     pub fn give_back(&mut self, file: &dyn File, keep_blocks: u64) -> Result<()> {
         let end = self.free.file_blocks();
@@ -275,7 +275,7 @@ impl Space {
         }
         while self.solid() > keep_blocks {
             let Some(range) = self.fresh.pop_last() else { break };
-            // A fresh range may be a part of a free extent: all of that is looked at.
+            // A fresh range may be part of a larger free extent: all of it is considered.
             let Some(free) = self.free.containing(range.start) else { continue };
             self.fresh.remove(&free);
             if free.end - free.start < HOLE_BLOCKS_MIN {
@@ -286,7 +286,7 @@ impl Space {
         Ok(())
     }
 
-    /// Takes the device blocks from all of a free extent that has some.
+    /// Punches a free extent that has some device blocks.
     fn punch(&mut self, file: &dyn File, free: &Range<u64>) -> Result<()> {
         for gap in self.holes.gaps(free) {
             let bytes = (gap.end - gap.start) * BLOCK_BYTES_U64;
@@ -296,8 +296,8 @@ impl Space {
         Ok(())
     }
 
-    /// Gives all free space back: the end of the file, and every free extent, however small, also
-    /// those that may be holes. What was free at open may be none.
+    /// Returns all free space: the end of the file, and every free extent, however small, including
+    /// those that may be holes. Extents free at open may have device blocks.
     pub fn give_all_back(&mut self, file: &dyn File) -> Result<()> {
         mark(Mark::SpaceAllGivenBack);
         self.give_back(file, 0)?;
@@ -312,7 +312,7 @@ impl Space {
         Ok(())
     }
 
-    /// A superblock is about to be written: the length it may name. Until
+    /// Returns the length that the superblock about to be written may name. Until
     /// [`Space::superblock_written`] the file keeps what the old and the new one name.
     pub fn superblock_length(&mut self) -> u64 {
         let length = self.free.used_end();
@@ -320,7 +320,7 @@ impl Space {
         length
     }
 
-    /// Both copies of the superblock name `length` now.
+    /// Records that both copies of the superblock name `length`.
     pub fn superblock_written(&mut self, length: u64) {
         self.length_min = length;
     }
@@ -331,13 +331,13 @@ impl Space {
         self.free.file_blocks()
     }
 
-    /// Figures of the part that is sealed, as it was before; `None` if nothing is.
+    /// Statistics of the sealed part, as of the sealing; `None` if nothing is sealed.
     #[must_use]
     pub fn sealed_stats(&self) -> Option<SpaceStats> {
         self.sealed
     }
 
-    /// Figures of the whole.
+    /// Statistics of the entire file.
     #[must_use]
     pub fn stats(&self) -> SpaceStats {
         let file_blocks = self.free.file_blocks();
@@ -357,7 +357,7 @@ fn allocate_range(file: &dyn File, range: &Range<u64>) -> Result<()> {
     let offset = range.start.checked_mul(BLOCK_BYTES_U64);
     match (offset, bytes) {
         (Some(offset), Some(bytes)) => file.allocate(offset, bytes),
-        _ => Err(Error::new(ErrorKind::NoSpace, "the data file would be too long")),
+        _ => Err(Error::new(ErrorKind::NoSpace, "the data file would exceed its maximum length")),
     }
 }
 

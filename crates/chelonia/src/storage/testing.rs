@@ -1,4 +1,4 @@
-//! Storage over memory, and a file that fails, for the tests of whatever stands on them.
+//! Storage over memory, and a failing file, for the tests of the layers above.
 
 use super::Storage;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -20,16 +20,16 @@ impl Storage {
     }
 }
 
-/// A file in memory on a device of limited size, whose writes fail from a chosen one on, and that
-/// remembers what was done to it.
+/// A file in memory on a device of limited size, whose writes fail from a chosen one on. It records
+/// the calls made to it.
 #[derive(Debug)]
 pub struct LimitedFile {
     inner: Arc<dyn File>,
     /// `allocate` beyond this many bytes fails.
     pub bytes_max: AtomicU64,
-    /// So many writes and syncs succeed.
+    /// The number of writes and syncs that succeed.
     pub calls_left: AtomicU64,
-    /// What was done, in order, with offset and length.
+    /// The calls made, in order, with offset and length.
     pub log: Mutex<Vec<(&'static str, u64, u64)>>,
 }
 
@@ -66,7 +66,7 @@ impl File for LimitedFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         if let Err(error) = self.count_down() {
-            // The write that fails tears: half of it is there.
+            // The failing write is torn: half of it is written.
             self.inner.write_at(&bytes[..bytes.len() / 2], offset)?;
             self.inner.write_at(&vec![0xee; bytes.len() / 2], offset + bytes.len() as u64 / 2)?;
             return Err(error);

@@ -1,4 +1,4 @@
-//! The storage as a whole: create, write, checkpoint, open; large values; what must not happen.
+//! Tests of the complete storage: create, write, checkpoint, open; large values; failures.
 
 use super::*;
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
@@ -143,7 +143,7 @@ fn damaged_or_lying_references_are_corruption() {
         LargeRef { extent: Extent::new(1 << 40, good.extent.blocks), ..good },
         LargeRef { extent: Extent::new(u64::MAX, good.extent.blocks), ..good },
         LargeRef { generation: Generation(1 << 39), ..good },
-        // Right blocks of another kind.
+        // Valid blocks of another kind.
         LargeRef { extent: catalog.extent, generation: catalog.generation, bytes: 7 },
     ];
     for lie in lies {
@@ -151,7 +151,7 @@ fn damaged_or_lying_references_are_corruption() {
         assert_eq!((error.kind(), error.file()), (ErrorKind::Corrupt, Some(DATA_FILE)), "{lie:?}");
         assert!(storage.verify_large(&lie).is_err());
     }
-    // A flipped bit in any block is found, and named.
+    // A flipped bit in any block is detected, and located.
     let mut files = dir.to_files();
     for block in 0..u64::from(good.extent.blocks) {
         let place = good.extent.offset() + block * BLOCK_BYTES_U64;
@@ -210,14 +210,14 @@ fn create_and_open_tell_what_is_wrong() {
     assert_eq!(kind(Storage::open(&dir, &budget, false)), Some(ErrorKind::NotFound));
     drop(Storage::create(&dir, &budget, 1).unwrap());
     assert_eq!(kind(Storage::create(&dir, &budget, 1)), Some(ErrorKind::InvalidArgument));
-    // A creation that was cut off is neither a database nor in the way of one.
+    // An interrupted creation is not a database and does not prevent one.
     for unfinished in [vec![], vec![0; 8192]] {
         let dir = MemoryDirectory::from_files([(DATA_FILE.to_owned(), unfinished)].into());
         assert_eq!(kind(Storage::open(&dir, &budget, false)), Some(ErrorKind::NotFound));
         drop(Storage::create(&dir, &budget, 1).unwrap());
         drop(Storage::open(&dir, &budget, false).unwrap());
     }
-    // Files of others stay as they are.
+    // Foreign files are not changed.
     let foreign: std::collections::BTreeMap<_, _> =
         [(DATA_FILE.to_owned(), vec![b'#'; 20_000])].into();
     let dir = MemoryDirectory::from_files(foreign.clone());
@@ -289,7 +289,7 @@ fn after_a_failed_sync_none_succeeds_and_reads_go_on() {
     let place = storage.allocate(1).unwrap();
     let mut blocks = blocks_of(1, 1);
     storage.write_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
-    // The system tells a failure once: the next sync of the file would be told that all is well.
+    // The system reports a failure once: the next sync of the file would report success.
     plan.fail(Fault::once(Call::Sync, 0));
     assert_eq!(storage.sync().unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(storage.sync().unwrap_err().kind(), ErrorKind::Stopped);

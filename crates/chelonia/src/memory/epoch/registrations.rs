@@ -1,31 +1,31 @@
-//! The registrations of a thread with the collectors of databases: a pin finds the one that it
-//! needs here.
+//! The registrations of a thread with the collectors of databases; a pin looks up its registration
+//! here.
 //!
 //! ```text
 //!   this thread:  [ last used | ... | first used ]     at most REGISTRATIONS_MAX
 //! ```
 //!
-//! A registration is let go when its thread ends, when the thread uses many other databases, or,
-//! if its owner has closed the collector, when the thread registers with another one. What the
-//! thread had retired goes to the other threads of the collector then; if it is closed there may be
-//! none, so it is dropped here.
+//! A registration is dropped when its thread ends, when the thread uses many other databases, or,
+//! if its owner has closed the collector, when the thread registers with another one. Values that
+//! the thread had retired then go to the other threads of the collector; a closed collector may
+//! have none, so they are dropped here.
 //!
 //! That may happen within any pin, under whatever locks the caller holds. They are never of the
-//! database whose collector is let go: nobody pins for another database under locks of one.
+//! database whose registration is dropped: nobody pins for another database under locks of one.
 //!
-//! In a child of a fork registrations of the parent are left alone: what they would drop may need
-//! locks of threads that are not in the child.
+//! In a child of a fork the parent's registrations are left alone: dropping them may need locks of
+//! threads that do not exist in the child.
 //!
-//! Thread-safety: everything here is of one thread. Functions that a collector runs may pin, so
-//! nothing is borrowed for a change while one could run.
+//! Thread-safety: everything here belongs to one thread. Functions that a collector runs may pin,
+//! so nothing is borrowed mutably while one could run.
 
 use super::Shared;
 use crate::runtime::sync::{Arc, Ordering};
 use crossbeam_epoch::{Guard, LocalHandle};
 use std::cell::RefCell;
 
-/// A thread that uses more databases than this by turns registers again and again. Each takes about
-/// two KiB.
+/// A thread that alternates between more databases than this registers repeatedly. Each
+/// registration takes about two KiB.
 const REGISTRATIONS_MAX: usize = 16;
 
 thread_local! {
@@ -33,12 +33,12 @@ thread_local! {
         const { RefCell::new(Registrations(Vec::new())) };
 }
 
-/// Those of one thread, the last used first.
+/// The registrations of one thread, most recently used first.
 struct Registrations(Vec<Registration>);
 
 /// The registration of a thread with a collector.
 struct Registration {
-    /// The id of the collector, once more: a pin looks here.
+    /// The id of the collector, copied here for fast lookup by a pin.
     id: u64,
     handle: LocalHandle,
     with: Arc<Shared>,
@@ -59,13 +59,13 @@ impl Registration {
 }
 
 impl Drop for Registrations {
-    /// The thread ends.
+    /// Drops all registrations when the thread ends.
     fn drop(&mut self) {
         self.0.drain(..).for_each(Registration::let_go);
     }
 }
 
-/// Pins with the registration that was used last, if it is with collector `id`.
+/// Pins with the most recently used registration, if it is with collector `id`.
 #[inline]
 pub(super) fn pin_again(id: u64) -> Option<Guard> {
     let pinned = REGISTRATIONS.try_with(|all| {
@@ -83,18 +83,18 @@ pub(super) fn pin(with: &Arc<Shared>) -> Guard {
     match is_kept {
         Ok(true) => {}
         Ok(false) => register(with),
-        // The thread ends, and has let go of its registrations. One for this pin alone.
+        // The thread ends, and its registrations are gone. Register for this pin only.
         Err(_) => return with.collector.register().pin(),
     }
-    // It is not there if a function that a collector runs got here: then it is for this pin alone,
+    // A function run by a collector got here and found no registration: register for this pin only,
     // too.
     pin_again(with.id).unwrap_or_else(|| with.collector.register().pin())
 }
 
-/// Makes the registration with `with` the first. False if there is none.
+/// Moves the registration with `with` to the front. False if there is none.
 fn bring_forward(all: &RefCell<Registrations>, with: &Shared) -> bool {
     let Ok(mut all) = all.try_borrow_mut() else {
-        // A collector runs functions: it is not the time for changes.
+        // A collector runs functions: no changes now.
         return true;
     };
     let place = all.0.iter().position(|registration| registration.id == with.id);
@@ -121,7 +121,7 @@ fn register(with: &Arc<Shared>) {
             all.0.splice(..0, kept.take().into_iter().flatten());
         }
     });
-    // What did not find its way back goes, too: it is registered again when it is wanted.
+    // Entries that could not be put back are dropped too; they register again when needed.
     gone.extend(kept.into_iter().flatten());
     gone.into_iter().for_each(Registration::let_go);
 }

@@ -1,22 +1,22 @@
-//! What was taken out of the cells of a database and is not dropped yet: `Epochs::settle` waits for
-//! it. A collector says when a function is called, not when it has returned; so contents count
-//! themselves.
+//! Counters of values that were removed from the cells of a database and not dropped yet;
+//! `Epochs::settle` waits for them. A collector reports when a function is called, not when it has
+//! returned, so values count themselves.
 //!
 //! ```text
 //!   round 7                round 8                 settle: rounds up to 7 are over
 //!   taken out: 7 + 1  ...  taken out: 8 + 1  ...   dropped: 7 - 1
 //! ```
 //!
-//! Thread-safety: anything may be called from any thread.
+//! Thread-safety: every method may be called from any thread.
 
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 
-/// Rounds of `Epochs::settle` that are told apart.
+/// The number of distinguished rounds of `Epochs::settle`.
 const ROUNDS: usize = 64;
 
-/// The contents of cells that were taken out and are not dropped yet, by rounds.
+/// The number of removed and not yet dropped values, by round.
 pub(super) struct Rounds {
-    /// How often `Epochs::settle` was called: what is taken out now belongs to this round.
+    /// The number of `Epochs::settle` calls: values removed now belong to this round.
     current: AtomicU64,
     undropped: [AtomicU64; ROUNDS],
 }
@@ -28,7 +28,7 @@ impl Default for Rounds {
 }
 
 impl Rounds {
-    /// Ends the current round; gives its number.
+    /// Ends the current round; returns its number.
     pub fn begin(&self) -> u64 {
         self.current.fetch_add(1, Ordering::AcqRel)
     }
@@ -37,27 +37,27 @@ impl Rounds {
         &self.undropped[usize::try_from(round % ROUNDS as u64).unwrap_or(0)]
     }
 
-    /// True if nothing is left of `round` and those before it.
+    /// True if no value of `round` and earlier rounds is left.
     pub fn are_dropped_before(&self, round: u64) -> bool {
         let mut earlier = (0..ROUNDS as u64 - 1).map(|back| round.wrapping_sub(back));
         earlier.all(|round| self.undropped(round).load(Ordering::Acquire) == 0)
     }
 }
 
-/// Counts a content that was taken out, from then until it was dropped.
+/// Counts a removed value, from its removal until its drop.
 pub(super) struct TakenOut {
     rounds: Arc<Rounds>,
-    /// The round, and one; 0 before it is taken out.
+    /// The round plus one; 0 before the removal.
     since: AtomicU64,
 }
 
 impl TakenOut {
-    /// For a content that is not taken out yet.
+    /// Creates the counter of a value that is not removed yet.
     pub fn new(rounds: &Arc<Rounds>) -> Self {
         Self { rounds: Arc::clone(rounds), since: AtomicU64::new(0) }
     }
 
-    /// It is taken out now.
+    /// Starts counting: the value is removed now.
     pub fn begin(&self) {
         let round = self.rounds.current.load(Ordering::Acquire);
         self.rounds.undropped(round).fetch_add(1, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Cells and slots, the collectors of several databases, and threads that end.
+//! Tests of cells and slots, collectors of several databases, and ending threads.
 
 use super::*;
 use std::cell::RefCell;
@@ -31,7 +31,7 @@ fn old_contents_live_as_long_as_their_guards() {
     drop(cell);
 }
 
-/// Takes its time to be dropped.
+/// A value with a slow drop.
 struct Slow(Arc<AtomicBool>);
 
 impl Drop for Slow {
@@ -207,7 +207,7 @@ fn a_collector_goes_with_its_owner_when_nobody_is_left() {
     let counted = Counted(Arc::clone(&count));
     epochs.pin().defer(move || drop(counted));
     epochs.pin().flush();
-    // What is retired may hold its owner.
+    // A retired value may hold its owner.
     let owner = Arc::clone(&epochs);
     epochs.pin().defer(move || drop(owner));
     epochs.close();

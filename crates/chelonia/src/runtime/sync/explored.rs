@@ -1,19 +1,20 @@
-//! Locks, atomics and threads under a scheduler that tries out orders of events: `shuttle` runs one
+//! Locks, atomics and threads under a scheduler that explores orders of events: `shuttle` runs one
 //! thread at a time and chooses the next at every lock, and at some of the atomic operations.
 //!
 //! ```text
-//!   crate of ours           shuttle
-//!   Mutex, RwLock           those of the machine, tried until they are free, with a choice before
-//!   Condvar                 a number that waiters watch, with a choice before each look
-//!   AtomicU64, ...          those of the machine, with a choice before one of a few operations
+//!   this crate              shuttle
+//!   Mutex, RwLock           the real ones, retried until they are free, with a choice before
+//!   Condvar                 a counter that waiters watch, with a choice before each look
+//!   AtomicU64, ...          the real ones, with a choice before one of a few operations
 //!   threads                 coroutines of one thread
 //! ```
 //!
-//! Locks and atomics keep the layout that they have, for some of them lie in raw memory. All
-//! atomics are sequentially consistent here: what weaker orders allow is for loom to show.
+//! Locks and atomics keep their layout, for some of them are in raw memory. All atomics are
+//! sequentially consistent here: weaker orders are checked by loom.
 //!
-//! Who waits for what never comes takes turns for ever, until the scheduler has had enough. A wait
-//! with a time limit ends when it is notified, or after others had many turns.
+//! A thread that waits for an event that never occurs takes turns until the scheduler reaches its
+//! step limit. A wait with a time limit ends when it is notified, or after many turns of other
+//! threads.
 
 #![expect(dead_code, reason = "each atomic has the operations that any of them needs")]
 
@@ -26,27 +27,27 @@ pub use shuttle::hint;
 pub use shuttle::thread;
 pub use shuttle::thread_local;
 
-/// A waiter sleeps soon: that is the case to be tried out.
+/// A waiter sleeps soon: sleeping is the case to be explored.
 pub const SPINS_MAX: u32 = 1;
 
 /// As [`SPINS_MAX`].
 pub const YIELDS_MAX: u32 = 1;
 
-/// Turns of others after which a wait with a time limit is over.
+/// Turns of other threads after which a wait with a time limit ends.
 const TURNS: u32 = 100;
 
-/// One of so many atomic operations lets the scheduler choose.
+/// One of this many atomic operations lets the scheduler choose.
 const CHOOSES_ONE_IN: u32 = 4;
 
-/// Counts atomic operations: the same in every run of the same schedule.
+/// Counts atomic operations; deterministic for a given schedule.
 static OPERATIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
-/// To be called when an execution begins.
+/// Resets the state at the beginning of an execution.
 pub fn begin_execution() {
     OPERATIONS.store(0, Ordering::Relaxed);
 }
 
-/// Lets the scheduler choose who goes on, now and then.
+/// Lets the scheduler choose the next thread, occasionally.
 fn choose() {
     let number = OPERATIONS.fetch_add(1, Ordering::Relaxed);
     if (number.wrapping_mul(0x9e37_79b9) >> 16).is_multiple_of(CHOOSES_ONE_IN) {
@@ -54,13 +55,13 @@ fn choose() {
     }
 }
 
-/// Lets the scheduler choose who goes on. Not a yield: one that goes by priorities would take that
-/// for a wish to be the last.
+/// Lets the scheduler choose the next thread. Not a yield: a priority scheduler would then move
+/// this thread to the end.
 fn switch() {
     shuttle::sync::atomic::AtomicBool::new(false).load(Ordering::SeqCst);
 }
 
-/// Tries until it succeeds, with a choice before each try.
+/// Retries until it succeeds, with a choice before each attempt.
 fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     switch();
     loop {
@@ -71,11 +72,11 @@ fn wait_for<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A lock.
+/// A mutual exclusion lock.
 #[derive(Default, Debug)]
 pub struct Mutex<T>(parking_lot::Mutex<T>);
 
-/// A lock that is held.
+/// A guard of a held lock.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     lock: &'a Mutex<T>,
@@ -89,30 +90,30 @@ impl<T> Mutex<T> {
         Self(parking_lot::Mutex::new(value))
     }
 
-    /// Waits for it.
+    /// Acquires the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { lock: self, guard: Some(wait_for(|| self.0.try_lock())) }
     }
 
-    /// Takes it if it is free.
+    /// Acquires the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         switch();
         self.0.try_lock().map(|guard| MutexGuard { lock: self, guard: Some(guard) })
     }
 
-    /// The value.
+    /// Consumes the lock and returns the value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 
-    /// The value, of who has the lock alone.
+    /// The value, through exclusive access to the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Lets go of the lock, lets others go on, and takes it again.
+    /// Releases the lock, lets other threads run, and acquires it again.
     fn step_back(&mut self) {
         self.guard = None;
         thread::yield_now();
@@ -134,30 +135,30 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// Whether a wait ended by its time.
+/// The result of a wait with a time limit.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// It did.
+    /// True if the wait timed out.
     pub fn timed_out(self) -> bool {
         self.0
     }
 }
 
-/// Where threads wait for each other.
+/// A condition variable.
 #[derive(Default, Debug)]
 pub struct Condvar {
     notified: std::sync::atomic::AtomicU64,
 }
 
 impl Condvar {
-    /// Nobody waits.
+    /// Creates a condition variable without waiters.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Lets go of the lock until somebody notifies.
+    /// Releases the lock until notified.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let before = self.notified.load(Ordering::Relaxed);
         while self.notified.load(Ordering::Relaxed) == before {
@@ -165,7 +166,7 @@ impl Condvar {
         }
     }
 
-    /// The same, or until time has passed.
+    /// Like `wait`, or until the time has passed.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> WaitTimeoutResult {
         let before = self.notified.load(Ordering::Relaxed);
         for _ in 0..TURNS {
@@ -177,13 +178,13 @@ impl Condvar {
         WaitTimeoutResult(true)
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters.
     pub fn notify_all(&self) {
         self.notified.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A lock that many may hold to read.
+/// A reader-writer lock.
 #[derive(Default, Debug)]
 pub struct RwLock<T>(parking_lot::RwLock<T>);
 
@@ -193,27 +194,27 @@ impl<T> RwLock<T> {
         Self(parking_lot::RwLock::new(value))
     }
 
-    /// Waits for it, to read.
+    /// Acquires the lock for reading.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         wait_for(|| self.0.try_read())
     }
 
-    /// Waits for it, to write.
+    /// Acquires the lock for writing.
     pub fn write(&self) -> parking_lot::RwLockWriteGuard<'_, T> {
         wait_for(|| self.0.try_write())
     }
 }
 
-/// What every atomic can do.
+/// Operations of every atomic.
 macro_rules! atomic {
     ($name:ident, $type:ty $(, $parameter:ident)?) => {
-        /// As the atomic of the machine, with choices.
+        /// Like the atomic of the standard library, with scheduling choices.
         #[repr(transparent)]
         #[derive(Debug)]
         pub struct $name $(<$parameter>)? (std::sync::atomic::$name $(<$parameter>)?);
 
         impl $(<$parameter>)? $name $(<$parameter>)? {
-            /// With this value.
+            /// Creates an atomic with this value.
             pub const fn new(value: $type) -> Self {
                 Self(std::sync::atomic::$name::new(value))
             }
@@ -230,13 +231,13 @@ macro_rules! atomic {
                 self.0.store(value, order);
             }
 
-            /// Writes, and gives what was there.
+            /// Writes, and returns the previous value.
             pub fn swap(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.swap(value, order)
             }
 
-            /// Writes if this is there.
+            /// Writes `new` if the value is `current`.
             pub fn compare_exchange(
                 &self,
                 current: $type,
@@ -248,7 +249,7 @@ macro_rules! atomic {
                 self.0.compare_exchange(current, new, success, failure)
             }
 
-            /// The same; it may fail without reason.
+            /// Like `compare_exchange`; it may fail spuriously.
             pub fn compare_exchange_weak(
                 &self,
                 current: $type,
@@ -260,7 +261,7 @@ macro_rules! atomic {
                 self.0.compare_exchange_weak(current, new, success, failure)
             }
 
-            /// The value, of who has it alone.
+            /// The value, through exclusive access.
             pub fn get_mut(&mut self) -> &mut $type {
                 self.0.get_mut()
             }
@@ -268,7 +269,7 @@ macro_rules! atomic {
     };
 }
 
-/// What numbers can do.
+/// Operations of numeric atomics.
 macro_rules! arithmetic {
     ($name:ident, $type:ty) => {
         impl Default for $name {
@@ -278,43 +279,43 @@ macro_rules! arithmetic {
         }
 
         impl $name {
-            /// Adds, and gives what was there.
+            /// Adds, and returns the previous value.
             pub fn fetch_add(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.fetch_add(value, order)
             }
 
-            /// Subtracts, and gives what was there.
+            /// Subtracts, and returns the previous value.
             pub fn fetch_sub(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.fetch_sub(value, order)
             }
 
-            /// The greater one, and gives what was there.
+            /// Stores the maximum, and returns the previous value.
             pub fn fetch_max(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.fetch_max(value, order)
             }
 
-            /// The lesser one, and gives what was there.
+            /// Stores the minimum, and returns the previous value.
             pub fn fetch_min(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.fetch_min(value, order)
             }
 
-            /// Sets bits, and gives what was there.
+            /// Sets bits, and returns the previous value.
             pub fn fetch_or(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.fetch_or(value, order)
             }
 
-            /// Keeps bits, and gives what was there.
+            /// Keeps bits, and returns the previous value.
             pub fn fetch_and(&self, value: $type, order: Ordering) -> $type {
                 choose();
                 self.0.fetch_and(value, order)
             }
 
-            /// Changes it until nobody came in between.
+            /// Updates the value, and retries on concurrent changes.
             pub fn fetch_update(
                 &self,
                 set: Ordering,

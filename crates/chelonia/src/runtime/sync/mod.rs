@@ -1,5 +1,5 @@
-//! The one door to locks, atomics and threads, so that a schedule explorer can stand in for them:
-//! with the feature `shuttle` they are those of `explored.rs`.
+//! The single import point for locks, atomics and threads: with the feature `shuttle` they are
+//! those of `explored.rs`, under the control of a schedule explorer.
 
 #[cfg(feature = "shuttle")]
 mod explored;
@@ -15,8 +15,8 @@ pub use std::sync::{Arc, OnceLock, Weak};
 
 use std::ops::Deref;
 
-/// What threads write often, on cache lines of its own: whoever reads its neighbours does not wait
-/// for them. Two lines, for processors fetch them in pairs.
+/// A frequently written value on cache lines of its own, which avoids false sharing with its
+/// neighbors. Two lines, because processors fetch them in pairs.
 #[repr(align(128))]
 #[derive(Default, Debug)]
 pub struct CachePadded<T>(pub T);

@@ -1,4 +1,4 @@
-//! Locks, atomics and threads of the machine.
+//! Locks, atomics and threads of the system.
 
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 pub use std::hint;
@@ -6,9 +6,9 @@ pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU6
 pub use std::thread;
 pub use std::thread_local;
 
-/// Looks before a waiter sleeps: what it waits for takes well under a microsecond, unless its
-/// thread lost the processor.
+/// Spins of a waiter before it yields: the awaited event takes well under a microsecond, unless its
+/// thread was preempted.
 pub const SPINS_MAX: u32 = 64;
 
-/// Times a waiter offers its processor before it sleeps.
+/// Yields of a waiter before it sleeps.
 pub const YIELDS_MAX: u32 = 16;

@@ -1,15 +1,15 @@
-//! An extent as its readers hold it, and the blocks they get.
+//! Cached extents and the blocks that readers get from them.
 //!
-//! The life of a frame, and why a reader may look at one without a lock, is told at the head of
-//! `crate::storage::cache`. Here are both ends of it: the hit ([`CachedBlocks::get`]) and the
+//! The life of a frame, and why a reader may read one without a lock, is explained at the head of
+//! `crate::storage::cache`. This file has both ends of it: the hit ([`CachedBlocks::get`]) and the
 //! load ([`CachedExtent::load`], `LoadingFrame`, then `CachedExtent::publish`).
 //!
 //! Invariants:
 //! 1. A [`CachedBlock`] borrows the guard under which its slot was read, and the [`CachedBlocks`]
-//!    that the slot is of, which keeps the cache.
-//! 2. A `LoadingFrame` is the only one who knows the address of its frame.
+//!    of the slot, which keeps the cache.
+//! 2. A `LoadingFrame` is the only holder of the address of its frame.
 //!
-//! Thread-safety: everything may be called from any thread.
+//! Thread-safety: every method may be called from any thread.
 
 #![expect(unsafe_code, reason = "an island: frames are shared with readers through raw memory")]
 
@@ -27,12 +27,12 @@ use crate::storage::block::DATA_FILE;
 use crate::storage::io::AlignedBuffer;
 use std::ops::Deref;
 
-/// What is beside a block in one piece of so many is read with it while there is much room: a read
-/// of 64 KiB takes about twice as long as one of 4.
+/// While memory is ample, a block is read together with its neighbors in an aligned group of this
+/// many blocks: a read of 64 KiB takes about twice as long as one of 4.
 const AROUND_BLOCKS: u32 = 16;
 
-/// The blocks of an extent as far as they are cached, for who must find one fast: nothing else of
-/// the extent is looked at. When the extent is gone nothing is found.
+/// The cached blocks of an extent, for fast lookups: no other state of the extent is touched. After
+/// the extent is dropped nothing is found.
 #[derive(Clone)]
 pub struct CachedBlocks {
     cache: Arc<Cache>,
@@ -69,18 +69,18 @@ impl CachedBlocks {
     }
 }
 
-/// An extent with its place in the cache. Dropping it gives its frames back.
+/// An extent with its slots in the cache. Dropping it frees its frames.
 pub struct CachedExtent {
     pub(super) blocks: CachedBlocks,
     pub(super) extent: Extent,
     pub(super) generation: Generation,
-    /// The blocks of it that hold entries, from the first on.
+    /// The number of its blocks that hold entries, from the first on.
     entry_blocks: u32,
     _charge: Charge,
 }
 
 impl CachedExtent {
-    /// An extent of which nothing is cached yet.
+    /// Creates an extent without cached blocks.
     pub(super) fn new(
         cache: Arc<Cache>,
         (extent, generation): (Extent, Generation),
@@ -92,7 +92,7 @@ impl CachedExtent {
         Self { blocks, extent, generation, entry_blocks, _charge: charge }
     }
 
-    /// Its blocks as far as they are cached, to be kept where lookups come by.
+    /// Its cached blocks, for a holder on the lookup path.
     #[must_use]
     pub fn blocks(&self) -> &CachedBlocks {
         &self.blocks
@@ -113,8 +113,9 @@ impl CachedExtent {
         self.blocks.get(index, guard)
     }
 
-    /// [`CachedExtent::cached`] for who writes it anew and will not come back for it: that is no
-    /// use of it, and it is verified again, for what rotted in memory must not get a new checksum.
+    /// [`CachedExtent::cached`] for a caller that rewrites the block and will not read it again: it
+    /// does not count as a use, and the block is verified again, so that bit rot in memory does not
+    /// get a new checksum.
     #[must_use]
     pub fn peek<'g>(&'g self, index: u32, guard: &'g Guard) -> Option<CachedBlock<'g>> {
         let block = self.blocks.at_address(index, guard, Frames::address)?;
@@ -123,7 +124,7 @@ impl CachedExtent {
         verified.is_ok().then_some(block)
     }
 
-    /// Whether block `index` is cached, and for how long. That is no use of it.
+    /// Whether block `index` is cached, and for how long. Does not count as a use.
     #[inline]
     #[must_use]
     pub fn presence(&self, index: u32) -> Presence {
@@ -136,15 +137,15 @@ impl CachedExtent {
         }
     }
 
-    /// How hot block `index` is, if it is cached. That is no use of it.
+    /// The heat of block `index`, if it is cached. Does not count as a use.
     #[must_use]
     pub fn heat(&self, index: u32) -> Option<Heat> {
         let number = self.slots().get(index as usize)?.load(Ordering::Relaxed);
         number.checked_sub(1).map(|frame| self.cache().frames.heat_of(frame))
     }
 
-    /// A copy of block `index` of the extent, read and verified if it is not cached. No guard is
-    /// held while it is read, and the caller should hold none.
+    /// Copies block `index` of the extent, read and verified if it is not cached. No guard is held
+    /// during the read, and the caller should hold none.
     pub fn load(&self, index: u32, priority: Priority) -> Result<CachedBlock<'static>> {
         if let Some(block) = self.copy_of_cached(index) {
             return Ok(block);
@@ -175,17 +176,15 @@ impl CachedExtent {
         Some(CachedBlock::owned(buffer))
     }
 
-    /// Puts a copy of block `index`, which was read because it was missing, into the cache, if
-    /// there is room.
+    /// Caches a copy of block `index`, which was read after a miss, if there is a free frame.
     pub(super) fn keep(&self, index: u32, block: &[u8], priority: Priority) {
         if !self.insert(index, block, priority, &self.cache().epochs.pin()) {
             self.cache().uncached_reads.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Reads block `index` and those beside it that are missing too, and keeps them all: an empty
-    /// cache is filled by large reads instead of many small ones. `None` if the block cannot be had
-    /// that way.
+    /// Reads block `index` and its missing neighbors, and caches them all: large reads fill an
+    /// empty cache instead of many small ones. `None` if the block cannot be read that way.
     fn load_around(&self, index: u32) -> Option<AlignedBuffer> {
         let missing = |block: &u32| self.presence(*block) == Presence::Absent;
         let home = index - index % AROUND_BLOCKS;
@@ -211,7 +210,7 @@ impl CachedExtent {
                 Ok(block) => {
                     self.insert(place, block, Priority::Data, &self.cache().epochs.pin());
                 }
-                // Damage is told to who wants the block.
+                // Damage is reported to the reader of the damaged block.
                 Err(_) => {}
             }
         });
@@ -219,8 +218,8 @@ impl CachedExtent {
         found
     }
 
-    /// Puts a copy of block `index`, which the caller read around the cache and which was verified,
-    /// or which the caller wrote, into the cache, if there is room. False if there is none.
+    /// Caches a copy of block `index`, which the caller read around the cache and verified, or
+    /// which the caller wrote, if there is a free frame. False if there is none.
     pub fn insert(&self, index: u32, block: &[u8], heat: impl Into<Heat>, guard: &Guard) -> bool {
         if index >= self.extent.blocks || self.cached(index, guard).is_some() {
             return true;
@@ -237,45 +236,45 @@ impl CachedExtent {
         self.count_ghost(index);
     }
 
-    /// Block `index` has to be read: a larger cache might have had it.
+    /// Records that block `index` has to be read: a larger cache might have had it.
     pub(super) fn count_ghost(&self, index: u32) {
         let name = ghost_of(&self.slots()[index as usize]);
         self.cache().budget.split().missed(Side::Blocks, name);
     }
 
-    /// Where block `index` is in the file.
+    /// The block number of block `index` in the file.
     pub(super) fn number(&self, index: u32) -> Result<BlockNo> {
         if index >= self.extent.blocks {
-            return Err(Error::corrupt("a structure refers to a block beyond its extent")
+            return Err(Error::corrupt("reference to a block beyond its extent")
                 .at(DATA_FILE, self.extent.offset()));
         }
         Ok(BlockNo(self.extent.start.0 + u64::from(index)))
     }
 
-    /// Makes a loaded block the one that readers find, unless there is one already.
+    /// Publishes a loaded block to readers, unless there is one already.
     fn publish(&self, index: u32, loading: LoadingFrame<'_>, heat: impl Into<Heat>) {
         let frame = loading.frame;
         self.cache().frames.set_heat(frame, heat.into());
-        // The frame is the state's from here on, whether it is published or not.
+        // The state owns the frame from here on, whether it is published or not.
         std::mem::forget(loading);
-        // If another was first the slot holds his, which is the same block.
+        // If another thread was first, the slot holds its frame, with the same block.
         self.cache().state.lock().publish(frame, self.slots(), index);
     }
 }
 
 impl Drop for CachedExtent {
     fn drop(&mut self) {
-        // Whoever needs frames next tells epochs of those that are retired here.
+        // The next thread that needs frames defers the release of those retired here.
         self.cache().state.lock().detach(self.slots());
     }
 }
 
-/// A block for as long as the guard and the extent are borrowed, or a copy.
+/// A cached block, borrowed for the lifetime of the guard and the extent, or a copy.
 pub struct CachedBlock<'g>(Block<'g>);
 
 enum Block<'g> {
     Frame(&'g [u8; BLOCK_BYTES]),
-    /// Of its holder.
+    /// Memory of its own.
     Owned(Arc<AlignedBuffer>),
 }
 
@@ -287,7 +286,7 @@ impl CachedBlock<'static> {
 }
 
 impl CachedBlock<'_> {
-    /// The same block for one more holder.
+    /// The same block for another holder.
     pub(super) fn share(&self) -> Self {
         Self(match &self.0 {
             Block::Frame(block) => Block::Frame(block),
@@ -309,17 +308,17 @@ impl Deref for CachedBlock<'_> {
     }
 }
 
-/// Copies a block, and how hot it is, to another frame. For who holds the lock under which `from`
-/// is Cached and `to` was taken from the free ones.
+/// Copies a block, and its heat, to another frame. The caller holds the lock under which `from` is
+/// Cached and `to` was taken from the free ones.
 pub(super) fn copy_frame(frames: &Frames, from: FrameNo, to: FrameNo) {
     frames.set_heat(to, frames.heat_of(from));
     let (from, to) = (frames.address(from), frames.address(to));
-    // SAFETY: both are frames of slabs that the lock keeps, and are different; nobody writes a
-    // Cached one, and nobody but the caller knows one that he has just taken.
+    // SAFETY: both are different frames of slabs that the lock keeps; nobody writes a Cached one,
+    // and only the caller has the number of a frame just taken.
     unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_BYTES) };
 }
 
-/// A frame in state Loading, with its loader. Dropping it makes the frame free again.
+/// A frame in state Loading, owned by its loader. Dropping it frees the frame.
 pub(super) struct LoadingFrame<'c> {
     pub(super) cache: &'c Cache,
     pub(super) frame: FrameNo,

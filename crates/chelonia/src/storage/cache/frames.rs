@@ -9,17 +9,17 @@
 //!   place:   address of its slab (null: none) | 64 heats
 //! ```
 //!
-//! A *heat* says how many rounds of the clock a frame survives ([`Heat`]). It is a hint: races lose
-//! a use, no more.
+//! A *heat* is the number of clock rounds that a frame survives ([`Heat`]). It is a hint: a race
+//! loses a use at most.
 //!
 //! Invariants:
-//! 1. A place's slab changes only while all its frames are free and in nobody's hands (the state
-//!    machine in `crate::storage::cache`).
+//! 1. A place's slab changes only while all its frames are free and unused (the state machine in
+//!    `crate::storage::cache`).
 
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
 use crate::runtime::sync::{AtomicPtr, AtomicU8, OnceLock, Ordering};
 
-/// Frames of a place: what a slab holds.
+/// Frames of a place: one slab.
 pub(super) const PLACE_FRAMES: usize = SLAB_BYTES / BLOCK_BYTES;
 
 const _: () = assert!(PLACE_FRAMES == 64);
@@ -27,7 +27,7 @@ const _: () = assert!(PLACE_FRAMES == 64);
 /// Places of chunk 0.
 const CHUNK_PLACES: usize = 16;
 
-/// So many chunks hold every place whose frames have numbers of 32 bits.
+/// This many chunks hold every place whose frames have numbers of 32 bits.
 const CHUNKS: usize = 22;
 
 /// The most places; frame numbers stay below `u32::MAX`, which the slots need.
@@ -35,11 +35,11 @@ pub(super) const PLACES_MAX: usize = CHUNK_PLACES * ((1 << CHUNKS) - 1);
 
 const _: () = assert!((PLACES_MAX as u64) * (PLACE_FRAMES as u64) < u32::MAX as u64);
 
-/// A number of a frame.
+/// The number of a frame.
 pub(super) type FrameNo = u32;
 
-/// How long a block stays: the low half is how many rounds of the clock it survives, to which each
-/// use adds one, up to the high half.
+/// How long a block stays: the low half is the number of clock rounds it survives, which each use
+/// increments, up to the high half.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Heat(u8);
 
@@ -61,7 +61,7 @@ impl Heat {
     }
 }
 
-/// One place as readers see it.
+/// A place as readers see it.
 struct Place {
     memory: AtomicPtr<u8>,
     heats: [AtomicU8; PLACE_FRAMES],
@@ -77,7 +77,7 @@ impl Frames {
         Self { chunks: std::array::from_fn(|_| OnceLock::new()) }
     }
 
-    /// Says that `memory` (null: nothing) is the slab of `place`.
+    /// Sets the slab of `place` to `memory` (null: none).
     pub(super) fn set_memory(&self, place: usize, memory: *mut u8) {
         let (chunk, index) = chunk_of(place);
         let places = self.chunks[chunk].get_or_init(|| {
@@ -98,8 +98,8 @@ impl Frames {
         address_in(self.place(place), within)
     }
 
-    /// The address of a frame that is used, which makes it hotter. Written only if that changes it,
-    /// so that hot frames stay shared between processors.
+    /// The address of a used frame, with its heat incremented. The heat is written only if that
+    /// changes it, so that the cache lines of hot frames stay shared between processors.
     #[inline]
     pub(super) fn hit(&self, frame: FrameNo) -> *mut u8 {
         let (place, within) = place_of(frame);
@@ -114,14 +114,14 @@ impl Frames {
         address_in(place, within)
     }
 
-    /// The heat a frame starts with.
+    /// Sets the initial heat of a frame.
     pub(super) fn set_heat(&self, frame: FrameNo, heat: Heat) {
         if let Some(own) = self.heat(frame) {
             own.store(heat.0, Ordering::Relaxed);
         }
     }
 
-    /// A round of the clock: true if the frame was cold already, else it is colder now.
+    /// Applies one clock round: true if the frame was cold already, else its heat is decremented.
     pub(super) fn cool(&self, frame: FrameNo) -> bool {
         let Some(own) = self.heat(frame) else { return true };
         let now = Heat(own.load(Ordering::Relaxed));
@@ -132,7 +132,7 @@ impl Frames {
         false
     }
 
-    /// How hot the frame is.
+    /// The heat of the frame.
     pub(super) fn heat_of(&self, frame: FrameNo) -> Heat {
         self.heat(frame).map_or_else(Heat::default, |own| Heat(own.load(Ordering::Relaxed)))
     }
@@ -151,7 +151,7 @@ impl Frames {
 }
 
 /// The address of a frame of a place. The number of the frame came from a slot or from under the
-/// lock, so that the slab was set before: the order of this load does not matter.
+/// lock, so the slab was set before: the order of this load does not matter.
 #[inline]
 fn address_in(place: Option<&Place>, within: usize) -> *mut u8 {
     let memory = place.map_or(std::ptr::null_mut(), |place| place.memory.load(Ordering::Relaxed));
@@ -159,7 +159,7 @@ fn address_in(place: Option<&Place>, within: usize) -> *mut u8 {
     memory.wrapping_add(within * BLOCK_BYTES)
 }
 
-/// The place of a frame, and which of its frames it is.
+/// The place of a frame, and its index within the place.
 #[inline]
 pub(super) fn place_of(frame: FrameNo) -> (usize, usize) {
     let frame = frame as usize;
@@ -172,7 +172,7 @@ pub(super) fn frame_number(place: usize, within: usize) -> FrameNo {
     u32::try_from(place * PLACE_FRAMES + within).unwrap_or(u32::MAX)
 }
 
-/// Which chunk a place is in, and where.
+/// The chunk of a place, and the index within the chunk.
 #[inline]
 fn chunk_of(place: usize) -> (usize, usize) {
     let shifted = place + CHUNK_PLACES;

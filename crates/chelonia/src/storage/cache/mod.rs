@@ -1,48 +1,49 @@
 //! The block cache: verified blocks in memory, found without hash table, lock or copy.
 //!
-//! Memory comes in slabs from the budget, each cut into 64 *frames* of one block. Who reads blocks
-//! of an extent makes a [`CachedExtent`]; it has one *slot* of 32 bits per block: 0, or the number
-//! of the frame that holds the block + 1. A hit is slot -> frame. Everything else (misses,
-//! evictions, drops) goes through one lock, which is never held during I/O.
+//! Memory comes in slabs from the budget, each cut into 64 *frames* of one block. Readers of an
+//! extent use a [`CachedExtent`]; it has one *slot* of 32 bits per block: 0, or the number of the
+//! frame that holds the block + 1. A hit is slot -> frame. Everything else (misses, evictions,
+//! drops) goes through one lock, which is never held during I/O.
 //!
 //! ```text
 //!            miss: take_free            load done: publish
 //!    Free ------------------> Loading ---------------------> Cached (its slot names it)
 //!     ^  ^                       |                              |
-//!     |  '-- load failed, or ----'                              | clock, drained place,
+//!     |  '-- load failed, or ----'                              | clock, draining place,
 //!     |      another was first                                  | extent dropped: take_away
 //!     |                                                         v
 //!     '------- epochs passed: release ----------------------- Limbo (no slot names it)
 //!
-//!    a draining place whose 64 frames are all Free gives its slab back to the budget; what is hot
-//!    in it is copied to free frames of other places
+//!    a draining place whose 64 frames are all Free returns its slab to the budget; its hot blocks
+//!    are copied to free frames of other places
 //! ```
 //!
-//! Who moves: the loading thread (take_free, publish), whoever misses and finds too few spare
-//! frames (the clock), the budget through [`Reclaim`] or `trim` (draining), the last holder of an
-//! extent (its drop), and functions deferred to the end of epochs (release). What may be trusted:
-//! in `Loading` the loader alone writes the memory; in `Cached` nobody writes it; in `Limbo`
-//! readers of the time before may still read it, nobody writes it; in `Free` nobody touches it.
+//! Transitions are made by the loading thread (take_free, publish), a thread that misses and finds
+//! too few spare frames (the clock), the budget through [`Reclaim`] or `trim` (draining), the last
+//! holder of an extent (its drop), and functions deferred to the end of epochs (release). Access by
+//! state: in `Loading` only the loader writes the memory; in `Cached` nobody writes it; in `Limbo`
+//! earlier readers may still read it, nobody writes it; in `Free` nobody touches it.
 //!
-//! Why readers are safe: a reader pins an epoch before it loads a slot, and what it gets borrows
-//! both the guard and the [`CachedBlocks`] whose slot it was. A frame leaves `Limbo` by a function
-//! deferred after its slot was cleared; that runs only when every guard of the time is gone. So a
-//! frame that a reader found in a slot is not written, and its slab not given back, before the
-//! reader unpins. A [`CachedBlocks`] keeps the cache, and so the slabs, alive, also when its extent
-//! is gone and its slots are empty. Guards are of the epochs of this cache: whoever is
-//! given one checks that before it loads a slot, gives a block out, or defers the end of limbo.
+//! Why readers are safe: a reader pins an epoch before it loads a slot, and the block it gets
+//! borrows both the guard and the [`CachedBlocks`] of the slot. A frame leaves `Limbo` by a
+//! function deferred after its slot was cleared; that runs only when every guard of the time is
+//! gone. So a frame that a reader found in a slot is not written, and its slab not returned, before
+//! the reader unpins. A [`CachedBlocks`] keeps the cache, and so the slabs, alive, also when its
+//! extent is gone and its slots are empty. Guards must be of the epochs of this cache: every
+//! function that takes one checks that before it loads a slot, returns a block, or defers the end
+//! of limbo.
 //!
 //! Invariants:
 //! 1. Lock order: the cache's lock, then the budget's. Under the cache's lock nothing is pinned,
 //!    flushed or deferred, because deferred functions take it.
-//! 2. A block that a reader gets was verified after it was read from the file, or handed to
+//! 2. Every block that a reader gets was verified after it was read from the file, or passed to
 //!    [`CachedExtent::insert`].
 //! 3. The cache works with any number of slabs: a read gives its caller a block of its own, of
 //!    which a copy is cached if there is a free frame.
-//! 4. No guard is held while the device is read, and none needs to be: who has to read gets a copy.
+//! 4. No guard is held during device reads, and none needs to be: a read returns a copy.
 //!
-//! Dropping a `CachedExtent` runs no deferred function; a miss may run those of any part, so no
-//! lock that a deferred function takes may be held while blocks are asked for.
+//! Dropping a `CachedExtent` runs no deferred function; a miss may run those of any part, so the
+//! caller of a block read must not hold a lock that a deferred function takes.
 
 mod extent;
 mod frames;
@@ -67,13 +68,13 @@ use state::State;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// How many times [`Cache::reclaim_slab`] tries to move epochs on before it gives up.
+/// How many times [`Cache::reclaim_slab`] tries to advance epochs before it gives up.
 const RECLAIM_TRIES: usize = 4;
 
-/// What a block is to its readers: how long the cache keeps it.
+/// The priority of a block: how long the cache keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// Read once by a scan: goes first unless it is used again.
+    /// Read once by a scan: evicted first unless it is used again.
     Scan,
     /// Entries.
     Data,
@@ -84,7 +85,7 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// Fails if a block that was read as a part of a filter is none: probes trust that.
+    /// Fails if a block read as part of a filter is none: filter probes rely on this.
     fn check(self, block: &[u8], number: BlockNo) -> Result<()> {
         if self == Priority::Filter {
             expect_kind(block, BlockKind::Filter, number)
@@ -95,7 +96,7 @@ impl Priority {
 }
 
 impl From<Priority> for Heat {
-    /// How hot a new block is, and how hot uses can make it.
+    /// The heat of a new block, and the maximum that uses can raise it to.
     fn from(priority: Priority) -> Self {
         match priority {
             Priority::Scan => Heat::new(0, 1),
@@ -106,26 +107,26 @@ impl From<Priority> for Heat {
     }
 }
 
-/// Figures of the cache.
+/// Cache statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CacheStats {
     /// Frames in all states.
     pub frames: u64,
     /// Frames that hold a block.
     pub cached: u64,
-    /// Frames that hold nothing.
+    /// Frames that hold no block.
     pub free: u64,
-    /// Frames that wait for readers of the time before.
+    /// Frames that wait for earlier readers.
     pub limbo: u64,
-    /// Blocks that were asked for and had to be read.
+    /// Blocks that had to be read.
     pub misses: u64,
-    /// Of these, blocks of entries: what users read, not merges.
+    /// Of these, blocks of entries: read by users, not by merges.
     pub entry_misses: u64,
     /// Misses for which there was no frame.
     pub uncached_reads: u64,
-    /// Blocks taken away to make room.
+    /// Blocks evicted for space.
     pub evictions: u64,
-    /// Slabs given back to the budget.
+    /// Slabs returned to the budget.
     pub slabs_given_back: u64,
 }
 
@@ -136,7 +137,7 @@ pub struct Cache {
     file: Arc<DataFile>,
     budget: Arc<Budget>,
     epochs: Arc<Epochs>,
-    /// Their id, once more: every hit looks at it.
+    /// The id of the epochs, copied here because every hit checks it.
     epochs_id: u64,
     // Their own synchronisation.
     frames: Frames,
@@ -149,7 +150,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache, which takes slabs from `budget` as it is used and gives them back when the
+    /// Creates an empty cache, which takes slabs from `budget` on use and returns them when the
     /// budget asks.
     #[must_use]
     pub fn new(file: Arc<DataFile>, budget: &Arc<Budget>, epochs: &Arc<Epochs>) -> Arc<Self> {
@@ -173,7 +174,7 @@ impl Cache {
     }
 
     /// The blocks of an extent, none of them cached yet. The first `entry_blocks` of them hold
-    /// entries: who reads one may read others beside it.
+    /// entries: a read of one may read its neighbors too.
     #[must_use]
     pub fn extent(
         self: &Arc<Self>,
@@ -186,10 +187,10 @@ impl Cache {
         CachedExtent::new(Arc::clone(self), (extent, generation), entry_blocks, charge)
     }
 
-    /// Copies of blocks of several extents, in the order asked; all that are missing are read
-    /// together, each once however often it is asked for. No guard is held while they are read, and
-    /// the caller should hold none. The caller bounds how many it asks for: they are all in memory
-    /// at once. `meanwhile` is called once, while they are read if that can be.
+    /// Copies blocks of several extents, in the order requested; all missing ones are read
+    /// together, each once however often it is requested. No guard is held during the read, and the
+    /// caller should hold none. The caller bounds the number of requests: all blocks are in memory
+    /// at once. `meanwhile` is called once, during the read if possible.
     pub fn load_many_while(
         &self,
         requests: &[(&CachedExtent, u32)],
@@ -198,7 +199,7 @@ impl Cache {
     ) -> Result<Vec<CachedBlock<'static>>> {
         let mut found: Vec<Option<CachedBlock<'static>>> = Vec::with_capacity(requests.len());
         let mut missing = Vec::new();
-        // Of what is missing, the first request for it; and requests for what is asked for before.
+        // The first request for each missing block; and repeated requests.
         let (mut first, mut again) = (BTreeMap::new(), Vec::new());
         for (position, (extent, index)) in requests.iter().enumerate() {
             if !std::ptr::eq(Arc::as_ptr(extent.cache()), self) {
@@ -244,7 +245,7 @@ impl Cache {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Figures.
+    /// Cache statistics.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let state = self.state.lock();
@@ -262,7 +263,7 @@ impl Cache {
         }
     }
 
-    /// A block of this priority was not there.
+    /// Counts a miss of this priority.
     fn count_miss(&self, priority: Priority) {
         self.misses.fetch_add(1, Ordering::Relaxed);
         if matches!(priority, Priority::Data | Priority::Scan) {
@@ -270,12 +271,12 @@ impl Cache {
         }
     }
 
-    /// A frame for a block, if there is one.
+    /// Returns a frame for a block, if there is one.
     fn frame(&self, guard: &Guard) -> Option<LoadingFrame<'_>> {
         self.acquire(guard).map(|frame| LoadingFrame { cache: self, frame })
     }
 
-    /// A frame in state Loading, if there is one.
+    /// Takes a frame in state Loading, if there is one.
     fn acquire(&self, guard: &Guard) -> Option<FrameNo> {
         let mut state = self.state.lock();
         if state.spare() < state.reserve() {
@@ -293,8 +294,8 @@ impl Cache {
         frame.or_else(|| self.state.lock().take_free())
     }
 
-    /// One slab more if the budget has one, else the clock runs; if the budget is over its limit
-    /// the cache shrinks.
+    /// Adds a slab if the budget has one, else runs the clock; if the budget is over its limit the
+    /// cache shrinks.
     fn make_room<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         drop(state);
         let slab = self.budget.take_slab(Use::Cache);
@@ -325,7 +326,7 @@ impl Cache {
         }
     }
 
-    /// Defers the end of limbo of frames that lost their slots before, and lets epochs move on.
+    /// Defers the end of limbo of frames that lost their slots before, and advances epochs.
     fn retire(&self, retired: Vec<FrameNo>, guard: &Guard) {
         guard.check(self.epochs_id);
         if !retired.is_empty() {
@@ -359,8 +360,8 @@ impl Reclaim for Cache {
             let mut state = self.state.lock();
             let split = self.budget.split();
             let leaving = if attempt == 0 {
-                // What is hot in the place that goes needs other frames: those of what is cold,
-                // which will be free for the next place.
+                // Hot blocks of the leaving place need other frames: those of cold blocks, which
+                // will be free for the next place.
                 if state.spare() < state.reserve() + PLACE_FRAMES {
                     state.evict(PLACE_FRAMES, &self.frames, split);
                 }

@@ -1,12 +1,12 @@
-//! Who holds which frame: the part of the cache that its lock guards.
+//! Frame ownership: the part of the cache that its lock guards.
 //!
-//! The state machine of a frame is drawn in `crate::storage::cache`; this file moves it. Nothing
-//! here touches the memory of frames (but for `relocate`, by `copy_frame`), runs deferred
-//! functions, or does I/O.
+//! The state machine of a frame is drawn in `crate::storage::cache`; this file implements its
+//! transitions. Nothing here touches the memory of frames (except `relocate`, by `copy_frame`),
+//! runs deferred functions, or does I/O.
 //!
 //! Invariants:
-//! 1. `free`, `loading`, `cached` and `limbo` count the frames in these states, but for those of
-//!    draining places, which are on their way out.
+//! 1. `free`, `loading`, `cached` and `limbo` count the frames in these states, without those of
+//!    draining places.
 //! 2. A frame is `Cached` if and only if the slot it names holds its number + 1.
 //! 3. Frames of a draining place are never handed out; when all of them are free its slab leaves.
 
@@ -22,28 +22,27 @@ use crate::runtime::sync::{Arc, AtomicU32, Ordering};
 /// The slots of one extent: 0, or the number of the frame that holds the block + 1.
 pub(super) type Slots = Arc<[AtomicU32]>;
 
-/// What a block is called after it was evicted: by its slot.
+/// The ghost name of an evicted block: derived from its slot.
 pub(super) fn ghost_of(slot: &AtomicU32) -> u64 {
     identity([std::ptr::from_ref(slot).addr() as u64, 0, 0])
 }
 
-/// The heap bytes that a place costs here and in `Frames` as long as the cache is there.
+/// The heap bytes of a place here and in `Frames` for the lifetime of the cache.
 pub(super) const PLACE_BYTES: u64 = (size_of::<Place>() + PLACE_FRAMES + 8) as u64;
 
-/// The heap bytes that a place costs as long as it has a slab.
+/// The heap bytes of a place while it has a slab.
 pub(super) const SLAB_STATE_BYTES: u64 = (PLACE_FRAMES * size_of::<Frame>()) as u64;
 
-/// At most so many places are drained at a time: what delays one (a reader of the time before)
-/// delays the others too.
+/// The most places drained at a time: a reader that delays one delays the others too.
 const DRAINING_MAX: usize = 4;
 
-/// How many places are compared when one is chosen to be drained.
+/// How many places are compared to choose one to drain.
 const DRAIN_CANDIDATES: usize = 8;
 
-/// The most frames the clock looks at in one call, so that the lock is never held for long.
+/// The most frames that one clock run examines, which bounds how long the lock is held.
 const CLOCK_STEPS_MAX: usize = 2048;
 
-/// What a frame is used for.
+/// The state of a frame.
 enum Frame {
     Free,
     Loading,
@@ -54,16 +53,16 @@ enum Frame {
 /// A slab cut into frames.
 struct Place {
     slab: Option<OwnedSlab>,
-    /// None without a slab.
+    /// Empty without a slab.
     frames: Box<[Frame]>,
     /// A bit for each free frame; 0 without a slab.
     free: u64,
-    /// In `State::with_free`, perhaps without reason.
+    /// In `State::with_free`, possibly outdated.
     listed: bool,
     draining: bool,
 }
 
-/// Figures of the state.
+/// Frame counts by state.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) places: usize,
@@ -75,22 +74,22 @@ pub(super) struct Counts {
     pub(super) draining: usize,
 }
 
-/// All frames.
+/// The state of all frames.
 #[derive(Default)]
 pub(super) struct State {
     places: Vec<Place>,
-    /// Places with a free frame; checked when used.
+    /// Places with a free frame, possibly outdated; checked when used.
     with_free: Vec<usize>,
     /// Places without a slab.
     vacant: Vec<usize>,
-    /// Frames taken away from their slots that epochs have not been told of.
+    /// Frames taken from their slots whose release is not deferred yet.
     retired: Vec<FrameNo>,
     hand: FrameNo,
     drain_hand: usize,
     counts: Counts,
-    /// Slabs that left since the cache began.
+    /// Slabs that left since the cache was created.
     pub(super) withdrawn: u64,
-    /// Blocks that the clock took away.
+    /// Blocks evicted by the clock.
     pub(super) evictions: u64,
 }
 
@@ -99,7 +98,7 @@ impl State {
         self.counts
     }
 
-    /// The heap bytes of all this and of `Frames`, for the budget.
+    /// The heap bytes of this state and of `Frames`, for the budget.
     pub(super) fn heap_bytes(&self) -> u64 {
         self.places.len() as u64 * PLACE_BYTES + self.counts.places as u64 * SLAB_STATE_BYTES
     }
@@ -109,8 +108,8 @@ impl State {
         self.counts.free + self.counts.limbo
     }
 
-    /// How many spare frames there should be, so that a miss finds one while those before are
-    /// still in limbo.
+    /// The target number of spare frames: a miss should find one while earlier ones are still in
+    /// limbo.
     pub(super) fn reserve(&self) -> usize {
         (self.counts.places * PLACE_FRAMES / 32).clamp(8, 256)
     }
@@ -134,7 +133,7 @@ impl State {
         None
     }
 
-    /// Gives a slab to the cache; returned if there is no number left for it.
+    /// Adds a slab to the cache; returned if there is no number left for it.
     pub(super) fn install(&mut self, slab: OwnedSlab, frames: &Frames) -> Option<OwnedSlab> {
         let number = match self.vacant.pop() {
             Some(number) => number,
@@ -160,8 +159,8 @@ impl State {
         None
     }
 
-    /// A block was loaded: readers find it through its slot from now on. False if the slot has one
-    /// already; then the frame is free again.
+    /// Publishes a loaded block: readers find it through its slot from now on. False if the slot
+    /// has one already; then the frame is free again.
     pub(super) fn publish(&mut self, frame: FrameNo, slots: &Slots, index: u32) -> bool {
         let slot = &slots[index as usize];
         if slot.load(Ordering::Relaxed) != 0 {
@@ -174,12 +173,12 @@ impl State {
         self.places[place].frames[within] = Frame::Cached { slots: Arc::clone(slots), index };
         self.counts.loading -= 1;
         self.counts.cached += 1;
-        // Release: whoever reads the number sees the block that was loaded.
+        // Release: a reader of the number sees the loaded block.
         slot.store(frame + 1, Ordering::Release);
         true
     }
 
-    /// A load failed or came second: nobody but the loader ever saw the frame.
+    /// Frees a frame whose load failed or came second: only the loader has seen the frame.
     pub(super) fn release_loading(&mut self, frame: FrameNo) {
         let (place, within) = place_of(frame);
         assert!(matches!(self.places[place].frames[within], Frame::Loading));
@@ -187,7 +186,7 @@ impl State {
         self.set_free(place, within);
     }
 
-    /// An extent is dropped: its frames lose their slots.
+    /// Detaches a dropped extent: its frames lose their slots.
     pub(super) fn detach(&mut self, slots: &Slots) {
         for slot in slots.iter() {
             if let Some(frame) = slot.load(Ordering::Relaxed).checked_sub(1) {
@@ -196,8 +195,8 @@ impl State {
         }
     }
 
-    /// Lets the clock run until `wanted` frames were taken away from their slots or it has looked
-    /// at enough of them.
+    /// Runs the clock until `wanted` frames were taken from their slots or it has examined enough
+    /// of them.
     pub(super) fn evict(&mut self, wanted: usize, frames: &Frames, split: &Split) {
         let total = self.places.len() * PLACE_FRAMES;
         let mut taken = 0;
@@ -223,7 +222,7 @@ impl State {
         }
     }
 
-    /// Takes a cached frame away from its slot, which may miss it.
+    /// Takes a cached frame from its slot for space, and records a ghost.
     fn take_away_for_space(&mut self, frame: FrameNo, split: &Split) {
         let (place, within) = place_of(frame);
         if let Frame::Cached { slots, index } = &self.places[place].frames[within] {
@@ -233,7 +232,7 @@ impl State {
         self.evictions += 1;
     }
 
-    /// Takes a cached frame away from its slot.
+    /// Takes a cached frame from its slot.
     fn take_away(&mut self, frame: FrameNo) {
         let (place, within) = place_of(frame);
         let state = std::mem::replace(&mut self.places[place].frames[within], Frame::Limbo);
@@ -246,13 +245,13 @@ impl State {
         self.retired.push(frame);
     }
 
-    /// The frames that epochs must be told of. Whoever takes them defers [`State::release`].
+    /// The frames whose release must be deferred. The caller defers [`State::release`].
     #[must_use]
     pub(super) fn take_retired(&mut self) -> Vec<FrameNo> {
         std::mem::take(&mut self.retired)
     }
 
-    /// No reader can hold these frames any more: limbo is over. Returns slabs that leave.
+    /// Releases frames that no reader can hold any more: limbo is over. Returns slabs that leave.
     #[must_use]
     pub(super) fn release(&mut self, numbers: &[FrameNo], frames: &Frames) -> Vec<OwnedSlab> {
         let mut leaving = Vec::new();
@@ -266,7 +265,7 @@ impl State {
         leaving
     }
 
-    /// Begins to empty a place, the coldest of a few, so that its slab can leave; an empty one
+    /// Starts to drain a place, the coldest of a few, so that its slab can leave; an empty one
     /// leaves at once.
     #[must_use]
     pub(super) fn drain(&mut self, frames: &Frames, split: &Split) -> Option<OwnedSlab> {
@@ -276,7 +275,7 @@ impl State {
         let place = self.coldest_place(frames)?;
         self.places[place].draining = true;
         self.counts.draining += 1;
-        // Not for what is moved from here.
+        // These frames must not be used for relocated blocks.
         self.counts.free -= self.places[place].free.count_ones() as usize;
         for within in 0..PLACE_FRAMES {
             match self.places[place].frames[within] {
@@ -294,8 +293,8 @@ impl State {
         self.withdraw_if_drained(place, frames)
     }
 
-    /// Copies the block of a frame in a draining place to a free frame, which its slot names from
-    /// then on. False if none can be spared.
+    /// Copies the block of a frame in a draining place to a free frame, and points its slot to
+    /// that. False if no frame can be spared.
     fn relocate(&mut self, frame: FrameNo, frames: &Frames) -> bool {
         if self.counts.free <= self.reserve() / 2 {
             return false;
@@ -307,18 +306,18 @@ impl State {
         let Frame::Cached { slots, index } = state else {
             unreachable!("only cached frames are copied");
         };
-        // Release: whoever reads the number sees the copy.
+        // Release: a reader of the number sees the copy.
         slots[index as usize].store(target + 1, Ordering::Release);
         let (place, within) = place_of(target);
         self.places[place].frames[within] = Frame::Cached { slots, index };
         mark(Mark::BlockRelocated);
-        // One cached frame for another.
+        // One cached frame replaces another.
         self.counts.loading -= 1;
         self.retired.push(frame);
         true
     }
 
-    /// Of the next few places that can be drained, the one whose blocks are worth least.
+    /// The coldest of the next few places that can be drained.
     fn coldest_place(&mut self, frames: &Frames) -> Option<usize> {
         let mut best: Option<(u32, usize)> = None;
         let mut seen = 0;
@@ -348,7 +347,7 @@ impl State {
         best.map(|(_, number)| number)
     }
 
-    /// Takes the slab out of a draining place when nobody has any of its frames.
+    /// Removes the slab of a draining place when none of its frames is in use.
     fn withdraw_if_drained(&mut self, number: usize, frames: &Frames) -> Option<OwnedSlab> {
         let place = &mut self.places[number];
         if !place.draining || place.free != u64::MAX {

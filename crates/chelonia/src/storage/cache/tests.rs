@@ -11,7 +11,7 @@ use crate::storage::cache::state::{PLACE_BYTES, SLAB_STATE_BYTES};
 
 const SLAB: u64 = SLAB_BYTES as u64;
 
-/// What block `index` of the extent with `generation` is filled with.
+/// The fill byte of block `index` of the extent with `generation`.
 fn content(generation: Generation, index: u32) -> u8 {
     u8::try_from((generation.0 * 31 + u64::from(index) * 7) % 251).unwrap()
 }
@@ -33,7 +33,7 @@ fn write(storage: &Storage, blocks: u32) -> Arc<CachedExtent> {
     Arc::new(storage.cached(allocation.extent, allocation.generation, blocks))
 }
 
-/// A storage whose cache can have `slabs` slabs (and the bookkeeping a little more).
+/// A storage whose cache can have `slabs` slabs (plus a little for bookkeeping).
 fn storage_with(slabs: u64) -> Arc<Storage> {
     let (storage, _) = Storage::testing(slabs * SLAB + (64 << 10));
     storage
@@ -127,7 +127,7 @@ fn many_are_loaded_together_in_order() {
         wanted.extend([(&*one, 7), (&*one, 8), (&*one, 8)]);
         let before = storage.stats().file.reads;
         let blocks = blocks(&storage, &wanted, Priority::Index, &guard);
-        // What is asked for twice is read once, also if the cache can't keep it.
+        // A block requested twice is read once, also if the cache can't keep it.
         assert!(storage.stats().file.reads - before < wanted.len() as u64);
         assert_eq!(blocks.len(), wanted.len());
         for (block, (extent, index)) in blocks.iter().zip(&wanted) {
@@ -141,7 +141,7 @@ fn blocks_of_another_storage_are_refused() {
     let (mine, other) = (storage_with(1), storage_with(1));
     let extent = write(&other, 1);
     assert!(mine.load_many(&[(&*extent, 0)], Priority::Data).is_err());
-    // Nor is a block of one shown under a guard of another.
+    // A block of one cache is not returned under a guard of another.
     extent.load(0, Priority::Data).unwrap();
     let show = |guard: &Guard| drop(extent.cached(0, guard));
     show(&other.epochs().pin());
@@ -162,7 +162,7 @@ fn everything_is_readable_however_small_the_cache() {
         let stats = storage.stats().cache;
         assert_eq!(stats.frames, slabs * 64);
         assert!(slabs > 0 || stats.uncached_reads == stats.misses);
-        // Other tests pin epochs meanwhile, so that now and then no frame is free in time.
+        // Other tests pin epochs meanwhile, so sometimes no frame is free in time.
         assert!(slabs == 0 || stats.cached > 0);
         assert!(storage.budget().used() <= storage.budget().limit());
     }
@@ -192,7 +192,7 @@ fn indexes_survive_a_scan_of_data() {
 /// Repeats until `done`: other threads pin epochs meanwhile, which delays the end of limbo.
 fn eventually(epochs: &Epochs, mut done: impl FnMut() -> bool) {
     assert!((0..1_000_000).any(|_| {
-        // Moves the epoch on, and runs what waits for that.
+        // Advances the epoch, and runs deferred functions.
         epochs.pin().flush();
         std::thread::yield_now();
         done()
@@ -233,7 +233,7 @@ fn a_held_guard_delays_a_slab_and_keeps_its_blocks() {
     for _ in 0..10 {
         assert_eq!(storage.cache.reclaim_slab(), Reclaimed::Soon);
     }
-    // Beyond the limit, because a reader holds the slab; and reads go on without it.
+    // Beyond the limit, because a reader holds the slab; reads continue without it.
     let forced = storage.budget().take_slab_forced(Use::Memtable);
     for (block, index) in blocks.iter().zip(0..) {
         assert_content(block, extent.generation, index);
@@ -253,7 +253,7 @@ fn a_lower_limit_shrinks_the_cache() {
     (0..400).for_each(|index| check(&extent, index));
     storage.budget().set_limit(2 * SLAB + (64 << 10));
     eventually(storage.epochs(), || storage.trim_memory());
-    // Less for a moment, if what other tests pin let several places wait to leave together.
+    // Temporarily less, if pins of other tests let several places leave together.
     assert!(storage.budget().used_by(Use::Cache) <= 2 * SLAB);
     (0..400).for_each(|index| check(&extent, index));
     assert_eq!(storage.budget().used_by(Use::Cache), 2 * SLAB);
@@ -269,7 +269,7 @@ fn a_cache_that_was_large_costs_little_and_works_as_a_small_one() {
     eventually(storage.epochs(), || storage.trim_memory());
     let places = 200;
     assert!(storage.cache.charge.lock().bytes() <= places * PLACE_BYTES + 4 * SLAB_STATE_BYTES);
-    // The clock finds what there is among the places without slabs.
+    // The clock finds the few places with a slab among those without.
     let evicted = || storage.stats().cache.evictions;
     let before = evicted();
     eventually(storage.epochs(), || {

@@ -1,4 +1,4 @@
-//! The catalog: which keyspaces there are, and where the durable state of each begins.
+//! The catalog: the list of keyspaces, and the location of the durable state of each.
 //!
 //! ```text
 //! size
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! `v` is a varint. The bytes are cut into the payloads of consecutive blocks of kind Catalog; the
-//! superblock knows the extent, its generation and the length. A catalog is never changed in place:
+//! superblock has the extent, its generation and the length. A catalog is never changed in place:
 //! each checkpoint writes a new one.
 //!
 //! Invariants:
 //! 1. Ids are unique, ascending, and below the next id; names are unique and within their limit.
-//! 2. Decoding believes nothing: counts and lengths are checked before anything is allocated.
+//! 2. Decoding trusts nothing: counts and lengths are checked before anything is allocated.
 
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
@@ -47,18 +47,18 @@ pub const ROOT_BYTES_MAX: usize = 64 << 10;
 pub const CATALOG_BYTES_MAX: usize =
     64 + KEYSPACES_MAX * (64 + KEYSPACE_NAME_BYTES_MAX + OPTIONS_BYTES_MAX + ROOT_BYTES_MAX);
 
-/// One keyspace.
+/// A keyspace in the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CatalogEntry {
-    /// Never used for another keyspace.
+    /// The id, never reused for another keyspace.
     pub id: KeyspaceId,
     /// Its name.
     pub name: String,
     /// The number of its engine.
     pub engine: u8,
-    /// Its options, in a coding of those above.
+    /// Its options, in the encoding of the upper layers.
     pub options: Vec<u8>,
-    /// Its durable state, in the engine's coding; empty if there is none yet.
+    /// Its durable state, in the engine's encoding; empty if there is none yet.
     pub root: Vec<u8>,
     /// Everything up to this seqno is in the root.
     pub absorbed: SeqNo,
@@ -67,17 +67,17 @@ pub struct CatalogEntry {
 /// All keyspaces of a database.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Catalog {
-    /// The id of the next keyspace to be made.
+    /// The id of the next new keyspace.
     pub next_keyspace: u32,
     /// In ascending order of id.
     pub keyspaces: Vec<CatalogEntry>,
 }
 
 impl Catalog {
-    /// The catalog as bytes. Fails if a limit is exceeded or an invariant broken.
+    /// Encodes the catalog. Fails if a limit is exceeded or an invariant violated.
     pub fn encode(&self) -> Result<Vec<u8>> {
         self.check().map_err(|reason| {
-            Error::new(ErrorKind::Internal, format!("the catalog cannot be written: {reason}"))
+            Error::new(ErrorKind::Internal, format!("cannot encode the catalog: {reason}"))
         })?;
         let mut out = vec![VERSION];
         put_varint(&mut out, u64::from(self.next_keyspace));
@@ -93,11 +93,11 @@ impl Catalog {
         Ok(out)
     }
 
-    /// Reads what [`Catalog::encode`] wrote.
+    /// Decodes a catalog written by [`Catalog::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "the catalog");
         if decoder.u8()? != VERSION {
-            return Err(decoder.damaged("its version is not known"));
+            return Err(decoder.damaged("unknown version"));
         }
         let next_keyspace = decoder.varint_u32()?;
         let count = decoder.length(KEYSPACES_MAX)?;
@@ -111,16 +111,16 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// The invariants and limits.
+    /// Checks the invariants and limits.
     fn check(&self) -> Result<(), &'static str> {
         if self.keyspaces.len() > KEYSPACES_MAX {
-            return Err("there are too many keyspaces");
+            return Err("too many keyspaces");
         }
         if !self.keyspaces.is_sorted_by(|a, b| a.id < b.id) {
-            return Err("the ids of keyspaces do not ascend");
+            return Err("keyspace ids are not ascending");
         }
         if self.keyspaces.last().is_some_and(|last| last.id.0 >= self.next_keyspace) {
-            return Err("a keyspace has an id that was not given out");
+            return Err("keyspace id is not below the next id");
         }
         let names: BTreeSet<&str> = self.keyspaces.iter().map(|e| e.name.as_str()).collect();
         if names.len() != self.keyspaces.len() {
@@ -132,7 +132,7 @@ impl Catalog {
                 && entry.root.len() <= ROOT_BYTES_MAX
         };
         if !self.keyspaces.iter().all(fits) {
-            return Err("a name, options or root is beyond its limit");
+            return Err("name, options or root exceeds its limit");
         }
         Ok(())
     }
@@ -161,13 +161,13 @@ pub fn to_blocks(bytes: &[u8]) -> AlignedBuffer {
     blocks
 }
 
-/// Reads the catalog that the superblock names.
+/// Reads the catalog at the superblock's location.
 pub fn read(file: &DataFile, location: &CatalogLocation) -> Result<Catalog> {
     let place = location.extent.offset();
     let length = location.bytes as usize;
     let count = location.extent.blocks as usize;
     if length > CATALOG_BYTES_MAX || count != length.div_ceil(BLOCK_PAYLOAD_BYTES) {
-        return Err(Error::corrupt("the catalog's length is impossible").at(DATA_FILE, place));
+        return Err(Error::corrupt("catalog length does not match its extent").at(DATA_FILE, place));
     }
     let mut blocks = AlignedBuffer::new(count * BLOCK_BYTES);
     file.read_blocks(location.extent.start, location.generation, &mut blocks)?;
@@ -227,7 +227,7 @@ mod tests {
         break_and_check(|c| c.keyspaces[1].name = "x".repeat(KEYSPACE_NAME_BYTES_MAX + 1));
         break_and_check(|c| c.keyspaces[0].options = vec![0; OPTIONS_BYTES_MAX + 1]);
         break_and_check(|c| c.keyspaces[0].root = vec![0; ROOT_BYTES_MAX + 1]);
-        // The same id or name twice, as bytes: what check refuses to write is refused when read.
+        // The same id or name twice, as bytes: decode rejects what encode refuses to write.
         let good = sample().encode().unwrap();
         let mut bytes = good.clone();
         let second_id = good.iter().rposition(|byte| *byte == 7).unwrap();

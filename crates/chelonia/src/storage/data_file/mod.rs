@@ -1,25 +1,27 @@
-//! The data file: blocks that are written once, and read with every check.
+//! The data file: write-once blocks, verified on every read.
 //!
 //! ```text
 //! block 0        1        2 ...
 //!       | copy A | copy B | extents: catalog, engine structure, runs, large values, free space |
 //! ```
 //!
-//! [`superblock`] says where everything begins, [`catalog`] which keyspaces there are. Every other
-//! block is sealed and verified here, by [`DataFile`]; nobody else reads or writes the file.
+//! [`superblock`] has the location of everything, [`catalog`] the list of keyspaces. Every other
+//! block is sealed and verified here, by [`DataFile`]; no other module reads or writes the file.
 //!
 //! Invariants:
-//! 1. What [`DataFile::read_blocks`] returns was written to this place in this use of the place.
-//! 2. A write of blocks never reaches the superblocks. That it stays within an extent of the writer
-//!    is the writer's duty.
-//! 3. After a failed sync none succeeds any more: the system tells the failure once, to one of
-//!    those who sync, and what it covers may be another's (docs/durability.md, promise 5).
-//! 4. What is open read-only is not changed. Once [`DataFile::continue_in`] was called it goes on
-//!    in a scratch file, which is written like the file itself would be.
-//! 5. Once [`DataFile::close`] has returned the file is not changed any more, whoever is still at
-//!    work; a sync with the superblock that it is for is done as a whole, or not begun.
+//! 1. Every block that [`DataFile::read_blocks`] returns was written to this place in this use of
+//!    the place.
+//! 2. A write of blocks never reaches the superblocks. The writer must ensure that it stays within
+//!    its own extent.
+//! 3. After a failed sync none succeeds any more: the system reports the failure once, to one of
+//!    the callers, and it may cover data of another (docs/durability.md, promise 5).
+//! 4. A file that is open read-only is not changed. After [`DataFile::continue_in`] writes go to a
+//!    scratch file, in the same way as to the file itself.
+//! 5. After [`DataFile::close`] has returned the file is not changed any more, even by threads
+//!    still at work; a sync and the superblock write that depends on it are done completely, or not
+//!    begun.
 //!
-//! Thread-safety: everything may be called from any thread; writes to the same block must be
+//! Thread-safety: every method may be called from any thread; writes to the same block must be
 //! ordered by the caller, who owns the extent.
 
 pub mod catalog;
@@ -37,10 +39,10 @@ use crate::storage::io::{File, LockGuard, ReadRequest};
 use std::ops::Deref;
 use superblock::FIRST_BLOCK;
 
-/// Blocks are counted by the number of their kind (`BlockKind`), 0 for what has none.
+/// The number of block kinds; index 0 counts blocks without a kind (`BlockKind`).
 pub const BLOCK_KINDS: usize = 9;
 
-/// What the data file did since it was opened.
+/// I/O statistics of the data file since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DataFileStats {
     /// Blocks read, by the number of their kind.
@@ -55,7 +57,7 @@ pub struct DataFileStats {
     pub syncs: u64,
 }
 
-/// The same, while it is counted.
+/// The live counters of [`DataFileStats`].
 #[derive(Default, Debug)]
 struct Counters {
     blocks_read: [AtomicU64; BLOCK_KINDS],
@@ -65,26 +67,26 @@ struct Counters {
     syncs: AtomicU64,
 }
 
-/// The file, with the salt that its checksums need.
+/// The data file, with the salt for its checksums.
 #[derive(Debug)]
 pub struct DataFile {
     file: Arc<dyn File>,
     salt: u64,
     read_only: bool,
-    /// The file with what continues it.
+    /// The file with its scratch continuation.
     continued: OnceLock<Arc<dyn File>>,
     /// The file's lock, until it is closed.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
-    /// Held shared over every change of the file, alone by the close. True inside: closed.
+    /// Held shared over every change of the file, exclusively by the close. True inside: closed.
     closed: RwLock<bool>,
     /// Held over every sync. True inside: one failed.
     sync_failed: Mutex<bool>,
-    /// A write failed.
+    /// True once a write has failed.
     write_failed: AtomicBool,
     counters: Counters,
 }
 
-/// The right to change the file, which is not closed while somebody has it.
+/// The right to change the file, which delays a close while held.
 pub struct Writing<'a> {
     file: &'a Arc<dyn File>,
     _open: RwLockReadGuard<'a, bool>,
@@ -105,12 +107,12 @@ pub struct BlockRead<'a> {
     pub first: BlockNo,
     /// The generation they must have been sealed with.
     pub generation: Generation,
-    /// Memory for all of them, whole blocks.
+    /// Memory for all of them, a multiple of the block size.
     pub buffer: &'a mut [u8],
 }
 
 impl DataFile {
-    /// The blocks of `file`, which is held by `lock`.
+    /// Creates the data file over `file`, which is held by `lock`.
     #[must_use]
     pub fn new(file: Arc<dyn File>, lock: Box<dyn LockGuard>, salt: u64, read_only: bool) -> Self {
         Self {
@@ -132,10 +134,10 @@ impl DataFile {
         self.salt
     }
 
-    /// Lets a file that is open read-only go on in `scratch`, which is empty, from block `end` on.
+    /// Continues a file that is open read-only in `scratch`, which is empty, from block `end` on.
     pub fn continue_in(&self, scratch: Arc<dyn File>, end: BlockNo) -> Result<()> {
         if !self.read_only {
-            return Err(Error::internal("a file that is written needs no scratch file"));
+            return Err(Error::internal("a writable file needs no scratch file"));
         }
         let end = end.0.saturating_mul(BLOCK_BYTES_U64);
         let continued = ContinuedFile::new(Arc::clone(&self.file), end, scratch);
@@ -144,12 +146,12 @@ impl DataFile {
             .map_err(|_| Error::internal("the data file has a scratch file already"))
     }
 
-    /// What blocks are read from and written to.
+    /// The file that blocks are read from and written to.
     fn whole(&self) -> &Arc<dyn File> {
         self.continued.get().unwrap_or(&self.file)
     }
 
-    /// The file itself, for looking at it.
+    /// The file itself, for inspection.
     #[must_use]
     pub fn file(&self) -> &dyn File {
         &*self.file
@@ -163,8 +165,8 @@ impl DataFile {
         Ok(())
     }
 
-    /// The file, to be changed: `ReadOnly` if it must not be, `Stopped` if it is closed. To be
-    /// asked for once by a thread at a time, and for the time of a call.
+    /// The right to change the file: `ReadOnly` if it must not be changed, `Stopped` if it is
+    /// closed. A thread may hold one at a time, for the time of a call.
     pub fn writing(&self) -> Result<Writing<'_>> {
         self.check_writable()?;
         let open = self.closed.read();
@@ -174,14 +176,14 @@ impl DataFile {
         Ok(Writing { file: self.whole(), _open: open })
     }
 
-    /// Waits for changes under way, refuses all later ones, and unlocks the file. Reads go on until
-    /// the fence around the directory is shut (`storage/io/fence.rs`).
+    /// Waits for changes in progress, refuses all later ones, and unlocks the file. Reads continue
+    /// until the fence around the directory is shut (`storage/io/fence.rs`).
     pub fn close(&self) {
         *self.closed.write() = true;
         *self.lock.lock() = None;
     }
 
-    /// Fills `buffer` (whole blocks) from block `first` on and verifies every block.
+    /// Fills `buffer` (complete blocks) from block `first` on and verifies every block.
     pub fn read_blocks(
         &self,
         first: BlockNo,
@@ -195,13 +197,13 @@ impl DataFile {
         verify_all(buffer, self.salt, generation, first)
     }
 
-    /// Checks that `block` is what was sealed as block `number`.
+    /// Verifies that `block` was sealed as block `number`.
     pub fn verify(&self, number: BlockNo, generation: Generation, block: &[u8]) -> Result<()> {
         verify(block, self.salt, generation, number)
     }
 
-    /// Fills `buffer` (whole blocks) from block `first` on and gives each to `take`, verified or
-    /// with what is wrong with it.
+    /// Fills `buffer` (complete blocks) from block `first` on and passes each to `take`, verified
+    /// or with its error.
     pub fn read_each(
         &self,
         first: BlockNo,
@@ -220,12 +222,12 @@ impl DataFile {
         Ok(())
     }
 
-    /// Reads and verifies blocks in several places, several at a time where the system can.
+    /// Reads and verifies several block ranges, in parallel where the system supports it.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
         self.read_many_while(reads, &mut || {})
     }
 
-    /// The same; `meanwhile` is called once, while they are read if that can be.
+    /// Like [`DataFile::read_many`]; `meanwhile` is called once, during the reads if possible.
     pub fn read_many_while(
         &self,
         reads: &mut [BlockRead<'_>],
@@ -256,7 +258,7 @@ impl DataFile {
         let file = self.writing()?;
         let offset = byte_range(first, blocks.len())?;
         if first.0 < FIRST_BLOCK {
-            return Err(Error::internal("a write would reach the superblocks"));
+            return Err(Error::internal("write overlaps the superblocks"));
         }
         seal_all(blocks, self.salt, generation, first);
         file.write_at(blocks, offset).inspect_err(|_| self.note_failed_write())?;
@@ -265,29 +267,29 @@ impl DataFile {
         Ok(())
     }
 
-    /// Takes note of a write that failed, or of anything else that may have changed the file.
+    /// Records a failed write, or any other failure that may have changed the file.
     pub fn note_failed_write(&self) {
         self.write_failed.store(true, Ordering::Relaxed);
     }
 
-    /// True once a write has failed: what failed since may have been only a read, or not.
+    /// True once a write has failed; later failures may have been of reads only.
     pub fn has_failed_write(&self) -> bool {
         self.write_failed.load(Ordering::Relaxed)
     }
 
-    /// Makes everything written durable, and the size of the file.
+    /// Makes all writes and the size of the file durable.
     pub fn sync(&self) -> Result<()> {
         self.make_durable(|_| Ok(()))
     }
 
-    /// Fails if no sync can succeed any more.
+    /// Fails if a sync has failed.
     pub fn check_syncs(&self) -> Result<()> {
         check_syncs(*self.sync_failed.lock())
     }
 
-    /// Syncs, then does `rest`, which writes and syncs what refers to what was synced. If any of it
-    /// fails, so does every later call. That there was no room is a failure like any other here: a
-    /// sync that tells it has lost what it was to write, and a superblock may be half changed.
+    /// Syncs, then runs `rest`, which writes and syncs the references to the synced data. If any of
+    /// it fails, so does every later call. `NoSpace` is a failure like any other here: a sync that
+    /// reports it has lost data, and a superblock may be half written.
     pub fn make_durable(&self, rest: impl FnOnce(&dyn File) -> Result<()>) -> Result<()> {
         let mut failed = self.sync_failed.lock();
         check_syncs(*failed)?;
@@ -300,7 +302,7 @@ impl DataFile {
         done.map_err(Error::not_transient)
     }
 
-    /// What was done so far.
+    /// I/O statistics so far.
     #[must_use]
     pub fn stats(&self) -> DataFileStats {
         let all = |counters: &[AtomicU64; BLOCK_KINDS]| {
@@ -324,7 +326,7 @@ fn check_syncs(failed: bool) -> Result<()> {
     Ok(())
 }
 
-/// Where `bytes` bytes of whole blocks from `first` on begin in the file.
+/// The file offset of `bytes` bytes of complete blocks from `first` on.
 fn byte_range(first: BlockNo, bytes: usize) -> Result<u64> {
     if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(Error::internal("the data file is read and written in whole blocks"));
@@ -332,11 +334,11 @@ fn byte_range(first: BlockNo, bytes: usize) -> Result<u64> {
     let offset = first.0.checked_mul(BLOCK_BYTES_U64);
     match offset.and_then(|offset| offset.checked_add(bytes as u64).map(|_| offset)) {
         Some(offset) => Ok(offset),
-        None => Err(Error::corrupt("a block number is beyond any file").at(DATA_FILE, u64::MAX)),
+        None => Err(Error::corrupt("block number exceeds any file length").at(DATA_FILE, u64::MAX)),
     }
 }
 
-/// Adds the blocks to the counters of their kinds, each counter touched once.
+/// Adds the blocks to the counters of their kinds, updating each counter once.
 fn count_kinds(counters: &[AtomicU64; BLOCK_KINDS], blocks: &[u8]) {
     let mut counts = [0_u64; BLOCK_KINDS];
     for block in blocks.chunks_exact(BLOCK_BYTES) {

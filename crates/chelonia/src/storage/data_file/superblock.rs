@@ -1,4 +1,4 @@
-//! The superblock: the one place that says what the database is and where everything begins.
+//! The superblock: the root of the database, with the location of everything else.
 //!
 //! It exists twice, as copy A in block 0 and copy B in block 1 of the data file.
 //!
@@ -8,7 +8,7 @@
 //!      8    8  magic: the letters CHELONIA
 //!     16    4  format number
 //!     20    4  number of the copy: 0 for A, 1 for B
-//!     24    8  feature bits: each one that is set must be known to who opens
+//!     24    8  feature bits: an open fails if it does not know one that is set
 //!     32    8  salt of the database, seed of every checksum and key hash
 //!     40    8  generation of the superblock: grows with each write
 //!     48    4  opens for writing so far: the upper 24 bits of the extent generations to come
@@ -25,12 +25,12 @@
 //! ```
 //!
 //! The first 24 bytes and the rule of the checksum are the same in every format, so that an older
-//! build can tell a newer format from damage. The content fits one sector, so that a torn write
+//! build can distinguish a newer format from damage. The content fits one sector, so a torn write
 //! leaves the old copy or the new one.
 //!
-//! Protocol of a write (`Superblocks::write`): everything that the new superblock refers to has
-//! been written and synced before; then the older copy is overwritten and synced, then the other
-//! one with the same content. Space that only the old superblock refers to is free after that.
+//! Protocol of a write (`Superblocks::write`): everything that the new superblock refers to was
+//! written and synced before; then the older copy is overwritten and synced, then the other one
+//! with the same content. Space that only the old superblock refers to is free after that.
 //!
 //! ```text
 //!   both at g --write older--> g+1 and g --write other--> both at g+1
@@ -40,7 +40,7 @@
 //! Invariants:
 //! 1. At any moment at least one copy is valid, and everything the valid copy with the highest
 //!    generation refers to is untouched: while a copy is being overwritten the other one is valid;
-//!    if that is the old one, nothing it refers to has been given free yet.
+//!    if that is the old one, nothing it refers to has been freed yet.
 //! 2. After an open for writing both copies are the same again before anything is allocated: the
 //!    open counts itself by a write, and that overwrites the older or damaged copy first.
 //! 3. A copy that was written to the other one's place does not verify.
@@ -74,7 +74,7 @@ pub const OPENS_MAX: u32 = (1 << 24) - 1;
 /// The most blocks of a file: its length in bytes is a number of 64 bits.
 const FILE_BLOCKS_MAX: u64 = u64::MAX / BLOCK_BYTES_U64;
 
-/// What only grows, from 0, never comes here: counting on from it does not overflow.
+/// Counters start at 0 and never get here; increments from it do not overflow.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 const MAGIC: [u8; 8] = *b"CHELONIA";
@@ -100,8 +100,8 @@ const CONTENT_END: usize = 112;
 
 const _: () = assert!(CONTENT_END <= crate::base::limits::SECTOR_BYTES);
 
-/// Rewrites the format number in both superblocks of a data file's content: what a newer build
-/// would leave. For tests.
+/// Rewrites the format number in both superblocks of a data file's content, as a newer build would.
+/// For tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn set_format(file: &mut [u8], format: u32) {
     for (copy, block) in file.chunks_exact_mut(BLOCK_BYTES).take(COPIES).enumerate() {
@@ -110,14 +110,14 @@ pub fn set_format(file: &mut [u8], format: u32) {
     }
 }
 
-/// Makes the checksum of a copy right, whatever it says. For tests.
+/// Recomputes the checksum of a copy, whatever its content. For tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn reseal(block: &mut [u8], copy: usize) {
     let sum = checksum(&block[MAGIC_AT..], copy_seed(copy));
     block[..MAGIC_AT].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Where the catalog is.
+/// The location of the catalog.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CatalogLocation {
     /// Its blocks.
@@ -128,10 +128,10 @@ pub struct CatalogLocation {
     pub bytes: u32,
 }
 
-/// From where the log counts, and how far it is known to reach.
+/// The start of the log and the position up to which it is known to be durable.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LogMark {
-    /// Replay starts here: every keyspace has absorbed what is before.
+    /// Replay starts here: every keyspace has absorbed everything before it.
     pub lsn: Lsn,
     /// The chain value at `lsn`, which the first block read there must continue.
     pub chain: u32,
@@ -141,33 +141,33 @@ pub struct LogMark {
     pub seqno: SeqNo,
 }
 
-/// What a superblock says.
+/// The content of a superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Random per database.
     pub salt: u64,
     /// Grows with each write of the superblock.
     pub generation: u64,
-    /// How often the database was opened for writing.
+    /// The number of opens for writing.
     pub opens: u32,
     /// The catalog, if one was ever written.
     pub catalog: Option<CatalogLocation>,
     /// The log.
     pub log: LogMark,
-    /// The file has at least so many blocks.
+    /// The minimum length of the file in blocks.
     pub file_blocks: u64,
 }
 
-/// What a look at a data file found.
+/// The result of inspecting a data file.
 #[derive(Debug)]
 pub enum Found {
     /// A database.
     Database(Superblocks),
-    /// A file whose creation did not finish: it never held anything.
+    /// A file whose creation did not finish; it never held data.
     Unfinished,
 }
 
-/// The superblock of an open data file, and which copy is to be overwritten first.
+/// The superblock of an open data file, and which copy is overwritten first.
 #[derive(Clone, Debug)]
 pub struct Superblocks {
     current: Superblock,
@@ -175,7 +175,7 @@ pub struct Superblocks {
 }
 
 impl Superblock {
-    /// The superblock of a database that holds nothing yet.
+    /// The superblock of an empty database.
     #[must_use]
     pub fn new(salt: u64) -> Self {
         Self {
@@ -216,7 +216,7 @@ impl Superblock {
         block
     }
 
-    /// Reads the block that should hold copy number `copy`.
+    /// Decodes the block that should hold copy number `copy`.
     pub fn decode(block: &[u8], copy: usize) -> Result<Self> {
         let place = copy as u64 * BLOCK_BYTES_U64;
         Self::decode_fields(block, copy).map_err(|error| error.at(DATA_FILE, place))
@@ -226,10 +226,10 @@ impl Superblock {
         let mut decoder = Decoder::new(block, "the superblock");
         let sum = decoder.u64()?;
         if block.len() != BLOCK_BYTES || sum != checksum(&block[MAGIC_AT..], copy_seed(copy)) {
-            return Err(decoder.damaged("its checksum is wrong"));
+            return Err(decoder.damaged("checksum mismatch"));
         }
         if decoder.array::<8>()? != MAGIC {
-            return Err(decoder.damaged("its magic is wrong"));
+            return Err(decoder.damaged("wrong magic number"));
         }
         let format = decoder.u32()?;
         if format != FORMAT {
@@ -237,7 +237,7 @@ impl Superblock {
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         if decoder.u32()? != copy_number(copy) {
-            return Err(decoder.damaged("it is the other copy"));
+            return Err(decoder.damaged("wrong copy number"));
         }
         let features = decoder.u64()?;
         if features & !FEATURES != 0 {
@@ -258,25 +258,25 @@ impl Superblock {
         let (durable, seqno) = (Lsn(decoder.u64()?), SeqNo(decoder.u64()?));
         let file_blocks = decoder.u64()?;
         if decoder.take(BLOCK_BYTES - CONTENT_END)?.iter().any(|byte| *byte != 0) {
-            return Err(decoder.damaged("bytes that should be zero are not"));
+            return Err(decoder.damaged("reserved bytes are not zero"));
         }
         let counters = [generation, lsn.0, durable.0, seqno.0];
         if opens > OPENS_MAX
             || !(FIRST_BLOCK..=FILE_BLOCKS_MAX).contains(&file_blocks)
             || counters.iter().any(|counter| *counter > COUNTER_MAX)
         {
-            return Err(decoder.damaged("a number is beyond its limit"));
+            return Err(decoder.damaged("number exceeds its limit"));
         }
         let catalog = (blocks > 0).then_some(location);
         if !location_is_sound(&location, file_blocks) {
-            return Err(decoder.damaged("the place of the catalog is impossible"));
+            return Err(decoder.damaged("invalid catalog location"));
         }
         let log = LogMark { lsn, chain, durable, seqno };
         Ok(Self { salt, generation, opens, catalog, log, file_blocks })
     }
 }
 
-/// No catalog, or one that lies in the file and is as long as its blocks can hold.
+/// True if there is no catalog, or it lies within the file and its length fits its blocks.
 fn location_is_sound(location: &CatalogLocation, file_blocks: u64) -> bool {
     let Extent { start, blocks } = location.extent;
     if blocks == 0 {
@@ -303,10 +303,10 @@ fn copy_offset(copy: usize) -> u64 {
 }
 
 impl Superblocks {
-    /// Looks at a file: the valid copy with the highest generation, if it is a database.
+    /// Inspects a file and returns the valid copy with the highest generation, if it is a database.
     ///
-    /// Fails with `InvalidArgument` if the file never was one, with `Corrupt` if no copy is valid,
-    /// with `Unsupported` if it is of a newer format.
+    /// Fails with `InvalidArgument` if the file never was a database, with `Corrupt` if no copy is
+    /// valid, with `Unsupported` if its format is newer.
     pub fn read(file: &dyn File) -> Result<Found> {
         let found = Self::read_of_any_length(file)?;
         if let Found::Database(superblocks) = &found {
@@ -319,7 +319,7 @@ impl Superblocks {
         Ok(found)
     }
 
-    /// The same, of a file that may have been cut short.
+    /// Like [`Superblocks::read`], for a file that may have been truncated.
     pub fn read_of_any_length(file: &dyn File) -> Result<Found> {
         let size = file.size()?;
         if size == 0 {
@@ -333,7 +333,7 @@ impl Superblocks {
         });
         let superblocks = match copies {
             [Ok(a), Ok(b)] => Self::newest_of(a, b)?,
-            // A newer format is believed from one copy: writing one is what turns a database over.
+            // One copy of a newer format suffices: writing one copy is what upgrades a database.
             [Err(error), _] | [_, Err(error)] if error.kind() == ErrorKind::Unsupported => {
                 return Err(error);
             }
@@ -344,7 +344,7 @@ impl Superblocks {
         Ok(Found::Database(superblocks))
     }
 
-    /// Only one copy is good.
+    /// The superblocks if only one copy is valid.
     fn with_damaged_copy(current: Superblock, damaged: usize) -> Self {
         mark(Mark::SuperblockCopyDamaged);
         Self { current, older_copy: damaged }
@@ -352,15 +352,16 @@ impl Superblocks {
 
     fn newest_of(a: Superblock, b: Superblock) -> Result<Self> {
         if a.salt != b.salt || (a.generation == b.generation && a != b) {
-            return Err(Error::corrupt("the copies of the superblock contradict each other")
-                .at(DATA_FILE, 0));
+            return Err(
+                Error::corrupt("the two superblock copies are inconsistent").at(DATA_FILE, 0)
+            );
         }
         let a_is_newer = a.generation > b.generation;
         let (current, older_copy) = if a_is_newer { (a, 1) } else { (b, 0) };
         Ok(Self { current, older_copy })
     }
 
-    /// No copy is valid: a creation that did not finish, some other file, or damage.
+    /// The result if no copy is valid: an unfinished creation, some other file, or damage.
     fn explain_damage(blocks: &[u8], size: u64, error: Error) -> Result<Found> {
         let (first, second) = blocks.split_at(BLOCK_BYTES);
         // A creation writes copy B only after copy A is durable; before, the file has two blocks.
@@ -385,7 +386,7 @@ impl Superblocks {
         Ok(superblocks)
     }
 
-    /// Fails unless both copies are valid; returns how many there are.
+    /// Fails unless both copies are valid; returns the number of copies.
     pub fn verify(file: &dyn File) -> Result<u64> {
         let mut block = AlignedBuffer::new(BLOCK_BYTES);
         for copy in 0..COPIES {
@@ -395,14 +396,14 @@ impl Superblocks {
         Ok(COPIES as u64)
     }
 
-    /// What the newest copy says.
+    /// The newest superblock.
     #[must_use]
     pub fn current(&self) -> &Superblock {
         &self.current
     }
 
-    /// Makes `next` the superblock, by the protocol at the head of this file. The generation is
-    /// set here. After a failure it is not known which one a later open will find.
+    /// Makes `next` the superblock, by the protocol at the head of this file. The generation is set
+    /// here. After a failure it is unknown which superblock a later open will find.
     pub fn write(&mut self, file: &dyn File, mut next: Superblock) -> Result<()> {
         next.generation = self.current.generation + 1;
         for copy in [self.older_copy, 1 - self.older_copy] {

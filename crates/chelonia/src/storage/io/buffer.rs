@@ -1,16 +1,15 @@
-//! Memory that a device may read and write: block-aligned in address and, where asked, in length.
+//! Memory for device I/O: block-aligned in address and, where requested, in length.
 //!
-//! Direct I/O wants buffers whose address is a multiple of the device's sector. [`AlignedBuffer`]
-//! is aligned to a whole block, zeroed when made, and dereferences to a byte slice; its interface
-//! is safe.
+//! Direct I/O needs buffers whose address is a multiple of the device's sector. [`AlignedBuffer`]
+//! is aligned to a complete block, zeroed when created, and dereferences to a byte slice; its
+//! interface is safe.
 //!
 //! Invariants:
 //! 1. The memory is aligned to [`BLOCK_BYTES`], `len` bytes long, initialised, and owned by exactly
 //!    one buffer.
-//! 2. It never moves, so that a slice of it that the kernel fills stays valid while it is borrowed.
+//! 2. It never moves, so a slice of it that the kernel fills stays valid while it is borrowed.
 //!
-//! Thread-safety: like a `Vec<u8>`. It is not counted in a budget; whoever keeps one for long
-//! charges it.
+//! Thread-safety: like a `Vec<u8>`. It is not counted in a budget; a long-term holder charges it.
 
 #![expect(unsafe_code, reason = "an island: aligned raw memory, allocated and freed here only")]
 
@@ -103,8 +102,8 @@ impl Clone for AlignedBuffer {
     }
 }
 
-/// True if a device may use the slice at this offset of a file as it is: address, length and
-/// offset are multiples of a block.
+/// True if the slice can be used for direct I/O at this offset: address, length and offset are
+/// multiples of a block.
 #[must_use]
 pub fn is_aligned(bytes: &[u8], offset: u64) -> bool {
     bytes.as_ptr().addr().is_multiple_of(BLOCK_BYTES)

@@ -1,6 +1,6 @@
-//! A file through the page cache: what files and windows of files share.
+//! A file through the page cache: shared by files and their windows.
 //!
-//! Thread-safety: as `direct_file`, which draws what goes through here.
+//! Thread-safety: as `direct_file`, which shows what goes through the page cache.
 
 use super::mapped::Mappings;
 use crate::base::error::{Error, Result};
@@ -9,7 +9,7 @@ use rustix::io::{Errno, pwrite, retry_on_intr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The descriptor through the page cache, with what errors and checks need to know of the file.
+/// The page cache descriptor, with the name and access mode of the file for errors and checks.
 #[derive(Debug)]
 pub struct BufferedFile {
     name: String,
@@ -34,12 +34,12 @@ impl BufferedFile {
         self.descriptor.as_fd()
     }
 
-    /// What is mapped of the file.
+    /// The mappings of the file.
     pub fn mappings(&self) -> &Mappings {
         &self.mappings
     }
 
-    /// Makes what was written durable, through the mappings too.
+    /// Makes all writes durable, including those through mappings.
     pub fn sync(&self) -> Result<()> {
         self.mappings.let_go_written();
         retry_on_intr(|| fdatasync(&self.descriptor)).map_err(|error| self.error("sync", error))
@@ -47,8 +47,7 @@ impl BufferedFile {
 
     /// The size in bytes.
     pub fn size(&self) -> Result<u64> {
-        let stat =
-            fstat(&self.descriptor).map_err(|error| self.error("ask for the size", error))?;
+        let stat = fstat(&self.descriptor).map_err(|error| self.error("get the size", error))?;
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
@@ -74,7 +73,7 @@ impl BufferedFile {
             .ok_or_else(|| Error::internal("an offset is beyond what files have"))
     }
 
-    /// The outcome of one write at `at`: a number of bytes that is not zero.
+    /// The result of one write at `at`: a number of bytes that is not zero.
     pub fn written(&self, outcome: rustix::io::Result<usize>, at: u64) -> Result<usize> {
         match outcome {
             Ok(0) => {
@@ -86,7 +85,7 @@ impl BufferedFile {
         }
     }
 
-    /// Fails if the file was opened to be read.
+    /// Fails if the file was opened read-only.
     pub fn check_writable(&self) -> Result<()> {
         if self.writable {
             return Ok(());
@@ -95,7 +94,7 @@ impl BufferedFile {
     }
 }
 
-/// Writes once, again if the system interrupts.
+/// Writes once, repeated if interrupted.
 pub fn pwrite_once(file: BorrowedFd<'_>, bytes: &[u8], offset: u64) -> rustix::io::Result<usize> {
     retry_on_intr(|| pwrite(file, bytes, offset))
 }

@@ -1,5 +1,4 @@
-//! A file that may only be read, continued by a scratch file that may be written: how a reader goes
-//! on where a writer would write.
+//! A read-only file continued by a writable scratch file, for replay in a read-only open.
 //!
 //! ```text
 //!   0                    end of the base
@@ -13,7 +12,7 @@ use super::{File, ReadRequest, Region};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::runtime::sync::Arc;
 
-/// See the head of the file.
+/// A continued file; see the head of this file.
 #[derive(Debug)]
 pub struct ContinuedFile {
     base: Arc<dyn File>,
@@ -23,13 +22,13 @@ pub struct ContinuedFile {
 }
 
 impl ContinuedFile {
-    /// `base`, continued from byte `end` on in `scratch`, which is empty.
+    /// Continues `base` from byte `end` on in `scratch`, which is empty.
     #[must_use]
     pub fn new(base: Arc<dyn File>, end: u64, scratch: Arc<dyn File>) -> Self {
         Self { base, end, scratch }
     }
 
-    /// The offset in the scratch file of what is about to be changed.
+    /// Converts an offset to change into an offset in the scratch file.
     fn changing(&self, offset: u64) -> Result<u64> {
         offset.checked_sub(self.end).ok_or_else(|| {
             Error::new(ErrorKind::ReadOnly, "the database is open read-only")
@@ -67,7 +66,7 @@ impl File for ContinuedFile {
         self.scratch.write_at(bytes, self.changing(offset)?)
     }
 
-    /// Nothing here is to outlive the process.
+    /// Nothing here needs to outlive the process.
     fn sync(&self) -> Result<()> {
         Ok(())
     }

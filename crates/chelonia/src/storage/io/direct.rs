@@ -1,12 +1,11 @@
-//! The real directory: files of a Linux file system. What becomes of a file that is open is in
-//! `direct_file`.
+//! The real directory: files of a Linux file system. Open files are in `direct_file`.
 //!
 //! Invariants:
 //! 1. Files are opened relative to the directory's descriptor, never through a symbolic link, with
-//!    mode 0600; the directory is made with mode 0700. Renaming the directory meanwhile is
-//!    harmless. What is not a regular file is refused without waiting for it.
+//!    mode 0600; the directory is created with mode 0700. Renaming the directory meanwhile is
+//!    harmless. Non-regular files are refused without blocking on them.
 //! 2. The two descriptors of a file (around and through the page cache) are the same file.
-//! 3. Calls that the system interrupts are repeated; nothing else is.
+//! 3. Interrupted calls are repeated; nothing else is.
 //!
 //! Thread-safety: everything may be called from any thread.
 
@@ -36,7 +35,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-/// Only the user who runs the store reads and writes its files.
+/// Mode 0600: only the user who runs the store may access its files.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// As [`FILE_MODE`], for the directory.
@@ -60,17 +59,17 @@ const FILE_SYSTEMS: [(u64, &str, bool); 9] = [
 #[derive(Debug)]
 pub struct DirectDirectory {
     descriptor: OwnedFd,
-    /// As it was when the directory was opened.
+    /// The path at the time the directory was opened.
     path: PathBuf,
     file_system: &'static str,
     mapped_log: bool,
-    /// False once the file system refused `O_DIRECT`.
+    /// False once the file system has refused `O_DIRECT`.
     direct: AtomicBool,
     rings: Arc<Rings>,
 }
 
 impl DirectDirectory {
-    /// Opens the directory at `path`; with `create`, makes it if there is none (its parent must
+    /// Opens the directory at `path`; with `create`, creates it if it is missing (its parent must
     /// exist) and makes its name durable.
     pub fn open(path: &Path, create: bool) -> Result<Self> {
         let shown = path.display().to_string();
@@ -99,17 +98,17 @@ impl DirectDirectory {
         };
         let magic = retry_on_intr(|| fstatfs(&descriptor))
             .map(|facts| u64::try_from(facts.f_type).unwrap_or(0))
-            .map_err(|error| Error::io("ask for the file system of", &shown, error.into()))?;
+            .map_err(|error| Error::io("determine the file system of", &shown, error.into()))?;
         let known = FILE_SYSTEMS.iter().find(|(number, ..)| *number == magic);
         let (file_system, mapped_log) =
             known.map_or(("other", false), |(_, name, mapped_log)| (name, *mapped_log));
         let direct = AtomicBool::new(takes_direct(&descriptor));
-        // Whoever reads of it may be somewhere else.
+        // A reader of the path may have another working directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
         Ok(Self { descriptor, path, file_system, mapped_log, direct, rings: Arc::default() })
     }
 
-    /// Opens a regular file, and nothing else: a pipe is not waited for.
+    /// Opens a regular file and nothing else, without blocking on a pipe.
     fn open_descriptor(&self, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
         let file = retry_on_intr(|| openat(&self.descriptor, name, flags, FILE_MODE))?;
@@ -121,7 +120,7 @@ impl DirectDirectory {
         Ok(file)
     }
 
-    /// The direct descriptor of the file behind `buffered`, if the file system has such.
+    /// The direct descriptor of the file behind `buffered`, if the file system supports one.
     fn open_direct(
         &self,
         name: &str,
@@ -151,9 +150,9 @@ impl DirectDirectory {
     }
 }
 
-/// Drops what the system has cached of the file and need not write any more. After a failed sync
-/// such pages may differ from the device, and some file systems serve direct reads from them (ext4
-/// with `data=journal`): what an open reads is what the device has.
+/// Drops clean pages of the file from the page cache. After a failed sync such pages may differ
+/// from the device, and some file systems serve direct reads from them (ext4 with `data=journal`):
+/// an open must read the device's content.
 fn forget_cached(file: &OwnedFd) {
     // A system that refuses the advice has no such cache, or keeps it.
     let _ = fadvise(file, 0, None, Advice::DontNeed);
@@ -171,7 +170,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
         Err(error) => return Err(error),
     };
-    // Also if it was there: who made it may have died before this.
+    // Also if it existed: its creator may have died before this.
     let Some(parent) = parent_of(path) else { return Ok(()) };
     match std::fs::File::open(parent).and_then(|parent| parent.sync_all()) {
         Err(error) if made || error.kind() != io::ErrorKind::PermissionDenied => Err(error),
@@ -179,7 +178,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The error for a path of which a part, mostly all, is a file.
+/// The error for a path of which a part, usually all of it, is a file.
 fn not_a_directory(path: &Path) -> Error {
     let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
     let file = parts.filter(|part| part.exists()).find(|part| !part.is_dir()).unwrap_or(path);
@@ -190,9 +189,9 @@ fn not_a_directory(path: &Path) -> Error {
     Error::invalid(format!("cannot open {shown}: {file_shown} is a file, not a directory"))
 }
 
-/// Whether files of the directory take `O_DIRECT` with block alignment: tried on a file without a
-/// name. Where that cannot be made (a directory that may only be read) the answer is yes, and the
-/// first file opened tells.
+/// Whether files of the directory support `O_DIRECT` with block alignment: tried on a file without
+/// a name. Where that cannot be created (a read-only directory) the answer is yes, and the first
+/// file opened decides.
 fn takes_direct(directory: &OwnedFd) -> bool {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let open = |flags| retry_on_intr(|| openat(directory, ".", flags, FILE_MODE));
@@ -211,10 +210,10 @@ fn takes_direct(directory: &OwnedFd) -> bool {
     retry_on_intr(|| pread(&file, &mut block[..], 0)) == Ok(BLOCK_BYTES)
 }
 
-/// Where temporary files are that may be large.
+/// The directory for large temporary files.
 const SCRATCH_DIRECTORY: &str = "/var/tmp";
 
-/// A file without a name.
+/// Opens a file without a name.
 fn open_scratch(directory: &OwnedFd, place: ScratchPlace) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let refused = match retry_on_intr(|| openat(directory, ".", flags, FILE_MODE)) {
@@ -270,8 +269,8 @@ impl Directory for DirectDirectory {
     }
 
     fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>> {
-        // An exclusive lock wants a descriptor that writes on network file systems; a reader must
-        // get by without.
+        // An exclusive lock needs a writable descriptor on network file systems; a reader must do
+        // without.
         let mut flags = if exclusive { OFlags::RDWR } else { OFlags::RDONLY };
         if create {
             flags |= OFlags::CREATE;
@@ -308,7 +307,7 @@ impl Directory for DirectDirectory {
 
     fn free_bytes(&self) -> Option<u64> {
         let facts = rustix::fs::fstatvfs(&self.descriptor).ok()?;
-        // Some file systems count nothing.
+        // Some file systems do not report counts.
         if facts.f_blocks == 0 {
             return None;
         }
@@ -328,7 +327,7 @@ fn list_files(directory: &OwnedFd) -> rustix::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        // No file of ours has a name that is not UTF-8.
+        // Names that are not UTF-8 belong to no file of the store.
         let Ok(name) = entry.file_name().to_str() else { continue };
         let file_type = match entry.file_type() {
             FileType::Unknown => {
@@ -358,11 +357,12 @@ pub fn lock_file(file: OwnedFd, name: &str, exclusive: bool) -> Result<Box<dyn L
     }
 }
 
-/// `flock` is of the open file, so it excludes within a process too, and ends with the process.
+/// `flock` belongs to the open file, so it excludes within a process too, and ends with the
+/// process.
 ///
-/// A child that is being started by another thread has the file as well, until it is replaced by
-/// the program that it shall run. So it does not suffice to close the file; but a child must not
-/// give the lock away.
+/// A child that another thread is starting shares the file until its `exec`. So closing the file
+/// does not suffice to unlock, and the drop unlocks explicitly; but a child must not release the
+/// lock.
 struct FileLock {
     file: std::fs::File,
     process: ForkMark,
@@ -379,7 +379,7 @@ impl Debug for FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         if self.process.is_this_process() {
-            // Closing the file is what is left.
+            // On failure closing the file is the only way left.
             let _ = self.file.unlock();
         }
     }

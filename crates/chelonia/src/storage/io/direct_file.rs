@@ -12,16 +12,16 @@
 //! | sizes, allocation, holes, sync, mapping | the descriptor through the page cache |
 //!
 //! The kernel keeps the two coherent: a direct read or write first writes back, and a direct write
-//! drops, what the cache holds of its range; `fdatasync` is of the file, whichever descriptor
-//! wrote. Parts of blocks take this way because reading, changing and writing back a block here
-//! would undo what another thread writes to the rest of it.
+//! drops, cached pages of its range; `fdatasync` covers the file, whichever descriptor wrote.
+//! Partial blocks go through the page cache because a read-modify-write of the block here would
+//! undo concurrent writes of other threads to the rest of it.
 //!
 //! Invariants:
-//! 1. Calls that the system interrupts are repeated, short ones completed. Nothing else is retried;
-//!    a failed `fdatasync` in particular is reported once, and what it covered must count as lost.
+//! 1. Interrupted calls are repeated, short ones completed. Nothing else is retried; a failed
+//!    `fdatasync` in particular is reported once, and the data it covered must count as lost.
 //!
-//! Thread-safety: everything may be called from any thread. Writes to overlapping ranges at the
-//! same time leave either's bytes.
+//! Thread-safety: every method may be called from any thread. Concurrent writes to overlapping
+//! ranges leave the bytes of either.
 
 use super::buffer::{AlignedBuffer, is_aligned};
 use super::buffered_file::{BufferedFile, pwrite_once};
@@ -48,11 +48,11 @@ fn pread_once(file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> rustix::i
 pub struct DirectFile {
     /// The descriptor through the page cache.
     pub buffered: Arc<BufferedFile>,
-    /// The descriptor around it, of the same file, if there is one.
+    /// The direct descriptor of the same file, if there is one.
     pub direct: Option<OwnedFd>,
     /// Whether windows of the file may be mapped.
     pub mapped_log: bool,
-    /// For reading many at a time.
+    /// Rings for batched reads.
     pub rings: Arc<Rings>,
 }
 
@@ -92,37 +92,38 @@ impl DirectFile {
         pwrite_once(direct.as_fd(), &copy, offset)
     }
 
-    /// The reason for which a read at `offset` got nothing.
+    /// The error for a read at `offset` that returned nothing.
     fn ends_before(&self, offset: u64) -> Error {
         let name = self.buffered.name();
         match self.buffered.size() {
             Ok(size) if size <= offset => {
-                Error::corrupt("the file ends too early").at(name, offset)
+                Error::corrupt("read past the end of the file").at(name, offset)
             }
             Ok(_) => {
-                let error = io::Error::other("the system read nothing where the file has bytes");
+                let error =
+                    io::Error::other("the system read zero bytes before the end of the file");
                 Error::io("read", name, error).at(name, offset)
             }
             Err(error) => error,
         }
     }
 
-    /// Gives a range of a file that may be mapped blocks of its own: those that it shares with a
-    /// copy (a reflink) are allocated, and a write to them needs new ones all the same.
+    /// Unshares a range of a mappable file: blocks shared with a copy (a reflink) are allocated,
+    /// yet a write to them needs new ones.
     fn unshare(&self, offset: u64, bytes: u64) -> Result<()> {
         if !self.mapped_log || self.direct.is_some() {
             return Ok(());
         }
         let file = self.buffered.descriptor();
         match retry_on_intr(|| fallocate(file, FallocateFlags::UNSHARE_RANGE, offset, bytes)) {
-            // Where the file system does not know the call it shares nothing.
+            // A file system without this call shares nothing.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             Err(error) => Err(self.buffered.error("unshare", error).at(self.name(), offset)),
         }
     }
 
-    /// Zeros after the end, for a file system that cannot allocate. What lies before the end is
-    /// left alone: these file systems promise nothing for it anyway.
+    /// Writes zeros after the end, for a file system that cannot allocate. Bytes before the end are
+    /// left alone: these file systems guarantee nothing for them anyway.
     fn allocate_by_writing(&self, offset: u64, end: u64) -> Result<()> {
         let mut at = self.buffered.size()?.max(offset);
         let zeros = AlignedBuffer::new(COPY_BYTES_MAX);
@@ -191,7 +192,7 @@ impl File for DirectFile {
         match seek(self.buffered.descriptor(), SeekFrom::Data(offset)) {
             Ok(place) => Ok(Some(place)),
             Err(Errno::NXIO) => Ok(None),
-            // Not every file system knows its holes.
+            // Not every file system reports holes.
             Err(_) => Ok((offset < self.size()?).then_some(offset)),
         }
     }
@@ -251,7 +252,7 @@ impl File for DirectFile {
 
     fn allocated_bytes(&self) -> Result<u64> {
         let stat = fstat(self.buffered.descriptor())
-            .map_err(|error| self.buffered.error("ask for the size", error))?;
+            .map_err(|error| self.buffered.error("get the size", error))?;
         // The unit of this field is 512 bytes, whatever the block size of the file system.
         Ok(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512))
     }

@@ -1,13 +1,13 @@
-//! The lock of a directory that no other process can see: many readers or one writer.
+//! In-process lock of a directory that no other process can see: many readers or one writer.
 //!
-//! It excludes as the lock of a real directory does, without waiting, and is released when its
-//! guard is dropped. Thread-safety: any thread may take it or drop a guard.
+//! It excludes like the lock of a real directory, without waiting, and is released when its guard
+//! is dropped. Thread-safety: any thread may take it or drop a guard.
 
 use super::{LockGuard, OPEN_ELSEWHERE};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::runtime::sync::{Arc, Mutex};
 
-/// Who holds the lock of one directory.
+/// The holders of the lock of one directory.
 #[derive(Debug, Default)]
 pub struct LockTable {
     held: Arc<Mutex<Held>>,

@@ -1,26 +1,27 @@
-//! A fence around the files of an open database: no call reaches them once its close has returned.
+//! A fence around the files of an open database: no call reaches them after its close has returned.
 //!
 //! ```text
 //!   open: calls enter and leave, counted
+//!   open: calls enter and leave, counted
 //!     |  shut
-//!   shutting: calls under way end, all others are refused with `Stopped`
-//!     |  none is under way
+//!   shutting: calls in progress end, all others are refused with `Stopped`
+//!     |  none is in progress
 //!   shut: the lock of the directory may be released
 //! ```
 //! Other threads may be anywhere in a commit, a checkpoint or a read while a database is closed.
 //! The next owner may have the same files an instant later, recycled under the same names, so that
-//! a removal, a write or a read that comes late would be of another database.
+//! a late removal, write or read would hit another database.
 //!
 //! Invariants:
-//! 1. When [`Fence::shut`] has returned no call of a [`FencedDirectory`] or of a file opened
-//!    through it is under way, and none ever begins.
+//! 1. When [`Fence::shut`] has returned, no call of a [`FencedDirectory`] or of a file opened
+//!    through it is in progress, and none ever begins.
 //! 2. A call made within another one (by the `meanwhile` of a read) is refused while the fence is
 //!    being shut; it never waits.
 //! 3. Regions are not fenced: a copy to one costs less than the count. Their one writer is the tail
-//!    of the log, which a close takes away under the commit lock before it shuts the fence.
+//!    of the log, which a close removes under the commit lock before it shuts the fence.
 //!
-//! What asks nothing of the files is let through: the space that the device has left, the path, and
-//! the lock. Thread-safety: everything may be called from any thread.
+//! Calls that do not access the files are not fenced: the device's free space, the path, and the
+//! lock. Thread-safety: every method may be called from any thread.
 
 use super::{
     Access, Directory, File, IoFacts, LockGuard, OpenMode, ReadRequest, Region, ScratchPlace,
@@ -33,9 +34,9 @@ use std::path::Path;
 /// Set in the count of calls once the fence is being shut.
 const SHUT: u64 = 1 << 63;
 
-/// Counts the calls under way; see the head of the file.
+/// Counts the calls in progress; see the head of the file.
 pub struct Fence {
-    /// Calls under way, and [`SHUT`].
+    /// Calls in progress, and [`SHUT`].
     calls: CachePadded<AtomicU64>,
     last_left: Mutex<()>,
     changed: Condvar,
@@ -57,7 +58,7 @@ impl Debug for Fence {
     }
 }
 
-/// A call under way.
+/// A call in progress.
 struct Entered<'a> {
     fence: &'a Fence,
 }
@@ -66,7 +67,7 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         let before = self.fence.calls.fetch_sub(1, Ordering::AcqRel);
         if before == SHUT + 1 {
-            // Whoever shuts holds this lock from its look at the count until it waits.
+            // `shut` holds this lock from its check of the count until it waits.
             drop(self.fence.last_left.lock());
             self.fence.changed.notify_all();
         }
@@ -74,7 +75,7 @@ impl Drop for Entered<'_> {
 }
 
 impl Fence {
-    /// Waits for calls under way, and refuses all later ones.
+    /// Waits for calls in progress, and refuses all later ones.
     pub fn shut(&self) {
         self.calls.fetch_or(SHUT, Ordering::AcqRel);
         let mut last_left = self.last_left.lock();
@@ -83,7 +84,7 @@ impl Fence {
         }
     }
 
-    /// Counts a call until what is returned is dropped; `Stopped` once the fence is being shut.
+    /// Counts a call until the result is dropped; `Stopped` once the fence is being shut.
     fn enter(&self) -> Result<Entered<'_>> {
         let before = self.calls.fetch_add(1, Ordering::AcqRel);
         let entered = Entered { fence: self };
@@ -295,7 +296,7 @@ mod tests {
                 fence.shut();
                 left.load(Ordering::SeqCst)
             });
-            // Refused as soon as somebody shuts it, and not waiting for the call under way.
+            // Refused as soon as the fence is being shut, without waiting for the call in progress.
             while fence.enter().is_ok() {
                 std::thread::yield_now();
             }

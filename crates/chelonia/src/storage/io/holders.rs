@@ -1,4 +1,4 @@
-//! Who has a database open: for the message of an open that is refused, and for nothing else.
+//! Finds the processes that have a database open, for the message of a refused open only.
 //!
 //! The kernel lists the holders of all locks in `/proc/locks`, a line each:
 //!
@@ -7,19 +7,19 @@
 //!              device (major:minor, hexadecimal) ^     ^ inode
 //! ```
 //!
-//! So nothing has to be written that could be out of date. A file system may show another device to
+//! So no file has to be written that could be outdated. A file system may report another device to
 //! its users (btrfs, overlay): then the descriptors of the processes with a lock on a file of this
-//! number are looked at. Processes of other containers are not listed; a holder that cannot be
-//! found is not named.
+//! inode are checked. Processes of other containers are not listed; a holder that cannot be found
+//! is not named.
 
 use rustix::fs::{fstat, major, minor};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 
-/// At most this many are named.
+/// The most processes named.
 const NAMED_MAX: usize = 3;
 
-/// A process that holds a lock, and what the list says of the file.
+/// A process that holds a lock, with the device and inode from the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Holder {
     pid: u32,
@@ -27,10 +27,10 @@ struct Holder {
     inode: u64,
 }
 
-/// A line of the list, if it is of a lock as ours are that somebody holds.
+/// Parses a line of the list, if it is a held `flock` lock.
 fn parse(line: &str) -> Option<Holder> {
     let mut words = line.split_ascii_whitespace().skip(1);
-    // A line of somebody who waits for a lock has an arrow here.
+    // A line of a waiter for a lock has an arrow here.
     if words.next() != Some("FLOCK") {
         return None;
     }
@@ -43,7 +43,7 @@ fn parse(line: &str) -> Option<Holder> {
     Some(Holder { pid, device, inode })
 }
 
-/// True if the process has a file open with this device and number.
+/// True if the process has a file open with this device and inode.
 fn has_open(pid: u32, device: u64, inode: u64) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     entries.flatten().any(|entry| {

@@ -1,39 +1,38 @@
-//! Windows of files that are written by copying memory, and their stand-in that is written by
-//! system calls.
+//! File windows that are written by copying memory, and a fallback that is written by system calls.
 //!
 //! A store into a shared mapping survives the death of the process at once, for the page belongs to
-//! the kernel. What a mapping cannot do is to return an error: a store that the kernel cannot
-//! serve raises SIGBUS. There are three reasons for which it could not:
+//! the kernel. But a mapping cannot return an error: a store that the kernel cannot serve raises
+//! SIGBUS. There are three possible reasons:
 //!
-//! 1. The page lies past the end of the file. [`map`] refuses such windows, and a file is never cut
-//!    while a window of it is open: nobody else holds the database's lock, and the log does not.
-//! 2. The page has no block on the device yet, or needs another one, and there is none. This cannot
-//!    be where a block stays where it is once it was allocated: the caller has allocated the range,
-//!    so the blocks are there, and ext2, ext3, ext4, XFS and tmpfs write in place. (XFS does not
-//!    where a copy shares the blocks, as of a database that somebody copied with `cp --reflink`:
-//!    allocating the range gives the file blocks of its own, before each use of it. To note that an
-//!    allocated block was written ext4 and XFS keep space of their own; a file system that can only
-//!    allocate by writing has written.) Copy-on-write file systems (btrfs, ZFS), network and
-//!    user-space ones need new space at every write-back or may be refused by a server: there no
-//!    window is mapped.
+//! 1. The page lies past the end of the file. [`map`] refuses such windows, and a file is never
+//!    truncated while a window of it is open: only the holder of the database's lock could, and the
+//!    log does not.
+//! 2. The page has no block on the device yet, or needs another one, and there is none. This is
+//!    impossible where an allocated block stays in place: the caller has allocated the range, so
+//!    the blocks exist, and ext2, ext3, ext4, XFS and tmpfs write in place. (XFS does not where a
+//!    copy shares the blocks, as after a `cp --reflink` of a database: allocating the range gives
+//!    the file blocks of its own, before each use of it. ext4 and XFS reserve space to record that
+//!    an allocated block was written; on a file system that can only allocate by writing, the
+//!    blocks are written already.) Copy-on-write file systems (btrfs, ZFS), network and user-space
+//!    ones need new space at every write-back or may be refused by a server: there no window is
+//!    mapped.
 //! 3. The page was evicted, and the device fails to read it back; or the file system was shut down
-//!    (XFS and ext4 do that after errors of their own metadata, and when they are told to). This is
-//!    left. The process dies as by a kill, which loses nothing that was copied in before, unless
-//!    the file system lost it.
+//!    (XFS and ext4 do that after errors of their own metadata, or on request). This case remains.
+//!    The process dies as if killed, which loses nothing that was copied in before, unless the file
+//!    system lost it.
 //!
-//! The window is read in at its making, so that a kernel that could not serve it says so by an
-//! error then, and later copies find their pages. After such an error, and where the system refuses
-//! to map anything, the written stand-in is used. They are not
-//! made writable ahead of their use: a page that a sync finds writable is written though nothing is
-//! in it yet, and written again when there is.
+//! The window is read in when it is created, so that a kernel that cannot serve it returns an error
+//! then, and later copies find their pages. After such an error, and where the system refuses to
+//! map anything, the fallback is used. Pages are not made writable ahead of their use: a sync
+//! writes every writable page although it has no data yet, and writes it again when it has.
 //!
 //! A sync makes each page that it writes read-only again, and each time all processors that run the
-//! process are interrupted to forget that it was writable. So a sync first takes what was written
-//! out of the mapping, with one interruption for all of it ([`Mappings::let_go_written`]): bytes,
-//! and their being unwritten, stay with the kernel's page, which comes back if it is touched.
+//! process are interrupted to flush their TLB entry. So a sync first removes the written pages from
+//! the mapping, with one interruption for all of them ([`Mappings::let_go_written`]): content and
+//! dirty state stay with the kernel's page, which is mapped again if it is touched.
 //!
-//! Thread-safety: a mapping has one region, whose copies come one after the other; hints may be
-//! given meanwhile. The memory is never read here.
+//! Thread-safety: a mapping has one region, whose copies are sequential; hints may be given
+//! meanwhile. The memory is never read here.
 
 #![expect(unsafe_code, reason = "an island: memory mapped from files")]
 
@@ -46,8 +45,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-/// Maps `bytes` bytes at `offset` of a file that may be written; `mapped` says whether its file
-/// system is one where that is safe. Otherwise the window is written by system calls.
+/// Maps `bytes` bytes at `offset` of a writable file; `mapped` says whether that is safe on its
+/// file system. Otherwise the window is written by system calls.
 pub fn map(
     file: &Arc<BufferedFile>,
     offset: u64,
@@ -59,7 +58,7 @@ pub fn map(
         return Err(Error::internal("a region reaches past the end of its file"));
     }
     if mapped && bytes > 0 {
-        // Where the system refuses address space too: written, it needs none.
+        // Also if the system refuses address space: the fallback needs none.
         if let Ok(Some(region)) = MappedRegion::new(file, offset, bytes) {
             return Ok(Box::new(region));
         }
@@ -67,7 +66,7 @@ pub fn map(
     Ok(Box::new(WrittenRegion { file: Arc::clone(file), offset, size: bytes }))
 }
 
-/// What is mapped of a file.
+/// The mappings of a file.
 #[derive(Default, Debug)]
 pub struct Mappings(Mutex<Vec<Weak<Mapping>>>);
 
@@ -78,32 +77,32 @@ impl Mappings {
         mappings.push(Arc::downgrade(mapping));
     }
 
-    /// Takes what was written since the last time out of the mappings. Nothing changes but what the
-    /// next sync, and the next copy to one of these pages, cost.
+    /// Removes the pages written since the last call from the mappings. This only affects the cost
+    /// of the next sync, and of the next copy to one of these pages.
     pub fn let_go_written(&self) {
         let mappings: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         mappings.iter().for_each(|mapping| mapping.let_go_written());
     }
 }
 
-/// What the system is asked to do with pages of a mapping.
+/// Advice to the system about pages of a mapping.
 #[derive(Clone, Copy)]
 enum Hint {
-    /// Have them ready.
+    /// Read the pages in.
     ReadIn,
-    /// Leave them to the file alone, with whatever was written to them.
+    /// Unmap the pages; their content stays with the file.
     LetGo,
 }
 
 /// Memory mapped from a file; unmapped when dropped.
 #[derive(Debug)]
 struct Mapping {
-    /// A page of the system.
+    /// The start, aligned to a system page.
     start: NonNull<c_void>,
     bytes: usize,
-    /// Where the furthest copy began: what lies before is complete, but for copies under way.
+    /// The start of the furthest copy: bytes before it are complete, except for copies in progress.
     reached_bytes: AtomicUsize,
-    /// What lies before was let go.
+    /// Pages before this offset were unmapped.
     gone_bytes: AtomicUsize,
 }
 
@@ -160,7 +159,7 @@ impl Mapping {
             let place = self.start.as_ptr().cast::<u8>().add(place);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
         }
-        // One copy at a time: nothing is lost between the two.
+        // Copies are sequential: nothing is lost between load and store.
         if place > self.reached_bytes.load(Ordering::Relaxed) {
             self.reached_bytes.store(place, Ordering::Relaxed);
         }
@@ -171,7 +170,7 @@ impl Mapping {
         let end = reached - reached % rustix::param::page_size();
         let from = self.gone_bytes.swap(end, Ordering::Relaxed);
         if end > from {
-            // Refused, it only costs what it would have saved.
+            // A refusal only costs the optimization.
             let _ = self.advise(from, end - from, Hint::LetGo);
         }
     }
@@ -196,7 +195,7 @@ struct MappedRegion {
 }
 
 impl MappedRegion {
-    /// Maps the window, from the page of the system on in which it starts.
+    /// Maps the window, starting at the system page that contains its first byte.
     fn new(file: &BufferedFile, offset: u64, bytes: usize) -> rustix::io::Result<Option<Self>> {
         let page = rustix::param::page_size();
         let skip = usize::try_from(offset % page as u64).map_err(|_| Errno::OVERFLOW)?;
@@ -258,7 +257,7 @@ mod tests {
     use crate::base::limits::BLOCK_BYTES;
     use std::fs::{File, read_to_string};
 
-    /// The bytes of mappings of the file of this name that are in memory.
+    /// The bytes in memory of mappings of the file of this name.
     fn resident(name: &str) -> u64 {
         let maps = read_to_string("/proc/self/smaps").unwrap();
         let mut lines = maps.lines();
@@ -291,7 +290,7 @@ mod tests {
         file.sync().unwrap();
         let after = resident("a-window-of-its-own");
         assert!(after <= (1 << 20) - written as u64, "{before} {after}");
-        // The page of the last copy stays, as do those that are still to be written.
+        // The page of the last copy stays, as do the pages not written yet.
         assert!(after >= page as u64, "{after}");
         region.write(page, &[4]).unwrap();
         assert!(resident("a-window-of-its-own") >= after + page as u64);

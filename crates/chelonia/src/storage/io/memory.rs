@@ -1,7 +1,7 @@
-//! Files in memory: nothing is ever lost while the directory lives, nothing outlives it.
+//! Files in memory: content lives as long as the directory.
 //!
-//! Handles of the same directory share its files, so that a test can close a database and open it
-//! again. Locks exclude as the real ones do.
+//! Handles of the same directory share its files, so a test can close a database and reopen it.
+//! Locks exclude like the real ones.
 
 use super::exclusion::LockTable;
 use super::{
@@ -43,7 +43,7 @@ impl MemoryDirectory {
         Self { shared: Arc::new(shared), is_unmapped: false }
     }
 
-    /// The same directory, as on a file system where no log is mapped: each write is a call.
+    /// The same directory without mapped log regions: each write is a call.
     #[must_use]
     pub fn without_mapping(mut self) -> Self {
         self.is_unmapped = true;
@@ -145,7 +145,7 @@ impl File for MemoryFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let content = self.content.read();
         let Some(bytes) = content.get(range(offset, buffer.len() as u64)?) else {
-            return Err(Error::corrupt("the file ends too early").at(&self.name, offset));
+            return Err(Error::corrupt("read past the end of the file").at(&self.name, offset));
         };
         buffer.copy_from_slice(bytes);
         Ok(())

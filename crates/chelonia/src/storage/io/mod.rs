@@ -1,22 +1,23 @@
-//! The door to the file system: a directory of files, and regions of files mapped into memory.
+//! File system access: a directory of files, and file regions mapped into memory.
 //!
-//! Everything the store does to a device goes through [`Directory`], [`File`] and [`Region`]. There
-//! are four implementations:
+//! All device access of the store goes through [`Directory`], [`File`] and [`Region`]. There are
+//! four implementations:
 //!
-//! | module | what it is |
+//! | module | contents |
 //! | --- | --- |
-//! | `direct` | the real one: `O_DIRECT` where the file system has it, mapped log regions |
+//! | `direct` | the real file system: `O_DIRECT` where supported, mapped log regions |
 //! | `memory` | files in memory, for tests that need no device |
-//! | `crash` | records what was not yet synced, and makes the images a power cut could leave |
+//! | `crash` | records unsynced changes, and makes the images a power cut could leave |
 //! | `fault` | fails chosen calls with chosen errors |
 //!
 //! An open database reaches its files through `fence`, which a close shuts.
 //!
-//! What is durable when: nothing before [`File::sync`] (content and size of that file) or
+//! Durability: nothing is durable before [`File::sync`] (content and size of that file) or
 //! [`Directory::sync`] (which names exist) returned. Before that a power cut keeps any subset of
 //! the sectors written, of size changes, and of names.
 //!
 //! Errors name the file relative to the directory. `Interrupted` calls are repeated here, short
+//! reads and writes completed here; nothing else is retried.
 //! reads and writes completed here; nothing else is retried.
 
 use crate::base::error::{Error, Result};
@@ -49,48 +50,48 @@ pub use buffer::AlignedBuffer;
 /// The name of the lock file. It is not listed, and not opened as a file.
 pub const LOCK_FILE: &str = "lock";
 
-/// What is told when the lock is held.
+/// The message if the lock is held elsewhere.
 const OPEN_ELSEWHERE: &str = "the database is open elsewhere, in this process or another";
 
-/// Fails unless `name` is one that [`Directory::open`] takes: plain, and not the lock's.
+/// Fails unless `name` is valid for [`Directory::open`]: plain, and not the lock's.
 fn check_name(name: &str) -> Result<()> {
     let plain = !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
     if plain && name != LOCK_FILE {
         return Ok(());
     }
-    Err(Error::internal("a file of the store has an impossible name"))
+    Err(Error::internal("invalid file name"))
 }
 
-/// What [`Directory::open`] does about a file that does or does not exist.
+/// The mode of [`Directory::open`], for existing and missing files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenMode {
-    /// It must exist; it is only read.
+    /// The file must exist; it is only read.
     Read,
-    /// It must exist; it is read and written.
+    /// The file must exist; it is read and written.
     Write,
-    /// It must not exist; it is made empty, with mode 0600.
+    /// The file must not exist; it is created empty, with mode 0600.
     CreateNew,
 }
 
-/// How a file is going to be used; an implementation may use it to choose its flags.
+/// The intended use of a file; an implementation may use it to choose its flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Block-aligned reads and writes around the page cache, where the file system can.
+    /// Block-aligned reads and writes around the page cache, where the file system supports it.
     Direct,
-    /// Through the page cache: for what is mapped.
+    /// Through the page cache: for mapped files.
     Buffered,
 }
 
-/// The device that a scratch file takes its space of.
+/// The device that provides the space of a scratch file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScratchPlace {
-    /// The directory's.
+    /// The directory's device.
     Here,
-    /// The directory's, or where that cannot be, the one for temporary files.
+    /// The directory's device, or if that fails, the one for temporary files.
     Anywhere,
 }
 
-/// What an implementation found out about the file system, for `stats`.
+/// Properties of the file system found by an implementation, for `stats`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoFacts {
     /// Data goes around the page cache.
@@ -104,21 +105,21 @@ pub struct IoFacts {
 /// One read of [`File::read_many`].
 #[derive(Debug)]
 pub struct ReadRequest<'a> {
-    /// Where to read, in bytes, block-aligned.
+    /// The offset in bytes, block-aligned.
     pub offset: u64,
-    /// What to fill, block-aligned in address and length for a direct file.
+    /// The destination, block-aligned in address and length for a direct file.
     pub buffer: &'a mut [u8],
 }
 
 /// A directory that holds one database.
 pub trait Directory: Send + Sync + Debug {
-    /// Opens or makes a file. Names are plain, without separators.
+    /// Opens or creates a file. Names are plain, without separators.
     fn open(&self, name: &str, mode: OpenMode, access: Access) -> Result<Arc<dyn File>>;
 
-    /// Removes a file; it is an error if there is none.
+    /// Removes a file; fails if there is none.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// The names of all files but the lock's, sorted.
+    /// The names of all files except the lock file, sorted.
     fn list(&self) -> Result<Vec<String>>;
 
     /// Makes the creation and removal of names durable.
@@ -129,43 +130,43 @@ pub trait Directory: Send + Sync + Debug {
     /// the process. `create` makes the lock file if there is none.
     fn lock(&self, exclusive: bool, create: bool) -> Result<Box<dyn LockGuard>>;
 
-    /// An empty file without a name, to be written and read: gone when it is closed, or with the
-    /// process. Nothing of the directory changes.
+    /// Creates an empty file without a name, to be written and read. It disappears when it is
+    /// closed, or with the process. The directory does not change.
     fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>>;
 
-    /// What the file system offers.
+    /// The properties of the file system.
     fn facts(&self) -> IoFacts;
 
-    /// The bytes that the device has left for files of this directory, if that can be told.
+    /// The bytes that the device has left for files of this directory, if known.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// The length that the process may give to a file, if that is limited (`ulimit -f`).
+    /// The maximum length that the process may give to a file, if limited (`ulimit -f`).
     fn file_bytes_max(&self) -> Option<u64> {
         None
     }
 
-    /// The path of the directory, if it has one: for the texts of errors.
+    /// The path of the directory, if it has one: for error messages.
     fn path(&self) -> Option<&Path> {
         None
     }
 }
 
-/// What errors call a file of [`Directory::scratch`].
+/// The name of a file of [`Directory::scratch`] in errors.
 const SCRATCH_FILE: &str = "(scratch file)";
 
 /// Holds the lock of a directory or of a file while it lives.
 pub trait LockGuard: Send + Sync + Debug {}
 
-/// The guard of a lock that nothing needs.
+/// A guard that locks nothing.
 #[derive(Debug)]
 struct Unneeded;
 
 impl LockGuard for Unneeded {}
 
 /// An open file. Offsets, lengths and buffer addresses of a file opened [`Access::Direct`] should
-/// be block-aligned; what is not is copied on the way.
+/// be block-aligned; unaligned accesses are copied.
 pub trait File: Send + Sync + Debug {
     /// The name within the directory.
     fn name(&self) -> &str;
@@ -173,12 +174,12 @@ pub trait File: Send + Sync + Debug {
     /// Fills `buffer` from `offset`; bytes past the end of the file are an error of kind `Corrupt`.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
 
-    /// Does all the reads, several at a time where the system can. Fails if any of them does.
+    /// Does all the reads, in parallel where the system supports it. Fails if any of them fails.
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Result<()> {
         requests.iter_mut().try_for_each(|request| self.read_at(request.buffer, request.offset))
     }
 
-    /// The same; `meanwhile` is called once, while the reads are under way where the system can.
+    /// Like [`File::read_many`]; `meanwhile` is called once, during the reads if possible.
     fn read_many_while(
         &self,
         requests: &mut [ReadRequest<'_>],
@@ -188,8 +189,8 @@ pub trait File: Send + Sync + Debug {
         self.read_many(requests)
     }
 
-    /// The first place at or behind `offset` that may hold anything but zeros; `None` if none does
-    /// before the end of the file. So whoever looks through a file passes over its holes.
+    /// The first offset at or after `offset` that may hold anything but zeros; `None` if there is
+    /// none before the end of the file. Scans of a file use it to skip holes.
     fn data_from(&self, offset: u64) -> Result<Option<u64>> {
         Ok((offset < self.size()?).then_some(offset))
     }
@@ -203,34 +204,35 @@ pub trait File: Send + Sync + Debug {
     /// The size in bytes.
     fn size(&self) -> Result<u64>;
 
-    /// Cuts the file to `size`, or grows it with zeros that take no space.
+    /// Truncates the file to `size`, or grows it with zeros that take no space.
     fn set_size(&self, size: u64) -> Result<()>;
 
-    /// Makes sure that writes to the range cannot fail for lack of space, growing the file if need
-    /// be; the range reads as zeros where it was not written. `NoSpace` if there is none.
+    /// Ensures that writes to the range cannot fail for lack of space, growing the file if need be;
+    /// the range reads as zeros where it was not written. `NoSpace` if there is not enough.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
 
-    /// Gives the space of a range back; it reads as zeros. Does nothing where the file system
-    /// can't.
+    /// Returns the space of a range to the file system; it reads as zeros. Does nothing where the
+    /// file system does not support it.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
 
     /// The bytes of the device that the file occupies.
     fn allocated_bytes(&self) -> Result<u64>;
 
-    /// Locks the file without waiting: exclusively, or shared with others who read. Fails with
-    /// `AlreadyOpen` if it is locked otherwise. Released as the lock of a directory. Where all who
-    /// share a directory share its [`Directory::lock`] too, that is enough, and this does nothing.
+    /// Locks the file without waiting: exclusively, or shared with other readers. Fails with
+    /// `AlreadyOpen` if there is a conflicting lock. Released like the lock of a directory. Where
+    /// all users of a directory share its [`Directory::lock`] too, that suffices, and this does
+    /// nothing.
     fn lock(&self, _exclusive: bool) -> Result<Box<dyn LockGuard>> {
         Ok(Box::new(Unneeded))
     }
 
-    /// A window of the file that is written by copying memory. The range must lie within the file
-    /// and have been allocated before.
+    /// Maps a window of the file that is written by copying memory. The range must lie within the
+    /// file and have been allocated before.
     fn map(&self, offset: u64, bytes: usize) -> Result<Box<dyn Region>>;
 }
 
-/// A window of a file. Whatever was written survives the death of the process at once, and a power
-/// cut after the next [`File::sync`] of the file.
+/// A window of a file. Written bytes survive the death of the process at once, and a power cut
+/// after the next [`File::sync`] of the file.
 pub trait Region: Send + Sync + Debug {
     /// The window's size in bytes.
     #[cfg(any(test, feature = "internals"))]

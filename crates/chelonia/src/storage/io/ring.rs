@@ -1,26 +1,27 @@
-//! Many reads at a time through `io_uring`, from a pool of small rings.
+//! Batched reads through `io_uring`, from a pool of small rings.
 //!
-//! A ring has [`RING_ENTRIES`] places and belongs to one batch at a time: the batch is queued,
-//! submitted with one system call, and waited for to the last read; between these the caller may do
-//! something else. Where the kernel or a sandbox
-//! refuses rings, [`Rings::read`] does nothing, and the caller reads one by one.
+//! A ring has [`RING_ENTRIES`] entries and belongs to one batch at a time: the batch is queued,
+//! submitted with one system call, and waited for to the last read; in between the caller may do
+//! other work. Where the kernel or a sandbox refuses rings, [`Rings::read`] does nothing, and the
+//! caller reads one by one.
 //!
 //! ```text
 //!    queued ---- io_uring_enter ----> in flight ---- kernel ----> completed
 //!      |                                  (the kernel writes to the buffer)
-//!      '-- submission refused: the ring is thrown away, so that nothing queued is ever submitted
+//!      '-- submission refused: the ring is discarded, so that nothing queued is ever submitted
 //! ```
 //!
 //! Invariants:
 //! 1. Between calls of [`Rings::read`] no read is in flight: the call (also when it unwinds) waits
-//!    for every read that the kernel took. So no buffer is given up while the kernel writes to it.
-//! 2. A ring in the pool has nothing queued and no completion that nobody took.
+//!    for every read that the kernel accepted. So no buffer is released while the kernel writes to
+//!    it.
+//! 2. A ring in the pool has nothing queued and no unread completion.
 //!
-//! Thread-safety: any thread may call; each call has a ring of its own. A process forked off must
-//! not use rings it inherited (they are not mapped there); it opens its own directory.
+//! Thread-safety: any thread may call; each call has a ring of its own. A forked process must not
+//! use inherited rings (they are not mapped there); it opens its own directory.
 //!
-//! It does not judge results: a read that failed or came short reports how many bytes it filled,
-//! and the caller reads the rest, which also yields the typed error.
+//! Results are not interpreted here: a failed or short read reports how many bytes it filled, and
+//! the caller reads the rest, which also yields the typed error.
 
 #![expect(unsafe_code, reason = "an island: the kernel writes to buffers that are queued here")]
 
@@ -34,12 +35,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 /// The most reads of one batch: deeper queues gain nothing on the devices measured.
 pub const RING_ENTRIES: usize = 64;
 
-/// [`RING_ENTRIES`] as the system call wants it.
+/// [`RING_ENTRIES`] as `u32`, for the system call.
 const RING_ENTRIES_U32: u32 = 64;
 
 const _: () = assert!(RING_ENTRIES_U32 as usize == RING_ENTRIES);
 
-/// The most rings kept while nobody reads: each is a file descriptor and two pages.
+/// The most idle rings kept: each is a file descriptor and two pages.
 const IDLE_RINGS_MAX: usize = 16;
 
 /// The longest read that goes through a ring, in bytes; longer ones gain nothing from it.
@@ -49,7 +50,7 @@ const RING_READ_BYTES_MAX: usize = 1 << 30;
 #[derive(Default)]
 pub struct Rings {
     idle: Mutex<Vec<IoUring>>,
-    /// The system does not let us have rings: never ask again.
+    /// The system refuses rings: never ask again.
     refused: AtomicBool,
 }
 
@@ -60,15 +61,15 @@ impl fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// A pool that never has a ring, as on a system that refuses them.
+    /// A pool without rings, as on a system that refuses them.
     #[cfg(test)]
     pub fn refused() -> Self {
         Self { idle: Mutex::default(), refused: AtomicBool::new(true) }
     }
 
     /// Reads those of `requests` (at most [`RING_ENTRIES`] of them) for which `usable` holds, and
-    /// sets `filled` to the bytes that each got, which may be none. `meanwhile` is called while
-    /// they are in flight, if any is.
+    /// sets `filled` to the number of bytes read for each, which may be zero. `meanwhile` is called
+    /// while they are in flight, if any is.
     pub fn read(
         &self,
         file: BorrowedFd<'_>,
@@ -103,7 +104,7 @@ impl Rings {
                         | io::ErrorKind::Unsupported
                         | io::ErrorKind::InvalidInput
                 );
-                // Without file descriptors or memory for the moment, the next call may do better.
+                // Temporarily out of file descriptors or memory: the next call may succeed.
                 if lasting {
                     self.refused.store(true, Ordering::Relaxed);
                 }
@@ -113,15 +114,15 @@ impl Rings {
     }
 }
 
-/// A new ring. Where the kernel knows it (5.19 and later) completions do not interrupt the thread:
-/// it waits for the last of them anyway.
+/// Creates a ring. If the kernel supports it (5.19 and later) completions do not interrupt the
+/// thread, which waits for the last of them anyway.
 fn build() -> io::Result<IoUring> {
     let mut quiet = IoUring::builder();
     quiet.dontfork().setup_coop_taskrun();
     quiet.build(RING_ENTRIES_U32).or_else(|_| IoUring::builder().dontfork().build(RING_ENTRIES_U32))
 }
 
-/// Does one batch; false if the ring must not be used again.
+/// Runs one batch; false if the ring must not be used again.
 fn run(
     ring: &mut IoUring,
     file: RawFd,
@@ -157,18 +158,18 @@ fn run(
 /// The reads of one call. Dropping it waits for those in flight.
 struct Batch<'a> {
     ring: &'a mut IoUring,
-    /// How many were put into the ring.
+    /// The number of reads put into the ring.
     queued: usize,
-    /// How many of them the kernel has finished.
+    /// The number of reads the kernel has finished.
     completed: usize,
     filled: &'a mut [usize; RING_ENTRIES],
 }
 
 impl Batch<'_> {
-    /// Submits, calls `meanwhile`, and waits for everything; false if the kernel did not take all
-    /// of it.
+    /// Submits, calls `meanwhile`, and waits for all reads; false if the kernel did not accept all
+    /// of them.
     fn finish(mut self, meanwhile: &mut dyn FnMut()) -> bool {
-        // What is not taken here is submitted again below.
+        // Reads not accepted here are submitted again below.
         if self.queued > 0 && self.ring.submit().is_ok() {
             meanwhile();
         }
@@ -178,26 +179,26 @@ impl Batch<'_> {
             match outcome {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Out of memory or forbidden: what is in flight is waited for by `drop`.
+                // Out of memory or forbidden: `drop` waits for reads in flight.
                 Err(_) => return self.ring.submission().is_empty(),
             }
         }
         true
     }
 
-    /// How many reads the kernel took and has not finished.
+    /// The number of reads that the kernel accepted and has not finished.
     fn in_flight(&mut self) -> usize {
         let waiting = self.ring.submission().len();
         (self.queued - self.completed).saturating_sub(waiting)
     }
 
-    /// Takes what the kernel has finished.
+    /// Collects completions.
     fn collect(&mut self) {
         for completion in self.ring.completion() {
             self.completed += 1;
             let place = usize::try_from(completion.user_data()).unwrap_or(usize::MAX);
             if let Some(filled) = self.filled.get_mut(place) {
-                // Negative results are errors: nothing was filled that counts.
+                // Negative results are errors: no valid bytes.
                 *filled = usize::try_from(completion.result()).unwrap_or(0);
             }
         }
@@ -244,7 +245,7 @@ mod tests {
                 .zip(&mut buffers)
                 .map(|(index, buffer)| ReadRequest { offset: index * 157, buffer })
                 .collect();
-            // The last ends past the end of the file, the first must be left alone.
+            // The last one ends past the end of the file, the first must be left alone.
             requests[RING_ENTRIES - 1].offset = 9_950;
             let mut filled = [0; RING_ENTRIES];
             let mut called = 0;

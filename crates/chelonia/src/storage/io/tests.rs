@@ -1,4 +1,4 @@
-//! What every directory must do, run over all of them, and what only the real one can get wrong.
+//! Tests of every directory implementation, and of behavior specific to the real one.
 
 use super::crash::CrashDirectory;
 use super::direct::DirectDirectory;
@@ -16,8 +16,8 @@ use std::thread;
 
 const ACCESSES: [Access; 2] = [Access::Direct, Access::Buffered];
 
-/// Runs `test` over an empty directory of each sort. The real one is tried where the tests are
-/// built, which is a disk, and in memory where the system has such a file system.
+/// Runs `test` over an empty directory of each kind. The real one is tested in the build directory,
+/// which is on a disk, and in memory where the system has such a file system.
 fn over_all(test: impl Fn(&dyn Directory)) {
     test(&MemoryDirectory::new());
     test(&CrashDirectory::new());
@@ -88,7 +88,7 @@ fn random_writes_reads_and_sizes_are_those_of_a_byte_vector() {
                 let (start, bytes) =
                     (usize::try_from(offset).unwrap(), usize::try_from(bytes).unwrap());
                 let end = start + bytes;
-                // From an address that is aligned, and from one that is not.
+                // From an aligned address, and from an unaligned one.
                 let skip = usize::from(rng.one_in(2));
                 match rng.below(6) {
                     0 => {
@@ -223,7 +223,7 @@ fn what_a_region_wrote_is_read_back() {
             file.allocate(0, 1 << 20).unwrap();
             file.write_at(&AlignedBuffer::new(1 << 20), 0).unwrap();
             file.sync().unwrap();
-            // Not at a page: windows may begin at any byte.
+            // Not page-aligned: windows may begin at any byte.
             let start = (64 << 10) + 512;
             let mut region = file.map(start as u64, 512 << 10).unwrap();
             assert_eq!(region.size(), 512 << 10);
@@ -275,7 +275,7 @@ fn what_a_region_wrote_stays_whatever_is_synced_meanwhile() {
         });
         assert!(read(&*file, 0, BYTES) == *content);
         file.sync().unwrap();
-        // What was let go can be written again.
+        // Unmapped pages can be written again.
         region.write(5, &[7; 9000]).unwrap();
         file.sync().unwrap();
         drop(region);
@@ -417,7 +417,7 @@ fn pipes_are_refused_without_waiting_for_their_other_end() {
             });
             let over = told.recv_timeout(std::time::Duration::from_secs(60));
             if over.is_err() {
-                // The other ends: let it go on, to fail.
+                // Open the other end of each pipe, so that the blocked thread continues and fails.
                 for name in ["a", LOCK_FILE] {
                     let end = std::fs::File::options().read(true).write(true).open(path.join(name));
                     ends.push(end);

@@ -1,4 +1,4 @@
-//! Growing, shrinking, holes, and a full device.
+//! Tests of growing, shrinking, holes, and a full device.
 
 use super::*;
 use crate::runtime::rng::Rng;
@@ -24,7 +24,7 @@ fn generations_are_unique_and_small_databases_small() {
     assert_eq!(first.generation, Generation((3 << 40) | 1));
     assert_eq!(second.generation, Generation((3 << 40) | 2));
     assert_eq!(file.size().unwrap(), 10 * BLOCK);
-    // Growth is proportional, and a request that is larger than the chunk gets what it needs.
+    // Growth is proportional, and a request larger than the chunk gets its size.
     space.allocate(&file, 5_000).unwrap();
     assert_eq!(file.size().unwrap(), 5_008 * BLOCK);
     space.allocate(&file, 1).unwrap();
@@ -39,11 +39,11 @@ fn a_full_device_changes_nothing() {
     let before = (space.stats(), file.size().unwrap());
     assert_eq!(space.allocate(&file, 31).unwrap_err().kind(), ErrorKind::NoSpace);
     assert_eq!((space.stats(), file.size().unwrap()), before);
-    // What fits is had, although the chunk does not fit.
+    // A fitting allocation succeeds, although the chunk does not fit.
     let last = space.allocate(&file, 28).unwrap();
     assert_eq!(last.extent, Extent::new(12, 28));
     assert_eq!(space.allocate(&file, 1).unwrap_err().kind(), ErrorKind::NoSpace);
-    // Room that is freed is used without a reopen.
+    // Freed space is used without a reopen.
     space.free(last.extent).unwrap();
     assert_eq!(space.allocate(&file, 28).unwrap().extent, last.extent);
 }
@@ -92,11 +92,11 @@ fn space_is_given_back_and_asked_for_again() {
     let punched = ("punch", extents[1].start.0 * BLOCK, 200 * BLOCK);
     assert!(file.log.lock().contains(&punched));
     assert_eq!(space.stats().hole_blocks, 200);
-    // Once is enough.
+    // One call is enough.
     file.log.lock().clear();
     space.give_back(&file, 0).unwrap();
     assert!(file.log.lock().is_empty());
-    // A hole gets its blocks again before it is handed out; if it cannot, nothing changes.
+    // A hole gets its device blocks again before it is allocated; if that fails, nothing changes.
     let before = space.stats();
     file.bytes_max.store(0, Ordering::Relaxed);
     assert_eq!(space.allocate(&file, 50).unwrap_err().kind(), ErrorKind::NoSpace);

@@ -1,4 +1,4 @@
-//! Every damage of the copies, every crash of their writing.
+//! Tests of every damage to the copies, and of every crash while they are written.
 
 use super::*;
 use crate::runtime::rng::Rng;
@@ -37,7 +37,7 @@ fn read(file: &LimitedFile) -> Result<Superblocks> {
     }
 }
 
-/// Writes `block` with a checksum that is right for `copy`.
+/// Writes `block` with a valid checksum for `copy`.
 fn reseal(block: &mut [u8], copy: usize) {
     let sum = checksum(&block[MAGIC_AT..], copy_seed(copy)).to_le_bytes();
     block[..MAGIC_AT].copy_from_slice(&sum);
@@ -92,7 +92,7 @@ fn copies_in_each_others_place_are_refused() {
 
 #[test]
 fn a_crash_at_any_call_leaves_the_old_or_the_new() {
-    // Two writes and two syncs: cut after each number of calls, and again in the repair.
+    // Two writes and two syncs: cut after each number of calls, and again during the repair.
     for (cut, second_cut) in (0..4).flat_map(|cut| (0..=4).map(move |second| (cut, second))) {
         let (file, mut superblocks) = database();
         let old = *superblocks.current();
@@ -103,7 +103,7 @@ fn a_crash_at_any_call_leaves_the_old_or_the_new() {
         let found = read(&file).unwrap();
         let opens = found.current().opens;
         assert!(opens == 9 || opens == 6);
-        // Once the first copy is durable it is the new one, whatever comes then.
+        // Once the first copy is durable the new state holds, whatever follows.
         assert!(cut < 2 || opens == 9);
         // An open writes again; it may crash too.
         let mut repair = found;
@@ -149,7 +149,7 @@ fn newer_formats_are_refused_and_untouched() {
             assert!(error.to_string().contains(what), "{error}");
         }
     }
-    // Damage is not taken for a newer format.
+    // Damage is not mistaken for a newer format.
     let (file, _) = database();
     file.write_at(&[9], FORMAT_AT as u64).unwrap();
     read(&file).unwrap();
@@ -168,7 +168,7 @@ fn other_files_and_unfinished_creations_are_told() {
     assert_eq!(with(b"a text"), ErrorKind::InvalidArgument);
     assert_eq!(with(&vec![b'x'; 3 * block]), ErrorKind::InvalidArgument);
     assert_eq!(with(&vec![0; 3 * block]), ErrorKind::InvalidArgument);
-    // A creation that was cut off at each call.
+    // A creation interrupted at each call.
     for calls in 0..4 {
         let file = LimitedFile::new(u64::MAX);
         file.calls_left.store(calls, Ordering::Relaxed);
@@ -178,7 +178,7 @@ fn other_files_and_unfinished_creations_are_told() {
             Found::Unfinished => assert!(calls < 2),
         }
     }
-    // A database that was cut short.
+    // A truncated database.
     let (file, _) = database();
     file.set_size(3 * BLOCK).unwrap();
     assert_eq!(read(&file).unwrap_err().kind(), ErrorKind::Corrupt);

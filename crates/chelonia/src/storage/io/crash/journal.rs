@@ -1,8 +1,9 @@
-//! What happened to a directory, in order, and what a power cut at any moment could have left.
+//! The ordered effects on a directory, and the possible outcomes of a power cut at any moment.
 //!
 //! Every call that changes something and every sync is an [`Effect`]. A *boundary* is a moment
 //! between two of them: boundary `b` is after the first `b`. At a boundary some changes are durable
-//! and some are *pending*; the unit of a pending change is an *atom*, which survives whole or not:
+//! and some are *pending*; the unit of a pending change is an *atom*, which survives completely or
+//! not at all:
 //!
 //! | atom | from | durable after |
 //! | --- | --- | --- |
@@ -11,14 +12,14 @@
 //! | a hole | `punch_hole` | sync of the file |
 //! | that a name exists, or no longer | `open` with `CreateNew`, `remove` | sync of the directory |
 //!
-//! Any subset of the pending atoms may survive, in whatever order they were made; those that do
-//! are applied in order. So a sector holds the state after any one write to it since the last sync,
-//! or what it held before; a size may lag behind the content, which then loses what lies past it;
-//! a removed file may come back, and a new one may vanish or be empty.
+//! Any subset of the pending atoms may survive, in whatever order they were made; survivors are
+//! applied in order. So a sector holds the state after any one write to it since the last sync, or
+//! its previous content; a size may lag behind the content, which then loses everything past it; a
+//! removed file may come back, and a new one may vanish or be empty.
 //!
-//! [`Replay`] is the durable and pending state at one boundary, and is moved forward effect by
-//! effect. A [`Journal`] keeps copies of it on the way (their content is shared), so that images of
-//! neighbouring boundaries cost what changed between them.
+//! [`Replay`] is the durable and pending state at one boundary, and advances effect by effect. A
+//! [`Journal`] keeps copies of it at intervals (their content is shared), so that images of
+//! neighboring boundaries cost only the changes between them.
 
 use super::sparse::Sparse;
 use crate::base::limits::SECTOR_BYTES;
@@ -26,21 +27,21 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A file that exists or existed, by the order of creation. Names come and go, files stay.
+/// A file that exists or existed, numbered by creation. Names change, files stay.
 pub type FileNumber = usize;
 
-/// A change or a sync, as recorded.
+/// A recorded change or sync.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Whole sectors, as they are after a write.
+    /// A write of complete sectors, with their content after it.
     Write {
         file: FileNumber,
         /// A multiple of [`SECTOR_BYTES`].
         offset: u64,
         sectors: Arc<[u8]>,
-        /// The size, if the write made the file grow.
+        /// The new size, if the write grew the file.
         grown: Option<u64>,
-        /// Through a region: the kernel may have taken a sector in the middle of the copy.
+        /// Through a region: the kernel may have written back a sector in the middle of the copy.
         mapped: bool,
     },
     Size {
@@ -65,36 +66,37 @@ pub enum Effect {
     SyncDirectory,
 }
 
-/// Which pending atoms a power cut leaves. Atoms are numbered from 0 to
-/// [`Journal::pending`], in the order in which they were made.
+/// The pending atoms that survive a power cut. Atoms are numbered from 0 to [`Journal::pending`],
+/// in the order in which they were made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Survivors {
-    /// Nothing but what was synced.
+    /// Only synced changes.
     None,
-    /// Everything, as after the death of the process alone.
+    /// All atoms, as after the death of the process alone.
     All,
     /// A subset drawn from this seed: sparse, even or dense. Sectors written through a region may
-    /// also be torn within.
+    /// also be torn.
     Subset(u64),
-    /// All atoms but this one.
+    /// All atoms except this one.
     AllBut(usize),
-    /// This atom alone.
+    /// Only this atom.
     Only(usize),
-    /// The first so many atoms.
+    /// The first atoms, as many as given.
     Prefix(usize),
-    /// All atoms but the first so many: the last moments without what was before.
+    /// All atoms except the first ones, as many as given: the last moments without the earlier
+    /// ones.
     Suffix(usize),
     /// Atom `i` if bit `i` is set; those from 64 on are lost.
     Mask(u64),
-    /// All atoms, but of each sector from this one on only the first 64 bytes: behind them is
-    /// what the sector held before.
+    /// All atoms, but of each sector from this one on only the first 64 bytes, followed by its
+    /// previous content.
     TornFrom(usize),
 }
 
-/// What [`Survivors::TornFrom`] leaves of a sector.
+/// The bytes of a sector that [`Survivors::TornFrom`] leaves.
 const TORN_BYTES: usize = 64;
 
-/// One pending change: a part of an effect. The order of the fields is the order of applying.
+/// A pending change: a part of an effect. Field order is the order of application.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Atom {
     effect: usize,
@@ -105,11 +107,11 @@ struct Atom {
 enum Part {
     /// The sector of this index within a write.
     Sector(usize),
-    /// The rest of a write, or the whole of any other effect.
+    /// The rest of a write, or any other effect completely.
     Rest,
 }
 
-/// How one atom fares.
+/// The outcome of one atom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Lost,
@@ -118,7 +120,7 @@ enum Fate {
     Torn(usize),
 }
 
-/// The files that a directory began with.
+/// The initial files of a directory.
 pub type Base = BTreeMap<Arc<str>, Sparse>;
 
 /// The state of the device at one boundary.
@@ -127,7 +129,7 @@ struct Replay {
     /// The boundary: how many effects are applied.
     boundary: usize,
     files: BTreeMap<FileNumber, FileState>,
-    /// The names that are durable.
+    /// The durable names.
     names: BTreeMap<Arc<str>, FileNumber>,
     pending_names: Vec<Atom>,
 }
@@ -154,7 +156,7 @@ impl Replay {
         self.boundary += 1;
         match &effects[number] {
             Effect::Write { file, sectors, grown, .. } => {
-                // A file that nothing can reach any more has no state.
+                // An unreachable file has no state.
                 let Some(state) = self.files.get_mut(file) else { return };
                 let parts = (0..sectors.len() / SECTOR_BYTES).map(Part::Sector);
                 state.pending.extend(parts.map(|part| Atom { effect: number, part }));
@@ -189,7 +191,7 @@ impl Replay {
         }
     }
 
-    /// All pending atoms with the file whose content they change, in order.
+    /// All pending atoms, in order, with the file whose content they change.
     fn atoms(&self) -> Vec<(Atom, Option<FileNumber>)> {
         let mut atoms: Vec<_> = self.pending_names.iter().map(|atom| (*atom, None)).collect();
         for (file, state) in &self.files {
@@ -199,7 +201,7 @@ impl Replay {
         atoms
     }
 
-    /// The directory that is left if the pending atoms fare as `fate` says.
+    /// The directory content if the pending atoms survive according to `survivors`.
     fn image(&self, effects: &[Effect], survivors: Survivors) -> BTreeMap<String, Vec<u8>> {
         let mut names = self.names.clone();
         let mut contents: BTreeMap<FileNumber, Sparse> = BTreeMap::new();
@@ -242,7 +244,7 @@ fn apply(content: &mut Sparse, effects: &[Effect], atom: Atom, fate: Fate) {
     }
 }
 
-/// Applies an atom that is of a name.
+/// Applies an atom that changes a name.
 fn apply_name(names: &mut BTreeMap<Arc<str>, FileNumber>, effects: &[Effect], atom: Atom) {
     match &effects[atom.effect] {
         Effect::Create { name, file } => {
@@ -255,13 +257,13 @@ fn apply_name(names: &mut BTreeMap<Arc<str>, FileNumber>, effects: &[Effect], at
     }
 }
 
-/// Says of atom after atom how it fares.
+/// Determines the outcome of each atom, in order.
 struct Fates {
     survivors: Survivors,
     /// The number of the next atom.
     index: usize,
     rng: Rng,
-    /// Of 16 atoms of a drawn subset so many survive.
+    /// The number of survivors among 16 atoms of a drawn subset.
     kept_of_16: u64,
 }
 
@@ -294,7 +296,7 @@ impl Fates {
             (true, Part::Sector(_), Effect::Write { mapped: true, .. })
                 if drawn && self.rng.one_in(4) =>
             {
-                // Copies go word by word.
+                // Copies proceed word by word.
                 let words = self.rng.below(SECTOR_BYTES as u64 / 8);
                 Fate::Torn(usize::try_from(words).unwrap_or(0) * 8)
             }
@@ -303,22 +305,22 @@ impl Fates {
     }
 }
 
-/// Copies of the replay are kept every so many effects.
+/// The number of effects between copies of the replay.
 const EFFECTS_PER_COPY: usize = 256;
 
-/// Everything that happened to a directory up to a moment.
+/// All effects on a directory up to a moment.
 #[derive(Debug)]
 pub struct Journal {
     effects: Vec<Effect>,
     replays: Mutex<Replays>,
 }
 
-/// Replays that were reached, guarded by the journal's mutex.
+/// Cached replays, guarded by the journal's mutex.
 #[derive(Debug)]
 struct Replays {
-    /// Where the last question was.
+    /// The replay of the last query.
     current: Replay,
-    /// Copy `i` is at boundary `i * EFFECTS_PER_COPY`; as far as `current` ever came.
+    /// Copy `i` is at boundary `i * EFFECTS_PER_COPY`; up to the furthest boundary of `current`.
     copies: Vec<Replay>,
 }
 
@@ -335,7 +337,7 @@ impl Journal {
         self.effects.len()
     }
 
-    /// How many atoms are pending at a boundary.
+    /// The number of pending atoms at a boundary.
     #[must_use]
     pub fn pending(&self, boundary: usize) -> usize {
         self.at(boundary, |replay| {
@@ -344,20 +346,20 @@ impl Journal {
         })
     }
 
-    /// The files that a power cut at `boundary` leaves if just `survivors` of the pending atoms
-    /// survive it.
+    /// The files left by a power cut at `boundary` if exactly `survivors` of the pending atoms
+    /// survive.
     #[must_use]
     pub fn image(&self, boundary: usize, survivors: Survivors) -> BTreeMap<String, Vec<u8>> {
         self.at(boundary, |replay| replay.image(&self.effects, survivors))
     }
 
-    /// The files that the death of the process at `boundary` leaves.
+    /// The files left by the death of the process at `boundary`.
     #[must_use]
     pub fn image_process_death(&self, boundary: usize) -> BTreeMap<String, Vec<u8>> {
         self.image(boundary, Survivors::All)
     }
 
-    /// What happened last before `boundary`, for the message of a test that fails.
+    /// The last effects before `boundary`, for the message of a failing test.
     #[must_use]
     pub fn describe(&self, boundary: usize) -> String {
         let first_names = self.replays.lock().copies[0].names.clone();
@@ -390,7 +392,7 @@ impl Journal {
         }
     }
 
-    /// Answers a question at a boundary.
+    /// Runs a query at a boundary.
     fn at<T>(&self, boundary: usize, question: impl FnOnce(&Replay) -> T) -> T {
         assert!(boundary <= self.effects.len(), "the journal ends before this boundary");
         let mut replays = self.replays.lock();

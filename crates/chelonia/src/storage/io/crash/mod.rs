@@ -1,18 +1,17 @@
-//! A directory in memory that knows what a power cut would leave of it.
+//! A directory in memory that models power cuts.
 //!
 //! A test runs its workload over a [`CrashDirectory`], which records every change and every sync.
-//! Afterwards [`CrashDirectory::journal`] answers for any moment of the run which files a power cut
-//! could have left then; the test opens a database on such an image (in a `MemoryDirectory`, or in
-//! another `CrashDirectory` to cut the power a second time during recovery) and checks it against
-//! its model. `journal` tells what is durable when, and what may survive.
+//! Afterwards [`CrashDirectory::journal`] computes for any moment of the run which files a power
+//! cut could have left then; the test opens a database on such an image (in a `MemoryDirectory`, or
+//! in another `CrashDirectory` to cut the power a second time during recovery) and checks it
+//! against its model. See `journal` for what is durable when, and what may survive.
 //!
-//! A fuse ([`CrashDirectory::fail_after`]) makes a running database stop at a boundary: from then
-//! on every call fails.
+//! A fuse ([`CrashDirectory::fail_after`]) stops a running database at a boundary: from then on
+//! every call fails.
 //!
-//! A file that is removed stays usable through its handles. Locks exclude as the real ones do.
+//! A removed file stays usable through its handles. Locks exclude like the real ones.
 //!
-//! Thread-safety: any thread may call; the order of effects is the order in which calls took the
-//! one lock.
+//! Thread-safety: any thread may call; effects are ordered by acquisition of the one lock.
 
 mod journal;
 mod sparse;
@@ -34,10 +33,10 @@ use sparse::Sparse;
 use std::collections::BTreeMap;
 use std::io;
 
-/// No file grows beyond this many bytes here: offsets of a program gone wrong are refused.
+/// The maximum file size: offsets of a faulty program are refused.
 const FILE_BYTES_MAX: u64 = 1 << 40;
 
-/// A directory in memory whose power may be cut. Clones are the same directory.
+/// A directory in memory whose power can be cut. Clones share the directory.
 #[derive(Clone, Debug, Default)]
 pub struct CrashDirectory {
     shared: Arc<Shared>,
@@ -50,7 +49,7 @@ struct Shared {
     lock: LockTable,
 }
 
-/// What programs see, and how it came about; guarded by the directory's mutex.
+/// The current content, and the effects that led to it; guarded by the directory's mutex.
 #[derive(Clone, Debug, Default)]
 struct State {
     base: Base,
@@ -58,7 +57,7 @@ struct State {
     /// By number.
     files: Vec<Sparse>,
     effects: Vec<Effect>,
-    /// After so many effects the power is gone.
+    /// The number of effects after which the power is cut.
     fuse: Option<usize>,
 }
 
@@ -70,7 +69,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes and records the write as the sectors it leaves.
+    /// Applies a write and records the sectors it leaves.
     fn write(&mut self, file: FileNumber, bytes: &[u8], offset: u64, mapped: bool) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -91,7 +90,7 @@ impl State {
     }
 }
 
-/// The end of a range, if files can have it.
+/// The end of a range, if it is within the file size limit.
 fn end_of(offset: u64, bytes: u64) -> Result<u64> {
     offset
         .checked_add(bytes)
@@ -106,7 +105,7 @@ impl CrashDirectory {
         Self::default()
     }
 
-    /// A directory in which these files are durable.
+    /// A directory with these files, durable.
     #[must_use]
     pub fn from_files(files: &BTreeMap<String, Vec<u8>>) -> Self {
         let contents =
@@ -127,47 +126,47 @@ impl CrashDirectory {
         Self { shared: Arc::new(shared), is_unmapped: false }
     }
 
-    /// The directory, saying that regions are not mapped: the log is written by calls.
+    /// The same directory without mapped regions: the log is written by calls.
     #[must_use]
     pub fn without_mapping(mut self) -> Self {
         self.is_unmapped = true;
         self
     }
 
-    /// The directory as the next process finds it when the one that uses this directory dies now:
-    /// unlocked, with every change so far, those that are not durable still pending. What the old
-    /// process does from now on happens to this directory only.
+    /// The directory as the next process finds it if the current one dies now: unlocked, with every
+    /// change so far, those not durable still pending. Later changes of the old process affect only
+    /// this directory.
     #[must_use]
     pub fn after_process_death(&self) -> Self {
         Self::with_state(self.shared.state.lock().clone())
     }
 
-    /// How many effects happened so far: the number of the present boundary.
+    /// The number of effects so far, which is the number of the current boundary.
     #[must_use]
     pub fn boundary(&self) -> usize {
         self.shared.state.lock().effects.len()
     }
 
-    /// What happened so far.
+    /// The journal of all effects so far.
     #[must_use]
     pub fn journal(&self) -> Journal {
         let state = self.shared.state.lock();
         Journal::new(&state.base, state.effects.clone())
     }
 
-    /// Cuts the power once the directory reaches `boundary`: every later call fails, reads too, and
-    /// changes nothing.
+    /// Cuts the power once the directory reaches `boundary`: every later call, including reads,
+    /// fails and changes nothing.
     pub fn fail_after(&self, boundary: usize) {
         self.shared.state.lock().fuse = Some(boundary);
     }
 
-    /// Whether the fuse has blown.
+    /// True if the power was cut.
     #[must_use]
     pub fn power_is_gone(&self) -> bool {
         self.shared.state.lock().check_power("ask", "").is_err()
     }
 
-    /// The state, unless the power is gone.
+    /// The state; fails if the power was cut.
     fn powered(&self, what: &str, name: &str) -> Result<MutexGuard<'_, State>> {
         let state = self.shared.state.lock();
         state.check_power(what, name)?;
@@ -222,7 +221,7 @@ impl Directory for CrashDirectory {
         self.shared.lock.take(exclusive)
     }
 
-    /// In memory, and nothing of it is left by a power cut.
+    /// In memory, and lost by a power cut.
     fn scratch(&self, _place: ScratchPlace) -> Result<Arc<dyn File>> {
         drop(self.powered("create", SCRATCH_FILE)?);
         Ok(super::memory::scratch())
@@ -264,7 +263,7 @@ impl File for CrashFile {
         let state = self.powered("read")?;
         let content = &state.files[self.number];
         if end_of(offset, buffer.len() as u64)? > content.size() {
-            return Err(Error::corrupt("the file ends too early").at(&self.name, offset));
+            return Err(Error::corrupt("read past the end of the file").at(&self.name, offset));
         }
         content.read(offset, buffer);
         Ok(())
@@ -280,7 +279,7 @@ impl File for CrashFile {
     }
 
     fn size(&self) -> Result<u64> {
-        Ok(self.powered("ask for the size")?.files[self.number].size())
+        Ok(self.powered("get the size")?.files[self.number].size())
     }
 
     fn set_size(&self, size: u64) -> Result<()> {

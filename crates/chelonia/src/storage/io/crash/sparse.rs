@@ -1,4 +1,4 @@
-//! The content of a file in memory, in shared blocks: cheap to copy, changed by copying a block.
+//! Copy-on-write file content in memory, in shared blocks: cheap to clone.
 //!
 //! Invariants:
 //! 1. A block that is absent, or lies past the last one, is zeros.
@@ -10,7 +10,7 @@ use crate::runtime::sync::Arc;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Bytes by offset, and a size.
+/// Sparse content with a size.
 #[derive(Clone, Debug, Default)]
 pub struct Sparse {
     blocks: Vec<Option<Arc<Block>>>,
@@ -39,7 +39,7 @@ fn pieces(offset: u64, bytes: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// A count of blocks as an index; what does not fit was refused at the directory's door.
+/// A count of blocks as an index; larger ones were refused by the directory.
 fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
@@ -58,7 +58,7 @@ impl Sparse {
         self.size
     }
 
-    /// Copies out what is at `offset`, whatever the size.
+    /// Copies out the bytes at `offset`, regardless of the size.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) {
         let mut rest = buffer;
         for piece in pieces(offset, rest.len()) {
@@ -81,7 +81,7 @@ impl Sparse {
         }
     }
 
-    /// Makes a range zeros; the size stays.
+    /// Zeros a range; the size stays.
     pub fn clear(&mut self, offset: u64, bytes: u64) {
         let held = self.blocks.len() as u64 * BLOCK_BYTES_U64;
         let end = offset.saturating_add(bytes).min(held);
@@ -95,7 +95,7 @@ impl Sparse {
         }
     }
 
-    /// Sets the size, and clears what lies past it.
+    /// Sets the size, and zeros the bytes past it.
     pub fn set_size(&mut self, size: u64) {
         self.clear(size, u64::MAX);
         self.blocks.truncate(index(size.div_ceil(BLOCK_BYTES_U64)));

@@ -1,4 +1,4 @@
-//! What a power cut leaves, and what it never leaves.
+//! Tests of what a power cut can leave, and what it cannot.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -18,7 +18,7 @@ fn with_a_durable_file() -> (CrashDirectory, Arc<dyn File>) {
     (directory, file)
 }
 
-/// The images of all subsets of what is pending now.
+/// The images of all subsets of the currently pending atoms.
 fn all_images(directory: &CrashDirectory) -> Vec<BTreeMap<String, Vec<u8>>> {
     let journal = directory.journal();
     let boundary = journal.boundaries();
@@ -165,7 +165,7 @@ fn cuts_and_holes_may_be_lost() {
     assert_eq!(cut["a"], [vec![1; 2 * SECTOR], vec![0; SECTOR]].concat());
     let hole = journal.image(3, Survivors::Only(0));
     assert_eq!(hole["a"], [vec![0; SECTOR], vec![1; 3 * SECTOR]].concat());
-    // Growth to a size that the file never left is a cut.
+    // If the truncation before it is lost, a growth truncates the file.
     assert_eq!(journal.image(3, Survivors::Only(2))["a"], vec![1; 3 * SECTOR]);
     file.sync().unwrap();
     let journal = directory.journal();
@@ -206,7 +206,7 @@ fn after_the_fuse_nothing_works_and_nothing_changes() {
     assert_eq!(directory.journal().image_process_death(2)["a"][..3], [2, 2, 1]);
 }
 
-/// Does random calls, and keeps the files as they are after each effect.
+/// Makes random calls, and keeps the files as they are after each effect.
 fn random_run(seed: u64, calls: usize) -> (CrashDirectory, Vec<BTreeMap<String, Vec<u8>>>) {
     let directory = CrashDirectory::new();
     let mut rng = Rng::new(seed);
@@ -315,7 +315,7 @@ fn the_death_of_the_process_leaves_everything_pending_and_the_lock_free() {
     let mut sector = [0; SECTOR];
     found.read_at(&mut sector, 0).unwrap();
     assert_eq!(sector, [2; SECTOR]);
-    // What it wrote is as little durable as before, until somebody syncs it.
+    // Its writes are as little durable as before, until somebody syncs them.
     assert_eq!(all_images(&next).len(), 2);
     assert_eq!(next.journal().image(1, Survivors::None)["a"], vec![1; 4 * SECTOR]);
     found.sync().unwrap();

@@ -1,10 +1,10 @@
-//! A directory over another that fails as planned.
+//! A directory wrapper that injects planned faults.
 //!
-//! A [`FaultDirectory`] passes every call on, unless the [`FaultPlan`] that it shares with the test
-//! says that the call fails, or the device that the plan describes is full. Over a `CrashDirectory`
-//! it makes faults followed by power cuts.
+//! A [`FaultDirectory`] forwards every call, unless the [`FaultPlan`] that it shares with the test
+//! fails the call, or the device that the plan describes is full. Over a `CrashDirectory` it
+//! combines faults with power cuts.
 //!
-//! Writes that go through a region never want space: the range was allocated before.
+//! Writes through a region never need space: the range was allocated before.
 //!
 //! Thread-safety: as the directory below.
 
@@ -32,7 +32,7 @@ pub struct FaultDirectory {
 }
 
 impl FaultDirectory {
-    /// `inner`, failing as `plan` says. The files that exist take space of the plan's device.
+    /// Wraps `inner` with the faults of `plan`. Existing files take space of the plan's device.
     pub fn new(inner: Arc<dyn Directory>, plan: FaultPlan) -> Result<Self> {
         for name in inner.list()? {
             let size = inner.open(&name, OpenMode::Read, Access::Buffered)?.size()?;
@@ -44,7 +44,7 @@ impl FaultDirectory {
     }
 }
 
-/// Does `call` unless the plan says that it fails; `half` is what a half done call does.
+/// Runs `call` unless the plan fails it; `half` is the effect of a half done call.
 fn attempt<T>(
     plan: &FaultPlan,
     kind: Call,
@@ -66,7 +66,7 @@ fn attempt<T>(
     Err(failure.error(what, file))
 }
 
-/// A call of which a half is nothing.
+/// For a call that cannot be half done.
 fn whole() -> Result<()> {
     Ok(())
 }
@@ -109,7 +109,7 @@ impl Directory for FaultDirectory {
     fn scratch(&self, place: ScratchPlace) -> Result<Arc<dyn File>> {
         attempt(&self.plan, Call::Open, "create", SCRATCH_FILE, whole, || {
             let inner = self.inner.scratch(place)?;
-            // All of them count as one file.
+            // All scratch files count as one file.
             self.plan.space().make(SCRATCH_FILE);
             let plan = self.plan.clone();
             Ok(Arc::new(FaultFile { inner, plan, is_scratch: true }) as Arc<dyn File>)
@@ -149,7 +149,7 @@ impl Drop for FaultFile {
 }
 
 impl FaultFile {
-    /// A call of which a half is nothing.
+    /// Runs a call that cannot be half done.
     fn attempt<T>(&self, kind: Call, what: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         attempt(&self.plan, kind, what, self.inner.name(), whole, call)
     }
@@ -215,7 +215,7 @@ impl File for FaultFile {
     }
 
     fn size(&self) -> Result<u64> {
-        self.attempt(Call::Size, "ask for the size", || self.inner.size())
+        self.attempt(Call::Size, "get the size", || self.inner.size())
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
@@ -243,7 +243,7 @@ impl File for FaultFile {
     }
 
     fn allocated_bytes(&self) -> Result<u64> {
-        self.attempt(Call::Size, "ask for the size", || {
+        self.attempt(Call::Size, "get the size", || {
             Ok(self.plan.space().file_bytes(self.inner.name()))
         })
     }

@@ -1,4 +1,4 @@
-//! Which call fails, and how: what a test and the directory it broke share.
+//! Fault plans: which calls fail, and how; shared by a test and its fault directory.
 //!
 //! Every call is counted by its kind and file. A test runs its workload once to learn the counts,
 //! and then once for each number below them, failing that call.
@@ -82,9 +82,9 @@ pub enum Failure {
     NoSpaceHalfDone,
     /// EIO, although the call was done.
     IoAllDone,
-    /// EIO, and nothing was done. After a sync that fails so, later syncs of the file succeed
-    /// without doing anything, until [`FaultPlan::heal`]: as a kernel does that takes pages for
-    /// clean which it could not write.
+    /// EIO, and nothing was done. After such a sync failure, later syncs of the file succeed
+    /// without doing anything, until [`FaultPlan::heal`]: like a kernel that marks pages clean
+    /// which it could not write.
     IoForgetting,
 }
 
@@ -102,7 +102,7 @@ impl Failure {
     }
 }
 
-/// A call that is going to fail.
+/// A planned failure of a call.
 #[derive(Clone, Debug)]
 pub struct Fault {
     /// The kind of call; any if `None`.
@@ -113,31 +113,31 @@ pub struct Fault {
     pub after: u64,
     /// Whether all later matching calls fail too.
     pub sticky: bool,
-    /// How.
+    /// How the call fails.
     pub failure: Failure,
 }
 
 impl Fault {
-    /// Fails one call of a kind, on whatever file, after `after` others, with EIO.
+    /// Fails one call of a kind, on any file, after `after` others, with EIO.
     #[must_use]
     pub fn once(call: Call, after: u64) -> Self {
         let (file_prefix, failure) = (String::new(), Failure::Io);
         Self { call: Some(call), file_prefix, after, sticky: false, failure }
     }
 
-    /// The same, and every later call of the kind.
+    /// Like [`Fault::once`], but every later call of the kind fails too.
     #[must_use]
     pub fn sticky(call: Call, after: u64) -> Self {
         Self { sticky: true, ..Self::once(call, after) }
     }
 
-    /// The same for files whose names begin with `prefix`.
+    /// Limits the fault to files whose names begin with `prefix`.
     #[must_use]
     pub fn on(self, prefix: &str) -> Self {
         Self { file_prefix: prefix.to_owned(), ..self }
     }
 
-    /// The same, failing in this way.
+    /// Sets how the call fails.
     #[must_use]
     pub fn with(self, failure: Failure) -> Self {
         Self { failure, ..self }
@@ -148,7 +148,7 @@ impl Fault {
     }
 }
 
-/// What fails, what was called, and how large the device is. Clones are the same plan.
+/// The planned faults, the calls so far, and the device size. Clones share the plan.
 #[derive(Clone, Default)]
 pub struct FaultPlan {
     state: Arc<Mutex<State>>,
@@ -160,13 +160,13 @@ impl Debug for FaultPlan {
     }
 }
 
-/// Called with every call, before it is done.
+/// Called on every call, before it is done.
 type Observer = Arc<dyn Fn(Call, &str) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
     observer: Option<Observer>,
-    /// With the number of matching calls seen.
+    /// The faults, each with the number of matching calls seen.
     faults: Vec<(Fault, u64)>,
     calls: BTreeMap<(Call, String), u64>,
     failures: u64,
@@ -176,44 +176,44 @@ struct State {
 }
 
 impl FaultPlan {
-    /// A plan by which nothing fails.
+    /// An empty plan.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From now on `observe` sees every call and its file, on the thread that calls, before it is
-    /// done or fails.
+    /// Registers `observe` to see every call and its file, on the calling thread, before the call
+    /// is done or fails.
     pub fn on_call(&self, observe: impl FnMut(Call, &str) + Send + 'static) {
         let observe = Mutex::new(observe);
         self.before_call(move |call, file| observe.lock()(call, file));
     }
 
-    /// The same for an observer that several threads may call at a time: one of them may wait in it
-    /// while others go on.
+    /// Like [`FaultPlan::on_call`], for an observer that may be called concurrently: one thread may
+    /// wait in it while others continue.
     pub fn before_call(&self, observe: impl Fn(Call, &str) + Send + Sync + 'static) {
         self.state.lock().observer = Some(Arc::new(observe));
     }
 
-    /// Plans a failure.
+    /// Adds a fault.
     pub fn fail(&self, fault: Fault) {
         self.state.lock().faults.push((fault, 0));
     }
 
-    /// Drops all failures that are planned. Capacity and counts stay.
+    /// Removes all planned faults. Capacity and counts stay.
     pub fn heal(&self) {
         let mut state = self.state.lock();
         state.faults.clear();
         state.forgotten.clear();
     }
 
-    /// How many calls of a kind there were, those that failed included.
+    /// The number of calls of a kind, including failed ones.
     #[must_use]
     pub fn calls(&self, call: Call) -> u64 {
         self.calls_on(call, "")
     }
 
-    /// The same of files whose names begin with `prefix`.
+    /// The number of calls for files whose names begin with `prefix`.
     #[must_use]
     pub fn calls_on(&self, call: Call, prefix: &str) -> u64 {
         let state = self.state.lock();
@@ -224,25 +224,25 @@ impl FaultPlan {
         matching.map(|(_, count)| count).sum()
     }
 
-    /// How many calls failed by a planned fault.
+    /// The number of calls failed by a planned fault.
     #[must_use]
     pub fn failures(&self) -> u64 {
         self.state.lock().failures
     }
 
-    /// Makes the device hold at most `bytes` (any number, if `None`): what would take more fails
-    /// with ENOSPC. What is taken stays.
+    /// Limits the device to `bytes` bytes (unlimited if `None`): calls that would take more fail
+    /// with ENOSPC. Taken space stays.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().space.set_capacity(bytes);
     }
 
-    /// The bytes that files take of the device.
+    /// The device space used by files, in bytes.
     #[must_use]
     pub fn taken_bytes(&self) -> u64 {
         self.state.lock().space.taken_bytes()
     }
 
-    /// Counts a call and says how it fails, if it does.
+    /// Counts a call and returns its planned failure, if any.
     pub(super) fn decide(&self, call: Call, file: &str) -> Option<Failure> {
         let observer = self.state.lock().observer.clone();
         if let Some(observe) = observer {
@@ -267,7 +267,7 @@ impl FaultPlan {
         failure
     }
 
-    /// Whether syncs of a file do nothing.
+    /// True if syncs of the file do nothing.
     pub(super) fn is_forgotten(&self, file: &str) -> bool {
         self.state.lock().forgotten.contains(file)
     }

@@ -1,54 +1,54 @@
-//! A small device: which blocks of which file are taken, and how many there may be.
+//! A model of a small device: the used blocks of each file, and the capacity.
 //!
 //! Thread-safety: the holder's mutex.
 
 use crate::base::limits::BLOCK_BYTES_U64;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The taken blocks of all files. Files are known by name; a file that was removed gives its blocks
-/// back at once, even if it is still open.
+/// The used blocks of all files. Files are identified by name; a removed file frees its blocks at
+/// once, even if it is still open.
 #[derive(Debug, Default)]
 pub struct Space {
     files: BTreeMap<String, BTreeSet<u64>>,
     taken: u64,
-    /// The most bytes that may be taken.
+    /// The capacity in bytes.
     capacity: Option<u64>,
 }
 
 impl Space {
-    /// The bytes that are taken.
+    /// The used bytes.
     pub fn taken_bytes(&self) -> u64 {
         self.taken * BLOCK_BYTES_U64
     }
 
-    /// The bytes that may still be taken, if that is limited.
+    /// The free bytes, if the capacity is limited.
     pub fn free_bytes(&self) -> Option<u64> {
         Some(self.capacity?.saturating_sub(self.taken_bytes()))
     }
 
-    /// Limits what may be taken from now on.
+    /// Sets the capacity.
     pub fn set_capacity(&mut self, capacity: Option<u64>) {
         self.capacity = capacity;
     }
 
-    /// Makes a file known, empty.
+    /// Registers a new, empty file.
     pub fn create(&mut self, name: &str) {
         self.files.insert(name.to_owned(), BTreeSet::new());
     }
 
-    /// Makes a file known, if it is not.
+    /// Registers a file, unless it is registered.
     pub fn make(&mut self, name: &str) {
         self.files.entry(name.to_owned()).or_default();
     }
 
-    /// Forgets a file.
+    /// Removes a file.
     pub fn remove(&mut self, name: &str) {
         let blocks = self.files.remove(name).unwrap_or_default();
         self.taken -= blocks.len() as u64;
     }
 
-    /// Takes the blocks of a range; false, and nothing is taken, if there are not enough. Files
-    /// that were removed take none.
+    /// Takes the blocks of a range; false, and nothing is taken, if there are not enough. Removed
+    /// files take none.
     pub fn take(&mut self, name: &str, offset: u64, bytes: u64) -> bool {
         let Some(blocks) = self.files.get_mut(name) else { return true };
         let range =
@@ -64,7 +64,7 @@ impl Space {
         true
     }
 
-    /// Gives back the blocks that lie wholly in a range.
+    /// Frees the blocks that lie wholly in a range.
     pub fn give_back(&mut self, name: &str, offset: u64, end: u64) {
         let Some(blocks) = self.files.get_mut(name) else { return };
         let (first, last) = (offset.div_ceil(BLOCK_BYTES_U64), end / BLOCK_BYTES_U64);
@@ -77,7 +77,7 @@ impl Space {
         self.taken -= (before - blocks.len()) as u64;
     }
 
-    /// The bytes of the device that a file takes.
+    /// The device bytes used by a file.
     pub fn file_bytes(&self, name: &str) -> u64 {
         self.files.get(name).map_or(0, |blocks| blocks.len() as u64 * BLOCK_BYTES_U64)
     }

@@ -1,4 +1,4 @@
-//! The call that the plan names fails, in the way it names, and no other.
+//! Tests that exactly the planned call fails, in the planned way.
 
 use super::super::crash::{CrashDirectory, Survivors};
 use super::super::memory::MemoryDirectory;
@@ -140,7 +140,7 @@ fn a_full_device_refuses_what_takes_space_until_there_is_some() {
     assert!(full(file.write_at(&[1], 12_288)));
     assert_eq!(file.size().unwrap(), 12_288);
     file.set_size(1 << 20).unwrap();
-    // Three ways to make room.
+    // Three ways to free space.
     file.punch_hole(0, 4096).unwrap();
     file.write_at(&[1], 12_288).unwrap();
     directory.remove("old").unwrap();
