@@ -17,8 +17,8 @@
 //!      8    8  magic "CHELOLOG"
 //!     16    4  format (1)
 //!     20    4  zero
-//!    24    8  serial: number of the header, counted over all headers written, so that of two that
-//!             claim the same blocks the later one is valid
+//!     24    8  serial: number of the header, counted over all headers written, so that of two that
+//!              claim the same blocks the later one is valid
 //!     32    8  first_block: number of the first block of the stream in this file
 //!     40    8  blocks: how many there are
 //!     48    8  continues_from, lsn: where the data before ended

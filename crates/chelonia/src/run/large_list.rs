@@ -17,7 +17,7 @@ use crate::storage::block::{BLOCK_HEADER_BYTES, BlockKind};
 const KIND: usize = 8;
 const COUNT: usize = 10;
 
-/// Appends the list to `blocks`: how many blocks it takes.
+/// Appends the list to `blocks` and returns the number of blocks it takes.
 pub fn encode(large: &[LargeRef], blocks: &mut Blocks) -> Result<u32> {
     let mut block = Vec::with_capacity(BLOCK_BYTES);
     let mut encoded = Vec::new();
