@@ -22,8 +22,8 @@
 //!   RunStream::new(&run, range)                   ascending, for merges: nothing stays cached
 //! ```
 //!
-//! | module | what it is |
 //! | module | content |
+//! | --- | --- |
 //! | `block` | the sorted block: layout and search |
 //! | `reference` | [`RunRef`] |
 //! | `large_list` | the list of large values at the end of a run |

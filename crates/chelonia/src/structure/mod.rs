@@ -1,8 +1,7 @@
-//! Nodes: the units of an engine's structure, on disk always, in memory sometimes.
+//! Nodes: the units of an engine's structure, always on disk, and cached in memory.
 //!
-//! What an engine knows of its runs or pages is cut into nodes. A node is written once, as a
+//! An engine divides its metadata on runs or pages into nodes. A node is written once, as a
 //! sequence of bytes over the payloads of consecutive blocks of kind `Engine` in one extent; the
-//! rest of the last payload is zero.
 //!
 //! ```text
 //! block    0  checksum, kind (see `storage/block.rs`); bytes 9 to 15 are zero
@@ -41,10 +40,11 @@ use crate::storage::block::{
     BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, DATA_FILE, expect_kind,
 };
 
-/// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
+/// Maximum size of a node; a larger one is damaged: 256 pivots and their segments with the longest
+/// keys.
 const NODE_BYTES_MAX: u32 = 64 << 20;
 
-/// Where a node is.
+/// The location of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeRef {
     /// The blocks.
@@ -56,14 +56,14 @@ pub struct NodeRef {
 }
 
 impl NodeRef {
-    /// The blocks that a node of so many bytes takes.
+    /// The number of blocks of a node of this many bytes.
     #[must_use]
     pub fn blocks_for(bytes: u32) -> u32 {
         let payload = u32::try_from(BLOCK_PAYLOAD_BYTES).unwrap_or(u32::MAX);
         bytes.div_ceil(payload)
     }
 
-    /// Appends the reference.
+    /// Appends the encoded reference.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.extent.start.0);
         put_varint(out, self.generation.0);
@@ -102,8 +102,8 @@ impl NodeRef {
         Ok(blocks)
     }
 
-    /// Writes the bytes of a node to an extent of its own. `allocated` is told of that before
-    /// anything is written, for it stays allocated if that fails.
+    /// Writes the bytes of a node to a new extent. `allocated` is called with the extent before
+    /// anything is written, because it stays allocated if the write fails.
     pub fn write(
         storage: &Storage,
         bytes: &[u8],
@@ -122,7 +122,7 @@ impl NodeRef {
     }
 }
 
-/// Cuts the bytes of a node into blocks, unsealed.
+/// Splits the bytes of a node into blocks, unsealed.
 #[must_use]
 pub fn to_blocks(bytes: &[u8]) -> Vec<u8> {
     let chunks = bytes.chunks(BLOCK_PAYLOAD_BYTES);
@@ -134,7 +134,7 @@ pub fn to_blocks(bytes: &[u8]) -> Vec<u8> {
     blocks
 }
 
-/// Puts the bytes of a node together again, in the place of its verified blocks.
+/// Assembles the bytes of a node, in the place of its verified blocks.
 pub fn take_payloads(blocks: &mut Vec<u8>, bytes: u32) {
     for index in 0..blocks.len() / BLOCK_BYTES {
         let start = index * BLOCK_BYTES;
