@@ -14,7 +14,6 @@
 //!                  false positives ~ 2 * load / buckets / 2^remainder_bits, minimised
 //! ```
 //!
-//! A line's keys vary although each takes the emptier of its two lines: the mean over a block's 63
 //! The number of keys in a line varies although each key takes the emptier of its two lines: the
 //! mean over a block's 63 lines varies with sigma = sqrt(load / 63), and within a block the fullest
 //! line stays within about two of the mean. Lines that overflow nevertheless answer "maybe" to

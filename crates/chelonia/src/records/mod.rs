@@ -5,20 +5,20 @@
 //! from the device, or that were in cached blocks about to be evicted, and of some that were found
 //! in other blocks ([`RecordCache::offer`]). It is consulted after the memtables and before the
 //! version, for every engine.
-//! ```text
+//!
 //! ```text
 //!   get:     table (no lock) -> record                  heat + 1
 //!   fill:    append to the newest slab, link            under the lock
 //!   walk:    oldest slab: hot -> copied to the end, heat - 1; cold -> unlinked
 //!   refresh: cached keys of a flushed memtable get their new values, or are removed
 //! ```
-//! | module | what it is |
+//!
+//! | module | content |
 //! | --- | --- |
 //! | `record` | the bytes of one record |
 //! | `queue` | slabs in the order they were filled |
-//! | `table` | the hash table that readers look into |
+//! | `table` | the lock-free hash table of records |
 //!
-//! Which state a record is of: all of a keyspace's records belong to its newest version,
 //! Consistency: all cached records of a keyspace belong to its newest version, whose number is in
 //! [`CacheEpoch`]. A flush first raises that number, then refreshes every key that it absorbed,
 //! then publishes the view. So:

@@ -5,6 +5,7 @@
 //!   [ walked | to walk ]  [ full ]  [ full ] ...  [ full ]  [ used | room ]   [reserve]
 //!      -> what is still wanted is copied to the end            ^ append
 //! ```
+//!
 //! Records are appended to the newest slab and examined again, one after the other, in the oldest:
 //! a clock whose hand advances as far as space is needed. When the hand has passed a slab, no
 //! record in it is linked and it can be freed.

@@ -2,6 +2,7 @@
 //!
 //! An engine divides its metadata on runs or pages into nodes. A node is written once, as a
 //! sequence of bytes over the payloads of consecutive blocks of kind `Engine` in one extent; the
+//! rest of the last payload is zero.
 //!
 //! ```text
 //! block    0  checksum, kind (see `storage/block.rs`); bytes 9 to 15 are zero
@@ -10,15 +11,15 @@
 //! NodeRef  v  first block; v generation; v bytes of the node          (v: a varint)
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
-//! | here | where a node is ([`NodeRef`]), and its bytes in blocks |
-//! | `allowance` | what a node may take in memory while it is decoded ([`Allowance`]) |
-//! | `node_cache` | which nodes are in memory ([`Slot`], [`NodeCache`]) |
-//! | `shared_key` | the keys that they name ([`SharedKey`]) |
-//! | `key_view` | how these compare, and views of them ([`KeyView`]) |
+//! | here | the location of a node ([`NodeRef`]), and its bytes in blocks |
+//! | `allowance` | limits the memory of a node while it is decoded ([`Allowance`]) |
+//! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
+//! | `shared_key` | the keys of nodes ([`SharedKey`]) |
+//! | `key_view` | comparison and borrowed views of keys ([`KeyView`]) |
 //!
-//! What the bytes say is each engine's own business ([`Structure`]).
+//! Each engine defines the content of its nodes ([`Structure`]).
 
 mod allowance;
 mod key_view;

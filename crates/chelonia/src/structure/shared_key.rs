@@ -283,7 +283,7 @@ impl SharedKey {
     #[must_use]
     pub fn head(&self) -> u64 {
         let mut key = self;
-        // Moves to ancestors until one has the first eight bytes itself.
+        // Each key shares at least 64 bytes with its parent, so the root ancestor has the first 8.
         while let Some(parent) = &key.parent {
             key = parent;
         }
