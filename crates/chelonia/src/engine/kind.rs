@@ -37,7 +37,7 @@ impl EngineKind {
         Self::ALL.into_iter().find(|kind| kind.number() == number).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
-                format!("this build does not know the engine with number {number}"),
+                format!("engine number {number} is not supported by this build"),
             )
         })
     }

@@ -36,7 +36,7 @@ pub enum EngineOptions {
 pub struct TurtleOptions {
     /// See [`Self::leaf_bytes()`].
     pub leaf_bytes: Option<u32>,
-    /// See [`Self::pivots_max()`].
+    /// Maximum number of children of a tree node.
     pub pivots_max: Option<u32>,
 }
 

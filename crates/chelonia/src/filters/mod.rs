@@ -191,24 +191,26 @@ impl FilterSpec {
         }
         let blocks = decoder.varint_u32()?;
         if blocks == 0 || blocks > FILTER_BLOCKS_MAX {
-            return Err(decoder.damaged("a filter has no size or is too large"));
+            return Err(decoder.damaged("the block count of a filter is out of range"));
         }
         match FilterKind::from_number(kind) {
             Some(FilterKind::Bloom) => {
                 let probes = decoder.u8()?;
                 if !(1..=sizing::PROBES_MAX).contains(&probes) {
-                    return Err(decoder.damaged("a Bloom filter has an impossible shape"));
+                    return Err(
+                        decoder.damaged("the number of probes of a Bloom filter is out of range")
+                    );
                 }
                 Ok(FilterSpec::Bloom { blocks, probes })
             }
             Some(FilterKind::Quotient) => {
                 let (slots, remainder_bits) = (decoder.u8()?, decoder.u8()?);
                 if !sizing::quotient_shape_fits(slots, remainder_bits) {
-                    return Err(decoder.damaged("a quotient filter has an impossible shape"));
+                    return Err(decoder.damaged("the slots of a quotient filter do not fit a line"));
                 }
                 Ok(FilterSpec::Quotient { blocks, slots, remainder_bits })
             }
-            None => Err(decoder.damaged("a filter is of an unknown kind")),
+            None => Err(decoder.damaged("a filter has an unknown kind")),
         }
     }
 }

@@ -145,7 +145,7 @@ impl LogPosition {
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (lsn, chain) = (Lsn(decoder.u64()?), decoder.u32()?);
         if block_of(lsn) > BLOCK_NUMBER_MAX {
-            return Err(decoder.damaged("a log position is beyond the end of numbers"));
+            return Err(decoder.damaged("a log position is out of range"));
         }
         Ok(Self { lsn, chain })
     }
@@ -325,7 +325,10 @@ impl SegmentHeader {
             return Ok(None);
         }
         if decoder.u32()? != FORMAT {
-            return Err(Error::new(ErrorKind::Unsupported, "the log is of a newer format"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the log has a newer format than this version supports",
+            ));
         }
         decoder.u32()?;
         let (serial, first_block) = (decoder.u64()?, decoder.u64()?);

@@ -11,7 +11,7 @@
 //!            |                         |                          |
 //!   ---------+-------------------------+--------------------------+
 //!   recycled | replayed by recovery    | survives the process     | (a record being copied)
-//!            | survives a power cut    |                          |
+//!            | survives a power failure|                          |
 //! ```
 //! Invariants:
 //! 1. `synced <= written`; both only grow; a position means "everything before it".
@@ -286,7 +286,7 @@ impl Log {
             return Ok(());
         }
         if lsn > self.written() {
-            return Err(Error::internal("the log is asked to sync what was not written"));
+            return Err(Error::internal("sync requested beyond the written end of the log"));
         }
         {
             let mut group = self.group.lock();

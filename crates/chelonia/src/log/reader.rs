@@ -283,22 +283,22 @@ impl<'a> Reader<'a> {
         let start = if offset == 0 { BLOCK_HEADER_BYTES } else { offset };
         let end = |why| Ok(Step::End { why, place: position.lsn });
         let Some(header) = self.enter(number)? else {
-            let (why, place) = ("the block there is not of this log", block_start(number));
+            let (why, place) = ("the block does not belong to this log", block_start(number));
             return Ok(Step::End { why, place });
         };
         let first_start = usize::from(header.first_start);
         if first_start == 0 || start < first_start {
-            return end("no record starts there");
+            return end("no record starts at this position");
         }
         if start == first_start && header.chain != position.chain {
-            return end("the records before it are not those it was written behind");
+            return end("the preceding records are not those it was written after");
         }
         let Some(room) = self.loaded(number).get(start..) else {
-            return end("no record starts there");
+            return end("no record starts at this position");
         };
         let (check, length, head_bytes) = match Head::decode(&room[..RECORD_HEAD_BYTES_MAX]) {
             Head::Record { check, length, head_bytes } => (check, length, head_bytes),
-            Head::Damaged => return end("a record does not begin as one"),
+            Head::Damaged => return end("a record head is invalid"),
             Head::Empty => return self.skip(number, position),
         };
         let body = start + head_bytes;
@@ -308,7 +308,7 @@ impl<'a> Reader<'a> {
         } else {
             match self.gather(number, body, bytes, check)? {
                 Ok(end) => end,
-                Err(place) => return Ok(Step::End { why: "a record is not complete", place }),
+                Err(place) => return Ok(Step::End { why: "a record is incomplete", place }),
             }
         };
         let payload = if body + bytes <= BLOCK_BYTES {
@@ -317,7 +317,7 @@ impl<'a> Reader<'a> {
             self.payload.as_slice()
         };
         if record_check(position, length, checksum(payload, self.payload_seed)) != check {
-            return end("a record is not what was written there");
+            return end("record check mismatch");
         }
         Ok(Step::Record { payload, end: LogPosition { lsn: end_lsn, chain: check } })
     }
@@ -326,7 +326,8 @@ impl<'a> Reader<'a> {
     /// the same record.
     fn skip(&mut self, number: u64, position: LogPosition) -> Result<Step<'_>> {
         let (next, chain) = (number + 1, position.chain);
-        let end = Step::End { why: "nothing was written there yet", place: position.lsn };
+        let end =
+            Step::End { why: "the log has not been written at this position", place: position.lsn };
         if self.inventory.is_fresh_start(next) {
             return Ok(end);
         }

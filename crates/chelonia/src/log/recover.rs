@@ -41,8 +41,8 @@ use crate::storage::io::{Directory, OpenMode};
 /// The error for a log without the segment in which replay begins.
 pub(in crate::log) fn no_beginning(from: LogPosition) -> Error {
     Error::corrupt(format!(
-        "no file log-NNNN holds byte {} of the log, where recovery begins: bring the missing one \
-         back",
+        "no file log-NNNN holds byte {} of the log, where recovery begins: restore the missing \
+         file",
         from.lsn.0
     ))
 }
@@ -105,7 +105,7 @@ impl Log {
             LogMode::ReadOnly => OpenMode::Read,
         };
         if place(block_of(from.lsn), offset_of(from.lsn)) != from.lsn {
-            return Err(Error::corrupt("no record of the log can start at its trim position"));
+            return Err(Error::corrupt("the trim position of the log is not a valid record start"));
         }
         if mode == LogMode::ReadWrite {
             // A removed file that reappeared after a later power failure would claim the serial and
@@ -157,7 +157,7 @@ fn walk(
             Step::Record { payload, end } => {
                 if replay(walk.end, payload, end)? == Replay::Cut {
                     mark(Mark::LogCutAtLargeValue);
-                    walk.why = "a record refers to what is not there";
+                    walk.why = "a record refers to missing data";
                     return Ok(walk);
                 }
                 walk.payload_bytes += payload.len() as u64;
@@ -184,8 +184,9 @@ fn judge(inventory: &Inventory, walk: &Walk, evidence: &Evidence, durable: Lsn) 
         _ => return Ok(()),
     };
     let why = walk.why;
-    let reason =
-        format!("the log is damaged below its durable mark ({why}; durable says {said_by})");
+    let reason = format!(
+        "the log is damaged before its durable end ({why}; durable according to {said_by})"
+    );
     Err(inventory.damage(end, &reason))
 }
 

@@ -197,10 +197,10 @@ impl Segments {
     ) -> Result<Self> {
         let whole = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES_U64);
         if !whole(sizes.first) || !whole(sizes.max) || sizes.first < 2 * BLOCK_BYTES_U64 {
-            return Err(Error::invalid("log segments are at least two whole blocks"));
+            return Err(Error::invalid("log segments must be at least two complete blocks"));
         }
         if sizes.first > sizes.max {
-            return Err(Error::invalid("the first log segment is larger than the largest"));
+            return Err(Error::invalid("the first log segment size exceeds the maximum"));
         }
         let held = inherited.live.iter().chain(&inherited.free).map(|segment| segment.slot);
         let state = State {
@@ -286,7 +286,7 @@ impl Segments {
     pub fn take(&self) -> Result<MappedSegment> {
         let mut state = self.state.lock();
         let Some((segment, mapped)) = state.prepared.pop_front() else {
-            return Err(Error::internal("the log ran into a segment that was not prepared"));
+            return Err(Error::internal("no log segment is prepared"));
         };
         state.live.push_back(segment);
         Ok(mapped)
@@ -500,7 +500,7 @@ impl Segments {
             let (fit, mut outgrown) = take_fitting(&mut state.free, bytes, most);
             if fit.is_none() && from.is_none() && self.growth_held.load(Ordering::Relaxed) {
                 state.free.append(&mut outgrown);
-                let text = "the device is nearly full: the log gets no more of it";
+                let text = "the device is nearly full: the log may not grow; free space";
                 return Err(Error::new(ErrorKind::NoSpace, text));
             }
             let blocks = fit.as_ref().map_or(bytes / BLOCK_BYTES_U64 - 1, |fit| fit.blocks);

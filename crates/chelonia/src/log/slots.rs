@@ -55,8 +55,8 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
                 bytes[..header].fill(0);
             }
             if let Some(place) = bytes.iter().position(|byte| *byte != 0) {
-                let text = "the data file is missing or empty, but there is a log: \
-                            bring the data file back, or move the log away";
+                let text = "the data file is missing or empty, but a log exists: \
+                            restore the data file, or move the log away";
                 return Err(Error::corrupt(text).at(&name, offset + place as u64));
             }
             from = offset + length as u64;

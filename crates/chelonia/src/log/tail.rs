@@ -98,7 +98,7 @@ impl LogTail {
         self.log.check_running()?;
         let length = match u32::try_from(payload.len()) {
             Ok(length) if length > 0 && payload.len() <= RECORD_BYTES_MAX => length,
-            _ => return Err(Error::invalid("a log record has 1 byte to 16 MiB")),
+            _ => return Err(Error::invalid("a log record must have 1 byte to 16 MiB")),
         };
         debug_assert_eq!(hash, self.log.payload_hash(payload), "the hash is the payload's");
         self.leave_refused()?;

@@ -216,7 +216,7 @@ impl<'a> Verifier<'a> {
             let mut block = vec![0; BLOCK_BYTES];
             let damage = match found.file.read_at(&mut block, 0) {
                 Ok(()) => header.damaged_copy(&block, salt).map(|offset| {
-                    let error = Error::corrupt("a copy of a log segment's header is damaged");
+                    let error = Error::corrupt("one copy of a log segment header is damaged");
                     error.at(found.file.name(), offset)
                 }),
                 Err(error) => Some(error),

@@ -27,7 +27,7 @@
 //! Thread-safety: everything may be called from any thread; only writers of the same node or key
 //! block each other, for the time of a few stores.
 //!
-//! A memtable does not depend on the log or on visibility: db inserts an update before it makes its
+//! A memtable is independent of the log and of visibility: db inserts an update before it makes its
 //! seqno visible.
 
 mod arena;

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   oldest                                               newest
-//!   [ walked | to walk ]  [ full ]  [ full ] ...  [ full ]  [ used | room ]   [reserve]
-//!      -> what is still wanted is copied to the end            ^ append
+//!   [ walked | to walk ]  [ full ]  [ full ] ...  [ full ]  [ used | free ]   [reserve]
+//!      -> hot records are copied to the end                    ^ append
 //! ```
 //!
 //! Records are appended to the newest slab and examined again, one after the other, in the oldest:

@@ -1,4 +1,4 @@
-//! The sorted block: entries in key order that a lookup finds with one read.
+//! The sorted block: entries in key order, searched with one read.
 //!
 //! Data and index of a run both consist of sorted blocks. A sorted block fills a *span* of one or
 //! more consecutive blocks; nearly always it is one, and it is several when an entry is larger than
@@ -19,7 +19,7 @@
 //!     16       heads, slots, prefix, entries
 //! ```
 //!
-//! With the headers of all blocks but the first taken out ("joined"), a span reads:
+//! A *joined* span, without the headers of all blocks but the first, has this layout:
 //!
 //! ```text
 //!     16            heads    count x u32   first four bytes of each key after the prefix,
@@ -33,9 +33,9 @@
 //!                             kind 2 a reference to a large value
 //! ```
 //!
-//! Where all entries of a span are *alike* (of one kind, with keys of one length and payloads of
-//! one length, as records of fixed size are) neither slots nor lengths are needed: the varint
-//! stands once, after the prefix, and the entries after it are of one size:
+//! If all entries of a span are *alike* (of one kind, with keys of one length and payloads of one
+//! length, like records of fixed size), neither slots nor lengths are needed: the varint is stored
+//! once, after the prefix, and the entries after it have equal sizes:
 //!
 //! ```text
 //!     16            heads    count x u32
@@ -47,12 +47,13 @@
 //! A record of an 8-byte key and a 120-byte value takes 128 bytes less the shared prefix, so a
 //! block holds 32 of them.
 //!
-//! Invariants (`Run::verify` checks all; a merge that keys ascend; a reader only what keeps it
-//! within bounds):
-//! 1. Keys ascend strictly. `prefix` is what the first and last key share (at most 65,535 bytes).
-//! 2. Slots ascend, the first is where the prefix ends; the last entry ends at `used`. Entries that
-//!    are alike fill what is between exactly.
-//! 3. An index block's payloads are places of blocks before it, in ascending order.
+//! Invariants (`Run::verify` checks all; a merge checks that keys ascend; a reader checks only
+//! bounds):
+//! 1. Keys ascend strictly. `prefix` is the common prefix of the first and last key (at most 65,535
+//!    bytes).
+//! 2. Slots ascend, the first is the end of the prefix; the last entry ends at `used`. Entries that
+//!    are alike fill the space between exactly.
+//! 3. An index block's payloads refer to blocks before it, in ascending order.
 
 use crate::base::codec::{Decoder, get_varint};
 use crate::base::error::{Error, Result};
@@ -115,11 +116,11 @@ pub fn joined_bytes(span: u32) -> usize {
 /// The number of blocks of the span whose head is `block`.
 pub fn span_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) != Some(&(kind as u8)) {
-        return Err(damaged("it is of another kind than its reference says"));
+        return Err(damaged("its kind differs from its reference"));
     }
     let span = block.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE));
     if !(1..=SPAN_BLOCKS_MAX).contains(&span) {
-        return Err(damaged("it has an impossible span"));
+        return Err(damaged("its span is out of range"));
     }
     Ok(span)
 }
@@ -134,7 +135,7 @@ pub fn part_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) != Some(&(BlockKind::DataMore as u8))
         || !(1..SPAN_BLOCKS_MAX).contains(&part)
     {
-        return Err(damaged("it is neither the head nor a part of a span"));
+        return Err(damaged("it is neither the head nor a further block of a span"));
     }
     Ok(part)
 }
@@ -210,7 +211,7 @@ impl Layout {
             && entries <= end
             && joined_bytes(span) <= bytes.len();
         if !fits {
-            return Err(damaged("its parts do not fit it"));
+            return Err(damaged("its parts exceed its size"));
         }
         let wide_slots = span > 1;
         let layout =
@@ -226,7 +227,7 @@ impl Layout {
         let all = self.end - self.entries;
         let alike = Alike { kind: word.kind, rest_len: word.rest_len, bytes: all / self.count };
         if alike.bytes * self.count != all || alike.bytes < word.tail_len() {
-            return Err(damaged("entries that are alike do not fill it"));
+            return Err(damaged("its entries of equal size do not fill it exactly"));
         }
         self.alike = Some(alike);
         Ok(self)
@@ -277,7 +278,7 @@ impl Word {
             0 => EntryKind::Value,
             1 => EntryKind::Tombstone,
             2 => EntryKind::Large,
-            _ => return Err(damaged("an entry is of an unknown kind")),
+            _ => return Err(damaged("an entry has an unknown kind")),
         };
         match usize::try_from(word >> 2) {
             Ok(rest_len) if rest_len + prefix_len <= KEY_BYTES_MAX => {
@@ -314,7 +315,7 @@ impl Entry {
     #[inline]
     pub fn check_value(&self) -> Result<()> {
         let is_large = self.end - self.payload >= LARGE_VALUE_BYTES_MIN;
-        if is_large { Err(damaged("a value is too large for it")) } else { Ok(()) }
+        if is_large { Err(damaged("an inline value is too large")) } else { Ok(()) }
     }
 
     /// The entry's update. Fails if a reference to a large value does not decode.
@@ -400,7 +401,7 @@ impl<'a> SortedBlock<'a> {
     pub fn entry(&self, index: usize) -> Result<Entry> {
         if let Some(alike) = self.layout.alike {
             if index >= self.layout.count {
-                return Err(damaged("it has fewer entries"));
+                return Err(damaged("the entry index exceeds its count"));
             }
             let tail = self.layout.entries + index * alike.bytes;
             let payload = tail + alike.rest_len.saturating_sub(HEAD_BYTES);
@@ -409,13 +410,13 @@ impl<'a> SortedBlock<'a> {
         }
         let (start, end) = (self.slot(index), self.slot(index + 1));
         if start < self.layout.entries || end > self.layout.end || start >= end {
-            return Err(damaged("an entry lies outside"));
+            return Err(damaged("an entry lies outside of it"));
         }
         let word = Word::read(&self.bytes[start..end], self.layout.prefix_len)?;
         let tail = start + word.len;
         let payload = tail + word.tail_len();
         if payload > end {
-            return Err(damaged("a key reaches past its entry"));
+            return Err(damaged("a key extends past its entry"));
         }
         Ok(Entry { kind: word.kind, rest_len: word.rest_len, tail, payload, end })
     }

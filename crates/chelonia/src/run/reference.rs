@@ -127,21 +127,22 @@ impl RunRef {
             return Some("the parts of a run do not fill its extent");
         }
         if bytes_end.is_none_or(|end| end > u64::MAX / crate::base::limits::BLOCK_BYTES_U64) {
-            return Some("a run lies past the end of every file");
+            return Some("a run lies beyond the maximum file size");
         }
         if self.data_blocks == 0 || self.entries == 0 || self.tombstones > self.entries {
-            return Some("a run has no entries or more tombstones than entries");
+            return Some("a run has no entries, or more tombstones than entries");
         }
         if self.entries > COUNT_MAX || self.user_bytes > COUNT_MAX {
-            return Some("a run counts more than any file holds");
+            return Some("the totals of a run are out of range");
         }
         if has_index != (self.index_levels > 0) || self.index_levels > INDEX_LEVELS_MAX {
-            return Some("the index of a run has an impossible height");
+            return Some("the height of a run's index is out of range");
         }
         if root == 0 || root > SPAN_BLOCKS_MAX || root > root_home {
-            return Some("the root of a run's index has an impossible size");
+            return Some("the root size of a run's index is out of range");
         }
-        (!has_index && root != self.data_blocks).then_some("a run without an index has many spans")
+        (!has_index && root != self.data_blocks)
+            .then_some("a run without an index has several spans")
     }
 }
 

@@ -35,7 +35,7 @@ impl Allowance {
     pub fn take_key(&mut self, bytes: usize) -> Result<()> {
         self.key_bytes = self.key_bytes.saturating_add(bytes);
         if self.key_bytes > NODE_KEYS_MAX {
-            return Err(Error::corrupt("the keys of a node take more memory than any node does"));
+            return Err(Error::corrupt("the keys of a node exceed the memory limit of a node"));
         }
         self.take(bytes);
         Ok(())

@@ -81,7 +81,7 @@ impl NodeRef {
         }
         let blocks = Self::blocks_for(bytes);
         if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / BLOCK_BYTES_U64) {
-            return Err(decoder.damaged("a node lies beyond the end of numbers"));
+            return Err(decoder.damaged("the location of a node is out of range"));
         }
         Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
     }
@@ -111,7 +111,7 @@ impl NodeRef {
         allocated: impl FnOnce(NodeRef),
     ) -> Result<NodeRef> {
         let length = u32::try_from(bytes.len()).ok().filter(|length| *length <= NODE_BYTES_MAX);
-        let length = length.ok_or_else(|| Error::internal("a node is larger than any can be"))?;
+        let length = length.ok_or_else(|| Error::internal("a node exceeds its size limit"))?;
         let mut blocks = to_blocks(bytes);
         let _charge = storage.budget().charge(Use::Work, (bytes.len() + blocks.len()) as u64);
         let allocation = storage.allocate(NodeRef::blocks_for(length))?;

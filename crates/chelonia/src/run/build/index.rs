@@ -91,7 +91,9 @@ impl IndexBuilder {
             if block.add(separator, EntryKind::Value, &payload)? == Added::Full {
                 level.extend(close(&mut block, open.take(), blocks)?);
                 if block.add(separator, EntryKind::Value, &payload)? == Added::Full {
-                    return Err(Error::internal("an empty index block has no room"));
+                    return Err(Error::internal(
+                        "an index entry does not fit an empty index block",
+                    ));
                 }
             }
             open.get_or_insert(*child);
@@ -116,5 +118,5 @@ fn close(
 }
 
 fn block_number(block: usize) -> Result<u32> {
-    u32::try_from(block).map_err(|_| Error::internal("a run is beyond every limit"))
+    u32::try_from(block).map_err(|_| Error::internal("a run exceeds the maximum number of blocks"))
 }

@@ -138,7 +138,7 @@ impl RunBuilder {
         if self.block.add(key, kind, payload)? == Added::Full {
             self.close_span()?;
             if self.block.add(key, kind, payload)? == Added::Full {
-                return Err(Error::internal("an empty span of a run has no room"));
+                return Err(Error::internal("an entry does not fit an empty span of a run"));
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl RunBuilder {
         } else if self.last_key().is_some_and(|last| key <= last) {
             // Each source of a merge ascends, so unordered entries come from a node with wrong
             // references.
-            let text = "entries that are merged do not ascend: a node names them wrongly; run \
+            let text = "merged entries do not ascend: a node refers to wrong key ranges; run \
                         `chelonia verify`";
             return Err(Error::corrupt(text));
         }
@@ -251,7 +251,7 @@ impl RunBuilder {
 
     fn write(&mut self) -> Result<RunRef> {
         if self.is_empty() {
-            return Err(Error::internal("a run must have an entry"));
+            return Err(Error::internal("a run must have at least one entry"));
         }
         self.close_span()?;
         let data_blocks = block_count(self.blocks.count())?;
@@ -311,5 +311,5 @@ impl RunBuilder {
 
 /// Converts a count of blocks to the width used by references.
 fn block_count(blocks: usize) -> Result<u32> {
-    u32::try_from(blocks).map_err(|_| Error::internal("a run is beyond every limit"))
+    u32::try_from(blocks).map_err(|_| Error::internal("a run exceeds the maximum number of blocks"))
 }

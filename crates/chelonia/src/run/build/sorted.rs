@@ -173,7 +173,7 @@ impl BlockBuilder {
         if !self.has_space(sizes, key.len(), payload.len()) {
             return Ok(Added::Full);
         }
-        let too_large = || Error::internal("an entry of a run is beyond every limit");
+        let too_large = || Error::internal("an entry of a run exceeds its size limit");
         let start = u32::try_from(self.bytes.len()).map_err(|_| too_large())?;
         let key_len = u32::try_from(key.len()).map_err(|_| too_large())?;
         let payload_len = u32::try_from(payload.len()).map_err(|_| too_large())?;
@@ -253,7 +253,7 @@ impl BlockBuilder {
         let (blocks, _) = self.sizes.span();
         match u32::try_from(blocks) {
             Ok(span) if span <= SPAN_BLOCKS_MAX => Ok(span),
-            _ => Err(Error::internal("a span of a run is beyond every limit")),
+            _ => Err(Error::internal("a span of a run exceeds its block limit")),
         }
     }
 
@@ -274,7 +274,8 @@ impl BlockBuilder {
     }
 
     fn write_joined(&mut self, kind: BlockKind, span: u32, out: &mut [u8]) -> Result<()> {
-        let impossible = || Error::internal("a span of a run was sized wrongly");
+        let impossible =
+            || Error::internal("the computed size of a span does not match its content");
         let count = self.entries.len();
         let prefix_len = self.sizes.prefix_len;
         let alike = self.sizes.word.is_some();

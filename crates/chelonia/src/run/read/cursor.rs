@@ -209,7 +209,7 @@ impl RunCursor {
         }
         let span = span_of(self.window.block(first), BlockKind::Data)?;
         if span > self.open.end - first {
-            return Err(Error::corrupt("a span reaches past the entries of its run"));
+            return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
         let end = first + span;
         if end > self.window.held().end {
@@ -229,7 +229,7 @@ impl RunCursor {
         }
         let part = part_of(self.window.block(last), BlockKind::Data)?;
         if part > last - self.open.start {
-            return Err(Error::corrupt("a span begins before the entries of its run"));
+            return Err(Error::corrupt("a span begins before the data blocks of its run"));
         }
         let first = last - part;
         if first < self.window.held().start {
@@ -237,7 +237,7 @@ impl RunCursor {
             self.window.fill(&self.run, wanted..end, first..end)?;
         }
         if span_of(self.window.block(first), BlockKind::Data)? != end - first {
-            return Err(Error::corrupt("a span does not end where its last block is"));
+            return Err(Error::corrupt("a span does not end at its last block"));
         }
         Ok(first..end)
     }

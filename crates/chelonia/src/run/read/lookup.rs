@@ -212,7 +212,7 @@ impl Run {
             && home.contains(&span.first)
             && span.end() <= home.end;
         if !right {
-            return Err(decoder.damaged("it refers to blocks that it must not"));
+            return Err(decoder.damaged("it refers to blocks outside of its level"));
         }
         Ok(span)
     }

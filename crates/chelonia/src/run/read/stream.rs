@@ -9,8 +9,8 @@
 //! readers. Blocks read from the device are not put into the cache: the merged run will soon be
 //! gone.
 //!
-//! Entries are returned in order and within the range even if blocks are forged: a merge relies on
-//! it, and a later check could not identify the bad block.
+//! Entries are returned in order and within the range; forged blocks give an error instead. A merge
+//! relies on this order, and a later check could not identify the bad block.
 //!
 //! Spans are joined in place; values are not copied. Only the blocks that can have entries of the
 //! range are read: the index (through the cache) determines its beginning and end.
@@ -118,7 +118,8 @@ impl RunStream {
         let Some(key) = self.steps.key() else { return Ok(false) };
         // The keys before it are less.
         if !self.range.admits(key) {
-            let error = Error::corrupt("a sorted block has keys in the wrong place");
+            let error =
+                Error::corrupt("the keys of a sorted block are out of order or out of range");
             return Err(self.run.blame(self.next.saturating_sub(1))(error));
         }
         self.last.clear();
@@ -131,7 +132,9 @@ impl RunStream {
     fn check_entered(&self, has_last: bool) -> Result<()> {
         let key = self.steps.key().unwrap_or_default();
         if !self.range.reaches(key) || (has_last && key <= &self.last[..]) {
-            return Err(Error::corrupt("a sorted block has keys in the wrong place"));
+            return Err(Error::corrupt(
+                "the keys of a sorted block are out of order or out of range",
+            ));
         }
         self.steps.check_value()
     }
@@ -145,7 +148,7 @@ impl RunStream {
         let head = at(first, &self.held);
         let span = span_of(&self.slab.bytes()[head..head + BLOCK_BYTES], BlockKind::Data)?;
         if span > self.end - first {
-            return Err(Error::corrupt("a span reaches past the entries of its run"));
+            return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
         if first + span > self.held.end {
             self.fill(first)?;

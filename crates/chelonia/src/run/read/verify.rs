@@ -115,7 +115,7 @@ impl<'a> Ahead<'a> {
         let mut bytes = self.block(first, report)?.to_vec();
         let joined = span_of(&bytes, kind).and_then(|span| {
             if span > end - first {
-                return Err(Error::corrupt("a span reaches past the part of the run it is in"));
+                return Err(Error::corrupt("a span extends past its part of the run"));
             }
             for more in first + 1..first + span {
                 let Some(block) = self.block(more, report) else { return Ok(None) };
@@ -187,7 +187,9 @@ impl Run {
         if seen.is_complete
             && counted != (reference.entries, reference.tombstones, reference.user_bytes)
         {
-            report.finding(self.wrong(0, "a run does not hold what its reference counts"));
+            report.finding(
+                self.wrong(0, "the content of a run does not match the totals of its reference"),
+            );
         }
         self.verify_index(&mut ahead, &seen, report);
         self.verify_filter(&mut ahead, &seen, report);
@@ -279,7 +281,7 @@ impl Run {
             && levels.expected.len() == 1
             && root == Some(&reference.root());
         if !whole {
-            report.finding(self.wrong(reference.data_blocks, "an index is not whole"));
+            report.finding(self.wrong(reference.data_blocks, "an index is incomplete"));
         }
         self.verify_descents(seen, report);
     }
@@ -366,7 +368,7 @@ impl Run {
             }
         }
         if is_complete && listed != seen.large {
-            let what = "the list of large values is not what the entries refer to";
+            let what = "the list of large values does not match the entries";
             report.finding(self.wrong(start, what));
         }
     }
@@ -401,7 +403,7 @@ impl Levels {
         }
         let named = self.below.iter().map(|(_, span)| *span);
         if !named.eq(self.expected.iter().copied()) {
-            return Err(Error::corrupt("a level of an index does not name the spans below it"));
+            return Err(Error::corrupt("an index level does not match the spans below it"));
         }
         if self.level == 1 && !separators_divide(&self.below, seen) {
             return Err(Error::corrupt("a separator does not divide the keys of its run"));
@@ -438,7 +440,7 @@ pub(super) fn visit_entries(
         let entry = block.entry(place)?;
         key.set(block, place, &entry);
         if block.search(key.as_slice())? != Ok(place) || !block.is_tidy(place, &entry) {
-            return Err(Error::corrupt("a sorted block is not laid out as it must be"));
+            return Err(Error::corrupt("the layout of a sorted block is invalid"));
         }
         visit(key.as_slice(), entry.update(block.bytes())?)?;
         if place == 0 {
@@ -447,7 +449,9 @@ pub(super) fn visit_entries(
     }
     let shared = common_prefix(&first, key.as_slice()).min(PREFIX_LEN_MAX);
     if shared != block.layout().prefix_len() {
-        return Err(Error::corrupt("the prefix of a sorted block is not what its keys share"));
+        return Err(Error::corrupt(
+            "the prefix of a sorted block differs from the common prefix of its keys",
+        ));
     }
     Ok(())
 }
