@@ -64,7 +64,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BATCH_BYTES_MAX, BLOCK_BYTES, BLOCK_BYTES_U64, SECTOR_BYTES};
 
-/// The longest payload of a record, in bytes: a full batch and what surrounds its entries.
+/// The longest payload of a record, in bytes: a full batch and the overhead of its entries.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// The space that the header takes in each block of the stream.
@@ -141,7 +141,7 @@ impl LogPosition {
         out.extend_from_slice(&self.chain.to_le_bytes());
     }
 
-    /// Reads what [`LogPosition::encode`] wrote.
+    /// Decodes the output of [`LogPosition::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (lsn, chain) = (Lsn(decoder.u64()?), decoder.u32()?);
         if block_of(lsn) > BLOCK_NUMBER_MAX {

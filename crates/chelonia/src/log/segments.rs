@@ -52,7 +52,7 @@ pub struct Segment {
     pub file: Arc<dyn File>,
     /// The first block of the stream in it.
     pub first_block: u64,
-    /// How many blocks of the stream it holds.
+    /// Number of stream blocks it holds.
     pub blocks: u64,
 }
 
@@ -561,7 +561,7 @@ impl Segments {
             // A commit that waits for the next sync sets it again.
             self.syncs_expected.store(false, Ordering::Relaxed);
         }
-        // Old blocks are not cleared: that would double what the log writes.
+        // Old blocks are not cleared: that would double the bytes written by the log.
         file.write_at(&header.encode(self.salt), 0)?;
         file.sync()?;
         if !recycled {

@@ -54,7 +54,7 @@ impl Totals {
         [self.entries, self.tombstones, self.bytes].into_iter().for_each(|n| put_varint(out, n));
     }
 
-    /// Reads what [`Totals::encode`] wrote.
+    /// Decodes the output of [`Totals::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (entries, tombstones) = (decoder.varint()?, decoder.varint()?);
         let totals = Self { entries, tombstones, bytes: decoder.varint()? };

@@ -71,7 +71,7 @@ impl NodeRef {
         put_varint(out, u64::from(self.bytes));
     }
 
-    /// Reads what [`NodeRef::encode`] wrote.
+    /// Decodes the output of [`NodeRef::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let start = decoder.varint()?;
         let generation = Generation(decoder.varint()?);

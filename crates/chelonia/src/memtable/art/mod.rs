@@ -132,7 +132,7 @@ impl Tree {
         self.arena.growth_bytes(bytes)
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn keys(&self) -> u64 {
         self.arena.keys()
     }

@@ -61,7 +61,7 @@ impl RunStream {
         Self::begin(run, range, true)
     }
 
-    /// As [`RunStream::new`], but reads from the device even what is cached.
+    /// As [`RunStream::new`], but reads even cached blocks from the device.
     pub fn of_device(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
         Self::begin(run, range, false)
     }

@@ -30,7 +30,7 @@ const WINDOW_BLOCKS_MAX: u32 = 256;
 /// A window is at most this fraction of the budget (1/512): scans hold one per run.
 const WINDOW_BUDGET_DIVISOR: u64 = 512;
 
-/// Fills of up to this many blocks leave what they read in the cache.
+/// Fills of up to this many blocks put the blocks they read into the cache.
 const CACHED_BLOCKS_MAX: u32 = 8;
 
 /// Copies of blocks; see the module documentation. Its memory is charged by its cursor.
