@@ -160,8 +160,8 @@ impl<'a> Verifier<'a> {
         let mut position = from;
         loop {
             if let Some((_, header)) = self.inventory.continuation(position) {
-                // Another jump may follow at once: a record refused at the end of this segment
-                // leads to a further one.
+                // Another jump may follow at once: the record for this segment may have been
+                // refused, too.
                 position.lsn = block_start(header.first_block);
                 continue;
             }
