@@ -1,6 +1,6 @@
 //! The engines by number and name.
 //!
-//! | number | engine | how it keeps data |
+//! | number | engine | data structure |
 //! | --- | --- | --- |
 //! | 1 | `turtle` | a tree of runs with update buffers, written in one pass per memtable |
 //! | 2 | `autumn` | an LSM-tree whose size ratios grow with the data |
@@ -9,17 +9,16 @@
 
 use crate::base::error::{Error, ErrorKind, Result};
 
-/// How a keyspace keeps its durable data.
+/// The data structure of a keyspace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum EngineKind {
-    /// A tree of runs with update buffers: reads, writes and memory are traded by the checkpoint
-    /// distance.
+    /// A tree of runs with update buffers: the checkpoint distance trades reads, writes and memory.
     #[default]
     Turtle = 1,
-    /// An LSM-tree with fewer levels the more data there is: reads, scans above all, are as good as
-    /// a few sorted runs allow, whatever is written.
+    /// An LSM-tree whose size ratios grow with the data, so that it has fewer levels: reads, and
+    /// scans above all, see few sorted runs under any write load.
     Autumn = 2,
 }
 
@@ -27,23 +26,23 @@ impl EngineKind {
     /// All engines.
     pub const ALL: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
-    /// The number in catalogs.
+    /// Returns the number used in catalogs.
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// The engine of a number.
+    /// Returns the engine with this number.
     pub(crate) fn from_number(number: u8) -> Result<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number).ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
-                format!("this build does not know the engine with number {number}"),
+                format!("engine number {number} is not supported by this build"),
             )
         })
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,13 +51,13 @@ impl EngineKind {
         }
     }
 
-    /// True if it keeps data in levels, whose shape [`crate::LevelOptions`] says.
+    /// True if the engine keeps data in levels, with the shape given by [`crate::LevelOptions`].
     #[must_use]
     pub fn has_levels(self) -> bool {
         matches!(self, EngineKind::Autumn)
     }
 
-    /// The engine of a name.
+    /// Returns the engine with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -1,28 +1,29 @@
-//! The seam: what an engine must do.
+//! The interface between db and the engines.
 //!
 //! An engine owns the durable structure of one keyspace and nothing else. It *absorbs* sorted
-//! updates and gives *versions*; versions answer reads. Logs, memtables, snapshots, recovery and
-//! background threads are not its business: `db` calls it, it calls the parts and storage below it.
+//! updates and creates *versions*; versions answer reads. Logs, memtables, snapshots, recovery and
+//! background threads belong to `db`, which calls the engine; the engine calls the modules below it
+//! and storage.
 //!
 //! ```text
 //!   db                                engine                          storage
-//!   finalized memtable -- absorb ---> merges, writes new extents ---> write_at
+//!   immutable memtable -- absorb ---> merges, writes new extents ---> write_at
 //!                      <-- Absorbed { version, gained, lost } --
 //!   checkpoint        -- root -----> describes its newest version
-//!                      <-- root blob (goes into the catalog) --
+//!                      <-- root blob (stored in the catalog) --
 //!   reads             -- Version::{look, read, multi_get, cursor} --> block cache
 //! ```
 //!
-//! Rules of the contract:
-//! 1. Absorbs, maintenance and root are called by one thread at a time per engine (a lock of db's);
-//!    reads of versions come from any thread at any time.
-//! 2. A version never changes, whatever the engine does later. It stays readable while anyone
-//!    holds it: extents that it refers to are reused only after db found that neither a holder nor
-//!    the durable root can reach them.
+//! Contract:
+//! 1. Absorbs, maintenance and root are called by one thread at a time per engine (under a lock of
+//!    db's); versions are read from any thread at any time.
+//! 2. A version never changes, whatever the engine does later. It stays readable while it has
+//!    holders: its extents are reused only after db found that neither a holder nor the durable
+//!    root can reach them.
 //! 3. Everything a version refers to has been written (not necessarily synced) when absorb returns.
-//!    db syncs before it makes a root durable.
-//! 4. After an error from absorb or maintain the newest version is the one before the call, and
-//!    what the call allocated has been given back.
+//!    Db syncs before it makes a root durable.
+//! 4. After an error from absorb or maintain the newest version is the one before the call, and all
+//!    allocations of the call have been freed.
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
@@ -46,130 +47,132 @@ pub use options::{AutumnOptions, EngineOptions, LevelOptions, LiveOptions, Turtl
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {
-    /// The newest version.
+    /// Returns the newest version.
     fn version(&self) -> Arc<dyn Version>;
 
-    /// Takes in `updates` and makes the next version: newer than everything the engine has.
+    /// Absorbs `updates`, which are newer than all entries of the engine, and creates the next
+    /// version.
     fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
 
-    /// The same on a device that is nearly full: writes hardly more than the updates.
+    /// As [`Engine::absorb`], for a nearly full device: writes hardly more than the updates.
     fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
 
-    /// Does a little work that frees more space than it takes, when the next checkpoint has been
-    /// made: on a device that is nearly full, whether it is worth that otherwise or not. `None` if
-    /// there is nothing to gain.
+    /// Does a small unit of work that will free more space than it takes, after the next
+    /// checkpoint. Called on a nearly full device, whether or not the work is otherwise worthwhile.
+    /// `None` if there is nothing to gain.
     fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
 
-    /// The bytes that [`Engine::reclaim`] takes before it frees some, about. Commits ask: it
-    /// waits for nothing that takes long.
+    /// Estimates the bytes that [`Engine::reclaim`] allocates before it frees some. Called by
+    /// commits: must not block for long.
     fn reclaim_needs_bytes(&self) -> u64;
 
-    /// Describes the newest version so that `crate::engines::open` finds it again. What the blob
-    /// refers to has been written when this returns.
+    /// Encodes the newest version so that `crate::engines::open` can open it again. All data that
+    /// the blob refers to has been written when this returns.
     fn root(&self) -> Result<Vec<u8>>;
 
-    /// Does one bounded unit of background work on the newest version, or none if there is none.
+    /// Does one bounded unit of background work on the newest version; `None` if there is none.
     fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
 
-    /// True if [`Engine::maintain`] may have something to do. Asked often, by any thread.
+    /// True if [`Engine::maintain`] may have work. Called often, by any thread.
     fn wants_maintenance(&self) -> bool;
 
-    /// Says whether updates are expected soon, as they are at first; told at every tick. While they
-    /// are not, what [`Engine::maintain`] does for reads need not be done again soon, and is worth
-    /// more.
+    /// Sets whether updates are expected soon (initially true); called at every tick. While none
+    /// are, the result of read-optimising work in [`Engine::maintain`] lasts longer, so more of it
+    /// is worthwhile.
     fn expect_updates(&self, expected: bool);
 
-    /// Background work that waits, in bytes to be rewritten: db slows writers as it grows.
+    /// Pending background work, in bytes to be rewritten: db slows writers down as it grows.
     fn debt_bytes(&self) -> u64;
 
-    /// The checkpoint distance changed (bytes of updates that come with one absorb).
+    /// Sets the checkpoint distance (bytes of updates per absorb).
     fn set_checkpoint_distance(&self, bytes: u64);
 
-    /// Options changed that may change while the keyspace is open. Only those of this engine come.
+    /// Applies changed live options. Called only with options of this engine.
     fn set_live_options(&self, options: LiveOptions);
 
-    /// Figures by cause.
+    /// Returns statistics by cause.
     fn stats(&self) -> EngineStats;
 }
 
 /// An immutable state of one engine.
 pub trait Version: Send + Sync {
-    /// The value of `key`, as far as that is known without reading from the device.
+    /// Looks up `key` in memory only, without reading from the device.
     fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked>;
 
-    /// The value of `key`, if it has one: goes on where [`Version::look`] met what is not in
-    /// memory. The caller holds no guard, for a read may take long.
+    /// Returns the value of `key`, if it has one; continues where [`Version::look`] met data that
+    /// is not in memory. The caller holds no guard, because a read may take long.
     fn read(&self, key: &[u8], hash: KeyHash, from: Progress) -> Result<Answer>;
 
-    /// The value of `key`, if it has one. The caller holds no guard.
+    /// Returns the value of `key`, if it has one. The caller holds no guard.
     fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
         self.read(key, hash, Progress::default())
     }
 
-    /// The values of `keys`, in the order asked. What is not in memory is read together. The caller
-    /// holds no guard.
+    /// Returns the values of `keys`, in the given order. Missing blocks are read together. The
+    /// caller holds no guard.
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
         keys.iter().map(|(key, hash)| self.get(key, *hash)).collect()
     }
 
-    /// The entries within `range`, in `direction`; holds the version while it lives. The stream has
-    /// no tombstones.
+    /// Returns the entries within `range`, in `direction`; holds the version while it lives. The
+    /// stream has no tombstones.
     fn cursor(
         self: Arc<Self>,
         range: KeyRange,
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>>;
 
-    /// Visits every extent that the version refers to, each once. Reads metadata, never data. Where
-    /// that cannot be read it goes on behind it, and fails in the end.
+    /// Visits every extent that the version refers to, each once. Reads metadata, never data. Skips
+    /// unreadable metadata, continues after it, and returns the error at the end.
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()>;
 
-    /// Writes the version's structure as text for people: where everything is and how full.
+    /// Writes a human-readable description of the version's structure: locations and fill of its
+    /// parts.
     fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()>;
 
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()>;
 
-    /// Hands everything that can be read to `found`, whatever is damaged: what is said of a key in
-    /// the order in which it was said, the oldest first. Fails only as `found` does.
+    /// Passes everything that can be read to `found`, despite damage: the updates of a key in the
+    /// order in which they were made, oldest first. Fails only if `found` does.
     fn salvage(&self, found: &mut dyn Salvaged) -> Result<()>;
 }
 
-/// What a lookup in memory gave.
+/// Result of a lookup in memory.
 pub enum Looked {
-    /// What [`Version::get`] would give.
+    /// The result of [`Version::get`].
     Answer(Answer),
-    /// Something has to be read first.
+    /// Data must be read first.
     OnDevice(Progress),
 }
 
-/// How far a lookup came in memory, as its engine counts that: what was passed has not the key, and
-/// was paid for.
+/// Progress of a lookup in memory, in units of the engine: the parts passed do not have the key,
+/// and their read cost is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Progress(pub usize);
 
-/// What a lookup in a version gave.
+/// Result of a lookup in a version.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Answer {
-    /// What was found, if anything.
+    /// The entry found, if there is one.
     pub found: Option<Found>,
-    /// Where the blocks of entries were in which it was found.
+    /// Where the entry's blocks were (memory or device).
     pub presence: Presence,
 }
 
-/// Keys that [`look_many`] looks for under one guard.
+/// Number of keys that [`look_many`] looks up under one guard.
 const LOOKS_UNDER_GUARD: usize = 128;
 
-/// Looks for a key in memory: [`Version::look`].
+/// Looks up a key in memory, like [`Version::look`].
 pub type Look<'l> = dyn FnMut(&[u8], KeyHash, &Guard) -> Result<Looked> + 'l;
 
-/// Finds what is left of many keys, given how far each came in memory.
+/// Reads the remaining keys, given the progress of each lookup in memory.
 pub type ReadRest<'r> =
     dyn FnMut(&[(&[u8], KeyHash)], &[Progress], &mut dyn FnMut(usize, Answer)) -> Result<()> + 'r;
 
-/// The values of many keys: looks for all of them in memory first, and reads the rest together when
-/// no guard is held.
+/// Returns the values of many keys: looks all of them up in memory first, and then reads the rest
+/// together, without a guard.
 pub fn look_many(
     storage: &Storage,
     keys: &[(&[u8], KeyHash)],
@@ -200,15 +203,15 @@ pub fn look_many(
     Ok(answers)
 }
 
-/// An extent that a version refers to. Its generation tells db which versions can know it: those
-/// made after it was allocated.
+/// An extent that a version refers to. Its generation limits the versions that can refer to it to
+/// those made after it was allocated.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OwnedExtent {
     /// The blocks.
     pub extent: Extent,
-    /// The generation its blocks were sealed with.
+    /// The generation that its blocks were sealed with.
     pub generation: Generation,
-    /// True for a large value's.
+    /// True for the extent of a large value.
     pub large_value: bool,
 }
 
@@ -218,58 +221,58 @@ impl From<&LargeRef> for OwnedExtent {
     }
 }
 
-/// What an absorb did.
+/// Result of an absorb.
 pub struct Absorbed {
     /// The next version.
     pub version: Arc<dyn Version>,
-    /// Extents that the next version refers to and the one before did not. Large values that came
+    /// Extents that only the next version refers to, not the one before. Large values that came
     /// with the updates count as gained.
     pub gained: Vec<OwnedExtent>,
-    /// Extents that the version before referred to and the next one does not.
+    /// Extents that only the version before refers to, not the next one.
     pub lost: Vec<OwnedExtent>,
 }
 
-/// What an engine may use while it works.
+/// Resources an engine may use while it works.
 pub struct Work<'a> {
-    /// Threads to spread independent parts over.
+    /// Threads for independent parts of the work.
     pub workers: &'a Workers,
-    /// Called with the ranks of updates absorbed since the last call; for progress and pacing.
+    /// Called with the number of ranks absorbed since the last call; for progress and pacing.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
-/// Where `salvage` puts what it found.
+/// Receives the entries found by `salvage`.
 pub trait Salvaged {
-    /// This is said of `key`, later than all that was said of it before.
+    /// Receives an update of `key`, newer than all updates of it received before.
     fn update(&mut self, key: &[u8], update: Update<'_>) -> Result<()>;
-    /// What was said of these keys at this point cannot be read: what was said of them before may
+    /// Reports updates of these keys that cannot be read at this point: updates received before may
     /// be out of date.
     fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()>;
 }
 
-/// Figures of one engine, by cause. Byte counts are totals since open.
+/// Statistics of one engine, by cause. Byte counts are totals since open.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct EngineStats {
     /// Height of the structure (0 when empty).
     pub height: u32,
-    /// Tree nodes or comparable units of structure.
+    /// Tree nodes or comparable structural units.
     pub nodes: u64,
-    /// Runs or pages that hold entries at rest (leaves).
+    /// Runs or pages that hold settled entries (leaves).
     pub leaves: u64,
-    /// Runs or pages that hold entries on their way (buffers).
+    /// Runs or pages that hold entries in transit (buffers).
     pub buffered_runs: u64,
     /// Key and inline value bytes in leaves.
     pub leaf_bytes: u64,
     /// Key and inline value bytes in buffers.
     pub buffered_bytes: u64,
-    /// Blocks' bytes that the newest version occupies.
+    /// Bytes of blocks that the newest version occupies.
     pub disk_bytes: u64,
-    /// Bytes written for runs that hold entries.
+    /// Bytes written for runs of entries.
     pub run_bytes_written: u64,
     /// Bytes written for the structure above them.
     pub node_bytes_written: u64,
     /// Bytes read by merges.
     pub merge_bytes_read: u64,
-    /// Things that happened, by name, in a fixed order: splits, joins, flushes ...
+    /// Event counts by name, in a fixed order: splits, joins, flushes ...
     pub events: Vec<(&'static str, u64)>,
 }
 

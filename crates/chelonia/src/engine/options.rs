@@ -1,8 +1,8 @@
 //! The options of every engine: chosen when a keyspace is created, checked, and stored with it.
 //!
-//! An option that is `None` was not chosen: it has its default in a new keyspace, and says "as
-//! stored" of one that exists. Most options are fixed when the keyspace is created; those that may
-//! change while it is open are in [`LiveOptions`].
+//! An option that is `None` was not chosen: a new keyspace uses its default, an existing one the
+//! stored value. Most options are fixed when the keyspace is created; those that may change while
+//! it is open are in [`LiveOptions`].
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::{
@@ -12,11 +12,11 @@ use crate::base::limits::{
 use crate::engine::kind::EngineKind;
 use std::ops::RangeInclusive;
 
-/// The range of the size of a leaf or table; the lower end is for tests of tiny trees.
+/// Range of the size of a leaf or table; the lower end is for tests of tiny trees.
 const LEAF_BYTES: RangeInclusive<u32> = 4 << 10..=8 << 20;
-/// The range of the pivots of a node.
+/// Range of the number of pivots of a node.
 const PIVOTS: RangeInclusive<u32> = 4..=PIVOTS_MAX;
-/// The most pivots of a node, unless chosen.
+/// Default maximum number of pivots of a node.
 pub(crate) const PIVOTS_MAX: u32 = 64;
 
 /// The engine of a keyspace, with the options of that engine.
@@ -36,7 +36,7 @@ pub enum EngineOptions {
 pub struct TurtleOptions {
     /// See [`Self::leaf_bytes()`].
     pub leaf_bytes: Option<u32>,
-    /// The most children of a tree node.
+    /// Maximum number of children of a tree node.
     pub pivots_max: Option<u32>,
 }
 
@@ -71,26 +71,27 @@ pub struct LevelOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LiveOptions {
-    /// The shape of the levels of engine `autumn`; the tree moves to it by merges that come anyway.
+    /// The shape of the levels of engine `autumn`; the tree moves to it by its regular merges.
     Levels(LevelOptions),
 }
 
 impl TurtleOptions {
-    /// Nothing chosen.
+    /// Creates options with nothing chosen.
     pub const fn new() -> Self {
         Self { leaf_bytes: None, pivots_max: None }
     }
 
-    /// The size of a full leaf, in bytes (4 KiB to 8 MiB). By default it follows the checkpoint
-    /// distance: a 32nd of it, from 256 KiB to 2 MiB. New leaves are smaller where the memory
-    /// budget asks for it: all threads of a merge together build leaves of at most a 16th of it,
-    /// but none of less than 256 KiB for that.
+    /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 32nd of the
+    /// checkpoint distance, from 256 KiB to 2 MiB. New leaves are smaller under a small memory
+    /// budget: all threads of a merge together build leaves of at most a 16th of it, but none below
+    /// 256 KiB for that reason.
     pub const fn leaf_bytes(mut self, bytes: u32) -> Self {
         self.leaf_bytes = Some(bytes);
         self
     }
 
-    /// The most children of a tree node (4 to 64, 64 by default): small for tests of deep trees.
+    /// Sets the maximum number of children of a tree node (4 to 64, 64 by default); small for tests
+    /// of deep trees.
     #[cfg(any(test, feature = "internals"))]
     pub const fn pivots_max(mut self, pivots: u32) -> Self {
         self.pivots_max = Some(pivots);
@@ -99,19 +100,19 @@ impl TurtleOptions {
 }
 
 impl AutumnOptions {
-    /// Nothing chosen.
+    /// Creates options with nothing chosen.
     pub const fn new() -> Self {
         Self { table_bytes: None, levels: None }
     }
 
-    /// The size of a full table, in bytes (4 KiB to 8 MiB). By default it follows the checkpoint
-    /// distance: a 32nd of it, from 256 KiB to 2 MiB.
+    /// Sets the size of a full table, in bytes (4 KiB to 8 MiB). The default is a 32nd of the
+    /// checkpoint distance, from 256 KiB to 2 MiB.
     pub const fn table_bytes(mut self, bytes: u32) -> Self {
         self.table_bytes = Some(bytes);
         self
     }
 
-    /// The shape of the levels. May be changed later ([`LiveOptions::Levels`]).
+    /// Sets the shape of the levels, which may be changed later ([`LiveOptions::Levels`]).
     pub const fn levels(mut self, levels: LevelOptions) -> Self {
         self.levels = Some(levels);
         self
@@ -119,7 +120,8 @@ impl AutumnOptions {
 }
 
 impl LevelOptions {
-    /// The defaults: size ratio 5, scaled by 80 percent, absolute sizes, filters by level.
+    /// Creates the defaults: size ratio 5, scaled by 80 percent, absolute sizes, filters allocated
+    /// by level.
     pub const fn new() -> Self {
         Self {
             size_ratio: SIZE_RATIO_DEFAULT,
@@ -129,28 +131,28 @@ impl LevelOptions {
         }
     }
 
-    /// The ratio between the sizes of the last two levels: `T` of the Autumn paper.
+    /// Sets the ratio between the sizes of the last two levels: `T` of the Autumn paper.
     pub const fn size_ratio(mut self, ratio: u32) -> Self {
         self.size_ratio = ratio;
         self
     }
 
-    /// By how much the ratios of levels above are larger, level by level, in percent: 100 times `c`
-    /// of the Autumn paper. 100 gives every level the same ratio.
+    /// Sets the growth of the ratios of upper levels, level by level, in percent: 100 times `c` of
+    /// the Autumn paper. 100 gives every level the same ratio.
     pub const fn scaling_percent(mut self, percent: u32) -> Self {
         self.scaling_percent = percent;
         self
     }
 
-    /// Whether the size of each level follows from what the last one holds now; else from its own
-    /// capacity.
+    /// Sets whether the size of each level follows from the current size of the last one; otherwise
+    /// from its own capacity.
     pub const fn dynamic_sizes(mut self, dynamic: bool) -> Self {
         self.dynamic_sizes = dynamic;
         self
     }
 
-    /// Whether the memory of filters is divided between levels so that reads gain most; else every
-    /// level has the same bits per key.
+    /// Sets whether filter memory is divided between levels so that reads gain most; otherwise
+    /// every level has the same bits per key.
     pub const fn allocate_filters_by_level(mut self, by_level: bool) -> Self {
         self.allocate_filters_by_level = by_level;
         self
@@ -197,7 +199,7 @@ impl From<LevelOptions> for LiveOptions {
 }
 
 impl EngineOptions {
-    /// The engine.
+    /// Returns the engine.
     #[must_use]
     pub const fn kind(&self) -> EngineKind {
         match self {
@@ -206,7 +208,8 @@ impl EngineOptions {
         }
     }
 
-    /// The same tree in miniature: leaves of `leaf_bytes`, few children a node. For tests.
+    /// Creates options of a miniature tree: leaves of `leaf_bytes`, few children per node. For
+    /// tests.
     #[cfg(any(test, feature = "internals"))]
     #[must_use]
     pub const fn tiny(kind: EngineKind, leaf_bytes: u32) -> Self {
@@ -218,7 +221,7 @@ impl EngineOptions {
         }
     }
 
-    /// The shape of levels, of an engine that has levels.
+    /// Returns the shape of the levels, if the engine has levels.
     #[must_use]
     pub const fn levels(&self) -> Option<LevelOptions> {
         match self {
@@ -227,7 +230,7 @@ impl EngineOptions {
         }
     }
 
-    /// Fails if a number is out of its range.
+    /// Fails if a number is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let within = |what, value: Option<u32>, range| {
             value.map_or(Ok(()), |value| check_range(what, value, range))
@@ -244,7 +247,7 @@ impl EngineOptions {
         }
     }
 
-    /// With the defaults of what a new keyspace stores, where nothing was chosen.
+    /// Fills in the defaults of all stored options that were not chosen.
     pub(crate) fn for_new(self) -> Self {
         match self {
             Self::Turtle(TurtleOptions { leaf_bytes, pivots_max }) => {
@@ -258,8 +261,8 @@ impl EngineOptions {
         }
     }
 
-    /// The fixed option that `asked` chooses differently from these, which are stored: the text of
-    /// an error.
+    /// Describes the first fixed option that `asked` chooses differently from these stored options,
+    /// as text for an error.
     pub(crate) fn difference(&self, asked: &Self) -> Option<String> {
         let of = |what: &str, asked: Option<u32>, stored: Option<u32>| {
             let asked = asked.filter(|_| asked != stored)?;
@@ -281,13 +284,13 @@ impl EngineOptions {
         }
     }
 
-    /// What `self` chooses of the options that may change.
+    /// Returns the live options that `self` chooses.
     pub(crate) fn live(&self) -> Option<LiveOptions> {
         self.levels().map(LiveOptions::Levels)
     }
 
-    /// These with `live` changed. Fails if a number is out of its range, or the engine has no such
-    /// options.
+    /// Returns these options with `live` applied. Fails if a number is out of range, or the engine
+    /// has no such options.
     pub(crate) fn with_live(self, live: LiveOptions) -> Result<Self> {
         match (self, live) {
             (Self::Autumn(options), LiveOptions::Levels(levels)) => {

@@ -1,8 +1,8 @@
-//! Filters: "this run does not have that key", for the price of one block.
+//! Filters: exclude a run that does not have a key, at the cost of one block.
 //!
-//! A filter is a number of blocks of kind `Filter` ([`crate::storage::block`] draws the header);
-//! the hash of a key chooses the block, so a probe reads exactly one, and in it one line (Bloom) or
-//! two (quotient) of 64 bytes:
+//! A filter is a number of blocks of kind `Filter` ([`crate::storage::block`] shows the header);
+//! the hash of a key chooses the block, so a probe reads exactly one block, and in it one line
+//! (Bloom) or two (quotient) of 64 bytes:
 //!
 //! ```text
 //! offset size
@@ -11,13 +11,13 @@
 //!     64 4032  63 lines of 64 bytes
 //! ```
 //!
-//! A filter is built once, for a known number of keys ([`sizing`]), and never changes. What it was
-//! built with is its [`FilterSpec`], which lives in the reference of its run.
+//! A filter is built once, for a known number of keys ([`sizing`]), and never changes. Its
+//! parameters are its [`FilterSpec`], which is stored in the reference of its run.
 //!
 //! Invariants:
-//! 1. No false negatives: whatever the keys, a key that was built in is never denied. A quotient
-//!    line that is full says "maybe" to everything.
-//! 2. Any bytes can be probed: the answer may be wrong, nothing else goes wrong. (Blocks are
+//! 1. No false negatives: a key that was built in is never denied. A full quotient line answers
+//!    "maybe" to everything.
+//! 2. Any bytes can be probed safely: invalid bytes give a wrong answer at most. (Blocks are
 //!    verified before they get here.)
 //!
 //! Thread-safety: plain functions over bytes.
@@ -33,18 +33,18 @@ mod bloom;
 mod quotient;
 pub mod sizing;
 
-/// Where the lines begin in a block.
+/// Offset of the first line in a block.
 pub const LINES_OFFSET: usize = 64;
 
-/// The lines of a block.
+/// Number of lines in a block.
 pub const LINES_PER_BLOCK: u32 = 63;
 
 const _: () = assert!(LINES_OFFSET + LINES_PER_BLOCK as usize * LINE_BYTES == BLOCK_BYTES);
 
-/// The most blocks of a filter (16 GiB of filter: far beyond any run).
+/// Maximum number of blocks of a filter (16 GiB, far beyond any run).
 pub const FILTER_BLOCKS_MAX: u32 = 1 << 22;
 
-/// Which sort of filter a keyspace builds. The numbers are on disk.
+/// The kind of filter that a keyspace builds. The numbers are on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -75,23 +75,23 @@ impl FilterKind {
     }
 }
 
-/// What a filter was built with: all that a probe needs besides the block.
+/// The parameters of a filter: all that a probe needs besides the block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FilterSpec {
-    /// There is no filter: every key may be there.
+    /// No filter: every key may be present.
     None,
-    /// Bits in one line per key.
+    /// A Bloom filter: bits in one line per key.
     Bloom {
-        /// Blocks.
+        /// Number of blocks.
         blocks: u32,
         /// Bits per key.
         probes: u8,
     },
-    /// Remainders in one of two lines per key.
+    /// A quotient filter: remainders in one of two lines per key.
     Quotient {
-        /// Blocks.
+        /// Number of blocks.
         blocks: u32,
-        /// Remainders that a line has room for.
+        /// Number of remainders that fit into a line.
         slots: u8,
         /// Bits of a remainder.
         remainder_bits: u8,
@@ -102,7 +102,7 @@ pub enum FilterSpec {
 const KIND_NONE: u8 = 0;
 
 impl FilterSpec {
-    /// The blocks that the filter takes.
+    /// Number of blocks of the filter.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         match *self {
@@ -123,7 +123,7 @@ impl FilterSpec {
         }
     }
 
-    /// Asks for the line of `block` that [`FilterSpec::may_contain`] reads first.
+    /// Prefetches the line of `block` that [`FilterSpec::may_contain`] reads first.
     #[inline]
     pub fn prefetch(&self, block: &[u8], hash: KeyHash) {
         let (FilterSpec::Bloom { blocks, .. } | FilterSpec::Quotient { blocks, .. }) = *self else {
@@ -134,7 +134,7 @@ impl FilterSpec {
         }
     }
 
-    /// False if the key of `hash` is certainly not among those built in. `block` is the whole block
+    /// False if the key of `hash` is certainly not in the filter. `block` is the complete block
     /// that [`FilterSpec::block_of`] names.
     #[inline]
     #[must_use]
@@ -149,7 +149,8 @@ impl FilterSpec {
         }
     }
 
-    /// Builds the filter of `hashes` into `out`, which becomes exactly its blocks, not yet sealed.
+    /// Builds the filter of `hashes` into `out`, replacing its content with exactly the blocks of
+    /// the filter, unsealed.
     pub fn build(&self, hashes: &[u64], out: &mut Vec<u8>) {
         out.clear();
         out.resize(self.blocks() as usize * BLOCK_BYTES, 0);
@@ -182,7 +183,7 @@ impl FilterSpec {
         }
     }
 
-    /// Reads what [`FilterSpec::encode`] wrote and checks that probes are safe with it.
+    /// Decodes a spec and checks that probes are safe with it.
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let kind = decoder.u8()?;
         if kind == KIND_NONE {
@@ -190,30 +191,32 @@ impl FilterSpec {
         }
         let blocks = decoder.varint_u32()?;
         if blocks == 0 || blocks > FILTER_BLOCKS_MAX {
-            return Err(decoder.damaged("a filter has no size or is too large"));
+            return Err(decoder.damaged("the block count of a filter is out of range"));
         }
         match FilterKind::from_number(kind) {
             Some(FilterKind::Bloom) => {
                 let probes = decoder.u8()?;
                 if !(1..=sizing::PROBES_MAX).contains(&probes) {
-                    return Err(decoder.damaged("a Bloom filter has an impossible shape"));
+                    return Err(
+                        decoder.damaged("the number of probes of a Bloom filter is out of range")
+                    );
                 }
                 Ok(FilterSpec::Bloom { blocks, probes })
             }
             Some(FilterKind::Quotient) => {
                 let (slots, remainder_bits) = (decoder.u8()?, decoder.u8()?);
                 if !sizing::quotient_shape_fits(slots, remainder_bits) {
-                    return Err(decoder.damaged("a quotient filter has an impossible shape"));
+                    return Err(decoder.damaged("the slots of a quotient filter do not fit a line"));
                 }
                 Ok(FilterSpec::Quotient { blocks, slots, remainder_bits })
             }
-            None => Err(decoder.damaged("a filter is of an unknown kind")),
+            None => Err(decoder.damaged("a filter has an unknown kind")),
         }
     }
 }
 
-/// `BlockKind::Filter` of [`crate::storage::block`], which filters do not import; a test of `run`
-/// holds the two together.
+/// The number of `BlockKind::Filter` of [`crate::storage::block`], which filters do not import; a
+/// test of `run` checks that both are equal.
 pub const BLOCK_KIND_FILTER: u8 = 4;
 
 /// The first line of a hash, counted over all blocks: the upper half, scaled.
@@ -223,7 +226,7 @@ fn line_of(hash: KeyHash, blocks: u32) -> u32 {
     scale(hash.0 >> 32, lines, 32)
 }
 
-/// `value` (of `bits` bits) scaled to `0..count`; `count` has at most 32 bits.
+/// Scales `value` (of `bits` bits) to `0..count`; `count` has at most 32 bits.
 #[inline]
 fn scale(value: u64, count: u64, bits: u32) -> u32 {
     u32::try_from((value * count) >> bits).unwrap_or(0)
@@ -242,7 +245,7 @@ fn line(block: &[u8], index: u32) -> Option<&Line> {
     block.get(LINES_OFFSET + index as usize * LINE_BYTES..)?.first_chunk()
 }
 
-/// A line of the blocks of a filter, to build.
+/// A mutable line of the blocks of a filter, for building.
 #[inline]
 fn line_mut(blocks: &mut [u8], index: u32) -> Option<&mut Line> {
     let block = (index / LINES_PER_BLOCK) as usize * BLOCK_BYTES;

@@ -21,7 +21,7 @@ use crate::kernels::bloom::{LINE_BYTES, Line};
 
 const WORDS: usize = LINE_BYTES / 8;
 
-/// The bit that says that a line overflowed.
+/// The bit that marks an overflowed line.
 const FULL_BIT: u32 = sizing::QUOTIENT_BITS;
 
 /// The shape of a filter's lines.
@@ -39,14 +39,14 @@ impl Shape {
         Self { slots: slots.into(), remainder_bits: remainder_bits.into(), buckets }
     }
 
-    /// Where remainder `index` begins.
+    /// Start of remainder `index`.
     #[inline]
     fn remainder_at(self, index: u32) -> u32 {
         self.buckets + self.slots + index * self.remainder_bits
     }
 }
 
-/// Where a key may be in its block and what stands for it there.
+/// The lines, bucket and remainder of a key.
 struct Place {
     /// Lines of the block.
     first: u32,
@@ -114,7 +114,7 @@ impl Bits {
         }
     }
 
-    /// The place of the one with `rank` ones before it; `None` if there are not so many.
+    /// The position of the one with `rank` ones before it; `None` if there are not that many.
     #[inline]
     fn select(&self, mut rank: u32) -> Option<u32> {
         for (start, word) in (0..).step_by(64).zip(&self.0) {
@@ -128,12 +128,12 @@ impl Bits {
     }
 }
 
-/// The place of the one of `word` with `rank` ones before it; there must be one.
+/// The position of the one in `word` with `rank` ones before it, which must exist.
 #[inline]
 fn select_in_word(word: u64, mut rank: u32) -> u32 {
     let mut shift = 0;
     let mut width = 32;
-    // Halves, then quarters ...: is the one in the lower part?
+    // Narrows down by halves, quarters ...: is the one in the lower part?
     while width > 0 {
         let part = word >> shift & ((1 << width) - 1);
         let ones = part.count_ones();
@@ -160,7 +160,8 @@ fn line_may_contain(line: &Line, shape: Shape, bucket: u32, remainder: u32) -> b
             None => return true,
         },
     };
-    // Zeros from `start` on are remainders of this bucket; `start - bucket` came before.
+    // Zeros from `start` on are remainders of this bucket; `start - bucket` remainders precede
+    // them.
     let mut at = start;
     while at < shape.buckets + shape.slots && !bits.is_set(at) {
         let index = at - bucket;
@@ -180,14 +181,14 @@ pub fn may_contain(blocks: u32, shape: Shape, block: &[u8], hash: KeyHash) -> bo
     })
 }
 
-/// What a line is going to hold: bucket and remainder in one number that sorts as they stand.
+/// Future content of a line: bucket and remainder in one number that sorts in their order.
 struct Draft {
     entries: Vec<u32>,
     full: bool,
 }
 
 impl Draft {
-    /// True if there is room, or it is there already.
+    /// True if the entry fits, or is present already.
     fn put(&mut self, entry: u32, slots: u32) -> bool {
         if self.entries.contains(&entry) {
             return true;

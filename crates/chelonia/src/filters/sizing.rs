@@ -1,7 +1,7 @@
-//! How large a filter is and what shape it has, from the number of keys and the bits per key.
+//! Computes the size and shape of a filter, from the number of keys and the bits per key.
 //!
-//! Filters come in whole blocks, so a filter has at least the bits asked for, and the shape is
-//! chosen for the bits it has.
+//! Filters consist of complete blocks, so a filter has at least the requested bits, and its shape
+//! is chosen for the bits it has.
 //!
 //! ```text
 //! lines            = ceil(keys * bits_per_key / 512), rounded up to blocks of 63
@@ -14,9 +14,10 @@
 //!                  false positives ~ 2 * load / buckets / 2^remainder_bits, minimised
 //! ```
 //!
-//! A line's keys vary although each takes the emptier of its two lines: the mean over a block's 63
-//! lines varies with sigma = sqrt(load / 63), and within a block the fullest line stays within
-//! about two of the mean. Lines that overflow all the same answer "maybe" to everything.
+//! The number of keys in a line varies although each key takes the emptier of its two lines: the
+//! mean over a block's 63 lines varies with sigma = sqrt(load / 63), and within a block the fullest
+//! line stays within about two of the mean. Lines that overflow nevertheless answer "maybe" to
+//! everything.
 
 use super::{FILTER_BLOCKS_MAX, FilterKind, FilterSpec, LINES_PER_BLOCK};
 use crate::kernels::bloom::LINE_BYTES;
@@ -24,31 +25,31 @@ use crate::kernels::bloom::LINE_BYTES;
 /// Bits of a line.
 const LINE_BITS: u64 = LINE_BYTES as u64 * 8;
 
-/// The bits of a quotient line for metadata and remainders: one of 512 says that it overflowed.
+/// Bits of a quotient line for metadata and remainders; the last of 512 marks an overflow.
 pub const QUOTIENT_BITS: u32 = 511;
 
 const _: () = assert!(QUOTIENT_BITS as u64 == LINE_BITS - 1);
 
-/// The most bits a Bloom filter sets per key.
+/// Maximum number of bits that a Bloom filter sets per key.
 pub const PROBES_MAX: u8 = 16;
 
-/// The longest remainder.
+/// Maximum length of a remainder in bits.
 pub const REMAINDER_BITS_MAX: u8 = 16;
 
-/// The fewest bits per key that make a filter worth its place.
+/// Minimum bits per key of a useful filter.
 pub const BITS_PER_KEY_MIN: u32 = 4;
 
-/// More bits per key than this gain nothing.
+/// Maximum useful bits per key.
 pub const BITS_PER_KEY_MAX: u32 = 32;
 
-/// The bits per key of a keyspace that names none.
+/// Default bits per key of a keyspace.
 pub const BITS_PER_KEY_DEFAULT: u32 = 16;
 
 /// Bits per key (times 100) up to which a Bloom filter makes 1, 2, 3 ... probes.
 const PROBE_STEPS: [u64; 15] =
     [208, 358, 510, 664, 830, 1007, 1172, 1400, 1605, 1830, 2001, 2200, 2550, 3000, 3600];
 
-/// The blocks that a filter of `keys` keys takes.
+/// The number of blocks of a filter for `keys` keys.
 fn blocks_for(bits_per_key: u32, keys: u64) -> u32 {
     let bits = bits_per_key.clamp(BITS_PER_KEY_MIN, BITS_PER_KEY_MAX);
     let lines = keys.max(1).saturating_mul(u64::from(bits)).div_ceil(LINE_BITS);
@@ -78,8 +79,8 @@ pub fn spec_for(kind: FilterKind, bits_per_key: u32, keys: u64) -> FilterSpec {
     }
 }
 
-/// Slots of a line and bits of a remainder for the fewest false positives. Integers throughout, so
-/// that every machine chooses the same.
+/// Chooses slots per line and bits per remainder for the fewest false positives. Uses integers
+/// only, so that every machine makes the same choice.
 fn quotient_shape(keys: u64, lines: u64) -> (u8, u8) {
     // In hundredths: the mean load and four times its deviation from block to block.
     let load = keys.saturating_mul(100) / lines.max(1);
@@ -87,14 +88,14 @@ fn quotient_shape(keys: u64, lines: u64) -> (u8, u8) {
     let slots = (load + deviation + 200).div_ceil(100).clamp(4, 200);
     let slots = u8::try_from(slots).unwrap_or(200);
     let rate = |bits: &u8| {
-        // Less is better; buckets * 2^bits would be more is better.
+        // Minimised: the reverse of buckets * 2^bits, which is to be maximal.
         std::cmp::Reverse(u64::from(quotient_buckets(slots, *bits)) << bits)
     };
     let fitting = (1..=REMAINDER_BITS_MAX).filter(|bits| quotient_shape_fits(slots, *bits));
     (slots, fitting.min_by_key(rate).unwrap_or(1))
 }
 
-/// The buckets that fit a line besides its slots; 0 if not even one does.
+/// The number of buckets that fit a line besides its slots; 0 if none fits.
 #[must_use]
 pub fn quotient_buckets(slots: u8, remainder_bits: u8) -> u32 {
     QUOTIENT_BITS.saturating_sub(u32::from(slots) * (1 + u32::from(remainder_bits)))

@@ -1,4 +1,4 @@
-//! No false negatives, bounded false positives, and nothing worse than a wrong answer on garbage.
+//! No false negatives, bounded false positives, and at most a wrong answer on invalid bytes.
 
 use super::sizing::spec_for;
 use super::*;
@@ -25,7 +25,7 @@ fn built(kind: FilterKind, bits_per_key: u32, hashes: &[u64]) -> (FilterSpec, Ve
     (spec, blocks)
 }
 
-/// False positives in a million.
+/// False positives per million.
 fn false_positives(spec: FilterSpec, blocks: &[u8]) -> u64 {
     let count = 400_000;
     let found = hashes(999, count).iter().filter(|hash| probe(spec, blocks, **hash)).count();
@@ -76,7 +76,7 @@ fn no_key_is_denied_at_any_size() {
 #[test]
 fn crowded_lines_deny_nobody() {
     for kind in KINDS {
-        // All keys want the same line, or differ in the lowest bits only.
+        // All keys hash to the same line, or differ in the lowest bits only.
         let same_line: Vec<u64> = hashes(5, 5000).iter().map(|hash| hash & 0xffff_ffff).collect();
         let close: Vec<u64> = (0..5000).collect();
         let equal = vec![77; 5000];

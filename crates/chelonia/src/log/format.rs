@@ -1,6 +1,6 @@
-//! The bytes of the log: segment headers, block headers, records, and positions.
+//! The byte layouts of the log: segment headers, block headers, records, and positions.
 //!
-//! The log is one stream of bytes without end. A byte's place in it is its [`Lsn`]; block `n` of
+//! The log is one endless stream of bytes. A byte's position in it is its [`Lsn`]; block `n` of
 //! the stream holds the bytes from `n * 4096` on. Files hold ranges of whole blocks.
 //!
 //! Segment file:
@@ -17,18 +17,18 @@
 //!      8    8  magic "CHELOLOG"
 //!     16    4  format (1)
 //!     20    4  zero
-//!     24    8  serial: counts the headers ever written, so that of two that claim the same blocks
-//!              the later one is believed
+//!     24    8  serial: number of the header, counted over all headers written, so that of two that
+//!              claim the same blocks the later one is valid
 //!     32    8  first_block: number of the first block of the stream in this file
 //!     40    8  blocks: how many there are
 //!     48    8  continues_from, lsn: where the data before ended
 //!     56    4  continues_from, chain: the chain value there
 //!     60    4  zero
 //! ```
-//! A segment whose `continues_from` is its own first byte follows the segment before without a
-//! break, its chain field is zero and means nothing. Any other begins where a recovery or a
-//! creation ended, and whoever arrives at that position goes on in this segment, whatever bytes
-//! follow the position in the older one.
+//! A segment whose `continues_from` is its own first byte directly follows the segment before; its
+//! chain field is zero and unused. Any other segment begins where a recovery or a creation ended: a
+//! reader that arrives at that position continues in this segment, whatever bytes follow the
+//! position in the older one.
 //!
 //! Block:
 //! ```text
@@ -51,12 +51,12 @@
 //!      4  1-4  varint: length of the payload, at least 1
 //!      .    .  payload
 //! ```
-//! The check of a record is the chain value of the next, so a record is believed only behind the
-//! very records it was written behind. The five zero bytes that no record begins with mean that the
-//! rest of the block is empty. A record's head is never split: a place with less than
+//! The check of a record is the chain value of the next, so a record is accepted only after the
+//! exact records it was written after. Five zero bytes, with which no record begins, mean that the
+//! rest of the block is empty. A record's head is never split: a position with less than
 //! [`RECORD_HEAD_BYTES_MAX`] bytes before the end of its block is the start of the next block.
-//! Likewise the place right behind a block's header is named by the block's first byte: each place
-//! has one name.
+//! Likewise the position right after a block's header is named by the block's first byte: each
+//! position has exactly one name.
 
 use crate::base::checksum::{checksum, identity};
 use crate::base::codec::{Decoder, get_varint};
@@ -64,7 +64,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::{BATCH_BYTES_MAX, BLOCK_BYTES, BLOCK_BYTES_U64, SECTOR_BYTES};
 
-/// The longest payload of a record, in bytes: a full batch and what surrounds its entries.
+/// The longest payload of a record, in bytes: a full batch and the overhead of its entries.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// The space that the header takes in each block of the stream.
@@ -82,20 +82,20 @@ const SEGMENT_COPY_OFFSET: usize = 2048;
 /// The size of a segment header.
 const SEGMENT_HEADER_BYTES: usize = 64;
 
-/// Block numbers stay below, so that every lsn of a block can be computed.
+/// Bound on block numbers, so that every lsn of a block can be computed.
 const BLOCK_NUMBER_MAX: u64 = 1 << 50;
 
 const MAGIC: [u8; 8] = *b"CHELOLOG";
 const FORMAT: u32 = 1;
 
-/// True if the block has a copy of a segment header, as far as a glance tells: it may be torn.
+/// True if the block seems to have a copy of a segment header, which may be torn.
 pub fn looks_like_header(block: &[u8]) -> bool {
     let has_magic = |copy: usize| block.get(copy + 8..copy + 16).is_some_and(|is| is == MAGIC);
     has_magic(0) || has_magic(SEGMENT_COPY_OFFSET)
 }
 
-/// Makes the checksums of a block right, whatever it says: those of a segment header, if it looks
-/// like one, or that of a block of the stream. For tests.
+/// Recomputes the checksums of a block, whatever its content: those of a segment header, if it
+/// looks like one, or that of a block of the stream. For tests.
 #[cfg(any(test, feature = "internals"))]
 pub fn seal(block: &mut [u8], salt: u64) {
     if looks_like_header(block) {
@@ -111,7 +111,7 @@ pub fn seal(block: &mut [u8], salt: u64) {
     }
 }
 
-/// What a checksum is for, mixed into its seed.
+/// Purpose of a checksum, mixed into its seed.
 const KIND_BLOCK: u64 = 0x626c_6f63;
 const KIND_SEGMENT: u64 = 0x7365_676d;
 const KIND_PAYLOAD: u64 = 0x7061_796c;
@@ -122,17 +122,17 @@ const _: () = assert!(SEGMENT_HEADER_BYTES <= SECTOR_BYTES);
 const _: () = assert!(SEGMENT_COPY_OFFSET.is_multiple_of(SECTOR_BYTES));
 const _: () = assert!(BLOCK_BYTES <= u16::MAX as usize);
 
-/// A place in the log where a record starts or the next one will, and the chain value there.
+/// A position in the log where a record starts or the next one will, with the chain value there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct LogPosition {
-    /// The place.
+    /// The position.
     pub lsn: Lsn,
-    /// The check of the record before.
+    /// The check of the previous record.
     pub chain: u32,
 }
 
 impl LogPosition {
-    /// Where the log of a new database begins.
+    /// The position at which the log of a new database begins.
     pub const START: LogPosition = LogPosition { lsn: Lsn(0), chain: 0 };
 
     /// Appends lsn (8 bytes) and chain (4 bytes).
@@ -141,11 +141,11 @@ impl LogPosition {
         out.extend_from_slice(&self.chain.to_le_bytes());
     }
 
-    /// Reads what [`LogPosition::encode`] wrote.
+    /// Decodes the output of [`LogPosition::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (lsn, chain) = (Lsn(decoder.u64()?), decoder.u32()?);
         if block_of(lsn) > BLOCK_NUMBER_MAX {
-            return Err(decoder.damaged("a log position is beyond the end of numbers"));
+            return Err(decoder.damaged("a log position is out of range"));
         }
         Ok(Self { lsn, chain })
     }
@@ -169,7 +169,7 @@ pub fn block_start(number: u64) -> Lsn {
     Lsn(number * BLOCK_BYTES_U64)
 }
 
-/// The one name of the place at `offset` (up to and with the block's end) of block `number`.
+/// The canonical position of `offset` (up to and including the block's end) in block `number`.
 #[inline]
 pub fn place(number: u64, offset: usize) -> Lsn {
     if offset <= BLOCK_HEADER_BYTES {
@@ -181,7 +181,7 @@ pub fn place(number: u64, offset: usize) -> Lsn {
     }
 }
 
-/// A number that indexes memory; one that cannot is beyond any index.
+/// Converts a number to an index; saturates if it does not fit.
 #[inline]
 pub fn index(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
@@ -197,7 +197,7 @@ pub fn payload_seed(salt: u64) -> u64 {
 pub struct BlockHeader {
     /// The block's number in the stream.
     pub number: u64,
-    /// Everything before was durable when the block was opened.
+    /// Everything before this position was durable when the block was opened.
     pub watermark: Lsn,
     /// The chain value at `first_start`.
     pub chain: u32,
@@ -206,7 +206,7 @@ pub struct BlockHeader {
 }
 
 impl BlockHeader {
-    /// The header as it stands in the block.
+    /// Encodes the header as stored in the block.
     pub fn encode(&self, salt: u64) -> [u8; BLOCK_HEADER_BYTES] {
         let mut bytes = [0; BLOCK_HEADER_BYTES];
         bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
@@ -218,7 +218,7 @@ impl BlockHeader {
         bytes
     }
 
-    /// The header of `block`, if it has one of this database that makes sense.
+    /// Decodes the header of `block`; `None` unless it is a valid one of this database.
     pub fn decode(block: &[u8], salt: u64) -> Option<Self> {
         let header = block.first_chunk::<BLOCK_HEADER_BYTES>()?;
         let mut decoder = Decoder::new(header, "a log block header");
@@ -251,13 +251,13 @@ pub fn first_start_after(rest: usize) -> u16 {
 /// The header of a segment file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentHeader {
-    /// Counts headers.
+    /// Number of the header, counted over all headers written.
     pub serial: u64,
-    /// The number of the first block of the stream in the file.
+    /// Number of the first stream block in the file.
     pub first_block: u64,
-    /// How many blocks of the stream are in the file.
+    /// Number of stream blocks in the file.
     pub blocks: u64,
-    /// Where the data before ended.
+    /// End of the data that this segment continues.
     pub continues_from: LogPosition,
 }
 
@@ -267,12 +267,12 @@ impl SegmentHeader {
         self.first_block + self.blocks
     }
 
-    /// True if the segment follows the one before without a break.
+    /// True if the segment directly follows the one before.
     pub fn is_sequel(&self) -> bool {
         self.continues_from.lsn == block_start(self.first_block)
     }
 
-    /// The header block: both copies.
+    /// Encodes the header block with both copies.
     pub fn encode(&self, salt: u64) -> Vec<u8> {
         let mut block = vec![0; BLOCK_BYTES];
         for offset in [0, SEGMENT_COPY_OFFSET] {
@@ -292,8 +292,8 @@ impl SegmentHeader {
         block
     }
 
-    /// The header that `block` carries: of two good copies the one with the later serial. `None` if
-    /// neither copy is good; an error if a good one is of a format that is not known.
+    /// Decodes the header of `block`: of two valid copies the one with the later serial. Returns
+    /// `None` if neither copy is valid, and an error if a valid one has an unknown format.
     pub fn decode(block: &[u8], salt: u64) -> Result<Option<Self>> {
         let mut best: Option<Self> = None;
         for offset in [0, SEGMENT_COPY_OFFSET] {
@@ -307,8 +307,8 @@ impl SegmentHeader {
         Ok(best)
     }
 
-    /// The offset of a copy in `block` that is not this header, if one is not: a segment that was
-    /// written to has two that are.
+    /// The offset of a copy in `block` that differs from this header, if there is one: a segment
+    /// that was written to has two equal copies.
     pub fn damaged_copy(&self, block: &[u8], salt: u64) -> Option<u64> {
         [0, SEGMENT_COPY_OFFSET].map(|offset| offset as u64).into_iter().find(|offset| {
             let start = index(*offset);
@@ -325,7 +325,10 @@ impl SegmentHeader {
             return Ok(None);
         }
         if decoder.u32()? != FORMAT {
-            return Err(Error::new(ErrorKind::Unsupported, "the log is of a newer format"));
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the log has a newer format than this version supports",
+            ));
         }
         decoder.u32()?;
         let (serial, first_block) = (decoder.u64()?, decoder.u64()?);
@@ -338,7 +341,7 @@ impl SegmentHeader {
     }
 }
 
-/// The check of the record at `start` behind the check `chain`.
+/// The check of the record at `start`, whose position has the previous record's check.
 #[inline]
 pub fn record_check(start: LogPosition, length: u32, payload_hash: u64) -> u32 {
     let chained = (u64::from(start.chain) << 32) | u64::from(length);
@@ -346,7 +349,7 @@ pub fn record_check(start: LogPosition, length: u32, payload_hash: u64) -> u32 {
     (mixed & 0xffff_ffff) as u32
 }
 
-/// The head of a record, and how many of the bytes it is.
+/// Encodes the head of a record; also returns its length in bytes.
 #[inline]
 pub fn encode_head(check: u32, length: u32) -> ([u8; RECORD_HEAD_BYTES_MAX], usize) {
     let mut head = [0; RECORD_HEAD_BYTES_MAX];
@@ -361,7 +364,7 @@ pub fn encode_head(check: u32, length: u32) -> ([u8; RECORD_HEAD_BYTES_MAX], usi
     (head, at + 1)
 }
 
-/// What stands where a record may start.
+/// Content of a position where a record may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Head {
     /// The head of a record.
@@ -375,12 +378,13 @@ pub enum Head {
     },
     /// The rest of the block is empty.
     Empty,
-    /// Nothing that was written here.
+    /// Bytes that are not a valid head.
     Damaged,
 }
 
 impl Head {
-    /// Reads the head at the front of `bytes`, of which there are [`RECORD_HEAD_BYTES_MAX`].
+    /// Decodes the head at the front of `bytes`, which has at least [`RECORD_HEAD_BYTES_MAX`]
+    /// bytes.
     #[inline]
     pub fn decode(bytes: &[u8]) -> Head {
         let Some((check, rest)) = bytes.split_first_chunk::<4>() else { return Head::Damaged };

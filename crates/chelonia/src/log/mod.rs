@@ -1,30 +1,30 @@
-//! The write-ahead log: a stream of records that every write enters before anything else.
+//! The write-ahead log: a stream of records; every write is appended here first.
 //!
-//! One [`LogTail`] appends, under the caller's lock; any thread makes it durable through [`Log`].
-//! Appending copies into mapped memory: it survives the death of the process at once (level
-//! `Process`) and a power cut once [`Log::sync_through_after`] returned (level `Sync`). Layouts of
-//! bytes are in `log/format.rs`, files in `log/segments.rs`, recovery in `log/recover.rs`,
-//! verification in `log/verify.rs`.
+//! [`LogTail`] appends, under the caller's lock; any thread makes records durable through [`Log`].
+//! An append copies into mapped memory: the record survives a process crash at once (level
+//! `Process`) and a power failure after [`Log::sync_through_after`] has returned (level `Sync`).
+//! The byte layouts are in `log/format.rs`, segment files in `log/segments.rs`, recovery in
+//! `log/recover.rs`, verification in `log/verify.rs`.
 //!
 //! ```text
 //!       trim position                synced                    written
 //!            |                         |                          |
 //!   ---------+-------------------------+--------------------------+
 //!   recycled | replayed by recovery    | survives the process     | (a record being copied)
-//!            | survives a power cut    |                          |
+//!            | survives a power failure|                          |
 //! ```
 //! Invariants:
-//! 1. `synced <= written`; both only grow; a place means "everything before it".
-//! 2. Segments are synced in stream order before `synced` moves, so there is never a durable
-//!    record whose predecessors are not (nor is one believed: the chain of checks).
-//! 3. After a failed write or sync nothing is written, synced or retried any more: every call that
-//!    would says `Stopped`. A device without space is not a failure: nothing was written.
+//! 1. `synced <= written`; both only grow; a position means "everything before it".
+//! 2. Segments are synced in stream order before `synced` moves, so no durable record has a
+//!    predecessor that is not durable. Recovery enforces the same by the chain of checks.
+//! 3. After a failed write or sync nothing is written, synced or retried any more: every such call
+//!    returns `Stopped`. `NoSpace` does not stop the log: nothing was written.
 //!
-//! Group commit: of the threads that want a sync, one leads and syncs everything written so far;
-//! the others wait, and most find their records synced by it when it is done.
+//! Group commit: one of the threads that need a sync becomes the leader and syncs everything
+//! written so far. The others wait; most find their records synced when the leader is done.
 //!
 //! Thread-safety: [`Log`] is shared; [`LogTail`] has one owner. Locks: `group` is never held
-//! together with another lock or during I/O; for those of the segments see there.
+//! together with another lock or during I/O; `log/segments.rs` describes the locks of segments.
 
 mod format;
 mod reader;
@@ -57,17 +57,17 @@ use crate::storage::io::Directory;
 use format::{block_start, payload_seed};
 use segments::{Inherited, MappedSegment, SegmentSizes, Segments};
 
-/// How a log is kept.
+/// Configuration of a log.
 #[derive(Clone)]
 pub struct LogOptions {
-    /// The database's salt: tells its bytes from those of any other.
+    /// The database's salt; distinguishes its bytes from those of other databases.
     pub salt: u64,
-    /// The size of the first segment file, in bytes (whole blocks, at least two); each next one is
-    /// twice as large.
+    /// Size of the first segment file, in bytes (whole blocks, at least two); each following
+    /// segment is twice as large.
     pub segment_bytes_first: u64,
-    /// The size of the largest segment files, in bytes (whole blocks).
+    /// Size of the largest segment files, in bytes (whole blocks).
     pub segment_bytes_max: u64,
-    /// Where mapped segments are counted.
+    /// The budget that mapped segments are charged to.
     pub budget: Arc<Budget>,
 }
 
@@ -77,72 +77,72 @@ impl LogOptions {
     }
 }
 
-/// Figures of the log. Counts are totals since open.
+/// Statistics of the log. Counts are totals since open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogStats {
     /// Records appended.
     pub records: u64,
-    /// Bytes of their payloads.
+    /// Payload bytes of these records.
     pub payload_bytes: u64,
-    /// Bytes of the stream they took, with heads, headers and padding.
+    /// Stream bytes of these records, with record heads, block headers and padding.
     pub stream_bytes: u64,
-    /// Blocks of the stream they took.
+    /// Stream blocks of these records.
     pub blocks: u64,
-    /// Commits' syncs that reached the device (one may be of several files).
+    /// Syncs for commits that reached the device (one may cover several files).
     pub syncs: u64,
-    /// Calls of `sync_through` that another call's sync answered.
+    /// Calls of `sync_through` that were satisfied by another thread's sync.
     pub syncs_shared: u64,
-    /// Segment files made or made anew.
+    /// Segment files created or reused.
     pub segments_prepared: u64,
-    /// Segment files that hold the log.
+    /// Segment files that hold live log data.
     pub segments_live: usize,
-    /// Segment files that wait: prepared or free.
+    /// Segment files not in use: prepared or free.
     pub segments_waiting: usize,
-    /// The size of all segment files.
+    /// Total size of all segment files.
     pub file_bytes: u64,
-    /// Records are copied into mapped memory; else each is a system call.
+    /// True if records are copied into mapped memory; false if each write is a system call.
     pub mapped: bool,
 }
 
-/// The log as all threads see it.
+/// The part of the log shared by all threads.
 pub struct Log {
     // Constant after open.
     salt: u64,
     payload_seed: u64,
     mapped: bool,
-    /// Where this process began to write.
+    /// Position where this process began to write.
     begin: Lsn,
     appended: CachePadded<Appended>,
-    // Written by the leader of a sync.
+    // Written by the sync leader.
     synced: AtomicU64,
     syncs: AtomicU64,
     syncs_shared: AtomicU64,
-    // Set once, by the first failure.
+    // Set once, on the first failure.
     poisoned: AtomicBool,
     poison: OnceLock<Error>,
-    // With locks of its own.
+    // Has its own locks.
     segments: Segments,
     group: Mutex<Group>,
     group_changed: Condvar,
 }
 
-/// What the tail tells with every record; nobody else writes it.
+/// State published by the tail with every record; only the tail writes it.
 #[derive(Default)]
 struct Appended {
-    /// Where the last record ends.
+    /// End of the last record.
     written: AtomicU64,
     records: AtomicU64,
     payload_bytes: AtomicU64,
 }
 
-/// Who syncs.
+/// State of the group commit.
 #[derive(Default)]
 struct Group {
-    /// A leader is at work.
+    /// True while a leader is syncing.
     led: bool,
 }
 
-/// Held by the leader; lets the others go on when it is done, however it ends.
+/// Held by the leader; wakes the waiters when it is dropped, also on error.
 struct Lead<'a> {
     log: &'a Log,
 }
@@ -158,12 +158,12 @@ impl Drop for Lead<'_> {
 #[cfg(feature = "internals")]
 pub fn decode_segment_header(bytes: &[u8], salt: u64) -> Result<()> {
     format::SegmentHeader::decode(bytes, salt).map(|header| {
-        // Whoever reads a header goes on with these.
+        // A reader of a header uses these next.
         header.map(|header| (header.end_block(), header.is_sequel(), header.encode(salt)));
     })
 }
 
-/// Decodes the header of a block and the head of a record at every place. For tests.
+/// Decodes the header of a block, and the head of a record at every offset. For tests.
 #[cfg(feature = "internals")]
 pub fn decode_block_header(bytes: &[u8], salt: u64) {
     let _ = format::BlockHeader::decode(bytes, salt).map(|header| header.encode(salt));
@@ -173,28 +173,28 @@ pub fn decode_block_header(bytes: &[u8], salt: u64) {
 }
 
 impl Log {
-    /// True if a file of this name is one of a log's.
+    /// True if `name` is the name of a log file.
     pub fn has_file(name: &str) -> bool {
         slots::slot_of(name).is_some()
     }
 
-    /// Fails if there are files of a log that holds anything: [`Log::create`] would remove them.
+    /// Fails if log files that hold data exist: [`Log::create`] would remove them.
     pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
         slots::check_none_in_use(dir)
     }
 
-    /// True if a file of `dir` begins as those of a log do.
+    /// True if a file of `dir` begins with a segment header.
     pub fn is_there(dir: &dyn Directory) -> Result<bool> {
         slots::is_there(dir)
     }
 
-    /// The bytes of the log's files in `dir`, for a reader that has no log of its own.
+    /// Total size of the log files in `dir`, for a reader that has not opened the log.
     pub fn file_bytes(dir: &dyn Directory) -> Result<u64> {
         slots::bytes_in(dir)
     }
 
-    /// Makes the log of a new database, whose first record will be at or after `start`. Files of a
-    /// log that are there already (left by a creation that did not finish) are removed.
+    /// Creates the log of a new database, whose first record will be at or after `start`. Existing
+    /// log files (left by an unfinished creation) are removed.
     pub fn create(
         dir: Arc<dyn Directory>,
         options: &LogOptions,
@@ -210,7 +210,7 @@ impl Log {
         Self::begin(dir, options, inherited, start)
     }
 
-    /// A log that goes on behind `from` in a segment of its own, durable when this returns.
+    /// Creates a log that continues after `from` in a new segment, durable when this returns.
     fn begin(
         dir: Arc<dyn Directory>,
         options: &LogOptions,
@@ -243,40 +243,40 @@ impl Log {
         Ok((LogTail::new(Arc::clone(&log), open, from.chain), log))
     }
 
-    /// The hash of a payload that [`LogTail::append`] asks for: to be computed before the lock is
-    /// taken under which the tail is used.
+    /// Computes the payload hash that [`LogTail::append`] expects; call it before taking the lock
+    /// that guards the tail.
     #[inline]
     #[must_use]
     pub fn payload_hash(&self, payload: &[u8]) -> u64 {
         checksum(payload, self.payload_seed)
     }
 
-    /// Everything before survives the death of the process.
+    /// Everything before this position survives a process crash.
     #[inline]
     #[must_use]
     pub fn written(&self) -> Lsn {
         Lsn(self.appended.written.load(Ordering::Acquire))
     }
 
-    /// Everything before survives a power cut.
+    /// Everything before this position survives a power failure.
     #[inline]
     #[must_use]
     pub fn synced(&self) -> Lsn {
         Lsn(self.synced.load(Ordering::Acquire))
     }
 
-    /// [`Log::sync_through_after`] for records that refer to nothing.
+    /// [`Log::sync_through_after`] for records that refer to nothing outside the log.
     #[cfg(test)]
     pub fn sync_through(&self, lsn: Lsn) -> Result<()> {
         self.sync_through_after(lsn, || Ok(()))
     }
 
-    /// Returns once everything before `lsn`, which has been written, survives a power cut. Records
-    /// may refer to what lies outside the log: `referred` makes that durable, for every record that
-    /// is written when it is called. Only the thread that leads a sync calls it, and the log counts
-    /// as synced no further than it was written before that: a record that comes later may reach
-    /// the device now, but nobody says that it had to. A failure stops the log, for whoever waits
-    /// has to be told too.
+    /// Returns once everything before `lsn`, which has been written, survives a power failure.
+    /// Records may refer to data outside the log: `referred` makes that data durable, for every
+    /// record written before the call. Only the leader of a sync calls it. `synced` advances only
+    /// to the position that was written before that call: later records may reach the device too,
+    /// but are not counted as synced. A failure stops the log, because the waiting threads must see
+    /// it too.
     pub fn sync_through_after(
         &self,
         lsn: Lsn,
@@ -286,7 +286,7 @@ impl Log {
             return Ok(());
         }
         if lsn > self.written() {
-            return Err(Error::internal("the log is asked to sync what was not written"));
+            return Err(Error::internal("sync requested beyond the written end of the log"));
         }
         {
             let mut group = self.group.lock();
@@ -308,66 +308,66 @@ impl Log {
         self.sync_written(referred)
     }
 
-    /// Says that a commit waits for a sync, as the next ones probably will: the next new segment is
-    /// made so that it is synced fast.
+    /// Reports that a commit waits for a sync, and that further ones are likely: the next new
+    /// segment is created so that its syncs are fast.
     pub fn expect_syncs(&self) {
         self.segments.expect_syncs();
     }
 
-    /// Syncs everything written so far; called by the one leader.
+    /// Syncs everything written so far; called by the leader only.
     fn sync_written(&self, referred: impl FnOnce() -> Result<()>) -> Result<()> {
         let target = self.written();
         referred().map_err(|error| self.poison(error))?;
         for file in self.segments.unsynced(self.synced(), target) {
             file.sync().map_err(|error| self.poison(error))?;
         }
-        // Another thread may have stopped the log while the device was at work; what is synced
-        // stays true.
+        // Another thread may have stopped the log while the device was working; the synced position
+        // remains valid.
         self.synced.fetch_max(target.0, Ordering::AcqRel);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.segments.unmap_retired();
         Ok(())
     }
 
-    /// Frees the segments that lie wholly before `position`. The caller has made durable that no
-    /// recovery will begin before it.
+    /// Frees the segments that lie entirely before `position`. The caller must have made durable
+    /// that no recovery begins before it.
     pub fn trim(&self, position: LogPosition) {
         self.segments.trim(position.lsn);
     }
 
-    /// Prepares the segment that comes after the open one, unless it is prepared already, so that
-    /// no append has to. Call it in the background when [`Log::wants_segment`] says so. Want of
-    /// room (`NoSpace`, `TooManyFiles`) stops nothing.
+    /// Prepares the segment after the open one, unless one is prepared already, so that no append
+    /// has to. Call it in the background when [`Log::wants_segment`] returns true. `NoSpace` and
+    /// `TooManyFiles` do not stop the log.
     pub fn prepare_next(&self) -> Result<()> {
         self.check_running()?;
         self.segments.prepare_next().map_err(|error| self.poison_unless_transient(error))
     }
 
-    /// True once the open segment is half full and no other is prepared.
+    /// True if the open segment is at least half full and no other is prepared.
     #[inline]
     #[must_use]
     pub fn wants_segment(&self) -> bool {
         self.segments.wanted()
     }
 
-    /// Removes segment files that hold nothing, but for one that is ready to be written.
+    /// Removes segment files that hold no data, except one that is ready to be written.
     pub fn release_idle(&self) {
         self.segments.release_idle();
     }
 
-    /// The next segments have at most so many bytes (whole blocks, and not less than the first
-    /// one); larger ones are used up or removed.
+    /// Sets the maximum size of new segments, in bytes (whole blocks, at least the size of the
+    /// first segment); larger existing ones are used up or removed.
     pub fn set_segment_bytes_max(&self, bytes: u64) {
         self.segments.set_bytes_max(bytes);
     }
 
-    /// While `held` the log makes no new files: it goes on in segments that it has, those that were
-    /// trimmed among them, and then fails with `NoSpace`.
+    /// While `held` the log creates no files: it continues in existing segments, including trimmed
+    /// ones, and then fails with `NoSpace`.
     pub fn hold_growth(&self, held: bool) {
         self.segments.hold_growth(held);
     }
 
-    /// Figures.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let figures = self.segments.figures();
@@ -387,7 +387,7 @@ impl Log {
         }
     }
 
-    /// Fails if the log was stopped.
+    /// Fails if the log has been stopped.
     #[inline]
     fn check_running(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Acquire) { Err(self.stopped()) } else { Ok(()) }
@@ -399,13 +399,13 @@ impl Log {
         Error::new(ErrorKind::Stopped, format!("the log was stopped by a failure: {cause}"))
     }
 
-    /// Stops the log because of `error`, which is handed back: as a failure, even if it is that
-    /// there was no room, for something may have been written.
+    /// Stops the log because of `error` and returns it as a failure, even if it was `NoSpace`,
+    /// because a part may have been written.
     #[cold]
     fn poison(&self, error: Error) -> Error {
         let error = error.not_transient();
         mark(Mark::LogPoisoned);
-        // Whoever sees the flag finds the cause.
+        // A thread that sees the flag finds the cause.
         let _ = self.poison.set(error.clone());
         self.poisoned.store(true, Ordering::Release);
         error
@@ -416,7 +416,7 @@ impl Log {
         if error.is_transient() { error } else { self.poison(error) }
     }
 
-    // For the tail.
+    // Used by the tail.
 
     fn salt(&self) -> u64 {
         self.salt

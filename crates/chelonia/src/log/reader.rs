@@ -1,18 +1,18 @@
-//! Reading a log that may be damaged: what files there are, and one record after the other.
+//! Reads a log that may be damaged: finds its files and iterates its records.
 //!
 //! ```text
-//!   Inventory::scan     lists `log-*`, reads their headers, decides which claim to blocks holds
+//!   Inventory::scan     lists `log-*`, reads their headers, decides which claims to blocks hold
 //!   Reader::next        from a position to the record there, or to the reason why there is none
-//!   Reader::evidence    what the blocks behind a position say about it
+//!   Reader::evidence    watermarks and extent of the blocks after a position
 //! ```
 //! `log/recover.rs` replays with it, `log/verify.rs` checks with it.
 //!
-//! Nothing that is read is believed before it was checked: a block by its header (salt and number),
-//! a record by its check, which binds its place, its predecessor, its length and its payload. An
-//! error of the device is an error, never the end of the log.
+//! Everything read is verified before it is used: a block by its header (salt and number), a record
+//! by its check, which covers its position, its predecessor, its length and its payload. A device
+//! error is an error, never the end of the log.
 //!
-//! Files are read around the page cache where the file system allows it: what recovery accepts is
-//! what the device has, also after a sync that failed and left clean but unwritten pages behind.
+//! Reads bypass the page cache where the file system allows it: recovery accepts only data that the
+//! device has, also after a failed sync that left clean but unwritten pages behind.
 //!
 //! Memory: one chunk of blocks, and one payload that spans blocks, which grows only as its blocks
 //! are verified.
@@ -36,26 +36,26 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Blocks read at once.
 const CHUNK_BLOCKS: u64 = 64;
 
-/// A file of the log as it was found.
+/// A log file found by the scan.
 pub struct FoundFile {
     pub slot: u32,
     pub file: Arc<dyn File>,
-    /// Whole blocks of the stream that the file has room for.
+    /// Capacity of the file in complete stream blocks.
     pub blocks: u64,
-    /// Its header, if it has one and its claim to the blocks holds.
+    /// Its header, if it has one and its claim to the blocks is valid.
     pub header: Option<SegmentHeader>,
 }
 
 impl FoundFile {
-    /// The first of its blocks from the one at `index` on that may hold something: a file may be
-    /// larger than anyone could read, and have nothing in it.
+    /// The first of its blocks at or after `index` that may hold data: a file may be huge and
+    /// sparse.
     fn data_behind(&self, index: u64) -> Result<Option<u64>> {
         let data = self.file.data_from((index + 1) * BLOCK_BYTES_U64)?;
         let next = data.map(|place| (place / BLOCK_BYTES_U64).saturating_sub(1));
         Ok(next.filter(|next| *next < self.blocks))
     }
 
-    /// The file as a segment, to be kept or used again.
+    /// Converts the file to a segment, to be kept or reused.
     pub fn to_segment(&self) -> Segment {
         let (first_block, blocks) = match &self.header {
             Some(header) => (header.first_block, header.blocks),
@@ -68,26 +68,26 @@ impl FoundFile {
 /// The files of a log.
 pub struct Inventory {
     pub files: Vec<FoundFile>,
-    /// Files with a header by their first block.
+    /// Files with a valid header, by their first block.
     by_first_block: BTreeMap<u64, usize>,
-    /// Files that do not just follow the one before, by the position they continue.
+    /// Files that do not directly follow the one before, by the position they continue.
     by_continued: BTreeMap<LogPosition, usize>,
-    /// Slots of files without room for a block; they hold nothing.
+    /// Slots of files too small for a block; they hold no data.
     pub stray_slots: Vec<u32>,
-    /// No header claims this block or a later one.
+    /// All headers claim blocks below this number.
     pub end_block: u64,
-    /// No header has this serial or a later one.
+    /// All headers have serials below this one.
     pub next_serial: u64,
 }
 
 impl Inventory {
-    /// Looks at all files of the log.
+    /// Scans all files of the log.
     pub fn scan(dir: &dyn Directory, salt: u64, mode: OpenMode) -> Result<Self> {
         let (mut files, mut stray_slots) = (Vec::new(), Vec::new());
         for name in dir.list()? {
             let Some(slot) = slot_of(&name) else { continue };
             let file = match dir.open(&name, mode, Access::Direct) {
-                // Who only reads may do so while the log is written: a free file just went.
+                // A read-only scan may run while the log is written: a free file was just removed.
                 Err(error) if mode == OpenMode::Read && error.kind() == ErrorKind::NotFound => {
                     continue;
                 }
@@ -118,8 +118,8 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// Indexes the headers. Of two that claim the same block the later one holds: the earlier was
-    /// written when preparing the segment failed, or came back after its file was removed.
+    /// Indexes the headers. Of two that claim the same block the later one is valid: the earlier
+    /// was written by a failed preparation, or reappeared after its file was removed.
     fn settle_claims(&mut self) {
         let mut order: Vec<usize> = (0..self.files.len()).collect();
         order.sort_by_key(|at| self.files[*at].header.map(|header| header.serial));
@@ -132,8 +132,8 @@ impl Inventory {
             }
             self.by_first_block.insert(header.first_block, at);
             if !header.is_sequel() {
-                // Of two that continue the same position the later one holds: the earlier was empty
-                // when it was made.
+                // Of two that continue the same position the later one is valid: the earlier was
+                // empty when the later was created.
                 self.by_continued.entry(header.continues_from).or_insert(at);
             }
         }
@@ -146,7 +146,7 @@ impl Inventory {
         })
     }
 
-    /// The file that holds block `number`, and the block's offset in it.
+    /// The file that holds block `number`, with the block's offset in it.
     pub fn find(&self, number: u64) -> Option<(usize, u64)> {
         let (_, at) = self.by_first_block.range(..=number).next_back()?;
         let header = self.files[*at].header?;
@@ -154,8 +154,8 @@ impl Inventory {
         (number < header.end_block()).then_some((*at, (within + 1) * BLOCK_BYTES_U64))
     }
 
-    /// The numbers of blocks behind `number`, up to `last`, that a file has, in order. Where the
-    /// log is said to end may be a lie, with more numbers before it than anyone could look at.
+    /// The block numbers after `number`, up to `last`, that a file contains, in order. The given
+    /// end of the log may be forged, with more numbers before it than can be visited.
     pub fn numbers_behind(&self, number: u64, last: u64) -> impl Iterator<Item = u64> + use<'_> {
         self.by_first_block.iter().flat_map(move |(first, at)| {
             let found = &self.files[*at];
@@ -163,7 +163,7 @@ impl Inventory {
             let end = claimed.min(first.saturating_add(found.blocks)).min(last.saturating_add(1));
             let mut next = (*first).max(number.saturating_add(1));
             std::iter::from_fn(move || {
-                // What cannot be asked for is looked at.
+                // If holes cannot be queried, the block is read.
                 let index = next - *first;
                 let index = found.data_behind(index).unwrap_or(Some(index))?;
                 next = *first + index + 1;
@@ -172,8 +172,7 @@ impl Inventory {
         })
     }
 
-    /// The file that holds the block of `from`, and whether there is a file in which the log can go
-    /// on there at all.
+    /// The file that holds the block of `from`, and whether the log can continue there in any file.
     pub fn begin(&self, from: LogPosition) -> (Option<usize>, bool) {
         let number = block_of(from.lsn);
         let begins_in = self.find(number).map(|(at, _)| at);
@@ -183,29 +182,29 @@ impl Inventory {
         (begins_in, known)
     }
 
-    /// The file in which whoever arrives at `position` goes on, if it is not the same or the next.
+    /// The file in which a reader at `position` continues, if it is not the same or the next.
     pub fn continuation(&self, position: LogPosition) -> Option<(usize, SegmentHeader)> {
         let at = *self.by_continued.get(&position)?;
         Some((at, self.files[at].header?))
     }
 
-    /// The file whose last block comes right before block `number`.
+    /// The file whose last block directly precedes block `number`.
     pub fn ending_at(&self, number: u64) -> Option<usize> {
         number.checked_sub(1).and_then(|last| self.find(last)).map(|(at, _)| at)
     }
 
-    /// True if block `number` begins a segment that does not just follow the one before.
+    /// True if block `number` begins a segment that does not directly follow the one before.
     fn is_fresh_start(&self, number: u64) -> bool {
         let header = self.by_first_block.get(&number).and_then(|at| self.files[*at].header);
         header.is_some_and(|header| !header.is_sequel())
     }
 
-    /// The error that the log is damaged at `lsn`.
+    /// The error for damage of the log at `lsn`.
     pub fn damage(&self, lsn: Lsn, reason: &str) -> Error {
         self.locate(Error::corrupt(reason), lsn)
     }
 
-    /// The error with the place of `lsn`, unless it names one already.
+    /// Adds the location of `lsn` to the error, unless it has one already.
     pub fn locate(&self, error: Error, lsn: Lsn) -> Error {
         let number = block_of(lsn);
         if let Some((at, offset)) = self.find(number) {
@@ -218,36 +217,36 @@ impl Inventory {
     }
 }
 
-/// What is at a position.
+/// Content of the log at a position.
 pub enum Step<'a> {
     /// A record.
     Record {
-        /// What it carries.
+        /// Its payload.
         payload: &'a [u8],
-        /// Where it ends.
+        /// Its end.
         end: LogPosition,
     },
-    /// The rest of the block is empty; the log goes on here.
+    /// The rest of the block is empty; the log continues here.
     Skip(LogPosition),
-    /// Nothing that can be believed.
+    /// No valid record.
     End {
-        /// For this reason.
+        /// The reason.
         why: &'static str,
-        /// Where it shows: at the position, or at a block behind it that the record runs into.
+        /// Location of the problem: the position, or a later block that the record extends into.
         place: Lsn,
     },
 }
 
-/// What the blocks behind a position say.
+/// Watermarks and extent of the blocks after a position.
 #[derive(Default)]
 pub struct Evidence {
-    /// The furthest watermark of theirs, and where it stands.
+    /// The highest watermark, with the file and offset of its block.
     pub watermark: Option<(Lsn, String, u64)>,
-    /// The number after the last of them.
+    /// One more than the number of the last block.
     pub end_block: u64,
 }
 
-/// Reads the blocks of an inventory.
+/// Reads the blocks of the files in an inventory.
 pub struct Reader<'a> {
     inventory: &'a Inventory,
     salt: u64,
@@ -255,16 +254,16 @@ pub struct Reader<'a> {
     chunk: Vec<u8>,
     /// The number of the first block in the chunk.
     chunk_first: u64,
-    /// The last header that was checked.
+    /// The last header that was verified.
     header: Option<BlockHeader>,
-    /// A payload that spans blocks.
+    /// Buffer for a payload that spans blocks.
     payload: PageBuffer,
-    /// Files in which blocks were accepted.
+    /// Files in which valid blocks were found.
     pub visited: BTreeSet<usize>,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of these files.
+    /// Creates a reader of these files.
     pub fn new(inventory: &'a Inventory, salt: u64) -> Self {
         Self {
             inventory,
@@ -278,28 +277,28 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The record at `position`.
+    /// Reads the record at `position`.
     pub fn next(&mut self, position: LogPosition) -> Result<Step<'_>> {
         let (number, offset) = (block_of(position.lsn), offset_of(position.lsn));
         let start = if offset == 0 { BLOCK_HEADER_BYTES } else { offset };
         let end = |why| Ok(Step::End { why, place: position.lsn });
         let Some(header) = self.enter(number)? else {
-            let (why, place) = ("the block there is not of this log", block_start(number));
+            let (why, place) = ("the block does not belong to this log", block_start(number));
             return Ok(Step::End { why, place });
         };
         let first_start = usize::from(header.first_start);
         if first_start == 0 || start < first_start {
-            return end("no record starts there");
+            return end("no record starts at this position");
         }
         if start == first_start && header.chain != position.chain {
-            return end("the records before it are not those it was written behind");
+            return end("the preceding records are not those it was written after");
         }
         let Some(room) = self.loaded(number).get(start..) else {
-            return end("no record starts there");
+            return end("no record starts at this position");
         };
         let (check, length, head_bytes) = match Head::decode(&room[..RECORD_HEAD_BYTES_MAX]) {
             Head::Record { check, length, head_bytes } => (check, length, head_bytes),
-            Head::Damaged => return end("a record does not begin as one"),
+            Head::Damaged => return end("a record head is invalid"),
             Head::Empty => return self.skip(number, position),
         };
         let body = start + head_bytes;
@@ -309,7 +308,7 @@ impl<'a> Reader<'a> {
         } else {
             match self.gather(number, body, bytes, check)? {
                 Ok(end) => end,
-                Err(place) => return Ok(Step::End { why: "a record is not complete", place }),
+                Err(place) => return Ok(Step::End { why: "a record is incomplete", place }),
             }
         };
         let payload = if body + bytes <= BLOCK_BYTES {
@@ -318,16 +317,17 @@ impl<'a> Reader<'a> {
             self.payload.as_slice()
         };
         if record_check(position, length, checksum(payload, self.payload_seed)) != check {
-            return end("a record is not what was written there");
+            return end("record check mismatch");
         }
         Ok(Step::Record { payload, end: LogPosition { lsn: end_lsn, chain: check } })
     }
 
-    /// Goes on behind a block that was closed early: only if the next one says that it was opened
-    /// behind the same record.
+    /// Continues after a block that was closed early, if the next one says that it was opened after
+    /// the same record.
     fn skip(&mut self, number: u64, position: LogPosition) -> Result<Step<'_>> {
         let (next, chain) = (number + 1, position.chain);
-        let end = Step::End { why: "nothing was written there yet", place: position.lsn };
+        let end =
+            Step::End { why: "the log has not been written at this position", place: position.lsn };
         if self.inventory.is_fresh_start(next) {
             return Ok(end);
         }
@@ -342,8 +342,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Collects a payload of `bytes` bytes that begins at `offset` of block `number`, in
-    /// `self.payload`. Gives its end, or the beginning of the first block that is not the right
-    /// one.
+    /// `self.payload`. Returns its end, or the beginning of the first invalid block.
     fn gather(
         &mut self,
         number: u64,
@@ -374,7 +373,7 @@ impl<'a> Reader<'a> {
         Ok(Ok(place(last, end)))
     }
 
-    /// Where the first record starts in block `number`, if the block is of this log and one does.
+    /// The first record start in block `number`, if the block belongs to this log and has one.
     pub fn first_start_in(&mut self, number: u64) -> Result<Option<LogPosition>> {
         let header = self.enter(number)?.filter(|header| header.first_start != 0);
         Ok(header.map(|header| {
@@ -383,7 +382,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// Loads block `number` and gives its header, or `None` if there is no such block.
+    /// Loads block `number` and returns its header, or `None` if there is no such block.
     fn enter(&mut self, number: u64) -> Result<Option<BlockHeader>> {
         if self.header.is_some_and(|header| header.number == number) && self.holds(number) {
             return Ok(self.header);
@@ -411,7 +410,7 @@ impl<'a> Reader<'a> {
         self.chunk.get(start..start.saturating_add(BLOCK_BYTES)).unwrap_or(&[])
     }
 
-    /// Brings the chunk of block `number` to memory; false if no file has the block.
+    /// Loads the chunk of block `number`; false if no file has the block.
     fn load(&mut self, number: u64) -> Result<bool> {
         if self.holds(number) {
             return Ok(true);
@@ -419,13 +418,13 @@ impl<'a> Reader<'a> {
         let Some((at, offset)) = self.inventory.find(number) else { return Ok(false) };
         let found = &self.inventory.files[at];
         let claimed = found.header.map_or(0, |header| header.end_block() - number);
-        // A file may have been cut short.
+        // The file may have been truncated.
         let in_file = (found.blocks + 1).saturating_sub(offset / BLOCK_BYTES_U64);
         let blocks = CHUNK_BLOCKS.min(claimed).min(in_file);
         if blocks == 0 {
             return Ok(false);
         }
-        // Should the read fail, the chunk holds nothing.
+        // If the read fails, the chunk must be empty.
         self.chunk.clear();
         let mut chunk = std::mem::take(&mut self.chunk);
         chunk.resize(index(blocks) * BLOCK_BYTES, 0);
@@ -435,7 +434,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Reads the blocks with numbers from `number` on, wherever they are.
+    /// Scans the blocks with numbers from `number` on, in any file.
     pub fn evidence(&mut self, number: u64) -> Result<Evidence> {
         let mut evidence = Evidence { watermark: None, end_block: number };
         self.chunk = Vec::new();

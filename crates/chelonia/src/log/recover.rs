@@ -1,4 +1,4 @@
-//! Recovery: replays a log from a position, decides where it ends, and goes on behind that.
+//! Recovery: replays a log from a position, decides where it ends, and continues after that.
 //!
 //! ```text
 //!   from                                   p
@@ -6,24 +6,25 @@
 //!    '----------- replayed -----------------'
 //!                                            a watermark beyond p, here or in the superblock:
 //!                                                the log was durable further -> `Corrupt`
-//!                                            none: never promised -> cut at p
+//!                                            none: not acknowledged as durable -> cut at p
 //! ```
-//! When a log is opened for writing, then, in this order:
-//! 1. the replayed segments are synced: after the death of a process they may be in the page cache
-//!    only, and what was replayed must not vanish by a later power cut;
-//! 2. a segment with numbers above all that were seen is made, whose header says that it continues
-//!    p, and is durable before anything is appended. From then on everybody who arrives at p goes
-//!    on there, so that what stands behind p in the older file is never believed, even if it should
-//!    look better at the next recovery. Nothing that was read is written again.
+//! Opening a log for writing then does the following, in this order:
+//! 1. It syncs the replayed segments: after a process crash they may be in the page cache only, and
+//!    replayed records must not be lost in a later power failure.
+//! 2. It creates a segment with block numbers above all that were seen, whose header says that it
+//!    continues p, and makes it durable before the first append. From then on every recovery that
+//!    arrives at p continues there, so the bytes after p in the older file are never accepted, even
+//!    if they look valid at a later recovery. No bytes that were read are overwritten.
 //!
-//! Until step 2 is done, nothing that a recovery could need has been changed: it may be cut off at
-//! any moment and done again with the same result. If the segment that p begins is empty (a
-//! recovery before this one made it), the new one takes over what that continued, so that crashes
-//! in a row do not pile up segments. The blocks of the empty one, and on a full device those behind
-//! p in the segment where p lies, are given back before step 2, for the new one may need their
-//! space: all of them are beyond the end, and read as never written then.
+//! Until step 2 is done, nothing that a recovery could need has been changed: it may be interrupted
+//! at any moment and repeated with the same result. If the segment that begins at p is empty (an
+//! earlier recovery created it), the new one takes over the position which that one continued, so
+//! that repeated crashes do not accumulate segments. The blocks of the empty one, and on a full
+//! device those after p in the segment that contains p, are punched out before step 2, because the
+//! new segment may need their space: all of them are beyond the end, and read as never written
+//! afterwards.
 //!
-//! Reading only, nothing is written at all.
+//! A read-only recovery writes nothing.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
@@ -37,60 +38,60 @@ use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::Arc;
 use crate::storage::io::{Directory, OpenMode};
 
-/// The damage of a log without the segment that replay begins in.
+/// The error for a log without the segment in which replay begins.
 pub(in crate::log) fn no_beginning(from: LogPosition) -> Error {
     Error::corrupt(format!(
-        "no file log-NNNN holds byte {} of the log, where recovery begins: bring the missing one \
-         back",
+        "no file log-NNNN holds byte {} of the log, where recovery begins: restore the missing \
+         file",
         from.lsn.0
     ))
 }
 
-/// What the receiver of a record says.
+/// Result of replaying a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replay {
-    /// Go on.
+    /// Continue with the next record.
     Continue,
-    /// The log ends before this record: something it refers to is not there. Damage, if the record
-    /// was durable.
+    /// The log ends before this record: data it refers to is missing. Damage, if the record was
+    /// durable.
     Cut,
 }
 
-/// What a recovery may do.
+/// Access mode of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogMode {
-    /// Replay, and go on writing.
+    /// Replay and continue writing.
     ReadWrite,
-    /// Replay, and change nothing.
+    /// Replay without changing anything.
     ReadOnly,
 }
 
-/// What a recovery found.
+/// Result of a recovery.
 pub struct Recovered {
-    /// The log to go on with; `None` for a log that is only read.
+    /// The log to write to; `None` if it was opened read-only.
     pub writer: Option<(LogTail, Arc<Log>)>,
-    /// Where the next record will start, or would.
+    /// Start of the next record.
     pub end: LogPosition,
-    /// Bytes of the payloads of the records replayed.
+    /// Payload bytes of the replayed records.
     pub payload_bytes: u64,
 }
 
 /// Called with the start of a record, its payload, and its end.
 pub type ReplayFn<'a> = dyn FnMut(LogPosition, &[u8], LogPosition) -> Result<Replay> + 'a;
 
-/// How far a replay came.
+/// Progress of a replay.
 struct Walk {
     end: LogPosition,
     why: &'static str,
     payload_bytes: u64,
-    /// The segment that `end` is the beginning of, if it was entered by what its header says.
+    /// The segment that begins at `end`, if the walk entered it through its `continues_from`.
     entered: Option<(usize, SegmentHeader)>,
 }
 
 impl Log {
-    /// Replays the log of `dir` from `from` (where a record starts, or the log ended), and goes on
-    /// behind it. Everything before `durable` is known to have been durable. Fails with `Corrupt`
-    /// if durable records cannot be read; `replay` may have seen records before that.
+    /// Replays the log of `dir` from `from` (a record start, or the end of the log) and continues
+    /// after it. Everything before `durable` is known to have been durable. Fails with `Corrupt` if
+    /// durable records cannot be read; `replay` may have been called with records before that.
     pub fn recover(
         dir: &Arc<dyn Directory>,
         options: &LogOptions,
@@ -104,11 +105,11 @@ impl Log {
             LogMode::ReadOnly => OpenMode::Read,
         };
         if place(block_of(from.lsn), offset_of(from.lsn)) != from.lsn {
-            return Err(Error::corrupt("no record of the log can start at its trim position"));
+            return Err(Error::corrupt("the trim position of the log is not a valid record start"));
         }
         if mode == LogMode::ReadWrite {
-            // A file that was removed and came back after a later power cut would claim the serial
-            // and the blocks of those that are made from now on.
+            // A removed file that reappeared after a later power failure would claim the serial and
+            // the blocks of segments created from now on.
             dir.sync()?;
         }
         let inventory = Inventory::scan(&**dir, options.salt, open_mode)?;
@@ -135,7 +136,7 @@ impl Log {
     }
 }
 
-/// Replays record after record.
+/// Replays one record after another.
 fn walk(
     inventory: &Inventory,
     reader: &mut Reader<'_>,
@@ -145,7 +146,7 @@ fn walk(
     let mut walk = Walk { end: from, why: "", payload_bytes: 0, entered: None };
     loop {
         if let Some((at, header)) = inventory.continuation(walk.end) {
-            // Further on: a header never continues a position behind its own first block.
+            // This moves forward: a header never continues a position after its own first block.
             walk.end.lsn = block_start(header.first_block);
             walk.entered = Some((at, header));
             mark(Mark::LogWentOnElsewhere);
@@ -156,7 +157,7 @@ fn walk(
             Step::Record { payload, end } => {
                 if replay(walk.end, payload, end)? == Replay::Cut {
                     mark(Mark::LogCutAtLargeValue);
-                    walk.why = "a record refers to what is not there";
+                    walk.why = "a record refers to missing data";
                     return Ok(walk);
                 }
                 walk.payload_bytes += payload.len() as u64;
@@ -172,7 +173,7 @@ fn walk(
     }
 }
 
-/// Fails if anything says that the log was durable beyond its end.
+/// Fails if the log is known to have been durable beyond its end.
 fn judge(inventory: &Inventory, walk: &Walk, evidence: &Evidence, durable: Lsn) -> Result<()> {
     let end = walk.end.lsn;
     let said_by = match &evidence.watermark {
@@ -183,12 +184,13 @@ fn judge(inventory: &Inventory, walk: &Walk, evidence: &Evidence, durable: Lsn) 
         _ => return Ok(()),
     };
     let why = walk.why;
-    let reason =
-        format!("the log is damaged below its durable mark ({why}; durable says {said_by})");
+    let reason = format!(
+        "the log is damaged before its durable end ({why}; durable according to {said_by})"
+    );
     Err(inventory.damage(end, &reason))
 }
 
-/// Goes on behind the end of the walk.
+/// Continues after the end of the walk.
 fn resume(
     dir: &Arc<dyn Directory>,
     options: &LogOptions,
@@ -198,8 +200,8 @@ fn resume(
     visited: &[usize],
     next_block: u64,
 ) -> Result<(LogTail, Arc<Log>)> {
-    // An empty segment that the walk ended in is replaced, unless the walk began in it: then its
-    // beginning is what the superblock names.
+    // An empty segment in which the walk ended is replaced, unless the walk began in it: then the
+    // superblock refers to its beginning.
     let replaced = walk.entered.filter(|(_, header)| from.lsn <= header.continues_from.lsn);
     let continued = replaced.map_or(walk.end, |(_, header)| header.continues_from);
     let mut inherited = Inherited {
@@ -213,7 +215,7 @@ fn resume(
             mark(Mark::LogEmptySegmentReplaced);
             inherited.kept_slots.push(found.slot);
             let segment = found.to_segment();
-            // What takes its place may need the space.
+            // The replacement may need the space.
             let _ = segment.file.punch_hole(BLOCK_BYTES_U64, segment.blocks * BLOCK_BYTES_U64);
             old.push(segment);
         } else if visited.contains(&at) {

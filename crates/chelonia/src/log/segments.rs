@@ -1,4 +1,4 @@
-//! The segment files of a log: made ahead, filled, trimmed, recycled.
+//! The segment files of a log: prepared ahead, filled, trimmed, recycled.
 //!
 //! ```text
 //!              prepare                take          (the tail moves on)         trim
@@ -7,26 +7,25 @@
 //!                           '----------------------- prepare ----------------------------' |
 //!                                                                    release_idle: removed
 //! ```
-//! Who moves them: `prepare_next` (background) and `reserve` (the tail, when the background was too
-//! slow) prepare; the tail takes; whoever checkpoints trims. Which file a segment is in (its slot)
-//! says nothing about the order of segments, their headers do.
+//! `prepare_next` (background) and `reserve` (the tail, when the background was too slow) prepare
+//! segments; the tail takes them; a checkpoint trims them. The file name of a segment (its slot)
+//! does not determine the order of segments; the headers do.
 //!
 //! Invariants:
 //! 1. A prepared segment's header, size and name are durable, and all its space is allocated. So
-//!    the tail never fails for lack of space within it, and a header that is missing where blocks
-//!    are found is damage. Its blocks are zero or what an earlier use left, which their numbers
-//!    give away.
+//!    the tail never fails for lack of space within it, and a missing header where blocks are found
+//!    is damage. Its blocks are zero or left from an earlier use, which their numbers reveal.
 //! 2. Block numbers are given to one prepared segment only; if preparing fails they are given again
 //!    with a later serial.
 //! 3. Only prepared and open segments are mapped (and retired ones, until the next `prepare_next`
 //!    or sync unmaps them away from the commit path); they are charged to the budget.
 //! 4. `live` holds the full segments that were not trimmed, then the open one, in stream order.
-//!    While somebody reads the log back (`hold`), trimming waits.
+//!    Trimming is deferred while a reader holds the log (`hold`).
 //!
-//! The first sync of a block that was allocated and never written costs more than later ones, for
-//! the file system then has to note that it holds something. Where commits wait for syncs, new
-//! segments are therefore written through with zeros by whoever prepares them. Where none does,
-//! that would only write everything twice until segments are recycled.
+//! The first sync of a block that was allocated and never written costs more than later ones,
+//! because the file system must record that it is initialized. Where commits wait for syncs, new
+//! segments are therefore filled with zeros when they are prepared. Otherwise that would only write
+//! everything twice until segments are recycled.
 //!
 //! Locks: `preparing` (held during I/O), then `state` (never held during I/O).
 
@@ -41,10 +40,10 @@ use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Orderi
 use crate::storage::io::{Access, Directory, File, OpenMode, Region};
 use std::collections::{BTreeSet, VecDeque};
 
-/// What zeros are written from.
+/// Source of zeros for writes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A file of the log with the blocks it holds (for a free one: held).
+/// A log file with the stream blocks it holds (or held, if it is free).
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// The slot.
@@ -53,7 +52,7 @@ pub struct Segment {
     pub file: Arc<dyn File>,
     /// The first block of the stream in it.
     pub first_block: u64,
-    /// How many blocks of the stream it holds.
+    /// Number of stream blocks it holds.
     pub blocks: u64,
 }
 
@@ -67,50 +66,50 @@ impl Segment {
     }
 }
 
-/// A segment that can be written through its region.
+/// A segment that is written through its mapped region.
 pub struct MappedSegment {
-    /// The whole file, the header block included.
+    /// The region of the complete file, including the header block.
     pub region: Box<dyn Region>,
-    /// The first block of the stream in it.
+    /// Number of its first stream block.
     pub first_block: u64,
     /// The number after its last block.
     pub end_block: u64,
-    /// Counts the mapping.
+    /// Charges the mapping to the budget.
     _charge: Charge,
 }
 
 /// Sizes of segment files, in bytes with their header block.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentSizes {
-    /// The first one; each next is twice as large.
+    /// Size of the first segment; each following one is twice as large.
     pub first: u64,
-    /// No segment that was asked for is larger.
+    /// Maximum size of a requested segment.
     pub max: u64,
 }
 
-/// The size of a segment that is to be prepared.
+/// Requested size of the next segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
-    /// Twice that of the one before.
+    /// Twice the size of the one before.
     Usual,
-    /// The smallest, or any that is free: the device is full.
+    /// The smallest, or any free segment: the device is full.
     Least,
-    /// A header and a block of the stream, or any that is free: hardly a block is left.
+    /// A header and one stream block, or any free segment: the device is almost completely full.
     OneBlock,
 }
 
-/// What the files of the log amount to.
+/// Statistics of the log files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SegmentStats {
-    /// Segments that hold the log.
+    /// Segments that hold live log data.
     pub live: usize,
-    /// Segments that wait to be written.
+    /// Prepared segments.
     pub prepared: usize,
-    /// Segments that wait to be prepared again.
+    /// Free segments.
     pub free: usize,
-    /// The size of all of them, in bytes.
+    /// Total size of all of them, in bytes.
     pub file_bytes: u64,
-    /// Segments made or made anew since open.
+    /// Segments created or reused since open.
     pub prepared_total: u64,
 }
 
@@ -121,13 +120,13 @@ pub struct Segments {
     salt: u64,
     bytes_first: u64,
     budget: Arc<Budget>,
-    // A segment that is prepared from now on is not larger than this, in bytes.
+    // Maximum size of newly prepared segments, in bytes.
     bytes_max: AtomicU64,
     // Set by the tail when the open segment is half full; cleared when one is prepared.
     wanted: AtomicBool,
-    // Set by commits that wait for a sync; cleared when a segment was written through.
+    // Set by commits that wait for a sync; cleared when a segment was filled with zeros.
     syncs_expected: AtomicBool,
-    // The device is nearly full: segments are used again, and no files are made.
+    // True while the device is nearly full: segments are reused, and no files are created.
     growth_held: AtomicBool,
     preparing: Mutex<()>,
     state: Mutex<State>,
@@ -140,7 +139,7 @@ struct State {
     free: Vec<Segment>,
     /// Mappings of full segments, to be dropped away from the commit path.
     retired: Vec<MappedSegment>,
-    /// A file that nothing uses, so that a recovery on a device that is full finds one to go on in.
+    /// An unused file, so that a recovery on a full device finds one to continue in.
     spare: Option<Segment>,
     /// Slots that have a file.
     slots: BTreeSet<u32>,
@@ -150,9 +149,9 @@ struct State {
     /// The size of the next segment to prepare.
     next_bytes: u64,
     prepared_total: u64,
-    /// How many readers want `live` to stay.
+    /// Number of readers that hold `live`.
     holds: usize,
-    /// What was trimmed since there are any.
+    /// Trim position deferred while there are holds.
     trim_held: Lsn,
 }
 
@@ -172,23 +171,23 @@ impl State {
     }
 }
 
-/// What recovery found, for [`Segments::new`].
+/// State found by recovery, for [`Segments::new`].
 #[derive(Default)]
 pub struct Inherited {
     /// Segments that the log still needs, in stream order.
     pub live: Vec<Segment>,
-    /// Segments whose files can be used again.
+    /// Segments whose files can be reused.
     pub free: Vec<Segment>,
-    /// Slots whose files must be left alone for now.
+    /// Slots whose files must not be touched for now.
     pub kept_slots: Vec<u32>,
-    /// The first block number that was never seen.
+    /// One more than the highest block number seen.
     pub next_block: u64,
-    /// The first serial that was never seen.
+    /// One more than the highest serial seen.
     pub next_serial: u64,
 }
 
 impl Segments {
-    /// The segments of a log in `dir`, none of them mapped.
+    /// Creates the segments of a log in `dir`, none of them mapped.
     pub fn new(
         dir: Arc<dyn Directory>,
         salt: u64,
@@ -198,10 +197,10 @@ impl Segments {
     ) -> Result<Self> {
         let whole = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES_U64);
         if !whole(sizes.first) || !whole(sizes.max) || sizes.first < 2 * BLOCK_BYTES_U64 {
-            return Err(Error::invalid("log segments are at least two whole blocks"));
+            return Err(Error::invalid("log segments must be at least two complete blocks"));
         }
         if sizes.first > sizes.max {
-            return Err(Error::invalid("the first log segment is larger than the largest"));
+            return Err(Error::invalid("the first log segment size exceeds the maximum"));
         }
         let held = inherited.live.iter().chain(&inherited.free).map(|segment| segment.slot);
         let state = State {
@@ -242,24 +241,24 @@ impl Segments {
         self.take()
     }
 
-    /// Gives back the space of the segment in which the log ended at `from`, behind that: nobody
-    /// reads or writes it before the segment is made anew. It reads as if it had not been written.
+    /// Punches out the space of the segment in which the log ended at `from`, after that position:
+    /// it is not read or written before the segment is reused. It reads as never written.
     fn give_rest_back(&self, from: LogPosition) {
         let end = block_of(from.lsn) + 1;
         let last = self.state.lock().live.back().cloned();
         if let Some(last) = last.filter(|last| (last.first_block..last.end_block()).contains(&end))
         {
             let used = (1 + end - last.first_block) * BLOCK_BYTES_U64;
-            // If this fails there is no more space than before.
+            // On failure no space is gained.
             let _ = last.file.punch_hole(used, last.file_bytes() - used);
         }
     }
 
-    /// Unmaps what is retired, and prepares a segment if none is.
+    /// Unmaps retired segments, and prepares a segment if none is prepared.
     pub fn prepare_next(&self) -> Result<()> {
         self.unmap_retired();
         let guard = self.preparing.lock();
-        // Whoever asked may ask again if this fails; a writer who needs the segment makes it.
+        // The request may be repeated if this fails; a writer that needs the segment makes it.
         self.wanted.store(false, Ordering::Relaxed);
         if self.state.lock().prepared.is_empty() {
             return self.prepare(&guard, None, 0);
@@ -267,7 +266,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes sure that prepared segments hold at least `blocks` blocks.
+    /// Ensures that prepared segments hold at least `blocks` blocks.
     pub fn reserve(&self, blocks: u64) -> Result<()> {
         let guard = self.preparing.lock();
         loop {
@@ -287,13 +286,13 @@ impl Segments {
     pub fn take(&self) -> Result<MappedSegment> {
         let mut state = self.state.lock();
         let Some((segment, mapped)) = state.prepared.pop_front() else {
-            return Err(Error::internal("the log ran into a segment that was not prepared"));
+            return Err(Error::internal("no log segment is prepared"));
         };
         state.live.push_back(segment);
         Ok(mapped)
     }
 
-    /// Takes the mapping of a segment that is full; it is dropped by the background.
+    /// Takes the mapping of a full segment; the background drops it.
     pub fn retire(&self, mapped: MappedSegment) {
         self.state.lock().retired.push(mapped);
     }
@@ -309,25 +308,25 @@ impl Segments {
         self.bytes_max.store(bytes.max(self.bytes_first), Ordering::Relaxed);
     }
 
-    /// Says that the open segment is half full.
+    /// Reports that the open segment is half full.
     pub fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
 
-    /// Says that a commit waits for a sync: the next new segment is one that is synced fast.
+    /// Reports that a commit waits for a sync: the next new segment is prepared for fast syncs.
     pub fn expect_syncs(&self) {
         if !self.syncs_expected.load(Ordering::Relaxed) {
             self.syncs_expected.store(true, Ordering::Relaxed);
         }
     }
 
-    /// True if `prepare_next` has something to do that cannot wait long.
+    /// True if `prepare_next` has urgent work.
     pub fn wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// The files that hold data between `synced` and `target`, in stream order. An open segment
-    /// that begins at `target` is among them: its first block's header may be what bears witness.
+    /// The files that hold data between `synced` and `target`, in stream order. They include an
+    /// open segment that begins at `target`: its first block's header may carry the watermark.
     pub fn unsynced(&self, synced: Lsn, target: Lsn) -> Vec<Arc<dyn File>> {
         let state = self.state.lock();
         let touched = state.live.iter().filter(|segment| {
@@ -336,19 +335,19 @@ impl Segments {
         touched.map(|segment| Arc::clone(&segment.file)).collect()
     }
 
-    /// Frees the full segments that lie wholly before `lsn`. All of them are kept for reuse, so
-    /// that the steady run from checkpoint to checkpoint makes no new files; there are never more
+    /// Frees the full segments that lie entirely before `lsn`. All of them are kept for reuse, so
+    /// that steady operation from checkpoint to checkpoint creates no files; there are never more
     /// files than the log needed at one time, and `release_idle` removes them.
     pub fn trim(&self, lsn: Lsn) {
         self.state.lock().trim(lsn);
     }
 
-    /// From now on nothing is freed, until as many calls of [`Segments::release_hold`].
+    /// Defers trimming until a matching call of [`Segments::release_hold`].
     pub fn hold(&self) {
         self.state.lock().holds += 1;
     }
 
-    /// Lets go; the last one frees what was trimmed meanwhile.
+    /// Releases a hold; the last one frees the segments trimmed meanwhile.
     pub fn release_hold(&self) {
         let mut state = self.state.lock();
         state.holds = state.holds.saturating_sub(1);
@@ -356,15 +355,15 @@ impl Segments {
         state.trim(held);
     }
 
-    /// Adds a file that is not needed any more.
+    /// Adds a file that is no longer needed.
     pub fn give(&self, segment: Segment) {
         let mut state = self.state.lock();
         state.slots.insert(segment.slot);
         state.free.push(segment);
     }
 
-    /// Removes every segment that holds nothing, but for one that is ready to be written. The next
-    /// ones start small again.
+    /// Removes every segment without live data, except one that is ready to be written. The next
+    /// segments start small again.
     pub fn release_idle(&self) {
         self.unmap_retired();
         let keep = {
@@ -386,7 +385,7 @@ impl Segments {
         surplus.drain(..).for_each(|segment| self.remove(segment.slot));
     }
 
-    /// What the files amount to.
+    /// Returns the statistics of the files.
     pub fn figures(&self) -> SegmentStats {
         let state = self.state.lock();
         let prepared = state.prepared.iter().map(|(segment, _)| segment);
@@ -400,8 +399,8 @@ impl Segments {
         }
     }
 
-    /// Removes a file that holds nothing. One that cannot be removed keeps its slot until the next
-    /// recovery finds it; nothing depends on its being gone.
+    /// Removes a file without live data. If that fails, it keeps its slot until the next recovery
+    /// finds it; nothing depends on its removal.
     fn remove(&self, slot: u32) {
         let is_gone = match self.dir.remove(&slot_name(slot)) {
             Ok(()) => true,
@@ -412,10 +411,10 @@ impl Segments {
         }
     }
 
-    /// Prepares one segment of `bytes_min` bytes or more, unless the limit is less, which continues
-    /// `from` or just follows the one before. A device without space for one of the usual size gets
-    /// one that is used again, or the smallest. On failure it is as if nothing had happened, but
-    /// for a serial and free files that may be gone.
+    /// Prepares one segment of `bytes_min` bytes or more (unless the limit is less), which
+    /// continues `from` or directly follows the one before. On a device without space for the usual
+    /// size, a free segment is reused, or the smallest size is used. On failure the state is
+    /// unchanged, except for a serial and free files that may have been removed.
     fn prepare(
         &self,
         preparing: &MutexGuard<'_, ()>,
@@ -435,8 +434,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes the spare file if there is none, and if there is space for it. Recovery takes it for a
-    /// segment that is free: it has no header.
+    /// Creates the spare file if there is none and space for it. Recovery treats it as a free
+    /// segment: it has no header.
     fn keep_spare(&self, _preparing: &MutexGuard<'_, ()>) {
         let slot = {
             let mut state = self.state.lock();
@@ -454,14 +453,14 @@ impl Segments {
                 let spare = Segment { slot, file, first_block: 0, blocks };
                 self.state.lock().spare = Some(spare);
             }
-            // It is made with a later segment.
+            // A later segment retries.
             Err(_) => self.remove(slot),
         }
     }
 
-    /// Prepares the segment in which the log goes on behind `from` because something that was
-    /// refused stands there, and makes it the open one. What was prepared before is free: its
-    /// blocks have lower numbers.
+    /// Prepares the segment in which the log continues after `from` because refused bytes follow
+    /// that position, and makes it the open one. Segments prepared before become free: their blocks
+    /// have lower numbers.
     pub fn go_on_behind(&self, from: LogPosition) -> Result<MappedSegment> {
         let guard = self.preparing.lock();
         {
@@ -501,7 +500,7 @@ impl Segments {
             let (fit, mut outgrown) = take_fitting(&mut state.free, bytes, most);
             if fit.is_none() && from.is_none() && self.growth_held.load(Ordering::Relaxed) {
                 state.free.append(&mut outgrown);
-                let text = "the device is nearly full: the log gets no more of it";
+                let text = "the device is nearly full: the log may not grow; free space";
                 return Err(Error::new(ErrorKind::NoSpace, text));
             }
             let blocks = fit.as_ref().map_or(bytes / BLOCK_BYTES_U64 - 1, |fit| fit.blocks);
@@ -545,7 +544,7 @@ impl Segments {
         }
     }
 
-    /// Makes the file of `header`, or makes it anew, so that invariant 1 holds.
+    /// Creates or reuses the file of `header` so that invariant 1 holds.
     fn make(
         &self,
         slot: u32,
@@ -559,10 +558,10 @@ impl Segments {
         file.allocate(0, bytes)?;
         if !recycled && self.syncs_expected.load(Ordering::Relaxed) {
             write_zeros(&*file, BLOCK_BYTES_U64, bytes)?;
-            // Whoever waits for the next sync says so again.
+            // A commit that waits for the next sync sets it again.
             self.syncs_expected.store(false, Ordering::Relaxed);
         }
-        // Old blocks are not cleared: that would double what the log writes.
+        // Old blocks are not cleared: that would double the bytes written by the log.
         file.write_at(&header.encode(self.salt), 0)?;
         file.sync()?;
         if !recycled {
@@ -577,8 +576,8 @@ impl Segments {
     }
 }
 
-/// Takes the smallest free segment from `bytes` to `most` bytes out of `free`, and what has no
-/// place there any more: what is larger than `most`, and if none fits, all.
+/// Takes the smallest free segment from `bytes` to `most` bytes out of `free`, and those to be
+/// removed: segments larger than `most`, and all if none fits.
 fn take_fitting(free: &mut Vec<Segment>, bytes: u64, most: u64) -> (Option<Segment>, Vec<Segment>) {
     let fits = |segment: &Segment| (bytes..=most).contains(&segment.file_bytes());
     let fitting = free.iter().enumerate().filter(|(_, segment)| fits(segment));

@@ -1,7 +1,8 @@
 //! The files of a log in their directory.
 //!
-//! A slot is a file name: segment files are `log-0000`, `log-0001` and so on, with more digits
-//! where four do not suffice. Slots are used again; nothing else in a directory is named so.
+//! A slot is a file name: segment files are named `log-0000`, `log-0001` and so on, with more
+//! digits where four do not suffice. Slots are reused; no other file in the directory has such a
+//! name.
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES;
@@ -9,7 +10,7 @@ use crate::log::format::{index, looks_like_header};
 use crate::storage::io::{Access, Directory, OpenMode};
 use std::collections::BTreeSet;
 
-/// Files are read in pieces of so many bytes.
+/// Size of the pieces in which files are read, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The name of the file in `slot`.
@@ -17,14 +18,14 @@ pub fn slot_name(slot: u32) -> String {
     format!("log-{slot:04}")
 }
 
-/// The slot of a file of this name, if it is one of the log's.
+/// The slot of the file `name`, if it is a log file.
 pub fn slot_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("log-")?;
     let slot = digits.parse().ok()?;
     (slot_name(slot) == name).then_some(slot)
 }
 
-/// The lowest slot that has no file.
+/// The lowest slot without a file.
 pub fn unused_slot(slots: &BTreeSet<u32>) -> u32 {
     let mut slot = 0;
     for used in slots {
@@ -36,9 +37,9 @@ pub fn unused_slot(slots: &BTreeSet<u32>) -> u32 {
     slot
 }
 
-/// Fails if `dir` holds a file by the name of a segment that a creation of the database which did
-/// not finish cannot have left: that leaves at most a header, and nothing behind it. Anything more
-/// is the log of a database that lost its data file, or somebody else's file.
+/// Fails if `dir` has a segment file that an unfinished creation of the database cannot have left:
+/// a creation leaves at most a header and nothing after it. A file with more content is the log of
+/// a database that lost its data file, or a foreign file.
 pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     for name in dir.list()?.into_iter().filter(|name| slot_of(name).is_some()) {
@@ -54,8 +55,8 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
                 bytes[..header].fill(0);
             }
             if let Some(place) = bytes.iter().position(|byte| *byte != 0) {
-                let text = "the data file is missing or empty, but there is a log: \
-                            bring the data file back, or move the log away";
+                let text = "the data file is missing or empty, but a log exists: \
+                            restore the data file, or move the log away";
                 return Err(Error::corrupt(text).at(&name, offset + place as u64));
             }
             from = offset + length as u64;
@@ -64,7 +65,7 @@ pub fn check_none_in_use(dir: &dyn Directory) -> Result<()> {
     Ok(())
 }
 
-/// True if `dir` holds a file by the name of a segment that begins with the header of one.
+/// True if `dir` has a file with a segment's name that begins with a segment header.
 pub fn is_there(dir: &dyn Directory) -> Result<bool> {
     for name in dir.list()?.into_iter().filter(|name| slot_of(name).is_some()) {
         let file = dir.open(&name, OpenMode::Read, Access::Buffered)?;
@@ -77,7 +78,7 @@ pub fn is_there(dir: &dyn Directory) -> Result<bool> {
     Ok(false)
 }
 
-/// The bytes of all files of the log in `dir`.
+/// Total size of all log files in `dir`.
 pub fn bytes_in(dir: &dyn Directory) -> Result<u64> {
     let names = dir.list()?.into_iter().filter(|name| slot_of(name).is_some());
     names.map(|name| dir.open(&name, OpenMode::Read, Access::Buffered)?.size()).sum()

@@ -1,4 +1,4 @@
-//! The end of the log that grows: [`LogTail`], owned by whoever orders the commits.
+//! The growing end of the log: [`LogTail`], owned by the thread that orders commits.
 //!
 //! ```text
 //!   open segment                                   prepared segments
@@ -6,25 +6,23 @@
 //!                            ^ header  ^ offset        taken when the open segment is full
 //! ```
 //! Invariants:
-//! 1. The space of a record is reserved before its first byte is copied. Only an error of the
-//!    device can leave a part of one behind. Then the log is poisoned; but for want of space, which
-//!    a write can meet where the file system writes nothing in place (btrfs): see below.
+//! 1. The space of a record is reserved before its first byte is copied, so only a device error can
+//!    leave a partial record. A device error poisons the log, except `NoSpace`, which a write can
+//!    meet where the file system does not write in place (btrfs): see below.
 //! 2. A block's header is written when the block opens, before anything else in it, and the rest is
-//!    cleared then: the segment may hold old blocks. So whoever reads the log of a process that
-//!    died sees where it ends, and closing a block early takes no write at all.
+//!    cleared then: the segment may hold old blocks. So a reader of the log of a crashed process
+//!    sees where it ends, and closing a block early takes no write.
 //! 3. `Log::written` is raised after the last byte of a record is in the region, in order.
 //!
-//! A record that finds no space while it is written is refused, and the tail stays where it was.
-//! Whatever was written of the record stands behind that position, and must not be believed, nor
-//! what an earlier record that was refused left further on. So the next record goes to a new
-//! segment whose header says that it continues the position: the way in which a recovery goes on
-//! behind a torn end (`log/recover.rs`), durable before the record is written. A process that dies
-//! before leaves a torn end, or the whole record if all that was not written of it is zeros, as the
-//! rest of a block is that was cleared: then a commit that was refused is there after all. Nothing
-//! that was acknowledged is concerned: `Log::written` did not move, so no sync counted what stands
-//! behind the position, and no watermark names it.
-//!
-//! Thread-safety: one owner; `append` takes `&mut self`. Other threads see [`Log::written`].
+//! A record whose write fails with `NoSpace` is refused, and the tail keeps its position. The bytes
+//! written of the record lie after that position and must not be accepted, nor those that an
+//! earlier refused record left further on. So the next record goes to a new segment whose header
+//! says that it continues the position, durable before the record is written; a recovery continues
+//! after a torn end in the same way (`log/recover.rs`). A process that crashes before that leaves a
+//! torn end, or the complete record if all unwritten bytes of it are zeros, like the rest of a
+//! cleared block: then a refused commit is present after all. No acknowledged commit is affected:
+//! `Log::written` did not move, so no sync counted the bytes after the position, and no watermark
+//! names them.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
@@ -38,30 +36,30 @@ use crate::log::segments::MappedSegment;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::Arc;
 
-/// Where records are appended. What changes with every record comes first, so that few cache lines
-/// go from thread to thread with the lock that the tail is under.
+/// The append end of the log. Fields that change with every record come first, so that few cache
+/// lines move between threads with the lock that guards the tail.
 #[repr(C)]
 pub struct LogTail {
-    /// The number of the block that is opened next.
+    /// Number of the block that is opened next.
     next_block: u64,
-    /// Where the open block goes on; [`BLOCK_BYTES`] if it is full or none is open.
+    /// Append offset in the open block; [`BLOCK_BYTES`] if it is full or none is open.
     offset: usize,
-    /// The check of the last record.
+    /// Check of the last record.
     chain: u32,
-    /// False from a seal to the next record: there is nothing to bear witness of.
+    /// True if a record was appended since the last seal.
     unsealed: bool,
-    /// What stands in the open segment from here on was refused: nothing is written there.
+    /// True if the open segment holds bytes of a refused record: nothing more is written there.
     is_refused: bool,
     open: MappedSegment,
     log: Arc<Log>,
-    /// The head and the payload together, where a write is a system call.
+    /// Buffer for head and payload together, where a write is a system call.
     joined: Vec<u8>,
-    /// A block with nothing but a header.
+    /// A block that is empty after its header.
     blank: Box<[u8; BLOCK_BYTES]>,
 }
 
 impl LogTail {
-    /// The tail of `log` at the beginning of `open`.
+    /// Creates the tail of `log` at the beginning of `open`.
     pub(in crate::log) fn new(log: Arc<Log>, open: MappedSegment, chain: u32) -> Self {
         let next_block = open.first_block;
         Self {
@@ -77,7 +75,7 @@ impl LogTail {
         }
     }
 
-    /// Where the next record will start.
+    /// Start of the next record.
     #[inline]
     #[must_use]
     pub fn position(&self) -> LogPosition {
@@ -90,17 +88,17 @@ impl LogTail {
     }
 
     /// Appends a record; `hash` is [`Log::payload_hash`] of `payload`, computed by the caller
-    /// before it took its lock. Returns where the record ends; it survives the process now, and a
-    /// power cut after [`Log::sync_through_after`] of that place.
+    /// before it took its lock. Returns the end of the record, which survives a process crash now,
+    /// and a power failure after [`Log::sync_through_after`] of that position.
     ///
-    /// `NoSpace` and `TooManyFiles` mean that nothing was written that anybody could come to
-    /// believe, and the call may be repeated later. After any other error of the device every
-    /// further call fails with `Stopped`.
+    /// After `NoSpace` and `TooManyFiles` no recovery can accept the record after a later append,
+    /// and the call may be repeated. After any other device error every further call fails with
+    /// `Stopped`.
     pub fn append(&mut self, payload: &[u8], hash: u64) -> Result<LogPosition> {
         self.log.check_running()?;
         let length = match u32::try_from(payload.len()) {
             Ok(length) if length > 0 && payload.len() <= RECORD_BYTES_MAX => length,
-            _ => return Err(Error::invalid("a log record has 1 byte to 16 MiB")),
+            _ => return Err(Error::invalid("a log record must have 1 byte to 16 MiB")),
         };
         debug_assert_eq!(hash, self.log.payload_hash(payload), "the hash is the payload's");
         self.leave_refused()?;
@@ -126,9 +124,9 @@ impl LogTail {
         Ok(end)
     }
 
-    /// Bears witness: leaves the rest of the open block empty and opens the next, whose header says
-    /// how far the log is durable by now. Damage before that is then told from a torn tail. Returns
-    /// the new position; does nothing if no record was appended since the last time.
+    /// Seals the open block: leaves the rest of it empty and opens the next, whose header records
+    /// the durable position. Damage before that position is then distinguishable from a torn tail.
+    /// Returns the new position; does nothing if no record was appended since the last seal.
     pub fn seal_block(&mut self) -> Result<LogPosition> {
         self.log.check_running()?;
         if !self.unsealed {
@@ -149,8 +147,8 @@ impl LogTail {
         Ok(end)
     }
 
-    /// The end of a write that failed, with the tail as it was before: want of space is refused,
-    /// everything else stops the log.
+    /// Handles a failed write, with the tail as it was before: `NoSpace` refuses the record, every
+    /// other error stops the log.
     #[cold]
     fn refuse(&mut self, error: Error, (next_block, offset): (u64, usize)) -> Error {
         if !error.is_transient() {
@@ -161,7 +159,7 @@ impl LogTail {
         error
     }
 
-    /// Goes on in a new segment if something that was refused stands in the open one.
+    /// Switches to a new segment if the open one holds bytes of a refused record.
     fn leave_refused(&mut self) -> Result<()> {
         if self.is_refused {
             mark(Mark::LogWentOnBehindRefusal);
@@ -174,7 +172,7 @@ impl LogTail {
         Ok(())
     }
 
-    /// Makes sure that the blocks for a record of `bytes` bytes, head included, are there.
+    /// Reserves the blocks for a record of `bytes` bytes, head included.
     fn reserve(&self, bytes: usize) -> Result<()> {
         let rest = bytes.saturating_sub(BLOCK_BYTES - self.offset);
         let blocks = rest.div_ceil(BLOCK_PAYLOAD_BYTES) as u64;
@@ -182,7 +180,7 @@ impl LogTail {
         if blocks > ready { self.log.reserve(blocks - ready) } else { Ok(()) }
     }
 
-    /// The place of the open block's `offset` in the region of the open segment.
+    /// The open block's `offset` within the region of the open segment.
     #[inline]
     fn region_offset(&self) -> usize {
         index(self.next_block - self.open.first_block) * BLOCK_BYTES + self.offset
@@ -192,7 +190,7 @@ impl LogTail {
     fn copy_within_block(&mut self, head: &[u8], payload: &[u8]) -> Result<()> {
         let at = self.region_offset();
         if self.log.is_mapped() {
-            // The payload first: a process that dies in between leaves the place empty.
+            // Payload first: a process that crashes in between leaves the head zero.
             self.open.region.write(at + head.len(), payload)?;
             self.open.region.write(at, head)?;
         } else {
@@ -202,7 +200,7 @@ impl LogTail {
         Ok(())
     }
 
-    /// Where each write is a call, one is made of the head and the payload.
+    /// Where each write is a system call, writes head and payload in one call.
     #[inline(never)]
     fn write_joined(&mut self, at: usize, head: &[u8], payload: &[u8]) -> Result<()> {
         self.joined.clear();
@@ -242,12 +240,13 @@ impl LogTail {
         }
         let number = self.next_block;
         let header = BlockHeader { number, watermark: self.log.synced(), chain, first_start };
-        // Watermarks name places; the log is durable up to there, whatever the block of the place.
+        // Watermarks are positions: the log is durable up to there, whatever block holds the
+        // position.
         debug_assert!(header.watermark <= Lsn(number * BLOCK_BYTES as u64));
         self.next_block += 1;
         self.offset = 0;
         self.blank[..BLOCK_HEADER_BYTES].copy_from_slice(&header.encode(self.log.salt()));
-        // The record that is being copied fills a block in which no other starts.
+        // The record being copied fills a block in which no other record starts.
         let cleared = if first_start == 0 { BLOCK_HEADER_BYTES } else { BLOCK_BYTES };
         self.open.region.write(self.region_offset(), &self.blank[..cleared])?;
         self.offset = BLOCK_HEADER_BYTES;

@@ -1,24 +1,25 @@
-//! Verification: reads the log back as a recovery would, while it is in use.
+//! Verification: reads the log as a recovery would, while it is in use.
 //!
 //! ```text
-//!     from (the durable root's)                    upto (`Log::written` of some moment)
+//!     from (the durable root's)                    upto (`Log::written` at some moment)
 //!      |  record  record  ~~damage~~  record  record |  being written
 //!      '------------ read, all of it ----------------'
 //!                          |          ^
-//!                          '- told ---' goes on at the next block that says where a record starts
+//!                       reported      '- reading resumes at the next block with a record start
 //! ```
-//! What is checked: that the position has a segment; every block header; every record by its check,
-//! which binds its place, its predecessor, its length and its payload; both copies of the header of
-//! every segment that holds one of the blocks. What a record says is checked by the caller.
+//! Checked are: that a segment contains the position; every block header; every record by its
+//! check, which covers its position, its predecessor, its length and its payload; both copies of
+//! the header of every segment that contains one of the blocks. The caller checks the contents of
+//! records.
 //!
-//! Writers go on meanwhile. What is before `upto` is complete and does not change; a [`LogHold`]
-//! that was taken before `from` and `upto` were keeps its segments from being used again. Files are
+//! Writers continue meanwhile. The part before `upto` is complete and does not change; a
+//! [`LogHold`] taken before `from` and `upto` keeps its segments from being recycled. Files are
 //! listed after `upto` was taken, so none that matters is missed; others may come and go.
 //!
-//! [`Log::salvage`] reads the same of a log that nobody has open, whatever of it is damaged: up to
-//! where it is known to have been durable, and from there on as far as it is whole.
+//! [`Log::salvage`] reads a log that is not open in the same way, despite damage: up to the
+//! position known to have been durable, and from there on as far as it is intact.
 //!
-//! Nothing is written. Reads go around the page cache where the file system allows it.
+//! Nothing is written. Reads bypass the page cache where the file system allows it.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
@@ -29,7 +30,7 @@ use crate::log::reader::{Inventory, Reader, Step};
 use crate::log::recover::no_beginning;
 use crate::storage::io::{Directory, OpenMode};
 
-/// While it lives, no segment that was not free before is recycled or removed.
+/// Prevents segments that were in use when it was taken from being recycled or removed.
 pub struct LogHold<'a> {
     log: &'a Log,
 }
@@ -40,40 +41,40 @@ impl Drop for LogHold<'_> {
     }
 }
 
-/// What a verification read and found.
+/// Result of a verification.
 #[derive(Debug, Default)]
 pub struct LogVerified {
-    /// Bytes of the stream that were read and found good.
+    /// Stream bytes that were read and found intact.
     pub bytes: u64,
-    /// What is wrong, each with file and offset where there is one, in the order of the log.
+    /// The damage found, each with file and offset where there is one, in log order.
     pub damage: Vec<Error>,
 }
 
-/// A record that was read back.
+/// A record read back from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadBack<'a> {
-    /// What it carries.
+    /// The payload.
     pub payload: &'a [u8],
-    /// Everything before it was good.
+    /// True if everything before it was intact.
     pub is_first_part: bool,
-    /// It is known to have been durable.
+    /// True if it is known to have been durable.
     pub is_durable: bool,
 }
 
-/// Called with every record.
+/// Called with each record.
 pub type CheckFn<'a> = dyn FnMut(ReadBack<'_>) -> Result<()> + 'a;
 
-/// How far the log is read.
+/// End of a verification read.
 #[derive(Clone, Copy, Debug)]
 enum Until {
-    /// To where it was written.
+    /// Up to the written position.
     Written(Lsn),
-    /// To the end of what can be read behind this place, up to which it was durable.
+    /// Up to the end of the readable part after this position, up to which the log was durable.
     Readable(Lsn),
 }
 
 impl Until {
-    /// Up to here everything must be there.
+    /// The position up to which every record must be readable.
     fn known(self) -> Lsn {
         match self {
             Until::Written(lsn) | Until::Readable(lsn) => lsn,
@@ -82,14 +83,15 @@ impl Until {
 }
 
 impl Log {
-    /// Keeps the log as long as it is from now on; what is trimmed meanwhile goes afterwards.
+    /// Keeps all current segments; segments trimmed meanwhile are released when the hold is
+    /// dropped.
     pub fn hold(&self) -> LogHold<'_> {
         self.segments.hold();
         LogHold { log: self }
     }
 
-    /// Reads the log of `dir` from `from`, where a recovery would begin, up to `upto`, and hands
-    /// every record to `check`, whose errors are damage too.
+    /// Reads the log of `dir` from `from`, where a recovery would begin, up to `upto`, and passes
+    /// each record to `check`, whose errors are reported as damage too.
     pub fn verify(
         dir: &dyn Directory,
         salt: u64,
@@ -105,10 +107,10 @@ impl Log {
         Ok(verifier.found)
     }
 
-    /// Reads what there is of a log that nobody writes, from `from` on, and hands every record to
-    /// `take`. It is known to be durable up to `durable`, and to where its own blocks say; what is
-    /// damaged before is told and passed over. Behind that it ends where it cannot be read, or
-    /// where `take` fails.
+    /// Reads a log that is not being written, from `from` on, and passes each record to `take`. It
+    /// is known to be durable up to `durable`, and as far as its own blocks say; damage before that
+    /// is reported and skipped. After that the read ends at the first unreadable record, or when
+    /// `take` fails.
     pub fn salvage(
         dir: &dyn Directory,
         salt: u64,
@@ -153,12 +155,13 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Checks record after record.
+    /// Checks one record after another.
     fn walk(&mut self, from: LogPosition, check: &mut CheckFn<'_>) {
         let mut position = from;
         loop {
             if let Some((_, header)) = self.inventory.continuation(position) {
-                // Maybe to go on from there at once: what was to be written there was refused, too.
+                // Another jump may follow at once: the record for this segment may have been
+                // refused, too.
                 position.lsn = block_start(header.first_block);
                 continue;
             }
@@ -198,14 +201,14 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// The first place behind block `number` where the log can be read again.
+    /// The first position after block `number` where the log can be read again.
     fn resume_behind(&mut self, number: u64) -> Option<LogPosition> {
         let mut numbers = self.inventory.numbers_behind(number, block_of(self.until.known()));
         numbers.find_map(|number| self.reader.first_start_in(number).ok().flatten())
     }
 
-    /// Reads the headers of all segments in which a block was found good: both copies were durable
-    /// before the first block was written.
+    /// Checks the headers of all segments in which an intact block was found: both copies were
+    /// durable before the first block was written.
     fn check_headers(&mut self, salt: u64) {
         for at in std::mem::take(&mut self.reader.visited) {
             let found = &self.inventory.files[at];
@@ -213,7 +216,7 @@ impl<'a> Verifier<'a> {
             let mut block = vec![0; BLOCK_BYTES];
             let damage = match found.file.read_at(&mut block, 0) {
                 Ok(()) => header.damaged_copy(&block, salt).map(|offset| {
-                    let error = Error::corrupt("a copy of a log segment's header is damaged");
+                    let error = Error::corrupt("one copy of a log segment header is damaged");
                     error.at(found.file.name(), offset)
                 }),
                 Err(error) => Some(error),

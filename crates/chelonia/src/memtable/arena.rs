@@ -6,28 +6,31 @@
 //!   [current] --- at first all of them ---> | used | allocated ... | free      |
 //! ```
 //!
-//! A lane is a place to allocate from. Threads that insert at the same time have lanes of their
-//! own, so that they rarely meet; the nodes of the index share one, which keeps them dense; what is
-//! large has one, so that it does not strand the rest of a slab of small things. All lanes begin in
-//! a *seed* of one page, which is made at the first allocation, and go on together to seeds twice
-//! as large each, then to the memtable's first slab, and each to a slab of its own when that one is
-//! full. So a thousand keyspaces with a few entries each take a thousand pages, not slabs, and no
-//! memtable takes more than about twice as much again by its next entry.
+//! A lane is a position to allocate from. Threads that insert at the same time have lanes of their
+//! own, so that they rarely contend; the nodes of the index share one lane, which keeps them dense;
+//! large allocations have one, so that they do not leave the rest of a slab of small ones unused.
+//! All lanes begin in a *seed* of one page, which is allocated with the first allocation, and move
+//! on together to seeds that double in size, then to the memtable's first slab, and each to a slab
+//! of its own when that one is full. So a thousand keyspaces with a few entries each take a
+//! thousand pages, not slabs, and no memtable takes more than about twice as much again for its
+//! next entry.
 //!
 //! Invariants:
-//! 1. Nothing is freed before the arena is dropped. An address once handed out stays valid, and
-//!    nobody else is given it.
-//! 2. `used` of a chunk only grows; bytes `[before, before + n)` belong to whoever added `n` to it,
-//!    if they end within the chunk. What does not fit is not taken back: the chunk is full then.
+//! 1. Nothing is freed before the arena is dropped. An address stays valid once it is returned, and
+//!    is never returned again.
+//! 2. `used` of a chunk only grows; bytes `[before, before + n)` belong to the thread that added
+//!    `n` to it, if they end within the chunk. An addition that does not fit is not undone: the
+//!    chunk is full then.
 //! 3. A lane's `current` is null or points to a seed or a slab in `chunks`; it changes under
 //!    `chunks`' lock.
 //!
-//! In what follows a *chunk* is a seed or a slab.
+//! A *chunk* is a seed or a slab.
 //!
 //! Thread-safety: everything may be called from any thread. The lock is taken once per chunk; the
-//! budget may ask the cache for a slab while it is held.
+//! budget may request a slab from the cache while it is held.
 //!
-//! It does not run destructors, and it does not clear memory: a slab holds what its last user left.
+//! The arena does not run destructors and does not clear memory: a slab has the content of its last
+//! use.
 
 #![expect(unsafe_code, reason = "an island: hands out parts of slabs")]
 
@@ -39,20 +42,20 @@ use crate::runtime::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Orderi
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
 
-/// Every address that the arena hands out is a multiple of this.
+/// Alignment of all returned addresses.
 pub const ALIGNMENT: usize = 8;
 
-/// Lanes for entries: more threads than this share.
+/// Number of lanes for entries; more threads than this share lanes.
 const ENTRY_LANES: usize = 4;
 const NODE_LANE: usize = ENTRY_LANES;
 const LARGE_LANE: usize = ENTRY_LANES + 1;
 const LANES: usize = ENTRY_LANES + 2;
 
-/// Entries of more bytes than this go to the lane for large things. So the end of a slab that stays
-/// unused is at most this long on the other lanes.
+/// Size limit of the entry lanes; larger entries go to the lane for large allocations. So the
+/// unused end of a slab is at most this long on the other lanes.
 const SMALL_BYTES_MAX: usize = 16 << 10;
 
-/// The most bytes that can be asked for at once: the largest entry with its headers.
+/// Maximum size of one allocation: the largest entry with its headers.
 pub const ALLOCATION_BYTES_MAX: usize = INLINE_ENTRY_BYTES_MAX + 128;
 
 const _: () = assert!(2 * ALLOCATION_BYTES_MAX + size_of::<ChunkHead>() <= SLAB_BYTES);
@@ -61,32 +64,32 @@ const _: () = assert!(size_of::<ChunkHead>().is_multiple_of(ALIGNMENT));
 /// The first bytes of a chunk, on a cache line of their own.
 #[repr(C, align(64))]
 struct ChunkHead {
-    /// Bytes handed out, this head included. Beyond the chunk's size: full.
+    /// Bytes allocated, including this head. Larger than the chunk: full.
     used: AtomicUsize,
     /// The chunk's size in bytes.
     size: usize,
 }
 
-/// The largest seed; what is larger is a slab.
+/// Size of the largest seed; the next larger chunk is a slab.
 const SEED_BYTES_MAX: usize = 64 << 10;
 
 const _: () = assert!(SEED_BYTES_MAX < SLAB_BYTES && SEED_BYTES_MAX.is_multiple_of(PAGE_BYTES));
 
-/// What a memtable holds before it has a slab: pages of its own, for an allocator would keep what
-/// hundreds of small memtables free among smaller things.
+/// The memory of a memtable before it has a slab: pages of its own, because a general allocator
+/// would keep the freed memory of hundreds of small memtables among smaller allocations.
 struct Seed {
     pages: Pages,
     _charge: Charge,
 }
 
 impl Seed {
-    /// A seed of `bytes` bytes, whole pages. `None` if the system refuses memory.
+    /// Allocates a seed of `bytes` bytes, complete pages. `None` if the system refuses memory.
     fn new(budget: &Arc<Budget>, bytes: usize) -> Option<Self> {
         let pages = Pages::map(bytes)?;
         Some(Self { pages, _charge: budget.charge(Use::Memtable, bytes as u64) })
     }
 
-    /// The size of the one after `last` that `bytes` bytes fit into; `None` if that is a slab.
+    /// Size of the seed after `last` that `bytes` bytes fit into; `None` if it would be a slab.
     fn bytes_after(last: Option<&Seed>, bytes: usize) -> Option<usize> {
         let next = last.map_or(PAGE_BYTES, |last| 2 * last.pages.len());
         let next = next.max((size_of::<ChunkHead>() + bytes).next_power_of_two());
@@ -97,9 +100,9 @@ impl Seed {
 /// The memory that an arena holds.
 #[derive(Default)]
 struct Chunks {
-    /// In the order they were made.
+    /// In order of creation.
     seeds: Vec<Seed>,
-    /// In the order they were taken.
+    /// In order of acquisition.
     slabs: Vec<OwnedSlab>,
 }
 
@@ -108,7 +111,8 @@ struct Chunks {
 struct Lane {
     /// The chunk to allocate from; null before the first allocation of the arena.
     current: AtomicPtr<ChunkHead>,
-    /// Keys that threads of this lane inserted, so that threads do not fight for one count.
+    /// Number of keys inserted by threads of this lane; per lane to avoid contention on one
+    /// counter.
     keys: AtomicU64,
 }
 
@@ -122,7 +126,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena that holds nothing yet.
+    /// Creates an arena that holds no memory.
     pub fn new(budget: Arc<Budget>) -> Self {
         let lane = |_| Lane { current: AtomicPtr::new(null_mut()), keys: AtomicU64::new(0) };
         Self {
@@ -143,8 +147,8 @@ impl Arena {
         self.chunk_bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory that `bytes` more bytes of entries of this thread will take beyond what is held:
-    /// about, for what their nodes need is guessed.
+    /// Estimates the additional memory for `bytes` more bytes of entries of this thread; the share
+    /// of index nodes is a guess.
     pub fn growth_bytes(&self, bytes: usize) -> u64 {
         let current = self.lanes[entry_lane()].current.load(Ordering::Acquire);
         // SAFETY: as in `bump`.
@@ -155,7 +159,7 @@ impl Arena {
         if left.is_some_and(|left| left >= need) {
             return 0;
         }
-        // Seeds double: all of them together and one page more is the size of the next.
+        // Seeds double: the next one is as large as all before and one page more.
         let next =
             usize::try_from(self.held_bytes()).unwrap_or(SLAB_BYTES).saturating_add(PAGE_BYTES);
         let next = if next <= SEED_BYTES_MAX { next } else { SLAB_BYTES };
@@ -172,8 +176,8 @@ impl Arena {
         self.lanes.iter().map(|lane| lane.keys.load(Ordering::Relaxed)).sum()
     }
 
-    /// `bytes` bytes for an entry: aligned to [`ALIGNMENT`], valid until the arena is dropped,
-    /// initialised with anything, owned by the caller. Panics above [`ALLOCATION_BYTES_MAX`].
+    /// Allocates `bytes` bytes for an entry: aligned to [`ALIGNMENT`], valid until the arena is
+    /// dropped, with arbitrary content, owned by the caller. Panics above [`ALLOCATION_BYTES_MAX`].
     #[inline]
     pub fn entry(&self, bytes: usize) -> NonNull<u8> {
         let lane = if bytes > SMALL_BYTES_MAX { LARGE_LANE } else { entry_lane() };
@@ -181,7 +185,7 @@ impl Arena {
     }
 
     /// As [`Arena::entry`], for a node of the index. Nodes whose sizes are multiples of a cache
-    /// line begin at one, save those in the seed and in the first slab.
+    /// line begin at one, except in seeds and in the first slab.
     #[inline]
     pub fn node(&self, bytes: usize) -> NonNull<u8> {
         self.allocate(&self.lanes[NODE_LANE], bytes)
@@ -199,7 +203,7 @@ impl Arena {
     #[cold]
     fn allocate_beyond(&self, lane: &Lane, bytes: usize) -> NonNull<u8> {
         let mut chunks = self.chunks.lock();
-        // Another thread may have brought a chunk while this one waited.
+        // Another thread may have installed a chunk while this one waited.
         if let Some(place) = bump(lane.current.load(Ordering::Acquire), bytes) {
             return place;
         }
@@ -229,8 +233,8 @@ impl Arena {
     }
 }
 
-/// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the chunk at `head`, if there is one and it has
-/// that much left.
+/// Takes `bytes` (a multiple of [`ALIGNMENT`]) from the chunk at `head`; `None` if there is no
+/// chunk or too little space.
 #[inline]
 fn bump(head: *mut ChunkHead, bytes: usize) -> Option<NonNull<u8>> {
     if head.is_null() {
@@ -248,7 +252,7 @@ fn bump(head: *mut ChunkHead, bytes: usize) -> Option<NonNull<u8>> {
     Some(unsafe { NonNull::new_unchecked(head.cast::<u8>().add(before)) })
 }
 
-/// The lane of the calling thread: threads take turns as they first come.
+/// The lane of the calling thread: assigned round-robin on first use.
 #[inline]
 fn entry_lane() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

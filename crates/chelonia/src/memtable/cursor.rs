@@ -1,11 +1,11 @@
 //! A scan of a memtable at one seqno.
 //!
-//! The cursor owns what it needs: it keeps the memtable's memory alive and may outlive every other
-//! handle to it. Inserts go on beside it; it gives what was there when it was made, and of keys
-//! and versions that come later none that is newer than its seqno.
+//! The cursor is self-contained: it keeps the memtable's memory alive and may outlive every other
+//! handle to it. Inserts continue concurrently; the cursor returns the keys and versions present
+//! when it was created, and of later ones none that is newer than its seqno.
 //!
-//! What its seqno sees is kept by a pin for as long as the cursor is used. Should a version that it
-//! needs be gone nevertheless, the cursor says so: a key that is missing would look like none.
+//! A pin keeps the versions visible at its seqno for as long as the cursor is used. If a needed
+//! version is missing nevertheless, the cursor fails: a silently skipped key would look absent.
 //!
 //! Thread-safety: for one thread at a time; it may move between threads.
 
@@ -42,7 +42,7 @@ impl MemtableCursor {
         Ok(cursor)
     }
 
-    /// Goes to the next record that has a version at `at`, within the range.
+    /// Moves to the next record that has a version at `at`, within the range.
     fn go_on(&mut self) -> Result<()> {
         while !self.ended {
             let within = self.walk.step()

@@ -3,31 +3,32 @@
 //! ```text
 //!   commit threads -- insert -->  Memtable  -- get, cursor -->  readers at a seqno
 //!                                    |
-//!                              (finalized by db: no more inserts)
+//!                              (made immutable by db: no more inserts)
 //!                                    |
-//!                                    +-- drain --> SortedBatch, one per interval between cuts
+//!                                    +-- sorted --> SortedBatch, one per interval between cuts
 //! ```
 //!
-//! Life of a memtable: it is made empty and holds no memory. Any number of threads insert and read
-//! at the same time. Db finalizes it: from then on it is only read. Then it is drained: the newest
-//! version of each key, in key order, once for each interval between the seqnos at which snapshots
-//! must still see it. It is dropped as a whole; its memory goes back to the budget at once.
+//! Life cycle: a memtable is created empty and holds no memory. Any number of threads insert and
+//! read at the same time. Db makes it immutable: from then on it is only read. Then it is flushed:
+//! the newest version of each key, in key order, once for each interval between the seqnos at which
+//! snapshots must still see it. It is dropped as a whole; its memory returns to the budget at once.
 //!
 //! Invariants:
-//! 1. A version whose insert has returned is found by every later reader whose seqno is not
-//!    before it, unless a newer version that this reader may see replaces it.
-//! 2. Versions that neither a snapshot nor a reader at the newest visible seqno needs are
-//!    unlinked when their key is written again ([`Pins`] says which); their memory stays in use
-//!    until the memtable is dropped. A reader at an older seqno that no snapshot protects is told
-//!    so ([`Lookup::Pruned`]).
+//! 1. A version whose insert has returned is found by every later reader whose seqno is not before
+//!    it, unless a newer version that this reader may see replaces it.
+//! 2. Versions that neither a snapshot nor a reader at the newest visible seqno needs are unlinked
+//!    when their key is written again ([`Pins`] decides which); their memory stays allocated until
+//!    the memtable is dropped. A reader at an older seqno that no snapshot protects gets
+//!    [`Lookup::Pruned`].
 //!
-//! Parts: `art` is the index (an island), `arena` its memory (an island), `cursor` and `sorted` are
-//! its faces to the rest, in safe code.
+//! Modules: `art` is the index (contains unsafe code), `arena` its memory (contains unsafe code);
+//! `cursor` and `sorted` are its interfaces to the rest, in safe code.
 //!
-//! Thread-safety: everything may be called from any thread; nothing blocks but writers of the same
-//! node or key, for the time of a few stores.
+//! Thread-safety: everything may be called from any thread; only writers of the same node or key
+//! block each other, for the time of a few stores.
 //!
-//! It knows neither the log nor visibility: db inserts an update before it makes its seqno visible.
+//! A memtable is independent of the log and of visibility: db inserts an update before it makes its
+//! seqno visible.
 
 mod arena;
 mod art;
@@ -48,24 +49,24 @@ use crate::memory::budget::Budget;
 use crate::runtime::sync::Arc;
 use art::Tree;
 
-/// Which versions readers may still ask for. Asked while a key is overwritten.
+/// Decides which versions readers may still need. Called while a key is overwritten.
 pub trait Pins: Sync {
-    /// The newest visible seqno: readers that come from now on read at it or after it.
+    /// The newest visible seqno: new readers read at it or after it.
     fn visible(&self) -> SeqNo;
 
     /// True if a snapshot holds a seqno in `from..to`.
     fn any_in(&self, from: SeqNo, to: SeqNo) -> bool;
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup<'a> {
-    /// Nothing at or before the seqno.
+    /// No version at or before the seqno.
     Absent,
     /// The newest version at or before the seqno.
     Found(Update<'a>, SeqNo),
     /// A version that the reader needed may have been unlinked: read again at a newer visible
-    /// seqno. Never at a seqno that a snapshot held when newer versions were inserted.
+    /// seqno. Never returned at a seqno that a snapshot held when newer versions were inserted.
     Pruned,
 }
 
@@ -75,7 +76,7 @@ pub struct Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable. It takes its first memory with the first insert.
+    /// Creates an empty memtable. The first insert allocates its first memory.
     #[must_use]
     pub fn new(budget: Arc<Budget>) -> Arc<Self> {
         Arc::new(Self { tree: Arc::new(Tree::new(budget)) })
@@ -89,7 +90,7 @@ impl Memtable {
         self.tree.insert(key, update, seqno, pins);
     }
 
-    /// Asks for the memory that an insert or a look for `key` touches first.
+    /// Prefetches the memory that an insert or a lookup of `key` touches first.
     #[inline]
     pub fn prefetch(&self, key: &[u8]) {
         self.tree.prefetch(key);
@@ -101,10 +102,9 @@ impl Memtable {
         self.tree.get(key).map_or(Lookup::Absent, |entry| entry.lookup(at).into())
     }
 
-    /// The entries within `range` at `at`, tombstones included, in `direction`. It gives everything
-    /// at or before `at` that was inserted before the call. A snapshot must hold `at` while the
-    /// cursor lives (or no insert may come any more); without that a version that is gone is an
-    /// error.
+    /// Returns the entries within `range` at `at`, tombstones included, in `direction`: every
+    /// version at or before `at` that was inserted before the call. A snapshot must hold `at` while
+    /// the cursor lives (or inserts must have ended); otherwise a missing version is an error.
     pub fn cursor(
         self: &Arc<Self>,
         range: KeyRange,
@@ -114,8 +114,8 @@ impl Memtable {
         MemtableCursor::new(&self.tree, range, direction, at)
     }
 
-    /// All of it, cut at the seqnos that snapshots hold (ascending): the newest version of each key
-    /// in each interval. No more inserts may come.
+    /// Returns all entries, cut at the seqnos that snapshots hold (ascending): the newest version
+    /// of each key in each interval. There must be no more inserts.
     #[must_use]
     pub fn sorted(self: &Arc<Self>, cuts: &[SeqNo]) -> Sorted {
         Sorted::new(&self.tree, cuts)
@@ -127,13 +127,13 @@ impl Memtable {
         self.tree.held_bytes()
     }
 
-    /// About the memory that `bytes` more of keys and inline values will take beyond that.
+    /// Estimates the additional memory for `bytes` more bytes of keys and inline values.
     #[must_use]
     pub fn growth_bytes(&self, bytes: usize) -> u64 {
         self.tree.growth_bytes(bytes)
     }
 
-    /// How many keys there are; exact when no insert is under way.
+    /// Number of keys; exact while no insert is in progress.
     #[must_use]
     pub fn len_estimate(&self) -> u64 {
         self.tree.keys()

@@ -1,4 +1,4 @@
-//! A finished memtable as engines see it: updates in key order, by rank.
+//! An immutable memtable as engines see it: updates in key order, by rank.
 //!
 //! ```text
 //!   cuts (seqnos of snapshots)         c0          c1
@@ -7,13 +7,13 @@
 //! ```
 //!
 //! A batch holds, of each key, the newest version within its interval: after the cut before it, up
-//! to and with its own. Absorbed one after the other, the batches give the engine every state
-//! that a snapshot must see, and no other. An interval in which nothing was written has no batch,
-//! so that a memtable with few entries costs little however many snapshots cut it.
+//! to and including its own. Absorbed one after the other, the batches give the engine every state
+//! that a snapshot must see, and no other. An interval without writes has no batch, so that a
+//! memtable with few entries costs little however many snapshots cut it.
 //!
-//! A batch is an array of addresses of the memtable's own records: nothing is copied. Beside it
-//! stand two samples for every [`GROUP`] ranks: the bytes before the group and the head of its
-//! first key, so that searches and sums begin in the cache.
+//! A batch is an array of addresses of the memtable's own records: nothing is copied. It has two
+//! samples for every [`GROUP`] ranks, the bytes before the group and the head of its first key, so
+//! that searches and sums begin in the cache.
 //!
 //! Invariants:
 //! 1. Keys ascend strictly by rank; every entry has a version within the interval.
@@ -29,7 +29,7 @@ use crate::memory::budget::{Charge, Use};
 use crate::runtime::sync::Arc;
 use std::collections::BTreeMap;
 
-/// Ranks between two samples.
+/// Number of ranks between two samples.
 const GROUP: usize = 64;
 
 /// The newest version of each key within an interval of seqnos.
@@ -42,12 +42,12 @@ pub struct SortedBatch {
     _charge: Charge,
 }
 
-/// What [`super::Memtable::drain`] gives.
+/// Result of [`super::Memtable::sorted`].
 pub struct Sorted {
-    /// One for each interval between cuts in which something was written, ascending.
+    /// One for each interval between cuts with at least one write, ascending.
     pub batches: Vec<SortedBatch>,
     /// Large values that no batch refers to, because a newer version in the same interval replaced
-    /// them. Nobody but readers of the memtable refers to them any more.
+    /// them. Only readers of the memtable still refer to them.
     pub superseded: Vec<LargeRef>,
 }
 
@@ -60,7 +60,7 @@ struct Samples {
     heads: Vec<u64>,
 }
 
-/// A batch being filled, beside its array.
+/// A batch under construction, without its array.
 #[derive(Default)]
 struct Filling {
     samples: Samples,
@@ -93,7 +93,7 @@ impl Sorted {
     pub(super) fn new(tree: &Arc<Tree>, cuts: &[SeqNo]) -> Self {
         assert!(cuts.is_sorted(), "cuts ascend");
         let mut superseded = tree.unlinked_large();
-        // By interval: the number of its array, in the order in which they are first met.
+        // Number of the array of each interval, in the order in which they first occur.
         let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
         let mut filling: Vec<Filling> = Vec::new();
         let mut recent = (usize::MAX, 0);
@@ -130,7 +130,7 @@ impl Sorted {
 }
 
 impl SortedBatch {
-    /// The last seqno of its interval: a cut, or the greatest number.
+    /// The last seqno of its interval: a cut, or the greatest seqno.
     #[must_use]
     pub fn upto(&self) -> SeqNo {
         self.upto
@@ -166,7 +166,7 @@ impl SortedUpdates for SortedBatch {
     fn lower_bound(&self, key: &[u8]) -> usize {
         let heads = &self.samples.heads;
         let head = head64(key);
-        // The first key of the group at `least` may be the answer; of the group at `beyond` none
+        // The result may be the first key of the group at `least`; no key of the group at `beyond`
         // is less than `key`.
         let least = heads.partition_point(|sample| *sample < head).saturating_sub(1);
         let beyond = heads.partition_point(|sample| *sample <= head);
@@ -193,7 +193,7 @@ impl SortedUpdates for SortedBatch {
     }
 }
 
-/// The newest version with `after < seqno <= upto`, whatever was unlinked.
+/// The newest version with `after < seqno <= upto`, despite unlinked ones.
 #[inline]
 fn newest_between(entry: Entry<'_>, after: SeqNo, upto: SeqNo) -> Option<VersionRef<'_>> {
     entry.versions().find(|version| version.seqno() <= upto).filter(|found| found.seqno() > after)

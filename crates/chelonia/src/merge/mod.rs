@@ -1,8 +1,8 @@
-//! Merging sorted streams: newest wins.
+//! Merges sorted streams; the newest entry of a key wins.
 //!
-//! [`Merge`] reads any number of [`SortedStream`]s that all go in one direction and gives one that
-//! has each key once, with the update of the newest source. The age of a source is its place in the
-//! list: the first is the newest. A merge is a sorted stream itself, so merges stack.
+//! [`Merge`] reads any number of [`SortedStream`]s of the same direction and returns each key once,
+//! with the update of the newest source. The age of a source is its position in the list: the first
+//! is the newest. A merge is a sorted stream itself, so merges can be stacked.
 //!
 //! ```text
 //!   sources   0 (newest)  ... d  k
@@ -12,14 +12,14 @@
 //!
 //! The sources that stand on an entry are kept in key order, the least first, in two small parallel
 //! arrays: the first eight key bytes as a number, and the source. A step moves one source to its
-//! new place. The place is found by counting the smaller numbers, which needs no branches; whole
+//! new place. The place is found by counting the smaller numbers, which needs no branches; complete
 //! keys are compared only where numbers are equal.
 //!
 //! Invariants:
 //! 1. The keys in the order are distinct and strictly in the merge's direction: a source that meets
-//!    a key that a newer one stands on is moved past it at once.
+//!    a key of a newer source is moved past it at once.
 //! 2. `heads[i]` belongs to the key that `sources[order[i]]` stands on.
-//! 3. Every entry of every source is either given or counted in [`Merge::passed_over`].
+//! 3. Every entry of every source is either returned or counted in [`Merge::passed_over`].
 //!
 //! After an error the merge must not be used any further. A merge belongs to one thread.
 
@@ -35,31 +35,32 @@ pub use updates::UpdatesStream;
 #[cfg(test)]
 mod tests;
 
-/// What becomes of tombstones that win.
+/// Treatment of tombstones that win.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tombstones {
-    /// They are given: something older may lie below.
+    /// Return them: older data may exist below.
     Keep,
-    /// They are passed over: nothing older lies below.
+    /// Drop them: no older data exists below.
     Drop,
 }
 
-/// What a merge has read and not given.
+/// Entries read by a merge but not returned.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct PassedOver {
-    /// Entries that a newer one hid, and tombstones that were dropped.
+    /// Entries hidden by a newer one, and dropped tombstones.
     pub entries: u64,
-    /// The tombstones among them that were dropped because they won.
+    /// Dropped tombstones among them (those that won).
     pub tombstones: u64,
     /// Key and inline value bytes of the entries.
     pub bytes: u64,
 }
 
-/// Sorted streams merged into one: see the head of the file.
+/// Merges sorted streams into one; see the module documentation.
 pub struct Merge<S> {
     /// Newest first.
     sources: Vec<S>,
-    /// The first bytes of the keys the ordered sources stand on, as [`Merge::head`] makes them.
+    /// The first bytes of the keys that the ordered sources stand on, as [`Merge::head`] computes
+    /// them.
     heads: Vec<u64>,
     /// The sources that stand on an entry, by key.
     order: Vec<usize>,
@@ -87,13 +88,13 @@ impl<S: SortedStream> Merge<S> {
         Ok(merge)
     }
 
-    /// What has been read and not given so far.
+    /// The entries read but not returned so far.
     #[must_use]
     pub fn passed_over(&self) -> PassedOver {
         self.passed_over
     }
 
-    /// Gives the sources back.
+    /// Returns the sources.
     #[must_use]
     pub fn into_sources(self) -> Vec<S> {
         self.sources
@@ -117,8 +118,8 @@ impl<S: SortedStream> Merge<S> {
         }
     }
 
-    /// Puts `source`, which is not in the order, at its place in it. Where keys are equal the newer
-    /// source stays and the older one moves on and is placed anew.
+    /// Inserts `source`, which is not in the order, at its place. Where keys are equal the newer
+    /// source stays, and the older one advances and is placed anew.
     fn place(&mut self, mut source: usize) -> Result<()> {
         loop {
             let Some(key) = self.sources[source].key() else { return Ok(()) };
@@ -152,7 +153,7 @@ impl<S: SortedStream> Merge<S> {
         }
     }
 
-    /// Moves `source` past an entry that is not given.
+    /// Moves `source` past an entry that is not returned.
     fn pass_over(&mut self, source: usize) -> Result<()> {
         let stream = &mut self.sources[source];
         let key_bytes = stream.key().map_or(0, <[u8]>::len);
@@ -161,7 +162,8 @@ impl<S: SortedStream> Merge<S> {
         stream.advance()
     }
 
-    /// Moves the first source of the order, whose entry was given or is dropped, to its new place.
+    /// Moves the first source of the order, whose entry was returned or is dropped, to its new
+    /// place.
     #[inline]
     fn step(&mut self) -> Result<()> {
         let Some(&source) = self.order.first() else { return Ok(()) };
@@ -174,7 +176,7 @@ impl<S: SortedStream> Merge<S> {
         let head = self.head(key);
         let smaller = self.heads[1..].iter().filter(|other| **other < head).count();
         if self.heads.get(smaller + 1) == Some(&head) {
-            // Equal heads decide nothing: compare whole keys, on the slow way.
+            // Equal heads: compare complete keys, on the slow path.
             self.heads.remove(0);
             self.order.remove(0);
             return self.place(source);

@@ -1,4 +1,4 @@
-//! A merge against the plain meaning of "newest wins".
+//! A merge compared with a direct implementation of "newest wins".
 
 use super::*;
 use crate::base::error::Error;

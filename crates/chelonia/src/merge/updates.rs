@@ -4,31 +4,30 @@ use crate::base::error::Result;
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
 use std::ops::Range;
 
-/// How far ahead entries of the memtable are fetched: more than the latency of memory, less than
-/// what the first cache holds.
+/// Prefetch distance in entries: covers the latency of memory, and fits the first-level cache.
 const PREFETCH_RANKS: usize = 16;
 
-/// How far ahead the rest of them is, once the beginning has come and says how much there is.
+/// Prefetch distance of the rest of an entry, whose size is known once its beginning has arrived.
 const REST_RANKS: usize = PREFETCH_RANKS / 2;
 
-/// How many ranks are absorbed between two reports of progress.
+/// Number of ranks absorbed between two progress reports.
 const PROGRESS_RANKS: u64 = 4096;
 
-/// Ranges of ranks of the memtable, in order.
+/// A stream over ranges of ranks of the memtable, in order.
 pub struct UpdatesStream<'u> {
     updates: &'u dyn SortedUpdates,
-    /// The ranges not begun, the next one last.
+    /// Pending ranges, the next one last.
     waiting: Vec<Range<usize>>,
     current: Range<usize>,
     key: Option<&'u [u8]>,
-    /// Large values seen: each comes with exactly one update.
+    /// Large values seen; each comes with exactly one update.
     large: Vec<LargeRef>,
     progress: &'u (dyn Fn(u64) + Sync),
     unreported: u64,
 }
 
 impl<'u> UpdatesStream<'u> {
-    /// Stands on the first of `ranks` (ascending, not overlapping).
+    /// Creates the stream, positioned on the first of `ranks` (ascending, not overlapping).
     pub fn new(
         updates: &'u dyn SortedUpdates,
         mut ranks: Vec<Range<usize>>,
@@ -48,7 +47,7 @@ impl<'u> UpdatesStream<'u> {
         stream
     }
 
-    /// Reports the rest of the progress, and gives the large values that came with the updates.
+    /// Reports the remaining progress, and returns the large values that came with the updates.
     pub fn finish(self) -> Vec<LargeRef> {
         (self.progress)(self.unreported);
         self.large

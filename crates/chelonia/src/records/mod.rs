@@ -1,40 +1,40 @@
-//! The record cache: hot records, not blocks.
+//! The record cache: caches hot records instead of blocks.
 //!
-//! Where hot keys are scattered, a block of 4 KiB is kept for the sake of one record in it; the
-//! record alone takes a thirtieth [TreeLine 3.1]. This cache holds copies of records that had to be
-//! read from the device, or that were in cached blocks about to go, and of some that were found in
-//! other blocks ([`RecordCache::offer`]). It stands between memtables and versions, for every
-//! engine.
+//! Where hot keys are scattered, a block of 4 KiB is cached for one record in it; the record alone
+//! takes a thirtieth of that [TreeLine 3.1]. This cache holds copies of records that had to be read
+//! from the device, or that were in cached blocks about to be evicted, and of some that were found
+//! in other blocks ([`RecordCache::offer`]). It is consulted after the memtables and before the
+//! version, for every engine.
 //!
 //! ```text
 //!   get:     table (no lock) -> record                  heat + 1
 //!   fill:    append to the newest slab, link            under the lock
-//!   walk:    oldest slab: hot -> copied to the end, colder by one; cold -> unlinked
-//!   refresh: a drained memtable's keys that are here get their new values, or go
+//!   walk:    oldest slab: hot -> copied to the end, heat - 1; cold -> unlinked
+//!   refresh: cached keys of a flushed memtable get their new values, or are removed
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
 //! | `record` | the bytes of one record |
 //! | `queue` | slabs in the order they were filled |
-//! | `table` | the hash table that readers look into |
+//! | `table` | the lock-free hash table of records |
 //!
-//! Which state a record is of: all of a keyspace's records belong to its newest version,
-//! whose number is in [`CacheEpoch`]. A flush first raises that number, then refreshes every key
-//! that it absorbed, then publishes the view. So:
-//! 1. A reader of an older version may be slow: what it read is refused, for its number is too
-//!    small by then ([`RecordCache::offer`]).
-//! 2. Who reads the newest state may use what it finds at any time: a key that changed since is
-//!    still in a memtable of its view, which it asks first.
-//! 3. Who reads an older state, or several keys of one, uses a record only if the number is that of
-//!    its own version before and after ([`RecordCache::get_of_version`]).
+//! Consistency: all cached records of a keyspace belong to its newest version, whose number is in
+//! [`CacheEpoch`]. A flush first raises that number, then refreshes every key that it absorbed,
+//! then publishes the view. So:
+//! 1. A slow reader of an older version cannot insert stale data: its offer is refused, because its
+//!    number is too small by then ([`RecordCache::offer`]).
+//! 2. A reader of the newest state may use a cached record at any time: a key that changed since is
+//!    still in a memtable of its view, which it checks first.
+//! 3. A reader of an older state, or of several keys of one state, uses a record only if the number
+//!    is that of its own version before and after ([`RecordCache::get_of_version`]).
 //!
-//! Safety: readers pin an epoch; a slab goes back to the budget by a function deferred after its
-//! last record was unlinked. Guards are of the epochs of this cache: the table checks that before a
-//! slot is read, and what writes to slabs or lets them go checks it once at its beginning.
+//! Safety: readers pin an epoch; a slab returns to the budget by a function deferred after its last
+//! record was unlinked. Guards belong to the epochs of this cache: the table checks that before a
+//! slot is read, and functions that write or release slabs check it once at their beginning.
 //!
 //! Locks: `writer`, then those of the budget and, through it, of the block cache. The budget may
-//! ask this cache for a slab at any time: it gives none if its lock is held.
+//! request a slab from this cache at any time: the cache refuses if its lock is held.
 //!
 //! Thread-safety: everything may be called from any thread.
 
@@ -56,27 +56,27 @@ use record::{Record, bytes_of};
 use std::cell::Cell;
 use table::{Linked, Place, Sizes, Slot, Table};
 
-/// Records of more bytes than this are not kept: a walk may have to copy one, and few would fill a
+/// Maximum size of a cached record: a walk may have to copy one, and few larger ones would fill a
 /// slab.
 pub const RECORD_BYTES_MAX: usize = 8 << 10;
 
-/// Records that one fill walks past when there is no room: more than it needs for itself, so that
-/// the hand keeps ahead although some are copied.
+/// Number of records that one fill walks past when there is no free space: more than it needs
+/// itself, so that the hand keeps ahead although some are copied.
 const WALK_STEPS: usize = 8;
 
-/// Keys that are refreshed under one hold of the lock, and whose lines are asked for together.
+/// Number of keys refreshed under one hold of the lock, and prefetched together.
 const REFRESH_KEYS: usize = 32;
 
-/// At most so many slabs wait for readers of the time before: what delays one delays the others.
+/// Maximum number of slabs that wait for earlier readers: one delayed slab delays the others.
 const LEAVING_MAX: u64 = 4;
 
-/// One of so many records that are in blocks is kept.
+/// One in this many records found in blocks is cached.
 const TRIED: u32 = 16;
 
-/// How often [`RecordCache::reclaim_slab`] tries to move epochs on.
+/// Number of attempts of [`RecordCache::reclaim_slab`] to advance the epochs.
 const RECLAIM_TRIES: usize = 4;
 
-/// True once in [`TRIED`] times, on each thread.
+/// True once per [`TRIED`] calls, on each thread.
 #[inline]
 fn is_tried() -> bool {
     thread_local! {
@@ -94,7 +94,8 @@ pub struct CacheEpoch {
 }
 
 impl CacheEpoch {
-    /// Nothing is cached of `keyspace`, whose newest version has this number.
+    /// Creates the epoch of `keyspace`, whose newest version has this number, with no cached
+    /// records.
     #[must_use]
     pub fn new(keyspace: KeyspaceId, version: u64) -> Self {
         Self { keyspace, version: AtomicU64::new(version) }
@@ -105,10 +106,10 @@ impl CacheEpoch {
     }
 }
 
-/// A key as the cache knows it.
+/// The name of a record in the cache: keyspace and key.
 #[derive(Clone, Copy)]
 pub struct Name<'a> {
-    /// Whose it is.
+    /// The epoch of its keyspace.
     pub of: &'a CacheEpoch,
     /// The key.
     pub key: &'a [u8],
@@ -126,21 +127,21 @@ impl Name<'_> {
     }
 }
 
-/// The hash of a key, other for each keyspace.
+/// The hash of a key, different for each keyspace.
 fn mixed(keyspace: KeyspaceId, hash: KeyHash) -> u64 {
     hash.0 ^ u64::from(keyspace.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Figures of the cache.
+/// Statistics of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RecordStats {
     /// Records in the cache.
     pub records: u64,
-    /// Records that came.
+    /// Records added.
     pub fills: u64,
-    /// Records that went to make room.
+    /// Records evicted to free space.
     pub evictions: u64,
-    /// Records whose key was absorbed, and got its new value or went.
+    /// Records whose key was absorbed; they were updated or removed.
     pub refreshed: u64,
 }
 
@@ -150,27 +151,27 @@ pub struct RecordCache {
     budget: Arc<Budget>,
     epochs: Arc<Epochs>,
     salt: u64,
-    // Their own synchronisation.
+    // Synchronised internally.
     table: Table,
-    /// There may be a record: a look that costs nothing while there is none.
+    /// True if there may be a record: a cheap check while the cache is empty.
     occupied: AtomicBool,
-    /// Slabs that went back, counted when they are gone.
+    /// Slabs that were released, counted when they are freed.
     gone: Arc<AtomicU64>,
     writer: Mutex<Writer>,
 }
 
-/// What the lock guards.
+/// State guarded by the lock.
 struct Writer {
     queue: Queue,
     sizes: Sizes,
     stats: RecordStats,
-    /// Slabs that went, or will when the epochs of their time are over.
+    /// Slabs that were removed and have been or will be freed after their epochs.
     leaving: u64,
 }
 
 impl RecordCache {
-    /// An empty cache of a database with this salt. It takes slabs from `budget` as it is filled
-    /// and gives them back when the budget asks.
+    /// Creates an empty cache of a database with this salt. It takes slabs from `budget` as it is
+    /// filled and returns them when the budget asks.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, epochs: &Arc<Epochs>, salt: u64) -> Arc<Self> {
         let (table, sizes) = Table::new(budget, epochs);
@@ -190,7 +191,7 @@ impl RecordCache {
         cache
     }
 
-    /// Asks for the memory that a look for `name` will touch first.
+    /// Prefetches the memory that a lookup of `name` touches first.
     #[inline]
     pub fn prefetch(&self, name: Name<'_>, guard: &Guard) {
         if self.occupied.load(Ordering::Relaxed) {
@@ -198,8 +199,8 @@ impl RecordCache {
         }
     }
 
-    /// The value of `name` in the newest state, if it is here. For who looked into the memtables of
-    /// the newest view, or one that was when it began.
+    /// The value of `name` in the newest state, if it is cached. The caller must have checked the
+    /// memtables of the newest view, or of one that was the newest when it began.
     #[inline]
     pub fn get<'g>(&'g self, name: Name<'_>, guard: &'g Guard) -> Option<&'g [u8]> {
         if !self.occupied.load(Ordering::Relaxed) {
@@ -207,7 +208,7 @@ impl RecordCache {
         }
         let mut candidates = self.table.candidates(name.place(), guard);
         let (_, record) = candidates.find(|(_, record)| {
-            // The tag matched: it is the record, nearly always. Its lines come together.
+            // The tag matched, so it is nearly always the record: prefetch all its lines.
             record.prefetch();
             name.is_of(*record)
         })?;
@@ -216,22 +217,22 @@ impl RecordCache {
     }
 
     /// A copy of the value of `name` in the version with this number, if that is the newest one and
-    /// it is here.
+    /// the value is cached.
     pub fn get_of_version(&self, name: Name<'_>, version: u64, guard: &Guard) -> Option<Value> {
         if !name.of.is(version) {
             return None;
         }
-        // A record of a newer version is linked after the number was raised: whoever follows the
-        // link sees that.
+        // A record of a newer version is linked after the number was raised: a reader that follows
+        // the link sees the raised number.
         let value = self.get(name, guard)?;
         name.of.is(version).then(|| Value::copy_from(value))
     }
 
-    /// A value was found below in the version with this number, in a block that was where
-    /// `presence` says. It is kept if it had to be read from the device, or the block is about to
-    /// go: it is the one record in it that is wanted. Of what is in blocks that stay, or while
-    /// these are worth more, only one of so many is kept: so what is wanted again and again comes
-    /// here soon, where it is found faster.
+    /// Offers a value that was found in the version with this number, in a block that was where
+    /// `presence` says. It is cached if it had to be read from the device, or if the block is about
+    /// to be evicted: it is the one wanted record of the block. Of values in blocks that stay, or
+    /// while blocks are worth more, only one in [`TRIED`] is cached: a frequently read key is soon
+    /// cached, and found faster here.
     #[inline]
     pub fn offer(
         &self,
@@ -250,8 +251,8 @@ impl RecordCache {
         }
     }
 
-    /// Keeps a value that was found below in the version with this number, unless there is a newer
-    /// one by now.
+    /// Caches a value that was found in the version with this number, unless there is a newer
+    /// version.
     fn fill(&self, name: Name<'_>, version: u64, value: &[u8], guard: &Guard) {
         if bytes_of(name.key, value) > RECORD_BYTES_MAX {
             return;
@@ -264,7 +265,7 @@ impl RecordCache {
         self.make_room(&mut writer, bytes_of(name.key, value), guard);
         let mut candidates = self.table.candidates(name.place(), guard);
         if candidates.any(|(_, record)| name.is_of(record)) {
-            // Another reader was first.
+            // Another reader cached it first.
             return;
         }
         let writer = &mut *writer;
@@ -277,11 +278,11 @@ impl RecordCache {
         writer.stats.evictions += u64::from(matches!(linked, Linked::Instead));
     }
 
-    /// The version with this number is about to be published; these updates are what is new in it,
-    /// the oldest batch first. From now on only what is read in it is kept.
+    /// Prepares the publication of the version with this number; `batches` are its new updates, the
+    /// oldest batch first. From now on only values read in this version are cached.
     pub fn refresh<U: SortedUpdates>(&self, of: &CacheEpoch, version: u64, batches: &[U]) {
         {
-            // Under the lock, so that no fill is between its look at the number and its link.
+            // Under the lock, so that no fill is between its check of the number and its link.
             let _writer = self.writer.lock();
             of.version.store(version, Ordering::Release);
         }
@@ -319,7 +320,7 @@ impl RecordCache {
         }
     }
 
-    /// Gives a record that is here its new value, or lets it go.
+    /// Updates a cached record to its new value, or removes it.
     fn renew(&self, writer: &mut Writer, name: Name<'_>, update: Update<'_>, guard: &Guard) {
         let find = || {
             let mut candidates = self.table.candidates(name.place(), guard);
@@ -335,7 +336,7 @@ impl RecordCache {
         if let Some(value) = value {
             self.make_room(writer, bytes_of(name.key, value), guard);
         }
-        // Room may have been made of this very record.
+        // The walk that freed space may have evicted this very record.
         let Some((slot, old)) = find() else { return mark(Mark::RecordEvictedARecord) };
         mark(Mark::RecordRefreshed);
         writer.stats.refreshed += 1;
@@ -348,8 +349,8 @@ impl RecordCache {
         }
     }
 
-    /// Makes room for `bytes`, if that does not take long: a slab more if the budget has one for
-    /// this cache, now or soon; else the hand moves on a little.
+    /// Frees space for `bytes` if that is quick: takes another slab if the budget has one for this
+    /// cache, now or soon; otherwise the hand advances a little.
     fn make_room(&self, writer: &mut Writer, bytes: usize, guard: &Guard) {
         if writer.queue.room() < bytes {
             writer.queue.begin_slab();
@@ -368,8 +369,8 @@ impl RecordCache {
         }
     }
 
-    /// Moves the hand past at most `steps` records. True if it passed the end of a slab, which goes
-    /// when the epochs of now are over.
+    /// Advances the hand past at most `steps` records. True if it passed the end of a slab, which
+    /// is freed after the current epochs.
     fn walk(&self, writer: &mut Writer, steps: usize, even_newest: bool, guard: &Guard) -> bool {
         for _ in 0..steps {
             match writer.queue.walk(even_newest, guard) {
@@ -388,7 +389,7 @@ impl RecordCache {
         true
     }
 
-    /// What becomes of a record under the hand: if it is hot, and `may_stay`, a copy at the end.
+    /// Decides on a record under the hand: if it is hot, and `may_stay`, it is copied to the end.
     fn judge(&self, writer: &mut Writer, record: Record<'_>, may_stay: bool, guard: &Guard) {
         let name = self.hash_of(record);
         let place = Place::new(name);
@@ -411,12 +412,12 @@ impl RecordCache {
         self.table.unlink(slot, place, &mut writer.sizes, &hash_of, guard);
     }
 
-    /// What a record is called.
+    /// The hash of a record's name.
     fn hash_of(&self, record: Record<'_>) -> u64 {
         mixed(record.keyspace(), KeyHash::new(record.key(), self.salt))
     }
 
-    /// Figures.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> RecordStats {
         let writer = self.writer.lock();
@@ -426,7 +427,7 @@ impl RecordCache {
 
 impl Reclaim for RecordCache {
     fn reclaim_slab(&self) -> Reclaimed {
-        // The budget asks on behalf of anybody, perhaps of who holds the lock.
+        // The budget may ask on behalf of any thread, including the one that holds the lock.
         let Some(mut writer) = self.writer.try_lock() else { return Reclaimed::Nothing };
         if writer.queue.take_reserve().is_some() {
             return Reclaimed::Now;

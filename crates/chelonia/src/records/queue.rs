@@ -2,15 +2,15 @@
 //!
 //! ```text
 //!   oldest                                               newest
-//!   [ walked | to walk ]  [ full ]  [ full ] ...  [ full ]  [ used | room ]   [reserve]
-//!      -> what is still wanted is copied to the end            ^ append
+//!   [ walked | to walk ]  [ full ]  [ full ] ...  [ full ]  [ used | free ]   [reserve]
+//!      -> hot records are copied to the end                    ^ append
 //! ```
 //!
-//! Records are appended to the newest slab and looked at again, one after the other, in the oldest:
-//! a clock whose hand moves as far as room is needed. When the hand has passed a slab, nothing in
-//! it is linked any more and it can go.
+//! Records are appended to the newest slab and examined again, one after the other, in the oldest:
+//! a clock whose hand advances as far as space is needed. When the hand has passed a slab, no
+//! record in it is linked and it can be freed.
 //!
-//! The reserve is the next newest slab: with it there is room to copy to before the oldest slab is
+//! The reserve becomes the next newest slab: it provides space to copy to before the oldest slab is
 //! empty.
 
 #![expect(unsafe_code, reason = "an island: records are written to and read from raw slabs")]
@@ -46,13 +46,13 @@ impl Filled {
 #[derive(Default)]
 pub(super) struct Queue {
     slabs: VecDeque<Filled>,
-    /// How far the hand is in the oldest one.
+    /// Position of the hand in the oldest slab.
     walked: usize,
     reserve: Option<OwnedSlab>,
 }
 
 impl Queue {
-    /// The bytes that can be appended now.
+    /// Bytes that can be appended without a new slab.
     pub fn room(&self) -> usize {
         self.slabs.back().map_or(0, |newest| SLAB_BYTES - newest.used)
     }
@@ -62,28 +62,28 @@ impl Queue {
         self.reserve.is_some()
     }
 
-    /// Puts a slab aside.
+    /// Sets the reserve slab.
     pub fn set_reserve(&mut self, slab: OwnedSlab) {
         self.reserve = Some(slab);
     }
 
-    /// Gives the reserve away.
+    /// Removes the reserve slab.
     pub fn take_reserve(&mut self) -> Option<OwnedSlab> {
         self.reserve.take()
     }
 
-    /// Makes the reserve the newest slab; nothing without one.
+    /// Makes the reserve the newest slab; does nothing without one.
     pub fn begin_slab(&mut self) {
         let slab = self.reserve.take();
         self.slabs.extend(slab.map(|slab| Filled { slab, used: 0 }));
     }
 
-    /// How many slabs there are.
+    /// Number of slabs.
     pub fn slabs(&self) -> usize {
         self.slabs.len() + usize::from(self.reserve.is_some())
     }
 
-    /// Appends a record, if there is room.
+    /// Appends a record, if there is space.
     pub fn append<'g>(
         &mut self,
         keyspace: KeyspaceId,
@@ -99,16 +99,15 @@ impl Queue {
         }
         let address = newest.address(newest.used).filter(|address| fits_a_slot(*address))?;
         newest.used += bytes;
-        // SAFETY: the bytes from `used` on belong to nobody yet, are within the slab, and are not
-        // handed out again: a slab that leaves the queue is dropped or filled anew only after the
-        // epochs of its time, `_guard`'s among them (the cache checks that it is one of its
-        // epochs). Slabs are aligned to blocks, and records have
-        // multiples of their alignment.
+        // SAFETY: the bytes from `used` on are unused, are within the slab, and are not returned
+        // again: a slab that leaves the queue is dropped or refilled only after the epochs of its
+        // time, `_guard`'s among them (the cache checks that it is one of its epochs). Slabs are
+        // aligned to blocks, and records have multiples of their alignment.
         Some(unsafe { Record::write(address, keyspace, key, value, heat) })
     }
 
-    /// The next record under the hand, linked or not; `None` at the end of the oldest slab. The
-    /// newest slab is passed over only if `even_newest`.
+    /// Returns the next record under the hand, linked or not; `None` at the end of the oldest slab.
+    /// The newest slab is walked only if `even_newest`.
     pub fn walk<'g>(&mut self, even_newest: bool, _guard: &'g Guard) -> Option<Record<'g>> {
         if self.slabs.len() < 2 && !even_newest {
             return None;
@@ -125,8 +124,8 @@ impl Queue {
         Some(record)
     }
 
-    /// Takes out the oldest slab if the hand has passed all of it. Who takes it lets go of it only
-    /// when the epochs of now are over.
+    /// Removes the oldest slab if the hand has passed all of it. The caller must keep it until the
+    /// current epochs are over.
     pub fn take_walked(&mut self) -> Option<OwnedSlab> {
         if self.slabs.front().is_none_or(|oldest| self.walked < oldest.used) {
             return None;

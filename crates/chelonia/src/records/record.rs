@@ -1,12 +1,12 @@
-//! One cached record, as it lies in a slab.
+//! The memory layout of one cached record in a slab.
 //!
 //! ```text
 //!   0          4           6             8      9       12
 //!   | keyspace | key bytes | value bytes | heat | 0 0 0 | key | value | -> multiple of 4
 //! ```
 //!
-//! All but the heat never changes once it was written. The *heat* says how many walks of the queue
-//! the record survives; a use raises it by one, up to [`HEAT_MAX`].
+//! Everything except the heat is immutable once written. The *heat* is the number of walks of the
+//! queue that the record survives; a use raises it by one, up to [`HEAT_MAX`].
 
 #![expect(unsafe_code, reason = "an island: records are read from the raw memory of slabs")]
 
@@ -16,10 +16,10 @@ use crate::runtime::sync::{AtomicU8, Ordering};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// The most heat.
+/// Maximum heat.
 pub(super) const HEAT_MAX: u8 = 3;
 
-/// Records begin at multiples of this.
+/// Alignment of records.
 pub(super) const ALIGNMENT: usize = 4;
 
 #[repr(C)]
@@ -35,12 +35,12 @@ const HEAD_BYTES: usize = size_of::<Head>();
 
 const _: () = assert!(HEAD_BYTES == 12 && align_of::<Head>() == ALIGNMENT);
 
-/// The bytes of a slab that a record takes.
+/// The bytes that a record takes in a slab.
 pub(super) fn bytes_of(key: &[u8], value: &[u8]) -> usize {
     (HEAD_BYTES + key.len() + value.len()).next_multiple_of(ALIGNMENT)
 }
 
-/// A record that nobody writes any more, as long as `'g`.
+/// A record that is not written any more, for the lifetime `'g`.
 #[derive(Clone, Copy)]
 pub(super) struct Record<'g> {
     address: NonNull<u8>,
@@ -87,7 +87,7 @@ impl<'g> Record<'g> {
         Self { address, life: PhantomData }
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(self) -> NonNull<u8> {
         self.address
     }
@@ -107,7 +107,7 @@ impl<'g> Record<'g> {
         }
     }
 
-    /// Whose record it is.
+    /// The keyspace of the record.
     pub fn keyspace(self) -> KeyspaceId {
         KeyspaceId(self.head().keyspace)
     }
@@ -123,18 +123,18 @@ impl<'g> Record<'g> {
         self.bytes(usize::from(head.key_bytes), usize::from(head.value_bytes))
     }
 
-    /// The bytes of a slab that it takes.
+    /// The bytes that it takes in a slab.
     pub fn slab_bytes(self) -> usize {
         bytes_of(self.key(), self.value())
     }
 
-    /// How many walks it survives.
+    /// Number of walks that it survives.
     pub fn heat(self) -> u8 {
         self.head().heat.load(Ordering::Relaxed)
     }
 
-    /// It was used. Written only if that changes it, so that hot records stay shared between
-    /// processors.
+    /// Raises the heat after a use. Written only if that changes it, so that the cache lines of hot
+    /// records stay shared between processors.
     #[inline]
     pub fn warm(self) {
         let heat = self.heat();
@@ -143,7 +143,7 @@ impl<'g> Record<'g> {
         }
     }
 
-    /// Asks for its first three lines: all of a record of usual size.
+    /// Prefetches its first three lines: all of a record of typical size.
     #[inline]
     pub fn prefetch(self) {
         let first = self.address.as_ptr();

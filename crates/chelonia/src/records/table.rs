@@ -1,4 +1,4 @@
-//! Where cached records are: a hash table that readers look into without a lock.
+//! The index of cached records: a hash table that is read without a lock.
 //!
 //! ```text
 //!   hash   | 16 bits: tag | ... shard ... | ... set ... |
@@ -8,17 +8,17 @@
 //!   set    16 slots of 8 bytes, two lines      slot: 0, or tag << 48 | address of a record
 //! ```
 //!
-//! A record is in its set or nowhere: a full set loses one for a new one. So nothing is ever
-//! searched beyond a set, and a slot that was emptied hides nothing.
+//! A record is in its set or nowhere: a full set drops one for a new one. So a search never leaves
+//! a set, and an emptied slot hides nothing.
 //!
-//! Writers hold the lock of the cache; readers pin an epoch. What a slot leads to is read only
-//! after its tag matched. When a shard changes its size readers may find it empty for a moment: a
-//! cache may forget.
+//! Writers hold the lock of the cache; readers pin an epoch. A record is read only after the tag of
+//! its slot matched. While a shard is resized, readers may find it empty for a moment, which a
+//! cache allows.
 //!
 //! Invariants:
 //! 1. The record at a slot's address has the tag, shard and set of that slot, and is linked by no
 //!    other slot.
-//! 2. A record that was unlinked stays as it is until all epochs of the time are over.
+//! 2. An unlinked record is unchanged until all epochs of the time are over.
 
 #![expect(unsafe_code, reason = "an island: slots lead to the raw memory of slabs")]
 
@@ -36,17 +36,17 @@ const SLOTS: usize = 16;
 const TAG_SHIFT: u32 = 48;
 const ADDRESS_MASK: usize = (1 << TAG_SHIFT) - 1;
 
-/// Shards: a power of two, at most 2^16. So many that doubling one is no pause, whatever the budget
-/// becomes; a shard in which there is nothing takes twelve bytes.
+/// Number of shards: a power of two, at most 2^16. Large enough that doubling one causes no pause,
+/// whatever the budget becomes; an empty shard takes twelve bytes.
 const SHARDS: usize = 1 << 12;
 
 /// A shard doubles when more of its slots than this are in use, in percent.
 const FULL_PERCENT: usize = 75;
 
-/// It halves when fewer than this are.
+/// A shard halves when fewer of its slots than this are in use, in percent.
 const EMPTY_PERCENT: usize = 20;
 
-/// Leads to a record, or nowhere.
+/// The address of a record, or null.
 pub(super) type Slot = AtomicPtr<u8>;
 
 /// Slots that share their two lines.
@@ -58,12 +58,12 @@ struct Set([Slot; SLOTS]);
 enum Sets {
     /// Less than a page.
     Few(Box<[Set]>),
-    /// Pages of their own, which go back to the system with them.
+    /// Separate pages, which return to the system when it is dropped.
     Many(Pages),
 }
 
 impl Sets {
-    /// Empty ones; `None` if the system refuses the memory.
+    /// Allocates empty sets; `None` if the system refuses the memory.
     fn new(count: usize) -> Option<Self> {
         if count * size_of::<Set>() < PAGE_BYTES {
             return Some(Self::Few((0..count).map(|_| Set::default()).collect()));
@@ -88,7 +88,7 @@ impl std::ops::Deref for Sets {
     }
 }
 
-/// Where a name belongs.
+/// The position of a name in the table.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     hash: u64,
@@ -121,23 +121,23 @@ pub(super) struct Table {
     shards: EpochSlots<Sets>,
 }
 
-/// What only writers know of the table.
+/// State of the table used by writers only.
 pub(super) struct Sizes {
     used: Box<[u32]>,
     charge: Charge,
 }
 
-/// What a link did.
+/// Result of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Linked {
-    /// There is one record more.
+    /// The number of records grew by one.
     Added,
-    /// The set was full: another record gave way.
+    /// The set was full: another record was dropped.
     Instead,
 }
 
 impl Table {
-    /// An empty table, and what writers know of it.
+    /// Creates an empty table and its writer state.
     pub fn new(budget: &Arc<Budget>, epochs: &Epochs) -> (Self, Sizes) {
         let shards = EpochSlots::empty(SHARDS, epochs);
         let bytes = (SHARDS * (EpochSlots::<Sets>::SLOT_BYTES + size_of::<u32>())) as u64;
@@ -145,7 +145,7 @@ impl Table {
         (Self { shards }, Sizes { used: vec![0; SHARDS].into(), charge })
     }
 
-    /// Asks for the lines of the set that `place` is in.
+    /// Prefetches the lines of the set of `place`.
     #[inline]
     pub fn prefetch(&self, place: Place, guard: &Guard) {
         if let Some(sets) = place.shard(self, guard) {
@@ -185,9 +185,9 @@ impl Table {
         candidates.find(|(_, record)| record.address() == address).map(|(slot, _)| slot)
     }
 
-    /// Links `record` at `place`, where no other has its name. A full set loses the one that stands
-    /// where the hash points to. Under the cache's lock; `hash_of` gives the hash of what is linked
-    /// already.
+    /// Links `record` at `place`, where no other record has its name. A full set drops the record
+    /// in the slot chosen by the hash. Under the cache's lock; `hash_of` returns the hash of linked
+    /// records.
     pub fn link(
         &self,
         place: Place,
@@ -215,9 +215,9 @@ impl Table {
         if free.is_some() { Linked::Added } else { Linked::Instead }
     }
 
-    /// Makes `slot`, which is at `place`, lead to `record`. Under the cache's lock.
+    /// Points `slot`, which is at `place`, to `record`. Under the cache's lock.
     pub fn relink(slot: &Slot, place: Place, record: Record<'_>) {
-        // Release: whoever follows the slot sees the record.
+        // Release: a reader that follows the slot sees the record.
         slot.store(tagged(place, record.address()), Ordering::Release);
     }
 
@@ -250,8 +250,8 @@ impl Table {
         Some(sets)
     }
 
-    /// Gives a shard another size. What finds no slot there is forgotten. `None`, and nothing is
-    /// changed, if the system refuses the memory.
+    /// Resizes a shard. Records that find no free slot are dropped. `None`, and no change, if the
+    /// system refuses the memory.
     fn resize<'g>(
         &'g self,
         shard: usize,
@@ -264,7 +264,7 @@ impl Table {
         let old = self.shards.get(shard, guard).map_or(&[][..], |sets| &sets[..]);
         let linked = || old.iter().flat_map(|set| &set.0).map(|slot| slot.load(Ordering::Relaxed));
         sizes.used[shard] = 0;
-        // What comes a little later is asked for: each record is a miss otherwise.
+        // Later records are prefetched: otherwise each is a cache miss.
         let mut ahead = linked().skip(8);
         for slot in linked() {
             if let Some(later) = ahead.next() {
@@ -288,14 +288,14 @@ impl Table {
 }
 
 impl Sizes {
-    /// How many records are linked.
+    /// Number of linked records.
     pub fn linked(&self) -> u64 {
         self.used.iter().map(|used| u64::from(*used)).sum()
     }
 }
 
-/// True if a slot can keep `address` beside a tag. All that the system gives out without being
-/// asked for more can.
+/// True if a slot can store `address` beside a tag. All addresses that the system returns by
+/// default can be stored.
 pub(super) fn fits_a_slot(address: NonNull<u8>) -> bool {
     address.addr().get() <= ADDRESS_MASK
 }

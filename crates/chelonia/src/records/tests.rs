@@ -1,4 +1,4 @@
-//! The record cache: what is found, what leaves, what is refused, and what threads may see.
+//! Tests of the record cache: hits, evictions, refused records, and concurrent readers.
 
 use super::*;
 use crate::base::limits::SLAB_BYTES;
@@ -15,7 +15,7 @@ fn low_byte(number: u64) -> u8 {
     number.to_le_bytes()[0]
 }
 
-/// A cache within so many slabs, and a keyspace whose newest version is 1.
+/// A cache limited to this many slabs, and a keyspace whose newest version is 1.
 fn cache_of(slabs: u64) -> (Arc<Budget>, Arc<RecordCache>, CacheEpoch) {
     let budget = Budget::new(slabs * SLAB);
     let cache = RecordCache::new(&budget, &Epochs::new().unwrap(), SALT);
@@ -34,12 +34,12 @@ fn fill(cache: &RecordCache, of: &CacheEpoch, version: u64, key: &[u8], value: &
     cache.fill(name(of, key), version, value, &cache.epochs.pin());
 }
 
-/// What was retired so far is dropped.
+/// Drops everything retired so far.
 fn settle(cache: &RecordCache) {
     cache.epochs.collect();
 }
 
-/// Waits until that is so.
+/// Waits until the condition holds.
 fn eventually(cache: &RecordCache, done: impl Fn() -> bool) {
     assert!((0..1_000_000).any(|_| {
         settle(cache);
@@ -122,7 +122,7 @@ fn records_belong_to_the_newest_version() {
     assert!(cache.get_of_version(name(&of, b"same"), 1, &guard).is_none());
     assert!(cache.get_of_version(name(&of, b"same"), 2, &guard).is_some());
     drop(guard);
-    // A reader of the version before comes late.
+    // A reader of the previous version is late.
     fill(&cache, &of, 1, b"deleted", b"old");
     assert_eq!(get(&cache, &of, b"deleted"), None);
     fill(&cache, &of, 2, b"deleted", b"newer");
@@ -135,7 +135,7 @@ fn records_belong_to_the_newest_version() {
     assert_eq!(get(&cache, &of, b"same").as_deref(), Some(&b"last"[..]));
 }
 
-/// Waits until the slabs that left are gone.
+/// Waits until released slabs are freed.
 fn wait_for_slabs(cache: &RecordCache) {
     let left = || cache.writer.lock().leaving - cache.gone.load(Ordering::Relaxed);
     while left() > 1 {
@@ -152,7 +152,7 @@ fn what_is_used_stays_when_the_rest_goes() {
     for number in 0..150_000 {
         fill(&cache, &of, 1, &key(number), &value);
         if number >= 2_000 {
-            // All hot ones come by once while a third of the cache is filled.
+            // Each hot key is used once while a third of the cache is filled.
             let used = key(number % 2_000);
             if get(&cache, &of, &used).is_none() {
                 fill(&cache, &of, 1, &used, &value);
@@ -185,7 +185,7 @@ fn memory_goes_back_to_whoever_asks() {
             budget.take_slab_forced(Use::Memtable)
         })
         .collect();
-    // A thread of another test may be on its way through what it saw, without a processor.
+    // A thread of another test may hold a guard while it is not scheduled.
     eventually(&cache, || budget.used() <= budget.limit() + SLAB && cache.stats().records == 0);
     fill(&cache, &of, 1, b"again", b"no room");
     assert_eq!(get(&cache, &of, b"again"), None);
@@ -276,7 +276,7 @@ fn readers_see_whole_records_while_everything_moves() {
                 while !stop.load(Ordering::Relaxed) {
                     let number = rng.below(5_000);
                     let guard = cache.epochs.pin();
-                    // As a reader does it: the version before what is read in it.
+                    // As readers do: load the version before reading in it.
                     let version = of.version.load(Ordering::Acquire);
                     match cache.get(name(of, &key(number)), &guard) {
                         Some(bytes) => {

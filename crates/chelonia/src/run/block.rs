@@ -1,4 +1,4 @@
-//! The sorted block: entries in key order that a lookup finds with one read.
+//! The sorted block: entries in key order, searched with one read.
 //!
 //! Data and index of a run both consist of sorted blocks. A sorted block fills a *span* of one or
 //! more consecutive blocks; nearly always it is one, and it is several when an entry is larger than
@@ -19,7 +19,7 @@
 //!     16       heads, slots, prefix, entries
 //! ```
 //!
-//! With the headers of all blocks but the first taken out ("joined"), a span reads:
+//! A *joined* span, without the headers of all blocks but the first, has this layout:
 //!
 //! ```text
 //!     16            heads    count x u32   first four bytes of each key after the prefix,
@@ -33,9 +33,9 @@
 //!                             kind 2 a reference to a large value
 //! ```
 //!
-//! Where all entries of a span are *alike* (of one kind, with keys of one length and payloads of
-//! one length, as records of fixed size are) neither slots nor lengths are needed: the varint
-//! stands once, after the prefix, and the entries after it are of one size:
+//! If all entries of a span are *alike* (of one kind, with keys of one length and payloads of one
+//! length, like records of fixed size), neither slots nor lengths are needed: the varint is stored
+//! once, after the prefix, and the entries after it have equal sizes:
 //!
 //! ```text
 //!     16            heads    count x u32
@@ -47,12 +47,13 @@
 //! A record of an 8-byte key and a 120-byte value takes 128 bytes less the shared prefix, so a
 //! block holds 32 of them.
 //!
-//! Invariants (`Run::verify` checks all; a merge that keys ascend; a reader only what keeps it
-//! within bounds):
-//! 1. Keys ascend strictly. `prefix` is what the first and last key share (at most 65,535 bytes).
-//! 2. Slots ascend, the first is where the prefix ends; the last entry ends at `used`. Entries that
-//!    are alike fill what is between exactly.
-//! 3. An index block's payloads are places of blocks before it, in ascending order.
+//! Invariants (`Run::verify` checks all; a merge checks that keys ascend; a reader checks only
+//! bounds):
+//! 1. Keys ascend strictly. `prefix` is the common prefix of the first and last key (at most 65,535
+//!    bytes).
+//! 2. Slots ascend, the first is the end of the prefix; the last entry ends at `used`. Entries that
+//!    are alike fill the space between exactly.
+//! 3. An index block's payloads refer to blocks before it, in ascending order.
 
 use crate::base::codec::{Decoder, get_varint};
 use crate::base::error::{Error, Result};
@@ -68,20 +69,20 @@ use std::cmp::Ordering;
 pub(in crate::run) const KIND: usize = 8;
 pub(in crate::run) const SPAN: usize = 9;
 pub(in crate::run) const COUNT: usize = 10;
-/// In a further block of a span, in the place of the count.
+/// Offset of the part number in a further block of a span (the place of the count in a head).
 pub(in crate::run) const PART: usize = 10;
 pub(in crate::run) const PREFIX_LEN: usize = 12;
 pub(in crate::run) const USED: usize = 14;
 pub(in crate::run) const HEADS: usize = BLOCK_HEADER_BYTES;
 
-/// The most blocks of a span: two keys of the greatest length, which an index block must hold to
-/// be worth a level, or one entry of the greatest size.
+/// Maximum number of blocks of a span: two keys of the greatest length, which an index block must
+/// hold to form a level, or one entry of the greatest size.
 pub const SPAN_BLOCKS_MAX: u32 = 48;
 
-/// The longest prefix that the header can say.
+/// The longest prefix that the header can encode.
 pub(in crate::run) const PREFIX_LEN_MAX: usize = u16::MAX as usize;
 
-/// In the byte of the span: its entries are alike.
+/// Flag in the span byte: the entries of the span are alike.
 pub(in crate::run) const ALIKE: u8 = 0x80;
 
 /// Slots of a span of one block are `u16`, of a longer one `u32`.
@@ -112,19 +113,20 @@ pub fn joined_bytes(span: u32) -> usize {
     BLOCK_HEADER_BYTES + span as usize * BLOCK_PAYLOAD_BYTES
 }
 
-/// How many blocks the span takes that begins with the head `block`.
+/// The number of blocks of the span whose head is `block`.
 pub fn span_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) != Some(&(kind as u8)) {
-        return Err(damaged("it is of another kind than its reference says"));
+        return Err(damaged("its kind differs from its reference"));
     }
     let span = block.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE));
     if !(1..=SPAN_BLOCKS_MAX).contains(&span) {
-        return Err(damaged("it has an impossible span"));
+        return Err(damaged("its span is out of range"));
     }
     Ok(span)
 }
 
-/// Which part of a span `block` is: 0 for a head of `kind`, else its distance from the head.
+/// The part number of `block` in its span: 0 for a head of `kind`, otherwise its distance from the
+/// head.
 pub fn part_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) == Some(&(kind as u8)) {
         return Ok(0);
@@ -133,13 +135,13 @@ pub fn part_of(block: &[u8], kind: BlockKind) -> Result<u32> {
     if block.get(KIND) != Some(&(BlockKind::DataMore as u8))
         || !(1..SPAN_BLOCKS_MAX).contains(&part)
     {
-        return Err(damaged("it is neither the head nor a part of a span"));
+        return Err(damaged("it is neither the head nor a further block of a span"));
     }
     Ok(part)
 }
 
-/// Takes the headers out of the blocks of a span: the result is the first [`joined_bytes`] of
-/// `blocks`. `blocks` is the whole span.
+/// Removes the headers from the blocks of a span: the result is the first [`joined_bytes`] of
+/// `blocks`. `blocks` is the complete span.
 pub fn join_in_place(blocks: &mut [u8]) -> Result<()> {
     let span = blocks.len() / BLOCK_BYTES;
     for index in 1..span {
@@ -168,11 +170,11 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u32::from_le_bytes(*b))
 }
 
-/// Where the parts of a joined span are. Checked: every part lies within the span.
+/// The layout of a joined span. Checked: every part lies within the span.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     count: usize,
-    /// Where the heads end: here are slots, or the prefix if entries are alike.
+    /// End of the heads: start of the slots, or of the prefix if entries are alike.
     slots: usize,
     wide_slots: bool,
     prefix: usize,
@@ -182,12 +184,12 @@ pub struct Layout {
     alike: Option<Alike>,
 }
 
-/// What all entries of a span have in common.
+/// The common properties of the entries of a span that are alike.
 #[derive(Clone, Copy, Debug)]
 struct Alike {
     kind: EntryKind,
     rest_len: usize,
-    /// The bytes of an entry.
+    /// Size of an entry in bytes.
     bytes: usize,
 }
 
@@ -209,7 +211,7 @@ impl Layout {
             && entries <= end
             && joined_bytes(span) <= bytes.len();
         if !fits {
-            return Err(damaged("its parts do not fit it"));
+            return Err(damaged("its parts exceed its size"));
         }
         let wide_slots = span > 1;
         let layout =
@@ -217,7 +219,7 @@ impl Layout {
         if is_alike { layout.of_alike(bytes) } else { Ok(layout) }
     }
 
-    /// The same for entries that are alike: reads what stands before them once.
+    /// Completes the layout of a span whose entries are alike: decodes their common word once.
     #[inline]
     fn of_alike(mut self, bytes: &[u8]) -> Result<Self> {
         let word = Word::read(&bytes[self.entries..self.end], self.prefix_len)?;
@@ -225,47 +227,47 @@ impl Layout {
         let all = self.end - self.entries;
         let alike = Alike { kind: word.kind, rest_len: word.rest_len, bytes: all / self.count };
         if alike.bytes * self.count != all || alike.bytes < word.tail_len() {
-            return Err(damaged("entries that are alike do not fill it"));
+            return Err(damaged("its entries of equal size do not fill it exactly"));
         }
         self.alike = Some(alike);
         Ok(self)
     }
 
-    /// How many entries there are: at least one.
+    /// Number of entries, at least one.
     #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many bytes all keys share.
+    /// Length of the prefix that all keys share.
     #[inline]
     pub fn prefix_len(&self) -> usize {
         self.prefix_len
     }
 
-    /// Where the entries end.
+    /// End of the entries.
     #[cfg(test)]
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// The span's bytes as this layout divides them. `bytes` must be those that were parsed.
+    /// Views the span's bytes with this layout. `bytes` must be those that were parsed.
     #[inline]
     pub fn over(self, bytes: &[u8]) -> SortedBlock<'_> {
         SortedBlock { bytes, layout: self }
     }
 }
 
-/// What stands before an entry: its kind, and how long its key is.
+/// The word before an entry: its kind and the length of its key.
 struct Word {
     kind: EntryKind,
     rest_len: usize,
-    /// The bytes that say so.
+    /// Length of the encoded word.
     len: usize,
 }
 
 impl Word {
-    /// Reads what `bytes` begin with.
+    /// Decodes the word at the front of `bytes`.
     #[inline]
     fn read(bytes: &[u8], prefix_len: usize) -> Result<Self> {
         let (word, len) = match bytes.first() {
@@ -276,7 +278,7 @@ impl Word {
             0 => EntryKind::Value,
             1 => EntryKind::Tombstone,
             2 => EntryKind::Large,
-            _ => return Err(damaged("an entry is of an unknown kind")),
+            _ => return Err(damaged("an entry has an unknown kind")),
         };
         match usize::try_from(word >> 2) {
             Ok(rest_len) if rest_len + prefix_len <= KEY_BYTES_MAX => {
@@ -286,7 +288,7 @@ impl Word {
         }
     }
 
-    /// The bytes of the key that stand in the entry.
+    /// Number of key bytes stored in the entry.
     #[inline]
     fn tail_len(&self) -> usize {
         self.rest_len.saturating_sub(HEAD_BYTES)
@@ -296,24 +298,24 @@ impl Word {
 /// One entry in a span: positions within the joined bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// What it says.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// The key's bytes after the prefix.
     pub rest_len: usize,
-    /// Where the key's bytes after prefix and head begin.
+    /// Start of the key's bytes after prefix and head.
     pub tail: usize,
-    /// Where the payload begins.
+    /// Start of the payload.
     pub payload: usize,
-    /// Where the payload ends.
+    /// End of the payload.
     pub end: usize,
 }
 
 impl Entry {
-    /// Fails if it has a value that runs keep elsewhere.
+    /// Fails if it has an inline value that is too large for a run.
     #[inline]
     pub fn check_value(&self) -> Result<()> {
         let is_large = self.end - self.payload >= LARGE_VALUE_BYTES_MIN;
-        if is_large { Err(damaged("a value is too large for it")) } else { Ok(()) }
+        if is_large { Err(damaged("an inline value is too large")) } else { Ok(()) }
     }
 
     /// The entry's update. Fails if a reference to a large value does not decode.
@@ -334,7 +336,7 @@ impl Entry {
     }
 }
 
-/// A joined span, to be searched.
+/// A joined span that can be searched.
 #[derive(Clone, Copy, Debug)]
 pub struct SortedBlock<'a> {
     bytes: &'a [u8],
@@ -342,18 +344,18 @@ pub struct SortedBlock<'a> {
 }
 
 impl<'a> SortedBlock<'a> {
-    /// The joined span `bytes`.
+    /// Parses the joined span `bytes`.
     #[inline]
     pub fn parse(bytes: &'a [u8], kind: BlockKind) -> Result<Self> {
         Ok(Layout::parse(bytes, kind)?.over(bytes))
     }
 
-    /// How it is divided.
+    /// Its layout.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// How many blocks it takes.
+    /// Its number of blocks.
     #[inline]
     pub fn span(&self) -> u32 {
         self.bytes.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE))
@@ -381,7 +383,7 @@ impl<'a> SortedBlock<'a> {
         u32_at(self.heads(), index * HEAD_BYTES)
     }
 
-    /// Where entry `index` begins; the end for the one after the last.
+    /// Start of entry `index`; the end for the one after the last.
     #[inline]
     fn slot(&self, index: usize) -> usize {
         if index >= self.layout.count {
@@ -394,12 +396,12 @@ impl<'a> SortedBlock<'a> {
         }
     }
 
-    /// Entry `index`, which must be below the count.
+    /// Decodes entry `index`, which must be below the count.
     #[inline]
     pub fn entry(&self, index: usize) -> Result<Entry> {
         if let Some(alike) = self.layout.alike {
             if index >= self.layout.count {
-                return Err(damaged("it has fewer entries"));
+                return Err(damaged("the entry index exceeds its count"));
             }
             let tail = self.layout.entries + index * alike.bytes;
             let payload = tail + alike.rest_len.saturating_sub(HEAD_BYTES);
@@ -408,30 +410,32 @@ impl<'a> SortedBlock<'a> {
         }
         let (start, end) = (self.slot(index), self.slot(index + 1));
         if start < self.layout.entries || end > self.layout.end || start >= end {
-            return Err(damaged("an entry lies outside"));
+            return Err(damaged("an entry lies outside of it"));
         }
         let word = Word::read(&self.bytes[start..end], self.layout.prefix_len)?;
         let tail = start + word.len;
         let payload = tail + word.tail_len();
         if payload > end {
-            return Err(damaged("a key reaches past its entry"));
+            return Err(damaged("a key extends past its entry"));
         }
         Ok(Entry { kind: word.kind, rest_len: word.rest_len, tail, payload, end })
     }
 
-    /// Orders the key of entry `index`, whose head equals that of `rest`, against `rest` (what
-    /// follows the prefix in the key that is looked for).
+    /// Compares the key of entry `index`, whose head equals that of `rest`, with `rest` (the
+    /// searched key after the prefix).
     #[inline]
     fn compare_rest(&self, index: usize, rest: &[u8]) -> Result<Ordering> {
         let entry = self.entry(index)?;
         if entry.rest_len >= HEAD_BYTES && rest.len() >= HEAD_BYTES {
             return Ok(self.bytes[entry.tail..entry.payload].cmp(&rest[HEAD_BYTES..]));
         }
-        // One of them ends within the head, where the other can only have zeros: it is a prefix.
+        // One of them ends within the head, where the other can only have zeros: it is a prefix of
+        // it.
         Ok(entry.rest_len.cmp(&rest.len()))
     }
 
-    /// The place of `key` if it is there, else the place of the first greater key.
+    /// Searches `key`: `Ok` with its index if it exists, otherwise `Err` with the index of the
+    /// first greater key.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<Result<usize, usize>> {
         let prefix = self.prefix();
@@ -455,12 +459,12 @@ impl<'a> SortedBlock<'a> {
         Ok(Err(low))
     }
 
-    /// Fails unless the key of entry `index` comes behind that of the one before it. `before` and
+    /// Fails unless the key of entry `index` is greater than that of the one before. `before` and
     /// `entry` describe the two.
     #[inline]
     pub fn check_ascends(&self, index: usize, before: &Entry, entry: &Entry) -> Result<()> {
         let (low, high) = (self.head(index - 1), self.head(index));
-        // Two heads that are all key mostly differ, and then nothing else is looked at.
+        // Heads that consist of key bytes only usually differ, and then nothing else is compared.
         let is_complete = before.rest_len.min(entry.rest_len) >= HEAD_BYTES;
         if is_complete && low < high {
             return Ok(());
@@ -475,8 +479,8 @@ impl<'a> SortedBlock<'a> {
         }
     }
 
-    /// True if `entry`, which is entry `index`, is laid out as a builder does: no gap before the
-    /// first one, zeros in the head after a short key, nothing after a tombstone.
+    /// True if `entry`, which is entry `index`, is laid out as by a builder: no unused bytes before
+    /// the first one, zeros in the head after a short key, nothing after a tombstone.
     pub fn is_tidy(&self, index: usize, entry: &Entry) -> bool {
         let padding = HEAD_BYTES.saturating_sub(entry.rest_len);
         let padded = padding == 0
@@ -496,10 +500,10 @@ impl<'a> SortedBlock<'a> {
     }
 }
 
-/// Buffers of keys grow by this many bytes.
+/// Growth step of key buffers, in bytes.
 const KEY_STEP_BYTES: usize = 4096;
 
-/// A key put together from prefix, head and tail; its memory is used again and again.
+/// A key assembled from prefix, head and tail; its memory is reused.
 #[derive(Debug, Default)]
 pub struct KeyBuffer {
     bytes: Vec<u8>,
@@ -513,27 +517,28 @@ impl KeyBuffer {
         &self.bytes[..self.len]
     }
 
-    /// Bytes of the heap that it holds.
+    /// Heap bytes held.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Makes the prefix that of `block`; before the first [`KeyBuffer::set`] in a block.
+    /// Sets the prefix to that of `block`; call it before the first [`KeyBuffer::set`] in a block.
     pub fn set_prefix(&mut self, block: &SortedBlock<'_>) {
         self.bytes.clear();
         self.bytes.extend_from_slice(block.prefix());
         self.len = self.bytes.len();
     }
 
-    /// Makes the key that of entry `index` of the block of the prefix, which `entry` describes.
+    /// Sets the key to that of entry `index` of the block whose prefix was set; `entry` describes
+    /// it.
     #[inline]
     pub fn set(&mut self, block: &SortedBlock<'_>, index: usize, entry: &Entry) {
         let prefix = block.layout.prefix_len();
         let tail = &block.bytes[entry.tail..entry.payload];
-        // The head is written whole even where the key ends within it.
+        // The complete head is written even where the key ends within it.
         let room = prefix + HEAD_BYTES + tail.len();
         if self.bytes.len() < room {
-            // Many sources of a merge may hold a long key each: none takes twice as much.
+            // Many sources of a merge may hold a long key each, so none doubles its capacity.
             if self.bytes.capacity() < room {
                 self.bytes.reserve_exact(room.next_multiple_of(KEY_STEP_BYTES) - self.bytes.len());
             }

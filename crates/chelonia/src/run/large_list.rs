@@ -17,7 +17,7 @@ use crate::storage::block::{BLOCK_HEADER_BYTES, BlockKind};
 const KIND: usize = 8;
 const COUNT: usize = 10;
 
-/// Appends the list to `blocks`: how many blocks it takes.
+/// Appends the list to `blocks` and returns the number of blocks it takes.
 pub fn encode(large: &[LargeRef], blocks: &mut Blocks) -> Result<u32> {
     let mut block = Vec::with_capacity(BLOCK_BYTES);
     let mut encoded = Vec::new();
@@ -42,7 +42,8 @@ pub fn encode(large: &[LargeRef], blocks: &mut Blocks) -> Result<u32> {
         put(&mut block, count, blocks)?;
         written += 1;
     }
-    u32::try_from(written).map_err(|_| Error::internal("a run is beyond every limit"))
+    u32::try_from(written)
+        .map_err(|_| Error::internal("a run exceeds the maximum number of blocks"))
 }
 
 fn put(block: &mut Vec<u8>, count: u16, blocks: &mut Blocks) -> Result<()> {
@@ -59,7 +60,7 @@ pub fn decode(block: &[u8], visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Re
     let count = header.u16()?;
     header.take(BLOCK_HEADER_BYTES - COUNT - 2)?;
     if count == 0 {
-        return Err(header.damaged("it is empty"));
+        return Err(header.damaged("the list is empty"));
     }
     for _ in 0..count {
         visit(LargeRef::decode(&mut header)?)?;

@@ -6,10 +6,10 @@
 //!             (Data, DataMore)        (root last)     probe            values referred to
 //! ```
 //!
-//! A run is written once by a [`RunBuilder`], from memory, in one go; only used blocks are written.
-//! From then on a [`RunRef`] (which lives in an engine's structure) is all that is needed to read
-//! it: [`Run::open`] does no I/O. Runs know keys, values and tombstones; they know nothing of
-//! seqnos, levels or engines.
+//! A [`RunBuilder`] writes a run once, from memory, sequentially; only used blocks are written.
+//! From then on a [`RunRef`] (stored in an engine's structure) is sufficient to read it:
+//! [`Run::open`] does no I/O. Runs contain keys, values and tombstones; they are independent of
+//! seqnos, levels and engines.
 //!
 //! ```text
 //!   RunBuilder::new(&storage, options)            reset() keeps the memory for the next run
@@ -22,7 +22,7 @@
 //!   RunStream::new(&run, range)                   ascending, for merges: nothing stays cached
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
 //! | `block` | the sorted block: layout and search |
 //! | `reference` | [`RunRef`] |

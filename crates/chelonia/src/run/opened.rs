@@ -1,4 +1,4 @@
-//! The open runs of one engine, so that a run that is met twice is open once.
+//! The open runs of one engine: each run is opened at most once at a time.
 
 use super::{Run, RunRef};
 use crate::base::ids::BlockNo;
@@ -6,7 +6,7 @@ use crate::runtime::sync::{Arc, Mutex, Weak};
 use crate::storage::Storage;
 use std::collections::BTreeMap;
 
-/// Open runs by first block. Does not keep them open.
+/// Open runs by first block. Holds weak references only.
 #[derive(Default)]
 pub struct OpenRuns {
     table: Mutex<Table>,
@@ -15,12 +15,12 @@ pub struct OpenRuns {
 #[derive(Default)]
 struct Table {
     runs: BTreeMap<BlockNo, Weak<Run>>,
-    /// When the table is this long, dead entries are taken out.
+    /// Table length at which dead entries are removed.
     prune_at: usize,
 }
 
 impl OpenRuns {
-    /// The open run of `reference`, which is known to be right.
+    /// Opens the run of `reference`, which must be valid, or returns the open one.
     pub fn open(&self, storage: &Arc<Storage>, reference: RunRef) -> Arc<Run> {
         let mut table = self.table.lock();
         let start = reference.extent.start;

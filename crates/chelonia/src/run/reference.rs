@@ -1,4 +1,4 @@
-//! What it takes to find a run again: [`RunRef`].
+//! The reference to a run: [`RunRef`], all that is needed to read it.
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
@@ -12,7 +12,7 @@ use crate::run::totals::COUNT_MAX;
 pub struct BlockSpan {
     /// The first block, counted from the start of the extent.
     pub first: u32,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
@@ -24,13 +24,13 @@ impl BlockSpan {
     }
 }
 
-/// The most levels of an index: each has at most half as many spans as the one below.
+/// Maximum number of index levels: each has at most half as many spans as the one below.
 pub const INDEX_LEVELS_MAX: u8 = 32;
 
-/// Everything an engine keeps of a run: where it is, how it is divided, how much it holds.
+/// A reference to a run: its location, layout and totals.
 ///
 /// Encoded as varints in the order of the fields, except that `index_levels` and `root_blocks` are
-/// one byte each and the filter has a form of its own ([`FilterSpec::encode`]).
+/// one byte each and the filter has its own encoding ([`FilterSpec::encode`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunRef {
     /// The blocks.
@@ -43,7 +43,7 @@ pub struct RunRef {
     pub index_blocks: u32,
     /// Levels of the index; 0 when all entries are in one span, which then is the root.
     pub index_levels: u8,
-    /// How many blocks the root takes: the last ones of the index (of the data without an index).
+    /// Size of the root in blocks: the last ones of the index (of the data without an index).
     pub root_blocks: u8,
     /// The filter, after the index.
     pub filter: FilterSpec,
@@ -58,7 +58,7 @@ pub struct RunRef {
 }
 
 impl RunRef {
-    /// Where a lookup begins.
+    /// The span in which a lookup begins.
     #[must_use]
     pub fn root(&self) -> BlockSpan {
         let blocks = u32::from(self.root_blocks);
@@ -78,7 +78,7 @@ impl RunRef {
         self.filter_start().saturating_add(self.filter.blocks())
     }
 
-    /// Appends the reference.
+    /// Appends the encoded reference.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.extent.start.0);
         put_varint(out, u64::from(self.extent.blocks));
@@ -93,7 +93,7 @@ impl RunRef {
         put_varint(out, self.user_bytes);
     }
 
-    /// Reads what [`RunRef::encode`] wrote; the parts must fill the extent exactly.
+    /// Decodes a reference; the parts must fill the extent exactly.
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (start, blocks) = (decoder.varint()?, decoder.varint_u32()?);
         let reference = Self {
@@ -115,7 +115,7 @@ impl RunRef {
         Ok(reference)
     }
 
-    /// Why this can't be the reference of a run, if it can't.
+    /// The reason why this cannot be the reference of a run, if there is one.
     fn contradiction(&self) -> Option<&'static str> {
         let parts = [self.data_blocks, self.index_blocks, self.filter.blocks(), self.large_blocks];
         let sum: u64 = parts.iter().map(|blocks| u64::from(*blocks)).sum();
@@ -127,21 +127,22 @@ impl RunRef {
             return Some("the parts of a run do not fill its extent");
         }
         if bytes_end.is_none_or(|end| end > u64::MAX / crate::base::limits::BLOCK_BYTES_U64) {
-            return Some("a run lies past the end of every file");
+            return Some("a run lies beyond the maximum file size");
         }
         if self.data_blocks == 0 || self.entries == 0 || self.tombstones > self.entries {
-            return Some("a run has no entries or more tombstones than entries");
+            return Some("a run has no entries, or more tombstones than entries");
         }
         if self.entries > COUNT_MAX || self.user_bytes > COUNT_MAX {
-            return Some("a run counts more than any file holds");
+            return Some("the totals of a run are out of range");
         }
         if has_index != (self.index_levels > 0) || self.index_levels > INDEX_LEVELS_MAX {
-            return Some("the index of a run has an impossible height");
+            return Some("the height of a run's index is out of range");
         }
         if root == 0 || root > SPAN_BLOCKS_MAX || root > root_home {
-            return Some("the root of a run's index has an impossible size");
+            return Some("the root size of a run's index is out of range");
         }
-        (!has_index && root != self.data_blocks).then_some("a run without an index has many spans")
+        (!has_index && root != self.data_blocks)
+            .then_some("a run without an index has several spans")
     }
 }
 

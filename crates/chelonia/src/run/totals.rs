@@ -1,4 +1,4 @@
-//! How much is somewhere.
+//! Totals of entries and bytes, and the weight that sizes are compared by.
 
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::Result;
@@ -7,14 +7,14 @@ use crate::run::Run;
 use std::fmt;
 use std::ops::{AddAssign, SubAssign};
 
-/// What an entry costs in a run besides its key and value: place, head and lengths, in bytes.
+/// Overhead of an entry in a run besides its key and value: slot, head and lengths, in bytes.
 const ENTRY_OVERHEAD: u64 = 8;
 
-/// Nothing has more entries or bytes than this, so that sums of what is told stay far from the end
-/// of numbers. What is told may be a lie nevertheless: sums end there, and do not wrap around.
+/// Upper bound of valid counts, so that sums of valid counts stay far from overflow. Forged counts
+/// are possible nevertheless, so sums saturate.
 pub(super) const COUNT_MAX: u64 = 1 << 56;
 
-/// How much is somewhere.
+/// Totals of entries and bytes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Totals {
     /// Entries, tombstones included.
@@ -26,7 +26,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// What a run holds.
+    /// Returns the totals of a run.
     pub fn of_run(run: &Run) -> Self {
         let reference = run.reference();
         Self {
@@ -44,7 +44,7 @@ impl Totals {
         self.bytes += (key.len() + update.inline_bytes()) as u64;
     }
 
-    /// The size that all decisions go by, in bytes: close to what it takes on disk.
+    /// The size in bytes used for all decisions: close to the size on disk.
     pub fn weight(&self) -> u64 {
         weight(self.entries, self.bytes)
     }
@@ -54,7 +54,7 @@ impl Totals {
         [self.entries, self.tombstones, self.bytes].into_iter().for_each(|n| put_varint(out, n));
     }
 
-    /// Reads what [`Totals::encode`] wrote.
+    /// Decodes the output of [`Totals::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let (entries, tombstones) = (decoder.varint()?, decoder.varint()?);
         let totals = Self { entries, tombstones, bytes: decoder.varint()? };
@@ -88,7 +88,7 @@ impl SubAssign for Totals {
     }
 }
 
-/// The size that decisions go by, of `entries` with `bytes` of keys and inline values.
+/// The weight of `entries` entries with `bytes` bytes of keys and inline values.
 pub fn weight(entries: u64, bytes: u64) -> u64 {
     bytes.saturating_add(entries.saturating_mul(ENTRY_OVERHEAD))
 }

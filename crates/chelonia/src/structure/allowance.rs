@@ -1,47 +1,47 @@
-//! What a node may take in memory, counted before it is made.
+//! Limits the memory of a node while it is decoded, counted before it is allocated.
 //!
-//! The bytes of a node may say that it has keys of any length in common with each other, many times
-//! what they take themselves. So whoever decodes them asks before each allocation.
+//! The bytes of a node may claim keys of any length in common with each other, many times their own
+//! size. So the decoder asks before each allocation.
 
 use crate::base::error::{Error, Result};
 use crate::memory::budget::{Charge, Use};
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
-/// The keys of no node take more: 256 of the longest, and what refers to them.
+/// Upper bound of the memory of a valid node's keys: 256 of the longest, and their overhead.
 const NODE_KEYS_MAX: usize = 20 << 20;
 
-/// What is asked for is charged in steps of this many bytes.
+/// Requested memory is charged in steps of this many bytes.
 const STEP_BYTES: usize = 64 << 10;
 
-/// The memory of a node that is being decoded. Charged until the node is kept, which charges it
-/// itself, or dropped.
+/// The memory of a node that is being decoded. Charged until the node is cached, which charges it
+/// separately, or dropped.
 pub struct Allowance {
     storage: Arc<Storage>,
-    /// `None` as long as it takes little.
+    /// `None` while it is small.
     charge: Option<Charge>,
     bytes: usize,
     key_bytes: usize,
 }
 
 impl Allowance {
-    /// Nothing was taken.
+    /// Creates an allowance with nothing taken.
     #[must_use]
     pub fn of(storage: &Arc<Storage>) -> Self {
         Self { storage: Arc::clone(storage), charge: None, bytes: 0, key_bytes: 0 }
     }
 
-    /// Takes `bytes` more for a key; fails if the keys take more than those of any node.
+    /// Takes `bytes` more for a key; fails if the keys exceed the bound of any valid node.
     pub fn take_key(&mut self, bytes: usize) -> Result<()> {
         self.key_bytes = self.key_bytes.saturating_add(bytes);
         if self.key_bytes > NODE_KEYS_MAX {
-            return Err(Error::corrupt("the keys of a node take more memory than any node does"));
+            return Err(Error::corrupt("the keys of a node exceed the memory limit of a node"));
         }
         self.take(bytes);
         Ok(())
     }
 
-    /// Takes `bytes` more for what has several bytes of the node for each that there is.
+    /// Takes `bytes` more for structures that expand each byte of the node to several.
     pub fn take(&mut self, bytes: usize) {
         self.bytes = self.bytes.saturating_add(bytes);
         let charged = self.charge.as_ref().map_or(STEP_BYTES as u64, Charge::bytes);
@@ -49,17 +49,17 @@ impl Allowance {
             let next = self.bytes.next_multiple_of(STEP_BYTES) as u64;
             let budget = self.storage.budget();
             self.charge.get_or_insert_with(|| budget.charge(Use::Work, 0)).resize(next);
-            // Caches give way; if they cannot yet they do when they are asked for slabs.
+            // Caches shrink now, or later when slabs are requested.
             budget.trim();
         }
     }
 }
 
-/// How many items a list gets memory for before the first one was read.
+/// Maximum number of items that a list allocates before the first one was read.
 const ITEMS_AHEAD: usize = 1024;
 
-/// A list for `count` items that are still to be decoded. A forged count allocates hardly anything:
-/// a longer list grows as its items are read.
+/// Allocates a list for `count` items that are still to be decoded. A forged count allocates
+/// little: a longer list grows as its items are read.
 #[must_use]
 pub fn list_of<T>(count: usize) -> Vec<T> {
     Vec::with_capacity(count.min(ITEMS_AHEAD))

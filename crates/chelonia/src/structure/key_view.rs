@@ -1,14 +1,14 @@
-//! Keys in pieces: how they compare, and views of them that do not own their bytes.
+//! Borrowed views of keys that are stored in pieces, and their comparison.
 //!
-//! A key of a node ([`SharedKey`]) lies in pieces, one for each of its ancestors. Pieces that two
-//! keys have of the same ancestor are the same memory, and are not compared byte by byte.
+//! A key of a node ([`SharedKey`]) is stored in pieces, one for each of its ancestors. Pieces that
+//! two keys have from the same ancestor are the same memory, and are not compared byte by byte.
 
 use super::shared_key::{DEPTH_MAX, SharedKey};
 use crate::kernels::prefix::common_prefix;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// The bytes of a key, in the pieces that it is of.
+/// The bytes of a key, as its pieces.
 pub(super) struct Pieces<'k> {
     /// The last one first.
     pieces: [&'k [u8]; DEPTH_MAX + 2],
@@ -35,13 +35,13 @@ impl<'k> Pieces<'k> {
         Self { pieces, count }
     }
 
-    /// The pieces in their order.
+    /// Iterates the pieces in order.
     pub fn iter(&self) -> impl Iterator<Item = &'k [u8]> {
         self.pieces[..self.count].iter().rev().copied()
     }
 }
 
-/// How many bytes two keys have in common at their front, and how they compare.
+/// The length of the common prefix of two keys, and their order.
 pub(super) fn compare(one: &Pieces<'_>, other: &Pieces<'_>) -> (usize, Ordering) {
     let (mut ones, mut others) = (one.iter(), other.iter());
     let (mut a, mut b): (&[u8], &[u8]) = (&[], &[]);
@@ -67,7 +67,7 @@ pub(super) fn compare(one: &Pieces<'_>, other: &Pieces<'_>) -> (usize, Ordering)
     }
 }
 
-/// A key of a node or in one piece, borrowed.
+/// A borrowed key, of a node or contiguous.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyView<'k>(Viewed<'k>);
 
@@ -81,12 +81,12 @@ impl<'k> KeyView<'k> {
     /// The empty key, the least of all.
     pub const LEAST: Self = Self(Viewed::Whole(&[]));
 
-    /// A key of a node.
+    /// Views a key of a node.
     pub(super) fn of(key: &'k SharedKey) -> Self {
         Self(Viewed::Shared(key))
     }
 
-    /// The key in one piece.
+    /// The key as contiguous bytes.
     #[must_use]
     pub fn to_bytes(self) -> Cow<'k, [u8]> {
         match self.0 {

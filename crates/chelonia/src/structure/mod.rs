@@ -1,6 +1,6 @@
-//! Nodes: the units of an engine's structure, on disk always, in memory sometimes.
+//! Nodes: the units of an engine's structure, always on disk, and cached in memory.
 //!
-//! What an engine knows of its runs or pages is cut into nodes. A node is written once, as a
+//! An engine divides its metadata on runs or pages into nodes. A node is written once, as a
 //! sequence of bytes over the payloads of consecutive blocks of kind `Engine` in one extent; the
 //! rest of the last payload is zero.
 //!
@@ -11,15 +11,15 @@
 //! NodeRef  v  first block; v generation; v bytes of the node          (v: a varint)
 //! ```
 //!
-//! | module | what it is |
+//! | module | content |
 //! | --- | --- |
-//! | here | where a node is ([`NodeRef`]), and its bytes in blocks |
-//! | `allowance` | what a node may take in memory while it is decoded ([`Allowance`]) |
-//! | `node_cache` | which nodes are in memory ([`Slot`], [`NodeCache`]) |
-//! | `shared_key` | the keys that they name ([`SharedKey`]) |
-//! | `key_view` | how these compare, and views of them ([`KeyView`]) |
+//! | here | the location of a node ([`NodeRef`]), and its bytes in blocks |
+//! | `allowance` | limits the memory of a node while it is decoded ([`Allowance`]) |
+//! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
+//! | `shared_key` | the keys of nodes ([`SharedKey`]) |
+//! | `key_view` | comparison and borrowed views of keys ([`KeyView`]) |
 //!
-//! What the bytes say is each engine's own business ([`Structure`]).
+//! Each engine defines the content of its nodes ([`Structure`]).
 
 mod allowance;
 mod key_view;
@@ -41,10 +41,11 @@ use crate::storage::block::{
     BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, DATA_FILE, expect_kind,
 };
 
-/// A node larger than this is damaged: 256 pivots and their segments with the longest keys.
+/// Maximum size of a node; a larger one is damaged: 256 pivots and their segments with the longest
+/// keys.
 const NODE_BYTES_MAX: u32 = 64 << 20;
 
-/// Where a node is.
+/// The location of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeRef {
     /// The blocks.
@@ -56,21 +57,21 @@ pub struct NodeRef {
 }
 
 impl NodeRef {
-    /// The blocks that a node of so many bytes takes.
+    /// The number of blocks of a node of this many bytes.
     #[must_use]
     pub fn blocks_for(bytes: u32) -> u32 {
         let payload = u32::try_from(BLOCK_PAYLOAD_BYTES).unwrap_or(u32::MAX);
         bytes.div_ceil(payload)
     }
 
-    /// Appends the reference.
+    /// Appends the encoded reference.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.extent.start.0);
         put_varint(out, self.generation.0);
         put_varint(out, u64::from(self.bytes));
     }
 
-    /// Reads what [`NodeRef::encode`] wrote.
+    /// Decodes the output of [`NodeRef::encode`].
     pub fn decode(decoder: &mut Decoder<'_>) -> Result<Self> {
         let start = decoder.varint()?;
         let generation = Generation(decoder.varint()?);
@@ -80,7 +81,7 @@ impl NodeRef {
         }
         let blocks = Self::blocks_for(bytes);
         if start.checked_add(u64::from(blocks)).is_none_or(|end| end > u64::MAX / BLOCK_BYTES_U64) {
-            return Err(decoder.damaged("a node lies beyond the end of numbers"));
+            return Err(decoder.damaged("the location of a node is out of range"));
         }
         Ok(Self { extent: Extent::new(start, blocks), generation, bytes })
     }
@@ -102,15 +103,15 @@ impl NodeRef {
         Ok(blocks)
     }
 
-    /// Writes the bytes of a node to an extent of its own. `allocated` is told of that before
-    /// anything is written, for it stays allocated if that fails.
+    /// Writes the bytes of a node to a new extent. `allocated` is called with the extent before
+    /// anything is written, because it stays allocated if the write fails.
     pub fn write(
         storage: &Storage,
         bytes: &[u8],
         allocated: impl FnOnce(NodeRef),
     ) -> Result<NodeRef> {
         let length = u32::try_from(bytes.len()).ok().filter(|length| *length <= NODE_BYTES_MAX);
-        let length = length.ok_or_else(|| Error::internal("a node is larger than any can be"))?;
+        let length = length.ok_or_else(|| Error::internal("a node exceeds its size limit"))?;
         let mut blocks = to_blocks(bytes);
         let _charge = storage.budget().charge(Use::Work, (bytes.len() + blocks.len()) as u64);
         let allocation = storage.allocate(NodeRef::blocks_for(length))?;
@@ -122,7 +123,7 @@ impl NodeRef {
     }
 }
 
-/// Cuts the bytes of a node into blocks, unsealed.
+/// Splits the bytes of a node into blocks, unsealed.
 #[must_use]
 pub fn to_blocks(bytes: &[u8]) -> Vec<u8> {
     let chunks = bytes.chunks(BLOCK_PAYLOAD_BYTES);
@@ -134,7 +135,7 @@ pub fn to_blocks(bytes: &[u8]) -> Vec<u8> {
     blocks
 }
 
-/// Puts the bytes of a node together again, in the place of its verified blocks.
+/// Assembles the bytes of a node, in the place of its verified blocks.
 pub fn take_payloads(blocks: &mut Vec<u8>, bytes: u32) {
     for index in 0..blocks.len() / BLOCK_BYTES {
         let start = index * BLOCK_BYTES;

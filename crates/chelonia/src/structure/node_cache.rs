@@ -1,23 +1,23 @@
-//! Which nodes are in memory.
+//! The node cache: nodes in memory.
 //!
-//! Whoever refers to a node (a parent, a version) holds its [`Slot`]. The node itself is read
-//! when it is first wanted and may be dropped again at any time.
+//! The holder of a reference to a node (a parent, a version) holds its [`Slot`]. The node itself is
+//! loaded on first use and may be evicted at any time.
 //!
 //! ```text
 //!            admit (just written)
 //!          +-----------------------+
-//!          |        load           v           clock (its turn came twice, not looked at)
+//!          |        load           v           clock (passed twice without a use)
 //!   slot: absent ------------> resident ---------------------------------------> absent
 //! ```
 //!
-//! Readers look at a resident node under an epoch guard, without a lock or a count; a dropped node
-//! is freed when no guard of that time is left. An absorb, which takes long, keeps an `Arc`
-//! instead.
+//! Readers access a resident node under an epoch guard, without a lock or a reference count; an
+//! evicted node is freed when all guards of that time have ended. An absorb, which takes long,
+//! keeps an `Arc` instead.
 //!
 //! Invariants:
-//! 1. A slot's node never changes: what is loaded again is the same.
-//! 2. A slot that holds a node is counted with its footprint by the clock that all engines of the
-//!    database share (`memory/node_clock.rs`), which says how much may be in memory.
+//! 1. A slot's node never changes: a reloaded node is equal.
+//! 2. A slot with a node is charged with its footprint in the clock that all engines of the
+//!    database share (`memory/node_clock.rs`), which bounds the memory of nodes.
 //!
 //! Lock order: the clock's lock is taken last.
 
@@ -31,38 +31,38 @@ use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Ordering, Weak};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 
-/// What an engine's nodes are.
+/// The node type of an engine.
 pub trait Structure: Sized + Send + Sync + 'static {
-    /// What whoever refers to a node knows of it besides its place.
+    /// Data kept in the slot of a node, besides its location.
     type About: Copy + Send + Sync;
 
-    /// What decoding needs besides the bytes.
+    /// Data needed for decoding, besides the bytes.
     type Context: Send + Sync;
 
-    /// Reads a node.
+    /// Decodes a node.
     fn decode(bytes: &[u8], about: Self::About, node_cache: &NodeCache<Self>) -> Result<Self>;
 
-    /// The node that is nowhere on disk, if there is one: the root of an empty tree.
+    /// Creates the node that is not on disk, if there is one: the root of an empty tree.
     fn empty(about: Self::About) -> Self;
 
-    /// What it takes on the heap, about, in bytes.
+    /// Approximate heap memory of the node, in bytes.
     fn heap_bytes(&self) -> u64;
 
-    /// The same with what it keeps alive that is counted elsewhere, in bytes.
+    /// Heap memory including data it keeps alive that is charged elsewhere, in bytes.
     fn footprint_bytes(&self) -> u64;
 
-    /// Keeps the charge for its memory as long as it lives.
+    /// Stores the charge for its memory, for as long as it lives.
     fn keep(&mut self, charge: Charge);
 }
 
-/// Nodes that were read, and dropped, since the engine was opened.
+/// Number of nodes loaded and evicted since the engine was opened.
 #[derive(Default)]
 struct Moves {
     loaded: AtomicU64,
     evicted: AtomicU64,
 }
 
-/// The nodes of one engine that are in memory.
+/// The cached nodes of one engine.
 pub struct NodeCache<N: Structure> {
     storage: Arc<Storage>,
     context: N::Context,
@@ -70,29 +70,29 @@ pub struct NodeCache<N: Structure> {
 }
 
 impl<N: Structure> NodeCache<N> {
-    /// Nothing is in memory.
+    /// Creates an empty cache.
     #[must_use]
     pub fn new(storage: Arc<Storage>, context: N::Context) -> Self {
         Self { storage, context, moves: Arc::default() }
     }
 
-    /// Where nodes and runs are.
+    /// The storage of nodes and runs.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.storage
     }
 
-    /// What decoding needs besides the bytes.
+    /// The data needed for decoding.
     pub fn context(&self) -> &N::Context {
         &self.context
     }
 
-    /// How often a node was read because it was not in memory, and dropped from it.
+    /// Number of nodes loaded, and number of nodes evicted.
     pub fn moves(&self) -> (u64, u64) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (read(&self.moves.loaded), read(&self.moves.evicted))
     }
 
-    /// A slot for the node at `reference`, absent.
+    /// Creates a slot for the node at `reference`, absent.
     pub fn slot(&self, reference: Option<NodeRef>, about: N::About) -> Arc<Slot<N>> {
         Arc::new(Slot {
             reference,
@@ -105,13 +105,14 @@ impl<N: Structure> NodeCache<N> {
         })
     }
 
-    /// The same for a reference that was read from a file: the node must lie in it.
+    /// As [`NodeCache::slot`], for a reference read from a file: fails if the node lies outside of
+    /// it.
     pub fn slot_of(&self, reference: NodeRef, about: N::About) -> Result<Arc<Slot<N>>> {
         self.check_within_file(reference.extent)?;
         Ok(self.slot(Some(reference), about))
     }
 
-    /// Fails if blocks that a node refers to lie outside of the data file.
+    /// Fails if `extent`, which a node refers to, lies outside of the data file.
     pub fn check_within_file(&self, extent: Extent) -> Result<()> {
         if self.storage.holds(extent) {
             return Ok(());
@@ -119,7 +120,7 @@ impl<N: Structure> NodeCache<N> {
         Err(Error::corrupt("a node refers to blocks beyond the data file"))
     }
 
-    /// A slot for a node that was just written.
+    /// Creates a slot for a node that was just written, resident.
     pub fn admit(&self, reference: Option<NodeRef>, about: N::About, node: N) -> Arc<Slot<N>> {
         let slot = self.slot(reference, about);
         self.keep(&slot, node, &self.storage.epochs().pin());
@@ -135,13 +136,13 @@ impl<N: Structure> NodeCache<N> {
         slot.node.get(guard)
     }
 
-    /// The node of `slot`, if it is in memory, to keep longer than an epoch guard should live.
+    /// The node of `slot`, if it is in memory, as an `Arc` that may outlive an epoch guard.
     pub fn resident_owned(&self, slot: &Arc<Slot<N>>) -> Option<Arc<N>> {
         self.resident(slot, &self.storage.epochs().pin()).map(Arc::clone)
     }
 
-    /// The same, read if it is absent. No guard is held while it is read, and the caller should
-    /// hold none.
+    /// As [`NodeCache::resident_owned`], loaded if it is absent. No guard is held during the read,
+    /// and the caller should hold none.
     pub fn load_owned(&self, slot: &Arc<Slot<N>>) -> Result<Arc<N>> {
         match self.resident_owned(slot) {
             Some(node) => Ok(node),
@@ -159,14 +160,14 @@ impl<N: Structure> NodeCache<N> {
         Ok(Arc::clone(self.keep(slot, node, &self.storage.epochs().pin())))
     }
 
-    /// Reads and decodes a node without keeping it.
+    /// Reads and decodes a node without caching it.
     pub fn read(&self, reference: NodeRef, about: N::About) -> Result<N> {
         let bytes = reference.read(&self.storage)?;
         N::decode(&bytes, about, self)
             .map_err(|error| error.at(DATA_FILE, reference.extent.offset()))
     }
 
-    /// Makes `node` resident in `slot`, unless another thread was faster.
+    /// Makes `node` resident in `slot`, unless another thread did so first.
     fn keep<'g>(&self, slot: &'g Arc<Slot<N>>, mut node: N, guard: &'g Guard) -> &'g Arc<N> {
         let footprint = node.footprint_bytes();
         node.keep(self.storage.budget().charge(Use::Metadata, node.heap_bytes()));
@@ -180,13 +181,13 @@ impl<N: Structure> NodeCache<N> {
     }
 }
 
-/// The place of a node: on disk always, in memory sometimes.
+/// The slot of a node: its location, and the node if it is in memory.
 pub struct Slot<N: Structure> {
-    /// `None` for a node that is nowhere on disk.
+    /// `None` for a node that is not on disk.
     reference: Option<NodeRef>,
     about: N::About,
     node: EpochSlot<Arc<N>>,
-    /// Looked at since the clock last passed.
+    /// Used since the clock last passed.
     used: AtomicBool,
     /// The footprint of the node while it is resident.
     bytes: AtomicU64,
@@ -195,19 +196,19 @@ pub struct Slot<N: Structure> {
 }
 
 impl<N: Structure> Slot<N> {
-    /// Where the node is; `None` if it is nowhere on disk.
+    /// Location of the node; `None` if it is not on disk.
     #[must_use]
     pub fn reference(&self) -> Option<NodeRef> {
         self.reference
     }
 
-    /// What is known of the node.
+    /// The data kept about the node.
     #[must_use]
     pub fn about(&self) -> N::About {
         self.about
     }
 
-    /// The node, if it is in memory. Does not count as a look at it.
+    /// The node, if it is in memory. Does not count as a use.
     pub fn peek<'g>(&'g self, guard: &'g Guard) -> Option<&'g Arc<N>> {
         self.node.get(guard)
     }
@@ -219,8 +220,8 @@ impl<N: Structure> ClockEntry for Slot<N> {
     }
 
     fn evict(&self, guard: &Guard) -> u64 {
-        // Taken before the slot is cleared: from then on another thread may load the node again and
-        // put the bytes of that in.
+        // Read before the slot is cleared: from then on another thread may reload the node and
+        // store its bytes.
         let bytes = self.bytes.swap(0, Ordering::Relaxed);
         if self.node.clear(guard) {
             self.moves.evicted.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +243,7 @@ mod tests {
     const HEAP_BYTES: u64 = 3_000;
     const FOOTPRINT_BYTES: u64 = 10_000;
 
-    /// A node that is nowhere on disk.
+    /// A node that is not on disk.
     struct Leaf {
         charge: Option<Charge>,
     }
@@ -272,8 +273,8 @@ mod tests {
         }
     }
 
-    /// Waits until the budget counts so many bytes of nodes: threads of other tests may be on their
-    /// way.
+    /// Waits until the budget counts this many bytes of nodes: threads of other tests may still be
+    /// working.
     fn expect_charge(storage: &Storage, bytes: u64) {
         let used = || storage.budget().used_by(Use::Metadata);
         let is_so = (0..1_000_000).any(|_| {
@@ -300,7 +301,7 @@ mod tests {
             assert_eq!(evicted, FOOTPRINT_BYTES);
             node_clock.forget(evicted);
             assert!(slot.peek(&storage.epochs().pin()).is_none());
-            // Whoever holds it keeps its memory, and nobody else.
+            // A holder keeps the memory charged, and nothing else does.
             expect_charge(&storage, before + if kept.is_some() { HEAP_BYTES } else { 0 });
             drop(kept);
             expect_charge(&storage, before);

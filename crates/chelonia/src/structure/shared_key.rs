@@ -1,4 +1,4 @@
-//! Keys of nodes, which hold the bytes that they share with their neighbours once.
+//! Keys of nodes, which store the bytes that they share with their neighbours once.
 //!
 //! ```text
 //!   key 1   user/00000000000000/a                    alone
@@ -7,16 +7,17 @@
 //!   key 4   [ 20 bytes of key 1 ] e                  of no key that keeps as little of another
 //! ```
 //!
-//! A node names hundreds of keys in order, and neighbours share most of their bytes where keys are
-//! long. On disk a key is what it shares with the one before, and the rest. [`SharedKey::after`]
-//! makes of that a key that takes hardly more memory than disk, however long it is.
+//! A node has hundreds of keys in order, and neighbours share most of their bytes where keys are
+//! long. On disk a key is the length shared with the one before, and the rest. [`SharedKey::after`]
+//! turns that into a key that takes hardly more memory than disk space, however long it is.
 //!
 //! Invariants:
-//! 1. A key keeps more bytes of its parent than that keeps of its own parent, and at most all.
+//! 1. A key keeps more bytes of its parent than the parent keeps of its own parent, and at most
+//!    all.
 //! 2. No key has more than [`DEPTH_MAX`] ancestors.
-//! 3. What [`SharedKey::after`] allocates is at most what [`SharedKey::bytes_after`] says.
+//! 3. [`SharedKey::after`] allocates at most [`SharedKey::bytes_after`] bytes.
 //!
-//! Keys never change; any thread may read them.
+//! Keys are immutable; any thread may read them.
 
 use super::key_view::{KeyView, Pieces, compare};
 use crate::base::keys::{KeyRange, head64};
@@ -27,41 +28,41 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Bound;
 
-/// With fewer bytes in common keys share nothing: to refer to another costs as much.
+/// Minimum number of common bytes to share: for fewer a reference costs as much.
 pub const SHARED_MIN: usize = 64;
 
-/// Tails from this many bytes on have pages of their own.
+/// Tails of this many bytes or more have pages of their own.
 const PAGED_MIN: usize = 16 << 10;
 
-/// The keys that are looked at to know one; the next that would be deeper is alone.
+/// Maximum number of keys visited to assemble one; a deeper key shares nothing instead.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// What an allocation that is counted takes besides its bytes.
+/// Overhead of a reference-counted allocation.
 const COUNTS_BYTES: usize = 16;
 
-/// What a key takes as the parent of others, besides its tail.
+/// Memory of a key as the parent of others, besides its tail.
 const PARENT_BYTES: usize = size_of::<SharedKey>() + COUNTS_BYTES;
 
-/// A key: see the head of the file.
+/// A key; see the module documentation.
 #[derive(Clone, Default)]
 pub struct SharedKey {
-    /// What its first bytes are of.
+    /// The key that has its first bytes.
     parent: Option<Arc<SharedKey>>,
-    /// How many these are.
+    /// Number of bytes shared with the parent.
     kept: usize,
-    /// The bytes behind them.
+    /// The bytes after them.
     tail: Tail,
-    /// Its ancestors.
+    /// Number of ancestors.
     depth: usize,
 }
 
-/// Whose bytes a new key keeps.
+/// The key whose bytes a new key shares.
 enum Kept<'k> {
-    /// It is alone.
+    /// None: it shares nothing.
     Nothing,
-    /// Those of an ancestor of the key before.
+    /// An ancestor of the key before.
     Of(&'k Arc<SharedKey>),
-    /// Those of the key before.
+    /// The key before.
     OfBefore,
 }
 
@@ -71,7 +72,8 @@ enum Tail {
     #[default]
     Nothing,
     Short(Arc<[u8]>),
-    /// In pages of its own: keys as long come and go with their nodes, among small things.
+    /// Pages of its own: long keys are allocated and freed with their nodes, among small
+    /// allocations.
     Long(Arc<PagedBytes>),
 }
 
@@ -93,7 +95,7 @@ impl Tail {
         }
     }
 
-    /// What it takes on the heap and in pages.
+    /// Memory on the heap and in pages.
     fn heap_bytes(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -102,7 +104,7 @@ impl Tail {
         }
     }
 
-    /// True if both are the same memory, and some.
+    /// True if both are the same memory, and not empty.
     fn is(&self, other: &Self) -> bool {
         !self.bytes().is_empty() && std::ptr::eq(self.bytes(), other.bytes())
     }
@@ -112,14 +114,14 @@ impl SharedKey {
     /// The empty key, the least of all.
     pub const LEAST: Self = Self { parent: None, kept: 0, tail: Tail::Nothing, depth: 0 };
 
-    /// A key that shares nothing.
+    /// Creates a key that shares nothing.
     #[must_use]
     pub fn whole(key: &[u8]) -> Self {
         Self { tail: Tail::of(key), ..Self::LEAST }
     }
 
-    /// The key that begins with the first `common` bytes of `before`, at most all of them, and goes
-    /// on with `tail`.
+    /// Creates the key that begins with the first `common` bytes of `before`, at most all of them,
+    /// and continues with `tail`.
     #[must_use]
     pub fn after(before: &Self, common: usize, tail: &[u8]) -> Self {
         let common = common.min(before.len());
@@ -132,7 +134,7 @@ impl SharedKey {
         Self { parent: Some(parent), kept: common, tail: Tail::of(tail), depth }
     }
 
-    /// The bytes that [`SharedKey::after`] allocates for a tail of so many.
+    /// The bytes that [`SharedKey::after`] allocates for a tail of `tail` bytes.
     #[must_use]
     pub fn bytes_after(before: &Self, common: usize, tail: usize) -> usize {
         let common = common.min(before.len());
@@ -145,7 +147,7 @@ impl SharedKey {
             }
     }
 
-    /// Whose bytes the next key keeps, if it has so many in common with this one.
+    /// The key whose bytes the next key shares, if it has `common` bytes in common with this one.
     fn kept_by(&self, common: usize) -> Kept<'_> {
         if common < SHARED_MIN {
             return Kept::Nothing;
@@ -157,7 +159,7 @@ impl SharedKey {
         if key.depth < DEPTH_MAX { kept } else { Kept::Nothing }
     }
 
-    /// The same key, which shares with `before` what both have in common.
+    /// Copies the key so that it shares its common prefix with `before`.
     #[must_use]
     pub fn beside(&self, before: &Self) -> Self {
         let common = self.common_prefix(before);
@@ -167,13 +169,13 @@ impl SharedKey {
         Self::after(before, common, &self.suffix(common))
     }
 
-    /// The same key, which shares nothing.
+    /// Copies the key so that it shares nothing.
     #[must_use]
     pub fn alone(&self) -> Self {
         if self.parent.is_none() { self.clone() } else { Self::whole(&self.to_bytes()) }
     }
 
-    /// What it takes on the heap, in bytes, where all that `before` has is counted already.
+    /// Heap memory of the key in bytes, not counting memory shared with `before`.
     #[must_use]
     pub fn heap_bytes(&self, before: Option<&Self>) -> usize {
         let mut bytes = self.tail.heap_bytes();
@@ -204,7 +206,7 @@ impl SharedKey {
         false
     }
 
-    /// True if it or an ancestor has the very tail of `other`.
+    /// True if it or an ancestor has the same tail memory as `other`.
     fn has_tail_of(&self, other: &Self) -> bool {
         let mut next = Some(self);
         while let Some(key) = next {
@@ -216,27 +218,27 @@ impl SharedKey {
         false
     }
 
-    /// Its last bytes, the number of those before them, and the key whose first bytes these are.
+    /// Its tail, the number of bytes before it, and the key that has these bytes.
     #[inline]
     pub(super) fn last_piece(&self) -> (&[u8], usize, Option<&Self>) {
         (self.tail.bytes(), self.kept, self.parent.as_deref())
     }
 
-    /// Its bytes.
+    /// Length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept + self.tail.bytes().len()
     }
 
-    /// The key, borrowed.
+    /// A borrowed view of the key.
     #[inline]
     #[must_use]
     pub fn view(&self) -> KeyView<'_> {
         KeyView::of(self)
     }
 
-    /// The key in one piece.
+    /// The key as contiguous bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Cow<'_, [u8]> {
         self.prefix(self.len())
@@ -265,13 +267,13 @@ impl SharedKey {
         }
     }
 
-    /// How many bytes both have in common at their front.
+    /// Length of the common prefix of both keys.
     #[must_use]
     pub fn common_prefix(&self, other: &Self) -> usize {
         compare(&Pieces::of(self), &Pieces::of(other)).0
     }
 
-    /// The same with a key in one piece.
+    /// Length of the common prefix with a contiguous key.
     #[must_use]
     pub fn common_with(&self, key: &[u8]) -> usize {
         compare(&Pieces::of(self), &Pieces::one(key)).0
@@ -281,14 +283,14 @@ impl SharedKey {
     #[must_use]
     pub fn head(&self) -> u64 {
         let mut key = self;
-        // A key keeps far more than that of its parent.
+        // Each key shares at least 64 bytes with its parent, so the root ancestor has the first 8.
         while let Some(parent) = &key.parent {
             key = parent;
         }
         head64(key.tail.bytes())
     }
 
-    /// How it compares with a key in one piece.
+    /// Compares with a contiguous key.
     #[inline]
     #[must_use]
     pub fn compare(&self, key: &[u8]) -> Ordering {
@@ -298,7 +300,7 @@ impl SharedKey {
         }
     }
 
-    /// True if it is not after the upper bound of `range`.
+    /// True if it is not greater than the upper bound of `range`.
     #[must_use]
     pub fn is_admitted(&self, range: &KeyRange) -> bool {
         match &range.upper {
@@ -308,7 +310,7 @@ impl SharedKey {
         }
     }
 
-    /// True if it is not before the lower bound of `range`.
+    /// True if it is not less than the lower bound of `range`.
     #[must_use]
     pub fn is_reached(&self, range: &KeyRange) -> bool {
         match &range.lower {
@@ -331,12 +333,12 @@ impl SharedKey {
     }
 }
 
-/// The most bytes that a tail of `length` takes.
+/// Maximum memory of a tail of `length` bytes.
 fn tail_bytes(length: usize) -> usize {
     if length < PAGED_MIN { length } else { PARENT_BYTES + length.next_multiple_of(PAGE_BYTES) }
 }
 
-/// Messages hold no keys.
+/// Debug output must not contain key bytes.
 impl fmt::Debug for SharedKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "a key of {} bytes", self.len())
@@ -379,8 +381,8 @@ impl PartialOrd<[u8]> for SharedKey {
     }
 }
 
-/// How many of the keys of a node, ascending, are `key` or less: their heads are given, and
-/// `whole` gives the key of a number.
+/// The number of keys of a node, ascending, that are not greater than `key`; `heads` are their
+/// heads, and `whole` returns the key with a number.
 #[inline]
 pub fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k SharedKey) -> usize {
     let head = head64(key);
@@ -388,7 +390,7 @@ pub fn begun_by<'k>(heads: &[u64], key: &[u8], whole: impl Fn(usize) -> &'k Shar
     if heads.get(first) != Some(&head) {
         return first;
     }
-    // Long keys have the same heads; then each comparison is long, too.
+    // Long keys often have equal heads; then complete keys must be compared.
     let (mut low, mut high) = (first, first + heads[first..].partition_point(|it| *it == head));
     while low < high {
         let middle = low.midpoint(high);

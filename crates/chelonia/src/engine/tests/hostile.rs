@@ -1,5 +1,5 @@
-//! Damaged and forged bytes, failing devices, little memory: never believed, never a panic, and
-//! nothing lost that is not damaged. For any engine.
+//! Damaged and forged bytes, failing devices, little memory: invalid data is never accepted,
+//! nothing panics, and only damaged data is lost. For any engine.
 
 use super::world::{Item, Model, Report, Tried, Updates, World, check_scans};
 use super::{key_of, uniform};
@@ -13,7 +13,7 @@ use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
 
-/// All of it, for trees of these measures.
+/// Runs all of these tests for trees of these options.
 pub fn battery<E: Tried>(options: E::Options) {
     noise_in_the_root_blob_is_not_believed::<E>(options);
     noise_in_the_structure_is_not_believed::<E>(options);
@@ -23,7 +23,7 @@ pub fn battery<E: Tried>(options: E::Options) {
     nodes_are_dropped_from_memory_and_come_back::<E>(options);
 }
 
-/// A tree of several levels, with updates that wait and large values.
+/// A tree of several levels, with buffered updates and large values.
 fn grown<E: Tried>(options: E::Options, rng: &mut Rng) -> World<E> {
     let mut world = World::<E>::new(options, 1);
     for round in 0..15 {
@@ -53,7 +53,7 @@ fn extents_of_kind<E: Tried>(world: &World<E>, kind: BlockKind) -> Vec<OwnedExte
     world.owned.iter().filter(is_of).copied().collect()
 }
 
-/// Changes a bit at `place` of the data file; the second time it is as before.
+/// Flips a bit at `place` of the data file; a second call restores it.
 fn flip<E: Tried>(world: &World<E>, place: u64) {
     let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
     let mut byte = [0];
@@ -73,7 +73,7 @@ fn walk(stream: Result<Box<dyn SortedStream + Send>>) -> Result<()> {
     panic!("a walk goes on for ever");
 }
 
-/// Does everything with a tree that may say anything; whether something was found to be wrong.
+/// Uses a tree with forged content in every way; returns whether an error was found.
 fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
     let version = tree.version();
     let hashed = |key: &'_ Vec<u8>| world.storage.key_hash(key);
@@ -97,7 +97,7 @@ fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
     !wrongs.is_empty()
 }
 
-/// Absorbs and merges: what was forged stops that, as damage or as a contradiction, or does not.
+/// Absorbs and merges: forged content may stop that, as damage or as a contradiction.
 fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
     let work = Work { workers: &world.workers, progress: &|_| {} };
     let batch = Updates::new(keys.iter().map(|key| (key.clone(), Item::Deleted)).collect());
@@ -134,7 +134,7 @@ fn noise_in_the_root_blob_is_not_believed<E: Tried>(options: E::Options) {
         match open(&damaged) {
             Ok(tree) if damaged == blob || round % 8 == 0 => {
                 let is_told = use_up(&world, &tree, &keys);
-                // At the end stands how many blocks there are, a figure that nothing else tells.
+                // The blob ends with the number of blocks, which is recorded nowhere else.
                 if place + 3 < blob.len() || damaged == blob {
                     assert_eq!(is_told, damaged != blob, "byte {place} is {}", damaged[place]);
                 }
@@ -145,7 +145,7 @@ fn noise_in_the_root_blob_is_not_believed<E: Tried>(options: E::Options) {
     }
 }
 
-/// Under right checksums.
+/// With valid checksums.
 fn noise_in_the_structure_is_not_believed<E: Tried>(options: E::Options) {
     let mut rng = Rng::new(3);
     let world = grown::<E>(options, &mut rng);
@@ -168,7 +168,7 @@ fn noise_in_the_structure_is_not_believed<E: Tried>(options: E::Options) {
                     for _ in 0..1 + rng.below(3) {
                         let place = (16 + rng.below(used - 16)) as usize;
                         let some = [0, 1, 0x7f, 0x80, 0xff, rng.next_u64() as u8];
-                        // What stands before the node in each block is not the engine's.
+                        // The bytes before the node in each block do not belong to the engine.
                         if place % 4096 >= 16 {
                             bad[place] = some[rng.below(6) as usize];
                         }
@@ -240,7 +240,7 @@ fn a_verification_goes_on_behind_what_cannot_be_read<E: Tried>(options: E::Optio
     }
 }
 
-/// What was salvaged: what is certain, and what was lost.
+/// The salvaged content: certain entries, and lost keys.
 #[derive(Default)]
 struct Found {
     certain: Model,
@@ -268,14 +268,14 @@ impl Salvaged for Found {
 fn what_is_salvaged_is_right_and_what_is_lost_is_told<E: Tried>(options: E::Options) {
     let mut rng = Rng::new(6);
     let mut saved = 0;
-    // Of runs any block.
+    // Any block of runs.
     for kind in [BlockKind::Data, BlockKind::Engine] {
         for count in [0, 1, 2, 9] {
             let world = grown::<E>(options, &mut rng);
             let extents = extents_of_kind(&world, kind);
             let mut damaged = 0;
             while damaged < count {
-                // The root and the directory are what an open needs.
+                // The root and the directory are needed to open.
                 let owned = &extents[rng.below(extents.len() as u64) as usize];
                 let place = owned.extent.offset() + rng.below(owned.extent.bytes());
                 flip(&world, place);

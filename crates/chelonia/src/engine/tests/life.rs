@@ -1,11 +1,11 @@
-//! Long lives under changing loads, checked all the way.
+//! Long runs under changing loads, checked continuously.
 
 use super::world::{Item, Model, Tried, World};
 use super::{key_of, value};
 use crate::runtime::rng::Rng;
 use std::collections::BTreeMap;
 
-/// What the updates of an absorb look like.
+/// The updates of an absorb.
 #[derive(Clone, Copy, Debug)]
 enum Load {
     Uniform,
@@ -28,18 +28,18 @@ const LOADS: [Load; 7] = [
     Load::Clear,
 ];
 
-/// A life: the measures of the engine, and the sizes of batches and values.
+/// Parameters of a run: the options of the engine, and the sizes of batches and values.
 #[derive(Clone, Copy)]
 pub struct Plan<O> {
-    /// Measures.
+    /// Options of the engine.
     pub options: O,
-    /// How many absorbs.
+    /// Number of absorbs.
     pub rounds: u64,
-    /// Updates of one.
+    /// Maximum updates of one absorb.
     pub batch_max: u64,
-    /// Of most values, in bytes.
+    /// Maximum size of most values, in bytes.
     pub value_max: u64,
-    /// Of absorbs and maintenance.
+    /// Threads of absorbs and maintenance.
     pub threads: usize,
 }
 
@@ -99,7 +99,7 @@ fn batch<E: Tried>(
     batch
 }
 
-/// Lives it, checked all the way; counts what happened.
+/// Runs it with continuous checks; returns event counts.
 pub fn live<E: Tried>(
     plan: &Plan<E::Options>,
     seed: u64,

@@ -4,8 +4,7 @@ use super::value;
 use super::world::{Item, Model, Tried, World};
 use crate::runtime::rng::Rng;
 
-/// A key that is new, or goes on where another one is left off, of bytes that are awkward to
-/// shorten.
+/// A new key, or one that extends a prefix of another, of bytes that are awkward to shorten.
 fn some_key(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) -> Vec<u8> {
     let some = (!keys.is_empty()).then(|| keys[rng.below(keys.len() as u64) as usize].clone());
     let mut key = match (rng.below(4), some) {
@@ -21,8 +20,8 @@ fn some_key(rng: &mut Rng, keys: &mut Vec<Vec<u8>>) -> Vec<u8> {
     key
 }
 
-/// Keys of all lengths are written, overwritten and removed, and the tree is compared with a map
-/// and verified on the way.
+/// Writes, overwrites and removes keys of all lengths, compares the tree with a map and verifies it
+/// on the way.
 pub fn live_with_long_keys<E: Tried>(options: E::Options, seed: u64)
 where
     E::Options: Copy,
@@ -48,7 +47,7 @@ where
     world.check(&mut rng);
 }
 
-/// A tree whose keys share all but their last bytes; gives what it counts as metadata.
+/// A tree whose keys share all but their last bytes; returns its metadata bytes.
 pub fn metadata_of_shared_keys<E: Tried>(options: E::Options) -> u64 {
     let mut world = World::<E>::new(options, 1);
     let prefix = vec![b'p'; 60_000];

@@ -1,4 +1,4 @@
-//! What tests of engines share: an engine beside a model, and lives that are lived by any engine.
+//! Shared parts of engine tests: an engine beside a model, and long runs for any engine.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 

@@ -1,5 +1,5 @@
-//! An engine beside a plain map that says what it should hold, with the duties of db around it:
-//! space is given back when no version that is held can reach it.
+//! An engine beside a model map with the expected content, with the duties of db around it: space
+//! is freed when no held version can reach it.
 
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::storage::io::memory::MemoryDirectory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// What the model says of a key.
+/// The model's entry of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Item {
     Value(Vec<u8>),
@@ -107,12 +107,12 @@ impl CheckReport for Report {
     }
 }
 
-/// An engine that can be tried out.
+/// An engine under test.
 pub trait Tried: Engine + Sized {
-    /// Its measures.
+    /// Its options.
     type Options: Copy;
 
-    /// Opens it, empty or at what `root` describes.
+    /// Opens it, empty or from `root`.
     fn open_tried(
         storage: &Arc<Storage>,
         options: Self::Options,
@@ -120,7 +120,7 @@ pub trait Tried: Engine + Sized {
     ) -> Result<Self>;
 }
 
-/// See the head of the file.
+/// See the module documentation.
 pub struct World<E: Tried> {
     pub storage: Arc<Storage>,
     pub dir: MemoryDirectory,
@@ -129,14 +129,14 @@ pub struct World<E: Tried> {
     pub tree: E,
     pub model: Model,
     pub workers: Workers,
-    /// What the newest version refers to.
+    /// Extents that the newest version refers to.
     pub owned: BTreeSet<OwnedExtent>,
     /// Lost extents that held versions may still reach, with the number of the absorb.
     waiting: Vec<(u64, OwnedExtent)>,
-    /// Old versions with what they must hold, and the number of the absorb that made them.
+    /// Old versions with their expected content, and the number of the absorb that made them.
     pub held: Vec<(u64, Arc<dyn Version>, Model)>,
     pub absorbs: u64,
-    /// Not everything can be read: what is told of extents is believed.
+    /// True if not everything can be read: reported extents are then not checked.
     pub is_damaged: bool,
 }
 
@@ -171,19 +171,19 @@ impl<E: Tried> World<E> {
         events.iter().find(|(other, _)| *other == name).map_or(0, |(_, count)| *count)
     }
 
-    /// Absorbs without touching model or space.
+    /// Absorbs without updating model or space.
     pub fn try_absorb(&self, batch: &Model) -> Result<Absorbed> {
         absorb_into(&self.tree, batch.clone(), &self.workers)
     }
 
-    /// Absorbs and checks that what was gained and lost is the difference of the versions.
+    /// Absorbs and checks that gained and lost extents are the difference of the versions.
     #[expect(clippy::needless_pass_by_value, reason = "a batch is made for one absorb")]
     pub fn absorb(&mut self, batch: Model) {
         let absorbed = self.try_absorb(&batch).unwrap();
         self.note(&batch, absorbed);
     }
 
-    /// Does all maintenance that is due; how many units it was.
+    /// Does all due maintenance; returns the number of units.
     pub fn maintain(&mut self) -> u64 {
         let mut units = 0;
         loop {
@@ -195,7 +195,7 @@ impl<E: Tried> World<E> {
         }
     }
 
-    /// Does for an absorb what db does after it, and checks it.
+    /// Does the work of db after an absorb, and checks it.
     pub fn note(&mut self, batch: &Model, absorbed: Absorbed) {
         self.absorbs += 1;
         for (key, item) in batch {
@@ -251,7 +251,7 @@ impl<E: Tried> World<E> {
         });
     }
 
-    /// Opens the tree anew from its root blob.
+    /// Reopens the tree from its root blob.
     pub fn reopen(&mut self) {
         let blob = self.tree.root().unwrap();
         self.held.clear();
@@ -259,7 +259,7 @@ impl<E: Tried> World<E> {
         self.tree = E::open_tried(&self.storage, self.options, Some(&blob)).unwrap();
     }
 
-    /// Everything: scans both ways, verification, figures.
+    /// Checks everything: scans in both directions, verification, statistics.
     pub fn check(&self, rng: &mut Rng) {
         let version = self.tree.version();
         check_scans(&version, &self.model);
@@ -309,7 +309,7 @@ impl<E: Tried> World<E> {
     }
 }
 
-/// Absorbs `batch` and checks that progress is told.
+/// Absorbs `batch` and checks the reported progress.
 pub fn absorb_into(tree: &dyn Engine, batch: Model, workers: &Workers) -> Result<Absorbed> {
     let count = batch.len() as u64;
     let updates = Updates::new(batch);

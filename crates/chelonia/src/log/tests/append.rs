@@ -37,7 +37,7 @@ fn records_of_any_size_come_back_after_every_reopen() {
                 }
             }
             drop((tail, log));
-            // From any record on, and with what was durable at the end.
+            // Replay from any record on, with the final durable position.
             let at = usize::try_from(rng.below(starts.len() as u64)).unwrap();
             let (records, read) =
                 recover(&dir, &options, starts[at], starts[at].lsn, LogMode::ReadOnly).unwrap();
@@ -125,7 +125,7 @@ fn segments_that_became_too_large_go_when_they_were_used_up() {
     assert!(log.stats().file_bytes <= 160 << 10, "{:?}", log.stats());
     log.set_segment_bytes_max(128 << 10);
     assert!(fill(2000..3000) >= 128 << 10);
-    // Less than the first one has is not asked for.
+    // Segments smaller than the first one are not requested.
     log.set_segment_bytes_max(0);
     assert_eq!(fill(3000..4000), 32 << 10);
 }
@@ -136,17 +136,17 @@ fn new_segments_are_written_through_only_where_commits_wait_for_syncs() {
     let faulty = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan.clone()).unwrap();
     let dir: Arc<dyn Directory> = Arc::new(faulty);
     let (_tail, log) = create(&dir, &options(16 << 10, 64 << 10));
-    // The writes that it takes to have so many blocks ready; each segment is larger than the last.
+    // Counts the writes for preparing this many blocks; each segment is larger than the last.
     let prepare = |blocks| {
         let before = plan.calls(FaultCall::Write);
         log.reserve(blocks).unwrap();
         plan.calls(FaultCall::Write) - before
     };
-    // The header alone.
+    // Only the header.
     assert_eq!(prepare(7), 1);
     log.expect_syncs();
     assert!(prepare(7 + 15) > 1);
-    // Nobody waited since.
+    // No commit has waited since.
     assert_eq!(prepare(7 + 15 + 15), 1);
 }
 
@@ -180,7 +180,7 @@ fn many_commits_share_a_sync() {
             });
         }
     });
-    // The leader, and one more for those that came after it looked.
+    // One by the leader, and one more for threads that came after its sync began.
     let stats = log.stats();
     assert!(stats.syncs <= 2, "{} syncs", stats.syncs);
     assert_eq!(stats.records, THREADS);
@@ -324,7 +324,7 @@ fn commits_syncs_preparing_and_trimming_run_side_by_side() {
     let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
     let options = small();
     let (tail, log) = create(&dir, &options);
-    // The tail, what was appended with where it starts, and how much of it was trimmed away.
+    // The tail, the appended records with their starts, and the number of trimmed records.
     let shared = Mutex::new((tail, Vec::<(LogPosition, Vec<u8>)>::new(), 0_usize));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -378,7 +378,7 @@ fn a_record_that_comes_during_a_sync_is_not_called_durable() {
     let (mut tail, log) = create(&memory, &small());
     let first = append(&mut tail, &log, b"first").unwrap();
     let referred = || {
-        // What this record refers to is not among what is being made durable now.
+        // Data that this record refers to is not covered by the sync in progress.
         append(&mut tail, &log, b"second").map(|_| ())
     };
     log.sync_through_after(first.lsn, referred).unwrap();

@@ -1,23 +1,23 @@
-//! Power cuts at every boundary of a run, and at every boundary of the recoveries after them, with
-//! sectors of mapped memory torn within; and the real directory.
+//! Power failures at every boundary of a run, and at every boundary of the recoveries after them,
+//! with torn sectors of mapped memory; and the real directory.
 
 use super::*;
 use crate::storage::io::crash::{CrashDirectory, Survivors};
 use crate::storage::io::direct::DirectDirectory;
 use crate::storage::io::memory::MemoryDirectory;
 
-/// What must be true from a boundary of the run on.
+/// Expectations from a boundary of the run on.
 struct Known {
     boundary: usize,
-    /// Records that a power cut must leave, and where they end.
+    /// Records that a power failure must preserve, and their end.
     durable: usize,
     durable_end: Lsn,
-    /// Records before the trim position, and that position.
+    /// Number of records before the trim position, and that position.
     trimmed: usize,
     from: LogPosition,
 }
 
-/// A run over all that a log does; what was appended, and what was known when.
+/// Runs all operations of a log; returns the appended records, and the expectations by boundary.
 fn run(sim: &CrashDirectory, options: &LogOptions, rng: &mut Rng) -> (Vec<Vec<u8>>, Vec<Known>) {
     let dir: Arc<dyn Directory> = Arc::new(sim.clone());
     let (mut tail, log) = create(&dir, options);
@@ -40,7 +40,7 @@ fn run(sim: &CrashDirectory, options: &LogOptions, rng: &mut Rng) -> (Vec<Vec<u8
         }
         let (durable_end, from) = (ends[durable].lsn, ends[trimmed]);
         known.push(Known { boundary: sim.boundary(), durable, durable_end, trimmed, from });
-        // A checkpoint is known before its log goes.
+        // A checkpoint is recorded before its log is trimmed.
         log.trim(from);
         if rng.one_in(3) {
             log.prepare_next().unwrap();
@@ -49,7 +49,7 @@ fn run(sim: &CrashDirectory, options: &LogOptions, rng: &mut Rng) -> (Vec<Vec<u8
     (written, known)
 }
 
-/// Recovers a run's image; gives the records and fails unless they are what they must be.
+/// Recovers an image of a run; returns the records and fails unless they are as expected.
 fn check(
     dir: &Arc<dyn Directory>,
     options: &LogOptions,
@@ -76,7 +76,7 @@ fn every_boundary_of_a_run_and_of_its_recovery_can_be_the_last() {
         let sim = CrashDirectory::new();
         let (written, known) = run(&sim, &options, &mut rng);
         let journal = sim.journal();
-        // Before the log is made nothing refers to it.
+        // Before the log is created nothing refers to it.
         for boundary in known[0].boundary..=journal.boundaries() {
             let known = known.iter().rfind(|known| known.boundary <= boundary).unwrap();
             let subsets = [Survivors::Subset(rng.next_u64()), Survivors::Subset(rng.next_u64())];
@@ -126,7 +126,7 @@ fn a_real_directory_keeps_what_was_written_and_what_was_trimmed_is_used_again() 
             log.trim(from);
             written.clear();
         }
-        // Without a word, as a process that dies.
+        // Without a shutdown, like a process crash.
         drop((tail, log));
         let (records, recovered) =
             recover(&dir, &options, from, from.lsn, LogMode::ReadWrite).unwrap();

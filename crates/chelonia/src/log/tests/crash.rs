@@ -1,4 +1,4 @@
-//! Power cuts: at any moment, with any part of what was not synced, again and again.
+//! Power failures: at any moment, with any part of the unsynced data lost, repeatedly.
 
 use super::sim::SimDirectory;
 use super::*;
@@ -8,16 +8,16 @@ use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan}
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::BTreeMap;
 
-/// A log and what must be true of it.
+/// A log and its expected content.
 struct World {
     sim: SimDirectory,
     dir: Arc<dyn Directory>,
     options: LogOptions,
     tail: LogTail,
     log: Arc<Log>,
-    /// What was appended behind the trim position, with where each record ends.
+    /// Records appended after the trim position, with their ends.
     written: Vec<(LogPosition, Vec<u8>)>,
-    /// How many of them a power cut must leave.
+    /// Number of them that a power failure must preserve.
     durable: usize,
     trimmed: LogPosition,
     next: u64,
@@ -66,14 +66,14 @@ impl World {
         }
     }
 
-    /// Goes on with `image`, or, if there is none, with the files as they are (a process died).
+    /// Continues with `image`, or, without one, with the current files (a process crash).
     fn recover(&mut self, image: Option<&BTreeMap<String, Vec<u8>>>, rng: &mut Rng) {
         let at_least = if image.is_some() { self.durable } else { self.written.len() };
         if let Some(files) = image {
             self.sim = SimDirectory::from_files(files);
             self.dir = Arc::new(self.sim.clone());
         }
-        // The superblock knows of some of what is durable.
+        // The superblock records a part of what is durable.
         let known = match rng.below(3) {
             0 => self.durable.checked_sub(1).map_or(self.trimmed, |last| self.written[last].0),
             _ => self.trimmed,
@@ -86,14 +86,14 @@ impl World {
             assert_eq!(found, bytes);
         }
         self.written.truncate(records.len());
-        // What was replayed is durable now.
+        // Replayed records are durable now.
         self.durable = records.len();
         (self.tail, self.log) = recovered.writer.unwrap();
     }
 
     fn crash(&mut self, rng: &mut Rng) {
         let image = self.sim.crash_image(rng);
-        // Reading only gives the same records.
+        // A read-only recovery gives the same records.
         let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(image.clone()));
         let read = recover(&dir, &self.options, self.trimmed, Lsn(0), LogMode::ReadOnly);
         let read = read.unwrap().0.len();
@@ -148,7 +148,7 @@ fn a_recovery_that_is_cut_off_can_be_done_again() {
             {
                 assert_eq!(payloads(records), first);
                 let (mut tail, log) = recovered.writer.unwrap();
-                // Appended, never synced: it may be there or not, and is replayed if it is.
+                // Appended but not synced: it may or may not exist, and is replayed if it does.
                 if let Ok(end) = append(&mut tail, &log, b"not synced") {
                     assert!(end > recovered.end);
                 }
@@ -224,7 +224,7 @@ fn what_a_recycled_segment_held_before_is_never_believed() {
 
 #[test]
 fn old_blocks_under_a_new_header_end_the_log() {
-    // A segment is not cleared when it is recycled: the old blocks show.
+    // A segment is not cleared when it is recycled: old blocks remain.
     let memory = MemoryDirectory::new();
     let dir: Arc<dyn Directory> = Arc::new(memory.clone());
     let options = options(16 << 10, 16 << 10);
@@ -249,7 +249,7 @@ fn old_blocks_under_a_new_header_end_the_log() {
 
 #[test]
 fn a_block_at_the_place_of_another_is_not_believed() {
-    // The block that bears witness is all but empty: only its number tells it from the next.
+    // The block with the watermark is almost empty: only its number distinguishes it from the next.
     let memory = MemoryDirectory::new();
     let dir: Arc<dyn Directory> = Arc::new(memory.clone());
     let options = options(32 << 10, 32 << 10);
@@ -278,19 +278,19 @@ fn a_segment_whose_removal_was_lost_claims_nothing() {
     }
     let from = tail.position();
     log.sync_through(log.written()).unwrap();
-    // The third one gets half of its header, which is a whole copy, and is removed.
+    // The third one gets half of its header, which is a complete copy, and is removed.
     plan.fail(Fault::once(Call::Write, 0).with(Failure::IoHalfDone));
     log.prepare_next().unwrap_err();
     assert_eq!(plan.failures(), 1);
     drop((tail, log));
-    // The next process needs nothing of the first segment: it recycles that.
+    // The next process does not need the first segment and recycles it.
     let crash = crash.after_process_death();
     let dir: Arc<dyn Directory> = Arc::new(crash.clone());
     let (_, recovered) = recover(&dir, &options, from, from.lsn, LogMode::ReadWrite).unwrap();
     let (mut tail, log) = recovered.writer.unwrap();
     append(&mut tail, &log, b"synced").unwrap();
     log.sync_through(log.written()).unwrap();
-    // Whatever a power cut forgets of what was not synced, the removal for one.
+    // The power failure drops any unsynced operations, such as the removal.
     let (journal, boundary) = (crash.journal(), crash.boundary());
     for lost in 0..=journal.pending(boundary) {
         let image = journal.image(boundary, Survivors::AllBut(lost));

@@ -1,5 +1,5 @@
-//! Damage: whatever happens to the bytes, a recovery gives a prefix of what was written, or says
-//! that it is corrupt; and it says so exactly if durable records are gone.
+//! Damage: for any change of the bytes, a recovery returns a prefix of the written records, or the
+//! error `Corrupt`; and it returns the error exactly if durable records are lost.
 
 use super::sim::SimDirectory;
 use super::*;
@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A log of a few blocks in two segments: some records, a sync, a witness, some more records.
+/// A log of a few blocks in two segments: some records, a sync, a watermark, some more records.
 struct Sample {
     files: Files,
     written: Vec<Vec<u8>>,
     /// The ends of the records.
     ends: Vec<LogPosition>,
-    /// How far the log says itself that it was durable.
+    /// The highest durable position that the log itself records.
     witnessed: Lsn,
-    /// The headers that say so: file, offset.
+    /// The headers that record it: file, offset.
     witnesses: Vec<(String, usize)>,
 }
 
@@ -54,7 +54,7 @@ fn sample() -> Sample {
 }
 
 impl Sample {
-    /// True if one of the headers that say how far the log was durable is still in `files`.
+    /// True if one of the headers that record the durable position is still in `files`.
     fn bears_witness(&self, files: &Files) -> bool {
         self.witnesses.iter().any(|(name, offset)| {
             let header = *offset..*offset + BLOCK_HEADER_BYTES;
@@ -64,7 +64,7 @@ impl Sample {
     }
 }
 
-/// What a recovery of `files` gives: the number of records (a prefix, or it panics).
+/// Recovers `files` and returns the number of records (asserts that they are a prefix).
 fn outcome(sample: &Sample, files: &Files, durable: Lsn) -> Result<usize, Error> {
     let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(files.clone()));
     let result = recover(&dir, &small(), LogPosition::START, durable, LogMode::ReadOnly);
@@ -103,7 +103,7 @@ fn a_flipped_bit_anywhere_is_told_or_cut_and_never_believed() {
                 let blamed = error.file().map(str::to_owned);
                 assert!(blamed.is_none_or(|file| file.starts_with("log-")), "{error}");
             }
-            // All of it was durable: the damage is told or did not touch anything.
+            // All of it was durable: the damage is reported or did not affect anything.
             let all = sample.ends[sample.ends.len() - 1].lsn;
             if let Ok(count) = outcome(&sample, &files, all) {
                 assert_eq!(count, sample.written.len(), "{what}");
@@ -188,7 +188,7 @@ fn a_cut_by_the_receiver_is_held_to_the_same_mark() {
             continue;
         }
         let recovered = result.unwrap();
-        // What was cut stays cut, though its bytes are still there.
+        // Cut records stay cut, although their bytes still exist.
         let (mut tail, log) = recovered.writer.unwrap();
         append(&mut tail, &log, b"after").unwrap();
         drop((tail, log));
@@ -207,7 +207,7 @@ fn a_log_that_is_only_read_is_not_touched() {
     files.insert("log-12x".to_owned(), vec![1; 5000]);
     files.insert("data".to_owned(), vec![2; 100]);
     let last = sample.ends[8].lsn.0;
-    // The second file holds the blocks from 1 on, behind its header: places are offsets.
+    // The second file holds the blocks from 1 on, after its header: positions are offsets.
     files.get_mut("log-0001").unwrap()[usize::try_from(last).unwrap() + 40] ^= 1;
     let sim = SimDirectory::from_files(&files);
     sim.fail(super::sim::Call::Write, 0);
@@ -217,7 +217,7 @@ fn a_log_that_is_only_read_is_not_touched() {
     assert!(records.len() < sample.written.len());
     assert_eq!((sim.files_now() == files, sim.syncs()), (true, 0));
     sim.heal();
-    // Writing removes the stray file of the log and leaves the others alone.
+    // A recovery for writing removes the stray log file and leaves other files alone.
     recover(&dir, &small(), from, Lsn(0), LogMode::ReadWrite).unwrap();
     let files = sim.files_now();
     assert!(files.contains_key("log-12x") && files.contains_key("data"));

@@ -1,4 +1,4 @@
-//! The log as a whole: what comes back after closing, damage, power cuts and failures.
+//! Tests of the complete log: recovery after closing, damage, power failures and I/O errors.
 
 mod append;
 mod boundaries;
@@ -40,7 +40,7 @@ fn append(tail: &mut LogTail, log: &Log, payload: &[u8]) -> Result<LogPosition> 
     tail.append(payload, log.payload_hash(payload))
 }
 
-/// A payload that tells its number, of `bytes` bytes at least.
+/// A payload of at least `bytes` bytes that contains its number.
 fn payload(number: u64, bytes: usize) -> Vec<u8> {
     let mut out = number.to_le_bytes().to_vec();
     out.resize(bytes.max(8), 0);
@@ -61,7 +61,7 @@ fn random_bytes(rng: &mut Rng) -> usize {
 
 type Records = Vec<(LogPosition, Vec<u8>)>;
 
-/// Recovers, collecting what is replayed, and checking that records join up.
+/// Recovers, collects the replayed records, and checks that they are contiguous.
 fn recover(
     dir: &Arc<dyn Directory>,
     options: &LogOptions,

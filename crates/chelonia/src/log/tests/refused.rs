@@ -1,5 +1,5 @@
-//! Records that find no space while they are written, then power cuts and deaths of the process at
-//! every call: what was refused is never replayed, and nothing else is lost.
+//! Records whose writes fail with `NoSpace`, followed by power failures and process crashes at
+//! every call: refused records are never replayed, and nothing else is lost.
 
 use super::*;
 use crate::base::error::ErrorKind;
@@ -8,7 +8,7 @@ use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan}
 use crate::storage::io::memory::MemoryDirectory;
 use std::collections::BTreeMap;
 
-/// A record that was accepted.
+/// An accepted record.
 struct Accepted {
     payload: Vec<u8>,
     end: LogPosition,
@@ -16,13 +16,13 @@ struct Accepted {
     during: (usize, usize),
 }
 
-/// What a recovery begins with from a boundary on.
+/// Parameters of a recovery from a boundary on.
 struct Begin {
     boundary: usize,
     from: LogPosition,
-    /// The records before `from`.
+    /// Number of records before `from`.
     trimmed: usize,
-    /// The records that are durable.
+    /// Number of durable records.
     durable: usize,
     synced: Lsn,
 }
@@ -66,7 +66,7 @@ impl World {
         assert!(self.log.check_running().is_ok());
     }
 
-    /// Appends a record, whose calls may find no space: at most one, or all from some call on.
+    /// Appends a record; at most one of its calls fails with `NoSpace`, or all from some call on.
     fn append(&mut self, rng: &mut Rng) {
         let calls = [Call::RegionWrite, Call::RegionWrite, Call::Write, Call::Allocate, Call::Sync];
         if rng.one_in(2) {
@@ -77,7 +77,7 @@ impl World {
             self.plan.fail(fault(call, after).on("log-").with(half));
         }
         let mut payload = payload(self.next, random_bytes(rng));
-        // Half of a write is less than the whole: what is missing are not zeros, as in new blocks.
+        // The missing half of a half-done write must not be zeros, as in new blocks.
         payload.extend([0xff; 2]);
         self.next += 1;
         let (began, before) = (self.crash.boundary(), self.tail.position());
@@ -94,14 +94,14 @@ impl World {
         }
     }
 
-    /// Syncs; then recovery may begin behind everything that is durable.
+    /// Syncs; then recovery may begin after everything that is durable.
     fn sync(&mut self, trims: bool) {
         self.log.sync_through(self.log.written()).unwrap();
         let before = self.begins.last().unwrap();
         let (mut from, mut trimmed) = (before.from, before.trimmed);
         let durable = self.accepted.len();
         if trims {
-            // Either is what a checkpoint may name: an end of a record, or that of the tail.
+            // A checkpoint may name either: the end of a record, or that of the tail.
             trimmed = durable;
             from = match self.accepted.last() {
                 Some(last) if durable.is_multiple_of(2) => last.end,

@@ -1,8 +1,8 @@
-//! A directory in memory that knows what is durable, and fails when told to.
+//! A directory in memory that tracks what is durable, and fails on request.
 //!
-//! A crash image takes, sector by sector, either what was last synced or what was last written, and
-//! decides by lot about sizes and about names that were not synced. To let states in between become
-//! durable too, tests call [`SimDirectory::write_back`] at any time, as a kernel does.
+//! A crash image takes, sector by sector, either the last synced or the last written content, and
+//! decides at random about unsynced sizes and names. To make states in between durable too, tests
+//! call [`SimDirectory::write_back`] at any time, as a kernel does.
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::SECTOR_BYTES;
@@ -92,7 +92,7 @@ impl SimDirectory {
         Self { world: Shared::default(), on_sync: None }
     }
 
-    /// These files, durable.
+    /// Creates a directory with these files, all durable.
     pub fn from_files(files: &BTreeMap<String, Vec<u8>>) -> Self {
         let mut world = World::default();
         for (name, bytes) in files {
@@ -109,13 +109,13 @@ impl SimDirectory {
         self
     }
 
-    /// Says that regions are not mapped.
+    /// Disables mapping of regions.
     pub fn without_mapping(self) -> Self {
         self.world.lock().unmapped = true;
         self
     }
 
-    /// Lets the calls of one sort fail from the `later`-th next on.
+    /// Makes calls of one kind fail from the `later`-th next on.
     pub fn fail(&self, call: Call, later: u64) {
         self.world.lock().fault = Some((call, later));
     }
@@ -125,7 +125,7 @@ impl SimDirectory {
         (world.fault, world.space_max) = (None, None);
     }
 
-    /// The most bytes of all files together.
+    /// Limits the total size of all files.
     pub fn set_space_max(&self, bytes: usize) {
         self.world.lock().space_max = Some(bytes);
     }
@@ -134,13 +134,13 @@ impl SimDirectory {
         self.world.lock().syncs
     }
 
-    /// What a process that comes next finds.
+    /// The files that the next process sees.
     pub fn files_now(&self) -> BTreeMap<String, Vec<u8>> {
         let world = self.world.lock();
         world.names.iter().map(|(name, at)| (name.clone(), world.files[*at].now.clone())).collect()
     }
 
-    /// Makes some sectors of what was written durable.
+    /// Makes some written sectors durable.
     pub fn write_back(&self, rng: &mut Rng) {
         let mut world = self.world.lock();
         for file in &mut world.files {
@@ -148,7 +148,7 @@ impl SimDirectory {
         }
     }
 
-    /// What a power cut could leave.
+    /// A possible state after a power failure.
     pub fn crash_image(&self, rng: &mut Rng) -> BTreeMap<String, Vec<u8>> {
         let world = self.world.lock();
         let mut names = world.durable_names.clone();
@@ -166,7 +166,7 @@ impl SimDirectory {
     }
 }
 
-/// Some mixture of the durable and the written state of a file.
+/// A random mixture of the durable and the written state of a file.
 fn torn(file: &Bytes, rng: &mut Rng) -> Vec<u8> {
     let (mut image, other) = if rng.one_in(2) {
         (file.now.clone(), &file.durable)

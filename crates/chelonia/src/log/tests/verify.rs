@@ -1,4 +1,4 @@
-//! Reading a log back while it is in use.
+//! Verification of a log while it is in use.
 
 use super::*;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -8,7 +8,7 @@ use crate::storage::io::{Access, OpenMode};
 
 const SEGMENT: u64 = 16 << 10;
 
-/// A log of several segments, and what was appended to it.
+/// Creates a log of several segments; returns its number of records.
 fn long_log(memory: &MemoryDirectory) -> (LogTail, Arc<Log>, usize) {
     let dir: Arc<dyn Directory> = Arc::new(memory.clone());
     let (mut tail, log) = create(&dir, &options(SEGMENT, SEGMENT));
@@ -19,7 +19,7 @@ fn long_log(memory: &MemoryDirectory) -> (LogTail, Arc<Log>, usize) {
     (tail, log, usize::try_from(records).unwrap())
 }
 
-/// How many records are read, behind which of them everything was good, and what was found.
+/// Returns the number of records read, the number before any damage, and the findings.
 fn verify(memory: &MemoryDirectory, upto: Lsn) -> (usize, usize, LogVerified) {
     let (mut records, mut whole_records) = (0, 0);
     let mut check = |record: ReadBack<'_>| {
@@ -57,7 +57,7 @@ fn all_damage_is_told_and_the_rest_is_read() {
         let block = place / BLOCK_BYTES_U64 * BLOCK_BYTES_U64;
         assert!((block..=*place).contains(&error.offset().unwrap()), "{error}");
     }
-    // What is behind the end is nobody's business.
+    // Bytes after the end are not checked.
     let content = memory.to_files()["log-0000"].len() as u64;
     let before = Lsn(content - 2 * BLOCK_BYTES_U64);
     assert!(verify(&memory, before).2.damage.is_empty());
@@ -84,7 +84,7 @@ fn what_is_held_is_recycled_afterwards() {
     assert!(log.stats().segments_live < live + 8, "the others were trimmed");
     let waiting = log.stats().segments_waiting;
     assert!(waiting >= live - 1, "{waiting} of {live} can be used again");
-    // Now they are: whoever begins there finds that it is gone.
+    // Now they are recycled: a verification from there reports them as missing.
     for number in 0..60 {
         append(&mut tail, &log, &payload(number, 900)).unwrap();
     }
@@ -111,10 +111,11 @@ fn a_mark_that_no_log_reaches_keeps_nobody_busy() {
         taken += 1;
         Ok(())
     };
-    // A superblock that lies. Between what there is and that lie more blocks than one can look for.
+    // A forged superblock: more blocks than can be visited lie between the log and the forged
+    // position.
     let said = Lsn(u64::MAX / 2);
     let found = Log::salvage(&memory, SALT, LogPosition::START, said, &mut take).unwrap();
-    // The place where the log ends is told, too.
+    // The position where the log ends is reported too.
     assert_eq!(found.damage.len(), 2, "{:?}", found.damage);
     assert!(taken + 7 > records && taken < records, "{taken} of {records}");
 }

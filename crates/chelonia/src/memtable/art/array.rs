@@ -1,4 +1,4 @@
-//! The entries of a finished tree, in key order, as arrays of addresses.
+//! The entries of an immutable tree, in key order, as arrays of addresses.
 //!
 //! ```text
 //!   piece 0                       piece 1
@@ -6,18 +6,18 @@
 //! ```
 //!
 //! A piece is a slab of the budget, except for the only piece of a small array, which is on the
-//! heap and grows with it up to half a slab: a memtable that is cut at hundreds of snapshots gives
-//! hundreds of arrays with a few entries each.
+//! heap and grows up to half a slab: a memtable that is cut at hundreds of snapshots gives hundreds
+//! of arrays with a few entries each.
 //!
-//! Arrays are filled by [`collect`] alone, so that every address in them belongs to the tree that
-//! the array keeps alive.
+//! Only [`collect`] fills arrays, so that every address in them belongs to the tree that the array
+//! keeps alive.
 //!
 //! Invariants:
 //! 1. The first `len` places of the pieces hold addresses of records of `tree`.
 //! 2. `pieces` are the beginnings of `slabs`, or of `small` while there is no slab.
 //!
-//! Thread-safety: an array does not change any more once `collect` returns it; it may be read from
-//! any thread.
+//! Thread-safety: an array is immutable once `collect` has returned it; it may be read from any
+//! thread.
 
 #![expect(unsafe_code, reason = "an island: addresses in raw memory")]
 
@@ -34,7 +34,7 @@ use std::ptr::NonNull;
 /// Addresses in a piece.
 const SLAB_PLACES: usize = SLAB_BYTES / size_of::<NonNull<Record>>();
 
-/// How many records are fetched before the first of them is touched.
+/// Prefetch distance: number of records requested before the first of them is touched.
 const AHEAD: usize = 32;
 
 /// The most addresses that stay on the heap.
@@ -45,14 +45,14 @@ const _: () = assert!(SLAB_PLACES.is_power_of_two());
 /// Entries in key order; see the head of the file.
 pub struct EntryArray {
     tree: Arc<Tree>,
-    /// Where each piece begins.
+    /// Start address of each piece.
     pieces: Vec<NonNull<NonNull<Record>>>,
     /// The memory of a small array.
     small: Vec<NonNull<Record>>,
     /// The memory of a large one.
     slabs: Vec<OwnedSlab>,
     len: usize,
-    /// For `small`.
+    /// Charge for `small`.
     charge: Charge,
 }
 
@@ -70,7 +70,7 @@ impl EntryArray {
         Self { tree, pieces: Vec::new(), small: Vec::new(), slabs: Vec::new(), len: 0, charge }
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -84,7 +84,7 @@ impl EntryArray {
         unsafe { Entry::from_raw(self.place(index).read()) }
     }
 
-    /// Asks for the lines of the entry of rank `index`; out of range is fine.
+    /// Prefetches the entry of rank `index`; out of range does nothing.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         if index < self.len {
@@ -92,8 +92,8 @@ impl EntryArray {
         }
     }
 
-    /// Asks for the rest of the entry of rank `index`, which was asked for a while ago; out of
-    /// range is fine.
+    /// Prefetches the rest of the entry of rank `index`, whose beginning was prefetched earlier;
+    /// out of range does nothing.
     #[inline]
     pub fn prefetch_rest(&self, index: usize) {
         if index < self.len {
@@ -101,7 +101,7 @@ impl EntryArray {
         }
     }
 
-    /// Where the address of rank `index` stands; its piece is there.
+    /// Address of the place of rank `index`; its piece must exist.
     #[inline]
     fn place(&self, index: usize) -> NonNull<NonNull<Record>> {
         let piece = self.pieces[index / SLAB_PLACES];
@@ -135,7 +135,7 @@ impl EntryArray {
         self.len += 1;
     }
 
-    /// Adds a slab, and moves there what was on the heap.
+    /// Adds a slab, and moves the content of `small` there.
     #[cold]
     fn add_slab(&mut self) {
         let slab = self.tree.budget().take_slab_forced(Use::Work);
@@ -153,16 +153,16 @@ impl EntryArray {
     }
 }
 
-/// Walks the whole tree in ascending order and makes arrays of its entries: `choose` is given each
-/// entry and calls back with the numbers of the arrays it goes to. An array is made when its number
-/// is first named; numbers are given out in order from 0 on.
+/// Walks the complete tree in ascending order and collects its entries in arrays: `choose` is
+/// called with each entry and calls back with the numbers of the arrays it belongs to. An array is
+/// created when its number is first used; numbers are used in order from 0 on.
 pub fn collect(
     tree: &Arc<Tree>,
     mut choose: impl FnMut(Entry<'_>, &mut dyn FnMut(usize)),
 ) -> Vec<EntryArray> {
     let mut filled: Vec<EntryArray> = Vec::new();
     let mut walk = Walk::new(tree, Direction::Ascending, Bound::Unbounded);
-    // A ring: what was fetched `AHEAD` records ago has come by now.
+    // A ring: records requested `AHEAD` steps ago have arrived by now.
     let mut ring = [None; AHEAD];
     let mut turn = 0;
     loop {
@@ -180,7 +180,7 @@ pub fn collect(
                     filled[number].push(record);
                 });
             }
-            // The ring fills up in the first round; later an empty place is the end.
+            // The ring fills up in the first round; later an empty place means the end.
             None if fetched.is_none() && ring.iter().all(Option::is_none) => return filled,
             None => {}
         }

@@ -1,9 +1,9 @@
-//! The tagged addresses that lead from node to node.
+//! The tagged addresses that link the nodes of the tree.
 //!
-//! Slots and the terminal are *children*: addresses with the kind in the low three bits, so that
-//! a reader knows where to look before the node's first cache line has come.
+//! Slots and the terminal are *children*: addresses with the kind in the low three bits, so that a
+//! reader can compute where to look before the node's first cache line has arrived.
 //!
-//! Nothing here looks at what an address leads to: that is `node`'s, which knows when it may.
+//! This module does not dereference the addresses; `node` does, under its invariants.
 
 use super::layout::{N48_INDEX, N256_SLOTS};
 use super::record::Entry;
@@ -61,7 +61,7 @@ impl Child {
         self.0.is_null()
     }
 
-    /// The address and what is there.
+    /// Splits it into address and tag.
     #[inline]
     pub(super) fn tagged(self) -> Tagged {
         let kind = match self.0.addr() & KIND_MASK {
@@ -71,12 +71,13 @@ impl Child {
             3 => Kind::N48,
             _ => Kind::N256,
         };
-        // Only addresses that are not null get a tag.
+        // Only addresses that are not null are tagged.
         let at = NonNull::new(self.0.map_addr(|address| address & !KIND_MASK));
         at.map_or(Tagged::Nothing, |at| Tagged::Node(at, kind))
     }
 
-    /// Asks for what a search for `byte` in a node touches first; entries are left alone.
+    /// Prefetches the memory that a search for `byte` in a node touches first; does nothing for
+    /// entries.
     #[inline]
     pub(super) fn prefetch_slot(self, byte: u8) {
         let node = self.0.cast_const();
@@ -94,7 +95,7 @@ impl Child {
         }
     }
 
-    /// Asks for the first line of a node; entries are left alone.
+    /// Prefetches the first line of a node; does nothing for entries.
     #[inline]
     pub(super) fn prefetch_node(self) {
         if self.0.addr() & KIND_MASK != ENTRY {
@@ -104,7 +105,7 @@ impl Child {
 }
 
 impl Kind {
-    /// The next kind that holds more.
+    /// The next larger kind.
     pub(super) fn larger(self) -> Kind {
         match self {
             Kind::N4 => Kind::N16,
@@ -124,7 +125,7 @@ impl Slot {
         Self(AtomicPtr::new(child.0))
     }
 
-    /// What it holds, with what it leads to: an acquire.
+    /// Loads its child with acquire order, so that the target is visible.
     #[inline]
     pub(super) fn load(&self) -> Child {
         Child(self.0.load(Ordering::Acquire))

@@ -1,12 +1,12 @@
-//! What writers do to the tree: the table in `memtable/art/mod.rs`, row by row.
+//! Changes of the tree by writers: the table in `memtable/art/mod.rs`, row by row.
 //!
-//! An insert walks down without locks to where its key belongs, locks what it will change, looks
-//! again whether that still is as it was seen, and changes it. If it is not, another writer was
-//! there first and made progress; the insert starts again from the root. What it has written into
-//! the arena by then is used in the next round.
+//! An insert walks down without locks to the position of its key, locks the nodes it will change,
+//! validates that they are unchanged, and changes them. If validation fails, another writer made
+//! progress there first; the insert restarts from the root, and reuses the record that it has
+//! written into the arena.
 //!
-//! Everything here is safe code: the rules it must keep (locks held, look again) are those of the
-//! tree's invariants, not of memory.
+//! This module is safe code: its rules (locks, validation) are those of the tree's invariants, not
+//! of memory safety.
 
 use super::Tree;
 use super::child::{Child, Kind, Slot};
@@ -17,29 +17,29 @@ use crate::base::stream::{LargeRef, Update};
 use crate::kernels::prefix::common_prefix;
 use crate::memtable::Pins;
 
-/// One insert on its way.
+/// An insert in progress.
 struct Insert<'t, 'a> {
     tree: &'t Tree,
     key: &'a [u8],
     update: Update<'a>,
     seqno: SeqNo,
     pins: &'a dyn Pins,
-    /// The record, once one was needed.
+    /// The record, once it was written.
     draft: Option<Entry<'t>>,
 }
 
-/// Where a node hangs.
+/// The parent of a node, and its slot.
 #[derive(Clone, Copy)]
 struct Parent<'t> {
     node: Node<'t>,
     slot: &'t Slot,
 }
 
-/// How a round ended.
+/// Result of a round.
 enum Round {
-    /// The insert is done; with a new key or a new version of one.
+    /// The insert is complete, with a new key or a new version of one.
     Done { new_key: bool },
-    /// Another writer was there first.
+    /// Another writer came first: restart.
     Again,
 }
 
@@ -60,7 +60,7 @@ impl Tree {
         }
     }
 
-    /// The root, made if it is missing.
+    /// The root, created if it is missing.
     fn root_or_made(&self) -> Node<'_> {
         if let Some(root) = self.root_node() {
             return root;
@@ -112,7 +112,7 @@ impl<'t> Insert<'t, '_> {
         }
     }
 
-    /// The key has an entry: one more version.
+    /// Adds a version to an existing entry of the key.
     fn overwrite(&mut self, entry: Entry<'t>) -> Round {
         let tree = self.tree;
         let mut unlinked = |large| tree.keep_unlinked(large);
@@ -125,7 +125,7 @@ impl<'t> Insert<'t, '_> {
         Round::Done { new_key: false }
     }
 
-    /// Nothing goes this way: hang the entry into `node`.
+    /// Inserts the entry into `node`, which has no child for `step`.
     fn hang(&mut self, parent: Option<Parent<'t>>, node: Node<'t>, step: Option<u8>) -> Round {
         let entry = self.draft();
         {
@@ -140,7 +140,7 @@ impl<'t> Insert<'t, '_> {
         parent.map_or(Round::Again, |parent| self.grow(parent, node, step, entry))
     }
 
-    /// `node` was full: replace it by a larger copy.
+    /// Replaces `node`, which was full, by a larger copy.
     fn grow(
         &self,
         parent: Parent<'t>,
@@ -160,8 +160,8 @@ impl<'t> Insert<'t, '_> {
         DONE
     }
 
-    /// Another key's entry hangs where ours belongs: replace it by a node with both. Their paths
-    /// part at `depth` or later.
+    /// Replaces an entry of another key by a node with both. Their paths diverge at `depth` or
+    /// later.
     fn split_entry(&mut self, place: Parent<'t>, other: Entry<'t>, depth: usize) -> Round {
         let entry = self.draft();
         let (ours, theirs) = (&self.key[depth..], &other.key()[depth..]);
@@ -177,8 +177,8 @@ impl<'t> Insert<'t, '_> {
         DONE
     }
 
-    /// Our path leaves the prefix of `node` (which begins at `depth`) after `common` bytes: put a
-    /// node with the common part above a copy with the rest.
+    /// Splits the prefix of `node` (which begins at `depth`) after `common` bytes: puts a node with
+    /// the common part above a copy with the rest.
     fn split_prefix(
         &mut self,
         parent: Parent<'t>,
@@ -198,14 +198,14 @@ impl<'t> Insert<'t, '_> {
         DONE
     }
 
-    /// The record of this insert, written once.
+    /// The record of this insert, written at most once.
     fn draft(&mut self) -> Entry<'t> {
         let (tree, key, update, seqno) = (self.tree, self.key, self.update, self.seqno);
         *self.draft.get_or_insert_with(|| Entry::create(&tree.arena, key, update, seqno))
     }
 }
 
-/// Where the child for `step` stands (`None`: the key ends here).
+/// The slot of the child for `step` (`None`: the key ends here).
 #[inline]
 fn slot_of(node: Node<'_>, step: Option<u8>) -> Option<&Slot> {
     match step {
@@ -214,13 +214,13 @@ fn slot_of(node: Node<'_>, step: Option<u8>) -> Option<&Slot> {
     }
 }
 
-/// True if the node has no child for `step`. It is held, so that stays so.
+/// True if the node has no child for `step`. It is locked, so that remains true.
 fn is_free(held: &Held<'_>, step: Option<u8>) -> bool {
     slot_of(held.node(), step).is_none_or(|slot| slot.load().is_none())
 }
 
-/// Puts a child into a node that has none for `step`; false if it is full. The node is held, or
-/// not published yet.
+/// Adds a child to a node that has none for `step`; false if it is full. The node is locked, or not
+/// published yet.
 fn put(node: Node<'_>, step: Option<u8>, child: Child) -> bool {
     match step {
         Some(byte) => node.append(byte, child),
@@ -231,7 +231,7 @@ fn put(node: Node<'_>, step: Option<u8>, child: Child) -> bool {
     }
 }
 
-/// Locks a node and the one it hangs in; `None` unless it still hangs there.
+/// Locks a node and its parent; `None` unless the parent still links to it.
 fn hold_both<'t>(parent: Parent<'t>, node: Node<'t>) -> Option<(Held<'t>, Held<'t>)> {
     let above = parent.node.hold()?;
     if parent.slot.load() != node.child() {

@@ -1,4 +1,4 @@
-//! The inner nodes of the index as they lie in memory.
+//! The memory layout of the inner nodes of the index.
 //!
 //! ```text
 //! header (24)      lock and obsolete mark 2 | unused 1 | count 1 | prefix length 4 | prefix 8
@@ -9,14 +9,14 @@
 //! node of 256      header | 256 slots                                         (+ 40)    = 2112
 //! ```
 //!
-//! Keys of nodes of 4 and 16 stand in the order in which they came. A prefix up to 8 bytes stands
+//! Keys of nodes of 4 and 16 are stored in the order of insertion. A prefix up to 8 bytes is stored
 //! in the node; a longer one is an address of key bytes in some record. Zeros are no keys and null
 //! slots in every kind.
 
 use super::child::Slot;
 use crate::runtime::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 
-/// Prefixes up to this long stand in the node.
+/// Maximum length of an inline prefix.
 pub(super) const PREFIX_INLINE_BYTES: usize = 8;
 
 /// The part of a path below the parent's slot: inline if it is short.
@@ -29,10 +29,10 @@ pub(super) union Prefix {
 
 #[repr(C)]
 pub(super) struct Header {
-    /// True inside: obsolete.
+    /// True inside: the node is obsolete.
     pub(super) lock: Mutex<bool>,
     pub(super) _unused: u8,
-    /// Keys in use; nodes of 256 do not count.
+    /// Number of used keys; unused in nodes of 256.
     pub(super) count: AtomicU8,
     pub(super) prefix_bytes: u32,
     pub(super) prefix: Prefix,
@@ -74,14 +74,14 @@ const _: () = assert!(size_of::<N4>() == 64 && size_of::<N16>() == 192);
 const _: () = assert!(size_of::<N48>() == 704 && size_of::<N256>() == 2112);
 const _: () = assert!(align_of::<N256>() == crate::memtable::arena::ALIGNMENT);
 
-/// Where the bytes of a node of 48 begin.
+/// Offset of the byte index of a node of 48.
 pub(super) const N48_INDEX: usize = std::mem::offset_of!(N48, index);
 
-/// Where the slots of a node of 256 begin.
+/// Offset of the slots of a node of 256.
 pub(super) const N256_SLOTS: usize = std::mem::offset_of!(N256, slots);
 
 impl N4 {
-    /// The keys, of which the first `count` count.
+    /// The keys and their number.
     #[inline]
     pub(super) fn keys(&self, count: usize) -> ([u8; 8], usize) {
         (self.keys.load(Ordering::Relaxed).to_le_bytes(), count.min(4))
@@ -89,7 +89,7 @@ impl N4 {
 }
 
 impl N16 {
-    /// The keys, of which the first `count` count.
+    /// The keys and their number.
     #[inline]
     pub(super) fn keys(&self, count: usize) -> ([u8; 16], usize) {
         let [low, high] = self.keys.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -99,7 +99,7 @@ impl N16 {
 }
 
 impl N48 {
-    /// The least key in use that is not less than `from`.
+    /// The least used key that is not less than `from`.
     #[inline]
     pub(super) fn key_from(&self, from: u8) -> Option<u8> {
         let mut at = usize::from(from) / 8;
@@ -111,7 +111,7 @@ impl N48 {
         u8::try_from(at * 8 + word.trailing_zeros() as usize / 8).ok()
     }
 
-    /// The greatest key in use that is not greater than `upto`.
+    /// The greatest used key that is not greater than `upto`.
     #[inline]
     pub(super) fn key_upto(&self, upto: u8) -> Option<u8> {
         let mut at = usize::from(upto) / 8;
@@ -124,21 +124,21 @@ impl N48 {
     }
 }
 
-/// Where the least of `keys` stands that is not less than `from`.
+/// Index of the least of `keys` that is not less than `from`.
 #[inline]
 pub(super) fn least(keys: &[u8], from: u8) -> Option<usize> {
     let places = keys.iter().enumerate().filter(|(_, key)| **key >= from);
     places.min_by_key(|(_, key)| **key).map(|(at, _)| at)
 }
 
-/// Where the greatest of `keys` stands that is not greater than `upto`.
+/// Index of the greatest of `keys` that is not greater than `upto`.
 #[inline]
 pub(super) fn greatest(keys: &[u8], upto: u8) -> Option<usize> {
     let places = keys.iter().enumerate().filter(|(_, key)| **key <= upto);
     places.max_by_key(|(_, key)| **key).map(|(at, _)| at)
 }
 
-/// Publishes one byte of a word that only the caller changes, and whose byte is still zero.
+/// Publishes one byte of a word that is changed only by the caller; the byte must still be zero.
 pub(super) fn set_byte(word: &AtomicU64, at: usize, byte: u8) {
     let old = word.load(Ordering::Relaxed);
     debug_assert!(old.to_le_bytes()[at] == 0, "keys are appended, not changed");

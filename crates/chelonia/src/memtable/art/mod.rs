@@ -18,25 +18,25 @@
 //! | it finds | it does | locks |
 //! | --- | --- | --- |
 //! | its key's entry | links a version to it | the record |
-//! | no child, room | appends the entry | the node |
-//! | no child, no room | replaces the node by a larger copy with the entry | parent, node |
+//! | no child, free slot | appends the entry | the node |
+//! | no child, no free slot | replaces the node by a larger copy with the entry | parent, node |
 //! | another key's entry | replaces it by a node of 4 with both | the node |
 //! | a prefix that differs | puts a node of 4 above a copy of the node | parent, node |
 //!
-//! Invariants, beside those of nodes and records:
-//! 1. A node's path never changes, so neither does its depth. Locks are taken from lesser to
-//!    greater depth: no two writers can wait for each other. The root is never replaced.
-//! 2. A node is replaced only under its parent's lock, after a look at the parent's obsolete mark
-//!    and slot: what is not obsolete can be reached from the root.
-//! 3. Nothing is freed while the tree lives: any address read from it stays good.
+//! Invariants, in addition to those of nodes and records:
+//! 1. A node's path never changes, so neither does its depth. Locks are taken in order of
+//!    increasing depth, so writers cannot deadlock. The root is never replaced.
+//! 2. A node is replaced only under its parent's lock, after a check of the parent's obsolete mark
+//!    and slot: a node that is not obsolete is reachable from the root.
+//! 3. Nothing is freed while the tree lives: any address read from it stays valid.
 //!
-//! Why a reader may stand on an obsolete node: it got there through a slot that held the node when
-//! the reader came, so everything inserted before the reader came is in the node or below it, and
-//! the keys that only the node's replacement has were inserted later.
+//! A reader may stand on an obsolete node: it got there through a slot that held the node when the
+//! reader came, so everything inserted before that is in the node or below it, and the keys that
+//! only the node's replacement has were inserted later.
 //!
 //! Thread-safety: everything may be called from any thread.
 //!
-//! It does not delete keys, free nodes, or know what seqnos mean beyond their order.
+//! The tree does not delete keys or free nodes, and uses only the order of seqnos.
 
 #![expect(unsafe_code, reason = "an island: follows addresses of nodes and records in an arena")]
 
@@ -62,7 +62,7 @@ use node::{Node, Target};
 /// The tree; see the head of the file.
 pub struct Tree {
     arena: Arena,
-    /// Null before the first insert, then a node of 256 for ever. Changes under `making_root`.
+    /// Null before the first insert, then always a node of 256. Changes under `making_root`.
     root: Slot,
     making_root: Mutex<()>,
     /// Large values whose versions were unlinked.
@@ -70,7 +70,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// An empty tree; it takes its first memory with the first insert.
+    /// Creates an empty tree; the first insert allocates its first memory.
     pub fn new(budget: Arc<Budget>) -> Self {
         Self {
             arena: Arena::new(budget),
@@ -91,7 +91,7 @@ impl Tree {
                 Target::Nothing => return None,
                 Target::Entry(entry) => return (entry.key() == key).then_some(entry),
                 Target::Node(node) => {
-                    // The bytes of the prefix are not compared: the entry's key tells.
+                    // The bytes of the prefix are not compared here: the entry's key is.
                     depth += node.prefix_bytes();
                     child = match key.get(depth) {
                         Some(byte) => node.slot(*byte)?.load(),
@@ -104,8 +104,8 @@ impl Tree {
         }
     }
 
-    /// Asks for the memory that a search for `key` touches where it leaves the large nodes near the
-    /// root, which the processor has: a step that would be waited for comes meanwhile.
+    /// Prefetches the memory that a search for `key` touches below the large nodes near the root,
+    /// which are usually cached: that miss then overlaps with other work.
     #[inline]
     pub fn prefetch(&self, key: &[u8]) {
         let mut child = self.root.load();
@@ -132,7 +132,7 @@ impl Tree {
         self.arena.growth_bytes(bytes)
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn keys(&self) -> u64 {
         self.arena.keys()
     }
@@ -142,12 +142,12 @@ impl Tree {
         self.arena.budget()
     }
 
-    /// The large values whose versions were unlinked so far.
+    /// The large values of versions unlinked so far.
     pub fn unlinked_large(&self) -> Vec<LargeRef> {
         self.unlinked.lock().clone()
     }
 
-    /// Where `child` leads.
+    /// Resolves `child`.
     #[inline]
     fn target(&self, child: Child) -> Target<'_> {
         // SAFETY: private, and called with children of this tree only.

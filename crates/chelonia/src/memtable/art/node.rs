@@ -1,22 +1,22 @@
-//! The inner nodes of the index: how they are read and changed. How they lie in memory is in
-//! `layout`, the addresses that lead to them are in `child`.
+//! The inner nodes of the index: reading and changing them. Their memory layout is in `layout`, the
+//! tagged addresses that link them are in `child`.
 //!
-//! A node stands for all keys that begin with one byte string, its path. `prefix` is the part of
-//! the path below its parent's slot: up to 8 bytes stand in the node, longer ones are an address
-//! of key bytes in some record. `terminal` holds the entry whose key is the path itself; the slot
-//! of a byte holds an entry (if one key only goes that way) or a node.
+//! A node represents all keys that begin with one byte string, its path. `prefix` is the part of
+//! the path below its parent's slot: up to 8 bytes are stored in the node; longer ones are an
+//! address of key bytes in some record. `terminal` holds the entry whose key is the path itself;
+//! the slot of a byte holds an entry (if there is only one such key) or a node.
 //!
 //! Invariants:
-//! 1. Prefix and kind never change. A node whose prefix or size does not fit any more is replaced
-//!    by a copy and marked obsolete; from then on it never changes again.
+//! 1. Prefix and kind never change. A node whose prefix or size no longer fits is replaced by a
+//!    copy and marked obsolete; from then on it never changes again.
 //! 2. A child that is not null never becomes null, and a key once in a node keeps its slot: keys
-//!    are appended in the order they come, not sorted. A slot's child may be replaced by one that
-//!    holds all that the old one held.
-//! 3. All changes of a node are made under its lock, and not if it is obsolete. A child's store is
-//!    a release; in nodes of 4, 16 and 48 the key is published after its child.
+//!    are appended in the order of insertion, not sorted. A slot's child may be replaced by one
+//!    that holds all entries of the old one.
+//! 3. All changes of a node are made under its lock, and only if it is not obsolete. The store of a
+//!    child is a release; in nodes of 4, 16 and 48 the key is published after its child.
 //!
-//! Thread-safety: from 1 to 3 a reader needs no lock, no version and no second look: what it
-//! finds was there, and what was there before it came is found, in obsolete nodes too.
+//! Thread-safety: by 1 to 3 a reader needs no lock, no version and no validation: everything it
+//! finds was inserted, and everything inserted before it came is found, in obsolete nodes too.
 
 #![expect(unsafe_code, reason = "an island: nodes laid out in arena memory")]
 
@@ -31,7 +31,7 @@ use crate::runtime::sync::{AtomicU8, Mutex, MutexGuard, Ordering};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// The place of a child in the order of its node: 0 is the terminal, `1 + b` the slot of byte `b`.
+/// Position of a child in the order of its node: 0 is the terminal, `1 + b` the slot of byte `b`.
 pub(super) type Position = u16;
 
 /// The greatest position.
@@ -49,19 +49,19 @@ fn byte_at(position: Position) -> Option<u8> {
     u8::try_from(position.checked_sub(1)?).ok()
 }
 
-/// What a child leads to.
+/// The target of a child.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'t> {
-    /// Nothing yet.
+    /// No child.
     Nothing,
-    /// The only key that goes this way.
+    /// The only key below this child.
     Entry(Entry<'t>),
-    /// All keys that go this way.
+    /// The node of all keys below this child.
     Node(Node<'t>),
 }
 
 impl Child {
-    /// Where it leads.
+    /// Resolves the child.
     ///
     /// # Safety
     /// The child was loaded from a slot, a terminal or the root of a tree that outlives `'t`, with
@@ -85,7 +85,7 @@ pub(super) struct Node<'t> {
     tree: PhantomData<&'t Arena>,
 }
 
-/// The lock of a node that is not obsolete.
+/// The held lock of a node that is not obsolete.
 pub(super) struct Held<'t> {
     node: Node<'t>,
     obsolete: MutexGuard<'t, bool>,
@@ -101,8 +101,8 @@ enum Body<'t> {
 }
 
 impl<'t> Node<'t> {
-    /// A new node without children that nobody else sees yet. A prefix that does not fit into the
-    /// node stays where it is: it lives in the same tree.
+    /// Creates a node without children, not yet visible to other threads. A prefix that does not
+    /// fit into the node is referenced in place: it lives in the same tree.
     pub(super) fn create(arena: &'t Arena, kind: Kind, prefix: &'t [u8]) -> Self {
         let size = match kind {
             Kind::N4 => size_of::<N4>(),
@@ -136,7 +136,7 @@ impl<'t> Node<'t> {
         Self { at, kind, tree: PhantomData }
     }
 
-    /// The child that leads here.
+    /// The child that links to this node.
     pub(super) fn child(self) -> Child {
         Child::node(self.at.cast(), self.kind)
     }
@@ -192,7 +192,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Where the entry stands whose key ends here.
+    /// The slot of the entry whose key ends here.
     #[inline]
     pub(super) fn terminal(self) -> &'t Slot {
         &self.header().terminal
@@ -226,7 +226,7 @@ impl<'t> Node<'t> {
         (!*obsolete).then_some(Held { node: self, obsolete })
     }
 
-    /// The first child at or after `position`, with its place.
+    /// The first child at or after `position`, with its position.
     #[inline]
     pub(super) fn child_from(self, position: Position) -> Option<(Position, Child)> {
         if position == 0 {
@@ -261,7 +261,7 @@ impl<'t> Node<'t> {
         Some((position_of(key), slot.load()))
     }
 
-    /// The last child at or before `position`, with its place.
+    /// The last child at or before `position`, with its position.
     #[inline]
     pub(super) fn child_upto(self, position: Position) -> Option<(Position, Child)> {
         self.byte_child_upto(position).or_else(|| {
@@ -297,8 +297,8 @@ impl<'t> Node<'t> {
         Some((position_of(key), slot.load()))
     }
 
-    /// Asks for the first lines of the nodes below, if this one is of the kind that has many
-    /// entries and few nodes: a walk will come there soon.
+    /// Prefetches the first lines of the nodes below, if this node is of the kind that has many
+    /// entries and few nodes: a walk will visit them soon.
     #[inline]
     pub(super) fn prefetch_nodes(self) {
         let slots = match self.body() {
@@ -310,7 +310,7 @@ impl<'t> Node<'t> {
         slots.iter().for_each(|slot| slot.load().prefetch_node());
     }
 
-    /// True if it has a slot for every byte: then it is near the root, or there are many keys.
+    /// True if it has a slot for every byte: it is near the root, or has many keys.
     #[inline]
     pub(super) fn is_full_sized(self) -> bool {
         self.kind == Kind::N256
@@ -328,7 +328,7 @@ impl<'t> Node<'t> {
         copy
     }
 
-    /// Visits the slots in use with their bytes, in no order.
+    /// Visits the used slots with their bytes, in no order.
     #[inline]
     fn for_each_slot(self, mut visit: impl FnMut(u8, &Slot)) {
         match self.body() {
@@ -360,7 +360,7 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Adds a child for a byte that has none; false if the node is full. The node is held, or not
+    /// Adds a child for a byte that has none; false if the node is full. The node is locked, or not
     /// published yet.
     pub(super) fn append(self, byte: u8, child: Child) -> bool {
         let count = self.count();
@@ -391,7 +391,7 @@ impl<'t> Node<'t> {
 }
 
 impl<'t> Held<'t> {
-    /// The node that is held.
+    /// The locked node.
     pub(super) fn node(&self) -> Node<'t> {
         self.node
     }

@@ -1,4 +1,4 @@
-//! The leaf of the index: a key, once, and the chain of its versions, newest first.
+//! The leaf of the index: a key, stored once, and the chain of its versions, newest first.
 //!
 //! ```text
 //! record                                        version (8-aligned)
@@ -10,28 +10,29 @@
 //!     16    -  the key                              24    -  the value, or a `LargeRef`
 //! ```
 //!
-//! The first version follows the key of its record (8-aligned), so that a fresh insert is one
-//! allocation and its reader finds all of it in neighbouring cache lines. Later versions stand
-//! alone. These are structures in memory, not on disk: native byte order, never copied elsewhere.
+//! The first version follows the key of its record (8-aligned), so that a new key is one allocation
+//! and its reader finds all of it in neighbouring cache lines. Later versions are separate
+//! allocations. These are structures in memory, not on disk: native byte order, never copied
+//! elsewhere.
 //!
-//! Life of a chain: a version is linked where its seqno puts it (several inserts of one key may
-//! arrive in any order). Then versions that nobody needs are unlinked: `older` below `newer` when
-//! `newer` is visible to everybody and no snapshot lies in `[older.seqno, newer.seqno)`. What is
-//! unlinked is never freed before the arena is, so a reader that stands on it just goes on.
+//! Chains: a version is linked in the order of seqnos (several inserts of one key may arrive in any
+//! order). Then versions that are not needed are unlinked: `older` below `newer` when `newer` is
+//! visible to everybody and no snapshot lies in `[older.seqno, newer.seqno)`. An unlinked version
+//! is not freed before the arena is, so a reader that stands on it can continue.
 //!
-//! `gone` of a version tells that older ones were unlinked behind it: `seqno - gone` is the least
+//! `gone` of a version records that older ones were unlinked after it: `seqno - gone` is the least
 //! seqno among them (0: none were). A reader at `at` with `seqno - gone <= at < seqno` may have
-//! needed one of them: it must retry at a newer seqno. Readers below that range go on to
-//! versions that snapshots hold; readers at a snapshot never meet it.
+//! needed one of them: it must retry at a newer seqno. Readers below that range continue to
+//! versions that snapshots hold; readers at a snapshot are never in that range.
 //!
 //! Invariants:
-//! 1. The key, and every field of a version but `next` and `gone`, never change once the version
-//!    can be reached.
-//! 2. Seqnos fall along a chain; of equal ones the later insert stands first.
+//! 1. The key, and every field of a version except `next` and `gone`, never change once the version
+//!    is reachable.
+//! 2. Seqnos descend along a chain; of equal ones the later insert comes first.
 //! 3. `next` and `gone` change under the record's lock. `gone` is stored before the `next` that it
 //!    explains, and read after it.
 //!
-//! Thread-safety: readers take no lock; writers of one key take turns.
+//! Thread-safety: readers take no lock; writers of one key are serialised by its lock.
 
 #![expect(unsafe_code, reason = "an island: records laid out in arena memory")]
 
@@ -73,15 +74,14 @@ const PUT: u32 = 0;
 const PUT_LARGE: u32 = 1;
 const DELETE: u32 = 2;
 
-/// How many versions an insert looks at for unlinking, so that a key that many snapshots hold does
-/// not make every insert walk all it has.
+/// Maximum number of versions that an insert examines for unlinking, so that a key held by many
+/// snapshots does not make every insert walk its complete chain.
 const PRUNE_STEPS_MAX: usize = 8;
 
-/// Bytes of a cache line, as far as prefetching is concerned.
+/// Cache line size assumed for prefetching, in bytes.
 const LINE_BYTES: usize = 64;
 
-/// The most that one prefetch asks for: of what is longer the processor sees by itself that it is
-/// read in a row.
+/// Maximum size of one prefetch: the hardware detects longer sequential reads itself.
 const REST_BYTES_MAX: usize = 8 * LINE_BYTES;
 
 /// A record of a tree, borrowed from it.
@@ -99,7 +99,7 @@ pub struct VersionRef<'t> {
 }
 
 impl<'t> Entry<'t> {
-    /// Writes a record with one version into the arena. Nobody else sees it yet.
+    /// Writes a record with one version into the arena, not yet visible to other threads.
     pub(super) fn create(arena: &'t Arena, key: &[u8], update: Update<'_>, seqno: SeqNo) -> Self {
         let version_at = (KEY_AT + key.len()).next_multiple_of(ALIGNMENT);
         let place = arena.entry(version_at + VALUE_AT + value_bytes(update));
@@ -130,7 +130,7 @@ impl<'t> Entry<'t> {
         Self { record, tree: PhantomData }
     }
 
-    /// The address, for [`Entry::from_raw`].
+    /// Its address, for [`Entry::from_raw`].
     #[inline]
     pub(super) fn raw(self) -> NonNull<Record> {
         self.record
@@ -157,7 +157,7 @@ impl<'t> Entry<'t> {
         self.head().newest.load(Ordering::Acquire)
     }
 
-    /// The newest version at or before `at`, to a reader whose `at` may be protected or not.
+    /// The newest version at or before `at`, for a reader whose `at` may be unprotected.
     #[inline]
     pub fn lookup(self, at: SeqNo) -> Found<'t> {
         let mut place = self.newest();
@@ -167,7 +167,7 @@ impl<'t> Entry<'t> {
             if head.seqno <= at {
                 return Found::Version(version);
             }
-            // In this order: see invariant 3.
+            // The order of these loads matters: invariant 3.
             place = head.next.load(Ordering::Acquire);
             if head.has_lost(at) {
                 return Found::Pruned;
@@ -176,7 +176,7 @@ impl<'t> Entry<'t> {
         Found::Absent
     }
 
-    /// The versions that are still linked, newest first.
+    /// The linked versions, newest first.
     pub fn versions(self) -> impl Iterator<Item = VersionRef<'t>> {
         let mut place = self.newest();
         std::iter::from_fn(move || {
@@ -186,7 +186,7 @@ impl<'t> Entry<'t> {
         })
     }
 
-    /// Asks for the lines that a reader of this entry touches first.
+    /// Prefetches the lines that a reader of this entry touches first.
     #[inline]
     pub fn prefetch(self) {
         let place = self.record.as_ptr().cast::<u8>().cast_const();
@@ -194,8 +194,8 @@ impl<'t> Entry<'t> {
         prefetch_read(place.wrapping_add(LINE_BYTES));
     }
 
-    /// Asks for what [`Entry::prefetch`] left out of the newest version, when what that asked for
-    /// has come: the rest of the value, or the version where it stands alone.
+    /// Prefetches the part of the newest version that [`Entry::prefetch`] left out, once its lines
+    /// have arrived: the rest of the value, or the version if it is a separate allocation.
     #[inline]
     pub fn prefetch_rest(self) {
         let Some(version) = NonNull::new(self.newest()) else { return };
@@ -231,8 +231,9 @@ impl<'t> Entry<'t> {
         self.link(version, pins, unlinked);
     }
 
-    /// Links what [`Entry::create`] wrote for the same key but could not hang into the index,
-    /// because another thread's record came first. Only its version is used.
+    /// Links the version of a record that [`Entry::create`] wrote for the same key but that could
+    /// not be inserted into the index, because another thread's record came first. Only its version
+    /// is used.
     pub(super) fn adopt(
         self,
         other: Entry<'t>,
@@ -245,7 +246,8 @@ impl<'t> Entry<'t> {
         }
     }
 
-    /// Links a version that nobody else sees yet, and unlinks what nobody needs any more.
+    /// Links a version that is not yet visible to other threads, and unlinks versions that are no
+    /// longer needed.
     fn link(self, new: VersionRef<'t>, pins: &dyn Pins, unlinked: &mut dyn FnMut(LargeRef)) {
         let head = self.head();
         let _held = head.lock.lock();
@@ -264,7 +266,7 @@ impl<'t> Entry<'t> {
         self.prune(pins, unlinked);
     }
 
-    /// Unlinks versions that nobody needs. The caller holds the record's lock.
+    /// Unlinks versions that are not needed. The caller holds the record's lock.
     fn prune(self, pins: &dyn Pins, unlinked: &mut dyn FnMut(LargeRef)) {
         let visible = pins.visible();
         let mut versions = self.versions().take(PRUNE_STEPS_MAX);
@@ -281,20 +283,20 @@ impl<'t> Entry<'t> {
                         unlinked(large);
                     }
                 }
-                // Needed, or further back than `gone` can tell.
+                // Needed, or too old for `gone` to encode.
                 _ => newer = older,
             }
         }
     }
 }
 
-/// What [`Entry::lookup`] found.
+/// Result of [`Entry::lookup`].
 pub enum Found<'t> {
-    /// Nothing as old as that.
+    /// No version at or before the seqno.
     Absent,
     /// This version.
     Version(VersionRef<'t>),
-    /// It may have been unlinked.
+    /// The version may have been unlinked.
     Pruned,
 }
 
@@ -328,7 +330,7 @@ impl<'t> VersionRef<'t> {
         Self { version, tree: PhantomData }
     }
 
-    /// The address, for [`VersionRef::from_raw`].
+    /// Its address, for [`VersionRef::from_raw`].
     #[inline]
     pub(super) fn raw(self) -> NonNull<Version> {
         self.version
@@ -341,13 +343,13 @@ impl<'t> VersionRef<'t> {
         unsafe { self.version.as_ref() }
     }
 
-    /// When it was written.
+    /// Its seqno.
     #[inline]
     pub fn seqno(self) -> SeqNo {
         self.head().seqno
     }
 
-    /// What was written.
+    /// Its update.
     #[inline]
     pub fn update(self) -> Update<'t> {
         let shape = self.head().shape;
@@ -367,7 +369,7 @@ impl<'t> VersionRef<'t> {
     }
 }
 
-/// Bytes behind the head of a version.
+/// Size of the value after the head of a version.
 fn value_bytes(update: Update<'_>) -> usize {
     match update {
         Update::Put(value) => value.len(),
@@ -376,7 +378,7 @@ fn value_bytes(update: Update<'_>) -> usize {
     }
 }
 
-/// Writes a version that stands alone.
+/// Writes a version as a separate allocation.
 ///
 /// # Safety
 /// `VALUE_AT + value_bytes(update)` bytes from `place` on, 8-aligned, belong to the caller alone.

@@ -1,17 +1,17 @@
-//! Going through the tree in key order, either way, while writers go on.
+//! Walks the tree in key order, in either direction, concurrently with writers.
 //!
 //! ```text
 //!   stack            position looked at next, in each node from the root down
-//!   ahead            records fetched from the stack and prefetched, in order, not yet stood on
-//!   standing         the record (and version) the walk stands on
+//!   ahead            records fetched from the stack and prefetched, in order, not yet visited
+//!   standing         the current record (and version)
 //! ```
 //!
-//! A walk keeps addresses, not locks. A node it stands on may become obsolete: it then goes on in
-//! the old one, which has all that was inserted before the walk was made (why: the head of
-//! `memtable/art/mod.rs`). So it never starts again, and gives each key at most once.
+//! A walk keeps addresses, not locks. If its current node becomes obsolete, it continues in the old
+//! one, which has all that was inserted before the walk was created (see the head of
+//! `memtable/art/mod.rs`). So it never restarts, and returns each key at most once.
 //!
-//! It fetches ahead of where it stands, first little, then more: entries lie anywhere in memory,
-//! and asking for them early is what makes a scan fast. The stack is a vector, so a path of 64 Ki
+//! It fetches ahead of its position, first few records, then more: entries are scattered in memory,
+//! and prefetching them early is what makes a scan fast. The stack is a vector, so a path of 64 Ki
 //! nodes needs no deep recursion.
 //!
 //! Invariants:
@@ -36,24 +36,24 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 use std::ptr::NonNull;
 
-/// How many records a walk fetches at first, and at most, before it stands on the first of them.
+/// Number of records that a walk fetches at first, and at most, before it visits the first of them.
 const AHEAD_MIN: usize = 2;
 const AHEAD_MAX: usize = 32;
 
-/// A node on the way down, and where to look next in it; `None`: nowhere.
+/// A node on the path, and the next position in it; `None` at its end.
 struct Frame {
     node: Child,
     next: Option<Position>,
 }
 
-/// A walk; see the head of the file.
+/// A walk; see the module documentation.
 pub struct Walk {
-    /// Keeps the addresses good.
+    /// Keeps the addresses valid.
     _tree: Arc<Tree>,
     direction: Direction,
     stack: Vec<Frame>,
     ahead: VecDeque<NonNull<Record>>,
-    /// How many to fetch when `ahead` is empty.
+    /// Number of records to fetch when `ahead` is empty.
     fetch: usize,
     standing: Option<(NonNull<Record>, Option<NonNull<Version>>)>,
 }
@@ -62,20 +62,20 @@ pub struct Walk {
 // moves along); nothing in a walk is tied to a thread.
 unsafe impl Send for Walk {}
 
-/// What [`Walk::settle`] found.
+/// Result of [`Walk::settle`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
-    /// A version: [`Walk::update`] gives it.
+    /// A version: [`Walk::update`] returns it.
     Found,
-    /// None as old as that.
+    /// No version at or before the seqno.
     Absent,
-    /// It may have been unlinked.
+    /// The version may have been unlinked.
     Pruned,
 }
 
 impl Walk {
-    /// A walk that stands before the first key within `bound` (a lower bound if it ascends, an
-    /// upper one if it descends).
+    /// Creates a walk positioned before the first key within `bound` (a lower bound if it ascends,
+    /// an upper one if it descends).
     pub fn new(tree: &Arc<Tree>, direction: Direction, bound: Bound<&[u8]>) -> Self {
         let mut walk = Self {
             _tree: Arc::clone(tree),
@@ -95,7 +95,7 @@ impl Walk {
         walk
     }
 
-    /// Goes to the next record; false at the end.
+    /// Moves to the next record; false at the end.
     #[inline]
     pub fn step(&mut self) -> bool {
         if self.ahead.is_empty() {
@@ -105,7 +105,7 @@ impl Walk {
         self.standing.is_some()
     }
 
-    /// Chooses the newest version at or before `at` of the record it stands on.
+    /// Chooses the newest version at or before `at` of the current record.
     pub fn settle(&mut self, at: SeqNo) -> Settled {
         let Some((record, chosen)) = &mut self.standing else { return Settled::Absent };
         // SAFETY: invariant 1.
@@ -119,14 +119,14 @@ impl Walk {
         }
     }
 
-    /// The key of the record it stands on; `None` at the end and before the first.
+    /// The key of the current record; `None` at the end and before the first.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         // SAFETY: invariant 1.
         self.standing.map(|(record, _)| unsafe { Entry::from_raw(record) }.key())
     }
 
-    /// The version that was chosen, if one was.
+    /// The chosen version, if there is one.
     #[inline]
     pub fn update(&self) -> Option<Update<'_>> {
         let (_, version) = self.standing?;
@@ -142,7 +142,7 @@ impl Walk {
         self.fetch = (self.fetch * 2).min(AHEAD_MAX);
     }
 
-    /// The next record, prefetched but not touched.
+    /// The next record, prefetched but not read.
     #[inline]
     pub(super) fn fetch(&mut self) -> Option<NonNull<Record>> {
         loop {
@@ -169,7 +169,7 @@ impl Walk {
         }
     }
 
-    /// Puts a node on the stack, all of it to be walked.
+    /// Pushes a node, to be walked completely.
     #[inline]
     fn enter(&mut self, node: Node<'_>) {
         let next = match self.direction {
@@ -180,10 +180,11 @@ impl Walk {
         self.stack.push(Frame { node: node.child(), next: Some(next) });
     }
 
-    /// Fills the stack so that the walk begins at `bound`, the node's path not yet compared.
+    /// Fills the stack so that the walk begins at `bound`, from a node whose path was not compared
+    /// yet.
     fn seek(&mut self, root: Node<'_>, bound: &[u8], included: bool) {
         let direction = self.direction;
-        // A subtree of keys that are all on this side of the bound is walked whole.
+        // A subtree whose keys are all within the bound is walked completely.
         let inside = match direction {
             Direction::Ascending => Ordering::Greater,
             Direction::Descending => Ordering::Less,
@@ -215,7 +216,8 @@ impl Walk {
                     self.stack.push(Frame { node: node.child(), next });
                     child = match bound.get(depth) {
                         Some(byte) => node.slot(*byte).map_or(Child::NONE, |slot| slot.load()),
-                        // The bound ends here: its own entry, or none.
+                        // The bound ends here: continue with the entry of this key, if there is
+                        // one.
                         None => node.terminal().load(),
                     };
                     depth += 1;
@@ -225,8 +227,8 @@ impl Walk {
     }
 }
 
-/// On which side of the bound a node's keys are, as far as its prefix tells: `rest` is the bound
-/// from the prefix on. Equal: the prefix does not tell.
+/// Side of the bound on which a node's keys are, as far as its prefix decides it: `rest` is the
+/// bound from the prefix on. `Equal`: the prefix does not decide it.
 fn side_of_prefix(prefix: &[u8], rest: &[u8]) -> Ordering {
     let common = common_prefix(prefix, rest);
     match (prefix.get(common), rest.get(common)) {
@@ -237,7 +239,7 @@ fn side_of_prefix(prefix: &[u8], rest: &[u8]) -> Ordering {
     }
 }
 
-/// The position to look at after `position`.
+/// The position after `position` in this direction.
 #[inline]
 fn following(direction: Direction, position: Position) -> Option<Position> {
     match direction {
@@ -246,7 +248,7 @@ fn following(direction: Direction, position: Position) -> Option<Position> {
     }
 }
 
-/// The nearest child at or behind `position`.
+/// The nearest child at or after `position` in this direction.
 #[inline]
 fn neighbour(
     node: Node<'_>,

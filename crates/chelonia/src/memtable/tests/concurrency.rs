@@ -1,8 +1,8 @@
-//! Many threads on one memtable: every read is checked against what it must be.
+//! Many threads on one memtable: every read is checked against its expected result.
 //!
 //! The history is fixed before it runs: write number `s` goes to key `key_of(s)` with a value made
-//! of `s`. Threads take the numbers in order and finish in any. So what a reader at seqno `at` must
-//! find is known, whatever the schedule.
+//! of `s`. Threads take the numbers in order and finish in any. So the expected result of a reader
+//! at seqno `at` is known, whatever the schedule.
 
 use super::*;
 use crate::runtime::sync::{AtomicU64, Mutex, Ordering};
@@ -13,7 +13,7 @@ const WRITERS: u64 = 3;
 /// The writes of a history, by key.
 struct History {
     keys: Vec<Vec<u8>>,
-    /// Of each key, the numbers of its writes, ascending.
+    /// For each key, the numbers of its writes, ascending.
     writes: Vec<Vec<u64>>,
     key_of: Vec<usize>,
 }
@@ -31,7 +31,7 @@ impl History {
         }
         let keys: Vec<_> = distinct.into_iter().collect();
         let mut writes = vec![Vec::new(); keys.len()];
-        // Number 0 writes nothing.
+        // Number 0 is not a write.
         let mut key_of = vec![usize::MAX];
         for seqno in 1..=WRITES {
             // A few keys are written all the time.
@@ -50,7 +50,7 @@ impl History {
     }
 }
 
-/// Which writes are done, which snapshots are held: what db keeps.
+/// Finished writes and held snapshots: the state that db keeps.
 struct World {
     next: AtomicU64,
     visible: AtomicU64,
@@ -135,7 +135,7 @@ fn check_found(history: &History, key: usize, at: u64, found: Lookup<'_>) {
     }
 }
 
-/// Reads single keys at the newest visible seqno without holding it, until all is written.
+/// Reads single keys at the newest visible seqno without holding it, until all writes are done.
 fn read_newest(history: &History, world: &World, table: &Memtable, seed: u64) -> u64 {
     let (mut rng, mut pruned) = (Rng::new(seed), 0);
     while !world.over() {
@@ -148,7 +148,7 @@ fn read_newest(history: &History, world: &World, table: &Memtable, seed: u64) ->
                 check_found(history, key, at, found);
                 break;
             }
-            // Only a write that has become visible since may have unlinked what was asked for.
+            // Only a write that has become visible since may have unlinked the requested version.
             assert!(world.visible().0 > at);
             pruned += 1;
         }
@@ -156,7 +156,7 @@ fn read_newest(history: &History, world: &World, table: &Memtable, seed: u64) ->
     pruned
 }
 
-/// Holds snapshots and scans them, both ways, some of it twice, until all is written.
+/// Holds snapshots and scans them in both directions, some of it twice, until all writes are done.
 fn read_snapshots(history: &History, world: &World, table: &Arc<Memtable>, seed: u64) {
     let mut rng = Rng::new(seed);
     while !world.over() {
@@ -215,8 +215,8 @@ fn writers_that_meet_in_the_same_nodes_lose_nothing() {
     for round in 0..if cfg!(miri) { 1 } else { 5_u64 } {
         let table = memtable();
         let key = |number: u64| {
-            // Neighbours in time are neighbours in the tree, whoever writes them; every path is
-            // long enough to be compressed, split and grown.
+            // Consecutive writes are neighbours in the tree, whichever thread writes them; every
+            // path is long enough to be compressed, split and grown.
             let spread = number.wrapping_mul(0x9e37_79b9 + 2 * round);
             let mut key = spread.to_be_bytes()[4..].to_vec();
             key.splice(2..2, b"the same for all of them".iter().copied());

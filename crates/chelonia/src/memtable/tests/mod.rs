@@ -11,7 +11,7 @@ use crate::runtime::rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// Nobody can see anything yet, so nothing is unlinked.
+/// Pins with nothing visible yet, so nothing is unlinked.
 pub struct KeepAll;
 
 impl Pins for KeepAll {
@@ -24,7 +24,7 @@ impl Pins for KeepAll {
     }
 }
 
-/// Everything is visible up to a seqno, and some snapshots are held.
+/// Pins with everything visible up to a seqno, and some snapshots held.
 pub struct Held {
     pub visible: u64,
     pub snapshots: Vec<u64>,
@@ -128,7 +128,7 @@ fn random_key(rng: &mut Rng) -> Vec<u8> {
 fn filled(seed: u64, inserts: u64) -> (Arc<Memtable>, Model) {
     let (table, mut model, mut rng) = (memtable(), Model::default(), Rng::new(seed));
     let mut seqnos: Vec<u64> = (1..=inserts).collect();
-    // Out of order, but by little, as commits arrive.
+    // Slightly out of order, as commits arrive.
     for index in 0..seqnos.len() {
         let other = (index + usize::try_from(rng.below(20)).unwrap()).min(seqnos.len() - 1);
         seqnos.swap(index, other);
@@ -309,7 +309,7 @@ fn hundreds_of_cuts_cost_what_their_entries_need() {
     }
     let before = budget.used();
     let sorted = table.sorted(&cuts);
-    // The cuts behind the last write find nothing.
+    // The cuts after the last write have no batch.
     assert_eq!(sorted.batches.len(), 200);
     assert!(sorted.batches.iter().all(|batch| batch.len() == 100));
     let taken = budget.used() - before;
@@ -351,22 +351,22 @@ fn versions_that_nobody_needs_are_unlinked_and_readers_are_told() {
     let pins = |visible, snapshots: &[u64]| Held { visible, snapshots: snapshots.to_vec() };
     put(10, &pins(0, &[]));
     put(20, &pins(10, &[]));
-    // 20 is not visible yet, so 10 is still what readers see.
+    // 20 is not visible yet, so 10 is still the visible version.
     assert_eq!([5, 15, 25].map(found), [Some(0), Some(10), Some(20)]);
-    // A snapshot at 15 needs 10; nobody but latest readers needs 20 and 30.
+    // A snapshot at 15 needs 10; only latest readers need 20 and 30.
     put(30, &pins(20, &[15]));
     put(40, &pins(30, &[15]));
     assert_eq!([5, 15].map(found), [Some(0), Some(10)]);
     assert_eq!([25, 35, 45].map(found), [None, Some(30), Some(40)]);
     put(50, &pins(40, &[15]));
     assert_eq!([15, 25, 35, 45, 55].map(found), [Some(10), None, None, Some(40), Some(50)]);
-    // The snapshot is gone; one before all of it must still be told that the key was absent.
+    // The snapshot is released; one before all versions must still see that the key was absent.
     put(60, &pins(50, &[3]));
     assert_eq!([3, 10, 15, 45, 55, 65].map(found), [Some(0), None, None, None, Some(50), Some(60)]);
     let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo(3)).unwrap();
     assert!(cursor.key().is_none());
     cursor.advance().unwrap();
-    // Nothing holds 15: to a cursor the key must not look absent.
+    // No pin holds 15: a cursor must not show the key as absent.
     for direction in [Direction::Ascending, Direction::Descending] {
         let refused = table.cursor(KeyRange::all(), direction, SeqNo(15));
         assert_eq!(refused.err().map(|error| error.kind()), Some(ErrorKind::Internal));

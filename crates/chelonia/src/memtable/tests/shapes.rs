@@ -10,7 +10,7 @@ fn holds(table: &Memtable, key: &[u8], seqno: u64) -> bool {
     table.get(key, SeqNo::MAX) == Lookup::Found(Update::Put(&seqno.to_le_bytes()), SeqNo(seqno))
 }
 
-/// All keys in both directions are exactly `keys`, which ascend.
+/// Checks that the keys in both directions are exactly `keys`, which ascend.
 fn check_order(table: &Arc<Memtable>, keys: &[Vec<u8>]) {
     let mut cursor = table.cursor(KeyRange::all(), Direction::Ascending, SeqNo::MAX).unwrap();
     for key in keys {
@@ -84,7 +84,7 @@ fn keys_that_are_all_prefixes_of_each_other_make_a_deep_path() {
         if shuffled {
             let mut rng = Rng::new(9);
             order.sort_by_cached_key(|_| rng.next_u64());
-            // Random order touches long paths each time; a part of them will do.
+            // Random order visits long paths each time; a part of them is enough.
             order.truncate(deepest / 4);
         }
         for length in &order {

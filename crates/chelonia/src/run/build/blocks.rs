@@ -1,6 +1,6 @@
-//! The blocks of a run on their way to the device, in slabs of the budget.
+//! The blocks of a run before they are written, in slabs of the budget.
 //!
-//! Slabs are aligned, already touched, and shared with everything else that is large, so building a
+//! Slabs are aligned, already touched, and shared with all other large allocations, so building a
 //! run takes no fresh memory. A run of any size is a list of slabs; each is one write.
 
 use crate::base::error::Result;
@@ -25,7 +25,7 @@ impl Blocks {
         Self { budget: Arc::clone(budget), slabs: Vec::new(), count: 0 }
     }
 
-    /// How many there are.
+    /// Number of blocks.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -48,7 +48,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Seals and writes all of them to the start of `allocation`.
+    /// Seals all blocks and writes them to the start of `allocation`.
     pub fn write(&mut self, storage: &Storage, allocation: &Allocation) -> Result<()> {
         let mut first = allocation.extent.start;
         let mut left = self.count;
@@ -62,7 +62,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Forgets the blocks and gives the memory back but for one slab.
+    /// Removes all blocks and returns the memory except one slab.
     pub fn clear(&mut self) {
         self.slabs.truncate(1);
         self.count = 0;

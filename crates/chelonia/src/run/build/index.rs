@@ -21,10 +21,10 @@ use crate::storage::block::BlockKind;
 /// The first separator is cut to the length of the second, but not below this.
 const FIRST_SEPARATOR_BYTES_MIN: usize = 8;
 
-/// An index block that refers to less than two spans would be no level above them.
+/// Minimum fan-out: an index block that refers to fewer spans would not form a level above them.
 const FANOUT_MIN: usize = 2;
 
-/// A separator (a part of the bytes of all of them) and the span that begins with it.
+/// A separator (a range of the shared byte buffer) and the span that begins with it.
 #[derive(Clone, Copy)]
 struct Child {
     start: usize,
@@ -33,7 +33,7 @@ struct Child {
     blocks: u32,
 }
 
-/// Separators of one run.
+/// Collects the separators of one run.
 #[derive(Default)]
 pub struct IndexBuilder {
     separators: Vec<u8>,
@@ -41,8 +41,7 @@ pub struct IndexBuilder {
 }
 
 impl IndexBuilder {
-    /// Notes that the next data span begins at block `first` and is told from those before by
-    /// `separator`.
+    /// Adds the data span that begins at block `first`; `separator` divides it from those before.
     pub fn add(&mut self, separator: &[u8], first: usize, blocks: u32) -> Result<()> {
         let first = block_number(first)?;
         let start = self.separators.len();
@@ -56,13 +55,13 @@ impl IndexBuilder {
         self.separators.capacity() + self.children.capacity() * size_of::<Child>()
     }
 
-    /// Forgets everything.
+    /// Removes all separators.
     pub fn clear(&mut self) {
         self.separators.clear();
         self.children.clear();
     }
 
-    /// Appends all levels to `blocks`: how many there are, and the blocks of the root.
+    /// Appends all levels to `blocks`; returns their number and the blocks of the root.
     pub fn build(&mut self, blocks: &mut Blocks) -> Result<(u8, u8)> {
         if let [first, second, ..] = &mut self.children[..] {
             first.len = first.len.min(second.len.max(FIRST_SEPARATOR_BYTES_MIN));
@@ -78,7 +77,7 @@ impl IndexBuilder {
         root.map(|root| (levels, root)).ok_or_else(|| Error::internal("an index has no root"))
     }
 
-    /// Writes one level over `below`; the spans of it are the children of the next.
+    /// Writes one level over `below`; returns its spans, the children of the next level.
     fn build_level(&self, below: &[Child], blocks: &mut Blocks) -> Result<Vec<Child>> {
         let mut level = Vec::new();
         let mut block = BlockBuilder::new(FANOUT_MIN);
@@ -92,7 +91,9 @@ impl IndexBuilder {
             if block.add(separator, EntryKind::Value, &payload)? == Added::Full {
                 level.extend(close(&mut block, open.take(), blocks)?);
                 if block.add(separator, EntryKind::Value, &payload)? == Added::Full {
-                    return Err(Error::internal("an empty index block has no room"));
+                    return Err(Error::internal(
+                        "an index entry does not fit an empty index block",
+                    ));
                 }
             }
             open.get_or_insert(*child);
@@ -117,5 +118,5 @@ fn close(
 }
 
 fn block_number(block: usize) -> Result<u32> {
-    u32::try_from(block).map_err(|_| Error::internal("a run is beyond every limit"))
+    u32::try_from(block).map_err(|_| Error::internal("a run exceeds the maximum number of blocks"))
 }

@@ -1,4 +1,4 @@
-//! Builds runs: entries in, one extent out.
+//! Builds runs: takes sorted entries, writes one extent.
 //!
 //! ```text
 //!   add    -> block builder -> (span full) -> blocks in memory, separator to the index builder
@@ -6,8 +6,8 @@
 //!          -> sealed and written in large pieces -> RunRef; the builder is empty again
 //! ```
 //!
-//! Nothing touches the device before `finish`. A builder is used for one run after another, so that
-//! its memory is touched once; slabs go back to the budget between runs.
+//! Nothing is written to the device before `finish`. A builder is reused for one run after another,
+//! so that its memory is touched once; slabs return to the budget between runs.
 //!
 //! Invariants:
 //! 1. Keys ascend strictly; a key that does not is a `Corrupt` error and the run is lost.
@@ -38,12 +38,12 @@ use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 
-/// How runs are built.
+/// Options of new runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// The sort of filter.
+    /// The kind of filter.
     pub filter: FilterKind,
-    /// Bits of the filter per key; 0 for no filter.
+    /// Filter bits per key; 0 for no filter.
     pub bits_per_key: u32,
 }
 
@@ -57,9 +57,9 @@ impl Default for RunOptions {
 pub struct RunBuilder {
     storage: Arc<Storage>,
     options: RunOptions,
-    /// The span being filled.
+    /// The open span.
     block: BlockBuilder,
-    /// Closed spans, and at the end everything else.
+    /// Closed spans; at the end also index, filter and large references.
     blocks: Blocks,
     index: IndexBuilder,
     /// Hashes of all keys, for the filter.
@@ -76,7 +76,7 @@ pub struct RunBuilder {
 }
 
 impl RunBuilder {
-    /// An empty builder.
+    /// Creates an empty builder.
     #[must_use]
     pub fn new(storage: &Arc<Storage>, options: RunOptions) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl RunBuilder {
         }
     }
 
-    /// Runs that are finished from now on have filters of so many bits per key.
+    /// Sets the filter bits per key of the runs finished from now on.
     pub fn set_bits_per_key(&mut self, bits: u32) {
         self.options.bits_per_key = bits;
     }
@@ -138,7 +138,7 @@ impl RunBuilder {
         if self.block.add(key, kind, payload)? == Added::Full {
             self.close_span()?;
             if self.block.add(key, kind, payload)? == Added::Full {
-                return Err(Error::internal("an empty span of a run has no room"));
+                return Err(Error::internal("an entry does not fit an empty span of a run"));
             }
         }
         Ok(())
@@ -150,9 +150,9 @@ impl RunBuilder {
             self.first_key.clear();
             self.first_key.extend_from_slice(key);
         } else if self.last_key().is_some_and(|last| key <= last) {
-            // Each part of a merge ascends: nodes that name parts wrongly bring them together out
-            // of order.
-            let text = "entries that are merged do not ascend: a node names them wrongly; run \
+            // Each source of a merge ascends, so unordered entries come from a node with wrong
+            // references.
+            let text = "merged entries do not ascend: a node refers to wrong key ranges; run \
                         `chelonia verify`";
             return Err(Error::corrupt(text));
         }
@@ -162,7 +162,7 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Lays the open span out and tells the index what it begins with.
+    /// Lays out the open span and adds its separator to the index.
     fn close_span(&mut self) -> Result<()> {
         let Some(first) = self.block.first_key() else { return Ok(()) };
         let place = self.blocks.count();
@@ -181,7 +181,7 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Keeps the budget's count of what this builder holds on the heap.
+    /// Updates the budget's charge for this builder's heap memory.
     fn count_memory(&mut self) {
         let heap = self.block.heap_bytes()
             + self.index.heap_bytes()
@@ -201,7 +201,7 @@ impl RunBuilder {
         self.entries == 0
     }
 
-    /// How many entries were added.
+    /// Number of entries added.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
@@ -226,15 +226,15 @@ impl RunBuilder {
         self.block.last_key().or_else(|| (self.entries > 0).then_some(self.last_key.as_slice()))
     }
 
-    /// Writes the run and forgets it; there must be at least one entry.
+    /// Writes the run and resets the builder; there must be at least one entry.
     pub fn finish(&mut self) -> Result<RunRef> {
         let result = self.write();
         self.reset();
         result
     }
 
-    /// The same; `open` opens the run that was written, and what `was_cached` before stays in the
-    /// cache with it.
+    /// As [`RunBuilder::finish`]; `open` opens the written run, and its blocks with entries that
+    /// `was_cached` reports are put into the cache.
     pub fn finish_warm(
         &mut self,
         open: impl FnOnce(RunRef) -> Arc<Run>,
@@ -251,7 +251,7 @@ impl RunBuilder {
 
     fn write(&mut self) -> Result<RunRef> {
         if self.is_empty() {
-            return Err(Error::internal("a run must have an entry"));
+            return Err(Error::internal("a run must have at least one entry"));
         }
         self.close_span()?;
         let data_blocks = block_count(self.blocks.count())?;
@@ -261,7 +261,7 @@ impl RunBuilder {
         let large_blocks = large_list::encode(&self.large, &mut self.blocks)?;
         let allocation = self.storage.allocate(block_count(self.blocks.count())?)?;
         if let Err(error) = self.blocks.write(&self.storage, &allocation) {
-            // The first error tells more than one of giving back would.
+            // The first error is more informative than an error of freeing.
             let _ = self.storage.free(allocation.extent);
             return Err(error);
         }
@@ -280,7 +280,7 @@ impl RunBuilder {
         })
     }
 
-    /// One block of data is read as cheaply as one block of filter, so it gets none.
+    /// A single data block is read as cheaply as a filter block, so it gets no filter.
     fn build_filter(&mut self, data_blocks: u32) -> Result<FilterSpec> {
         if data_blocks == 1 {
             return Ok(FilterSpec::None);
@@ -293,7 +293,7 @@ impl RunBuilder {
         Ok(spec)
     }
 
-    /// Forgets what was added; the memory stays for the next run.
+    /// Removes all entries; the memory is kept for the next run.
     pub fn reset(&mut self) {
         self.block.clear();
         self.blocks.clear();
@@ -309,7 +309,7 @@ impl RunBuilder {
     }
 }
 
-/// A count of blocks as references carry it.
+/// Converts a count of blocks to the width used by references.
 fn block_count(blocks: usize) -> Result<u32> {
-    u32::try_from(blocks).map_err(|_| Error::internal("a run is beyond every limit"))
+    u32::try_from(blocks).map_err(|_| Error::internal("a run exceeds the maximum number of blocks"))
 }

@@ -1,16 +1,16 @@
 //! Builds sorted blocks: collects entries until a span is full, then lays them out.
 //!
-//! The prefix that all keys of a span share is known only when the span is closed, so entries wait
-//! as they came (they stay in the processor's cache) and are laid out once.
+//! The prefix that all keys of a span share is known only when the span is closed, so entries are
+//! collected unformatted (they stay in the processor's cache) and laid out once.
 //!
 //! ```text
-//!   add -> Fits                        the entry is in
+//!   add -> Fits                        the entry was added
 //!       -> Full, nothing changed       the caller lays the span out, clears, adds again
 //! ```
 //!
 //! A span is one block unless an entry does not fit. Then it grows instead of being closed if
 //! closing would leave more than an eighth of it unused, up to [`GROWN_BLOCKS_MAX`] blocks or twice
-//! what the new entry takes alone: space against blocks per read.
+//! the size of the new entry alone. This trades space against blocks per read.
 
 use crate::base::codec::{put_varint, varint_len};
 use crate::base::error::{Error, Result};
@@ -28,22 +28,22 @@ use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
 /// more than one of 4 KiB, one of 64 KiB twice as much.
 const GROWN_BLOCKS_MAX: usize = 6;
 
-/// A span is closed when the unused part is at most one of so many.
+/// A span is closed when its unused part is at most this fraction (1/8).
 const WASTE_DIVISOR: usize = 8;
 
-/// The most entries of a span.
+/// Maximum number of entries of a span.
 const ENTRIES_MAX: usize = u16::MAX as usize;
 
-/// Whether an entry found room.
+/// Result of adding an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Added {
-    /// It is in.
+    /// The entry was added.
     Fits,
     /// The span must be closed first.
     Full,
 }
 
-/// An entry that waits: where its key begins in `bytes`; the payload follows the key.
+/// A collected entry: the start of its key in `bytes`; the payload follows the key.
 #[derive(Clone, Copy)]
 struct Waiting {
     start: u32,
@@ -64,28 +64,27 @@ impl Waiting {
     }
 }
 
-/// What entries take when laid out.
+/// Sizes of entries when laid out.
 #[derive(Clone, Copy, Default)]
 struct Sizes {
     count: usize,
     /// The prefix that all keys share.
     prefix_len: usize,
-    /// Keys after the prefix, payloads, and what says how long they are; heads and slots not
-    /// counted.
+    /// Keys after the prefix, payloads, and length fields; without heads and slots.
     entry_bytes: usize,
-    /// If all are alike, the bytes that say how long each of them is.
+    /// If all entries are alike, the size of the length field of each.
     word: Option<usize>,
 }
 
 impl Sizes {
-    /// Those of one entry alone.
+    /// Sizes of a single entry.
     fn of_one(key_len: usize, payload_len: usize) -> Self {
         let prefix_len = key_len.min(PREFIX_LEN_MAX);
         let entry_bytes = entry_size(prefix_len, key_len, payload_len);
         Self { count: 1, prefix_len, entry_bytes, word: Some(word_size(prefix_len, key_len)) }
     }
 
-    /// The blocks that the entries take, and the bytes used in them after the first header.
+    /// Number of blocks of the span, and the bytes used in them after the first header.
     #[inline]
     fn span(&self) -> (usize, usize) {
         let fixed = self.prefix_len + self.entry_bytes + self.count * HEAD_BYTES;
@@ -103,26 +102,26 @@ impl Sizes {
     }
 }
 
-/// Entries of one span.
+/// Collects and lays out the entries of one span.
 pub struct BlockBuilder {
     bytes: Vec<u8>,
     entries: Vec<Waiting>,
-    /// What they take.
+    /// Their sizes.
     sizes: Sizes,
-    /// Entries a span must have before it may be called full.
+    /// Minimum number of entries before the span may be full.
     entries_min: usize,
-    /// Joined bytes of a span of several blocks on their way out.
+    /// Buffer for the joined bytes of a span of several blocks.
     joined: Vec<u8>,
     varint: Vec<u8>,
 }
 
-/// What says how long an entry is.
+/// Size of the length field of an entry.
 #[inline]
 fn word_size(prefix_len: usize, key_len: usize) -> usize {
     varint_len(((key_len - prefix_len) as u64) << 2)
 }
 
-/// What one entry takes besides head and slot.
+/// Size of one entry without head and slot.
 #[inline]
 fn entry_size(prefix_len: usize, key_len: usize, payload_len: usize) -> usize {
     let rest = key_len - prefix_len;
@@ -130,7 +129,7 @@ fn entry_size(prefix_len: usize, key_len: usize, payload_len: usize) -> usize {
 }
 
 impl BlockBuilder {
-    /// An empty builder whose spans have at least `entries_min` entries (except the last).
+    /// Creates an empty builder whose spans have at least `entries_min` entries (except the last).
     pub fn new(entries_min: usize) -> Self {
         Self {
             bytes: Vec::new(),
@@ -142,12 +141,12 @@ impl BlockBuilder {
         }
     }
 
-    /// The first key that waits.
+    /// The first collected key.
     pub fn first_key(&self) -> Option<&[u8]> {
         self.entries.first().map(|entry| &self.bytes[entry.key()])
     }
 
-    /// The last key that waits.
+    /// The last collected key.
     #[inline]
     pub fn last_key(&self) -> Option<&[u8]> {
         self.entries.last().map(|entry| &self.bytes[entry.key()])
@@ -160,21 +159,21 @@ impl BlockBuilder {
             + self.joined.capacity()
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
         self.sizes = Sizes::default();
     }
 
-    /// Takes an entry if there is room. Keys must ascend.
+    /// Adds an entry if there is space. Keys must ascend.
     #[inline]
     pub fn add(&mut self, key: &[u8], kind: EntryKind, payload: &[u8]) -> Result<Added> {
         let sizes = self.sizes_with(key, kind, payload.len());
         if !self.has_space(sizes, key.len(), payload.len()) {
             return Ok(Added::Full);
         }
-        let too_large = || Error::internal("an entry of a run is beyond every limit");
+        let too_large = || Error::internal("an entry of a run exceeds its size limit");
         let start = u32::try_from(self.bytes.len()).map_err(|_| too_large())?;
         let key_len = u32::try_from(key.len()).map_err(|_| too_large())?;
         let payload_len = u32::try_from(payload.len()).map_err(|_| too_large())?;
@@ -185,7 +184,7 @@ impl BlockBuilder {
         Ok(Added::Fits)
     }
 
-    /// The sizes with one entry more.
+    /// The sizes with one more entry.
     #[inline]
     fn sizes_with(&self, key: &[u8], kind: EntryKind, payload_len: usize) -> Sizes {
         let Some(first) = self.entries.first() else {
@@ -210,7 +209,7 @@ impl BlockBuilder {
         }
     }
 
-    /// What all waiting entries take with another prefix: happens a few times per span.
+    /// The size of all collected entries with another prefix; called a few times per span.
     #[cold]
     fn bytes_with(&self, prefix_len: usize) -> usize {
         let sizes = self.entries.iter().map(|entry| {
@@ -219,7 +218,7 @@ impl BlockBuilder {
         sizes.sum()
     }
 
-    /// True if the span should take an entry that makes its sizes `grown`: it is one block with it,
+    /// True if the span should take an entry that makes its sizes `grown`: it then fits one block,
     /// or should grow.
     #[inline]
     fn has_space(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
@@ -227,7 +226,7 @@ impl BlockBuilder {
         blocks == 1 || self.should_grow(grown, key_len, payload_len)
     }
 
-    /// The choice between growing a span and closing it before the new entry.
+    /// Decides between growing a span and closing it before the new entry.
     fn should_grow(&self, grown: Sizes, key_len: usize, payload_len: usize) -> bool {
         let count = grown.count;
         if count <= self.entries_min.max(1) {
@@ -241,7 +240,7 @@ impl BlockBuilder {
         let room = now * BLOCK_PAYLOAD_BYTES;
         let (alone, alone_used) = Sizes::of_one(key_len, payload_len).span();
         let wasteful = room.saturating_sub(used) * WASTE_DIVISOR > room;
-        // A key unlike the others shortens the prefix: then growing may cost more than closing.
+        // A dissimilar key shortens the prefix: then growing may cost more than closing.
         let cheaper = grown <= room + alone_used;
         wasteful
             && cheaper
@@ -249,16 +248,16 @@ impl BlockBuilder {
             && count <= ENTRIES_MAX
     }
 
-    /// How many blocks the waiting entries take.
+    /// Number of blocks of the collected entries.
     pub fn span(&self) -> Result<u32> {
         let (blocks, _) = self.sizes.span();
         match u32::try_from(blocks) {
             Ok(span) if span <= SPAN_BLOCKS_MAX => Ok(span),
-            _ => Err(Error::internal("a span of a run is beyond every limit")),
+            _ => Err(Error::internal("a span of a run exceeds its block limit")),
         }
     }
 
-    /// Lays the waiting entries out and hands the blocks (zeroed, not sealed) to `put` in order.
+    /// Lays out the collected entries and passes the blocks (zeroed, not sealed) to `put` in order.
     pub fn lay_out(
         &mut self,
         kind: BlockKind,
@@ -275,7 +274,8 @@ impl BlockBuilder {
     }
 
     fn write_joined(&mut self, kind: BlockKind, span: u32, out: &mut [u8]) -> Result<()> {
-        let impossible = || Error::internal("a span of a run was sized wrongly");
+        let impossible =
+            || Error::internal("the computed size of a span does not match its content");
         let count = self.entries.len();
         let prefix_len = self.sizes.prefix_len;
         let alike = self.sizes.word.is_some();
@@ -318,7 +318,7 @@ impl BlockBuilder {
     }
 }
 
-/// Cuts joined bytes into blocks again, with a header before each further one.
+/// Splits joined bytes into blocks, with a header before each further one.
 fn put_blocks(joined: &[u8], span: u32, put: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     put(&joined[..BLOCK_BYTES])?;
     let mut block = [0; BLOCK_BYTES];

@@ -1,9 +1,9 @@
-//! Lookups of a key in runs that may hold it, the newest first.
+//! Lookups of a key in the runs that may have it, the newest first.
 //!
-//! Filters come before data. Those that are not in memory are read together; then the runs that are
-//! left are read in their order, until one has the key.
+//! Filters are checked before data. Missing filter blocks are read together; then the remaining
+//! runs are read in order, until one has the key.
 //!
-//! Damage hides only what it must: a filter block that is damaged says maybe.
+//! Damage hides as little as possible: a damaged filter block answers maybe.
 
 use super::filter::RunFilter;
 use super::lookup::{Run, RunHit};
@@ -13,14 +13,14 @@ use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, CachedExtent, Presence, Priority};
 
-/// A run that may hold a key, with the filter block to be asked first.
+/// A run that may have a key, with the filter block to check first.
 pub type Candidate = (Arc<Run>, Option<u32>);
 
-/// Where lookups of many keys go ([`super::find_many`]).
+/// Source of candidate runs for lookups of many keys ([`super::find_many`]).
 pub trait Candidates {
-    /// Gives `visit` every run, with its filter, that may hold key number `index`, the newest
-    /// first. If what is older than some is not known it fails after those. No guard is held while
-    /// it reads.
+    /// Calls `visit` with every run that may have key number `index`, with its filter, newest
+    /// first. If an error hides older data, it is returned after the readable ones were visited. No
+    /// guard is held while it reads.
     fn visit(
         &self,
         index: usize,
@@ -46,8 +46,8 @@ pub fn find_newest(
     Ok(None)
 }
 
-/// Loads the filter blocks that are missing, together: of each candidate the block, or `None` if
-/// there is none to ask or it is damaged.
+/// Loads the missing filter blocks together: for each candidate the block, or `None` if there is
+/// none to check or it is damaged.
 pub(super) fn load_filters(
     storage: &Storage,
     candidates: &[Candidate],

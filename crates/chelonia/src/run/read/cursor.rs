@@ -1,4 +1,4 @@
-//! Scanning a run: either direction, through the block cache, with read-ahead that grows.
+//! Scans of a run: either direction, through the block cache, with growing read-ahead.
 //!
 //! ```text
 //!   ascending     head of the next span = end of this one            -> fill [next, next + w)
@@ -6,10 +6,10 @@
 //!                 whose header says how far back its head is         -> fill [end - w, end)
 //! ```
 //!
-//! The blocks are in a window of the cursor's own ([`super::window`]). Cursors that are merged
-//! start together ([`RunCursor::start`]), so that what they stand on first is read at one time; and
-//! who is done with one range can move them on to the next ([`RunCursor::move_on`]), with what they
-//! have read ahead.
+//! The blocks are in a window owned by the cursor ([`super::window`]). Cursors that are merged
+//! start together ([`RunCursor::start`]), so that their first blocks are read in parallel; a caller
+//! that is done with one range can move them on to the next ([`RunCursor::move_on`]), and keeps
+//! their read-ahead.
 //!
 //! ```text
 //!   located, move_on  ->  stands nowhere  -- start -->  stands on an entry, or at the end
@@ -28,12 +28,12 @@ use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 use std::ops::Range;
 
-/// How many blocks of entries a short scan needs, besides the one that it begins in: 16 KiB in all,
-/// which costs little more to read than one block. They are read of all sources together, of each
-/// as much as its share of the entries is: who must read again waits for the device twice.
+/// Blocks of entries that a short scan needs, besides the one that it begins in: 16 KiB in all,
+/// which costs little more to read than one block. They are read from all sources together, from
+/// each in proportion to its share of the entries: a second read would wait for the device again.
 const FIRST_BLOCKS: u64 = 3;
 
-/// How many blocks are read at first of a source that has `part` of the `whole` entries of a range.
+/// First read size in blocks for a source that has `part` of the `whole` entries of a range.
 #[must_use]
 pub fn first_blocks(part: u64, whole: u64) -> u32 {
     let blocks = (2 * FIRST_BLOCKS * part + whole) / (2 * whole).max(1);
@@ -46,16 +46,17 @@ pub struct RunCursor {
     range: Arc<KeyRange>,
     direction: Direction,
     window: Window,
-    /// Blocks that can have entries still to come.
+    /// Blocks that can have entries not yet visited.
     open: Range<u32>,
-    /// Where the current span is in the window.
+    /// The current span within the window.
     span: Range<usize>,
     steps: Steps,
     charge: Charge,
 }
 
 impl RunCursor {
-    /// The entries of `run` within `range`, standing on the first one in `direction`.
+    /// Creates a cursor over the entries of `run` within `range`, positioned on the first one in
+    /// `direction`.
     pub fn new(
         run: &Arc<Run>,
         range: impl Into<Arc<KeyRange>>,
@@ -66,8 +67,8 @@ impl RunCursor {
         Ok(cursor)
     }
 
-    /// The same, but standing nowhere before [`RunCursor::start`]. It is going to read
-    /// `first_blocks` blocks at first, and more each time.
+    /// As [`RunCursor::new`], but unpositioned until [`RunCursor::start`]. The first read is
+    /// `first_blocks` blocks, and reads grow.
     pub fn located(
         run: &Arc<Run>,
         range: Arc<KeyRange>,
@@ -94,12 +95,11 @@ impl RunCursor {
         &self.run
     }
 
-    /// Takes `range`, which lies behind the one before in the cursor's direction, and stands
-    /// nowhere before [`RunCursor::start`].
+    /// Moves to `range`, which lies after the current one in the cursor's direction; unpositioned
+    /// until [`RunCursor::start`].
     pub fn move_on(&mut self, range: Arc<KeyRange>) -> Result<()> {
         self.steps.leave();
-        // The last span may be needed again, and its blocks are not what they were if it was
-        // joined.
+        // The last span may be needed again, and joining has changed its blocks.
         if self.span.len() > BLOCK_BYTES {
             self.window.forget();
         }
@@ -109,7 +109,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Stands every cursor on its first entry. The blocks they need first are read together.
+    /// Positions every cursor on its first entry. Their first blocks are read together.
     pub fn start(cursors: &mut [Self]) -> Result<()> {
         let mut fills = Vec::with_capacity(cursors.len());
         let mut storage = None;
@@ -133,7 +133,7 @@ impl RunCursor {
         cursors.iter_mut().try_for_each(Self::next_span)
     }
 
-    /// True if it has to read from the device before it stands on an entry.
+    /// True if it must read from the device to reach its first entry.
     pub fn must_read(&self) -> bool {
         let held = self.window.held();
         let mut next = self.next_block().into_iter();
@@ -144,14 +144,14 @@ impl RunCursor {
         self.run.cached().cached(block, &self.run.pin()).is_some()
     }
 
-    /// The open block that comes next.
+    /// The next unvisited block.
     fn next_block(&self) -> Option<u32> {
         let last = self.open.end.checked_sub(1).filter(|_| !self.open.is_empty())?;
         Some(if self.direction == Direction::Ascending { self.open.start } else { last })
     }
 
-    /// The next fill of the window, that begins with the open block `first`: what is cached is
-    /// copied when it is needed, what is not is read ahead.
+    /// The next fill of the window, beginning with the unvisited block `first`: cached blocks are
+    /// copied when needed, missing ones are read ahead.
     fn fill_from(&self, first: u32) -> Range<u32> {
         let blocks = if self.is_cached(first) { 1 } else { self.window.next_blocks() };
         match self.direction {
@@ -162,7 +162,7 @@ impl RunCursor {
         }
     }
 
-    /// Goes to the next span that has an entry in the range, and to the first of them.
+    /// Moves to the next span that has an entry in the range, and to its first entry.
     fn next_span(&mut self) -> Result<()> {
         self.steps.leave();
         while let Some(place) = self.next_block() {
@@ -200,7 +200,7 @@ impl RunCursor {
         Ok(entered)
     }
 
-    /// Brings the span that begins where the open blocks begin into the window.
+    /// Loads the span that begins at the start of the unvisited blocks into the window.
     fn span_ahead(&mut self) -> Result<Range<u32>> {
         let first = self.open.start;
         if !self.window.held().contains(&first) {
@@ -209,7 +209,7 @@ impl RunCursor {
         }
         let span = span_of(self.window.block(first), BlockKind::Data)?;
         if span > self.open.end - first {
-            return Err(Error::corrupt("a span reaches past the entries of its run"));
+            return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
         let end = first + span;
         if end > self.window.held().end {
@@ -219,7 +219,7 @@ impl RunCursor {
         Ok(first..end)
     }
 
-    /// Brings the span that ends where the open blocks end into the window.
+    /// Loads the span that ends at the end of the unvisited blocks into the window.
     fn span_behind(&mut self) -> Result<Range<u32>> {
         let end = self.open.end;
         let last = end - 1;
@@ -229,7 +229,7 @@ impl RunCursor {
         }
         let part = part_of(self.window.block(last), BlockKind::Data)?;
         if part > last - self.open.start {
-            return Err(Error::corrupt("a span begins before the entries of its run"));
+            return Err(Error::corrupt("a span begins before the data blocks of its run"));
         }
         let first = last - part;
         if first < self.window.held().start {
@@ -237,14 +237,14 @@ impl RunCursor {
             self.window.fill(&self.run, wanted..end, first..end)?;
         }
         if span_of(self.window.block(first), BlockKind::Data)? != end - first {
-            return Err(Error::corrupt("a span does not end where its last block is"));
+            return Err(Error::corrupt("a span does not end at its last block"));
         }
         Ok(first..end)
     }
 }
 
-/// What a cursor is charged for, in whole blocks: the counter is every scan's, so that it should
-/// move seldom.
+/// The charge of a cursor, rounded to blocks: all scans share the counter, so it should change
+/// rarely.
 fn charged_bytes(window_bytes: usize, key_buffer_bytes: usize) -> u64 {
     (window_bytes + key_buffer_bytes.next_multiple_of(BLOCK_BYTES).max(BLOCK_BYTES)) as u64
 }

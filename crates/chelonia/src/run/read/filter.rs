@@ -1,4 +1,4 @@
-//! The filter of a run, as lookups ask it.
+//! Filter lookups of an open run.
 
 use crate::base::checksum::KeyHash;
 use crate::filters::FilterSpec;
@@ -6,24 +6,23 @@ use crate::memory::epoch::Guard;
 use crate::run::reference::RunRef;
 use crate::storage::cache::{CachedBlocks, CachedExtent};
 
-/// What a filter says as far as it is in memory.
+/// Result of a filter lookup in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FilterState {
     /// The run does not have the key.
     No,
     /// The run may have the key.
     Maybe,
-    /// This block of the run's extent must be loaded to know.
+    /// This block of the run's extent must be loaded first.
     Missing(u32),
 }
 
 /// The filter of an open run. A tree keeps a copy beside its reference to the run: most lookups
-/// need no more of the run than its filter, and each step on the way to that is a miss of the
-/// processor's cache.
+/// need only the filter of a run, and each step on the way to it is a cache miss.
 #[derive(Clone)]
 pub struct RunFilter {
     spec: FilterSpec,
-    /// The first of its blocks in the extent.
+    /// First filter block in the extent.
     start: u32,
     blocks: CachedBlocks,
 }
@@ -34,7 +33,7 @@ impl RunFilter {
         Self { spec: reference.filter, start: reference.filter_start(), blocks }
     }
 
-    /// Asks for the memory that the answer for `hash` stands in.
+    /// Prefetches the memory that answers for `hash`.
     #[inline]
     pub fn prefetch(&self, hash: KeyHash, guard: &Guard) {
         if let Some(bytes) = self.block_of(hash).and_then(|block| self.blocks.get(block, guard)) {
@@ -42,7 +41,7 @@ impl RunFilter {
         }
     }
 
-    /// What it says without reading anything.
+    /// Asks the filter without reading from the device.
     #[inline]
     pub fn state(&self, hash: KeyHash, guard: &Guard) -> FilterState {
         let Some(block) = self.block_of(hash) else { return FilterState::Maybe };
@@ -60,8 +59,8 @@ impl RunFilter {
     }
 
     /// False if the key of `hash` is certainly not there. `bytes` is the block that
-    /// [`RunFilter::block_of`] names: what `load_many` returned as a part of a filter. (A full
-    /// cache may not keep what was loaded, so asking it again would not always help.)
+    /// [`RunFilter::block_of`] names, as returned by `load_many`. (A full cache may not keep a
+    /// loaded block, so asking it again would not always help.)
     pub fn may_contain_in(&self, hash: KeyHash, bytes: &[u8]) -> bool {
         self.block_of(hash).is_none() || self.spec.may_contain(bytes, hash)
     }

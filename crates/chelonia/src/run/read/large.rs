@@ -1,8 +1,9 @@
 //! The large values that a run refers to: free space is derived from them.
 //!
-//! They are listed at the end of the run, so that nobody need read its entries. If a block of the
-//! list is damaged the entries tell the same. What neither the list nor an entry that can be read
-//! names, no read can come to: it is needed no more, and damage of both is no error.
+//! They are listed at the end of the run, so that its entries need not be read. If a block of the
+//! list is damaged, the entries are read instead. A value that neither the list nor a readable
+//! entry names cannot be reached by any read: it is no longer needed, and damage of both is not an
+//! error.
 
 use super::verify::{Ahead, visit_entries, visit_spans};
 use crate::base::check::CheckReport;
@@ -16,8 +17,9 @@ use crate::run::read::lookup::Run;
 use crate::storage::block::{BlockKind, expect_kind};
 
 impl Run {
-    /// Visits the large values that entries within `range` refer to, which goes to the end of the
-    /// run and of whose list `skipped` come before; those of a damaged list in any order.
+    /// Visits the large values that entries within `range` refer to. `range` must extend to the end
+    /// of the run, and `skipped` values of its list come before it. A damaged list is visited in
+    /// any order.
     pub fn large_refs_from(
         &self,
         skipped: u64,
@@ -33,17 +35,17 @@ impl Run {
             if place > skipped { visit(large) } else { Ok(()) }
         })? {
             true => Ok(()),
-            // Places in the list are not known behind the damage.
+            // Positions in the list are unknown after damage.
             false => self.large_in_entries(range, visit),
         }
     }
 
-    /// Visits the large values that the run refers to, those of a damaged list more than once.
+    /// Visits the large values that the run refers to; if the list is damaged, some more than once.
     pub fn large_refs(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<()> {
         if self.listed(visit)? { Ok(()) } else { self.large_in_entries(&KeyRange::all(), visit) }
     }
 
-    /// Visits what is listed; false if a block of the list is damaged.
+    /// Visits the listed values; false if a block of the list is damaged.
     fn listed(&self, visit: &mut dyn FnMut(LargeRef) -> Result<()>) -> Result<bool> {
         let reference = self.reference();
         let mut bytes = vec![0; BLOCK_BYTES];
@@ -61,7 +63,7 @@ impl Run {
         Ok(is_complete)
     }
 
-    /// What a block of the list names.
+    /// Decodes the references in a block of the list.
     pub(super) fn decode_list(&self, block: u32, bytes: &[u8]) -> Result<Vec<LargeRef>> {
         expect_kind(bytes, BlockKind::LargeRefs, self.block_no(block))?;
         let mut listed = Vec::new();
@@ -73,7 +75,7 @@ impl Run {
         Ok(listed)
     }
 
-    /// What all entries within `range` name that can be read.
+    /// Visits the large values of all readable entries within `range`.
     fn large_in_entries(
         &self,
         range: &KeyRange,
@@ -109,7 +111,7 @@ impl Run {
     }
 }
 
-/// Keeps the first error that is no damage.
+/// Keeps the first error that is not damage.
 struct Unread {
     first: Option<Error>,
 }

@@ -1,13 +1,13 @@
-//! An open run: point lookups, at once or in steps.
+//! An open run: point lookups, in one call or in steps.
 //!
 //! ```text
 //!   filter block -> (maybe) -> index spans, root first -> data span -> entry
 //! ```
 //!
-//! All blocks come through the block cache. A lookup in memory alone takes the caller's guard. One
-//! that may read from the device pins only while it looks, and its caller must hold no guard: a
-//! read may take long, and memory that is given up meanwhile would wait for it. The steps exist so
-//! that a tree can do the first step for many keys, read what is missing together, and go on.
+//! All blocks are read through the block cache. A lookup in memory uses the caller's guard. A
+//! lookup that may read from the device pins only while it searches, and its caller must hold no
+//! guard: a read may take long, and would delay the release of memory meanwhile. The steps exist so
+//! that a tree can do the first step for many keys, read missing blocks together, and continue.
 //!
 //! Thread-safety: a `Run` is immutable; everything may be called from any thread.
 
@@ -28,10 +28,10 @@ use crate::storage::Storage;
 use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::cache::{CachedBlock, CachedExtent, Heat, Presence, Priority};
 
-/// The lines that header, heads and slots of a block of usual records take.
+/// Number of cache lines of header, heads and slots in a block of typical records.
 const HEADER_LINES: usize = 4;
 
-/// What a lookup in a run found.
+/// Result of a lookup in a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RunHit {
     /// The key has a value.
@@ -41,7 +41,7 @@ pub enum RunHit {
 }
 
 impl RunHit {
-    /// What the key has, if anything.
+    /// The value found, if there is one.
     #[must_use]
     pub fn found(self) -> Option<Found> {
         match self {
@@ -61,12 +61,12 @@ impl From<Update<'_>> for RunHit {
     }
 }
 
-/// Where a key would be, as far as the index is in memory.
+/// Result of an index lookup in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Located {
-    /// In these blocks, if anywhere.
+    /// The only blocks that can have the key.
     Span(BlockSpan),
-    /// These blocks of the index must be loaded to know.
+    /// These index blocks must be loaded first.
     Missing(BlockSpan),
     /// The key is less than every key of the run.
     Absent,
@@ -81,7 +81,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run of `reference`. Does no I/O.
+    /// Opens the run of `reference`. Does no I/O.
     #[must_use]
     pub fn open(storage: &Arc<Storage>, reference: RunRef) -> Arc<Self> {
         let cached = storage.cached(reference.extent, reference.generation, reference.data_blocks);
@@ -89,12 +89,12 @@ impl Run {
         Arc::new(Self { storage: Arc::clone(storage), cached, filter, reference })
     }
 
-    /// What it was opened with.
+    /// The reference that it was opened with.
     pub fn reference(&self) -> &RunRef {
         &self.reference
     }
 
-    /// What it takes in memory while it is open, without the blocks that are cached, about.
+    /// Approximate memory of the open run, without cached blocks.
     pub fn footprint_bytes(&self) -> u64 {
         const OWN_BYTES: u64 = 256;
         const SLOT_BYTES: u64 = 4;
@@ -121,7 +121,7 @@ impl Run {
         BlockNo(self.reference.extent.start.0 + u64::from(block))
     }
 
-    /// Adds the place of a block of the run to an error.
+    /// Adds the location of a block of the run to an error.
     pub(in crate::run) fn blame(&self, block: u32) -> impl Fn(Error) -> Error {
         let offset = self.block_no(block).0.saturating_mul(BLOCK_BYTES_U64);
         move |error| error.at(DATA_FILE, offset)
@@ -132,7 +132,7 @@ impl Run {
         &self.filter
     }
 
-    /// Asks for the memory that a walk through the index begins with.
+    /// Prefetches the memory where an index lookup begins.
     #[inline]
     pub fn prefetch_root(&self, guard: &Guard) {
         if let Some(bytes) = self.cached.cached(self.reference.root().first, guard) {
@@ -141,8 +141,8 @@ impl Run {
         }
     }
 
-    /// The span that has `key` if any has; `None` if the key is less than every key of the run.
-    /// Reads index blocks if need be; the caller holds no guard meanwhile.
+    /// The span that can have `key`; `None` if the key is less than every key of the run. Reads
+    /// index blocks if necessary; the caller must hold no guard.
     pub fn locate(&self, key: &[u8]) -> Result<Option<BlockSpan>> {
         let mut span = self.reference.root();
         for level in (1..=self.reference.index_levels).rev() {
@@ -157,9 +157,9 @@ impl Run {
         Ok(Some(span))
     }
 
-    /// The same without reading anything. Whoever loads what is missing and asks again should do so
-    /// once per level of the index at most and then call [`Run::locate`]: a cache under pressure
-    /// may not keep what was loaded.
+    /// As [`Run::locate`], without reading from the device. A caller that loads missing blocks and
+    /// retries should do so at most once per index level and then call [`Run::locate`]: a cache
+    /// under pressure may not keep loaded blocks.
     pub fn locate_cached(&self, key: &[u8], guard: &Guard) -> Result<Located> {
         let mut span = self.reference.root();
         for level in (1..=self.reference.index_levels).rev() {
@@ -175,7 +175,8 @@ impl Run {
         Ok(Located::Span(span))
     }
 
-    /// The span below an index block that has `key`; `None` if the key is less than all of it.
+    /// The span below an index block that can have `key`; `None` if the key is less than all of its
+    /// keys.
     fn child_of(
         &self,
         block: &SortedBlock<'_>,
@@ -192,7 +193,7 @@ impl Run {
     }
 
     /// The span that entry `place` of an index block refers to. The block is `parent`, at `level`;
-    /// what it refers to must come before it, so that no walk ever goes in circles.
+    /// the span must come before it, so that no walk can cycle.
     pub(in crate::run) fn child(
         &self,
         block: &SortedBlock<'_>,
@@ -211,36 +212,36 @@ impl Run {
             && home.contains(&span.first)
             && span.end() <= home.end;
         if !right {
-            return Err(decoder.damaged("it refers to blocks that it must not"));
+            return Err(decoder.damaged("it refers to blocks outside of its level"));
         }
         Ok(span)
     }
 
-    /// Where the blocks of `span` are: the least of them.
+    /// The presence of the blocks of `span`: the least of them.
     pub fn presence(&self, span: BlockSpan) -> Presence {
         let blocks = (span.first..span.end()).map(|block| self.cached.presence(block));
         blocks.min().unwrap_or_default()
     }
 
-    /// How hot the block is that would have `key`, if it is in memory, and the index that says so.
+    /// The heat of the block that would have `key`, if that block and the index above it are in
+    /// memory.
     pub fn heat(&self, key: &[u8], guard: &Guard) -> Option<Heat> {
         match self.locate_cached(key, guard) {
             Ok(Located::Span(span)) => self.cached.heat(span.first),
-            // Damage is told to who reads it.
+            // Damage is reported by readers of the block.
             Ok(Located::Missing(_) | Located::Absent) | Err(_) => None,
         }
     }
 
-    /// The entry of `key`, and where the blocks were before that have it or not. For whoever was
-    /// told by the filter that it may be there. Reads what is missing; the caller holds no guard
-    /// meanwhile.
+    /// The entry of `key`, and where its blocks were before the read. Call it after the filter
+    /// answered maybe. Reads missing blocks; the caller must hold no guard.
     pub fn find(&self, key: &[u8]) -> Result<(Option<RunHit>, Presence)> {
         let Some(span) = self.locate(key)? else { return Ok((None, Presence::Settled)) };
         let presence = self.presence(span);
         Ok((self.find_in(span, key)?, presence))
     }
 
-    /// The same without reading anything: `None` if blocks are missing.
+    /// As [`Run::find`], without reading from the device: `None` if blocks are missing.
     pub fn find_cached(
         &self,
         key: &[u8],
@@ -256,13 +257,13 @@ impl Run {
         Ok(hit.map(|hit| (hit, presence)))
     }
 
-    /// The entry of `key` in the blocks that `locate` named. Reads them if need be; the caller
-    /// holds no guard meanwhile.
+    /// The entry of `key` in the blocks that `locate` returned. Reads them if necessary; the caller
+    /// must hold no guard.
     pub fn find_in(&self, span: BlockSpan, key: &[u8]) -> Result<Option<RunHit>> {
         self.read_span(span, BlockKind::Data, |block| find(&block, key))
     }
 
-    /// The same in the blocks of the span, which were loaded.
+    /// As [`Run::find_in`], in blocks of the span that were loaded already.
     pub fn find_loaded(
         &self,
         span: BlockSpan,
@@ -272,7 +273,7 @@ impl Run {
         self.show(span, BlockKind::Data, blocks, |block| find(&block, key))
     }
 
-    /// Joins the blocks of a span and shows it to `read`.
+    /// Joins the blocks of a span and passes it to `read`.
     fn show<T>(
         &self,
         span: BlockSpan,
@@ -290,7 +291,7 @@ impl Run {
             read(block)
         };
         if let [block] = blocks {
-            // Heads and slots of usual records: their lines arrive together, not one by one.
+            // Heads and slots of typical records: prefetched together, not line by line.
             for line in block.chunks(LINE_BYTES).take(HEADER_LINES) {
                 prefetch_read(line.as_ptr());
             }
@@ -303,7 +304,7 @@ impl Run {
         join_in_place(&mut bytes).and_then(|()| show(&bytes)).map_err(self.blame(span.first))
     }
 
-    /// Brings a span together and shows it to `read`.
+    /// Reads and joins a span and passes it to `read`.
     pub(in crate::run) fn read_span<T>(
         &self,
         span: BlockSpan,
@@ -324,7 +325,7 @@ impl Run {
         self.show(span, kind, &blocks, read)
     }
 
-    /// Shows a span to `read`; `None` if it is not in memory.
+    /// Passes a span to `read`; `None` if it is not in memory.
     fn show_cached<T>(
         &self,
         span: BlockSpan,

@@ -1,4 +1,4 @@
-//! Reading runs: point lookups, scans, merges, the check of everything, and what damage leaves.
+//! Reading runs: point lookups, scans, merges, verification, and salvage of damaged runs.
 
 mod candidates;
 mod cursor;

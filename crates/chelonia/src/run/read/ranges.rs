@@ -1,5 +1,5 @@
-//! Which blocks of a run can have entries of a range. The answers come from the index alone, which
-//! is read if need be: the caller holds no guard.
+//! The blocks of a run that can have entries of a range. The answers come from the index alone,
+//! which is read if necessary, so the caller holds no guard.
 
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
@@ -7,8 +7,8 @@ use crate::run::read::lookup::Run;
 use std::ops::{Bound, Range};
 
 impl Run {
-    /// The data blocks that can have entries within `range`, whole spans: all that a stream reads
-    /// for it.
+    /// The data blocks that can have entries within `range`, in complete spans: all that a stream
+    /// reads for it.
     pub fn blocks_in(&self, range: &KeyRange) -> Result<Range<u32>> {
         if range.is_empty() {
             return Ok(0..0);
@@ -37,8 +37,8 @@ impl Run {
         }
     }
 
-    /// The part (0 to 1) of the run's data blocks that can have entries within `range`: an
-    /// estimate of how much lies there, for who has to decide before anything is moved.
+    /// The part (0 to 1) of the run's data blocks that can have entries within `range`: an estimate
+    /// for decisions that are made before any data is read.
     pub fn share_in(&self, range: &KeyRange) -> Result<f64> {
         let blocks = self.blocks_in(range)?;
         Ok(f64::from(blocks.end - blocks.start) / f64::from(self.reference().data_blocks.max(1)))

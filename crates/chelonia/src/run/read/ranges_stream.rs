@@ -8,17 +8,17 @@ use crate::base::stream::{SortedStream, Update};
 use crate::runtime::sync::Arc;
 
 /// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened
-/// when the one before has ended. They wait as `R`, which may take less memory than bounds of long
-/// keys in one piece.
+/// when the one before has ended. Pending ranges are kept as `R`, which may take less memory than
+/// contiguous bounds of long keys.
 pub struct RangesStream<R = KeyRange> {
-    /// The ranges not begun, the next one last.
+    /// Pending ranges, the next one last.
     waiting: Vec<(Arc<Run>, R)>,
     current: Option<RunStream>,
     bytes_read: u64,
 }
 
 impl<R: Into<KeyRange>> RangesStream<R> {
-    /// Stands on the first entry within `ranges`.
+    /// Creates the stream, positioned on the first entry within `ranges`.
     pub fn new(mut ranges: Vec<(Arc<Run>, R)>) -> Result<Self> {
         ranges.reverse();
         let mut stream = Self { waiting: ranges, current: None, bytes_read: 0 };
@@ -38,7 +38,7 @@ impl<R: Into<KeyRange>> RangesStream<R> {
                     return Ok(());
                 }
                 self.bytes_read += current.bytes_read();
-                // Its buffer goes back before the next stream asks for one.
+                // Returns its buffer before the next stream requests one.
                 self.current = None;
             }
             let Some((run, range)) = self.waiting.pop() else { return Ok(()) };

@@ -1,9 +1,10 @@
 //! Point reads of many keys.
 //!
-//! They go in rounds: all keys of a round walk, all missing filters are read together, then the
-//! data blocks of every key's next candidate, until every key is decided. So the reads of different
-//! keys overlap; and while those of one round are under way the next one walks and adds its own. No
-//! guard is held meanwhile: runs are held, and blocks are copies.
+//! Keys are read in rounds: all keys of a round search the tree, all missing filters are read
+//! together, then the data blocks of every key's next candidate, until every key is decided. So the
+//! reads of different keys overlap; and while the reads of one round are in progress, the next
+//! round searches and adds its own. No guard is held meanwhile: runs are held, and blocks are
+//! copies.
 
 use super::candidates::{Candidate, Candidates, load_filters};
 use super::filter::{FilterState, RunFilter};
@@ -17,34 +18,33 @@ use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedBlock, Presence, Priority};
 
-/// Keys whose blocks are read together: enough to keep a device busy.
+/// Number of keys per round: enough to keep a device busy.
 const ROUND_KEYS: usize = 32;
 
-/// The keys of a round have at most this many bytes, unless it is one key: blocks that have a long
-/// key are as long.
+/// Maximum total key length of a round of several keys: blocks with a long key are as long.
 const ROUND_KEY_BYTES: usize = 256 << 10;
 
-/// A key of a round that is not decided.
+/// An undecided key of a round.
 struct Open {
     index: usize,
-    /// Runs that may hold it, the newest last.
+    /// Runs that may have it, the newest last.
     runs: Vec<Candidate>,
-    /// Why what is older than those is not known, if it is not.
+    /// The error that hides data older than those runs, if there is one.
     failure: Option<Error>,
-    /// Where its newest run has it, if anywhere, when that is known: the blocks, and where the
-    /// first of them is among those that the round loads.
+    /// The span of its newest run that can have it, once that is known, and the index of its first
+    /// block among the blocks that the round loads.
     span: Option<(BlockSpan, usize)>,
-    /// Where those blocks were before.
+    /// Where those blocks were before the read.
     presence: Presence,
 }
 
-/// What was found of key number so many, and where its blocks were before.
+/// Called with the number of a key, its entry, and where its blocks were before.
 type Take<'t> = dyn FnMut(usize, RunHit, Presence) + 't;
 
-/// Finds `keys` in runs that `candidates` names, and gives `take` what was found: two rounds at a
-/// time. The reads of the second join those of the first while these are under way, so that the
-/// device has much to do until the last of both; meanwhile the two before are decided. So the
-/// blocks of four rounds are in memory at once.
+/// Finds `keys` in the runs that `candidates` names, and passes the results to `take`, two rounds
+/// at a time. The reads of the second round are added while those of the first are in progress, so
+/// that the device is busy until the end of both; meanwhile the two rounds before are decided. So
+/// the blocks of four rounds are in memory at once.
 pub fn find_many<C: Candidates>(
     storage: &Storage,
     candidates: &C,
@@ -73,7 +73,7 @@ pub fn find_many<C: Candidates>(
         let other = other?;
         decided?;
         next = other.as_ref().map_or(next, |(other, _)| other.end);
-        // They are still there if there was no second round.
+        // This still holds rounds if there was no second one.
         decide_all(&mut before, storage, keys, take)?;
         before.push((one, loaded));
         before.extend(other);
@@ -81,7 +81,7 @@ pub fn find_many<C: Candidates>(
     decide_all(&mut before, storage, keys, take)
 }
 
-/// Decides rounds that were loaded.
+/// Decides rounds whose blocks were loaded.
 fn decide_all(
     rounds: &mut Vec<(Round, Loaded)>,
     storage: &Storage,
@@ -92,7 +92,7 @@ fn decide_all(
     rounds.try_for_each(|(round, loaded)| round.decide(storage, keys, loaded, take))
 }
 
-/// Loads all missing filter blocks together and drops the runs they exclude.
+/// Loads all missing filter blocks together and removes the runs they exclude.
 fn ask_filters(storage: &Storage, keys: &[(&[u8], KeyHash)], open: &mut [Open]) -> Result<()> {
     let all: Vec<_> = open.iter().flat_map(|open| &open.runs).cloned().collect();
     if all.iter().all(|(_, block)| block.is_none()) {
@@ -110,23 +110,23 @@ fn ask_filters(storage: &Storage, keys: &[(&[u8], KeyHash)], open: &mut [Open]) 
 
 /// Keys whose blocks are read together.
 struct Round {
-    /// Those that are not decided.
+    /// The undecided keys.
     open: Vec<Open>,
-    /// The number of the key behind them.
+    /// The number of the key after the last.
     end: usize,
-    /// What the next read is of: blocks of indexes, and of entries.
+    /// Blocks of the next read: of indexes, and of data.
     index_blocks: Vec<(Arc<Run>, u32)>,
     data_blocks: Vec<(Arc<Run>, u32)>,
 }
 
-/// What a round has read. Held until the round is decided: the cache may not keep it all.
+/// The blocks that a round has read. Held until the round is decided: the cache may not keep all.
 struct Loaded {
     data: Vec<CachedBlock<'static>>,
     _charge: Charge,
 }
 
 impl Round {
-    /// Finds the way of some of `keys` from number `first` on, down to the blocks to be read.
+    /// Searches the next keys of `keys`, from number `first` on, down to the blocks to be read.
     fn find<C: Candidates>(
         storage: &Storage,
         candidates: &C,
@@ -160,7 +160,7 @@ impl Round {
         Ok(round)
     }
 
-    /// Finds out where every open key's newest run has it.
+    /// Locates every undecided key in its newest run.
     fn locate(&mut self, keys: &[(&[u8], KeyHash)]) -> Result<()> {
         self.index_blocks.clear();
         self.data_blocks.clear();
@@ -191,7 +191,7 @@ impl Round {
         Ok(())
     }
 
-    /// Reads what was located. `meanwhile` is called once, if this does not fail before.
+    /// Reads the located blocks. `meanwhile` is called once, unless an error occurs before.
     fn load(&self, storage: &Storage, meanwhile: &mut dyn FnMut()) -> Result<Loaded> {
         let index: Vec<_> = self.index_blocks.iter().map(|(run, it)| (run.cached(), *it)).collect();
         storage.load_many(&index, Priority::Index)?;
@@ -201,7 +201,8 @@ impl Round {
         Ok(Loaded { data, _charge: charge })
     }
 
-    /// Decides what can be decided by what was read; the rest is read and decided after it.
+    /// Decides the keys that the loaded blocks decide; for the others it reads and decides one by
+    /// one.
     fn decide(
         mut self,
         storage: &Storage,
@@ -238,7 +239,8 @@ impl Round {
                     let blocks = &loaded.data[first..first + span.blocks as usize];
                     run.find_loaded(span, key, blocks)?.map(|hit| (hit, candidate.presence))
                 }
-                // Its index block was just loaded; a cache that could not keep it reads it again.
+                // Its index block was just loaded; if the cache could not keep it, it is read
+                // again.
                 None => {
                     let (hit, presence) = run.find(key)?;
                     hit.map(|hit| (hit, presence))

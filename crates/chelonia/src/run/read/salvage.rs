@@ -1,12 +1,12 @@
-//! What of a run can be read, whatever of it is damaged.
+//! Salvage: reads everything that can be read of a run, despite damage.
 //!
 //! ```text
 //!   spans     [a..d] [f..k] ~~~~~~ [t..w] ~~~~~~
 //!   given     a..d   f..k   gap    t..w   gap          gaps: after k and before t; after w
 //! ```
 //!
-//! The index is used if it can be read, and is not needed. Entries and gaps come in the order of
-//! keys.
+//! The index is used if it can be read, but is not required. Entries and gaps are returned in key
+//! order.
 
 use super::verify::{Ahead, visit_entries, visit_spans};
 use crate::base::check::CheckReport;
@@ -21,19 +21,19 @@ use crate::storage::block::BlockKind;
 use std::cell::RefCell;
 use std::ops::Bound;
 
-/// A part of what a run says.
+/// A part of the content of a run.
 pub enum RunPart<'a> {
     /// An entry.
     Entry(&'a [u8], Update<'a>),
-    /// What it says of these keys cannot be read, for this reason.
+    /// Keys whose entries cannot be read, with the reason.
     Gap(KeyRange, Error),
 }
 
-/// Is given the parts; what it fails with ends the walk.
+/// Called with the parts; its error ends the walk.
 type Take<'a> = dyn FnMut(RunPart<'_>) -> Result<()> + 'a;
 
 impl Run {
-    /// Gives everything within `range` that can be read, and every gap in it, to `take`.
+    /// Passes every readable entry within `range`, and every gap, to `take`.
     pub fn salvage(&self, range: &KeyRange, take: &mut Take<'_>) -> Result<()> {
         let all = 0..self.reference().data_blocks;
         let blocks = self.blocks_in(range).unwrap_or(all);
@@ -53,8 +53,8 @@ impl Run {
         walk.end()
     }
 
-    /// Why the span at `first` cannot be read, which is the first that was found from there on:
-    /// blocks are read ahead of the walk.
+    /// The reason why the span at `first` cannot be read, recorded when blocks were read ahead of
+    /// the walk: the first one from there on.
     fn take_reason(&self, first: u32, found: &RefCell<Vec<Error>>) -> Option<Error> {
         let mut found = found.borrow_mut();
         let begin = self.block_no(first).0.saturating_mul(BLOCK_BYTES_U64);
@@ -64,7 +64,7 @@ impl Run {
     }
 }
 
-/// Keeps why blocks cannot be read, for the gaps that they leave.
+/// Collects the errors of unreadable blocks, for the gaps that they leave.
 struct Why<'a>(&'a RefCell<Vec<Error>>);
 
 impl CheckReport for Why<'_> {
@@ -82,14 +82,14 @@ struct Walk<'a, 't> {
     take: &'a mut Take<'t>,
     /// The last key that was read.
     last: Option<Vec<u8>>,
-    /// Why what comes behind it is not known, if it is not.
+    /// The reason why entries after the last key are unknown, if they are.
     gap: Option<Error>,
-    /// Why nothing more is given.
+    /// The error that ended the walk.
     failed: Option<Error>,
 }
 
 impl Walk<'_, '_> {
-    /// Gives the entries of a joined span; fails if it is not what was written there.
+    /// Passes on the entries of a joined span; fails if its content is invalid.
     fn span(&mut self, bytes: &[u8]) -> Result<()> {
         if self.failed.is_some() {
             return Ok(());
@@ -116,7 +116,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Tells of the gap between the last key and the `next`, if there is one.
+    /// Reports the gap between the last key and `next`, if there is one.
     fn close_gap(&mut self, next: Option<&[u8]>) -> Result<()> {
         let Some(error) = self.gap.take() else { return Ok(()) };
         let mut gap = self.range.clone();

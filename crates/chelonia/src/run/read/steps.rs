@@ -1,7 +1,7 @@
-//! Stepping through the entries of one span, in either direction, within a range.
+//! Steps through the entries of one span, in either direction, within a range.
 //!
-//! What cursors and streams have in common: the span's bytes stay with the caller and are given
-//! with every call; here is where in them the reader stands, and the key put together.
+//! Shared by cursors and streams: the span's bytes stay with the caller and are passed with every
+//! call; this module holds the position and the assembled key.
 
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
@@ -10,38 +10,38 @@ use crate::run::block::{Entry, EntryKind, KeyBuffer, Layout, SortedBlock};
 use crate::storage::block::BlockKind;
 use std::ops::Bound;
 
-/// Where a reader stands in a span.
+/// A position in a span.
 #[derive(Default)]
 pub struct Steps {
     key: KeyBuffer,
     place: Option<Place>,
-    /// A large reference, decoded when the reader came to it.
+    /// The large reference of the current entry, decoded.
     large: Option<LargeRef>,
 }
 
 struct Place {
     layout: Layout,
-    /// The entry the reader stands on.
+    /// Index of the current entry.
     index: usize,
-    /// Entries of the span within the range: from here ...
+    /// First entry of the span within the range.
     low: usize,
-    /// ... up to here, excluded.
+    /// End of the entries within the range (exclusive).
     high: usize,
     entry: Entry,
 }
 
-/// What a span has to do with a range.
+/// Relation of a span to a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entered {
-    /// The reader stands on an entry.
+    /// The position is on an entry.
     pub found: bool,
-    /// The span reaches past the end of the range that the reader goes to: no further span can
-    /// have entries within.
+    /// The span extends past the end of the range in this direction: no further span can have
+    /// entries within.
     pub last: bool,
 }
 
 impl Steps {
-    /// The key the reader stands on.
+    /// The current key.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
         self.place.as_ref().map(|_| self.key.as_slice())
@@ -52,7 +52,7 @@ impl Steps {
         self.key.capacity()
     }
 
-    /// The update the reader stands on; a tombstone if it stands nowhere.
+    /// The current update; a tombstone if there is no current entry.
     #[inline]
     pub fn update<'a>(&self, bytes: &'a [u8]) -> Update<'a> {
         let Some(place) = &self.place else { return Update::Delete };
@@ -63,17 +63,17 @@ impl Steps {
         }
     }
 
-    /// Fails if the entry the reader stands on has a value that runs keep elsewhere.
+    /// Fails if the current entry has an inline value that is too large for a run.
     pub fn check_value(&self) -> Result<()> {
         self.place.as_ref().map_or(Ok(()), |place| place.entry.check_value())
     }
 
-    /// Stands nowhere.
+    /// Clears the position.
     pub fn leave(&mut self) {
         self.place = None;
     }
 
-    /// Goes to the first entry (in `direction`) of the joined span `bytes` that lies in `range`.
+    /// Moves to the first entry (in `direction`) of the joined span `bytes` that lies in `range`.
     pub fn enter(
         &mut self,
         bytes: &[u8],
@@ -107,8 +107,8 @@ impl Steps {
         Ok(Entered { found: true, last })
     }
 
-    /// Goes to the next entry of the same span. False if there is none; then the reader stands
-    /// where it stood.
+    /// Moves to the next entry of the same span. False if there is none; the position is then
+    /// unchanged.
     #[inline]
     pub fn step(&mut self, bytes: &[u8], direction: Direction) -> Result<bool> {
         let Some(place) = &self.place else { return Ok(false) };
@@ -126,8 +126,7 @@ impl Steps {
         Ok(true)
     }
 
-    /// Goes to the next entry, ascending, and fails if a merge must not have it: it does not come
-    /// behind the one before.
+    /// Moves to the next entry, ascending, and fails if its key is not greater than the one before.
     #[inline]
     pub fn step_checked(&mut self, bytes: &[u8]) -> Result<bool> {
         let Some(Place { entry: before, .. }) = self.place else { return Ok(false) };

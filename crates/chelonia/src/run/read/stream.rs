@@ -5,14 +5,15 @@
 //!                          ^ moved to the front  copied   read and verified, all together
 //! ```
 //!
-//! What is cached is copied from there and verified again, which is no use of it: the device is the
-//! readers'. What is read is not left in the cache: the run that is merged will soon be gone.
+//! Cached blocks are copied and verified again, which does not count as a use: the cache serves
+//! readers. Blocks read from the device are not put into the cache: the merged run will soon be
+//! gone.
 //!
-//! What comes is in order and within the range, whatever the blocks say: a merge relies on it, and
-//! whoever would find out later could not tell which block lies.
+//! Entries are returned in order and within the range; forged blocks give an error instead. A merge
+//! relies on this order, and a later check could not identify the bad block.
 //!
-//! Spans are joined where they lie; values are not copied. Only the blocks that can have entries of
-//! the range are read: the index (through the cache) says where it begins and ends.
+//! Spans are joined in place; values are not copied. Only the blocks that can have entries of the
+//! range are read: the index (through the cache) determines its beginning and end.
 
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
@@ -41,26 +42,26 @@ pub struct RunStream {
     held: Range<u32>,
     /// The head of the next span.
     next: u32,
-    /// No block from here on has entries of the range.
+    /// Blocks from here on have no entries of the range.
     end: u32,
-    /// Where the current span is in the slab.
+    /// The current span within the slab.
     span: Range<usize>,
     steps: Steps,
     /// The last key of the span before, if there is one.
     last: Vec<u8>,
     bytes_read: u64,
     uses_cache: bool,
-    /// What is missing of the piece that is being brought.
+    /// The missing blocks of the piece being loaded.
     missing: Vec<Range<u32>>,
 }
 
 impl RunStream {
-    /// The entries of `run` within `range`, standing on the first.
+    /// Creates a stream of the entries of `run` within `range`, positioned on the first.
     pub fn new(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
         Self::begin(run, range, true)
     }
 
-    /// The same as they are on the device, whatever is cached.
+    /// As [`RunStream::new`], but reads even cached blocks from the device.
     pub fn of_device(run: &Arc<Run>, range: KeyRange) -> Result<Self> {
         Self::begin(run, range, false)
     }
@@ -85,13 +86,13 @@ impl RunStream {
         Ok(stream)
     }
 
-    /// How much was read from the device so far.
+    /// Bytes read from the device so far.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
-    /// Goes to the first entry of the next span that has any in the range.
+    /// Moves to the first entry of the next span that has any in the range.
     fn next_span(&mut self) -> Result<()> {
         let has_last = self.leave_span()?;
         while self.next < self.end {
@@ -112,12 +113,13 @@ impl RunStream {
         Ok(())
     }
 
-    /// Keeps the last key of the span that the stream stands in, if it does.
+    /// Keeps the last key of the current span, if there is one.
     fn leave_span(&mut self) -> Result<bool> {
         let Some(key) = self.steps.key() else { return Ok(false) };
-        // Those before are less.
+        // The keys before it are less.
         if !self.range.admits(key) {
-            let error = Error::corrupt("a sorted block has keys in the wrong place");
+            let error =
+                Error::corrupt("the keys of a sorted block are out of order or out of range");
             return Err(self.run.blame(self.next.saturating_sub(1))(error));
         }
         self.last.clear();
@@ -126,11 +128,13 @@ impl RunStream {
         Ok(true)
     }
 
-    /// Fails if the first entry of a span is not behind the last one of the span before.
+    /// Fails if the first entry of a span is not greater than the last one of the span before.
     fn check_entered(&self, has_last: bool) -> Result<()> {
         let key = self.steps.key().unwrap_or_default();
         if !self.range.reaches(key) || (has_last && key <= &self.last[..]) {
-            return Err(Error::corrupt("a sorted block has keys in the wrong place"));
+            return Err(Error::corrupt(
+                "the keys of a sorted block are out of order or out of range",
+            ));
         }
         self.steps.check_value()
     }
@@ -144,7 +148,7 @@ impl RunStream {
         let head = at(first, &self.held);
         let span = span_of(&self.slab.bytes()[head..head + BLOCK_BYTES], BlockKind::Data)?;
         if span > self.end - first {
-            return Err(Error::corrupt("a span reaches past the entries of its run"));
+            return Err(Error::corrupt("a span extends past the data blocks of its run"));
         }
         if first + span > self.held.end {
             self.fill(first)?;
@@ -157,7 +161,7 @@ impl RunStream {
         Ok(())
     }
 
-    /// Moves what is held from block `first` on to the front and reads on behind it.
+    /// Moves the held blocks from `first` on to the front and reads further ones behind them.
     fn fill(&mut self, first: u32) -> Result<()> {
         let kept = self.held.end.saturating_sub(first);
         if kept > 0 {
@@ -174,8 +178,8 @@ impl RunStream {
         Ok(())
     }
 
-    /// Copies what is cached of `blocks` to a slab that begins with block `first`, and notes what
-    /// is missing.
+    /// Copies the cached ones of `blocks` to a slab that begins with block `first`, and records the
+    /// missing ones.
     fn copy_cached(&mut self, first: u32, blocks: Range<u32>) {
         self.missing.clear();
         if !self.uses_cache {
@@ -196,7 +200,7 @@ impl RunStream {
         }
     }
 
-    /// Reads what is missing to its place in the slab.
+    /// Reads the missing blocks to their places in the slab.
     fn read_missing(&mut self, first: u32) -> Result<()> {
         let generation = self.run.reference().generation;
         let mut reads = Vec::with_capacity(self.missing.len());

@@ -1,8 +1,8 @@
-//! Checks a run against itself: every checksum, every invariant, every count.
+//! Verifies a run: every checksum, every invariant, every count.
 //!
-//! The walk reads the device, not the cache. Each damaged block is a finding, once, and the walk
-//! goes on behind it; what can't be told any more because of it is not reported again. What is
-//! remembered meanwhile is counted in the budget.
+//! The walk reads the device, not the cache. Each damaged block is one finding, and the walk
+//! continues after it; checks that depend on a damaged block are skipped. Memory used meanwhile is
+//! charged to the budget.
 
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
@@ -20,13 +20,13 @@ use crate::storage::io::AlignedBuffer;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What the data blocks hold.
+/// Summary of the data blocks read.
 #[derive(Default)]
 struct Seen {
-    /// Nothing was damaged.
+    /// True if no block was damaged.
     is_complete: bool,
     spans: Vec<BlockSpan>,
-    /// Of each span: its first and last key.
+    /// First and last key of each span.
     edges: Vec<(Vec<u8>, Vec<u8>)>,
     hashes: Vec<u64>,
     large: Vec<LargeRef>,
@@ -38,7 +38,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// What this takes on the heap, in bytes.
+    /// Heap memory of the summary, in bytes.
     fn heap_bytes(&self) -> u64 {
         let lists = self.spans.capacity() * size_of::<BlockSpan>()
             + self.edges.capacity() * size_of::<(Vec<u8>, Vec<u8>)>()
@@ -48,16 +48,16 @@ impl Seen {
     }
 }
 
-/// How much is read at a time, in blocks: 256 KiB.
+/// Read size in blocks: 256 KiB.
 const AHEAD_BLOCKS: u32 = 64;
 
-/// Reads a run front to back from the device, in large pieces. Each damaged block is told once.
+/// Reads a run front to back from the device, in large pieces. Each damaged block is reported once.
 pub(super) struct Ahead<'a> {
     run: &'a Run,
     bytes: AlignedBuffer,
     held: Range<u32>,
     damaged: BTreeSet<u32>,
-    /// Blocks before this one were counted.
+    /// Blocks before this one have been counted.
     counted: u32,
     _charge: Charge,
 }
@@ -82,14 +82,14 @@ impl<'a> Ahead<'a> {
         self.bytes.get(start..start + BLOCK_BYTES)
     }
 
-    /// Holds the blocks from `first` on.
+    /// Loads the blocks from `first` on.
     fn fill(&mut self, first: u32, report: &mut dyn CheckReport) {
         let most = u32::try_from(self.bytes.len() / BLOCK_BYTES).unwrap_or(0);
         let until = self.run.reference().extent.blocks.min(first.saturating_add(most));
         let count = until.saturating_sub(first) as usize;
         let bytes = &mut self.bytes[..count * BLOCK_BYTES];
         if load(self.run, first, bytes).is_err() {
-            // Some of them are damaged: which?
+            // Some of them are damaged: find out which.
             for (block, bytes) in (first..).zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
                 if let Err(error) = load(self.run, block, bytes)
                     && self.damaged.insert(block)
@@ -104,7 +104,7 @@ impl<'a> Ahead<'a> {
         self.counted = self.counted.max(until);
     }
 
-    /// A span, joined, in the part of the run that ends at `end`; `None` if it is damaged.
+    /// A joined span, in the part of the run that ends at `end`; `None` if it is damaged.
     fn span(
         &mut self,
         first: u32,
@@ -115,7 +115,7 @@ impl<'a> Ahead<'a> {
         let mut bytes = self.block(first, report)?.to_vec();
         let joined = span_of(&bytes, kind).and_then(|span| {
             if span > end - first {
-                return Err(Error::corrupt("a span reaches past the part of the run it is in"));
+                return Err(Error::corrupt("a span extends past its part of the run"));
             }
             for more in first + 1..first + span {
                 let Some(block) = self.block(more, report) else { return Ok(None) };
@@ -131,7 +131,7 @@ impl<'a> Ahead<'a> {
         })
     }
 
-    /// Where behind the span at `first`, which could not be read, the next one begins.
+    /// Head of the next span after the one at `first`, which could not be read.
     fn next_head(
         &mut self,
         first: u32,
@@ -149,10 +149,10 @@ fn load(run: &Run, first: u32, bytes: &mut [u8]) -> Result<()> {
     run.storage().read_blocks(run.block_no(first), run.reference().generation, bytes)
 }
 
-/// Is given each span, its bytes if they could be read, and where to tell what is wrong.
+/// Called with each span, its bytes if they could be read, and the report for findings.
 pub(super) type VisitSpan<'a> = dyn FnMut(BlockSpan, Option<&[u8]>, &mut dyn CheckReport) + 'a;
 
-/// Calls `visit` with every span of `kind` in these blocks of a run, joined, with its place; with
+/// Calls `visit` with every joined span of `kind` in these blocks of a run, with its location; with
 /// `None` for each that is damaged.
 pub(super) fn visit_spans(
     ahead: &mut Ahead<'_>,
@@ -187,7 +187,9 @@ impl Run {
         if seen.is_complete
             && counted != (reference.entries, reference.tombstones, reference.user_bytes)
         {
-            report.finding(self.wrong(0, "a run does not hold what its reference counts"));
+            report.finding(
+                self.wrong(0, "the content of a run does not match the totals of its reference"),
+            );
         }
         self.verify_index(&mut ahead, &seen, report);
         self.verify_filter(&mut ahead, &seen, report);
@@ -247,14 +249,14 @@ impl Run {
         Ok(())
     }
 
-    /// The lowest level must name exactly the data spans, each with a key that divides it from
-    /// those before; upper levels must name exactly the spans of the level below. Behind damage
-    /// only the blocks themselves can be checked.
+    /// Checks the index. The lowest level must name exactly the data spans, each with a key that
+    /// divides it from those before; upper levels must name exactly the spans of the level below.
+    /// After damage only the blocks themselves can be checked.
     fn verify_index(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let reference = self.reference();
         let blocks = reference.data_blocks..reference.filter_start();
         let mut levels = Levels { is_complete: seen.is_complete, ..Levels::new(seen) };
-        // A level takes no more than what it divides.
+        // A level takes no more memory than the spans it divides.
         let budget = self.storage().budget();
         let _charge = budget.charge(Use::Work, seen.heap_bytes());
         visit_spans(ahead, blocks, BlockKind::Index, report, &mut |span, bytes, report| {
@@ -279,12 +281,12 @@ impl Run {
             && levels.expected.len() == 1
             && root == Some(&reference.root());
         if !whole {
-            report.finding(self.wrong(reference.data_blocks, "an index is not whole"));
+            report.finding(self.wrong(reference.data_blocks, "an index is incomplete"));
         }
         self.verify_descents(seen, report);
     }
 
-    /// The first key of every span must lead a lookup to that span, through all levels.
+    /// Checks that the first key of every span leads a lookup to that span, through all levels.
     fn verify_descents(&self, seen: &Seen, report: &mut dyn CheckReport) {
         for (span, (first, last)) in seen.spans.iter().zip(&seen.edges) {
             for key in [first, last] {
@@ -321,7 +323,7 @@ impl Run {
         Ok(children)
     }
 
-    /// No key whose entry could be read may be denied.
+    /// Checks that the filter denies no key whose entry could be read.
     fn verify_filter(&self, ahead: &mut Ahead<'_>, seen: &Seen, report: &mut dyn CheckReport) {
         let reference = self.reference();
         let (start, count) = (reference.filter_start(), reference.filter.blocks());
@@ -366,7 +368,7 @@ impl Run {
             }
         }
         if is_complete && listed != seen.large {
-            let what = "the list of large values is not what the entries refer to";
+            let what = "the list of large values does not match the entries";
             report.finding(self.wrong(start, what));
         }
     }
@@ -374,15 +376,15 @@ impl Run {
 
 /// The levels of an index, as far as they were read.
 struct Levels {
-    /// Nothing was damaged so far: what was read can be told from what was read before.
+    /// True while nothing was damaged, so that spans can be compared with those read before.
     is_complete: bool,
-    /// The level that is being read; level 1 lies first.
+    /// The level that is being read; level 1 comes first.
     level: u8,
-    /// What its spans name, with the separators.
+    /// The spans it names, with the separators.
     below: Vec<(Vec<u8>, BlockSpan)>,
-    /// Its spans.
+    /// Its own spans.
     spans: Vec<BlockSpan>,
-    /// What they must name: a level ends where its spans have named all of the level below.
+    /// The spans it must name: a level ends where it has named all of the level below.
     expected: Vec<BlockSpan>,
 }
 
@@ -392,7 +394,7 @@ impl Levels {
         Self { is_complete: true, level: 1, below: Vec::new(), spans: Vec::new(), expected }
     }
 
-    /// Takes the next span.
+    /// Processes the next span.
     fn take(&mut self, run: &Run, span: BlockSpan, bytes: &[u8], seen: &Seen) -> Result<()> {
         self.below.extend(run.index_children(bytes, span, self.level)?);
         self.spans.push(span);
@@ -401,7 +403,7 @@ impl Levels {
         }
         let named = self.below.iter().map(|(_, span)| *span);
         if !named.eq(self.expected.iter().copied()) {
-            return Err(Error::corrupt("a level of an index does not name the spans below it"));
+            return Err(Error::corrupt("an index level does not match the spans below it"));
         }
         if self.level == 1 && !separators_divide(&self.below, seen) {
             return Err(Error::corrupt("a separator does not divide the keys of its run"));
@@ -413,7 +415,7 @@ impl Levels {
     }
 }
 
-/// Every separator must be greater than all keys before its span and not greater than any in it.
+/// True if every separator is greater than all keys before its span and not greater than any in it.
 fn separators_divide(below: &[(Vec<u8>, BlockSpan)], seen: &Seen) -> bool {
     let mut before: Option<&[u8]> = None;
     below.iter().zip(&seen.edges).all(|((separator, _), (first, last))| {
@@ -424,8 +426,8 @@ fn separators_divide(below: &[(Vec<u8>, BlockSpan)], seen: &Seen) -> bool {
     })
 }
 
-/// Visits all entries of a joined span, and checks what a lookup takes on trust: that prefix, heads
-/// and places are those that the builder would have written.
+/// Visits all entries of a joined span, and checks the properties that lookups rely on: prefix,
+/// heads and slots are those that the builder would have written.
 pub(super) fn visit_entries(
     block: &SortedBlock<'_>,
     visit: &mut dyn FnMut(&[u8], Update<'_>) -> Result<()>,
@@ -438,7 +440,7 @@ pub(super) fn visit_entries(
         let entry = block.entry(place)?;
         key.set(block, place, &entry);
         if block.search(key.as_slice())? != Ok(place) || !block.is_tidy(place, &entry) {
-            return Err(Error::corrupt("a sorted block is not laid out as it must be"));
+            return Err(Error::corrupt("the layout of a sorted block is invalid"));
         }
         visit(key.as_slice(), entry.update(block.bytes())?)?;
         if place == 0 {
@@ -447,7 +449,9 @@ pub(super) fn visit_entries(
     }
     let shared = common_prefix(&first, key.as_slice()).min(PREFIX_LEN_MAX);
     if shared != block.layout().prefix_len() {
-        return Err(Error::corrupt("the prefix of a sorted block is not what its keys share"));
+        return Err(Error::corrupt(
+            "the prefix of a sorted block differs from the common prefix of its keys",
+        ));
     }
     Ok(())
 }

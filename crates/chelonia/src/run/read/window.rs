@@ -1,8 +1,8 @@
 //! The window of a scan: copies of consecutive blocks of one run.
 //!
-//! A cursor reads blocks into a window of its own, so that a scan that is paused pins nothing of
-//! the cache. A window grows with every read, from what its cursor begins with to
-//! [`WINDOW_BLOCKS_MAX`] (less with a small budget).
+//! A cursor reads blocks into its own window, so that a paused scan pins nothing in the cache. A
+//! window grows with every read, from its cursor's first read size to [`WINDOW_BLOCKS_MAX`] (less
+//! with a small budget).
 //!
 //! ```text
 //!   blocks of a fill   [ cached | ....... missing ....... | cached ]
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! So a fill is at most one read, and those of several windows can be read together
-//! ([`fill_together`]). What a large fill reads is not left in the cache, so that a long scan does
-//! not wash it out. If a read fails, each window is filled with what its cursor needs at once and
-//! nothing ahead: a scan gives everything that stands before a damaged block.
+//! ([`fill_together`]). Blocks read by a large fill are not put into the cache, so that a long scan
+//! does not evict its content. If a read fails, each window is filled with the blocks its cursor
+//! needs at once and no read-ahead: a scan returns everything before a damaged block.
 
 use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES;
@@ -27,23 +27,23 @@ use std::ops::Range;
 /// The largest window: 1 MiB.
 const WINDOW_BLOCKS_MAX: u32 = 256;
 
-/// A window is at most one of so many parts of the budget: scans hold one per run.
+/// A window is at most this fraction of the budget (1/512): scans hold one per run.
 const WINDOW_BUDGET_DIVISOR: u64 = 512;
 
-/// Fills of up to this many blocks leave what they read in the cache.
+/// Fills of up to this many blocks put the blocks they read into the cache.
 const CACHED_BLOCKS_MAX: u32 = 8;
 
-/// Copies of blocks: see the head of the file. Its memory is charged by its cursor.
+/// Copies of blocks; see the module documentation. Its memory is charged by its cursor.
 pub(super) struct Window {
     bytes: AlignedBuffer,
     held: Range<u32>,
-    /// The blocks of the next fill, and the most of any.
+    /// Size of the next fill in blocks, and the maximum.
     next_blocks: u32,
     most_blocks: u32,
 }
 
 impl Window {
-    /// An empty window whose first fill is of `first_blocks`.
+    /// Creates an empty window whose first fill has `first_blocks` blocks.
     pub fn new(storage: &Storage, first_blocks: u32) -> Self {
         let part = storage.budget().limit() / WINDOW_BUDGET_DIVISOR / BLOCK_BYTES as u64;
         let most = u32::try_from(part).unwrap_or(u32::MAX);
@@ -61,7 +61,7 @@ impl Window {
         &self.held
     }
 
-    /// How many blocks the next fill should be of.
+    /// Suggested size of the next fill, in blocks.
     pub fn next_blocks(&self) -> u32 {
         self.next_blocks
     }
@@ -82,24 +82,24 @@ impl Window {
         &self.bytes
     }
 
-    /// The same, for who joins spans where they lie.
+    /// All of the window's memory, mutable, for joining spans in place.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Holds nothing from now on.
+    /// Clears the window.
     pub fn forget(&mut self) {
         self.held = 0..0;
     }
 
-    /// Makes the window `blocks` of `run`, of which `needed` is needed at once, and the next one
-    /// larger.
+    /// Fills the window with `blocks` of `run`, of which `needed` is needed at once, and enlarges
+    /// the next fill.
     pub fn fill(&mut self, run: &Run, blocks: Range<u32>, needed: Range<u32>) -> Result<()> {
         fill_together(run.storage(), &mut [Fill { window: self, run, blocks, needed }])
     }
 
-    /// Makes room for `blocks` and copies what the cache has from either end. What is missing lies
-    /// in one piece, whose place in the window is the result.
+    /// Prepares space for `blocks` and copies the cached blocks at either end. The missing ones are
+    /// contiguous; returns their place in the window.
     fn begin(&mut self, run: &Run, blocks: &Range<u32>) -> Range<u32> {
         self.held = 0..0;
         let needed = blocks.len() * BLOCK_BYTES;
@@ -123,7 +123,7 @@ impl Window {
         missing
     }
 
-    /// The read that brings `missing` to its place in the window of `blocks`.
+    /// The read that loads `missing` to its place in the window of `blocks`.
     fn read<'a>(
         &'a mut self,
         run: &Run,
@@ -139,7 +139,7 @@ impl Window {
         }
     }
 
-    /// Ends what `begin` began, when `missing` has been read.
+    /// Completes `begin`, once `missing` has been read.
     fn end(&mut self, run: &Run, blocks: &Range<u32>, missing: Range<u32>) {
         self.held = blocks.clone();
         if !missing.is_empty() {
@@ -158,17 +158,17 @@ impl Window {
     }
 }
 
-/// What a window is to be filled with.
+/// A pending fill of a window.
 pub(super) struct Fill<'a> {
     pub window: &'a mut Window,
     pub run: &'a Run,
-    /// The blocks that it should hold.
+    /// The blocks to load.
     pub blocks: Range<u32>,
-    /// Those of them that its cursor cannot do without.
+    /// Those of them that its cursor needs at once.
     pub needed: Range<u32>,
 }
 
-/// Fills several windows; what is missing is read together.
+/// Fills several windows; the missing blocks are read together.
 pub(super) fn fill_together(storage: &Storage, fills: &mut [Fill<'_>]) -> Result<()> {
     let outcome = try_fill(storage, fills);
     if outcome.is_ok() || fills.iter().all(|fill| fill.blocks == fill.needed) {

@@ -1,4 +1,4 @@
-//! Damage is found; forged blocks with right checksums give errors, never a panic or a hang.
+//! Damage is detected; forged blocks with valid checksums give errors, never a panic or a hang.
 
 use super::{Model, Owned, build, drain, get, large, options, storage, verify};
 use crate::base::error::{ErrorKind, Result};
@@ -15,7 +15,7 @@ use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 use std::ops::Range;
 
-/// A run with every sort of block: long and short spans, two index levels, large values.
+/// A run with every kind of block: long and short spans, two index levels, large values.
 fn sample(storage: &Arc<Storage>) -> (Model, RunRef) {
     let mut rng = Rng::new(6);
     let mut model: Model = (0..700_u32)
@@ -43,7 +43,7 @@ fn read(storage: &Storage, reference: &RunRef, block: u32) -> Vec<u8> {
     bytes
 }
 
-/// Writes a block with a right checksum.
+/// Writes a block with a valid checksum.
 fn forge(storage: &Storage, reference: &RunRef, block: u32, bytes: &[u8]) {
     let number = BlockNo(reference.extent.start.0 + u64::from(block));
     storage.write_blocks(number, reference.generation, &mut bytes.to_vec()).unwrap();
@@ -145,7 +145,7 @@ fn forged_bodies_give_errors_or_answers() {
     }
 }
 
-/// The error of a merge's stream over `range`, which has to name a block from `blocks` on.
+/// The error of a merge's stream over `range`, which must name a block from `blocks`.
 fn refused(storage: &Arc<Storage>, reference: RunRef, range: KeyRange, blocks: Range<u32>) {
     let run = Run::open(storage, reference);
     let error = walk(RunStream::new(&run, range)).unwrap_err();
@@ -176,14 +176,14 @@ fn merges_get_nothing_that_is_out_of_order() {
         refused(&storage, reference, all(), block..block + 1);
         forge(&storage, &reference, block, &good);
     }
-    // Whole blocks in each other's place.
+    // Complete blocks exchanged.
     let (one, other) = (read(&storage, &reference, 2), read(&storage, &reference, 4));
     forge(&storage, &reference, 2, &other);
     forge(&storage, &reference, 4, &one);
     refused(&storage, reference, all(), 2..5);
     let middle = SortedBlock::parse(&one, BlockKind::Data).unwrap();
     let first = [middle.prefix(), &middle.head(0).to_be_bytes()].concat();
-    // What the index promises in block 2 is not there.
+    // The keys that the index promises in block 2 are missing.
     refused(&storage, reference, KeyRange::half_open(&first, None), 2..5);
     forge(&storage, &reference, 2, &one);
     forge(&storage, &reference, 4, &other);
@@ -196,7 +196,7 @@ fn what_a_merge_cannot_read_is_no_end() {
     let entries = |range: Range<u32>| -> Model {
         range.map(|number| (key_of(number), Owned::Put(vec![1; 200]))).collect()
     };
-    // Runs of several pieces: the damage is met on the way.
+    // Runs of several pieces: the damage is met midway.
     let runs = [0..3_000, 3_000..6_000].map(|range| {
         Run::open(&storage, build(&storage, &entries(range), options(FilterKind::Bloom)))
     });
@@ -224,7 +224,7 @@ fn merges_get_no_value_that_is_too_large_for_a_run() {
     let stream = || walk(RunStream::new(&Run::open(&storage, reference), KeyRange::all()));
     assert_eq!(stream().unwrap(), 1);
     let last = reference.data_blocks - 1;
-    // What the head says of its last block is a byte less than there is.
+    // The head records one byte less for its last block than there is.
     let mut head = read(&storage, &reference, 0);
     let used = u16::from_le_bytes([head[USED], head[USED + 1]]);
     head[USED..USED + 2].copy_from_slice(&(used + 1).to_le_bytes());
@@ -254,7 +254,7 @@ fn verify_finds_whatever_a_forger_changes() {
         unseen += usize::from(verify(&Run::open(&storage, reference)).findings.is_empty());
         forge(&storage, &reference, block, &good);
     }
-    // What is left is the content of values, which only the checksum protects.
+    // The rest is the content of values, which only the checksum protects.
     assert!(unseen < 500, "{unseen}");
 }
 
@@ -295,7 +295,7 @@ fn a_damaged_block_hides_nothing_else() {
     let mut good = read(&storage, &reference, 2);
     let number = BlockNo(reference.extent.start.0 + 2);
     let generation = crate::base::ids::Generation(reference.generation.0 + 1);
-    // Sealed for another use of the place: a stale block.
+    // Sealed for another use of the location: a stale block.
     storage.write_blocks(number, generation, &mut good).unwrap();
     let run = Run::open(&storage, reference);
     let mut lost = 0;

@@ -1,4 +1,4 @@
-//! What a block holds, and that lookups in it agree with a search of the plain keys.
+//! Content of blocks, and lookups compared with a search of the plain keys.
 
 use super::{Model, Owned, build, storage};
 use crate::base::check::CheckReport;
@@ -85,7 +85,7 @@ fn filters_and_storage_agree_on_the_kind_of_a_block() {
     assert_eq!(BLOCK_KIND_FILTER, BlockKind::Filter as u8);
 }
 
-/// Notes how much memory the check has taken for its work.
+/// Records the peak memory of the check.
 struct Watch {
     budget: Arc<Budget>,
     most: u64,
@@ -115,7 +115,7 @@ fn what_a_check_remembers_is_counted() {
     let mut watch = Watch { budget: Arc::clone(budget), most: 0 };
     let before = budget.used_by(Use::Work);
     Run::open(&storage, reference).verify(&mut watch).unwrap();
-    // A hash an entry, and 256 KiB of blocks.
+    // One hash per entry, and 256 KiB of blocks.
     let least = 8 * reference.entries + (256 << 10);
     assert!(watch.most - before >= least, "{} bytes, not {least}", watch.most - before);
     assert_eq!(budget.used_by(Use::Work), before);

@@ -1,4 +1,4 @@
-//! Runs against ordered maps, and against those who damage them.
+//! Runs compared with ordered maps, and damaged or forged.
 
 mod hostile;
 mod layout;
@@ -19,7 +19,7 @@ use crate::storage::Storage;
 use crate::storage::cache::Priority;
 use std::collections::BTreeMap;
 
-/// What a model entry says.
+/// The update of a model entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Owned {
     Put(Vec<u8>),
@@ -126,7 +126,7 @@ pub fn get(run: &Run, key: &[u8], hash: KeyHash) -> Result<Option<RunHit>> {
     }
 }
 
-/// Everything a stream has.
+/// Collects all entries of a stream.
 pub fn drain(stream: &mut dyn SortedStream) -> Vec<(Vec<u8>, Owned)> {
     let mut entries = Vec::new();
     while let Some(key) = stream.key() {

@@ -1,4 +1,4 @@
-//! Every way to read a run gives what an ordered map of the same entries gives.
+//! Every way to read a run agrees with an ordered map of the same entries.
 
 use super::{
     Model, Owned, add_all, below, build, drain, expected, get, large, options, storage, verify,
@@ -16,12 +16,12 @@ use crate::storage::Storage;
 use crate::storage::cache::{CachedExtent, Priority};
 use std::ops::Bound;
 
-/// How the keys and values of a model look.
+/// Shape of the keys and values of a model.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     /// 8-byte random keys, small values.
     Random,
-    /// Records of one size with a few others between, and a long stretch of tombstones.
+    /// Records of one size with a few others between, and many consecutive tombstones.
     Alike,
     /// A few bytes of alphabet 2, so that keys are prefixes of others; empty values.
     Dense,
@@ -134,7 +134,7 @@ fn counts(shape: Shape) -> [usize; 4] {
     }
 }
 
-/// A key that is in the model, close to one that is, or anywhere.
+/// A key of the model, close to one of it, or random.
 fn probe_key(rng: &mut Rng, model: &Model, shape: Shape) -> Vec<u8> {
     let mut near = match model.keys().nth(below(rng, model.len())) {
         Some(near) if !rng.one_in(4) => near.clone(),
@@ -189,7 +189,7 @@ fn check_lookups(run: &Run, storage: &Storage, model: &Model, shape: Shape, rng:
     }
 }
 
-/// The lookup in steps, as a tree makes it for many keys at once.
+/// The lookup in steps, as a tree does it for many keys at once.
 fn stepped(run: &Run, storage: &Storage, key: &[u8], hash: KeyHash) -> Option<crate::run::RunHit> {
     let guard = storage.epochs().pin();
     let maybe = match run.filter().state(hash, &guard) {
@@ -285,7 +285,7 @@ fn references_count_what_the_run_holds() {
     assert_eq!(RunRef::decode(&mut decoder).unwrap(), reference);
 }
 
-/// The large values of a run, but for the first `skipped`.
+/// The large values of a run, without the first `skipped`.
 fn listed(run: &Run, skipped: u64) -> Vec<LargeRef> {
     let mut listed = Vec::new();
     let list = &mut |large| {
