@@ -80,18 +80,22 @@ fn opens_in_a_row_succeed_on_a_device_with_nothing_left() {
     }
 }
 
+/// The files that a crash leaves of 200 entries, all of them in the log only.
+fn after_a_crash() -> MemoryDirectory {
+    let memory = MemoryDirectory::new();
+    let (database, plan) = open_full(&memory, 1 << 30);
+    let k = keyspace(&database, EngineKind::Turtle);
+    (0..200_u64).for_each(|number| k.insert(number.to_be_bytes(), [1; 1000]).unwrap());
+    plan.set_capacity(Some(plan.taken_bytes()));
+    MemoryDirectory::from_files(memory.to_files())
+}
+
 /// Only the log has space, in its own files: each open takes a segment, and a delete is written to
 /// the log, or nothing is.
 #[test]
 fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
     for deletes in [true, false] {
-        let memory = MemoryDirectory::new();
-        let (database, plan) = open_full(&memory, 1 << 30);
-        let k = keyspace(&database, EngineKind::Turtle);
-        (0..200_u64).for_each(|number| k.insert(number.to_be_bytes(), [1; 1000]).unwrap());
-        plan.set_capacity(Some(plan.taken_bytes()));
-        let mut memory = MemoryDirectory::from_files(memory.to_files());
-        drop((database, k));
+        let mut memory = after_a_crash();
         let mut there = 200;
         for _ in 0..2 {
             let (database, _plan) = open_full(&memory, 0);
@@ -112,13 +116,7 @@ fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
 /// If space cannot be returned, there is less of it, and nothing else is different.
 #[test]
 fn an_open_whose_log_cannot_give_space_back_succeeds_or_lacks_space() {
-    let memory = MemoryDirectory::new();
-    let (database, plan) = open_full(&memory, 1 << 30);
-    let k = keyspace(&database, EngineKind::Turtle);
-    (0..200_u64).for_each(|number| k.insert(number.to_be_bytes(), [1; 1000]).unwrap());
-    plan.set_capacity(Some(plan.taken_bytes()));
-    let mut memory = MemoryDirectory::from_files(memory.to_files());
-    drop((database, k));
+    let mut memory = after_a_crash();
     let mut failed = 0;
     for _ in 0..4 {
         let plan = FaultPlan::new();
