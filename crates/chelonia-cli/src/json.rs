@@ -30,14 +30,6 @@ pub const KEY: Member = Member { text: "key", hex: "key_hex" };
 pub const VALUE: Member = Member { text: "value", hex: "value_hex" };
 
 impl Member {
-    /// The name and the string for `bytes`.
-    pub fn spell(self, form: Form, bytes: &[u8]) -> (&'static str, String) {
-        match std::str::from_utf8(bytes) {
-            Ok(text) if form == Form::Text => (self.text, text.to_owned()),
-            _ => (self.hex, Form::Hex.write(bytes)),
-        }
-    }
-
     /// Writes `"name":"..."`.
     fn write(self, out: &mut impl Write, form: Form, bytes: &[u8]) -> io::Result<()> {
         match std::str::from_utf8(bytes) {

@@ -98,6 +98,7 @@ pub use api::keyspace::Keyspace;
 pub use api::salvage::{Loss, Salvage, SalvageReport, SalvagedKeyspace};
 pub use api::snapshot::Snapshot;
 pub use base::bytes::{Key, Value};
+pub use base::dump::{DumpField, DumpItem, DumpVisitor};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
 pub use engine::{

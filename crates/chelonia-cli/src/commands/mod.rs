@@ -8,7 +8,6 @@ pub mod dump;
 pub mod entries;
 pub mod inspect;
 mod losses;
-mod outline;
 mod patience;
 pub mod transfer;
 

@@ -5,6 +5,7 @@ use crate::api::batch::Batch;
 use crate::api::builder::DatabaseBuilder;
 use crate::api::keyspace::Keyspace;
 use crate::api::snapshot::Snapshot;
+use crate::base::dump::DumpVisitor;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::KeyspaceId;
 use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
@@ -150,13 +151,24 @@ impl Database {
         self.handle.verify()
     }
 
-    /// Writes the structure on disk as text, one item per line: the superblock, then each keyspace
-    /// with its tree, nested by indentation. The format is for people and may change with any
-    /// version. Boundaries of nodes and runs are user keys.
+    /// Sends the structure on disk to `out`, item by item: the superblock, then each keyspace with
+    /// its tree. A `String` collects the items as text, one per line. Kinds and fields may change
+    /// with any version. Boundaries of nodes and runs are user keys.
+    ///
+    /// ```
+    /// # fn main() -> chelonia::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// let mut text = String::new();
+    /// database.dump(&mut text)?;
+    /// assert!(text.starts_with("superblock generation "));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As a read, after the lines up to the damage; `InvalidArgument` if `out` fails.
-    pub fn dump(&self, out: &mut dyn std::fmt::Write) -> Result<()> {
+    /// As a read, after the items up to the damage; the errors of `out`.
+    pub fn dump(&self, out: &mut dyn DumpVisitor) -> Result<()> {
         self.handle.health.check_read()?;
         self.handle.dump(out)
     }

@@ -27,6 +27,7 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::dump::DumpVisitor;
 use crate::base::error::{Error, Result};
 use crate::base::ids::{Extent, Generation};
 use crate::base::keys::{Direction, KeyRange};
@@ -126,9 +127,9 @@ pub trait Version: Send + Sync {
     /// unreadable metadata, continues after it, and returns the error at the end.
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()>;
 
-    /// Writes a human-readable description of the version's structure: locations and fill of its
-    /// parts.
-    fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()>;
+    /// Sends the parts of the version's structure to `out`, with their locations and totals. Items
+    /// of the top level have depth 1.
+    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()>;
 
     /// Reads everything and checks every checksum and every invariant; findings that do not stop
     /// the walk go to `report`.

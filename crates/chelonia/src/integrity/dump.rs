@@ -1,80 +1,86 @@
-//! The structure of a database as text, for people and for bug reports ([`crate::Database::dump`]).
-//!
-//! ```text
-//!   superblock ...
-//!     catalog ...
-//!     log ...
-//!   keyspace 1 "people": ...
-//!     in the log only: ...
-//!     ...                         the engine's own lines
-//! ```
-//!
-//! One item per line; the parts of an item are indented below it.
+//! The structure of a database, item by item ([`crate::Database::dump`]).
 
-use crate::base::error::{Error, Result};
-use crate::engine::{EngineOptions, LevelOptions, PIVOTS_MAX};
-use crate::options::keyspace::StoredOptions;
+use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
+use crate::base::error::Result;
+use crate::engine::{EngineOptions, LevelOptions};
 use crate::state::core::Core;
+use crate::state::keyspace::KeyspaceCore;
 use crate::storage::data_file::superblock::{CatalogLocation, LogMark, Superblock};
-use std::fmt::Write;
+
+type Field<'a> = (&'static str, DumpField<'a>);
 
 impl Core {
     /// Implements [`crate::Database::dump`].
-    pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
-        let checked = |written: std::fmt::Result| {
-            written.map_err(|_| Error::invalid("the dump could not be written"))
-        };
-        checked(superblock(&self.storage.superblock(), out))?;
+    pub fn dump(&self, out: &mut dyn DumpVisitor) -> Result<()> {
+        superblock(&self.storage.superblock(), out)?;
         for keyspace in self.all_keyspaces() {
             let view = keyspace.current_view();
-            checked(write!(out, "keyspace {} {:?}: ", keyspace.id, keyspace.name))?;
-            checked(options(&keyspace.stored_options(), out))?;
-            let entries: u64 =
-                view.buffers.iter().map(|buffer| buffer.memtable.len_estimate()).sum();
-            checked(writeln!(out, "  in the log only: about {entries} keys"))?;
+            options(&keyspace, out)?;
+            let keys = view.buffers.iter().map(|buffer| buffer.memtable.len_estimate()).sum();
+            let fields = [("keys_estimate", DumpField::Number(keys))];
+            out.item(&DumpItem { kind: "memtable", depth: 1, fields: &fields })?;
             view.version.version().describe(out)?;
         }
         Ok(())
     }
 }
 
-fn superblock(superblock: &Superblock, out: &mut dyn Write) -> std::fmt::Result {
+fn superblock(superblock: &Superblock, out: &mut dyn DumpVisitor) -> Result<()> {
     let Superblock { salt, generation, opens, catalog, log, file_blocks } = superblock;
-    write!(out, "superblock generation {generation}, opened for writing {opens} times, ")?;
-    writeln!(out, "at least {file_blocks} blocks in the file, salt {salt}")?;
-    match catalog {
-        Some(CatalogLocation { extent, generation, bytes }) => {
-            writeln!(out, "  catalog {extent:?} generation {generation}, {bytes} bytes")?;
-        }
-        None => writeln!(out, "  catalog none")?,
-    }
+    let fields: [Field<'_>; 4] = [
+        ("generation", DumpField::Number(*generation)),
+        ("opens", DumpField::Number((*opens).into())),
+        ("file_blocks", DumpField::Number(*file_blocks)),
+        ("salt", DumpField::Number(*salt)),
+    ];
+    out.item(&DumpItem { kind: "superblock", depth: 0, fields: &fields })?;
+    let fields: &[Field<'_>] = match catalog {
+        Some(CatalogLocation { extent, generation, bytes }) => &[
+            ("extent", DumpField::extent(Some(*extent))),
+            ("generation", DumpField::Number(generation.0)),
+            ("bytes", DumpField::Number((*bytes).into())),
+        ],
+        None => &[("extent", DumpField::Missing)],
+    };
+    out.item(&DumpItem { kind: "catalog", depth: 1, fields })?;
     let LogMark { lsn, chain, durable, seqno } = log;
-    write!(out, "  log replayed from lsn {lsn} behind seqno {seqno}, chain {chain}, ")?;
-    writeln!(out, "known to be durable up to lsn {durable}")
+    let fields: [Field<'_>; 4] = [
+        ("lsn", DumpField::Number(lsn.0)),
+        ("seqno", DumpField::Number(seqno.0)),
+        ("chain", DumpField::Number((*chain).into())),
+        ("durable", DumpField::Number(durable.0)),
+    ];
+    out.item(&DumpItem { kind: "log", depth: 1, fields: &fields })
 }
 
-fn options(options: &StoredOptions, out: &mut dyn Write) -> std::fmt::Result {
-    let size = |bytes: Option<u64>| {
-        bytes.map_or_else(|| "automatic".to_owned(), |bytes| format!("{bytes} bytes"))
-    };
-    let StoredOptions { engine, filter, filter_bits_per_key, .. } = options;
-    let kinds = format!("engine {}, filter {filter:?}", engine.kind().name()).to_ascii_lowercase();
-    let (leaf, pivots_max) = match engine {
-        EngineOptions::Turtle(options) => (options.leaf_bytes, options.pivots_max),
-        EngineOptions::Autumn(options) => (options.table_bytes, None),
-    };
-    let leaf = size(leaf.map(u64::from));
-    let distance = size(options.checkpoint_distance);
-    write!(out, "{kinds} of {filter_bits_per_key} bits a key, leaf size {leaf}, ")?;
-    if let Some(levels) = engine.levels() {
-        let LevelOptions { size_ratio, scaling_percent, .. } = levels;
-        let relative = if levels.dynamic_sizes { "relative" } else { "absolute" };
-        let filters =
-            if levels.allocate_filters_by_level { "divided between levels" } else { "uniform" };
-        write!(out, "size ratio {size_ratio} scaled by {scaling_percent}%, {relative} levels, ")?;
-        write!(out, "filters {filters}, ")?;
-    } else {
-        write!(out, "at most {} pivots, ", pivots_max.unwrap_or(PIVOTS_MAX))?;
+fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
+    let stored = keyspace.stored_options();
+    let filter = format!("{:?}", stored.filter).to_ascii_lowercase();
+    let mut fields: Vec<Field<'_>> = vec![
+        ("id", DumpField::Number(keyspace.id.0.into())),
+        ("name", DumpField::Name(&keyspace.name)),
+        ("engine", DumpField::Word(stored.engine.kind().name())),
+        ("filter", DumpField::Word(&filter)),
+        ("filter_bits_per_key", DumpField::Number(stored.filter_bits_per_key.into())),
+        ("checkpoint_distance", DumpField::number(stored.checkpoint_distance)),
+    ];
+    match stored.engine {
+        EngineOptions::Turtle(options) => fields.extend([
+            ("leaf_bytes", DumpField::number(options.leaf_bytes.map(u64::from))),
+            ("pivots_max", DumpField::number(options.pivots_max.map(u64::from))),
+        ]),
+        EngineOptions::Autumn(options) => {
+            let LevelOptions { size_ratio, scaling_percent, .. } =
+                options.levels.unwrap_or_default();
+            let levels = options.levels.unwrap_or_default();
+            fields.extend([
+                ("table_bytes", DumpField::number(options.table_bytes.map(u64::from))),
+                ("size_ratio", DumpField::Number(size_ratio.into())),
+                ("scaling_percent", DumpField::Number(scaling_percent.into())),
+                ("dynamic_sizes", DumpField::Flag(levels.dynamic_sizes)),
+                ("allocate_filters_by_level", DumpField::Flag(levels.allocate_filters_by_level)),
+            ]);
+        }
     }
-    writeln!(out, "checkpoint distance {distance}")
+    out.item(&DumpItem { kind: "keyspace", depth: 0, fields: &fields })
 }

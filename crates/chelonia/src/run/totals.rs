@@ -1,10 +1,10 @@
 //! Totals of entries and bytes, and the weight that sizes are compared by.
 
 use crate::base::codec::{Decoder, put_varint};
+use crate::base::dump::DumpField;
 use crate::base::error::Result;
 use crate::base::stream::Update;
 use crate::run::Run;
-use std::fmt;
 use std::ops::{AddAssign, SubAssign};
 
 /// Overhead of an entry in a run besides its key and value: slot, head and lengths, in bytes.
@@ -65,10 +65,15 @@ impl Totals {
     }
 }
 
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { entries, tombstones, bytes } = self;
-        write!(f, "{entries} entries ({tombstones} tombstones), {bytes} bytes")
+impl Totals {
+    /// The totals as fields of a dump.
+    #[must_use]
+    pub fn fields(&self) -> [(&'static str, DumpField<'static>); 3] {
+        [
+            ("entries", DumpField::Number(self.entries)),
+            ("tombstones", DumpField::Number(self.tombstones)),
+            ("bytes", DumpField::Number(self.bytes)),
+        ]
     }
 }
 

@@ -8,6 +8,7 @@
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::dump::DumpVisitor;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
@@ -57,7 +58,7 @@ impl Version for Empty {
         Ok(())
     }
 
-    fn describe(&self, _: &mut dyn std::fmt::Write) -> Result<()> {
+    fn describe(&self, _: &mut dyn DumpVisitor) -> Result<()> {
         Ok(())
     }
 

@@ -1,14 +1,26 @@
-//! `Database::dump`: the structure on disk as text.
+//! `Database::dump`: the structure on disk, item by item.
 
-use chelonia::{Database, EngineKind, ErrorKind, KeyspaceOptions};
-use std::fmt;
+use chelonia::{
+    Database, DumpItem, DumpVisitor, EngineKind, Error, ErrorKind, KeyspaceOptions, Result,
+};
 
 /// Accepts nothing.
 struct Full;
 
-impl fmt::Write for Full {
-    fn write_str(&mut self, _: &str) -> fmt::Result {
-        Err(fmt::Error)
+impl DumpVisitor for Full {
+    fn item(&mut self, _: &DumpItem<'_>) -> Result<()> {
+        Err(Error::new(ErrorKind::NoSpace, "full"))
+    }
+}
+
+/// Counts items by kind.
+#[derive(Default)]
+struct Kinds(std::collections::BTreeMap<&'static str, usize>);
+
+impl DumpVisitor for Kinds {
+    fn item(&mut self, item: &DumpItem<'_>) -> Result<()> {
+        *self.0.entry(item.kind).or_default() += 1;
+        Ok(())
     }
 }
 
@@ -25,12 +37,21 @@ fn a_dump_has_the_superblock_and_every_keyspace_and_fails_after_a_close() {
     let mut text = String::new();
     database.dump(&mut text).unwrap();
     assert!(text.starts_with("superblock generation "), "{text}");
-    for line in ["keyspace 1 \"one\": engine turtle", "keyspace 2 \"two\": engine autumn"] {
+    for line in
+        ["keyspace id 1, name \"one\", engine turtle", "keyspace id 2, name \"two\", engine autumn"]
+    {
         assert!(text.contains(line), "{text}");
     }
-    assert_eq!(text.matches("in the log only: about 1 keys").count(), 1, "{text}");
+    assert_eq!(text.matches("memtable keys estimate 1").count(), 1, "{text}");
+    let mut kinds = Kinds::default();
+    database.dump(&mut kinds).unwrap();
+    // Every engine shows its runs.
+    for kind in ["superblock", "catalog", "log", "keyspace", "memtable", "leaf", "table"] {
+        assert!(kinds.0.contains_key(kind), "{kind} in {:?}", kinds.0);
+    }
+    assert_eq!(text.lines().count(), kinds.0.values().sum());
     let refused = database.dump(&mut Full).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
     let other = database.clone();
     database.close().unwrap();
     assert_eq!(other.dump(&mut text).unwrap_err().kind(), ErrorKind::Stopped);

@@ -1,36 +1,59 @@
-//! Human-readable dump of a tree: sequences, nodes, tables.
+//! The items of a dump: sequences, nodes, tables.
 
 use super::AutumnVersion;
 use super::table::Sequence;
+use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
-use crate::base::text::{shown_key, told};
-use std::fmt::Write;
 
-/// Writes a dump of `version` to `out`.
-pub(super) fn describe(version: &AutumnVersion, out: &mut dyn Write) -> Result<()> {
-    let first = version.level0.len() - version.sinking;
+/// Sends the items of `version` to `out`.
+pub(super) fn describe(version: &AutumnVersion, out: &mut dyn DumpVisitor) -> Result<()> {
+    let first_sinking = version.level0.len() - version.sinking;
     for (place, newer) in version.level0.iter().enumerate() {
-        let sinks = if place < first { "" } else { ", sinking" };
-        told(writeln!(out, "  level 0, sequence {place}{sinks}: {}", newer.totals()))?;
-        sequence(version, newer, out)?;
+        sequence(version, newer, (0, place), place >= first_sinking, out)?;
     }
     for (place, level) in version.levels.iter().enumerate() {
-        told(writeln!(out, "  level {}: {}", place + 1, level.totals()))?;
-        sequence(version, level, out)?;
+        sequence(version, level, (place + 1, 0), false, out)?;
     }
     Ok(())
 }
 
-fn sequence(version: &AutumnVersion, sequence: &Sequence, out: &mut dyn Write) -> Result<()> {
+fn sequence(
+    version: &AutumnVersion,
+    sequence: &Sequence,
+    (level, place): (usize, usize),
+    sinking: bool,
+    out: &mut dyn DumpVisitor,
+) -> Result<()> {
+    let [entries, tombstones, bytes] = sequence.totals().fields();
+    let fields = [
+        ("level", DumpField::Number(level as u64)),
+        ("place", DumpField::Number(place as u64)),
+        entries,
+        tombstones,
+        bytes,
+        ("sinking", DumpField::Flag(sinking)),
+    ];
+    out.item(&DumpItem { kind: "sequence", depth: 1, fields: &fields })?;
     for listed in &sequence.nodes {
         let node = version.shared.node_cache.load_owned(&listed.slot)?;
-        let place = listed.slot.reference().map(|reference| reference.extent).unwrap_or_default();
-        told(writeln!(out, "    node {place:?}, {} tables", node.tables.len()))?;
+        let extent = listed.slot.reference().map(|reference| reference.extent);
+        let fields = [
+            ("extent", DumpField::extent(extent)),
+            ("tables", DumpField::Number(node.tables.len() as u64)),
+        ];
+        out.item(&DumpItem { kind: "node", depth: 2, fields: &fields })?;
         for table in &node.tables {
-            let (first, last) =
-                (shown_key(&table.first.to_bytes()), shown_key(&table.last.to_bytes()));
-            let extent = table.run.reference().extent;
-            told(writeln!(out, "      table {extent:?} {first} to {last}: {}", table.live))?;
+            let (first, last) = (table.first.to_bytes(), table.last.to_bytes());
+            let [entries, tombstones, bytes] = table.live.fields();
+            let fields = [
+                ("extent", DumpField::extent(Some(table.run.reference().extent))),
+                ("first_key", DumpField::Key(&first)),
+                ("last_key", DumpField::Key(&last)),
+                entries,
+                tombstones,
+                bytes,
+            ];
+            out.item(&DumpItem { kind: "table", depth: 3, fields: &fields })?;
         }
     }
     Ok(())

@@ -40,6 +40,7 @@ use self::plan::{Sizes, Step};
 use self::table::{NodeCache, Sequence};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::dump::DumpVisitor;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -504,7 +505,7 @@ impl Version for AutumnVersion {
         salvage::salvage(self, found)
     }
 
-    fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()> {
+    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
         describe::describe(self, out)
     }
 }

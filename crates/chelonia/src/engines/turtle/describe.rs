@@ -1,15 +1,14 @@
-//! Human-readable dump of a tree: nodes, pivots, leaves, buffered runs.
+//! The items of a dump: nodes, segments, pivots, leaves.
 
 use super::TurtleVersion;
 use super::node::{Child, Node, NodeSlot};
+use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
-use crate::base::text::{shown_key, told};
 use crate::run::Totals;
 use crate::runtime::sync::{Arc, Ordering};
-use std::fmt::Write;
 
-/// Writes a dump of `version` to `out`.
-pub(super) fn describe(version: &TurtleVersion, out: &mut dyn Write) -> Result<()> {
+/// Sends the items of `version` to `out`.
+pub(super) fn describe(version: &TurtleVersion, out: &mut dyn DumpVisitor) -> Result<()> {
     node(version, &version.root, 1, out)
 }
 
@@ -17,22 +16,30 @@ fn node(
     version: &TurtleVersion,
     slot: &Arc<NodeSlot>,
     depth: usize,
-    out: &mut dyn Write,
+    out: &mut dyn DumpVisitor,
 ) -> Result<()> {
-    let indent = "  ".repeat(depth);
     let node = version.shared.node_cache.load_owned(slot)?;
-    let place = slot.reference().map_or_else(|| "empty".into(), |it| format!("{:?}", it.extent));
-    let (pivots, levels, height) = (node.pivots.len(), node.levels(), node.height);
-    told(writeln!(out, "{indent}node {place} height {height}, {pivots} pivots, {levels} levels"))?;
-    segments(&node, &indent, out)?;
+    let extent = slot.reference().map(|reference| reference.extent);
+    let fields = [
+        ("extent", DumpField::extent(extent)),
+        ("height", DumpField::Number(node.height.into())),
+        ("pivots", DumpField::Number(node.pivots.len() as u64)),
+        ("levels", DumpField::Number(node.levels() as u64)),
+    ];
+    out.item(&DumpItem { kind: "node", depth, fields: &fields })?;
+    segments(&node, depth + 1, out)?;
     for pivot in &node.pivots {
-        let (key, pending) = (shown_key(&pivot.key.to_bytes()), pivot.pending());
-        told(writeln!(out, "{indent}  pivot {key}: {pending} waiting"))?;
+        let key = pivot.key.to_bytes();
+        let [entries, tombstones, bytes] = pivot.pending().fields();
+        let fields = [("key", DumpField::Key(&key)), entries, tombstones, bytes];
+        out.item(&DumpItem { kind: "pivot", depth: depth + 1, fields: &fields })?;
         match &pivot.child {
             Child::None => {}
             Child::Leaf(run) => {
-                let (extent, held) = (run.reference().extent, Totals::of_run(run));
-                told(writeln!(out, "{indent}    leaf {extent:?} {held}"))?;
+                let extent = DumpField::extent(Some(run.reference().extent));
+                let [entries, tombstones, bytes] = Totals::of_run(run).fields();
+                let fields = [("extent", extent), entries, tombstones, bytes];
+                out.item(&DumpItem { kind: "leaf", depth: depth + 2, fields: &fields })?;
             }
             Child::Node(child, _) => self::node(version, child, depth + 2, out)?,
         }
@@ -40,13 +47,21 @@ fn node(
     Ok(())
 }
 
-fn segments(node: &Node, indent: &str, out: &mut dyn Write) -> Result<()> {
+fn segments(node: &Node, depth: usize, out: &mut dyn DumpVisitor) -> Result<()> {
     for segment in node.segments() {
-        let (run, shared) = (segment.run.reference(), segment.shared.load(Ordering::Relaxed));
-        let shared = if shared { ", shared" } else { "" };
-        let held = Totals::of_run(&segment.run);
-        let (extent, first) = (run.extent, shown_key(&segment.first.to_bytes()));
-        told(writeln!(out, "{indent}  segment {extent:?} from {first}: {held}{shared}"))?;
+        let extent = DumpField::extent(Some(segment.run.reference().extent));
+        let first = segment.first.to_bytes();
+        let [entries, tombstones, bytes] = Totals::of_run(&segment.run).fields();
+        let shared = DumpField::Flag(segment.shared.load(Ordering::Relaxed));
+        let fields = [
+            ("extent", extent),
+            ("first_key", DumpField::Key(&first)),
+            entries,
+            tombstones,
+            bytes,
+            ("shared", shared),
+        ];
+        out.item(&DumpItem { kind: "segment", depth, fields: &fields })?;
     }
     Ok(())
 }

@@ -40,6 +40,7 @@ use self::read_cost::ReadCosts;
 use self::source::Incoming;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
+use crate::base::dump::DumpVisitor;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -583,7 +584,7 @@ impl Version for TurtleVersion {
         salvage::salvage(self, found)
     }
 
-    fn describe(&self, out: &mut dyn std::fmt::Write) -> Result<()> {
+    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
         describe::describe(self, out)
     }
 }
