@@ -115,9 +115,6 @@ mod tests {
         assert_eq!(line, "{\"key_hex\":\"c3\",\"value\":\"\"}\n");
         let line = written(Form::Hex, b"a", b"");
         assert_eq!(line, "{\"key_hex\":\"61\",\"value_hex\":\"\"}\n");
-        assert_eq!(KEY.spell(Form::Text, b"a\\"), ("key", "a\\".to_owned()));
-        assert_eq!(VALUE.spell(Form::Text, b"\xff"), ("value_hex", "ff".to_owned()));
-        assert_eq!(KEY.spell(Form::Hex, b"a"), ("key_hex", "61".to_owned()));
     }
 
     #[test]
