@@ -15,14 +15,14 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "bottom-everywhere",
         bug: "tombstones are dropped in levels that have older entries below",
-        file: "engines/autumn/merging.rs",
+        file: "engines/autumn/merge/merging.rs",
         text: "bottom: version.levels[level + 1..].iter().all(|below| below.is_empty()),",
         instead: "bottom: true,",
     },
     Mutant {
         name: "moved-past-older",
         bug: "a table of level 0 moves down past older ones that have its keys",
-        file: "engines/autumn/level0_picker.rs",
+        file: "engines/autumn/merge/level0_picker.rs",
         text: "                && (0..at.len()).all(|other| \
                other == place || !meets(next(other)))\n",
         instead: "",
@@ -30,21 +30,21 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "barrier-ignored",
         bug: "a table is written across one of its level that was not merged",
-        file: "engines/autumn/unit.rs",
+        file: "engines/autumn/merge/unit.rs",
         text: "let is_across = barriers.peek().is_some_and(|barrier| **barrier <= *key);",
         instead: "let is_across = false;",
     },
     Mutant {
         name: "sunk-comes-back",
         bug: "what has sunk out of a table of level 0 is still read there",
-        file: "engines/autumn/unit.rs",
+        file: "engines/autumn/merge/unit.rs",
         text: "            rest.first = to.clone();\n",
         instead: "            let _ = to;\n",
     },
     Mutant {
         name: "large-gone-twice",
         bug: "a table forgets which of its large values went before",
-        file: "engines/autumn/unit.rs",
+        file: "engines/autumn/merge/unit.rs",
         text: "rest.large_skipped += large;",
         instead: "rest.large_skipped = *large;",
     },
@@ -58,7 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "older-saved-last",
         bug: "a salvage lets older values win over newer ones",
-        file: "engines/autumn/salvage.rs",
+        file: "engines/autumn/check/salvage.rs",
         text: "    sequences.reverse();\n",
         instead: "",
     },

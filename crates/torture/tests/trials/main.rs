@@ -72,7 +72,7 @@ fn count(tally: &Tally, what: &str) -> u64 {
 fn crashes_in_random_histories() {
     let tally = run("crash", 24);
     assert!(count(&tally, "crash states") > 6_000);
-    assert!(count(&tally, "recoveries that drained") > 300);
+    assert!(count(&tally, "recoveries that flushed") > 300);
     every_engine_moved_data(&tally);
 }
 

@@ -13,8 +13,8 @@
 //! Tables of a level do not overlap, and neither do their bounds. The output of a merge lies within
 //! the bounds of its inputs, which are known not to overlap tables outside the merge.
 
-use super::table::Table;
 use crate::base::keys::KeyRange;
+use crate::engines::autumn::table::Table;
 use crate::kernels::prefix::common_prefix;
 use crate::structure::SharedKey;
 use std::ops::Bound;

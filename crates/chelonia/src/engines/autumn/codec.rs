@@ -35,11 +35,11 @@
 //! allocated, and the invariants of `table.rs` that can be checked without reading runs are
 //! checked.
 
-use super::garnering::LEVELS_MAX;
-use super::table::{Listed, NODE_TABLES_MAX, Node, NodeCache, Sequence, Table};
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
+use crate::engines::autumn::merge::garnering::LEVELS_MAX;
+use crate::engines::autumn::table::{Listed, NODE_TABLES_MAX, Node, NodeCache, Sequence, Table};
 use crate::run::{RunRef, Totals};
 use crate::structure::{Allowance, NodeRef, SharedKey, list_of};
 

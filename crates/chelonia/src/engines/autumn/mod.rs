@@ -5,19 +5,17 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `options` | options of a tree and the sizes derived from them |
-//! | `garnering` | the Garnering policy: level capacities, number of levels, filter bits |
+//! | `merge/garnering` | the Garnering policy: level capacities, number of levels, filter bits |
 //! | `table` | tables, nodes and sequences in memory |
 //! | `bounds` | shortened key bounds of tables |
 //! | `codec` | on-disk encoding of nodes, the directory and the root blob |
-//! | `absorb` | writing memtables as sequences of level 0 |
-//! | `plan` | selection of the next compaction step |
-//! | `level0_picker` `choose` | table selection: in level 0; in the levels below |
-//! | `merging` `unit` | one compaction step; one merge unit |
-//! | `output` | extents written, and extents no longer referenced |
-//! | `damage` | unreadable runs that merges skip |
-//! | `lookup` `cursor` | point reads and range reads |
-//! | `verify` `salvage` | verification of a tree; recovery of a damaged tree |
-//! | `describe` | human-readable dump of the structure |
+//! | `merge/absorb` | writing memtables as sequences of level 0 |
+//! | `merge/plan` | selection of the next compaction step |
+//! | `merge/level0_picker`, `merge/choose` | table selection: in level 0; in the levels below |
+//! | `merge/merging`, `merge/unit` | one compaction step; one merge unit |
+//! | `merge/output` | extents written, and extents no longer referenced |
+//! | `read` | point reads and range reads |
+//! | `check` | verification, unreadable runs that merges skip, salvage, dumps |
 //! | `counters` | event counters |
 //!
 //! Invariants:
@@ -31,12 +29,12 @@
 //! Locks: `writer` is held for a whole absorb or merge unit; `newest` only briefly, and no other
 //! lock is taken while it is held.
 
+use self::check::damage::Damage;
 use self::codec::{Directory, LEVEL0_MAX, RootBlob};
 use self::counters::Counters;
-use self::damage::Damage;
+use self::merge::output::Output;
+use self::merge::plan::{Sizes, Step};
 pub use self::options::AutumnConfig;
-use self::output::Output;
-use self::plan::{Sizes, Step};
 use self::table::{NodeCache, Sequence};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
@@ -58,25 +56,14 @@ use crate::storage::block::DATA_FILE;
 use crate::structure::{NodeRef, SharedKey};
 use std::collections::BTreeMap;
 
-mod absorb;
 mod bounds;
-mod choose;
+mod check;
 mod codec;
 mod counters;
-mod cursor;
-mod damage;
-mod describe;
-mod garnering;
-mod level0_picker;
-mod lookup;
-mod merging;
+mod merge;
 mod options;
-mod output;
-mod plan;
-mod salvage;
+mod read;
 mod table;
-mod unit;
-mod verify;
 
 #[cfg(test)]
 mod tests;
@@ -490,22 +477,22 @@ impl Version for AutumnVersion {
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>> {
         self.note_read();
-        Ok(Box::new(cursor::AutumnCursor::new(&self, range, direction)?))
+        Ok(Box::new(read::cursor::AutumnCursor::new(&self, range, direction)?))
     }
 
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        verify::walk_extents(self, visit)
+        check::verify::walk_extents(self, visit)
     }
 
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
-        verify::verify(self, report)
+        check::verify::verify(self, report)
     }
 
     fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
-        salvage::salvage(self, found)
+        check::salvage::salvage(self, found)
     }
 
     fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
-        describe::describe(self, out)
+        check::describe::describe(self, out)
     }
 }

@@ -1,9 +1,9 @@
 //! Options of a tree, and the sizes derived from them.
 
-use super::choose::Measure;
-use super::garnering::{Garnering, Sizing};
-use super::plan::LEVEL0_TRIGGER;
 use crate::engine::{AutumnOptions, LevelOptions};
+use crate::engines::autumn::merge::choose::Measure;
+use crate::engines::autumn::merge::garnering::{Garnering, Sizing};
+use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::run::RunOptions;
 use crate::runtime::workers::Workers;
 

@@ -20,11 +20,11 @@
 //!
 //! Nodes and tables are immutable; any thread may read them.
 
-use super::codec;
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::LargeRef;
 use crate::engine::OwnedExtent;
+use crate::engines::autumn::codec;
 use crate::memory::budget::Charge;
 use crate::run::{OpenRuns, Run, RunFilter, RunRef, Totals};
 use crate::runtime::sync::Arc;

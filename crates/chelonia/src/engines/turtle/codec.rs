@@ -35,11 +35,13 @@
 //! anything is allocated, and those of the invariants 1 to 4 of `node.rs` that can be checked
 //! without reading runs are checked.
 
-use super::node::{Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, Segment, SegmentBase, Summary};
-use super::read_cost::ReadCost;
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
+use crate::engines::turtle::node::{
+    Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, Segment, SegmentBase, Summary,
+};
+use crate::engines::turtle::read::read_cost::ReadCost;
 use crate::run::{Run, RunRef, Totals};
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey, list_of};

@@ -6,15 +6,14 @@
 //! | --- | --- |
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | on-disk encoding of nodes and the root blob |
-//! | `plan` | decisions of a pass at a node |
-//! | `source` `shape` `output` | inputs of a pass; cutting of results into runs; extents written |
 //! | `pass` | the pass itself |
-//! | `damage` | unreadable blocks that passes skip |
-//! | `overlap` | share of updates to existing keys, and the flush size derived from it |
-//! | `read_cost` | read cost of buffered updates; read-triggered flushes |
-//! | `counts` | reference counts; extents gained and lost by a pass |
-//! | `lookup` `cursor` | point reads and range reads |
-//! | `verify` `salvage` | verification of a tree; recovery of a damaged tree |
+//! | `pass/plan` | decisions of a pass at a node |
+//! | `source`, `shape`, `pass/output` | inputs of a pass; cutting results into runs; extents |
+//! | `pass/overlap` | share of updates to existing keys, and the flush size derived from it |
+//! | `pass/counts` | reference counts; extents gained and lost by a pass |
+//! | `read` | point reads and range reads |
+//! | `read/read_cost` | read cost of buffered updates; read-triggered flushes |
+//! | `check` | verification, unreadable blocks that passes skip, salvage, dumps |
 //! | `events` | event counters |
 //!
 //! Invariants:
@@ -27,16 +26,16 @@
 //! Locks: `writer` is held for a whole absorb; `newest` only briefly, and no other lock is taken
 //! while it is held.
 
+use self::check::damage::Damage;
 use self::codec::RootBlob;
-use self::counts::{Counts, Settled};
-use self::damage::Damage;
 use self::events::{Event, Events};
 use self::node::{Child, HEIGHT_MAX, Node, NodeCache, NodeSlot, Summary};
-use self::output::Output;
-use self::overlap::Overlap;
+use self::pass::counts::{Counts, Settled};
+use self::pass::output::Output;
+use self::pass::overlap::Overlap;
+use self::pass::plan::{Geometry, Pace};
 use self::pass::{Grown, Pass};
-use self::plan::{Geometry, Pace};
-use self::read_cost::ReadCosts;
+use self::read::read_cost::ReadCosts;
 use self::source::Incoming;
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
@@ -55,23 +54,14 @@ use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 
+mod check;
 mod codec;
-mod counts;
-mod cursor;
-mod damage;
-mod describe;
 mod events;
-mod lookup;
 mod node;
-mod output;
-mod overlap;
 mod pass;
-mod plan;
-mod read_cost;
-mod salvage;
+mod read;
 mod shape;
 mod source;
-mod verify;
 
 #[cfg(test)]
 mod tests;
@@ -553,15 +543,15 @@ impl Engine for Turtle {
 
 impl Version for TurtleVersion {
     fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
-        lookup::look(&self.shared, &self.root, key, hash, guard)
+        read::lookup::look(&self.shared, &self.root, key, hash, guard)
     }
 
     fn read(&self, key: &[u8], hash: KeyHash, from: Progress) -> Result<Answer> {
-        lookup::read(&self.shared, &self.root, (key, hash), from)
+        read::lookup::read(&self.shared, &self.root, (key, hash), from)
     }
 
     fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        lookup::multi_get(&self.shared, &self.root, keys)
+        read::lookup::multi_get(&self.shared, &self.root, keys)
     }
 
     fn cursor(
@@ -569,22 +559,22 @@ impl Version for TurtleVersion {
         range: KeyRange,
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>> {
-        Ok(Box::new(cursor::TurtleCursor::new(self, range, direction)?))
+        Ok(Box::new(read::cursor::TurtleCursor::new(self, range, direction)?))
     }
 
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        counts::walk_extents(&self.shared.node_cache, &self.root, visit)
+        pass::counts::walk_extents(&self.shared.node_cache, &self.root, visit)
     }
 
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
-        verify::verify(self, report)
+        check::verify::verify(self, report)
     }
 
     fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
-        salvage::salvage(self, found)
+        check::salvage::salvage(self, found)
     }
 
     fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
-        describe::describe(self, out)
+        check::describe::describe(self, out)
     }
 }

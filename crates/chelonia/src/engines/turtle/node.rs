@@ -22,10 +22,10 @@
 //! A node is immutable; any thread that holds it may read it. It is referenced by a [`NodeSlot`],
 //! which may hold it in memory or not: see `structure/node_cache.rs`.
 
-use super::codec;
-use super::read_cost::ReadCost;
 use crate::base::error::Result;
 use crate::base::keys::head64;
+use crate::engines::turtle::codec;
+use crate::engines::turtle::read::read_cost::ReadCost;
 use crate::memory::budget::Charge;
 use crate::run::{OpenRuns, Run, RunFilter, Totals};
 use crate::runtime::sync::{Arc, AtomicBool};

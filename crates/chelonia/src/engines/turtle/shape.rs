@@ -18,13 +18,13 @@
 //! Runs of a level are cut near the leaf size, where possible between pivots, so that few pivots
 //! have two parts in one level.
 
-use super::node::{Part, Segment};
-use super::output::{Output, RunWriter, WrittenRun};
-use super::plan::Geometry;
-use super::source::Source;
 use crate::base::error::Result;
 use crate::base::keys::{head64, separator};
 use crate::base::stream::{LargeRef, SortedStream, Update};
+use crate::engines::turtle::node::{Part, Segment};
+use crate::engines::turtle::pass::output::{Output, RunWriter, WrittenRun};
+use crate::engines::turtle::pass::plan::Geometry;
+use crate::engines::turtle::source::Source;
 use crate::memory::budget::Charge;
 use crate::merge::Merge;
 use crate::run::{Totals, WasCached, weight};

@@ -9,10 +9,10 @@
 //! A run may contain entries of pivots that are no longer live there, or do not take part. So a run
 //! is not read as a whole but in ranges, one for each span of neighbouring pivots.
 
-use super::node::{Child, Node};
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
+use crate::engines::turtle::node::{Child, Node};
 use crate::merge::UpdatesStream;
 use crate::run::{RangesStream, Run, weight};
 use crate::runtime::sync::Arc;

@@ -6,8 +6,8 @@
 mod long_keys;
 mod room;
 
-use super::garnering::Garnering;
-use super::plan::LEVEL0_TRIGGER;
+use super::merge::garnering::Garnering;
+use super::merge::plan::LEVEL0_TRIGGER;
 use super::table::Sequence;
 use super::{Autumn, AutumnConfig};
 use crate::base::error::{ErrorKind, Result};

@@ -22,17 +22,17 @@
 //! 5. A pass fails if an old run cannot be read, after recording all damage it could reach; a pass
 //!    that knows of the damage avoids it (`damage.rs`).
 
-use super::damage::Damage;
 use super::events::{Event, Events};
 use super::node::{Child, Node, NodeCache, Part, Pivot};
-use super::output::{Output, WrittenRun};
-use super::plan::{self, Figures, Geometry};
-use super::read_cost::ReadCosts;
 use super::shape::{self, LeafPlan, LevelPivot};
 use super::source::{self, Incoming, KeySpan, Selection, Source};
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
+use crate::engines::turtle::check::damage::Damage;
+use crate::engines::turtle::pass::output::{Output, WrittenRun};
+use crate::engines::turtle::pass::plan::{Figures, Geometry};
+use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
@@ -41,6 +41,10 @@ use crate::structure::KeyView;
 use std::collections::BTreeMap;
 
 mod assemble;
+pub mod counts;
+pub mod output;
+pub mod overlap;
+pub mod plan;
 mod survey;
 
 /// Approximate weight of a piece of a new level, in leaf sizes.

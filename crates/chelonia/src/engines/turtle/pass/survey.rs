@@ -10,7 +10,7 @@ use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Pivot};
-use crate::engines::turtle::plan::{self, Figures, Group, Reason};
+use crate::engines::turtle::pass::plan::{self, Figures, Group, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection};
 use crate::run::{RunCursor, Totals};

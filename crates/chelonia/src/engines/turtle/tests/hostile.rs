@@ -8,7 +8,7 @@ use crate::engine::tests::{hostile, key_of, uniform};
 use crate::engine::{Engine, Version};
 use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
 use crate::engines::turtle::node::{Child, Pivot, Segment};
-use crate::engines::turtle::output::Output;
+use crate::engines::turtle::pass::output::Output;
 use crate::engines::turtle::{Turtle, TurtleConfig, TurtleVersion};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};

@@ -1,14 +1,17 @@
 //! The items of a dump: nodes, segments, pivots, leaves.
 
-use super::TurtleVersion;
-use super::node::{Child, Node, NodeSlot};
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
+use crate::engines::turtle::TurtleVersion;
+use crate::engines::turtle::node::{Child, Node, NodeSlot};
 use crate::run::Totals;
 use crate::runtime::sync::{Arc, Ordering};
 
 /// Sends the items of `version` to `out`.
-pub(super) fn describe(version: &TurtleVersion, out: &mut dyn DumpVisitor) -> Result<()> {
+pub(in crate::engines::turtle) fn describe(
+    version: &TurtleVersion,
+    out: &mut dyn DumpVisitor,
+) -> Result<()> {
     node(version, &version.root, 1, out)
 }
 

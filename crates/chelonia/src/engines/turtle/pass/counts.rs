@@ -30,11 +30,11 @@
 //! flushed and which is still pending in other pivots. They are charged to the budget; their only
 //! bound is that segments are flushed eventually.
 
-use super::node::{Child, Node, NodeCache, NodeSlot};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::LargeRef;
 use crate::engine::OwnedExtent;
+use crate::engines::turtle::node::{Child, Node, NodeCache, NodeSlot};
 use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunRef};
 use crate::runtime::sync::{Arc, Ordering};
@@ -52,7 +52,7 @@ const WINDOW_PART: u64 = 16;
 
 /// A set of block numbers, dense where it is used.
 #[derive(Default)]
-pub(super) struct BlockSet {
+pub(in crate::engines::turtle) struct BlockSet {
     chunks: BTreeMap<u64, Box<[u64; 64]>>,
 }
 
@@ -77,12 +77,12 @@ impl BlockSet {
 }
 
 /// Returns the extent of a run as an [`OwnedExtent`].
-pub(super) fn run_extent(reference: &RunRef) -> OwnedExtent {
+pub(in crate::engines::turtle) fn run_extent(reference: &RunRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
 /// Returns the listed large values of a run, each once, and whether the list is complete.
-pub(super) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
+pub(in crate::engines::turtle) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
     let mut list = BTreeSet::new();
     if run.reference().large_blocks == 0 {
         return (list, Ok(()));
@@ -96,7 +96,7 @@ pub(super) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
 
 /// The counts of two and more of one version.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(in crate::engines::turtle) struct Counts {
     /// References from nodes to runs, by first block.
     runs: BTreeMap<BlockNo, u32>,
     /// References from runs to large values, by first block.
@@ -106,7 +106,7 @@ pub(super) struct Counts {
 
 /// Changes made by a pass, recorded while it runs.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(in crate::engines::turtle) struct Ledger {
     /// Runs written, by first block.
     pub runs: BTreeMap<BlockNo, RunRef>,
     /// Nodes written.
@@ -136,7 +136,7 @@ impl Ledger {
 
 /// Externally visible changes of a pass.
 #[derive(Default)]
-pub(super) struct Settled {
+pub(in crate::engines::turtle) struct Settled {
     /// See [`crate::engine::Absorbed`].
     pub gained: Vec<OwnedExtent>,
     /// See [`crate::engine::Absorbed`].
@@ -276,7 +276,7 @@ fn commit(counts: &mut BTreeMap<BlockNo, u32>, changed: BTreeMap<BlockNo, i64>) 
 
 /// Visits the root and the nodes below, parents first, left to right, with the reference of each.
 /// Holds at most one node per height. Skips unreadable children; the first error goes to `unread`.
-pub(super) fn walk_nodes(
+pub(in crate::engines::turtle) fn walk_nodes(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     unread: &mut Option<Error>,
@@ -306,7 +306,7 @@ pub(super) fn walk_nodes(
 }
 
 /// Items visited by a walk over references.
-pub(super) enum Met<'a> {
+pub(in crate::engines::turtle) enum Met<'a> {
     /// A node.
     Node(&'a NodeSlot),
     /// A run, on its first visit.
@@ -317,7 +317,7 @@ pub(super) enum Met<'a> {
 
 /// Statistics of a walk over references.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(in crate::engines::turtle) struct Memory {
     /// Runs marked as shared, by first block, with the number of nodes that refer to them.
     pub shared: BTreeMap<BlockNo, u32>,
     /// Maximum number of chunks of a set of blocks at one time.
@@ -334,7 +334,7 @@ fn window_blocks(node_cache: &NodeCache) -> u64 {
 
 /// Visits everything that the tree below `root` refers to, and reports statistics: see the module
 /// documentation. Fails at the end if a node or a list of large values cannot be read.
-pub(super) fn walk_references(
+pub(in crate::engines::turtle) fn walk_references(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     window_blocks: u64,
@@ -404,7 +404,7 @@ fn marked(node: &Node) -> BTreeSet<BlockNo> {
 }
 
 /// Visits every extent of the tree below `root` once.
-pub(super) fn walk_extents(
+pub(in crate::engines::turtle) fn walk_extents(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,

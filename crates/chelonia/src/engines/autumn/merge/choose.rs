@@ -9,13 +9,13 @@
 //! Otherwise a tree that gets few updates at a time, with keys of their own, would consist of small
 //! tables only.
 
-use super::AutumnVersion;
-use super::damage::Damage;
-use super::level0_picker::behind;
-use super::table::{Found, Hole, NodeCache, Sequence, Table};
-use super::unit::{Goal, Unit};
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::check::damage::Damage;
+use crate::engines::autumn::merge::level0_picker::behind;
+use crate::engines::autumn::merge::unit::{Goal, Unit};
+use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
 use crate::structure::SharedKey;
 use std::ops::{Bound, Range};
 
@@ -42,7 +42,7 @@ const FIXED_PART: u64 = 64;
 
 /// Target size of one unit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Measure {
+pub(in crate::engines::autumn) struct Measure {
     /// Approximate number of bytes merged.
     pub unit_bytes: u64,
     /// Number of jobs.
@@ -59,7 +59,7 @@ impl Measure {
 }
 
 /// Selected work for one level.
-pub(super) enum Down {
+pub(in crate::engines::autumn) enum Down {
     /// Tables without overlap below, each with the index of its level-0 sequence (0 in other
     /// levels).
     Moves(Vec<(usize, Table)>),
@@ -76,7 +76,7 @@ pub(super) enum Down {
 
 /// Returns true if a table can move to a lower level unchanged: all of it is live, it has no
 /// tombstones to be dropped, and it is not small.
-pub(super) fn may_move(table: &Table, goal: Goal) -> bool {
+pub(in crate::engines::autumn) fn may_move(table: &Table, goal: Goal) -> bool {
     table.is_complete() && !(goal.bottom && table.live.tombstones > 0) && !is_small(table, goal)
 }
 
@@ -85,7 +85,7 @@ fn is_small(table: &Table, goal: Goal) -> bool {
 }
 
 /// Returns the tables of `near`, next to the merged tables, that join a merge of weight `coming`.
-pub(super) fn joined<'t>(
+pub(in crate::engines::autumn) fn joined<'t>(
     near: &'t [Table],
     mut coming: u64,
     (measure, goal): (Measure, Goal),
@@ -103,7 +103,7 @@ pub(super) fn joined<'t>(
 
 /// Returns keys at which `bytes` can be cut into `jobs` parts: first keys of tables that no lower
 /// table spans.
-pub(super) fn places_to_cut(
+pub(in crate::engines::autumn) fn places_to_cut(
     uppers: &[&Table],
     lowers: &[&Table],
     bytes: u64,
@@ -140,7 +140,7 @@ pub(super) fn places_to_cut(
 
 /// Selects the tables of level `level` to merge next: among those from `from` on, the ones with the
 /// least overlap below.
-pub(super) fn from_level(
+pub(in crate::engines::autumn) fn from_level(
     version: &AutumnVersion,
     node_cache: &NodeCache,
     level: usize,

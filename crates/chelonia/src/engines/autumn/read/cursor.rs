@@ -7,11 +7,11 @@
 //! A cursor holds its version, so that no extent it reads is reused meanwhile. It has one user, on
 //! any thread.
 
-use super::AutumnVersion;
-use super::table::{Node, Sequence, Table};
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::table::{Node, Sequence, Table};
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RunCursor, first_blocks};
 use crate::runtime::sync::Arc;
@@ -21,7 +21,7 @@ use std::ops::Bound;
 const NEXT_BLOCKS: u32 = 16;
 
 /// Entries of a version within a range: see the module documentation.
-pub(super) struct AutumnCursor {
+pub(in crate::engines::autumn) struct AutumnCursor {
     merge: Merge<SequenceCursor>,
 }
 

@@ -14,12 +14,12 @@
 //! A cursor holds its version, so that no extent it reads is reused meanwhile; the nodes on its
 //! path stay in memory. It has one user, on any thread.
 
-use super::TurtleVersion;
-use super::node::{Child, Node, NodeSlot, Pivot};
-use super::read_cost;
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
+use crate::engines::turtle::TurtleVersion;
+use crate::engines::turtle::node::{Child, Node, NodeSlot, Pivot};
+use crate::engines::turtle::read::read_cost;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor, first_blocks};
 use crate::runtime::sync::Arc;
@@ -86,7 +86,7 @@ impl Sources {
 }
 
 /// The entries of a version within a range: see the module documentation.
-pub(super) struct TurtleCursor {
+pub(in crate::engines::turtle) struct TurtleCursor {
     version: Arc<TurtleVersion>,
     range: KeyRange,
     direction: Direction,

@@ -5,18 +5,21 @@
 //! of each key comes last. An unreadable node loses its whole range; updates buffered above it are
 //! not affected.
 
-use super::TurtleVersion;
-use super::node::{Child, Node, NodeSlot};
-use super::source::KeySpan;
 use crate::base::error::{Error, Result};
 use crate::engine::Salvaged;
+use crate::engines::turtle::TurtleVersion;
+use crate::engines::turtle::node::{Child, Node, NodeSlot};
+use crate::engines::turtle::source::KeySpan;
 use crate::run::{Run, RunPart};
 use crate::runtime::sync::Arc;
 use crate::storage::block::DATA_FILE;
 use crate::structure::KeyView;
 
 /// Passes all readable data of `version` to `found`.
-pub(super) fn salvage(version: &TurtleVersion, found: &mut dyn Salvaged) -> Result<()> {
+pub(in crate::engines::turtle) fn salvage(
+    version: &TurtleVersion,
+    found: &mut dyn Salvaged,
+) -> Result<()> {
     below(version, &version.root, KeySpan { lower: KeyView::LEAST, upper: None }, found)
 }
 

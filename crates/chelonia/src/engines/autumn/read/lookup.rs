@@ -7,11 +7,11 @@
 //! otherwise it continues to the end, reads all missing filters together, and then reads the
 //! remaining tables in order.
 
-use super::AutumnVersion;
-use super::table::{Sequence, Table};
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::engine::{Answer, Looked, Progress, look_many};
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::table::{Sequence, Table};
 use crate::memory::epoch::Guard;
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,
@@ -38,7 +38,7 @@ fn answer((hit, presence): (RunHit, Presence)) -> Answer {
 
 impl AutumnVersion {
     /// Returns the sequences, newest first.
-    pub(super) fn sequences(&self) -> impl Iterator<Item = &Arc<Sequence>> {
+    pub(in crate::engines::autumn) fn sequences(&self) -> impl Iterator<Item = &Arc<Sequence>> {
         self.level0.iter().chain(&self.levels)
     }
 
@@ -106,7 +106,12 @@ impl AutumnVersion {
     }
 
     /// Returns the value of `key`, as far as memory decides it.
-    pub(super) fn find_cached(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
+    pub(in crate::engines::autumn) fn find_cached(
+        &self,
+        key: &[u8],
+        hash: KeyHash,
+        guard: &Guard,
+    ) -> Result<Looked> {
         let walked = self.walk(key, hash, guard, |table| {
             Ok(match table.filter.state(hash, guard) {
                 FilterState::No => Visit::Progress,
@@ -126,7 +131,7 @@ impl AutumnVersion {
     }
 
     /// Returns the value of `key`. No guard is held during reads.
-    pub(super) fn find(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
+    pub(in crate::engines::autumn) fn find(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
         let storage = self.shared.node_cache.storage();
         // Undecided tables, newest first.
         let mut undecided: Vec<Candidate> = Vec::new();
@@ -155,7 +160,10 @@ impl AutumnVersion {
     }
 
     /// Returns the values of `keys`, in the same order.
-    pub(super) fn find_all(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
+    pub(in crate::engines::autumn) fn find_all(
+        &self,
+        keys: &[(&[u8], KeyHash)],
+    ) -> Result<Vec<Answer>> {
         let storage = self.shared.node_cache.storage();
         let mut look =
             |key: &[u8], hash: KeyHash, guard: &Guard| self.find_cached(key, hash, guard);

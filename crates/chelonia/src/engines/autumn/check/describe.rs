@@ -1,12 +1,15 @@
 //! The items of a dump: sequences, nodes, tables.
 
-use super::AutumnVersion;
-use super::table::Sequence;
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::table::Sequence;
 
 /// Sends the items of `version` to `out`.
-pub(super) fn describe(version: &AutumnVersion, out: &mut dyn DumpVisitor) -> Result<()> {
+pub(in crate::engines::autumn) fn describe(
+    version: &AutumnVersion,
+    out: &mut dyn DumpVisitor,
+) -> Result<()> {
     let first_sinking = version.level0.len() - version.sinking;
     for (place, newer) in version.level0.iter().enumerate() {
         sequence(version, newer, (0, place), place >= first_sinking, out)?;

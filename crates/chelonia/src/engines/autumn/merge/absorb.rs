@@ -7,18 +7,18 @@
 //! merged before the next part is written: each entry is rewritten at most once per power of four
 //! of the number of parts.
 
-use super::bounds::Edges;
-use super::counters::Counters;
-use super::options::TABLE_AUTO_MIN;
-use super::output::Output;
-use super::plan::LEVEL0_TRIGGER;
-use super::table::{Found, Sequence, Table};
-use super::unit::Unit;
-use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::{SortedStream, SortedUpdates};
 use crate::engine::{OwnedExtent, Work};
+use crate::engines::autumn::bounds::Edges;
+use crate::engines::autumn::counters::Counters;
+use crate::engines::autumn::merge::output::Output;
+use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
+use crate::engines::autumn::merge::unit::Unit;
+use crate::engines::autumn::options::TABLE_AUTO_MIN;
+use crate::engines::autumn::table::{Found, Sequence, Table};
+use crate::engines::autumn::{Autumn, AutumnVersion, Next, Writer};
 use crate::merge::UpdatesStream;
 use crate::run::weight;
 use crate::runtime::sync::Mutex;
@@ -36,7 +36,7 @@ const LIKE_TIMES: u64 = 2;
 impl Autumn {
     /// Merges small neighbours of level 0 in `next` into one sequence, if there are enough of them.
     /// Leaves them unchanged if they cannot be read or there is no space.
-    pub(super) fn gather_small(
+    pub(in crate::engines::autumn) fn gather_small(
         &self,
         version: &AutumnVersion,
         writer: &mut Writer,
@@ -97,14 +97,14 @@ impl Autumn {
     }
 
     /// Number of `workers` that may build tables at the same time.
-    pub(super) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
+    pub(in crate::engines::autumn) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
         let part = self.shared.node_cache.storage().budget().limit() / TABLES_PART;
         let count = part / table_bytes.max(TABLE_AUTO_MIN);
         workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
     /// Writes the updates as a sequence of level 0.
-    pub(super) fn write_level0(
+    pub(in crate::engines::autumn) fn write_level0(
         &self,
         version: &AutumnVersion,
         updates: &dyn SortedUpdates,

@@ -8,16 +8,16 @@
 //!
 //! Long buffering makes reads slower; read-triggered flushes limit that (`read_cost.rs`).
 
-use super::lookup;
-use super::{Shared, TurtleVersion};
 use crate::base::stream::SortedUpdates;
+use crate::engines::turtle::read::lookup;
+use crate::engines::turtle::{Shared, TurtleVersion};
 
 /// Number of updates sampled.
 const SAMPLES: usize = 128;
 
 /// Flush size in percent of the leaf size if all keys are new: each flush then writes a quarter
 /// more than its updates, and the leaf becomes five.
-pub(super) const FLUSH_PERCENT_NEW: u64 = 400;
+pub(in crate::engines::turtle) const FLUSH_PERCENT_NEW: u64 = 400;
 
 /// Flush size in percent of the existing leaf if all keys exist: on average a sixth of the leaf
 /// data is obsolete.
@@ -27,7 +27,7 @@ const FLUSH_PERCENT_KNOWN: u64 = 32;
 /// holds: at most that much is buffered, and buffered updates come from that whole period. So a
 /// tree that was filled and is now updated is not flushed everywhere at once.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Overlap {
+pub(in crate::engines::turtle) struct Overlap {
     /// In thousandths; `None` before the first updates.
     known: Option<u64>,
 }

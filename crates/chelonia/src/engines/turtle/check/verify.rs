@@ -9,15 +9,15 @@
 //! and large values; forgetting some of these is harmless and only reads them twice. A run of
 //! several nodes that is not marked as shared is detected where these are neighbours.
 
-use super::TurtleVersion;
-use super::counts::{BlockSet, large_of};
-use super::node::{Child, Node, NodeSlot, Part, Pivot, Summary};
-use super::source::KeySpan;
 use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
+use crate::engines::turtle::TurtleVersion;
+use crate::engines::turtle::node::{Child, Node, NodeSlot, Part, Pivot, Summary};
+use crate::engines::turtle::pass::counts::{BlockSet, large_of};
+use crate::engines::turtle::source::KeySpan;
 use crate::run::{Run, RunCursor, RunStream, Totals};
 use crate::runtime::sync::{Arc, Ordering};
 use crate::storage::block::DATA_FILE;
@@ -28,7 +28,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const LARGE_CHUNKS_MAX: usize = 1024;
 
 /// Verifies `version`.
-pub(super) fn verify(version: &TurtleVersion, report: &mut dyn CheckReport) -> Result<()> {
+pub(in crate::engines::turtle) fn verify(
+    version: &TurtleVersion,
+    report: &mut dyn CheckReport,
+) -> Result<()> {
     let mut check = Check {
         version,
         report,

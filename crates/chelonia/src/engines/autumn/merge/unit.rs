@@ -16,15 +16,15 @@
 //! Large values: those of merged entries that are not written again are lost. A table that is
 //! merged completely has a list of them; for other tables the merge records those it reads.
 
-use super::bounds::Edges;
-use super::counters::Counters;
-use super::output::{Output, TableWriter};
-use super::table::Table;
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::engine::OwnedExtent;
+use crate::engines::autumn::bounds::Edges;
+use crate::engines::autumn::counters::Counters;
+use crate::engines::autumn::merge::output::{Output, TableWriter};
+use crate::engines::autumn::table::Table;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RangesStream, Totals, weight};
@@ -37,7 +37,7 @@ use std::ops::Bound;
 
 /// Inputs of a unit.
 #[derive(Default)]
-pub(super) struct Unit {
+pub(in crate::engines::autumn) struct Unit {
     /// Upper tables by sequence, newest first, each in key order.
     pub upper: Vec<Vec<Table>>,
     /// Overlapping tables of the level below, in key order.
@@ -54,7 +54,7 @@ pub(super) struct Unit {
 
 /// Output options for the tables of a level.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Goal {
+pub(in crate::engines::autumn) struct Goal {
     /// Size of a table, in bytes.
     pub table_bytes: u64,
     /// Filter bits per key.
@@ -65,7 +65,7 @@ pub(super) struct Goal {
 
 /// Result of a unit.
 #[derive(Default)]
-pub(super) struct Merged {
+pub(in crate::engines::autumn) struct Merged {
     /// New tables of the level below, in key order.
     pub tables: Vec<Table>,
     /// Remainders of upper tables, by the first block of their run.

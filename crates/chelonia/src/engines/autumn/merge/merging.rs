@@ -1,17 +1,17 @@
 //! Execution of one compaction step: from the plan to the contents of the next version.
 
-use super::choose::{self, Down, Measure};
-use super::counters::Counters;
-use super::garnering::Garnering;
-use super::level0_picker;
-use super::output::{Change, Output};
-use super::plan::{LEVEL0_TRIGGER, Step};
-use super::table::{Sequence, Table};
-use super::unit::{Goal, Merged, Unit};
-use super::{Autumn, AutumnVersion, Next, Writer};
 use crate::base::error::{Error, Result};
 use crate::base::limits::SLAB_BYTES;
 use crate::engine::{Absorbed, OwnedExtent};
+use crate::engines::autumn::counters::Counters;
+use crate::engines::autumn::merge::choose::{self, Down, Measure};
+use crate::engines::autumn::merge::garnering::Garnering;
+use crate::engines::autumn::merge::level0_picker;
+use crate::engines::autumn::merge::output::{Change, Output};
+use crate::engines::autumn::merge::plan::{LEVEL0_TRIGGER, Step};
+use crate::engines::autumn::merge::unit::{Goal, Merged, Unit};
+use crate::engines::autumn::table::{Sequence, Table};
+use crate::engines::autumn::{Autumn, AutumnVersion, Next, Writer};
 use crate::runtime::sync::Arc;
 use crate::runtime::workers::Workers;
 use crate::structure::SharedKey;
@@ -28,7 +28,7 @@ const FILTER_BITS_OFTEN: u32 = 8;
 
 impl Autumn {
     /// Performs `step`; returns `None` if no part of it is possible.
-    pub(super) fn perform(
+    pub(in crate::engines::autumn) fn perform(
         &self,
         step: &Step,
         version: &AutumnVersion,
@@ -137,7 +137,7 @@ impl Autumn {
     }
 
     /// Merges a unit, and records its unreadable tables.
-    pub(super) fn merge(
+    pub(in crate::engines::autumn) fn merge(
         &self,
         unit: &Unit,
         writer: &mut Writer,
@@ -232,7 +232,7 @@ impl Autumn {
 
     /// Replaces the inputs of a unit within level 0: the output goes to the last of the sequences
     /// from `first` on.
-    pub(super) fn replace_within(
+    pub(in crate::engines::autumn) fn replace_within(
         first: usize,
         unit: &Unit,
         merged: Merged,
@@ -255,7 +255,7 @@ impl Autumn {
     /// The lower levels share the budget among themselves. Level 0 is temporary, but filters of
     /// lower levels persist: if level 0 took a share, they would permanently have too few bits.
     /// Meanwhile all filters together may exceed the budget by those of level 0.
-    pub(super) fn filter_bits(
+    pub(in crate::engines::autumn) fn filter_bits(
         &self,
         version: &AutumnVersion,
         level: Option<usize>,

@@ -5,14 +5,14 @@
 //! walk continues after a finding unless it hides the structure below. The description of a run in
 //! a node is compared with the run only if the run is complete.
 
-use super::AutumnVersion;
-use super::codec::Directory;
-use super::table::{Listed, Node, Sequence, Table, owned_node};
 use crate::base::check::{CheckReport, Relay};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::{LargeRef, SortedStream};
 use crate::engine::OwnedExtent;
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::codec::Directory;
+use crate::engines::autumn::table::{Listed, Node, Sequence, Table, owned_node};
 use crate::run::{RunStream, Totals};
 use crate::storage::block::DATA_FILE;
 use crate::structure::{NodeRef, SharedKey};
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 /// Visits every extent that `version` refers to; fails at the end if a node or a list of large
 /// values cannot be read.
-pub(super) fn walk_extents(
+pub(in crate::engines::autumn) fn walk_extents(
     version: &AutumnVersion,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,
 ) -> Result<()> {
@@ -57,7 +57,10 @@ fn large_of(table: &Table) -> (BTreeSet<LargeRef>, Result<()>) {
 }
 
 /// Verifies `version`.
-pub(super) fn verify(version: &AutumnVersion, report: &mut dyn CheckReport) -> Result<()> {
+pub(in crate::engines::autumn) fn verify(
+    version: &AutumnVersion,
+    report: &mut dyn CheckReport,
+) -> Result<()> {
     let mut check = Check { version, report, offset: 0, blocks: 0, is_complete: true };
     if let Some(directory) = version.directory {
         check.directory(directory);

@@ -19,12 +19,12 @@
 //! Damage hides as little as possible: a damaged filter block counts as "maybe", and damaged data
 //! on the path fails a lookup only if no newer run has the key.
 
-use super::Shared;
-use super::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
-use super::read_cost;
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::engine::{Answer, Looked, Progress, look_many};
+use crate::engines::turtle::Shared;
+use crate::engines::turtle::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
+use crate::engines::turtle::read::read_cost;
 use crate::memory::budget::Use;
 use crate::memory::epoch::Guard;
 use crate::run::{
@@ -40,7 +40,7 @@ fn answer((hit, presence): (RunHit, Presence)) -> Answer {
 
 /// Target of a walk.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'k> {
+pub(in crate::engines::turtle) struct Wanted<'k> {
     key: &'k [u8],
     hash: KeyHash,
     /// The lookup is charged for the filters it checks.
@@ -54,7 +54,7 @@ impl<'k> Wanted<'k> {
 }
 
 /// Result of visiting a run that may contain a key.
-pub(super) enum Visit<T> {
+pub(in crate::engines::turtle) enum Visit<T> {
     /// The run has the key, in a block that was cached before or not.
     Found(T, Presence),
     /// The run does not have the key, or it is undecided.
@@ -67,7 +67,7 @@ pub(super) enum Visit<T> {
 }
 
 /// Result of a walk in memory.
-pub(super) enum Walked<T> {
+pub(in crate::engines::turtle) enum Walked<T> {
     /// A run has the key, in a block that was cached before or not.
     Found(T, Presence),
     /// No run has the key.
@@ -129,7 +129,7 @@ impl<'g> Way<'g> {
 /// data is not in memory; the result says whether the block was cached. Unnecessary searches and
 /// device reads are charged to the pivots, and filter checks if the lookup `pays` (`read_cost.rs`).
 #[inline]
-pub(super) fn walk<'g, T>(
+pub(in crate::engines::turtle) fn walk<'g, T>(
     shared: &Shared,
     root: &'g Arc<NodeSlot>,
     wanted: Wanted<'_>,
@@ -227,7 +227,7 @@ fn crowding(shared: &Shared, pivot: &Pivot) -> read_cost::Units {
 }
 
 /// Returns the value of `key` in the tree below `root`, as far as memory decides it.
-pub(super) fn look(
+pub(in crate::engines::turtle) fn look(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     key: &[u8],
@@ -253,7 +253,7 @@ pub(super) fn look(
 }
 
 /// Returns the value of `key` in the tree below `root`, after the pivots that were already passed.
-pub(super) fn read(
+pub(in crate::engines::turtle) fn read(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     (key, hash): (&[u8], KeyHash),
@@ -287,7 +287,11 @@ pub(super) fn read(
 }
 
 /// Returns true if the tree may contain `key` according to its filters. Reads filters, no entries.
-pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
+pub(in crate::engines::turtle) fn may_have(
+    shared: &Shared,
+    root: &Arc<NodeSlot>,
+    key: &[u8],
+) -> Result<bool> {
     let storage = shared.node_cache.storage();
     let hash = storage.key_hash(key);
     let wanted = Wanted { key, hash, pays: false };
@@ -308,7 +312,7 @@ pub(super) fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Res
 }
 
 /// Returns the values of `keys` in the tree below `root`, in the same order.
-pub(super) fn multi_get(
+pub(in crate::engines::turtle) fn multi_get(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     keys: &[(&[u8], KeyHash)],

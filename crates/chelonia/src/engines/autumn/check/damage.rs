@@ -7,16 +7,16 @@
 //!
 //! Known damage is not stored: after an open the first merge that reaches the block tries again.
 
-use super::table::Table;
-use super::unit::Unit;
 use crate::base::error::{Error, ErrorKind};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::engines::autumn::merge::unit::Unit;
+use crate::engines::autumn::table::Table;
 use std::collections::BTreeSet;
 
 /// Unreadable runs, by first block.
 #[derive(Default)]
-pub(super) struct Damage {
+pub(in crate::engines::autumn) struct Damage {
     runs: BTreeSet<BlockNo>,
 }
 

@@ -8,13 +8,13 @@
 //! The level that exceeds its limit the most comes first: level 0 by its number of sequences, other
 //! levels by size. Levels are added and removed as the last level grows and shrinks.
 
-use super::AutumnVersion;
-use super::garnering::{Garnering, LEVELS_MAX, Sizing};
-use super::table::Sequence;
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::merge::garnering::{Garnering, LEVELS_MAX, Sizing};
+use crate::engines::autumn::table::Sequence;
 use crate::runtime::sync::Arc;
 
 /// Number of level-0 sequences that triggers their merge.
-pub(super) const LEVEL0_TRIGGER: usize = 4;
+pub(in crate::engines::autumn) const LEVEL0_TRIGGER: usize = 4;
 
 /// Divisor: tombstones are merged early if they are this part of the entries of the level below.
 const TOMBSTONES_PART: u64 = 4;
@@ -23,7 +23,7 @@ const TOMBSTONES_PART: u64 = 4;
 const SLACK_PERCENT: u64 = 150;
 
 /// The next step.
-pub(super) enum Step {
+pub(in crate::engines::autumn) enum Step {
     /// Sequences of level 0 begin to sink, the oldest first.
     Sink,
     /// Inserts an empty level at this index (0 is level 1).
@@ -35,7 +35,7 @@ pub(super) enum Step {
 }
 
 /// Sizes on which decisions are based.
-pub(super) struct Sizes {
+pub(in crate::engines::autumn) struct Sizes {
     /// Sizes of the level-0 sequences in bytes, newest first.
     pub level0: Vec<u64>,
     /// Number of sinking sequences, the oldest ones.

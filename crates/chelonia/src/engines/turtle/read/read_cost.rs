@@ -32,25 +32,25 @@
 //!
 //! Thread-safety: everything may be called from any thread; a race loses a read cost, no more.
 
-use super::node::{Child, Pivot};
-use super::overlap::FLUSH_PERCENT_NEW;
 use crate::base::checksum::KeyHash;
+use crate::engines::turtle::node::{Child, Pivot};
+use crate::engines::turtle::pass::overlap::FLUSH_PERCENT_NEW;
 use crate::memory::epoch::Guard;
 use crate::run::Totals;
 use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Unit of read cost: 100 ns of a reader's time.
-pub(super) type Units = u32;
+pub(in crate::engines::turtle) type Units = u32;
 
 /// Number of filter checks that cost a reader one unit: filters are checked together, so that each
 /// additional one costs half a CPU cache miss.
 const FILTERS: Units = 2;
 
 /// Cost of a block read from the device.
-pub(super) const BLOCK_READ: Units = 600;
+pub(in crate::engines::turtle) const BLOCK_READ: Units = 600;
 
 /// Cost of searching a block in memory.
-pub(super) const BLOCK_LOOK: Units = 5;
+pub(in crate::engines::turtle) const BLOCK_LOOK: Units = 5;
 
 /// Cost of an additional source of a merge.
 const SOURCE: Units = 5;
@@ -75,7 +75,7 @@ const FULL_LEAVES: u64 = FLUSH_PERCENT_NEW / 100;
 
 /// Read cost accumulated at a pivot. A clone copies the sum.
 #[derive(Default, Debug)]
-pub(super) struct ReadCost(AtomicU32);
+pub(in crate::engines::turtle) struct ReadCost(AtomicU32);
 
 impl Clone for ReadCost {
     fn clone(&self) -> Self {
@@ -91,26 +91,26 @@ impl ReadCost {
 
 /// Returns true if the lookup of `hash` is charged for the filters it checks.
 #[inline]
-pub(super) fn is_sampled(hash: KeyHash) -> bool {
+pub(in crate::engines::turtle) fn is_sampled(hash: KeyHash) -> bool {
     (hash.0 >> 20).is_multiple_of(u64::from(SAMPLE))
 }
 
 /// Returns the charge of a sampled lookup for checking the filters of `parts` parts.
 #[inline]
-pub(super) fn filters(parts: usize) -> Units {
+pub(in crate::engines::turtle) fn filters(parts: usize) -> Units {
     u32::try_from(parts).unwrap_or(Units::MAX / SAMPLE).saturating_mul(SAMPLE / FILTERS)
 }
 
 /// Returns the charge of a scan for `count` additional sources, of which `read` must be read from
 /// the device.
-pub(super) fn sources(count: usize, read: usize) -> Units {
+pub(in crate::engines::turtle) fn sources(count: usize, read: usize) -> Units {
     let units = count.saturating_mul(SOURCE as usize) + read.saturating_mul(BLOCK_READ as usize);
     Units::try_from(units).unwrap_or(Units::MAX)
 }
 
 /// Read cost state of a tree: whether maintenance is due anywhere.
 #[derive(Default)]
-pub(super) struct ReadCosts {
+pub(in crate::engines::turtle) struct ReadCosts {
     due: AtomicBool,
     /// No updates are expected (write-idle period).
     idle: AtomicBool,
@@ -243,7 +243,7 @@ fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
 
 /// Sum of the read costs at `pivot` and below it.
 #[cfg(test)]
-pub(super) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
+pub(in crate::engines::turtle) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
     let node = match &pivot.child {
         Child::Node(slot, _) => slot.peek(guard),
         Child::Leaf(_) | Child::None => None,

@@ -6,21 +6,21 @@
 //! Workers share the output; builders are recycled between them, so that a pass touches fresh
 //! memory only once per worker.
 
-use super::codec;
-use super::counts::{Counts, Ledger, Settled};
-use super::events::{Event, Events};
-use super::node::{Child, Node, NodeCache, Pivot};
 use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::stream::{LargeRef, Update};
 use crate::engine::OwnedExtent;
+use crate::engines::turtle::codec;
+use crate::engines::turtle::events::{Event, Events};
+use crate::engines::turtle::node::{Child, Node, NodeCache, Pivot};
+use crate::engines::turtle::pass::counts::{Counts, Ledger, Settled};
 use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::NodeRef;
 
 /// Output of one pass.
-pub(super) struct Output<'t> {
+pub(in crate::engines::turtle) struct Output<'t> {
     node_cache: &'t NodeCache,
     events: &'t Events,
     options: RunOptions,
@@ -135,7 +135,7 @@ impl<'t> Output<'t> {
 }
 
 /// Returns the same pivots with keys that store common prefixes once.
-pub(super) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
+pub(in crate::engines::turtle) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
     for place in 0..pivots.len() {
         pivots[place].key = match place.checked_sub(1) {
             Some(before) => pivots[place].key.beside(&pivots[before].key),
@@ -146,7 +146,7 @@ pub(super) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
 }
 
 /// Returns the memory of the keys of pivots, in bytes.
-pub(super) fn key_bytes(pivots: &[Pivot]) -> usize {
+pub(in crate::engines::turtle) fn key_bytes(pivots: &[Pivot]) -> usize {
     let mut before = None;
     let mut bytes = 0;
     for pivot in pivots {
@@ -161,7 +161,7 @@ fn owned(reference: NodeRef) -> OwnedExtent {
 }
 
 /// A run that has been written.
-pub(super) struct WrittenRun {
+pub(in crate::engines::turtle) struct WrittenRun {
     /// The run.
     pub run: Arc<Run>,
     /// Its least key.
@@ -171,7 +171,7 @@ pub(super) struct WrittenRun {
 }
 
 /// Writes runs one after the other.
-pub(super) struct RunWriter<'o> {
+pub(in crate::engines::turtle) struct RunWriter<'o> {
     builder: RunBuilder,
     output: &'o Output<'o>,
 }

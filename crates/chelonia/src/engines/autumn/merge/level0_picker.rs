@@ -14,13 +14,13 @@
 //! its end is split in two, within its sequence. If more and more tables stay, they are merged
 //! within level 0, so that reads visit few sequences.
 
-use super::AutumnVersion;
-use super::choose::{Down, Measure, joined, may_move, places_to_cut};
-use super::damage::Damage;
-use super::plan::LEVEL0_TRIGGER;
-use super::table::{Found, Hole, NodeCache, Sequence, Table};
-use super::unit::{Goal, Unit};
 use crate::base::error::Result;
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::check::damage::Damage;
+use crate::engines::autumn::merge::choose::{Down, Measure, joined, may_move, places_to_cut};
+use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
+use crate::engines::autumn::merge::unit::{Goal, Unit};
+use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
 use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
 use std::collections::VecDeque;
@@ -191,12 +191,12 @@ impl Obstacle {
 }
 
 /// Returns the first key after `key`.
-pub(super) fn behind(key: &SharedKey) -> SharedKey {
+pub(in crate::engines::autumn) fn behind(key: &SharedKey) -> SharedKey {
     SharedKey::after(key, key.len(), &[0])
 }
 
 /// Selects the next work for the sinking sequences.
-pub(super) fn from_level0(
+pub(in crate::engines::autumn) fn from_level0(
     version: &AutumnVersion,
     node_cache: &NodeCache,
     measure: Measure,

@@ -3,7 +3,7 @@
 //! All sizes are weights (`node.rs`), in bytes. Statistics of incoming updates may be estimates;
 //! they affect only the quality of decisions.
 
-use super::codec::LEVEL_MAX;
+use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::run::Totals;
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ const NODE_KEY_BYTES: usize = 256 << 10;
 
 /// Sizes of a tree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Geometry {
+pub(in crate::engines::turtle) struct Geometry {
     /// Maximum size of a leaf.
     pub leaf: u64,
     /// Maximum pivots of a node.
@@ -33,7 +33,7 @@ pub(super) struct Geometry {
 
 /// Write budget of a pass.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) enum Pace {
+pub(in crate::engines::turtle) enum Pace {
     /// Best for the long run.
     #[default]
     Usual,
@@ -137,7 +137,7 @@ impl Geometry {
 
 /// Statistics of a pivot before the pass changes anything.
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Figures {
+pub(in crate::engines::turtle) struct Figures {
     /// Incoming updates.
     pub incoming: u64,
     /// Pending updates.
@@ -183,7 +183,7 @@ impl Figures {
 
 /// Reason to flush a group of pivots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reason {
+pub(in crate::engines::turtle) enum Reason {
     /// Pending and incoming updates together reach the flush size.
     Full,
     /// Incoming updates alone reach it.
@@ -198,7 +198,7 @@ pub(super) enum Reason {
 
 /// Neighbouring pivots that are treated alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Group {
+pub(in crate::engines::turtle) struct Group {
     /// The pivots.
     pub pivots: Range<usize>,
     /// Reason to flush them; `None` if they are not flushed.
@@ -207,7 +207,11 @@ pub(super) struct Group {
 
 /// Divides the pivots of a node into groups that are flushed together, and pivots that are not
 /// flushed (each a group of its own). Stuck pivots are never flushed.
-pub(super) fn groups(height: u8, figures: &[Figures], geometry: &Geometry) -> Vec<Group> {
+pub(in crate::engines::turtle) fn groups(
+    height: u8,
+    figures: &[Figures],
+    geometry: &Geometry,
+) -> Vec<Group> {
     if geometry.pace != Pace::Usual {
         return groups_on_full_device(height, figures, geometry.pace);
     }
@@ -335,7 +339,11 @@ fn is_small(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry)
 
 /// Returns how many of the levels in use, newest first, are merged with the incoming updates, so
 /// that the number of levels stays within its limit; and how many of them only for that reason.
-pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], geometry: &Geometry) -> (usize, usize) {
+pub(in crate::engines::turtle) fn levels_to_merge(
+    incoming: u64,
+    sizes: &[u64],
+    geometry: &Geometry,
+) -> (usize, usize) {
     let (levels_max, gathered_max) = (geometry.levels_left(), geometry.gathered_max(incoming));
     let (mut gathered, mut merged, mut forced) = (incoming, 0, 0);
     loop {
@@ -357,7 +365,11 @@ pub(super) fn levels_to_merge(incoming: u64, sizes: &[u64], geometry: &Geometry)
 
 /// Cuts `count` pivots into nodes and returns the size of each. `appended` means that all growth
 /// was at the end, where further growth is expected, too.
-pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> Vec<usize> {
+pub(in crate::engines::turtle) fn node_sizes(
+    count: usize,
+    appended: bool,
+    geometry: &Geometry,
+) -> Vec<usize> {
     if count <= geometry.pivots_max {
         return vec![count];
     }
@@ -376,7 +388,7 @@ pub(super) fn node_sizes(count: usize, appended: bool, geometry: &Geometry) -> V
 
 /// Cuts `count` pivots, whose keys take `key_bytes` bytes in memory, into nodes: a node of long
 /// keys has fewer pivots, but not so few that it is small.
-pub(super) fn node_sizes_by_keys(
+pub(in crate::engines::turtle) fn node_sizes_by_keys(
     count: usize,
     key_bytes: usize,
     appended: bool,
@@ -391,7 +403,7 @@ pub(super) fn node_sizes_by_keys(
 }
 
 /// Cuts the pivots `chosen` into pieces of neighbours of about `size` each, for tasks.
-pub(super) fn pieces(chosen: &[(usize, u64)], size: u64) -> Vec<Vec<usize>> {
+pub(in crate::engines::turtle) fn pieces(chosen: &[(usize, u64)], size: u64) -> Vec<Vec<usize>> {
     let total: u64 = chosen.iter().map(|(_, weight)| weight).sum();
     let count = (total / size.max(1)).max(1);
     let mut pieces: Vec<Vec<usize>> = Vec::new();

@@ -24,11 +24,11 @@
 //! Damage is not stored on disk: after the next open a pass tries again. An unreadable node is not
 //! handled here, and fails the absorb.
 
-use super::node::{Child, Pivot};
-use super::source::KeySpan;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
+use crate::engines::turtle::node::{Child, Pivot};
+use crate::engines::turtle::source::KeySpan;
 use crate::run::Run;
 use crate::runtime::sync::Mutex;
 use crate::storage::block::DATA_FILE;
@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 
 /// Damage met by the passes of one tree.
 #[derive(Default)]
-pub(super) struct Damage {
+pub(in crate::engines::turtle) struct Damage {
     known: BTreeSet<BlockNo>,
     /// Blocks met by the current pass.
     met: Mutex<BTreeSet<BlockNo>>,

@@ -4,18 +4,18 @@
 //! Every allocated extent is recorded at once, so that a failure frees all of them. Workers share
 //! the output; builders are recycled between them.
 
-use super::Next;
-use super::bounds::Edges;
-use super::codec;
-use super::counters::Counters;
-use super::table::{
-    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, NodeCache, SHORT_BOUND_BYTES,
-    Sequence, Table, owned_node, owned_run,
-};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::{LargeRef, Update};
 use crate::engine::OwnedExtent;
+use crate::engines::autumn::Next;
+use crate::engines::autumn::bounds::Edges;
+use crate::engines::autumn::codec;
+use crate::engines::autumn::counters::Counters;
+use crate::engines::autumn::table::{
+    Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, NodeCache, SHORT_BOUND_BYTES,
+    Sequence, Table, owned_node, owned_run,
+};
 use crate::run::{RunBuilder, RunOptions, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::block::DATA_FILE;
@@ -23,7 +23,7 @@ use crate::structure::NodeRef;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Output of one absorb or one merge.
-pub(super) struct Output<'t> {
+pub(in crate::engines::autumn) struct Output<'t> {
     node_cache: &'t NodeCache,
     counters: &'t Counters,
     options: RunOptions,
@@ -40,7 +40,7 @@ struct Ledger {
 
 /// Change of one sequence.
 #[derive(Default)]
-pub(super) struct Change {
+pub(in crate::engines::autumn) struct Change {
     /// Tables removed from the sequence.
     pub removed: Vec<Table>,
     /// Tables added to the sequence.
@@ -265,7 +265,7 @@ impl NextNodes<'_, '_> {
 }
 
 /// Writes tables one after the other.
-pub(super) struct TableWriter<'o> {
+pub(in crate::engines::autumn) struct TableWriter<'o> {
     builder: RunBuilder,
     /// Large values of the tables written so far, and of the open table.
     large: Vec<LargeRef>,

@@ -24,14 +24,14 @@ use crate::base::limits::{SIZE_RATIO_MAX, SIZE_RATIO_MIN};
 use crate::filters::sizing::{BITS_PER_KEY_MAX, BITS_PER_KEY_MIN};
 
 /// Maximum number of levels: plain leveling with a ratio of 2 needs this many for 2^40 times `B`.
-pub(super) const LEVELS_MAX: usize = 40;
+pub(in crate::engines::autumn) const LEVELS_MAX: usize = 40;
 
 /// Upper limit of any capacity, in bytes.
 const CAPACITY_MAX: f64 = (1_u64 << 60) as f64;
 
 /// Basis of level capacities.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Sizing {
+pub(in crate::engines::autumn) enum Sizing {
     /// Capacities derive from the memory flushed at one time, by equation 5.
     #[default]
     Absolute,
@@ -41,7 +41,7 @@ pub(super) enum Sizing {
 
 /// The policy and its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Garnering {
+pub(in crate::engines::autumn) struct Garnering {
     /// `T`.
     pub ratio: f64,
     /// `c`.

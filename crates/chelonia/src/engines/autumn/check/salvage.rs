@@ -4,15 +4,18 @@
 //! newest entry of each key comes last. An unreadable node loses its range, up to where the next
 //! node begins.
 
-use super::AutumnVersion;
-use super::table::{Sequence, Table};
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::engine::Salvaged;
+use crate::engines::autumn::AutumnVersion;
+use crate::engines::autumn::table::{Sequence, Table};
 use crate::run::RunPart;
 
 /// Passes all readable data of `version` to `found`.
-pub(super) fn salvage(version: &AutumnVersion, found: &mut dyn Salvaged) -> Result<()> {
+pub(in crate::engines::autumn) fn salvage(
+    version: &AutumnVersion,
+    found: &mut dyn Salvaged,
+) -> Result<()> {
     let mut sequences: Vec<_> = version.sequences().collect();
     sequences.reverse();
     sequences.into_iter().try_for_each(|it| sequence(version, it, found))

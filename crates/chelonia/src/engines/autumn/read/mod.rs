@@ -1,0 +1,4 @@
+//! Reading: lookups and cursors.
+
+pub mod cursor;
+pub mod lookup;
