@@ -41,7 +41,7 @@ struct HotPath {
 
 const PATHS: [HotPath; 8] = [
     HotPath { name: "insert", operation: "insert into a memtable, logged", run: insert },
-    HotPath { name: "load", operation: "insert, its drain and checkpoint", run: load },
+    HotPath { name: "load", operation: "insert, its flush and checkpoint", run: load },
     HotPath { name: "get_memtable", operation: "get from a memtable", run: get_memtable },
     HotPath { name: "get_record", operation: "get of a cached record", run: get_record },
     HotPath { name: "get_block", operation: "get from a cached block", run: get_block },
