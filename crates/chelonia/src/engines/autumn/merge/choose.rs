@@ -13,7 +13,6 @@ use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::check::damage::Damage;
-use crate::engines::autumn::merge::level0_picker::behind;
 use crate::engines::autumn::merge::unit::{Goal, Unit};
 use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
 use crate::structure::SharedKey;
@@ -72,6 +71,11 @@ pub(in crate::engines::autumn) enum Down {
     Within { first: usize, unit: Unit },
     /// Nothing readable is left to merge.
     Stuck,
+}
+
+/// Returns the first key after `key`.
+pub(in crate::engines::autumn) fn behind(key: &SharedKey) -> SharedKey {
+    SharedKey::after(key, key.len(), &[0])
 }
 
 /// Returns true if a table can move to a lower level unchanged: all of it is live, it has no

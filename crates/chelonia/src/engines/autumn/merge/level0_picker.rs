@@ -17,7 +17,9 @@
 use crate::base::error::Result;
 use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::check::damage::Damage;
-use crate::engines::autumn::merge::choose::{Down, Measure, joined, may_move, places_to_cut};
+use crate::engines::autumn::merge::choose::{
+    Down, Measure, behind, joined, may_move, places_to_cut,
+};
 use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::engines::autumn::merge::unit::{Goal, Unit};
 use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
@@ -188,11 +190,6 @@ impl Obstacle {
     fn hole(hole: &Hole) -> Self {
         Self { first: hole.first.clone(), past: hole.next.clone() }
     }
-}
-
-/// Returns the first key after `key`.
-pub(in crate::engines::autumn) fn behind(key: &SharedKey) -> SharedKey {
-    SharedKey::after(key, key.len(), &[0])
 }
 
 /// Selects the next work for the sinking sequences.
