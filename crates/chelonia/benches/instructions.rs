@@ -25,7 +25,7 @@ const OPERATIONS: u64 = 20_000;
 /// Keys of one `multi_get`, and entries of one scan.
 const TOGETHER: u64 = 64;
 
-/// More than recorded by so many percent fails the run.
+/// The run fails if a path takes this many percent more than recorded.
 const TOLERANCE_PERCENT: u64 = 20;
 
 /// What is recorded: a path and its instructions on each line.

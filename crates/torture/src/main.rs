@@ -43,7 +43,7 @@ struct Arguments {
     /// What random histories follow from [default: the same every time]
     #[arg(long, value_name = "N", value_parser = parse_seed)]
     seed: Option<u64>,
-    /// Begins no unit after so many minutes
+    /// Begins no unit after this many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
     /// Begins no unit after one has failed

@@ -307,7 +307,7 @@ impl Region {
         #[cfg(not(miri))]
         {
             let memory = self.next;
-            // SAFETY: so many bytes were left, so the end of these is within them or their end.
+            // SAFETY: this many bytes were left, so the end of these is within them or their end.
             self.next = unsafe { memory.add(bytes) };
             Some(Pages { memory, bytes })
         }

@@ -82,8 +82,8 @@ impl std::ops::Deref for Sets {
             Self::Many(pages) => pages,
         };
         let count = pages.len() / size_of::<Set>();
-        // SAFETY: the pages hold so many sets, are aligned to more than one, and were zeros first,
-        // which are empty slots; they are written through slots only, as long as `self`.
+        // SAFETY: the pages hold this many sets, are aligned to more than one, and were zeros
+        // first, which are empty slots; they are written through slots only, as long as `self`.
         unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), count) }
     }
 }

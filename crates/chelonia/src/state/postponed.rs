@@ -83,7 +83,7 @@ mod tests {
         let mut other = postponed;
         assert!(!other.lasts(&Now { free_blocks: 11, ..at(1400) }));
         assert!(!postponed.lasts(&with_space(1400)));
-        assert!(!postponed.lasts(&at(1401)), "who does it is told what who woke him was");
+        assert!(!postponed.lasts(&at(1401)), "a second caller gets the same answer");
         let mut again = postponed;
         for wait in [400, 800, 1600, 3200, 6400, 12_000, 12_000] {
             again = Postponed::new(Some(again), true, &at(0));

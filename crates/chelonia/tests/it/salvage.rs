@@ -356,7 +356,7 @@ fn a_destination_that_cannot_be_looked_at_is_told_as_what_it_is() {
     assert!(salvage("free").unwrap().is_complete());
 }
 
-/// A store of so many keyspaces: the files, with damage to newer values of the first and the last.
+/// A store of `count` keyspaces: the files, with damage to newer values of the first and the last.
 fn full_of_keyspaces(count: usize) -> BTreeMap<String, Vec<u8>> {
     let directory = MemoryDirectory::new();
     let database = open(&directory).unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Batch `number` gives key `number % KEYS` a new value, or removes it, in every keyspace.
 const KEYS: u64 = 60;
 
-/// One batch of so many removes its key.
+/// One batch in this many removes its key.
 const REMOVES_ONE_IN: u64 = 7;
 
 const BATCHES: u64 = 900;
@@ -61,7 +61,7 @@ fn removes(number: u64) -> bool {
     number % REMOVES_ONE_IN == REMOVES_ONE_IN - 1
 }
 
-/// What every keyspace holds after so many batches.
+/// The contents of every keyspace after this many batches.
 fn state_after(batches: u64) -> State {
     let mut state = State::new();
     for number in batches.saturating_sub(KEYS)..batches {

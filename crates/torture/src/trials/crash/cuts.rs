@@ -16,10 +16,10 @@ const BLOCK_SECTORS: usize = 8;
 /// Where the second copy of the superblock is.
 const BLOCK_BYTES: u64 = 4096;
 
-/// One image of so many is opened for reading only, as well.
+/// One image in this many is opened for reading only, as well.
 const READ_ONE_IN: u64 = 8;
 
-/// One image of so many is salvaged, as well.
+/// One image in this many is salvaged, as well.
 const SALVAGE_ONE_IN: u64 = 32;
 
 /// The memory of a salvage, for each of its two databases.

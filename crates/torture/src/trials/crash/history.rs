@@ -31,14 +31,14 @@ use std::sync::Arc;
 /// The names that keyspaces are made under, again and again.
 pub const NAMES: [&str; 3] = ["left", "right", "third"];
 
-/// Keyspaces made one after the other differ in their options; so many are told apart.
+/// Keyspaces made one after the other differ in their options; this many are distinguished.
 const MAKES: u32 = 29;
 
 /// Commits choose among so few keys that they overwrite each other.
 const KEYS: u64 = 40;
 
-/// Many more keys make trees high. One commit of so many is to one of them, so that what goes down
-/// a tree grows until it goes down further.
+/// Many more keys make trees high. One commit in this many is to one of them, so that what goes
+/// down a tree grows until it goes down further.
 const COLD_KEYS: u64 = 200;
 const COLD_ONE_IN: u64 = 3;
 
@@ -323,7 +323,7 @@ impl History {
         Arc::make_mut(&mut space.entries).insert(key, value);
     }
 
-    /// Sets so many of the keys that verbs touch seldom, in every keyspace, in one commit.
+    /// Sets `keys` of the keys that verbs touch seldom, in every keyspace, in one commit.
     pub fn put_cold(&mut self, keys: u32) {
         let began = self.boundary();
         let mut batch = self.database().batch();

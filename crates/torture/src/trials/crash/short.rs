@@ -37,11 +37,11 @@ pub const EFFORT: Effort = Effort { all_subsets_of: 3, subsets: 1, recovery_one_
 /// How high trees are where histories begin: a node above nodes, a level below a level.
 const HEIGHT: u32 = 2;
 
-/// So many memtables go down before the last commits, without a drain that would be followed by
-/// maintenance: more than level 0 may have.
+/// This many memtables are flushed before the last commits, without a flush that maintenance
+/// follows: more than level 0 may have.
 const LEVEL0_TRIGGER: usize = 4;
 
-/// So many flushes fill level 1.
+/// This many flushes fill level 1.
 const FILLS: usize = 12;
 
 /// Where histories of a few verbs begin.

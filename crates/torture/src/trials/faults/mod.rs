@@ -8,7 +8,7 @@ use crate::trial::{Tally, Target, Trial, Unit};
 use chelonia::internals::{Call, Failure, Fault, FaultPlan};
 use sites::Site;
 
-/// The calls of a place that are failed: so many of those that there are, spread over the run.
+/// The number of calls of a place that are failed, spread over the run.
 const CALLS: usize = 3;
 
 /// The same of a place that reads: who waits for the bytes differs from call to call.

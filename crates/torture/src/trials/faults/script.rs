@@ -82,7 +82,7 @@ pub struct Progress {
     pub closed: bool,
 }
 
-/// Writes from `progress.acknowledged` on, so many commits at most, and all the rest that touches
+/// Writes from `progress.acknowledged` on, at most this many commits, and all the rest that touches
 /// files.
 pub fn write(database: &Database, commits: u64, progress: &mut Progress) {
     progress.error = attempt(database, commits, &mut progress.acknowledged).err();

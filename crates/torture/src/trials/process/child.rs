@@ -17,7 +17,7 @@ use std::process::{ChildStdout, Command, Stdio};
 /// Threads of the child, each with a keyspace of its own: one of each engine.
 pub const THREADS: usize = ENGINES;
 
-/// One commit of so many is a batch.
+/// One commit in this many is a batch.
 const BATCHES: u64 = 7;
 
 /// Few keys are written over and over.
@@ -192,7 +192,7 @@ impl Running {
         Self { child, lines, acknowledged: Acknowledged::default() }
     }
 
-    /// Waits until it acknowledged so many commits, or died.
+    /// Waits until it acknowledged this many commits, or died.
     pub fn wait_for(&mut self, commits: u64) {
         while self.acknowledged.lines < commits && self.note() {}
     }

@@ -38,7 +38,7 @@ const ROUNDS: u64 = 12;
 /// Rounds of the first unit of each engine: those are what the short profile runs.
 const FEW_ROUNDS: u64 = 4;
 
-/// One of so many keys is read by itself when everything is compared.
+/// One key in this many is read by itself when everything is compared.
 const GOT_ONE_IN: usize = 20;
 
 /// Operations of a round.

@@ -65,7 +65,7 @@ impl Sizes {
         }
     }
 
-    /// Returns true if `level` (0: level 0) has so many tombstones that they delete much of the
+    /// Returns true if `level` (0: level 0) has enough tombstones to delete much of the
     /// next level: then they are merged early to free space.
     fn deletes_much(&self, level: usize) -> bool {
         let (tombstones, below) = (self.tombstones[level], self.entries.get(level));

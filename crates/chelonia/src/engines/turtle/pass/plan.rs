@@ -55,7 +55,7 @@ impl Geometry {
         if height == 1 { self.flush_percent } else { self.flush_percent.min(100) }
     }
 
-    /// Returns true if so many updates have existing keys that buffered updates hide much data.
+    /// Returns true if enough updates have existing keys for buffered updates to hide much data.
     fn hides(&self) -> bool {
         self.flush_percent < 100
     }
