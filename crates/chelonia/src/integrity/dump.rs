@@ -70,15 +70,18 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
             ("pivots_max", DumpField::number(options.pivots_max.map(u64::from))),
         ]),
         EngineOptions::Autumn(options) => {
-            let LevelOptions { size_ratio, scaling_percent, .. } =
-                options.levels.unwrap_or_default();
-            let levels = options.levels.unwrap_or_default();
+            let LevelOptions {
+                size_ratio,
+                scaling_percent,
+                dynamic_sizes,
+                allocate_filters_by_level,
+            } = options.levels.unwrap_or_default();
             fields.extend([
                 ("table_bytes", DumpField::number(options.table_bytes.map(u64::from))),
                 ("size_ratio", DumpField::Number(size_ratio.into())),
                 ("scaling_percent", DumpField::Number(scaling_percent.into())),
-                ("dynamic_sizes", DumpField::Flag(levels.dynamic_sizes)),
-                ("allocate_filters_by_level", DumpField::Flag(levels.allocate_filters_by_level)),
+                ("dynamic_sizes", DumpField::Flag(dynamic_sizes)),
+                ("allocate_filters_by_level", DumpField::Flag(allocate_filters_by_level)),
             ]);
         }
     }
