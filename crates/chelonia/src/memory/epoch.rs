@@ -39,7 +39,7 @@ mod rounds;
 use crate::base::error::Result;
 use crate::memory::fork::ForkMark;
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Ordering, thread};
 use crossbeam_epoch::{Atomic, Collector, Owned, Shared as Pointer};
 use rounds::{Rounds, TakenOut};
 use std::time::Duration;
@@ -178,7 +178,7 @@ impl Epochs {
                 return;
             }
             if attempt < YIELDS_MAX {
-                std::thread::yield_now();
+                thread::yield_now();
             } else {
                 clock.sleep(Duration::from_millis(1));
             }

@@ -1,5 +1,6 @@
 //! Injectable time source: real for users, manually advanced for tests that replay a run.
 
+use crate::runtime::sync::thread;
 #[cfg(any(test, feature = "internals"))]
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -49,10 +50,13 @@ impl Clock {
     }
 
     /// Sleeps; on a manual clock the time passes at once.
-    #[expect(clippy::disallowed_methods, reason = "this is the one door to waiting by time")]
+    #[cfg_attr(
+        not(feature = "shuttle"),
+        expect(clippy::disallowed_methods, reason = "this is the one door to waiting by time")
+    )]
     pub fn sleep(&self, duration: Duration) {
         match self {
-            Clock::Real(_) => std::thread::sleep(duration),
+            Clock::Real(_) => thread::sleep(duration),
             #[cfg(any(test, feature = "internals"))]
             Clock::Manual(_) => self.advance(duration),
         }

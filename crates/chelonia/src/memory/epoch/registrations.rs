@@ -20,7 +20,7 @@
 //! so nothing is borrowed mutably while one could run.
 
 use super::Shared;
-use crate::runtime::sync::{Arc, Ordering};
+use crate::runtime::sync::{Arc, Ordering, thread_local};
 use crossbeam_epoch::{Guard, LocalHandle};
 use std::cell::RefCell;
 

@@ -4,9 +4,10 @@
 //! ```text
 //!   this crate              shuttle
 //!   Mutex, RwLock           the real ones, retried until they are free, with a choice before
+//!   OnceLock                the real one, under a lock of the above while it is filled
 //!   Condvar                 a counter that waiters watch, with a choice before each look
 //!   AtomicU64, ...          the real ones, with a choice before one of a few operations
-//!   threads                 coroutines of one thread
+//!   threads, thread locals  coroutines of one thread, and theirs
 //! ```
 //!
 //! Locks and atomics keep their layout, for some of them are in raw memory. All atomics are
@@ -18,6 +19,7 @@
 
 #![expect(dead_code, reason = "each atomic has the operations that any of them needs")]
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,17 +41,21 @@ const TURNS: u32 = 100;
 /// One of this many atomic operations lets the scheduler choose.
 const CHOOSES_ONE_IN: u32 = 4;
 
-/// Counts atomic operations; deterministic for a given schedule.
-static OPERATIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+std::thread_local! {
+    /// Counts atomic operations of one execution, all of which is on one thread of the system:
+    /// other executions on other threads must not change its choices.
+    static OPERATIONS: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Resets the state at the beginning of an execution.
 pub fn begin_execution() {
-    OPERATIONS.store(0, Ordering::Relaxed);
+    OPERATIONS.set(0);
 }
 
 /// Lets the scheduler choose the next thread, occasionally.
 fn choose() {
-    let number = OPERATIONS.fetch_add(1, Ordering::Relaxed);
+    let number = OPERATIONS.get();
+    OPERATIONS.set(number.wrapping_add(1));
     if (number.wrapping_mul(0x9e37_79b9) >> 16).is_multiple_of(CHOOSES_ONE_IN) {
         switch();
     }
@@ -202,6 +208,53 @@ impl<T> RwLock<T> {
     /// Acquires the lock for writing.
     pub fn write(&self) -> parking_lot::RwLockWriteGuard<'_, T> {
         wait_for(|| self.0.try_write())
+    }
+}
+
+/// A value that is set once. The lock of the standard library would block the whole execution if
+/// a thread lost its turn while it computes the value.
+#[derive(Debug)]
+pub struct OnceLock<T> {
+    value: std::sync::OnceLock<T>,
+    /// Held by the thread that computes the value.
+    filling: Mutex<()>,
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> OnceLock<T> {
+    /// Creates it without a value.
+    pub const fn new() -> Self {
+        Self { value: std::sync::OnceLock::new(), filling: Mutex::new(()) }
+    }
+
+    /// The value, if it is set.
+    pub fn get(&self) -> Option<&T> {
+        choose();
+        self.value.get()
+    }
+
+    /// Sets the value, or gives it back if there is one.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        let _filling = self.filling.lock();
+        self.value.set(value)
+    }
+
+    /// The value; sets it first if necessary.
+    pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let _filling = self.filling.lock();
+        if self.value.get().is_none() {
+            let value = value();
+            assert!(self.value.set(value).is_ok(), "another thread set it under the lock");
+        }
+        self.value.get().expect("it was just set")
     }
 }
 

@@ -11,7 +11,7 @@ pub use explored::*;
 #[cfg(not(feature = "shuttle"))]
 pub use plain::*;
 pub use std::sync::atomic::Ordering;
-pub use std::sync::{Arc, OnceLock, Weak};
+pub use std::sync::{Arc, Weak};
 
 use std::ops::Deref;
 

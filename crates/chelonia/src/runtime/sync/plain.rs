@@ -2,6 +2,7 @@
 
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard};
 pub use std::hint;
+pub use std::sync::OnceLock;
 pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 pub use std::thread;
 pub use std::thread_local;
