@@ -9,7 +9,13 @@ use chelonia::{
     Batch, Database, ErrorKind, FilterKind, Keyspace, KeyspaceOptions, Result, TurtleOptions,
 };
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::Arc;
+
+const CHILD_COUNTS: &str = "CHELONIA_TEST_FORGED_COUNTS";
+
+/// The largest structure that a reference may name.
+const STRUCTURE_BYTES: usize = 64 << 20;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -199,4 +205,46 @@ fn a_batch_of_exactly_the_limit_is_accepted_and_one_byte_more_leaves_it_as_it_wa
     batch.remove(&space, "l").commit().unwrap();
     database.batch().remove(&space, "f").insert(&space, "n", "").commit().unwrap();
     assert_eq!(space.len().unwrap(), fitting as u64 + 1);
+}
+
+/// Every structure begins with its format; counts follow, which the bytes behind them belie.
+#[test]
+fn child_that_decodes_forged_counts() {
+    if std::env::var_os(CHILD_COUNTS).is_none() {
+        return;
+    }
+    let claimed = STRUCTURE_BYTES as u32 / 8 - 4;
+    let [one, two, three, four] = claimed.to_le_bytes();
+    // As a varint: 7 bits a byte.
+    let varint = [0, 7, 14].map(|shift| (claimed >> shift) as u8 | 0x80);
+    let last = (claimed >> 21) as u8;
+    let heads: [&[u8]; 4] = [
+        // Nodes of turtle, at height 1: 1 pivot and many segments, many pivots and no segment.
+        &[1, 1, 1, 0, 0, 0, one, two, three, four],
+        &[1, 1, one, two, three, four, 0, 0, 0, 0],
+        // A node of autumn with many tables.
+        &[1, one, two, three, four],
+        // A directory of autumn with one sequence of many nodes.
+        &[1, 1, 0, 0, varint[0], varint[1], varint[2], last],
+    ];
+    let structure = forged::decoders().into_iter().find(|one| one.name == "structure").unwrap();
+    let mut bytes = vec![0; STRUCTURE_BYTES];
+    for head in heads {
+        bytes.fill(0);
+        bytes[..head.len()].copy_from_slice(head);
+        (structure.decode)(&bytes);
+    }
+}
+
+#[test]
+fn a_forged_count_takes_no_memory_before_its_items_come() {
+    // What the lists would take, 200 MB and more, does not fit beside the process and its input.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 280000; exec \"$0\" \"$@\""]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", "--test-threads=1"]);
+    command.arg("hostile_sizes::child_that_decodes_forged_counts");
+    let output = command.env(CHILD_COUNTS, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text} {errors}");
 }
