@@ -9,7 +9,8 @@
 //! The write share is a ceiling, not a reservation: memory that memtables do not use holds cached
 //! blocks and records. It grows while writes come and almost nothing is read from the device,
 //! because then nothing else needs the memory; it shrinks, in small steps, when more is read: one
-//! avoided device read is worth many rewritten updates.
+//! avoided device read is worth many rewritten updates. Memory that caches cannot give up, such as
+//! that of many pins, leaves up to a quarter less of it.
 //!
 //! A keyspace's memtable is rotated when its updates reach the keyspace's checkpoint distance, or
 //! its memory reaches half of the write share, so that one memtable can fill while the other is
@@ -57,6 +58,9 @@ const ELSE_BYTES_MIN: u64 = 64 << 20;
 
 /// The load counts as free of reads if this many entries are written per block of entries read.
 const WRITES_PER_READ: u64 = 16;
+
+/// Memory that neither caches nor flushes make room in.
+const FIXED_USES: [Use; 4] = [Use::Work, Use::Scans, Use::Metadata, Use::Log];
 
 /// Smaller commits are not counted between admission and insertion: there are never enough of them
 /// at a time to matter.
@@ -148,7 +152,11 @@ impl Governor {
     }
 
     fn headroom_beside(&self, admitted: u64) -> u64 {
-        self.write_share().saturating_sub(self.memtable_bytes() + admitted)
+        let share = self.write_share();
+        // What caches cannot give up, such as many pins, leaves less for memtables.
+        let fixed: u64 = FIXED_USES.iter().map(|fixed| self.budget.used_by(*fixed)).sum();
+        let left = self.budget.limit().saturating_sub(fixed).max(share / 4 * 3);
+        share.min(left).saturating_sub(self.memtable_bytes() + admitted)
     }
 
     /// Admits a commit of `bytes` if `headroom_bytes` are available.

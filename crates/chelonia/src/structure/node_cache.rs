@@ -239,6 +239,7 @@ impl<N: Structure> Drop for Slot<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::budget::with_losses;
 
     const HEAP_BYTES: u64 = 3_000;
     const FOOTPRINT_BYTES: u64 = 10_000;
@@ -290,19 +291,20 @@ mod tests {
         let (storage, _directory) = Storage::testing(16 << 20);
         let node_clock = Arc::clone(storage.node_clock());
         let before = storage.budget().used_by(Use::Metadata);
+        let heap_bytes = with_losses(Use::Metadata, HEAP_BYTES);
         let node_cache = NodeCache::<Leaf>::new(Arc::clone(&storage), ());
         let slot = node_cache.admit(None, (), Leaf::empty(()));
         for round in 0..3 {
             assert!(slot.peek(&storage.epochs().pin()).is_some());
             assert_eq!(node_clock.bytes(), FOOTPRINT_BYTES);
-            expect_charge(&storage, before + HEAP_BYTES);
+            expect_charge(&storage, before + heap_bytes);
             let kept = (round == 1).then(|| node_cache.load_owned(&slot).unwrap());
             let evicted = slot.evict(&storage.epochs().pin());
             assert_eq!(evicted, FOOTPRINT_BYTES);
             node_clock.forget(evicted);
             assert!(slot.peek(&storage.epochs().pin()).is_none());
             // A holder keeps the memory charged, and nothing else does.
-            expect_charge(&storage, before + if kept.is_some() { HEAP_BYTES } else { 0 });
+            expect_charge(&storage, before + if kept.is_some() { heap_bytes } else { 0 });
             drop(kept);
             expect_charge(&storage, before);
             assert_eq!(slot.evict(&storage.epochs().pin()), 0);

@@ -20,7 +20,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN, SLAB_BYTES};
 use crate::base::stream::LargeRef;
-use crate::memory::budget::Use;
+use crate::memory::budget::{Budget, Charge, Use};
 use crate::memory::epoch::Guard;
 use crate::memory::pages::PageBuffer;
 use crate::memtable::Memtable;
@@ -44,6 +44,58 @@ thread_local! {
 /// A commit that counts more bytes than this has a record buffer of its own, which is charged to
 /// the budget while it exists.
 const RECORD_BYTES_KEPT: u64 = 64 << 10;
+
+/// The log record of a commit.
+enum Payload {
+    Small(Vec<u8>),
+    /// In pages of its own.
+    Large {
+        bytes: PageBuffer,
+        _charge: Charge,
+    },
+}
+
+impl Payload {
+    /// Encodes a record of at most about [`RECORD_BYTES_KEPT`] into this thread's buffer.
+    fn small(encode: impl FnOnce(&mut Vec<u8>)) -> Self {
+        // Thread-local memory is gone when destructors of an ending thread commit something.
+        let mut bytes = RECORD.try_with(Cell::take).unwrap_or_default();
+        bytes.clear();
+        encode(&mut bytes);
+        Payload::Small(bytes)
+    }
+
+    /// Encodes a larger record.
+    fn large(budget: &Arc<Budget>, encode: impl FnOnce(&mut PageBuffer)) -> Self {
+        let mut bytes = PageBuffer::new();
+        encode(&mut bytes);
+        let _charge = budget.charge(Use::Log, bytes.capacity() as u64);
+        Payload::Large { bytes, _charge }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Payload::Small(bytes) => bytes,
+            Payload::Large { bytes, .. } => bytes.as_slice(),
+        }
+    }
+
+    /// Frees a large record, which is not needed any more.
+    fn shrink(&mut self) {
+        if matches!(self, Payload::Large { .. }) {
+            *self = Payload::Small(Vec::new());
+        }
+    }
+
+    /// Keeps the buffer of a small record for this thread's next commit.
+    fn done(self) {
+        if let Payload::Small(bytes) = self
+            && bytes.capacity() > 0
+        {
+            let _ = RECORD.try_with(|record| record.set(bytes));
+        }
+    }
+}
 
 /// The place of a commit in the order of all commits.
 struct Placed<'guard> {
@@ -113,29 +165,27 @@ impl Core {
         let admission = self.admit(bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
-        let guard = self.storage.epochs().pin();
-        if let [keyspace] = keyspaces
-            && let Some(write) = writes.iter().next()
-        {
-            // The prefetch overlaps with encoding the record and appending it to the log.
-            keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
-        }
-        let end = if bytes <= RECORD_BYTES_KEPT {
-            // Thread-local memory is gone when destructors of an ending thread commit something.
-            let mut payload = RECORD.try_with(Cell::take).unwrap_or_default();
-            payload.clear();
-            encode(&mut payload, keyspaces, writes, &large);
-            let end =
-                self.commit_with_space(keyspaces, writes, (&payload, &large), guard, deadline);
-            let _ = RECORD.try_with(|record| record.set(payload));
-            end
+        let guard;
+        let mut payload = if bytes <= RECORD_BYTES_KEPT {
+            guard = self.storage.epochs().pin();
+            if let [keyspace] = keyspaces
+                && let Some(write) = writes.iter().next()
+            {
+                // The prefetch overlaps with encoding the record and appending it to the log.
+                keyspace.view.load(&guard).buffers[0].memtable.prefetch(write.key);
+            }
+            Payload::small(|bytes| encode(bytes, keyspaces, writes, &large))
         } else {
-            let mut payload = PageBuffer::new();
-            encode(&mut payload, keyspaces, writes, &large);
-            let _charge = self.storage.budget().charge(Use::Log, payload.capacity() as u64);
-            let record = (payload.as_slice(), &*large);
-            self.commit_with_space(keyspaces, writes, record, guard, deadline)
+            let budget = self.storage.budget();
+            let payload = Payload::large(budget, |bytes| encode(bytes, keyspaces, writes, &large));
+            // Caches give up nothing while this thread has a guard.
+            budget.make_room_for(growth);
+            guard = self.storage.epochs().pin();
+            payload
         };
+        let end =
+            self.commit_with_space(keyspaces, writes, (&mut payload, &large), guard, deadline);
+        payload.done();
         let end = end?;
         drop(admission);
         if level == Durability::Sync {
@@ -149,7 +199,7 @@ impl Core {
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
-        (payload, large): (&[u8], &[LargeRef]),
+        (payload, large): (&mut Payload, &[LargeRef]),
         mut guard: Guard,
         deadline: Deadline,
     ) -> Result<Lsn> {
@@ -187,14 +237,14 @@ impl Core {
         &self,
         keyspaces: &[&Arc<KeyspaceCore>],
         writes: impl Writes<'a>,
-        payload: &[u8],
+        payload: &mut Payload,
         large: &[LargeRef],
         guard: &Guard,
     ) -> Result<Lsn> {
         let Some(log) = self.log.get() else {
             return Err(Error::internal("a writable database has no log"));
         };
-        let hash = log.payload_hash(payload);
+        let hash = log.payload_hash(payload.bytes());
         // Bytes per keyspace. Nearly every commit has one: no allocation for it.
         let (mut one, mut many) = ([0], Vec::new());
         let bytes: &mut [u64] = if keyspaces.len() == 1 {
@@ -206,8 +256,10 @@ impl Core {
         for write in writes.iter() {
             bytes[write.keyspace] += (write.key.len() + write.value.map_or(0, <[u8]>::len)) as u64;
         }
-        let placed = self.place(keyspaces, bytes, payload, (hash, writes.len()), guard)?;
+        let placed = self.place(keyspaces, bytes, payload.bytes(), (hash, writes.len()), guard)?;
         let unfinished = Unfinished { core: self };
+        // The log has it, and the memtables are about to take as much again.
+        payload.shrink();
         let mut seqno = placed.first;
         let mut large = large.iter();
         for write in writes.iter() {
@@ -359,6 +411,10 @@ impl Core {
     fn wait_for_memory(&self, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
         mark(Mark::CommitWaitedForMemory);
         let half = self.governor.memtable_bytes_max();
+        // A commit to many keyspaces may need more than half: then less may stay in memtables.
+        let rest_max = self.governor.write_share().saturating_sub(growth + HEADROOM_BYTES);
+        let rest_max = rest_max.clamp(half / 4, half);
+        let wanted = (growth + HEADROOM_BYTES).min(self.governor.write_share() - rest_max);
         let refused = || self.counters.out_of_space.load(Ordering::Relaxed);
         let idle = || self.counters.immutable_bytes.load(Ordering::Relaxed) == 0;
         let mut admitted = None;
@@ -367,7 +423,7 @@ impl Core {
         while !is_over {
             if idle() {
                 let _commit = self.commit.lock();
-                self.rotate_largest(half);
+                self.rotate_largest(rest_max);
             }
             if self.stepped {
                 self.flush_all_immutable()?;
@@ -375,7 +431,10 @@ impl Core {
             }
             let _hurry = self.pacer.hurry();
             let in_time = self.pacer.wait_until(deadline.left(&self.clock), || {
-                admitted = self.governor.admit(growth, (growth + HEADROOM_BYTES).min(half));
+                // What readers retain of flushed memtables may leave no more than half.
+                let is_all = || idle() && self.active_bytes() <= rest_max;
+                let wanted = if wanted > half && is_all() { half } else { wanted };
+                admitted = self.governor.admit(growth, wanted);
                 is_over = admitted.is_some() || self.health.check_write().is_err() || refused();
                 // Flushed, and still no free memory: rotate more memtables.
                 is_over || (idle() && self.active_bytes() > 0)

@@ -14,6 +14,9 @@ const CHILD_NAME: &str = "crowds::child_with_a_crowd";
 /// Keys of each keyspace.
 const KEYS: u64 = 2_000;
 
+/// The size of a full batch: no entry fits any more.
+const FULL: usize = Batch::limit() - 1_100;
+
 /// What a crowd does in each of its rounds, besides 10,000 inserts over all keyspaces.
 #[derive(Clone, Copy, Default)]
 struct Load {
@@ -23,8 +26,10 @@ struct Load {
     /// Calls of `multi_get` with 2,000 keys each.
     multi_gets: u64,
     large_values: u64,
-    /// Batches of 4 MiB over all keyspaces.
+    /// Batches over all keyspaces, each of half the largest size.
     batches: u64,
+    /// The same, of nearly the largest size.
+    full_batches: u64,
     snapshots: u64,
     iterators: u64,
     verifies: u64,
@@ -44,6 +49,9 @@ fn load(name: &str) -> Load {
         "batches-over-many" => Load { batches: 1, ..many },
         "multi-gets" => Load { multi_gets: 20, ..few },
         "verifies" => Load { batches: 1, verifies: 1, ..few },
+        "full-batches-over-pins" => {
+            Load { full_batches: 3, snapshots: 80, iterators: 24, gets: 3_000, ..many }
+        }
         "all" => Load {
             gets: 3_000,
             scans: 50,
@@ -93,9 +101,10 @@ impl Crowd {
             let bytes = 32_768 + self.rng.below(300_000);
             self.insert(bytes);
         }
-        for _ in 0..load.batches {
+        let sizes = [(load.batches, Batch::limit() / 2), (load.full_batches, FULL)];
+        for size in sizes.iter().flat_map(|(count, size)| (0..*count).map(|_| *size)) {
             let mut batch = self.database.batch();
-            while batch.size() < Batch::limit() / 2 {
+            while batch.size() < size {
                 let (keyspace, key) = (self.any(), self.key());
                 batch.insert(&keyspace, key, [7; 1_000]);
             }
@@ -162,8 +171,12 @@ fn child_with_a_crowd() {
     }
     crowd.database.checkpoint().unwrap();
     println!("counted {:?}", crowd.database.stats().memory);
-    let own = if load.batches > 0 { Batch::limit() as u64 / 2 } else { 0 };
-    println!("peak {} of {}", peak_resident_bytes() - own, limit(budget));
+    let own = match load {
+        Load { full_batches: 1.., .. } => FULL,
+        Load { batches: 1.., .. } => Batch::limit() / 2,
+        _ => 0,
+    };
+    println!("peak {} of {}", peak_resident_bytes() - own as u64, limit(budget));
 }
 
 fn within(mebibytes: u64, name: &str) {
@@ -181,6 +194,14 @@ fn each_crowd_alone_stays_within_the_least_budget() {
 fn batches_and_large_reads_stay_within_the_least_budget() {
     for name in ["batches", "batches-over-many", "multi-gets", "verifies"] {
         within(32, name);
+    }
+}
+
+/// The worst case that is known: everything that cannot be given up at once.
+#[test]
+fn full_batches_over_hundreds_of_pins_and_keyspaces_stay_within_the_budget() {
+    for mebibytes in [32, 64] {
+        within(mebibytes, "full-batches-over-pins");
     }
 }
 
