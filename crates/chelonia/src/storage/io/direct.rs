@@ -81,7 +81,7 @@ impl DirectDirectory {
                     Error::new(ErrorKind::NotFound, format!("cannot create {shown}: {why}"))
                 }
                 io::ErrorKind::NotADirectory => not_a_directory(path),
-                _ => Error::io("create the directory", &shown, error),
+                _ => Error::io("create or sync the directory", &shown, error),
             })?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
