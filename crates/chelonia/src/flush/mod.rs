@@ -5,3 +5,4 @@ pub mod checkpoint;
 pub mod idle;
 pub mod maintenance;
 pub mod memtable;
+pub mod rotation;

@@ -92,12 +92,12 @@ pub struct Core {
 
 /// The state under the commit lock. Fields that every commit changes are adjacent.
 #[repr(C)]
-pub struct CommitState {
+pub struct CommitState<T = LogTail> {
     pub next_seqno: SeqNo,
     pub next_ticket: u64,
     pub totals: CommitTotals,
     /// `None` when read-only or closed.
-    pub tail: Option<LogTail>,
+    pub tail: Option<T>,
     /// The end of the log at the open; final when read-only.
     pub opened_end: Lsn,
 }

@@ -81,10 +81,10 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "half-a-batch-seen",
         bug: "a batch is visible while its entries still go into memtables",
-        file: "write/commit.rs",
-        text: "        let unfinished = Unfinished { core: self };\n",
-        instead: "        let unfinished = Unfinished { core: self };\n        \
-                  self.visibility.complete(placed.ticket, placed.last)?;\n",
+        file: "write/pipeline.rs",
+        text: "        let unfinished = Unfinished { pipeline: self };\n",
+        instead: "        let unfinished = Unfinished { pipeline: self };\n        \
+                  self.visibility.complete(ticket, last)?;\n",
     },
     Mutant {
         name: "half-a-batch-replayed",
