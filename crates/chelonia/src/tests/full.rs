@@ -1,5 +1,8 @@
 //! Devices that are full, or report so in the middle of an operation.
 
+mod headroom;
+mod opens;
+
 use super::{open, open_faulty, rotate};
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;

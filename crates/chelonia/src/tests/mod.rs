@@ -3,8 +3,6 @@
 
 mod closing;
 mod full;
-mod full_opens;
-mod headroom;
 mod idle;
 mod keyspaces;
 mod memory;
@@ -12,7 +10,6 @@ mod order;
 mod pins;
 mod refused;
 mod scrub;
-mod unpinned;
 mod waiting;
 mod watched;
 

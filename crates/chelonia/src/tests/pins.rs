@@ -1,5 +1,7 @@
 //! Many pins: their memory, the consistency of each, and that nothing remains after them.
 
+mod unpinned;
+
 use super::{open, rotate};
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;

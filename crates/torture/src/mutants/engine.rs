@@ -23,7 +23,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "merge-error-is-end",
         bug: "a run that a merge cannot read on ends there (rocksdb 6.8.0)",
-        file: "run/read/ranges_stream.rs",
+        file: "run/read/ranges/stream.rs",
         text: "            current.advance()?;\n            if current.key().is_some() {",
         instead: "            if current.advance().is_err() {\n                \
                   self.waiting.clear();\n                self.current = None;\n                \

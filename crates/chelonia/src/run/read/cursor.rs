@@ -6,7 +6,7 @@
 //!                 whose header says how far back its head is         -> fill [end - w, end)
 //! ```
 //!
-//! The blocks are in a window owned by the cursor ([`super::window`]). Cursors that are merged
+//! The blocks are in a window owned by the cursor ([`window`]). Cursors that are merged
 //! start together ([`RunCursor::start`]), so that their first blocks are read in parallel; a caller
 //! that is done with one range can move them on to the next ([`RunCursor::move_on`]), and keeps
 //! their read-ahead.
@@ -14,6 +14,8 @@
 //! ```text
 //!   located, move_on  ->  stands nowhere  -- start -->  stands on an entry, or at the end
 //! ```
+
+mod window;
 
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
@@ -23,10 +25,10 @@ use crate::memory::budget::{Charge, Use};
 use crate::run::block::{join_in_place, joined_bytes, part_of, span_of};
 use crate::run::read::lookup::Run;
 use crate::run::read::steps::{Entered, Steps};
-use crate::run::read::window::{Fill, Window, fill_together};
 use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 use std::ops::Range;
+use window::{Fill, Window, fill_together};
 
 /// Blocks of entries that a short scan needs, besides the one that it begins in: 16 KiB in all,
 /// which costs little more to read than one block. They are read from all sources together, from

@@ -1,10 +1,13 @@
 //! The blocks of a run that can have entries of a range. The answers come from the index alone,
 //! which is read if necessary, so the caller holds no guard.
 
+mod stream;
+
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::run::read::lookup::Run;
 use std::ops::{Bound, Range};
+pub use stream::RangesStream;
 
 impl Run {
     /// The data blocks that can have entries within `range`, in complete spans: all that a stream

@@ -1,6 +1,6 @@
 //! A file through the page cache: shared by files and their windows.
 //!
-//! Thread-safety: as `direct_file`, which shows what goes through the page cache.
+//! Thread-safety: as `direct::file`, which shows what goes through the page cache.
 
 use super::mapped::Mappings;
 use crate::base::error::{Error, Result};

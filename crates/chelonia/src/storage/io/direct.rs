@@ -1,4 +1,5 @@
-//! The real directory: files of a Linux file system. Open files are in `direct_file`.
+//! The real directory: files of a Linux file system. Open files are in `file`, the holders of its
+//! lock in `holders`.
 //!
 //! Invariants:
 //! 1. Files are opened relative to the directory's descriptor, never through a symbolic link, with
@@ -9,10 +10,11 @@
 //!
 //! Thread-safety: everything may be called from any thread.
 
+mod file;
+mod holders;
+
 use super::buffer::AlignedBuffer;
 use super::buffered_file::BufferedFile;
-use super::direct_file::DirectFile;
-use super::holders;
 use super::ring::Rings;
 use super::{
     Access, Directory, File, IoFacts, LOCK_FILE, LockGuard, OpenMode, SCRATCH_FILE, ScratchPlace,
@@ -22,6 +24,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES;
 use crate::memory::fork::ForkMark;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
+use file::DirectFile;
 use rustix::fs::{
     Advice, AtFlags, Dir, FileType, Mode, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fstat,
     fstatfs, fsync, openat, unlinkat,

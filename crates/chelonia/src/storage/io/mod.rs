@@ -31,13 +31,11 @@ pub mod continued;
 #[cfg(any(test, feature = "internals"))]
 pub mod crash;
 pub mod direct;
-mod direct_file;
 #[cfg(any(test, feature = "internals"))]
 mod exclusion;
 #[cfg(any(test, feature = "internals"))]
 pub mod fault;
 pub mod fence;
-mod holders;
 mod mapped;
 #[cfg(any(test, feature = "internals"))]
 pub mod memory;

@@ -1,9 +1,9 @@
 //! Disk headroom: the space that puts leave for the memtables to be flushed.
 
-use super::open_faulty;
 use crate::KeyspaceOptions;
 use crate::disk_full::accept::FLUSH_TIMES;
 use crate::storage::io::memory::MemoryDirectory;
+use crate::tests::open_faulty;
 
 #[test]
 fn flushed_memtables_that_are_still_read_hide_no_lack_of_space() {

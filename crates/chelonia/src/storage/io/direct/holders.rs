@@ -12,6 +12,7 @@
 //! inode are checked. Processes of other containers are not listed; a holder that cannot be found
 //! is not named.
 
+use crate::storage::io::OPEN_ELSEWHERE;
 use rustix::fs::{fstat, major, minor};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -76,7 +77,7 @@ pub fn refusal(file: &File) -> String {
         named.push(format!("{} more", pids.len() - NAMED_MAX));
     }
     match (pids.as_slice(), named.split_last()) {
-        ([], _) | (_, None) => super::OPEN_ELSEWHERE.to_owned(),
+        ([], _) | (_, None) => OPEN_ELSEWHERE.to_owned(),
         ([pid], _) if *pid == std::process::id() => {
             format!("the database is in use by this process, pid {pid}")
         }
@@ -113,7 +114,7 @@ mod tests {
         let path = place.path().join("lock");
         let held = File::create(&path).unwrap();
         assert_eq!(pids(&held), []);
-        assert_eq!(refusal(&held), super::super::OPEN_ELSEWHERE);
+        assert_eq!(refusal(&held), OPEN_ELSEWHERE);
         held.try_lock().unwrap();
         let other = File::open(&path).unwrap();
         let own = std::process::id();

@@ -1,11 +1,11 @@
 //! Repeated opens on a device without free space.
 
-use super::{open, try_open};
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;
 use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
+use crate::tests::{open, try_open};
 use crate::{Database, Keyspace, KeyspaceOptions};
 
 /// Opens on a device that holds these files and has `left` bytes.

@@ -23,14 +23,14 @@
 //! Thread-safety: every method may be called from any thread. Concurrent writes to overlapping
 //! ranges leave the bytes of either.
 
-use super::buffer::{AlignedBuffer, is_aligned};
-use super::buffered_file::{BufferedFile, pwrite_once};
-use super::direct::lock_file;
-use super::ring::{RING_ENTRIES, Rings};
-use super::{File, LockGuard, ReadRequest, Region, mapped};
+use super::lock_file;
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BLOCK_BYTES, BLOCK_BYTES_U64};
 use crate::runtime::sync::Arc;
+use crate::storage::io::buffer::{AlignedBuffer, is_aligned};
+use crate::storage::io::buffered_file::{BufferedFile, pwrite_once};
+use crate::storage::io::ring::{RING_ENTRIES, Rings};
+use crate::storage::io::{File, LockGuard, ReadRequest, Region, mapped};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstat, ftruncate, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use std::io;

@@ -1,10 +1,10 @@
 //! Runs that follow each other in key order, as one source of a merge.
 
-use super::lookup::Run;
-use super::stream::RunStream;
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::base::stream::{SortedStream, Update};
+use crate::run::read::lookup::Run;
+use crate::run::read::stream::RunStream;
 use crate::runtime::sync::Arc;
 
 /// Ranges of runs that follow each other in key order (a level of a buffer, or leaves), each opened

@@ -1,12 +1,12 @@
 //! No thread holds an epoch guard while it waits for the device: memory freed meanwhile would be
 //! retained, and threads that need it would wait.
 
-use super::{open_faulty, rotate};
 use crate::engine::{EngineKind, EngineOptions};
 use crate::options::keyspace::KeyspaceOptions;
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use crate::storage::io::fault::{Call, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
+use crate::tests::{open_faulty, rotate};
 use crate::{Database, Keyspace};
 
 const KEYS: u64 = 6_000;
