@@ -7,7 +7,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "name-unsynced",
         bug: "a new log segment is written before its name is durable (leveldb#189, rocksdb#10573)",
-        file: "log/segments.rs",
+        file: "log/segments/prepare.rs",
         text: "        if !recycled {\n            self.dir.sync()?;\n        }\n",
         instead: "",
     },
@@ -22,7 +22,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "segment-header-unsynced",
         bug: "the tail writes to a segment whose header and size are not durable",
-        file: "log/segments.rs",
+        file: "log/segments/prepare.rs",
         text: "        file.sync()?;\n        if !recycled {",
         instead: "        if !recycled {",
     },

@@ -129,7 +129,7 @@ mod tests {
         ("storage/mod.rs", "self.file.sync()", "no call by itself: leads to `data_file`"),
         ("storage/space.rs", "file.set_size(end *", "full devices: `simulation`, `tests/full.rs`"),
         ("disk_full/pool.rs", "directory.scratch(", "the same"),
-        ("log/segments.rs", "last.file.punch_hole(", "full devices: `tests/full/opens.rs`"),
+        ("log/segments/prepare.rs", "last.file.punch_hole(", "full devices: `tests/full/opens.rs`"),
         ("log/recover.rs", "segment.file.punch_hole(", "the same"),
         ("recovery/replay.rs", "ScratchPlace::Anywhere", "a log longer than memory: `recovery.rs`"),
     ];
