@@ -31,24 +31,20 @@ use self::codec::RootBlob;
 use self::events::{Event, Events};
 use self::node::{Child, HEIGHT_MAX, Node, NodeCache, NodeSlot, Summary};
 use self::pass::counts::{Counts, Settled};
+use self::pass::geometry::{Geometry, Pace};
 use self::pass::output::Output;
 use self::pass::overlap::Overlap;
-use self::pass::plan::{Geometry, Pace};
 use self::pass::{Grown, Pass};
 use self::read::read_cost::ReadCosts;
 use self::source::Incoming;
-use crate::base::check::CheckReport;
-use crate::base::checksum::KeyHash;
-use crate::base::dump::DumpVisitor;
+pub use self::version::TurtleVersion;
 use crate::base::error::{Error, Result};
-use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::stream::{SortedStream, SortedUpdates, Update};
+use crate::base::stream::{SortedUpdates, Update};
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, PIVOTS_MAX, Progress,
-    Salvaged, TurtleOptions, Version, Work,
+    Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, PIVOTS_MAX, TurtleOptions, Version,
+    Work,
 };
-use crate::memory::epoch::Guard;
 use crate::run::{OpenRuns, RunOptions};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::runtime::workers::Workers;
@@ -62,6 +58,7 @@ mod pass;
 mod read;
 mod shape;
 mod source;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -175,17 +172,6 @@ struct Writer {
     counts: Option<Counts>,
     damage: Damage,
     overlap: Overlap,
-}
-
-/// An immutable version of a tree.
-pub struct TurtleVersion {
-    shared: Arc<Shared>,
-    root: Arc<NodeSlot>,
-    summary: Summary,
-    /// Number of blocks of everything the version refers to.
-    disk_blocks: u64,
-    /// See [`TurtleVersion::moved_down`].
-    moved_down: OnceLock<u64>,
 }
 
 impl Turtle {
@@ -374,34 +360,6 @@ impl Turtle {
     }
 }
 
-impl TurtleVersion {
-    /// Maximum bytes of buffered updates written by a pass that frees one leaf.
-    fn moved_down(&self) -> u64 {
-        let node_cache = &self.shared.node_cache;
-        *self.moved_down.get_or_init(|| moved_down(node_cache, &self.root, self.summary, 0))
-    }
-}
-
-/// Maximum bytes of buffered updates written by a pass along one path down from the node in `slot`:
-/// the pending updates of its pivots, and as much again from levels merged with them. Nodes are
-/// read down to [`DEPTH_MOVED_DOWN`]; for an unreadable node all its buffered updates count.
-fn moved_down(node_cache: &NodeCache, slot: &Arc<NodeSlot>, summary: Summary, depth: usize) -> u64 {
-    if slot.reference().is_none() || depth == DEPTH_MOVED_DOWN {
-        return 0;
-    }
-    let Ok(node) = node_cache.load_owned(slot) else {
-        return LEVEL_TIMES * summary.buffered.weight();
-    };
-    let of_pivot = |pivot: &node::Pivot| {
-        let below = match &pivot.child {
-            Child::Node(child, summary) => moved_down(node_cache, child, *summary, depth + 1),
-            Child::Leaf(_) | Child::None => 0,
-        };
-        LEVEL_TIMES * pivot.pending().weight() + below
-    };
-    node.pivots.iter().map(of_pivot).max().unwrap_or(0)
-}
-
 /// Empty set of updates, for maintenance passes.
 struct Nothing;
 
@@ -433,14 +391,6 @@ impl SortedUpdates for Nothing {
 
 /// Number of leaf sizes needed by a reclaiming pass for leaves, and as many for pending updates.
 const RECLAIM_LEAVES: u64 = 3;
-
-/// On a full device, updates flushed into a buffer are written with at most this multiple of their
-/// weight in merged levels: see [`Geometry::gathered_max`].
-const LEVEL_TIMES: u64 = 2;
-
-/// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
-/// buffered in the lowest nodes is not known exactly.
-const DEPTH_MOVED_DOWN: usize = 2;
 
 impl Engine for Turtle {
     fn version(&self) -> Arc<dyn Version> {
@@ -538,43 +488,5 @@ impl Engine for Turtle {
             merge_bytes_read: read(&events.read_bytes),
             events: events.list(self.shared.node_cache.moves()),
         }
-    }
-}
-
-impl Version for TurtleVersion {
-    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
-        read::lookup::look(&self.shared, &self.root, key, hash, guard)
-    }
-
-    fn read(&self, key: &[u8], hash: KeyHash, from: Progress) -> Result<Answer> {
-        read::lookup::read(&self.shared, &self.root, (key, hash), from)
-    }
-
-    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        read::lookup::multi_get(&self.shared, &self.root, keys)
-    }
-
-    fn cursor(
-        self: Arc<Self>,
-        range: KeyRange,
-        direction: Direction,
-    ) -> Result<Box<dyn SortedStream + Send>> {
-        Ok(Box::new(read::cursor::TurtleCursor::new(self, range, direction)?))
-    }
-
-    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        pass::counts::walk_extents(&self.shared.node_cache, &self.root, visit)
-    }
-
-    fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
-        check::verify::verify(self, report)
-    }
-
-    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
-        check::salvage::salvage(self, found)
-    }
-
-    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
-        check::describe::describe(self, out)
     }
 }

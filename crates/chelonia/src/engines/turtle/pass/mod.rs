@@ -30,8 +30,9 @@ use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
 use crate::engines::turtle::check::damage::Damage;
+use crate::engines::turtle::pass::geometry::Geometry;
 use crate::engines::turtle::pass::output::{Output, WrittenRun};
-use crate::engines::turtle::pass::plan::{Figures, Geometry};
+use crate::engines::turtle::pass::plan::Figures;
 use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
@@ -42,6 +43,7 @@ use std::collections::BTreeMap;
 
 mod assemble;
 pub mod counts;
+pub mod geometry;
 pub mod output;
 pub mod overlap;
 pub mod plan;
