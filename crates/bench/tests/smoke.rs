@@ -237,7 +237,7 @@ fn a_figure_is_run_once_drawn_again_and_reported() {
     let csv = std::fs::read_to_string(file("wm.csv")).unwrap();
     assert_eq!(csv.lines().count(), 3, "{csv}");
     assert!(csv.contains("turtle,512000,") && csv.contains("turtle,1000000,"), "{csv}");
-    assert!(std::fs::read(file("wm.png")).unwrap().starts_with(b"\x89PNG"));
+    assert!(std::fs::read(file("wm.svg")).unwrap().starts_with(b"<svg "));
     // What is there is not overwritten, and not run again.
     let again = wm(&[]);
     assert_eq!(again.status.code(), Some(2));

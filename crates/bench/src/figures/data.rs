@@ -11,7 +11,7 @@ use crate::compare::summary::{Spread, repeat_of};
 use crate::compare::tables::date;
 use crate::compare::{self, part_of, say};
 use crate::failure::{Failure, Result};
-use crate::figures::axes::number;
+use crate::figures::drawing::axes::number;
 use crate::options::Options;
 use crate::record::{self, Record, SETTLED, phase_of};
 use crate::workload::phases::Phase;

@@ -57,7 +57,7 @@ another; --cap bounds each phase):
                load,cu,cm,s1,s10,s100,o, engines with levels; 15 minutes
 
 The results go to OUT/NAME.jsonl, the points that are drawn to OUT/NAME.csv, and the figure to
-OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again what is in
+OUT/NAME.svg. `--resume` goes on after a stop; `--from DIR` draws again what is in
 DIR/NAME.jsonl and runs nothing.";
 
 /// `figure`

@@ -98,7 +98,7 @@ fn digest(value: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Fails in step `what` unless `found` is exactly the keys and digests of `expected`, in that order.
+/// Fails unless `found` is exactly the keys and digests of `expected`, in that order.
 fn compare<K: AsRef<[u8]>>(
     what: &str,
     expected: impl IntoIterator<Item = (K, u64)>,

@@ -3,9 +3,9 @@
 //! Numbers on axes are written out: never as powers of ten with an exponent.
 
 use crate::compare::summary::Spread;
-use crate::figures::lettering;
-use crate::figures::scene::{Anchor, Frame, Point, Scene};
-use crate::figures::style::{AXIS, GRAY, GRID, INK, Look, SMALL, TEXT};
+use crate::figures::drawing::lettering;
+use crate::figures::drawing::scene::{Anchor, Frame, Point, Scene};
+use crate::figures::drawing::style::{AXIS, GRAY, GRID, INK, Look, SMALL, TEXT};
 
 /// The room that two numbers of an axis leave between them.
 const GAP: f64 = 8.0;
