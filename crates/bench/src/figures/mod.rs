@@ -227,7 +227,7 @@ pub fn figure(arguments: &Figure) -> Result<()> {
         None => {
             arguments.check()?;
             let plan = name.plan(arguments);
-            data::check(&plan, &path, arguments.resume)?;
+            data::check(&plan, &path)?;
             make(&out)?;
             data::gather(&plan, &path)?
         }
