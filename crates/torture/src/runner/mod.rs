@@ -1,7 +1,7 @@
 //! Runs units on several threads until the profile has none, and keeps what they count.
 //!
-//! `journal.rs` keeps what was done in a file, `status.rs` is how a trial stands, `caught.rs` catches
-//! the panics of units.
+//! `journal.rs` keeps what was done in a file, `status.rs` is how a trial stands, `caught.rs`
+//! catches the panics of units.
 //!
 //! A unit that does not end has failed like any other: threads may wait for each other for ever. It
 //! cannot be broken off, so the whole run ends with it.
