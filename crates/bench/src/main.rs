@@ -47,7 +47,7 @@ enum Command {
     Run(run::Run),
     /// Measure several stores, one after the other, and set them beside each other
     Compare(compare::Compare),
-    /// Measure and draw one figure, as SVG and PNG with its data beside it
+    /// Measure and draw one figure, as SVG with its data beside it
     Figure(figures::Figure),
     /// Write one page of all figures and results in a directory
     Report(report::Report),

@@ -237,14 +237,11 @@ fn a_figure_is_run_once_drawn_again_and_reported() {
     let csv = std::fs::read_to_string(file("wm.csv")).unwrap();
     assert_eq!(csv.lines().count(), 3, "{csv}");
     assert!(csv.contains("turtle,512000,") && csv.contains("turtle,1000000,"), "{csv}");
-    assert!(std::fs::read(file("wm.png")).unwrap().starts_with(b"\x89PNG"));
-    // What is there is not overwritten, and not run again.
+    assert!(std::fs::read(file("wm.svg")).unwrap().starts_with(b"<svg "));
+    // What is there is not overwritten.
     let again = wm(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--from"));
-    assert_eq!(wm(&["--resume"]).status.code(), Some(0));
-    let other = wm(&["--resume", "--seed", "5"]);
-    assert!(String::from_utf8_lossy(&other.stderr).contains("other options (seed)"));
     succeeds(directory.path(), &["figure", "wm", "--from", "out", "--out", "other"]);
     let both = ["out/wm.svg", "other/wm.svg"].map(|path| directory.path().join(path));
     assert_eq!(std::fs::read(&both[0]).unwrap(), std::fs::read(&both[1]).unwrap());
@@ -255,14 +252,14 @@ fn a_figure_is_run_once_drawn_again_and_reported() {
 }
 
 #[test]
-fn growth_goes_on_where_it_was_stopped() {
+fn growth_has_five_sizes_and_is_drawn_again() {
     let directory = TempDir::new().unwrap();
-    let growth = |more: &[&str]| {
-        let line = ["figure", "growth", "--records", "2k", "--ops", "500", "--out", "out"];
-        program(directory.path(), &[&line[..], more].concat())
-    };
-    let first = growth(&[]);
-    assert_eq!(first.status.code(), Some(0), "{}", String::from_utf8_lossy(&first.stderr));
+    let line = ["figure", "growth", "--records", "2k", "--ops", "500", "--out", "out"];
+    let ended = program(directory.path(), &line);
+    let lines_of_runs = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(0), "{lines_of_runs}");
+    let last = "10 of 10: turtle, 8,000 records, memory 33.6 MB, checkpoint";
+    assert!(lines_of_runs.contains(last), "{lines_of_runs}");
     let file = |name: &str| directory.path().join("out").join(name);
     let results = lines(&file("growth.jsonl"));
     // Five sizes, each with two distances: the load, with its settle, and the reads.
@@ -270,20 +267,6 @@ fn growth_goes_on_where_it_was_stopped() {
     let csv = std::fs::read_to_string(file("growth.csv")).unwrap();
     assert_eq!(csv.lines().count(), 1 + 4 * 5 * 2, "{csv}");
     assert!(csv.contains("turtle,write_amplification,fixed,4200000,8000,1024000,"), "{csv}");
-    // Stopped before its last two runs: they alone are done again.
-    let text = std::fs::read_to_string(file("growth.jsonl")).unwrap();
-    let kept: String = text.split_inclusive('\n').take(results.len() - 6).collect();
-    std::fs::write(file("growth.jsonl"), &kept).unwrap();
-    let resumed = growth(&["--resume"]);
-    let told = String::from_utf8_lossy(&resumed.stderr).into_owned();
-    assert_eq!(resumed.status.code(), Some(0), "{told}");
-    assert!(!told.contains("8 of 10") && told.contains("9 of 10: turtle, 8,000 records"), "{told}");
-    assert!(told.contains("10 of 10: turtle, 8,000 records, memory 33.6 MB, checkpoint"), "{told}");
-    let again = lines(&file("growth.jsonl"));
-    assert_eq!((again.len(), &again[..24]), (30, &results[..24]));
-    let other = growth(&["--resume", "--checkpoint-distance", "1MB"]);
-    let told = String::from_utf8_lossy(&other.stderr).into_owned();
-    assert!(told.contains("other options (checkpoint_distance_bytes)"), "{told}");
     succeeds(directory.path(), &["figure", "growth", "--from", "out", "--out", "other"]);
     let both = ["out/growth.svg", "other/growth.svg"].map(|path| directory.path().join(path));
     assert_eq!(std::fs::read(&both[0]).unwrap(), std::fs::read(&both[1]).unwrap());

@@ -27,18 +27,6 @@ Exit codes:
   3  the store failed: no such database, open elsewhere, damaged, disk full, I/O error
   130  interrupted by Ctrl-C (128 plus the signal number: 143 for SIGTERM)";
 
-/// The files of a tour.
-pub const FILES_MAX: usize = 20_000;
-
-/// The bytes of the files of a tour; the default of clap is a text.
-pub const BYTES_MAX: u64 = 1 << 30;
-
-/// The updates of a tour.
-pub const UPDATES: u64 = 300_000;
-
-/// The acknowledgements of a tour.
-pub const ACKNOWLEDGEMENTS: u64 = 20_000;
-
 /// Load, look into, verify and tour a Chelonia database.
 #[derive(Parser, Debug)]
 #[command(name = "chelonia", version, after_help = AFTER_HELP, max_term_width = 100)]
@@ -89,9 +77,6 @@ pub enum Command {
     /// The process that the tour kills
     #[command(hide = true)]
     TourWriter(TourWriter),
-    /// The process that removes the tour's directory
-    #[command(hide = true)]
-    TourKeeper,
 }
 
 /// Which database.
@@ -417,20 +402,17 @@ pub struct Tour {
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "256MB")]
     pub memory: u64,
     /// Store at most this many files
-    #[arg(long, value_name = "COUNT", default_value_t = FILES_MAX)]
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     pub files_max: usize,
     /// Store at most this many bytes of files
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
     pub bytes_max: u64,
     /// How many updates are written at each of three checkpoint distances
-    #[arg(long, value_name = "COUNT", default_value_t = UPDATES)]
+    #[arg(long, value_name = "COUNT", default_value_t = 300_000)]
     pub updates: u64,
     /// How many writes are acknowledged before the writer is killed
-    #[arg(long, value_name = "COUNT", default_value_t = ACKNOWLEDGEMENTS)]
+    #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     pub acknowledgements: u64,
-    /// Print a JSON object at the end instead of lines and a table
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `tour-writer`
@@ -463,11 +445,10 @@ mod tests {
     }
 
     #[test]
-    fn the_texts_of_defaults_are_the_numbers() {
+    fn the_text_of_the_default_is_the_number() {
         let Command::Tour(tour) = Arguments::parse_from(["chelonia", "tour"]).command else {
             panic!("another command");
         };
-        assert_eq!(tour.bytes_max, BYTES_MAX);
         assert_eq!(tour.memory, chelonia::limits::MEMORY_BYTES_DEFAULT);
     }
 }

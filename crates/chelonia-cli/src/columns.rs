@@ -8,7 +8,7 @@
 //! A record has two columns, key and value, unless two of several were chosen. What is wrong with
 //! a record is a [`Flaw`], which has a [`FlawKind`] to be counted by.
 
-use crate::formats::Format;
+use crate::formats::{Format, csv};
 use crate::output::counted;
 use std::borrow::Cow;
 
@@ -209,7 +209,7 @@ impl<'a> Iterator for Fields<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let record = self.rest.take()?;
         let (field, after) = if self.format == Format::Csv {
-            match csv_field(record) {
+            match csv::field(record) {
                 Ok(field) => field,
                 Err(flaw) => return Some(Err(flaw)),
             }
@@ -219,33 +219,6 @@ impl<'a> Iterator for Fields<'a> {
         };
         self.rest = after.split_first().map(|(_, tail)| tail);
         Some(Ok(field))
-    }
-}
-
-/// The field at the front, and the rest with its comma.
-fn csv_field(record: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Flaw> {
-    let Some(mut rest) = record.strip_prefix(b"\"") else {
-        let end = record.iter().position(|byte| *byte == b',').unwrap_or(record.len());
-        if record[..end].contains(&b'"') {
-            return Err(Flaw::Quotes("a quote within a field that has none around it"));
-        }
-        return Ok((Cow::Borrowed(&record[..end]), &record[end..]));
-    };
-    let mut field = Vec::new();
-    loop {
-        let Some(quote) = rest.iter().position(|byte| *byte == b'"') else {
-            return Err(Flaw::Quotes("a quoted field does not end"));
-        };
-        field.extend_from_slice(&rest[..quote]);
-        rest = &rest[quote + 1..];
-        match rest.first() {
-            Some(b'"') => {
-                field.push(b'"');
-                rest = &rest[1..];
-            }
-            None | Some(b',') => return Ok((Cow::Owned(field), rest)),
-            Some(_) => return Err(Flaw::Quotes("text after the closing quote of a field")),
-        }
     }
 }
 

@@ -47,6 +47,5 @@ fn run(command: &Command) -> failure::Result<()> {
         Command::Keyspaces(arguments) => commands::inspect::keyspaces(arguments),
         Command::Tour(arguments) => tour::tour(arguments),
         Command::TourWriter(arguments) => tour::kill::write_until_killed(arguments),
-        Command::TourKeeper => tour::home::keep(),
     }
 }

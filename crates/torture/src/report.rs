@@ -1,12 +1,12 @@
 //! What the user sees: a bar for each trial, failures as they happen, a table at the end.
 
 use crate::failure::Result;
-use crate::journal::hex;
 use crate::profile::Profile;
-use crate::status::{Failed, Status};
+use crate::runner::journal::hex;
+use crate::runner::status::{Failed, Status};
 use chelonia::internals::reached as marks;
 use chelonia_torture::trial::{Tally, Trial};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -86,8 +86,10 @@ fn counts_of(trial: &dyn Trial, status: &Status) -> String {
     let counts = status.counts();
     let targets = trial.targets().iter().map(|target| target.what);
     let rest = counts.keys().copied().filter(|name| targets.clone().all(|what| what != *name));
-    let text =
-        targets.clone().chain(rest).map(|name| format!("{} {name}", grouped(status.count(name))));
+    let text = targets
+        .clone()
+        .chain(rest)
+        .map(|name| format!("{} {name}", HumanCount(status.count(name))));
     text.collect::<Vec<_>>().join(", ")
 }
 
@@ -99,19 +101,6 @@ fn again(trial: &str, failed: &Failed) -> String {
         failed.unit,
         hex(failed.seed)
     )
-}
-
-/// A number with a comma after every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Prints how all trials stand.
@@ -204,7 +193,7 @@ pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
         return Ok(());
     }
     for (what, count) in counts {
-        writeln!(out, "{:>13} {what}", grouped(count))?;
+        writeln!(out, "{:>13} {what}", HumanCount(count))?;
     }
     Ok(())
 }
@@ -228,7 +217,7 @@ pub fn list(trials: &[Box<dyn Trial>], as_json: bool) -> Result<()> {
             trial.excuse().map_or_else(String::new, |excuse| format!(" (not here: {excuse})"));
         writeln!(out, "{:>13}  {}{excuse}", trial.name(), trial.about())?;
         for target in targets {
-            writeln!(out, "{:>13}  {} {}", "", grouped(target.count), target.what)?;
+            writeln!(out, "{:>13}  {} {}", "", HumanCount(target.count), target.what)?;
         }
     }
     if !as_json {
@@ -239,14 +228,4 @@ pub fn list(trials: &[Box<dyn Trial>], as_json: bool) -> Result<()> {
         writeln!(out, "{:>13}  {other}", "")?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped() {
-        assert_eq!([0, 999, 1_000, 12_345_678].map(grouped), ["0", "999", "1,000", "12,345,678"]);
-    }
 }

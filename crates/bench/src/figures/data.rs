@@ -1,19 +1,19 @@
 //! The runs of a figure, their results in a file, and what every figure says of them.
 //!
 //! ```text
-//!   for each run of the plan that has no results in OUT/NAME.jsonl:
-//!       this program again, as `compare` does it; results go to the end of the file
+//!   for each run of the plan:
+//!       this program again, as `compare` does it; results go to the end of OUT/NAME.jsonl
 //!   then the points, from the file alone
 //! ```
 
 use crate::compare::child::Ended;
 use crate::compare::summary::{Spread, repeat_of};
 use crate::compare::tables::date;
-use crate::compare::{self, part_of, say};
+use crate::compare::{self, say};
 use crate::failure::{Failure, Result};
-use crate::figures::axes::number;
+use crate::figures::drawing::axes::number;
 use crate::options::Options;
-use crate::record::{self, Record, SETTLED, phase_of};
+use crate::record::{Record, SETTLED, phase_of};
 use crate::workload::phases::Phase;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -31,23 +31,6 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// The first setting in which a result is of another run; none if it is of this one.
-    fn difference(&self, record: &Record) -> Option<String> {
-        if record.engine != self.engine {
-            return Some("engines".to_owned());
-        }
-        if repeat_of(record) != self.repeat {
-            return Some("repeats".to_owned());
-        }
-        let asked = self.options.describe(self.options.records.unwrap_or(0));
-        let differing = asked
-            .as_object()
-            .into_iter()
-            .flatten()
-            .find(|(name, value)| record.settings[name.as_str()] != **value);
-        differing.map(|(name, _)| name.clone())
-    }
-
     /// For whoever waits for it.
     fn describe(&self) -> String {
         let mut text = format!(
@@ -80,28 +63,24 @@ pub struct Ends {
 }
 
 /// Fails with what is allowed before anything runs.
-pub fn check(plan: &[Planned], path: &Path, resume: bool) -> Result<()> {
+pub fn check(plan: &[Planned], path: &Path) -> Result<()> {
     for run in plan {
         run.options.check()?;
     }
-    if path.exists() && !resume {
+    if path.exists() {
         return Err(Failure::usage(format!(
-            "{} is there already: go on with --resume, draw it again with --from, or give another \
-             --out",
+            "{} is there already: draw it again with --from, or give another --out",
             path.display()
         )));
     }
     Ok(())
 }
 
-/// The results of all runs of `plan`: what is in the file `path`, and then what was missing.
+/// Runs `plan`; the results are also in the file `path`.
 pub fn gather(plan: &[Planned], path: &Path) -> Result<(Vec<Record>, Ends)> {
-    let mut records = earlier(plan, path)?;
+    let mut records = Vec::new();
     let mut ends = Ends::default();
     for (index, run) in plan.iter().enumerate() {
-        if records.iter().any(|record| run.difference(record).is_none()) {
-            continue;
-        }
         say(&format!("{} of {}: {}", index + 1, plan.len(), run.describe()));
         let (ended, new) = compare::one(&run.engine, &run.options, run.repeat, path)?;
         records.extend(new);
@@ -115,29 +94,6 @@ pub fn gather(plan: &[Planned], path: &Path) -> Result<(Vec<Record>, Ends)> {
         }
     }
     Ok((records, ends))
-}
-
-/// What an earlier call left in the file.
-fn earlier(plan: &[Planned], path: &Path) -> Result<Vec<Record>> {
-    if !path.exists() {
-        return Ok(Vec::new());
-    }
-    let records = record::read(path)?;
-    // A line that was cut by a stop must not come before new ones.
-    record::replace(path, &records, &part_of(path))?;
-    for record in &records {
-        let mut differences = plan.iter().map(|run| run.difference(record));
-        if !differences.any(|difference| difference.is_none()) {
-            let same = plan.iter().filter(|run| run.engine == record.engine);
-            let other = same.filter_map(|run| run.difference(record)).next();
-            return Err(Failure::usage(format!(
-                "{} was made with other options ({}): give the same, or another --out",
-                path.display(),
-                other.unwrap_or_else(|| "engines".to_owned())
-            )));
-        }
-    }
-    Ok(records)
 }
 
 /// The points of a figure as a table: what is drawn, and nothing else.
@@ -398,31 +354,13 @@ pub mod tests {
     }
 
     #[test]
-    fn results_belong_to_the_run_with_the_same_options() {
-        let run = figure(&["ycsb", "--records", "1000"]).planned("turtle", 1 << 25, vec![], 1);
-        let mut record = result("turtle", "load", 1.0);
-        assert_eq!(run.difference(&record), None);
-        assert_eq!(run.difference(&result("lmdb", "load", 1.0)).unwrap(), "engines");
-        record.settings["repeat"] = json!(2);
-        assert_eq!(run.difference(&record).unwrap(), "repeats");
-        let other = figure(&["ycsb", "--records", "1000", "--seed", "2"]);
-        let other = other.planned("turtle", 1 << 25, vec![], 2);
-        assert_eq!(other.difference(&record).unwrap(), "seed");
-    }
-
-    #[test]
-    fn results_of_other_options_are_not_mixed() {
+    fn results_are_not_mixed_with_others() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ycsb.jsonl");
-        record::append(&path, &[result("turtle", "load", 1.0)]).unwrap();
         let run = figure(&["ycsb", "--records", "1000"]).planned("turtle", 1 << 25, vec![], 1);
-        assert!(check(from_ref(&run), &path, false).unwrap_err().to_string().contains("--from"));
-        check(from_ref(&run), &path, true).unwrap();
-        assert_eq!(gather(from_ref(&run), &path).unwrap().0.len(), 1);
-        let mut other = run;
-        other.options.memory += 1;
-        let message = gather(&[other], &path).unwrap_err().to_string();
-        assert!(message.contains("memory_bytes"), "{message}");
+        check(from_ref(&run), &path).unwrap();
+        crate::record::append(&path, &[result("turtle", "load", 1.0)]).unwrap();
+        assert!(check(from_ref(&run), &path).unwrap_err().to_string().contains("--from"));
     }
 
     #[test]

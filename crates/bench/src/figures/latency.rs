@@ -5,11 +5,11 @@
 
 use crate::driver::latency::Kind;
 use crate::figures::Drawing;
-use crate::figures::axes::{Panel, Scale, duration};
 use crate::figures::data::{Points, cell, engines, notes, work};
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Frame, Point, Scene};
-use crate::figures::style::store;
+use crate::figures::drawing::axes::{Panel, Scale, duration};
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Frame, Point, Scene};
+use crate::figures::drawing::style::store;
 use crate::record::Record;
 use crate::workload::phases::Phase;
 

@@ -6,14 +6,14 @@
 //! a store are not.
 
 use crate::figures::Drawing;
-use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
     Points, cell, engines, megabytes, notes, setting, settings, size, work,
 };
-use crate::figures::lettering;
-use crate::figures::page::{Page, Room};
-use crate::figures::scene::{Anchor, Frame, Point, Scene};
-use crate::figures::style::{BAND, GRAY, INK, SMALL, TEXT, store};
+use crate::figures::drawing::axes::{Panel, Scale, number};
+use crate::figures::drawing::lettering;
+use crate::figures::drawing::page::{Page, Room};
+use crate::figures::drawing::scene::{Anchor, Frame, Point, Scene};
+use crate::figures::drawing::style::{BAND, GRAY, INK, SMALL, TEXT, store};
 use crate::record::{Record, SETTLED};
 
 const HEADER: [&str; 4] = ["engine", "phase", "seconds", "rss_bytes"];

@@ -4,29 +4,24 @@
 //!   plan: runs of stores  ->  OUT/NAME.jsonl: their results  ->  points  ->  OUT/NAME.csv
 //!   (options.rs, each figure)  (data.rs)                           |
 //!                                                                  v
-//!                              OUT/NAME.svg, OUT/NAME.png  <-  scene (page.rs, axes.rs)
-//!                                       (render.rs)
+//!                                            OUT/NAME.svg  <-  scene
+//!                                                         (drawing/)
 //! ```
 //!
 //! Each figure is a file with `plan`, `points` and `draw`. Drawing needs the results alone, so
 //! `--from` and `report` draw without running anything. A store that failed is missing in the
 //! figure; the others are drawn.
 
-pub mod axes;
 pub mod data;
+pub mod drawing;
 mod fit;
 mod garnering;
 mod growth;
 mod latency;
-mod lettering;
 mod memory;
 mod options;
-mod page;
-pub mod render;
-pub mod scene;
 mod sensitivity;
 mod stall;
-pub mod style;
 mod wm;
 mod ycsb;
 
@@ -39,8 +34,8 @@ use crate::record::{self, Record};
 use crate::workload::phases::Phase;
 use clap::ValueEnum;
 use data::{Ends, Planned, Points};
+use drawing::scene::Scene;
 pub use options::Figure;
-use scene::Scene;
 use std::path::{Path, PathBuf};
 
 /// A figure.
@@ -232,7 +227,7 @@ pub fn figure(arguments: &Figure) -> Result<()> {
         None => {
             arguments.check()?;
             let plan = name.plan(arguments);
-            data::check(&plan, &path, arguments.resume)?;
+            data::check(&plan, &path)?;
             make(&out)?;
             data::gather(&plan, &path)?
         }
@@ -269,15 +264,13 @@ fn make(directory: &Path) -> Result<()> {
         .map_err(|error| Failure::failed(format!("make {}", directory.display()), error))
 }
 
-/// Writes the points and both forms of the figure.
+/// Writes the points and the figure.
 fn save(drawing: &Drawing, name: Name, directory: &Path) -> Result<()> {
-    for (ending, bytes) in [
-        ("csv", drawing.points.csv().into_bytes()),
-        ("svg", render::svg(&drawing.scene)?.into_bytes()),
-        ("png", render::png(&drawing.scene)?),
-    ] {
+    for (ending, text) in
+        [("csv", drawing.points.csv()), ("svg", drawing::svg::svg(&drawing.scene))]
+    {
         let path = directory.join(format!("{}.{ending}", name.name()));
-        std::fs::write(&path, bytes)
+        std::fs::write(&path, text)
             .map_err(|error| Failure::failed(format!("write {}", path.display()), error))?;
         say(&format!("wrote {}", path.display()));
     }

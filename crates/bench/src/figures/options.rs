@@ -57,8 +57,7 @@ another; --cap bounds each phase):
                load,cu,cm,s1,s10,s100,o, engines with levels; 15 minutes
 
 The results go to OUT/NAME.jsonl, the points that are drawn to OUT/NAME.csv, and the figure to
-OUT/NAME.svg and OUT/NAME.png. `--resume` goes on after a stop; `--from DIR` draws again what is in
-DIR/NAME.jsonl and runs nothing.";
+OUT/NAME.svg. `--from DIR` draws again what is in DIR/NAME.jsonl and runs nothing.";
 
 /// `figure`
 #[derive(Args, Clone, Debug)]
@@ -111,9 +110,6 @@ pub struct Figure {
     /// Where figures and their data go [default: chelonia-bench-figures, or that of --from]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Go on with the results that are in OUT, which were made with the same options
-    #[arg(long, conflicts_with = "from")]
-    pub resume: bool,
     /// Run nothing: draw the results that are in this directory
     #[arg(long, value_name = "DIR")]
     pub from: Option<PathBuf>,
@@ -378,7 +374,6 @@ pub mod tests {
         }
         let parse = |line: &[&str]| Line::try_parse_from(line).map(|_| ()).unwrap_err();
         assert!(parse(&["x", "pie"]).to_string().contains("sensitivity"));
-        assert!(parse(&["x", "wm", "--from", "a", "--resume"]).to_string().contains("--resume"));
         figure(&["ycsb", "--phases", "load,a", "--checkpoint-distance", "1MB,1MB"])
             .check()
             .unwrap();

@@ -5,16 +5,16 @@
 //! and the same distances: the greater memory, the load alone.
 
 use crate::compare::summary::Spread;
-use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
     Planned, Points, cells, distance, engines, megabytes, notes, phase_words, setting, settings,
     settled_load, size, speeds, to_f64, work,
 };
+use crate::figures::drawing::axes::{Panel, Scale, number};
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Frame, Point, Scene};
+use crate::figures::drawing::style::{Color, Look, store};
 use crate::figures::options::{Figure, rounded};
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Frame, Point, Scene};
-use crate::figures::style::{Color, Look, store};
-use crate::figures::{Drawing, scene::Anchor, style::INK, style::TEXT};
+use crate::figures::{Drawing, drawing::scene::Anchor, drawing::style::INK, drawing::style::TEXT};
 use crate::record::Record;
 use crate::workload::phases::Phase;
 use std::collections::BTreeSet;

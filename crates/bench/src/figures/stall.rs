@@ -4,11 +4,11 @@
 //! does much less than it does on the whole.
 
 use crate::figures::Drawing;
-use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{Points, cell, engines, notes, to_f64, work};
-use crate::figures::page::{Page, Room};
-use crate::figures::scene::{Anchor, Frame, Point, Scene};
-use crate::figures::style::{INK, TEXT, store};
+use crate::figures::drawing::axes::{Panel, Scale, number};
+use crate::figures::drawing::page::{Page, Room};
+use crate::figures::drawing::scene::{Anchor, Frame, Point, Scene};
+use crate::figures::drawing::style::{INK, TEXT, store};
 use crate::record::Record;
 use crate::workload::phases::Phase;
 

@@ -7,15 +7,15 @@
 
 use crate::compare::summary::Spread;
 use crate::driver::latency::Kind;
-use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
     Planned, Points, cells, distance, engines, is_capped, megabytes, notes, settled_load, work,
 };
+use crate::figures::drawing::axes::{Panel, Scale, number};
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Point, Scene};
+use crate::figures::drawing::style::{Look, store};
 use crate::figures::options::{Figure, has_dial, rounded};
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Point, Scene};
-use crate::figures::style::{Look, store};
-use crate::figures::{Drawing, scene::Frame};
+use crate::figures::{Drawing, drawing::scene::Frame};
 use crate::record::Record;
 use crate::workload::phases::Phase;
 use std::collections::BTreeSet;

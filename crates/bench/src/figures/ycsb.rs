@@ -6,15 +6,15 @@
 
 use crate::compare::summary::Spread;
 use crate::figures::Drawing;
-use crate::figures::axes::number;
 use crate::figures::data::{
     Points, cells, engines, megabytes, notes, phase_words, setting, settings, settled_load, size,
     speeds, to_f64, work,
 };
-use crate::figures::lettering;
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Anchor, Frame, Scene};
-use crate::figures::style::{AXIS, BAND, GRAY, INK, SMALL, TEXT, store};
+use crate::figures::drawing::axes::number;
+use crate::figures::drawing::lettering;
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Anchor, Frame, Scene};
+use crate::figures::drawing::style::{AXIS, BAND, GRAY, INK, SMALL, TEXT, store};
 use crate::record::Record;
 
 const HEADER: [&str; 6] = ["memory_bytes", "phase", "engine", "kops", "kops_min", "kops_max"];

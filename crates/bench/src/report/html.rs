@@ -1,6 +1,6 @@
 //! The parts of a page. All text is escaped here, and only here; drawings come as finished SVG.
 
-use crate::figures::render::escape;
+use crate::figures::drawing::svg::escape;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");

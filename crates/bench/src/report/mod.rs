@@ -11,7 +11,8 @@ use crate::compare::tables::{self, date};
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
 use crate::figures::data::{engines, notes, work};
-use crate::figures::{Name, data_of, render};
+use crate::figures::drawing::svg::svg;
+use crate::figures::{Name, data_of};
 use crate::options::parse_engine;
 use crate::record::{self, Record};
 use clap::Args;
@@ -118,7 +119,7 @@ fn of_results(path: &Path, records: &[Record], baseline: Option<&str>) -> Sectio
 fn of_figure(name: Name, records: &[Record]) -> Result<Section> {
     let drawing = name.draw(records)?;
     let mut section = Section::new(name.name(), name.heading());
-    section.drawing(&render::svg(&drawing.scene)?);
+    section.drawing(&svg(&drawing.scene));
     let mut facts = vec![work(records)];
     facts.extend(notes(records));
     facts.extend(engines(records).iter().map(|engine| tables::about(records, engine)));
@@ -131,7 +132,7 @@ fn of_figure(name: Name, records: &[Record]) -> Result<Section> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::render::tests::check_well_formed;
+    use crate::figures::drawing::svg::tests::check_well_formed;
     use crate::figures::tests::{stored, ycsb_results};
 
     #[test]

@@ -1,39 +1,37 @@
-//! A writer dies in mid-write, and nothing that it was told is stored is missing.
+//! A process is killed while it writes, and every write that it acknowledged is found.
 //!
 //! ```text
 //!   tour                                 tour-writer (this program again)
-//!     spawn, read the pipe  <- numbers --  commit record n, print n, commit record n + 1, ...
-//!     SIGKILL after enough numbers ----->  dies wherever it is
-//!     read what is left in the pipe
-//!     open the same database, compare: every number that was printed is there
+//!     read the pipe         <- numbers --  commit record n, print n, commit record n + 1, ...
+//!     SIGKILL after enough numbers ----->  dies at an arbitrary point
+//!     open the same database: every number that was printed is there
 //! ```
 //!
-//! Each record is one batch over two keyspaces, so that half a batch would show. Which record the
-//! kill meets depends on the machine; what must hold does not.
+//! A record is one batch over two keyspaces, so that half a batch would show.
 
-use super::home::Home;
-use super::open;
-use super::report::{Report, Row, Stopwatch};
+use super::{Amount, Report, compare, digest, open, verify_and_close};
 use crate::arguments::TourWriter;
-use crate::failure::{Context, Failure, Result};
+use crate::failure::{Failure, Result};
 use crate::output::counted;
 use chelonia::{Database, KeyspaceOptions, limits};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::process::{Child, Command, Stdio};
 
-/// The writer ends by itself after this many records, should nobody kill it.
+/// The writer ends after this many records if nothing kills it.
 const RECORDS_MAX: u64 = 100_000_000;
+
+/// The signal of `Child::kill`, as the kernel numbers it.
+const SIGKILL: i32 = 9;
 
 /// The two keyspaces of a record.
 const KEYSPACES: [&str; 2] = ["records", "mirror"];
 
 /// The value of record `number`: its length and bytes follow from the number.
 fn value_of(number: u64) -> Vec<u8> {
-    let length = usize::try_from(number % 200).unwrap_or(0) + 8;
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().repeat(length / 8)
+    let words = usize::try_from(number % 25).unwrap_or(0) + 1;
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().repeat(words)
 }
 
 /// `tour-writer`: stores numbered records and prints each number once it is acknowledged.
@@ -42,7 +40,7 @@ pub fn write_until_killed(arguments: &TourWriter) -> Result<()> {
     let database = open(&arguments.path, memory)?;
     let records = database.keyspace(KEYSPACES[0], KeyspaceOptions::default())?;
     let mirror = database.keyspace(KEYSPACES[1], KeyspaceOptions::default())?;
-    let mut out = std::io::stdout().lock();
+    let mut out = io::stdout().lock();
     for number in 1..=RECORDS_MAX {
         let (key, value) = (number.to_be_bytes(), value_of(number));
         let mut batch = database.batch();
@@ -55,42 +53,12 @@ pub fn write_until_killed(arguments: &TourWriter) -> Result<()> {
 }
 
 /// The writer; dead when this is dropped.
-struct Writer {
-    child: Child,
-}
-
-impl Writer {
-    fn start(home: &Home, path: &Path, memory: u64) -> Result<(Self, BufReader<ChildStdout>)> {
-        let failed = |error| Failure::io("starting the writer", error);
-        let program = std::env::current_exe().map_err(failed)?;
-        let mut child = Command::new(program)
-            .arg("tour-writer")
-            .arg(path)
-            .args(["--memory", &memory.to_string()])
-            .stdin(home.claim()?)
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(failed)?;
-        let Some(pipe) = child.stdout.take() else {
-            return Err(Failure::no("the writer has no pipe"));
-        };
-        Ok((Self { child }, BufReader::new(pipe)))
-    }
-
-    /// Sends SIGKILL and waits for the end.
-    fn kill(&mut self) -> Result<()> {
-        let failed = |error| Failure::io("killing the writer", error);
-        self.child.kill().map_err(failed)?;
-        self.child.wait().map_err(failed)?;
-        Ok(())
-    }
-}
+struct Writer(Child);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // On the way out of an error there is nothing left to do about another one.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -99,86 +67,63 @@ fn read_numbers(pipe: &mut impl BufRead, mut last: u64, enough: u64) -> Result<u
     let mut line = String::new();
     while last < enough {
         line.clear();
-        let read = pipe.read_line(&mut line);
-        if read.map_err(|error| Failure::io("the writer's pipe", error))? == 0 {
-            break;
+        pipe.read_line(&mut line).map_err(|error| Failure::io("the writer's pipe", error))?;
+        match line.strip_suffix('\n').map(str::parse) {
+            None => break,
+            Some(Ok(number)) if number == last + 1 => last = number,
+            Some(_) => {
+                return Err(Failure::no(format!("the writer printed {line:?} after {last}")));
+            }
         }
-        let Some(number) = line.strip_suffix('\n').and_then(|number| number.parse().ok()) else {
-            break;
-        };
-        if number != last + 1 {
-            return Err(Failure::no(format!("the writer told {number} after {last}")));
-        }
-        last = number;
     }
     Ok(last)
 }
 
-/// Kills a writer after `enough` acknowledgements and looks for every one of them.
-pub fn kill_and_recover(home: &Home, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
-    let path = &home.path().join("killed");
-    report.say("Killing a writer in mid-write")?;
-    let watch = Stopwatch::start();
-    let (mut writer, mut pipe) = Writer::start(home, path, memory)?;
-    let told = read_numbers(&mut pipe, 0, enough)?;
-    if told < enough {
-        return Err(Failure::no(format!("the writer ended by itself after write {told}")));
-    }
-    writer.kill()?;
-    let told = read_numbers(&mut pipe, told, u64::MAX)?;
-    report.add(Row::new("acknowledged before SIGKILL", told, 0, watch))?;
+/// Kills a writer of the database at `path` after `enough` acknowledgements, and looks for each.
+pub(super) fn kill(path: &Path, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
+    report.say("Killing a process while it writes to the same database")?;
+    let failed = |error| Failure::io("the process that writes", error);
+    let interrupt = report.interrupt.clone();
+    let acknowledged = report.step("acknowledged before SIGKILL", |_| {
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.arg("tour-writer").arg(path).args(["--memory", &memory.to_string()]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut writer = Writer(child.map_err(failed)?);
+        let pipe = writer.0.stdout.take().ok_or_else(|| failed(io::Error::other("no pipe")))?;
+        let mut pipe = BufReader::new(interrupt.over(pipe));
+        let count = read_numbers(&mut pipe, 0, enough)?;
+        writer.0.kill().map_err(failed)?;
+        let status = writer.0.wait().map_err(failed)?;
+        if status.signal() != Some(SIGKILL) {
+            return Err(Failure::no(format!("the writer ended before it was killed: {status}")));
+        }
+        Ok(Amount { count: read_numbers(&mut pipe, count, u64::MAX)?, bytes: 0 })
+    })?;
 
-    let replayed = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&replayed);
-    let watch = Stopwatch::start();
-    let database = Database::builder(path)
-        .memory(memory)
-        .create(false)
-        .on_recovery(move |progress| counter.store(progress.records, Ordering::Relaxed))
-        .open()
-        .context("opening the database of the killed writer")?;
-    report.add(Row::new(
-        "log records replayed by the open",
-        replayed.load(Ordering::Relaxed),
-        0,
-        watch,
-    ))?;
-
-    let watch = Stopwatch::start();
-    let counts = [count_records(&database, 0)?, count_records(&database, 1)?];
-    if counts[0] != counts[1] {
-        let message =
-            format!("MISMATCH: half a batch: records {}, mirrored {}", counts[0], counts[1]);
-        return Err(Failure::no(message));
-    }
-    if counts[0] < told {
-        let message = format!("MISMATCH: writes acknowledged: {told}, found: {}", counts[0]);
-        return Err(Failure::no(message));
-    }
-    let unacknowledged = counts[0] - told;
-    report.add(Row::new("acknowledged writes found", told, 0, watch))?;
-    let more = match unacknowledged {
-        0 => "no other".to_owned(),
-        count => format!("{} not acknowledged yet", counted(count, "other", "others")),
-    };
-    report.say(format!("  every acknowledged write is there, and {more}"))?;
-    super::verify(&database, report)?;
-    Ok(database.close()?)
+    let database = open(path, memory)?;
+    let mut records = 0;
+    report.step("acknowledged writes found", |_| {
+        records = count_records(&database, 0)?;
+        let mirrored = count_records(&database, 1)?;
+        if records != mirrored || records < acknowledged.count {
+            let wanted = format!("writes acknowledged: {}", acknowledged.count);
+            let found = format!("found: {records}, mirrored: {mirrored}");
+            return Err(Failure::no(format!("MISMATCH: {wanted}, {found}")));
+        }
+        Ok(acknowledged)
+    })?;
+    let others = counted(records - acknowledged.count, "other", "others");
+    report.say(&format!("  every acknowledged write is there, and {others}"))?;
+    verify_and_close(database, report)
 }
 
 /// How many records keyspace `index` has; fails unless they are 1, 2, 3, ... as written.
 fn count_records(database: &Database, index: usize) -> Result<u64> {
     let keyspace = database.keyspace(KEYSPACES[index], KeyspaceOptions::default())?;
-    let mut count = 0_u64;
-    for entry in keyspace.iter() {
-        let (key, value) = entry?;
-        count += 1;
-        if key != count.to_be_bytes() || value != value_of(count) {
-            let name = KEYSPACES[index];
-            return Err(Failure::no(format!("MISMATCH: {name} {count} is missing or changed")));
-        }
-    }
-    Ok(count)
+    let expected = (1..).map(|number: u64| (number.to_be_bytes(), digest(&value_of(number))));
+    let count = keyspace.len()?;
+    let expected = expected.take(usize::try_from(count).unwrap_or(usize::MAX));
+    Ok(compare(KEYSPACES[index], expected, keyspace.iter())?.count)
 }
 
 #[cfg(test)]

@@ -14,15 +14,15 @@
 
 use super::{Way, different, look};
 use crate::figures::Drawing;
-use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
     Planned, Points, distance, engines, is_capped, notes, setting, settled_load, size, to_f64,
     told_distance, work,
 };
+use crate::figures::drawing::axes::{Panel, Scale, number};
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Frame, Point, Scene};
+use crate::figures::drawing::style::INK;
 use crate::figures::options::{Figure, rounded};
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Frame, Point, Scene};
-use crate::figures::style::INK;
 use crate::record::Record;
 
 /// Each size is so many times less than the next.

@@ -7,8 +7,8 @@
 pub mod levels;
 pub mod shape;
 
+use crate::figures::drawing::style::{Color, Look, Marker};
 use crate::figures::options::Figure;
-use crate::figures::style::{Color, Look, Marker};
 use crate::record::Record;
 use crate::shape::Shape;
 

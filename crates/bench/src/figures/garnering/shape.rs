@@ -9,13 +9,13 @@
 use super::{Way, different, look};
 use crate::compare::summary::Spread;
 use crate::figures::Drawing;
-use crate::figures::axes::{Panel, Scale};
 use crate::figures::data::{
     Planned, Points, cells, engines, is_capped, notes, settled, to_f64, work,
 };
+use crate::figures::drawing::axes::{Panel, Scale};
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Frame, Point, Scene};
 use crate::figures::options::{Figure, rounded};
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Frame, Point, Scene};
 use crate::record::{Record, phase_of};
 use crate::workload::phases::Phase;
 

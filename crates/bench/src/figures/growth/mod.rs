@@ -18,16 +18,16 @@ mod tests;
 
 use crate::compare::summary::Spread;
 use crate::figures::Drawing;
-use crate::figures::axes::{Panel, Scale, number};
 use crate::figures::data::{
     Planned, Points, cell, cells, distance, engines, is_capped, notes, setting, settings,
     settled_load, size, to_f64, told_distance, work,
 };
+use crate::figures::drawing::axes::{Panel, Scale, number};
+use crate::figures::drawing::page::{Page, Room, Sample};
+use crate::figures::drawing::scene::{Frame, Point, Scene};
+use crate::figures::drawing::style::{INK, Look, store};
 use crate::figures::fit::Fit;
 use crate::figures::options::{Figure, has_dial, rounded};
-use crate::figures::page::{Page, Room, Sample};
-use crate::figures::scene::{Frame, Point, Scene};
-use crate::figures::style::{INK, Look, store};
 use crate::record::{Record, phase_of};
 use crate::workload::phases::Phase;
 use std::collections::BTreeSet;

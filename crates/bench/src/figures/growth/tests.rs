@@ -1,8 +1,8 @@
 //! The runs of `growth`, its points, and the law that it finds.
 
 use super::*;
+use crate::figures::drawing::scene::Shape;
 use crate::figures::options::tests::figure;
-use crate::figures::scene::Shape;
 use crate::figures::tests::growth_results;
 
 #[test]

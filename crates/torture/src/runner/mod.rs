@@ -1,16 +1,22 @@
 //! Runs units on several threads until the profile has none, and keeps what they count.
 //!
+//! `journal.rs` keeps what was done in a file, `status.rs` is how a trial stands, `caught.rs`
+//! catches the panics of units.
+//!
 //! A unit that does not end has failed like any other: threads may wait for each other for ever. It
 //! cannot be broken off, so the whole run ends with it.
 
-use crate::caught;
+mod caught;
+pub mod journal;
+pub mod status;
+
 use crate::failure::{Failure, Result};
-use crate::journal::Journal;
 use crate::profile::{Job, Profile, Queue};
 use crate::report::Progress;
-use crate::status::{Failed, Status};
 use chelonia::internals::Clock;
 use chelonia_torture::trial::{Tally, Trial};
+use journal::Journal;
+use status::{Failed, Status};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
