@@ -25,6 +25,12 @@ macro_rules! owned_bytes {
             }
 
             /// The bytes.
+            ///
+            /// ```
+            /// let value = chelonia::Value::copy_from(b"analyst");
+            /// assert_eq!(value.as_slice(), b"analyst");
+            /// assert!(value.starts_with(b"ana")); // It dereferences to its bytes.
+            /// ```
             #[must_use]
             pub fn as_slice(&self) -> &[u8] {
                 &self.buffer[self.start as usize..self.end as usize]
@@ -135,7 +141,7 @@ owned_bytes! {
 
 impl Value {
     /// Creates a value of `bytes` bytes, written by `fill`, in one allocation.
-    pub fn filled(
+    pub(crate) fn filled(
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> crate::base::error::Result<()>,
     ) -> crate::base::error::Result<Self> {
