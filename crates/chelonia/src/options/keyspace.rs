@@ -14,6 +14,7 @@ use crate::storage::Storage;
 
 /// The durability of a commit when its call returns. It extends to every earlier commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum Durability {
     /// The commit is visible in this process. It may be lost if the process crashes.
     Memory,
