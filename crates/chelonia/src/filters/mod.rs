@@ -52,8 +52,9 @@ pub enum FilterKind {
     /// A blocked Bloom filter: one cache line per probe; the faster one.
     #[default]
     Bloom = 1,
-    /// A quotient filter of cache lines, two candidate lines per key: fewer false positives per bit
-    /// from about 14 bits per key on.
+    /// A quotient filter of cache lines, two candidate lines per key: fewer false positives than a
+    /// Bloom filter of the same size from about 14 bits per key on, but a probe takes several times
+    /// as long.
     Quotient = 2,
 }
 
