@@ -9,6 +9,9 @@ pub use crate::runtime::sync::begin_execution;
 use crate::Database;
 use crate::{Error, Result};
 
+pub use crate::base::checksum::KeyHash;
+pub use crate::filters::FilterSpec;
+pub use crate::filters::sizing::spec_for as filter_spec;
 pub use crate::options::database::Internals;
 pub use crate::runtime::clock::Clock;
 pub use crate::runtime::coverage::{Mark, mark_again, reached};

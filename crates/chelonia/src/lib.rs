@@ -43,6 +43,10 @@
 //! Every [`Error`] has an [`ErrorKind`] that says how to handle it. Errors about damage name file
 //! and offset. After a failed write, no writes are accepted until the database is reopened; reads
 //! go on.
+//!
+//! # Features
+//!
+//! `bytes` (off by default): [`Key`] and [`Value`] convert to `bytes::Bytes` without a copy.
 #![deny(missing_docs)]
 
 #[cfg(not(target_os = "linux"))]

@@ -63,6 +63,17 @@ impl Batch {
     }
 
     /// Sets `key` of `keyspace` to `value`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// batch.insert(&people, "ada", "analyst").insert(&people, "grace", "admiral");
+    /// batch.commit()?;
+    /// assert_eq!(people.len()?, 2);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn insert(
         &mut self,
         keyspace: &Keyspace,
@@ -73,6 +84,16 @@ impl Batch {
     }
 
     /// Removes `key` of `keyspace`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// database.batch().remove(&people, "ada").insert(&people, "lovelace", "analyst").commit()?;
+    /// assert_eq!(people.first_key_value()?.unwrap().0, "lovelace");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Self {
         self.push(keyspace, key.as_ref(), None)
     }
@@ -84,6 +105,17 @@ impl Batch {
     }
 
     /// True if it has no writes.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// assert!(batch.is_empty());
+    /// batch.insert(&people, "ada", "analyst").remove(&people, "ada");
+    /// assert_eq!(batch.len(), 2);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.writes.count() == 0
@@ -99,12 +131,35 @@ impl Batch {
 
     /// The largest [`Batch::size`] that can be committed:
     /// [`crate::limits::BATCH_BYTES_MAX`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// batch.insert(&people, "ada", "analyst");
+    /// assert_eq!(batch.size(), 3 + 7 + chelonia::limits::BATCH_ENTRY_BYTES);
+    /// assert!(batch.size() < chelonia::Batch::limit());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub const fn limit() -> usize {
         BATCH_BYTES_MAX
     }
 
     /// Removes all writes, and what was wrong with one.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// batch.insert(&people, vec![0; 1 << 20], "the key is too long");
+    /// assert!(batch.commit().is_err());
+    /// batch.clear();
+    /// batch.insert(&people, "ada", "analyst").commit()?;
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn clear(&mut self) {
         self.keyspaces.clear();
         // Large values may have made it as long as anything.
@@ -116,6 +171,18 @@ impl Batch {
     /// Commits at the database's durability level, and empties the batch. After an error the batch
     /// is unchanged.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// batch.insert(&people, "ada", "analyst");
+    /// assert!(people.is_empty()?);
+    /// batch.commit()?;
+    /// assert_eq!((batch.len(), people.len()?), (0, 1));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the whole is over its limit,
     /// or a keyspace belongs to another database. On any of these nothing was changed.
@@ -124,6 +191,17 @@ impl Batch {
     }
 
     /// Commits as `options` say (a [`crate::Durability`] will do), and empties the batch.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// batch.insert(&people, "ada", "analyst");
+    /// batch.commit_with(chelonia::Durability::Sync)?;
+    /// assert!(people.contains_key("ada")?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Batch::commit`]; also `WouldBlock` if it would have to wait for longer than `options`

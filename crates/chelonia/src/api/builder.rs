@@ -21,12 +21,32 @@ impl DatabaseBuilder {
 
     /// Sets the memory budget in bytes (default 256 MiB, minimum 32 MiB). It covers all memory of
     /// the database, except values returned to callers.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let database = Database::builder(&path).memory(64 << 20).open()?;
+    /// assert_eq!(database.stats().memory.budget_bytes, 64 << 20);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn memory(mut self, bytes: u64) -> Self {
         self.settings.memory = bytes;
         self
     }
 
     /// Sets the durability of commits that do not choose one (default [`Durability::Process`]).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let builder = Database::builder(&path).durability(chelonia::Durability::Sync);
+    /// let people = builder.open()?.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?; // Synced when it returns.
+    /// # assert!(people.contains_key("ada")?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn durability(mut self, level: Durability) -> Self {
         self.settings.durability = level;
         self
@@ -36,12 +56,33 @@ impl DatabaseBuilder {
     /// read-only at a time, but not while a writer has it open. Commits that a crash left in the
     /// log are visible; if they do not fit in memory, they go to an unnamed temporary file in the
     /// database's directory or, if that is not writable, in `/var/tmp`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// # Database::open(&path)?.close()?;
+    /// let database = Database::builder(&path).read_only(true).open()?;
+    /// let error = database.keyspace("new", Default::default()).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::NotFound);
+    /// assert_eq!(database.sync().unwrap_err().kind(), ErrorKind::ReadOnly);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.settings.read_only = read_only;
         self
     }
 
     /// Sets whether a missing database is created (default true; never when read-only).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let error = Database::builder(&path).create(false).open().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::NotFound);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn create(mut self, create: bool) -> Self {
         self.settings.create = create;
         self
@@ -49,6 +90,15 @@ impl DatabaseBuilder {
 
     /// Sets the maximum number of threads of a background merge (default: twice the number of
     /// processors, at most four).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let database = Database::builder(&path).threads(1).open()?;
+    /// # assert!(database.keyspaces().is_empty());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn threads(mut self, threads: usize) -> Self {
         self.settings.threads = Some(threads);
         self
@@ -57,12 +107,35 @@ impl DatabaseBuilder {
     /// Sets the target duration of one full scrub, which reads and verifies all data evenly in the
     /// background (default 14 days; `None` disables it). Findings are in [`crate::Stats::scrub`]. A
     /// read-only database is not scrubbed.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// # use std::time::Duration;
+    /// let week = Duration::from_secs(7 * 24 * 60 * 60);
+    /// let database = Database::builder(&path).scrub_interval(Some(week)).open()?;
+    /// assert!(database.stats().scrub.findings.is_empty());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn scrub_interval(mut self, interval: Option<Duration>) -> Self {
         self.settings.scrub_interval = interval;
         self
     }
 
     /// Sets a callback for the progress of recovery, called on the opening thread.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let report = |progress: chelonia::RecoveryProgress| {
+    ///     println!("{} of {} bytes", progress.log_bytes_done, progress.log_bytes_total);
+    /// };
+    /// let database = Database::builder(&path).on_recovery(report).open()?;
+    /// # assert!(database.keyspaces().is_empty());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn on_recovery(
         mut self,
         report: impl Fn(RecoveryProgress) + Send + Sync + 'static,

@@ -33,6 +33,17 @@ impl DatabaseBuilder {
     /// Opens the database and recovers it if it was not closed. The path is a directory for this
     /// database alone; it is created if its parent directory exists.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let database = Database::builder(&path).memory(64 << 20).open()?;
+    /// let error = Database::builder(&path).open().unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::AlreadyOpen);
+    /// # drop(database);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `AlreadyOpen` if it is open elsewhere; `NotFound` if it does not exist and may not be
     /// created, or its parent directory does not exist; `InvalidArgument` if the path is a file or
@@ -56,6 +67,15 @@ impl DatabaseBuilder {
 impl Database {
     /// Opens the database at `path` with the default options; creates it if it does not exist.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let database = Database::open(&path)?;
+    /// assert!(database.keyspaces().is_empty());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`DatabaseBuilder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
@@ -63,6 +83,15 @@ impl Database {
     }
 
     /// Returns a builder with the options for opening the database at `path`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// let database = Database::builder(&path).memory(64 << 20).threads(2).open()?;
+    /// assert_eq!(database.stats().memory.budget_bytes, 64 << 20);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn builder(path: impl AsRef<Path>) -> DatabaseBuilder {
         DatabaseBuilder::new(path.as_ref())
     }
@@ -70,6 +99,18 @@ impl Database {
     /// Opens the keyspace `name`, or creates it. Options that are not set keep their stored values,
     /// or have their defaults in a new keyspace. The name has 1 to
     /// [`crate::limits::KEYSPACE_NAME_BYTES_MAX`] bytes. A new keyspace is durable on return.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::{EngineKind, KeyspaceOptions};
+    /// let people = database.keyspace("people", KeyspaceOptions::new())?;
+    /// let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
+    /// let events = database.keyspace("events", options)?;
+    /// assert_eq!(people.engine_options().kind(), EngineKind::Turtle);
+    /// assert_eq!(events.engine_options().kind(), EngineKind::Autumn);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` if the name or an option is out of range, or a fixed option differs from
@@ -94,6 +135,15 @@ impl Database {
     }
 
     /// Returns the names of all keyspaces, sorted.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// database.keyspace("people", Default::default())?;
+    /// database.keyspace("events", Default::default())?;
+    /// assert_eq!(database.keyspaces(), ["events", "people"]);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {
         self.handle.keyspaces.read().keys().cloned().collect()
@@ -103,6 +153,15 @@ impl Database {
     /// keyspace is complete or gone. Handles of it return `NotFound` from then on; older snapshots
     /// still read it. Space that cannot be enumerated because of damage is freed by the next open.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// database.drop_keyspace("people")?;
+    /// assert_eq!(people.get("ada").unwrap_err().kind(), chelonia::ErrorKind::NotFound);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `NotFound` if it does not exist; otherwise as a commit. After `NoSpace` it still exists.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
@@ -110,18 +169,51 @@ impl Database {
     }
 
     /// Returns an empty batch.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let mut batch = database.batch();
+    /// batch.insert(&people, "ada", "analyst").remove(&people, "bob");
+    /// batch.commit()?;
+    /// assert_eq!(people.len()?, 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn batch(&self) -> Batch {
         Batch::new(Arc::clone(&self.handle))
     }
 
     /// Returns a snapshot of all keyspaces. If too many snapshots are held, its reads fail with
     /// `OutOfMemory`; see [`Snapshot`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let snapshot = database.snapshot();
+    /// people.insert("ada", "analyst")?;
+    /// assert_eq!(snapshot.get(&people, "ada")?, None);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(Arc::clone(&self.handle))
     }
 
     /// Syncs: every commit so far survives a power failure when this returns.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// for number in 0..1000_u32 {
+    ///     people.insert(number.to_be_bytes(), "new")?;
+    /// }
+    /// database.sync()?; // One sync for all of them.
+    /// # assert!(database.stats().io.log_syncs >= 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
@@ -131,6 +223,16 @@ impl Database {
 
     /// Makes a checkpoint: every commit so far is in the data file when this returns, need not be
     /// replayed by the next open, and its log space is released.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// database.checkpoint()?;
+    /// assert!(database.stats().background.checkpoints >= 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As a commit.
@@ -144,6 +246,17 @@ impl Database {
     ///
     /// Log segments released by a checkpoint meanwhile are reused only after the verification, so
     /// the log grows by what is written until then.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let report = database.verify()?;
+    /// assert!(report.is_clean(), "{:?}", report.findings);
+    /// assert_eq!(report.entries + report.log_entries, 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Stopped` after a close.
@@ -174,6 +287,19 @@ impl Database {
     }
 
     /// Returns current statistics; totals count from the open.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let stats = database.stats();
+    /// assert_eq!((stats.commits.commits, stats.commits.user_bytes), (1, 10));
+    /// assert_eq!((&stats.keyspaces[0].name[..], stats.keyspaces[0].engine), ("people", "turtle"));
+    /// assert!(stats.memory.used_bytes <= stats.memory.budget_bytes);
+    /// assert_eq!(stats.scrub.damaged_blocks, 0);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.handle.core().stats()
@@ -181,6 +307,14 @@ impl Database {
 
     /// Changes the memory budget while the database is open. Caches shrink before this returns;
     /// memtables that are too large are flushed in the background.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// database.set_memory(64 << 20)?;
+    /// assert_eq!(database.stats().memory.budget_bytes, 64 << 20);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` if it is below the minimum, which the error names; `Stopped` after a
@@ -209,6 +343,16 @@ impl Database {
     /// nothing), syncs, and releases the lock. Other handles fail with `Stopped` afterwards and
     /// hold hardly any memory. Dropping all handles does the same but cannot report an error; in a
     /// panicking thread it makes no checkpoint.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// database.close()?;
+    /// assert_eq!(people.get("ada").unwrap_err().kind(), chelonia::ErrorKind::Stopped);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `NoSpace` or `OutOfMemory` if the checkpoint failed: the log is kept, nothing is lost. `Io`

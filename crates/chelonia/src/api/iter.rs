@@ -73,6 +73,19 @@ impl Found {
 /// Owned and `Send`. It shows one moment for as long as it is held. An entry that cannot be read is
 /// an `Err` item (as [`crate::Keyspace::get`]) and ends the iterator. To continue behind damage,
 /// iterate over the range behind it.
+///
+/// ```
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let database = chelonia::Database::open(directory.path().join("d"))?;
+/// # let people = database.keyspace("people", Default::default())?;
+/// people.insert("ada", "analyst")?;
+/// people.insert("grace", "admiral")?;
+/// let mut entries = people.iter();
+/// people.remove("grace")?; // The iterator still shows it.
+/// let (key, value) = entries.next_back().unwrap()?;
+/// assert_eq!((&key[..], &value[..]), (&b"grace"[..], &b"admiral"[..]));
+/// # Ok::<(), chelonia::Error>(())
+/// ```
 pub struct Iter {
     // Before the handle, so that the pin is released while the database is still open.
     state: Arc<Mutex<State>>,
@@ -147,6 +160,19 @@ impl Iter {
     }
 
     /// Converts into an iterator over the remaining keys. It does not read large values.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.insert("grace", "admiral")?;
+    /// let mut keys = people.iter().keys();
+    /// assert_eq!(keys.next().unwrap()?, "ada");
+    /// assert_eq!(keys.next_back().unwrap()?, "grace");
+    /// assert!(keys.next().is_none());
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn keys(self) -> Keys {
         Keys { entries: self }

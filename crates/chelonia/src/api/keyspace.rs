@@ -30,12 +30,30 @@ pub struct Keyspace {
 
 impl Keyspace {
     /// Returns the name.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// assert_eq!(people.name(), "people");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         &self.core.name
     }
 
     /// Sets `key` to `value`, at the database's durability level.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.insert("ada", "countess")?;
+    /// assert_eq!(people.get("ada")?.unwrap(), "countess");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` if the key or value is too long; `NoSpace` if the disk is full (nothing
@@ -47,6 +65,15 @@ impl Keyspace {
     }
 
     /// Sets `key` to `value` with commit options; a [`crate::Durability`] converts to them.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert_with("ada", "analyst", chelonia::Durability::Sync)?;
+    /// assert!(people.contains_key("ada")?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Keyspace::insert`]; `WouldBlock` if it would wait longer than the options allow.
@@ -65,6 +92,17 @@ impl Keyspace {
 
     /// Removes `key`, if it exists.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.remove("ada")?;
+    /// people.remove("ada")?; // Absent already, which is not an error.
+    /// assert!(!people.contains_key("ada")?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<()> {
@@ -72,6 +110,16 @@ impl Keyspace {
     }
 
     /// Removes `key`, if it exists, with commit options.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.remove_with("ada", chelonia::Durability::Sync)?;
+    /// assert!(people.is_empty()?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Keyspace::insert_with`].
@@ -88,6 +136,16 @@ impl Keyspace {
     }
 
     /// Returns the value of `key`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// assert_eq!(people.get("ada")?.as_deref(), Some(&b"analyst"[..]));
+    /// assert_eq!(people.get("bob")?, None);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Corrupt` if stored data is damaged (other keys stay readable); `Io` if the device fails;
@@ -107,6 +165,17 @@ impl Keyspace {
 
     /// Returns the length in bytes of the value of `key`. Does not read large values.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", vec![0; 1 << 20])?;
+    /// assert!(people.contains_key("ada")?);
+    /// assert_eq!(people.size_of("ada")?, Some(1 << 20));
+    /// assert_eq!(people.size_of("bob")?, None);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn size_of(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
@@ -125,6 +194,16 @@ impl Keyspace {
 
     /// Returns whether there are no entries. Searches for the first key only.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// assert!(people.is_empty()?);
+    /// people.insert("ada", "analyst")?;
+    /// assert_eq!((people.is_empty()?, people.len()?), (false, 1));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn is_empty(&self) -> Result<bool> {
@@ -133,6 +212,17 @@ impl Keyspace {
 
     /// Returns the values of `keys`, in the given order, all as of one moment. Blocks that are not
     /// in memory are read in parallel, which is faster than consecutive calls of `get`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let values = people.multi_get(["bob", "ada"])?;
+    /// assert_eq!(values[0], None);
+    /// assert_eq!(values[1].as_deref(), Some(&b"analyst"[..]));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -180,12 +270,36 @@ impl Keyspace {
     }
 
     /// Iterates over the entries whose keys start with `prefix`. As [`Keyspace::range`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("user/ada", "analyst")?;
+    /// people.insert("visit/1", "today")?;
+    /// let (key, _) = people.prefix("user/").next().unwrap()?;
+    /// assert_eq!(key, "user/ada");
+    /// assert_eq!(people.prefix("user/").count(), 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(KeyRange::prefix(prefix.as_ref()))
     }
 
     /// Iterates over all entries. As [`Keyspace::range`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.insert("grace", "admiral")?;
+    /// let descending = people.iter().rev().collect::<chelonia::Result<Vec<_>>>()?;
+    /// assert_eq!(descending.len(), 2);
+    /// assert_eq!(descending[0].0, "grace");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn iter(&self) -> Iter {
         self.iter_over(KeyRange::all())
@@ -201,6 +315,17 @@ impl Keyspace {
 
     /// Returns the entry with the largest key.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.insert("grace", "admiral")?;
+    /// assert_eq!(people.first_key_value()?.unwrap().0, "ada");
+    /// assert_eq!(people.last_key_value()?.unwrap().0, "grace");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn last_key_value(&self) -> Result<Option<(Key, Value)>> {
@@ -210,6 +335,18 @@ impl Keyspace {
     /// Verifies all data of the keyspace in the data file, while reads and writes go on: every
     /// checksum and every invariant. Damage is in the report, not an error. The log, which all
     /// keyspaces share, is verified by [`crate::Database::verify`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// database.checkpoint()?;
+    /// let report = people.verify()?;
+    /// assert!(report.is_clean(), "{:?}", report.findings);
+    /// assert_eq!(report.entries, 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `Stopped` after a close; `NotFound` if the keyspace was dropped.
@@ -230,6 +367,15 @@ impl Keyspace {
     /// with the next checkpoint, at the latest with the close. It is limited by the share of the
     /// memory budget that writes have.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.set_checkpoint_distance(4 << 20)?;
+    /// assert_eq!(people.checkpoint_distance(), 4 << 20);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `InvalidArgument` if `bytes` is 0; `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_checkpoint_distance(&self, bytes: u64) -> Result<()> {
@@ -246,6 +392,14 @@ impl Keyspace {
     }
 
     /// Returns the engine and its current options.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// assert_eq!(people.engine_options().kind(), chelonia::EngineKind::Turtle);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn engine_options(&self) -> EngineOptions {
         *self.core.engine_options.lock()
@@ -253,6 +407,18 @@ impl Keyspace {
 
     /// Changes options of the engine that can be changed while the keyspace is open. Stored with
     /// the next checkpoint.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::{AutumnOptions, KeyspaceOptions, LevelOptions};
+    /// let options = KeyspaceOptions::new().engine(AutumnOptions::new());
+    /// let events = database.keyspace("events", options)?;
+    /// let levels = LevelOptions::new().scaling_percent(40);
+    /// events.set_live_options(levels)?;
+    /// assert_eq!(events.engine_options().levels(), Some(levels));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` if a number is out of its range or the engine has no such options;

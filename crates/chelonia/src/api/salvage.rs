@@ -140,6 +140,20 @@ impl Salvage {
 
     /// Runs the salvage.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, Salvage};
+    /// # let copy = directory.path().join("copy");
+    /// let database = Database::open(&path)?;
+    /// database.keyspace("people", Default::default())?.insert("ada", "analyst")?;
+    /// database.close()?;
+    /// let report = Salvage::new(&path, &copy).memory(64 << 20).run()?;
+    /// assert!(report.is_complete());
+    /// assert_eq!(report.keyspaces[0].entries, 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `Corrupt` if both superblocks or the catalog are damaged; `NotFound` if there is no
     /// database,

@@ -37,12 +37,33 @@ impl Snapshot {
     }
 
     /// Returns the seqno of the last visible write.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let before = database.snapshot();
+    /// people.insert("ada", "analyst")?;
+    /// assert_eq!(database.snapshot().seqno(), before.seqno() + 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn seqno(&self) -> u64 {
         self.pin.seqno().0
     }
 
     /// Returns the value of `key` in `keyspace`.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let snapshot = database.snapshot();
+    /// people.insert("ada", "countess")?;
+    /// assert_eq!(snapshot.get(&people, "ada")?.unwrap(), "analyst");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
@@ -62,6 +83,18 @@ impl Snapshot {
 
     /// Returns the length in bytes of the value of `key` in `keyspace`. As [`Keyspace::size_of`].
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let snapshot = database.snapshot();
+    /// people.remove("ada")?;
+    /// assert!(snapshot.contains_key(&people, "ada")?);
+    /// assert_eq!(snapshot.size_of(&people, "ada")?, Some(7));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn size_of(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
@@ -80,6 +113,17 @@ impl Snapshot {
 
     /// Returns whether `keyspace` has no entries.
     ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let snapshot = database.snapshot();
+    /// people.insert("ada", "analyst")?;
+    /// assert!(snapshot.is_empty(&people)?);
+    /// assert_eq!(snapshot.len(&people)?, 0);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn is_empty(&self, keyspace: &Keyspace) -> Result<bool> {
@@ -87,6 +131,17 @@ impl Snapshot {
     }
 
     /// Returns the values of `keys` in `keyspace`, in the given order.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let values = database.snapshot().multi_get(&people, ["ada", "bob"])?;
+    /// assert_eq!(values[0].as_deref(), Some(&b"analyst"[..]));
+    /// assert_eq!(values[1], None);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -104,6 +159,18 @@ impl Snapshot {
     /// Iterates over the entries of `keyspace` whose keys are within `range`, in key order. Read
     /// errors are yielded as `Err` items, `InvalidArgument` if the range ends before it begins or
     /// the keyspace belongs to another database.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// people.insert("grace", "admiral")?;
+    /// let snapshot = database.snapshot();
+    /// people.remove("ada")?;
+    /// assert_eq!(snapshot.range(&people, "a".."b").count(), 1);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(&self, keyspace: &Keyspace, range: R) -> Iter {
         match checked_range(&range) {
@@ -117,12 +184,36 @@ impl Snapshot {
 
     /// Iterates over the entries of `keyspace` whose keys start with `prefix`. As
     /// [`Snapshot::range`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("user/ada", "analyst")?;
+    /// let snapshot = database.snapshot();
+    /// people.insert("user/bob", "builder")?;
+    /// let (key, _) = snapshot.prefix(&people, "user/").next_back().unwrap()?;
+    /// assert_eq!(key, "user/ada");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Iter {
         self.iter_over(keyspace, KeyRange::prefix(prefix.as_ref()))
     }
 
     /// Iterates over all entries of `keyspace`. As [`Snapshot::range`].
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// let snapshot = database.snapshot();
+    /// people.remove("ada")?;
+    /// let (key, value) = snapshot.iter(&people).next().unwrap()?;
+    /// assert_eq!((&key[..], &value[..]), (&b"ada"[..], &b"analyst"[..]));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace) -> Iter {
         self.iter_over(keyspace, KeyRange::all())

@@ -25,6 +25,12 @@ macro_rules! owned_bytes {
             }
 
             /// The bytes.
+            ///
+            /// ```
+            /// let value = chelonia::Value::copy_from(b"analyst");
+            /// assert_eq!(value.as_slice(), b"analyst");
+            /// assert!(value.starts_with(b"ana")); // It dereferences to its bytes.
+            /// ```
             #[must_use]
             pub fn as_slice(&self) -> &[u8] {
                 &self.buffer[self.start as usize..self.end as usize]
@@ -66,6 +72,26 @@ macro_rules! owned_bytes {
         impl From<$name> for Vec<u8> {
             fn from(bytes: $name) -> Vec<u8> {
                 bytes.as_slice().to_vec()
+            }
+        }
+
+        #[cfg(feature = "bytes")]
+        impl From<$name> for ::bytes::Bytes {
+            /// Converts without copying the bytes; the result owns them. Needs the feature `bytes`.
+            ///
+            /// ```
+            /// # let directory = tempfile::tempdir().unwrap();
+            /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+            /// # let people = database.keyspace("people", Default::default())?;
+            /// people.insert("ada", vec![7; 1 << 20])?;
+            /// let value = people.get("ada")?.unwrap();
+            /// let address = value.as_ptr();
+            /// let bytes = bytes::Bytes::from(value);
+            /// assert_eq!((bytes.len(), bytes.as_ptr()), (1 << 20, address));
+            /// # Ok::<(), chelonia::Error>(())
+            /// ```
+            fn from(bytes: $name) -> Self {
+                Self::from_owner(bytes)
             }
         }
 
@@ -135,7 +161,7 @@ owned_bytes! {
 
 impl Value {
     /// Creates a value of `bytes` bytes, written by `fill`, in one allocation.
-    pub fn filled(
+    pub(crate) fn filled(
         bytes: usize,
         fill: impl FnOnce(&mut [u8]) -> crate::base::error::Result<()>,
     ) -> crate::base::error::Result<Self> {
@@ -166,4 +192,29 @@ fn zeros(bytes: usize) -> Arc<[u8]> {
 /// Keys and values are bounded far below 4 GiB ([`crate::base::limits`]).
 fn length(len: usize) -> u32 {
     u32::try_from(len).expect("keys and values are limited to 64 MiB")
+}
+
+#[cfg(all(test, feature = "bytes"))]
+mod tests {
+    use super::*;
+    use ::bytes::Bytes;
+
+    #[test]
+    fn bytes_have_the_same_address_and_outlive_the_value() {
+        let (key, value) = pair(b"ada", b"analyst");
+        let (key_at, value_at) = (key.as_ptr(), value.as_ptr());
+        let (kept, key, value) = (value.clone(), Bytes::from(key), Bytes::from(value));
+        assert_eq!((key.as_ptr(), value.as_ptr()), (key_at, value_at));
+        drop(kept);
+        assert_eq!((&key[..], &value[3..]), (&b"ada"[..], &b"lyst"[..]));
+        let large = Value::filled(4 << 20, |bytes| {
+            bytes.fill(7);
+            Ok(())
+        });
+        let large = large.unwrap();
+        let address = large.as_ptr();
+        let large = Bytes::from(large);
+        assert_eq!((large.as_ptr(), large.len(), large[large.len() - 1]), (address, 4 << 20, 7));
+        assert!(Bytes::from(Value::copy_from(b"")).is_empty());
+    }
 }

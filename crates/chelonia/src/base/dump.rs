@@ -57,6 +57,25 @@ pub enum DumpField<'a> {
 }
 
 /// Receives the items of a [`crate::Database::dump`]. A `String` collects their text.
+///
+/// ```
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let database = chelonia::Database::open(directory.path().join("d"))?;
+/// # use chelonia::{DumpItem, DumpVisitor, Result};
+/// struct Kinds(Vec<&'static str>);
+///
+/// impl DumpVisitor for Kinds {
+///     fn item(&mut self, item: &DumpItem<'_>) -> Result<()> {
+///         self.0.push(item.kind);
+///         Ok(())
+///     }
+/// }
+///
+/// let mut kinds = Kinds(Vec::new());
+/// database.dump(&mut kinds)?;
+/// assert_eq!(kinds.0[0], "superblock");
+/// # Ok::<(), chelonia::Error>(())
+/// ```
 pub trait DumpVisitor {
     /// Receives the next item. An error ends the dump and is returned by it.
     ///

@@ -85,6 +85,13 @@ impl Place {
 
 impl Error {
     /// Creates an error of this kind with a message for people.
+    ///
+    /// ```
+    /// # use chelonia::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::InvalidArgument, "the number is not a prime");
+    /// assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    /// assert_eq!(error.to_string(), "the number is not a prime");
+    /// ```
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
@@ -186,6 +193,17 @@ impl Error {
     }
 
     /// The kind of the error, which says what to do about it.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// match Database::builder(&path).create(false).open() {
+    ///     Err(error) if error.kind() == ErrorKind::NotFound => println!("no database yet"),
+    ///     result => drop(result?),
+    /// }
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
@@ -205,6 +223,20 @@ impl Error {
     }
 
     /// The affected byte offset in [`Error::file`], if there is one.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let path = directory.path().join("d");
+    /// # use chelonia::{Database, ErrorKind};
+    /// # Database::open(&path)?.close()?;
+    /// // Both copies of the superblock are lost.
+    /// std::fs::write(path.join("data"), [7; 8192]).unwrap();
+    /// let error = Database::open(&path).unwrap_err();
+    /// assert_eq!((error.kind(), error.file()), (ErrorKind::Corrupt, Some("data")));
+    /// assert_eq!(error.path(), Some(path.join("data")));
+    /// assert_eq!(error.offset(), Some(0));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.inner.place.as_ref().and_then(|place| place.offset)

@@ -1,5 +1,16 @@
 //! The user-visible limits of the store, related to each other, each with its reason. Bounds of a
 //! single part are constants of that part.
+//!
+//! ```
+//! use chelonia::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let database = chelonia::Database::open(directory.path().join("d"))?;
+//! # let people = database.keyspace("people", Default::default())?;
+//! people.insert(vec![0; KEY_BYTES_MAX], "the longest key")?;
+//! assert!(people.insert(vec![0; KEY_BYTES_MAX + 1], "").is_err());
+//! assert!(people.insert("", vec![0; VALUE_BYTES_MAX + 1]).is_err());
+//! # Ok::<(), chelonia::Error>(())
+//! ```
 
 use std::time::Duration;
 

@@ -27,6 +27,12 @@ impl EngineKind {
     pub const ALL: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
     /// Returns the number used in catalogs.
+    ///
+    /// ```
+    /// # use chelonia::EngineKind;
+    /// assert_eq!(EngineKind::Turtle.number(), 1);
+    /// assert_eq!(EngineKind::Autumn.number(), 2);
+    /// ```
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
@@ -43,6 +49,13 @@ impl EngineKind {
     }
 
     /// Returns the name.
+    ///
+    /// ```
+    /// # use chelonia::EngineKind;
+    /// let names = EngineKind::ALL.map(EngineKind::name);
+    /// assert_eq!(names, ["turtle", "autumn"]);
+    /// assert_eq!(EngineKind::Autumn.name(), "autumn");
+    /// ```
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,12 +65,24 @@ impl EngineKind {
     }
 
     /// True if the engine keeps data in levels, with the shape given by [`crate::LevelOptions`].
+    ///
+    /// ```
+    /// # use chelonia::EngineKind;
+    /// assert!(EngineKind::Autumn.has_levels());
+    /// assert!(!EngineKind::Turtle.has_levels());
+    /// ```
     #[must_use]
     pub fn has_levels(self) -> bool {
         matches!(self, EngineKind::Autumn)
     }
 
     /// Returns the engine with this name.
+    ///
+    /// ```
+    /// # use chelonia::EngineKind;
+    /// assert_eq!(EngineKind::from_name("autumn"), Some(EngineKind::Autumn));
+    /// assert_eq!(EngineKind::from_name("winter"), None);
+    /// ```
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)

@@ -252,6 +252,7 @@ pub trait Salvaged {
 
 /// Statistics of one engine, by cause. Byte counts are totals since open.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct EngineStats {
     /// Height of the structure (0 when empty).
     pub height: u32,

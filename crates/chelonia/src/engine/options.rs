@@ -68,6 +68,17 @@ pub struct LevelOptions {
 
 /// The options that may change while a keyspace is open
 /// ([`crate::Keyspace::set_live_options`]).
+///
+/// ```
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let database = chelonia::Database::open(directory.path().join("d"))?;
+/// # use chelonia::{EngineKind, KeyspaceOptions, LevelOptions, LiveOptions};
+/// let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
+/// let events = database.keyspace("events", options)?;
+/// events.set_live_options(LiveOptions::Levels(LevelOptions::new().size_ratio(3)))?;
+/// assert_eq!(events.engine_options().levels().unwrap().size_ratio, 3);
+/// # Ok::<(), chelonia::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LiveOptions {
@@ -85,6 +96,12 @@ impl TurtleOptions {
     /// checkpoint distance, from 256 KiB to 2 MiB. New leaves are smaller under a small memory
     /// budget: all threads of a merge together build leaves of at most a 16th of it, but none below
     /// 256 KiB for that reason.
+    ///
+    /// ```
+    /// # use chelonia::TurtleOptions;
+    /// let options = TurtleOptions::new().leaf_bytes(1 << 20);
+    /// assert_eq!(options.leaf_bytes, Some(1 << 20));
+    /// ```
     pub const fn leaf_bytes(mut self, bytes: u32) -> Self {
         self.leaf_bytes = Some(bytes);
         self
@@ -113,6 +130,13 @@ impl AutumnOptions {
     }
 
     /// Sets the shape of the levels, which may be changed later ([`LiveOptions::Levels`]).
+    ///
+    /// ```
+    /// # use chelonia::{AutumnOptions, LevelOptions};
+    /// let options = AutumnOptions::new().table_bytes(1 << 20).levels(LevelOptions::new());
+    /// assert_eq!(options.table_bytes, Some(1 << 20));
+    /// assert_eq!(options.levels, Some(LevelOptions::default()));
+    /// ```
     pub const fn levels(mut self, levels: LevelOptions) -> Self {
         self.levels = Some(levels);
         self
@@ -153,6 +177,14 @@ impl LevelOptions {
 
     /// Sets whether filter memory is divided between levels so that reads gain most; otherwise
     /// every level has the same bits per key.
+    ///
+    /// ```
+    /// # use chelonia::LevelOptions;
+    /// let levels = LevelOptions::new().size_ratio(10).scaling_percent(100);
+    /// let levels = levels.dynamic_sizes(true).allocate_filters_by_level(false);
+    /// assert_eq!((levels.size_ratio, levels.scaling_percent), (10, 100));
+    /// assert_eq!((levels.dynamic_sizes, levels.allocate_filters_by_level), (true, false));
+    /// ```
     pub const fn allocate_filters_by_level(mut self, by_level: bool) -> Self {
         self.allocate_filters_by_level = by_level;
         self
@@ -222,6 +254,14 @@ impl EngineOptions {
     }
 
     /// Returns the shape of the levels, if the engine has levels.
+    ///
+    /// ```
+    /// # use chelonia::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
+    /// let autumn = EngineOptions::from(AutumnOptions::new().levels(LevelOptions::new()));
+    /// assert_eq!(autumn.kind(), EngineKind::Autumn);
+    /// assert_eq!(autumn.levels(), Some(LevelOptions::new()));
+    /// assert_eq!(EngineOptions::from(EngineKind::Turtle).levels(), None);
+    /// ```
     #[must_use]
     pub const fn levels(&self) -> Option<LevelOptions> {
         match self {

@@ -42,6 +42,18 @@ pub struct VerifyReport {
 
 impl VerifyReport {
     /// True if nothing is wrong.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// people.insert("ada", "analyst")?;
+    /// database.checkpoint()?;
+    /// let report = database.verify()?;
+    /// assert!(report.is_clean());
+    /// assert_eq!((report.entries, report.findings_total), (1, 0));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings_total == 0

@@ -40,11 +40,32 @@ pub struct CommitOptions {
 
 impl CommitOptions {
     /// The durability of the database, no timeout.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// # use chelonia::CommitOptions;
+    /// assert_eq!(CommitOptions::new(), CommitOptions::default());
+    /// people.insert_with("ada", "analyst", CommitOptions::new())?; // As `insert`.
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the durability (default: that of the database).
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// # use chelonia::{CommitOptions, Durability};
+    /// let options = CommitOptions::new().durability(Durability::Sync);
+    /// assert_eq!(options, Durability::Sync.into());
+    /// people.insert_with("ada", "analyst", options)?;
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn durability(mut self, level: Durability) -> Self {
         self.durability = Some(level);
         self
@@ -57,6 +78,18 @@ impl CommitOptions {
     }
 
     /// Sets a timeout of zero.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// # use chelonia::CommitOptions;
+    /// # use std::time::Duration;
+    /// let patient = CommitOptions::new().timeout(Duration::from_secs(5));
+    /// people.insert_with("ada", "analyst", patient)?;
+    /// assert_eq!(patient.no_wait(), CommitOptions::new().timeout(Duration::ZERO));
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn no_wait(self) -> Self {
         self.timeout(Duration::ZERO)
     }

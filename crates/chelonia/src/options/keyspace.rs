@@ -14,6 +14,7 @@ use crate::storage::Storage;
 
 /// The durability of a commit when its call returns. It extends to every earlier commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[non_exhaustive]
 pub enum Durability {
     /// The commit is visible in this process. It may be lost if the process crashes.
     Memory,
@@ -49,12 +50,33 @@ impl KeyspaceOptions {
     /// Sets the engine: an [`EngineKind`], or the options of an engine
     /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`]). The engine is fixed when the keyspace
     /// is created.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::{EngineKind, KeyspaceOptions, TurtleOptions};
+    /// let options = KeyspaceOptions::new().engine(TurtleOptions::new().leaf_bytes(1 << 20));
+    /// database.keyspace("people", options)?;
+    /// let autumn = KeyspaceOptions::new().engine(EngineKind::Autumn);
+    /// assert!(database.keyspace("people", autumn).is_err(), "the engine is fixed");
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn engine(mut self, engine: impl Into<EngineOptions>) -> Self {
         self.engine = Some(engine.into());
         self
     }
 
     /// Sets the kind of filter that avoids reads for absent keys. Fixed at creation.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::{FilterKind, KeyspaceOptions};
+    /// let options = KeyspaceOptions::new().filter(FilterKind::Quotient).filter_bits_per_key(24);
+    /// let people = database.keyspace("people", options)?;
+    /// # assert!(people.is_empty()?);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn filter(mut self, filter: FilterKind) -> Self {
         self.filter = Some(filter);
         self
@@ -63,6 +85,16 @@ impl KeyspaceOptions {
     /// Sets the filter size in bits per key (0 to 32, default 16; 0 for no filters). If the engine
     /// divides it between levels, some levels may have no filter; others have at least 4 bits.
     /// Fixed at creation.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::{ErrorKind, KeyspaceOptions};
+    /// database.keyspace("small", KeyspaceOptions::new().filter_bits_per_key(8))?;
+    /// let error = database.keyspace("large", KeyspaceOptions::new().filter_bits_per_key(33));
+    /// assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn filter_bits_per_key(mut self, bits: u32) -> Self {
         self.filter_bits_per_key = Some(bits);
         self
@@ -71,6 +103,16 @@ impl KeyspaceOptions {
     /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
     /// makes writes cheaper and leaves less memory for reads. By default it follows the memory
     /// budget; it is limited by the budget's share for writes. Can be changed at any time.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # use chelonia::KeyspaceOptions;
+    /// let options = KeyspaceOptions::new().checkpoint_distance(4 << 20);
+    /// let people = database.keyspace("people", options)?;
+    /// assert_eq!(people.checkpoint_distance(), 4 << 20);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
     pub fn checkpoint_distance(mut self, bytes: u64) -> Self {
         self.checkpoint_distance = Some(bytes);
         self

@@ -12,6 +12,7 @@
 //! | `banned` | calls that have a home or a better way |
 //! | `shape` | sizes of files and functions, width, characters, file headers, TODOs |
 //! | `packages` | metadata, users of `internals`, examples that are named, run and short |
+//! | `examples` | public methods without a documented example |
 //! | `citations` | promises, invariants and rules that are cited by number are defined |
 //! | `documents` | named paths exist, dependencies have reasons, no machine paths, no odd hosts |
 //!
@@ -20,6 +21,7 @@
 mod banned;
 mod citations;
 mod documents;
+mod examples;
 mod imports;
 mod islands;
 mod packages;
@@ -152,6 +154,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
     findings.extend(packages::check(tree));
     findings.extend(citations::check(tree));
     findings.extend(vocabulary::check(tree));
+    findings.extend(examples::check(tree));
     findings
 }
 
