@@ -2,7 +2,7 @@
 //!
 //! The checkpoint distance is changed in a database of its own that runs on. At each setting the
 //! same number of updates is written to one keyspace; then values of another one are read while the
-//! last updates still wait in memory, which a longer distance takes from reads. There is less
+//! last updates are still in memory, which a longer distance takes from reads. There is less
 //! memory than data, so that gets have to read blocks. Of several updates of a key within the
 //! distance only the last one is written to the data file, which is what a longer distance saves.
 
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Folders of what programs made.
 const SKIPPED_FOLDERS: [&str; 2] = ["target", ".git"];
 
-/// How many files are visited to be changed at most: two of three are.
+/// The most files that are visited; two of three are changed.
 const VISITS_MAX: usize = 15_000;
 
 /// The checkpoint distances, in bytes of updates: there and back.
@@ -31,10 +31,10 @@ const DIAL_MEMORY: u64 = 64 << 20;
 /// Updates of each key at each setting, on average.
 const UPDATES_PER_KEY: u64 = 20;
 
-/// So many times as many keys are read as are updated: with these the data is more than memory.
+/// Keys that are only read, for each key that is updated: together they exceed the memory.
 const AT_REST: u64 = 54;
 
-/// So many updates for each get.
+/// Updates for each get.
 const UPDATES_PER_GET: u64 = 30;
 
 /// Words of eight bytes in the value of a numbered key.
@@ -288,7 +288,7 @@ impl Numbered {
     }
 }
 
-/// So many numbered entries.
+/// `count` numbered entries.
 fn amount(count: u64) -> Amount {
     Amount { count, bytes: count * 8 * (1 + VALUE_WORDS as u64) }
 }

@@ -1,9 +1,9 @@
 //! `import` of what other programs wrote: columns, fields as they are, and counts of what is lost.
 
-use super::support::{Place, fails, name, program, succeeded};
+use super::support::{Place, fails, interruptible_program, name, succeeded};
 use rustix::process::{Pid, Signal};
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 /// The report of `--json`.
 fn report(output: &Output) -> serde_json::Value {
@@ -135,10 +135,7 @@ fn interrupted(signal: Signal, code: i32) {
     /// What a pipe and the program hold of the input at most, read but not yet stored.
     const UNSTORED_BYTES: usize = (64 << 10) + (1 << 20);
     let place = Place::new();
-    // The tests may run where signals are ignored, in the background of a script for example.
-    let mut import = Command::new("env")
-        .arg("--default-signal=INT,TERM")
-        .arg(program().get_program())
+    let mut import = interruptible_program()
         .arg("import")
         .arg(place.database())
         .args(["-", "--json"])

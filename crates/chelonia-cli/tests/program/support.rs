@@ -53,6 +53,14 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_chelonia"))
 }
 
+/// The program, which signals end as usual: the tests may run where some are ignored, in the
+/// background of a script for example.
+pub fn interruptible_program() -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,TERM").arg(program().get_program());
+    command
+}
+
 pub fn succeeded(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");

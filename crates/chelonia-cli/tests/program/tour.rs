@@ -1,6 +1,6 @@
 //! The tour: on real folders, odd ones, and ended by a signal.
 
-use super::support::{Place, fails, name, program, succeeded};
+use super::support::{Place, fails, interruptible_program, name, program, succeeded};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -91,7 +91,7 @@ fn a_tour_that_is_ended_by_a_signal_leaves_nothing_behind() {
     std::fs::write(source.join("file"), "content").unwrap();
     // At once, and while the writer writes.
     for (step, signal, code) in [("Storing", Signal::INT, 130), ("Killing", Signal::TERM, 143)] {
-        let mut tour = program()
+        let mut tour = interruptible_program()
             .args(["tour", name(&source), "--updates", "500", "--acknowledgements", "90000000"])
             .env("TMPDIR", &temporary)
             .stdout(Stdio::piped())

@@ -18,11 +18,11 @@ use std::time::Duration;
 pub const BLOCK_BYTES: usize = 4096;
 
 /// [`BLOCK_BYTES`] as `u64`, for offset arithmetic.
-pub const BLOCK_BYTES_U64: u64 = BLOCK_BYTES as u64;
+pub(crate) const BLOCK_BYTES_U64: u64 = BLOCK_BYTES as u64;
 
 /// The sector size at which the crash model tears writes, in bytes: the smallest unit that a device
 /// writes atomically.
-pub const SECTOR_BYTES: usize = 512;
+pub(crate) const SECTOR_BYTES: usize = 512;
 
 /// The longest key, in bytes (64 KiB). The empty key is an ordinary key.
 pub const KEY_BYTES_MAX: usize = 64 << 10;
@@ -64,7 +64,7 @@ pub const SCRUB_FINDINGS_MAX: usize = 16;
 
 /// The unit in which memory moves between memtables, cache and merge work, in bytes. It is larger
 /// than the largest entry of a memtable.
-pub const SLAB_BYTES: usize = 256 << 10;
+pub(crate) const SLAB_BYTES: usize = 256 << 10;
 
 /// The most bytes of a keyspace's name (UTF-8, not empty).
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
@@ -74,7 +74,7 @@ pub const KEYSPACES_MAX: usize = 1024;
 
 /// The longest entry that is stored inside a run or a memtable: a key and a value that is not
 /// large.
-pub const INLINE_ENTRY_BYTES_MAX: usize = KEY_BYTES_MAX + LARGE_VALUE_BYTES_MIN;
+pub(crate) const INLINE_ENTRY_BYTES_MAX: usize = KEY_BYTES_MAX + LARGE_VALUE_BYTES_MIN;
 
 const _: () = assert!(SLAB_BYTES >= 2 * INLINE_ENTRY_BYTES_MAX);
 const _: () = assert!(SLAB_BYTES.is_multiple_of(BLOCK_BYTES));

@@ -27,14 +27,8 @@ impl EngineKind {
     pub const ALL: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
     /// Returns the number used in catalogs.
-    ///
-    /// ```
-    /// # use chelonia::EngineKind;
-    /// assert_eq!(EngineKind::Turtle.number(), 1);
-    /// assert_eq!(EngineKind::Autumn.number(), 2);
-    /// ```
     #[must_use]
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self as u8
     }
 

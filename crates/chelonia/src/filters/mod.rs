@@ -60,15 +60,8 @@ pub enum FilterKind {
 
 impl FilterKind {
     /// The number on disk.
-    ///
-    /// ```
-    /// # use chelonia::FilterKind;
-    /// assert_eq!(FilterKind::default(), FilterKind::Bloom);
-    /// assert_eq!(FilterKind::Bloom.number(), 1);
-    /// assert_eq!(FilterKind::Quotient.number(), 2);
-    /// ```
     #[must_use]
-    pub fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         self as u8
     }
 

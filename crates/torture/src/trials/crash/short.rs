@@ -82,8 +82,8 @@ impl Start {
             do_all(&mut history, &[Verb::Insert(Process)]);
             history.put_cold(4);
             let (files, state, next_made) = history.files();
-            let engines = state.values().map(|space| engine_of(u64::from(space.made)).number());
-            let engines: BTreeSet<u8> = engines.collect();
+            let engines = state.values().map(|space| engine_of(u64::from(space.made)).name());
+            let engines: BTreeSet<&str> = engines.collect();
             assert_eq!(engines.len(), ENGINES, "an engine is missing");
             Start { files, state, next_made }
         })
