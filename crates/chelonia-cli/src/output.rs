@@ -1,7 +1,7 @@
 //! What the program prints: numbers for people, aligned tables, JSON.
 
 use crate::descriptors;
-use indicatif::{HumanBytes, HumanCount};
+use indicatif::HumanCount;
 use std::io::{self, BufWriter, Write};
 
 /// Standard output, buffered; flush it before the command ends.
@@ -45,9 +45,20 @@ pub fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
-/// A number of bytes with the unit that keeps it short: `12.34 MiB`.
+/// A number of bytes with the unit that keeps it short: `12.3 MiB`.
 pub fn bytes(number: u64) -> String {
-    HumanBytes(number).to_string()
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if number < 1024 {
+        return format!("{number} B");
+    }
+    let mut value = number as f64 / 1024.0;
+    let mut unit = 0;
+    // What would round to 1024 of a unit is one of the next; `HumanBytes` writes 1024 of the first.
+    while value >= 1023.95 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", units[unit])
 }
 
 /// Where a column's text stands.
@@ -118,9 +129,13 @@ mod tests {
 
     #[test]
     fn numbers_are_short_and_grouped() {
+        assert_eq!([grouped(0), grouped(999), grouped(1000)], ["0", "999", "1,000"]);
         let files = |number| counted(number, "file", "files");
         assert_eq!([files(0), files(1), files(1000)], ["0 files", "1 file", "1,000 files"]);
-        assert_eq!([bytes(0), bytes(1023), bytes(5 << 19)], ["0 B", "1023 B", "2.50 MiB"]);
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!([bytes(0), bytes(1023), bytes(1024)], ["0 B", "1023 B", "1.0 KiB"]);
+        assert_eq!([bytes((1 << 20) - 1), bytes(1 << 40)], ["1.0 MiB", "1.0 TiB"]);
+        assert_eq!(bytes(u64::MAX), "16.0 EiB");
     }
 
     #[test]

@@ -193,7 +193,7 @@ pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
         return Ok(());
     }
     for (what, count) in counts {
-        writeln!(out, "{:>13} {what}", HumanCount(count))?;
+        writeln!(out, "{:>13} {what}", HumanCount(count).to_string())?;
     }
     Ok(())
 }

@@ -13,7 +13,9 @@
 
 use crate::base::error::{Error, ErrorKind};
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering};
+use crate::runtime::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, thread_local,
+};
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -114,7 +116,7 @@ impl Pacer {
             static WORKS_SINCE: Cell<Option<Duration>> = const { Cell::new(None) };
         }
         let now = self.clock.now();
-        let since = WORKS_SINCE.replace(Some(now));
+        let since = WORKS_SINCE.with(|since| since.replace(Some(now)));
         let is_hurried = || {
             self.hurried.load(Ordering::Relaxed) > 0
                 || nanos(self.clock.now()) < self.hurried_until.load(Ordering::Relaxed)
@@ -131,7 +133,7 @@ impl Pacer {
         while self.clock.now() < until && may_rest() {
             self.clock.sleep(REST_SLICE.min(until.saturating_sub(self.clock.now())));
         }
-        WORKS_SINCE.set(Some(self.clock.now()));
+        WORKS_SINCE.with(|since| since.set(Some(self.clock.now())));
     }
 
     /// Admits a write of `bytes` after the delay that `debt` demands. A write that may wait no

@@ -1,5 +1,5 @@
-//! The user-visible limits of the store, related to each other, each with its reason. Bounds of a
-//! single part are constants of that part.
+//! The user-visible limits of the store, and the units that they are related to, each with its
+//! reason. Bounds of a single part are constants of that part.
 //!
 //! ```
 //! use chelonia::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};

@@ -38,7 +38,7 @@ use crate::base::limits::{INLINE_ENTRY_BYTES_MAX, SLAB_BYTES};
 use crate::memory::budget::{Budget, Charge, Use};
 use crate::memory::pages::{PAGE_BYTES, Pages};
 use crate::memory::slab::OwnedSlab;
-use crate::runtime::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::runtime::sync::{Arc, AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, thread_local};
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
 

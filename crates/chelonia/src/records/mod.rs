@@ -50,7 +50,7 @@ use crate::memory::budget::{Budget, Reclaim, Reclaimed, Refused, Use};
 use crate::memory::epoch::{Epochs, Guard};
 use crate::memory::split::{Presence, Side};
 use crate::runtime::coverage::{Mark, mark};
-use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak, thread_local};
 use queue::Queue;
 use record::{Record, bytes_of};
 use std::cell::Cell;
@@ -82,9 +82,11 @@ fn is_tried() -> bool {
     thread_local! {
         static TIMES: Cell<u32> = const { Cell::new(0) };
     }
-    let times = TIMES.get().wrapping_add(1);
-    TIMES.set(times);
-    times.is_multiple_of(TRIED)
+    TIMES.with(|counted| {
+        let times = counted.get().wrapping_add(1);
+        counted.set(times);
+        times.is_multiple_of(TRIED)
+    })
 }
 
 /// The version that the cached records of a keyspace belong to.

@@ -71,8 +71,8 @@ pub trait Entries {
     /// Called under the commit lock once the record is in the log.
     fn placed(&mut self, place: Place);
 
-    /// Inserts the entries, with consecutive seqnos from that of [`Entries::placed`] on. Must not
-    /// panic.
+    /// Inserts the entries, with consecutive seqnos from that of [`Entries::placed`] on. A panic
+    /// stops all writes.
     fn apply(&mut self);
 }
 

@@ -68,25 +68,38 @@ impl Trial for Schedules {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let mut config = Config::new();
-        config.max_steps = MaxSteps::FailAfter(20_000_000);
-        config.stack_size = 1 << 20;
-        let seed = unit.seed;
-        let number = AtomicU64::new(0);
-        let run = move || run_schedule(Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed)));
-        // By chance everyone goes on a little all the time; by priorities some wait very long.
-        if unit.number.is_multiple_of(2) {
-            let scheduler = PctScheduler::new_from_seed(seed, CHANGES, SCHEDULES);
-            Runner::new(scheduler, config).run(run);
-        } else {
-            let scheduler = RandomScheduler::new_from_seed(seed, SCHEDULES);
-            Runner::new(scheduler, config).run(run);
-        }
+        let lengths = explore(unit, SCHEDULES);
+        // `--repeat` relies on it.
+        assert_eq!(explore(unit, 1)[0], lengths[0], "a schedule follows from the unit alone");
         let mut tally = Tally::default();
         tally.add("schedules", SCHEDULES as u64);
         tally.add("power cuts", (SCHEDULES * CUTS) as u64);
         tally
     }
+}
+
+/// Runs the first `count` schedules of a unit; gives how long the journal of each is.
+fn explore(unit: Unit, count: usize) -> Vec<usize> {
+    let lengths: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let mut config = Config::new();
+    config.max_steps = MaxSteps::FailAfter(20_000_000);
+    config.stack_size = 1 << 20;
+    let seed = unit.seed;
+    let number = AtomicU64::new(0);
+    let run = {
+        let lengths = Arc::clone(&lengths);
+        move || {
+            let length = run_schedule(Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed)));
+            lengths.lock().unwrap().push(length);
+        }
+    };
+    // By chance everyone goes on a little all the time; by priorities some wait very long.
+    if unit.number.is_multiple_of(2) {
+        Runner::new(PctScheduler::new_from_seed(seed, CHANGES, count), config).run(run);
+    } else {
+        Runner::new(RandomScheduler::new_from_seed(seed, count), config).run(run);
+    }
+    std::mem::take(&mut *lengths.lock().unwrap())
 }
 
 fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
@@ -156,7 +169,8 @@ fn shown_in(snapshot: &Snapshot, spaces: &[Keyspace]) -> [u64; WRITERS] {
     first
 }
 
-fn run_schedule(mut rng: Rng) {
+/// Runs one schedule; gives the length of its journal.
+fn run_schedule(mut rng: Rng) -> usize {
     begin_execution();
     let directory = CrashDirectory::new();
     let database = open(Arc::new(directory.clone()), false).unwrap();
@@ -213,6 +227,7 @@ fn run_schedule(mut rng: Rng) {
     database.close().unwrap();
     let acknowledged = acknowledged.lock().unwrap();
     (0..CUTS).for_each(|_| check_cut(&directory, first, &acknowledged, &mut rng));
+    directory.boundary()
 }
 
 /// Cuts the power somewhere behind boundary `first`, and holds what is left to what was promised.

@@ -153,7 +153,9 @@ pub fn number(value: f64) -> String {
         size if size >= 0.1 => 2,
         _ => 3,
     };
-    format!("{:.digits$}", HumanFloatCount(value))
+    // It counts a sign among the digits that it groups.
+    let sign = if value < 0.0 { "-" } else { "" };
+    format!("{sign}{:.digits$}", HumanFloatCount(value.abs()))
 }
 
 /// A time of so many microseconds: `5 us`, `10 ms`, `1 s`.
@@ -276,8 +278,8 @@ mod tests {
         assert_eq!(texts(&Scale::log(3.0, 9.0, number)), ["5", "10"]);
         assert_eq!(texts(&Scale::log(1.0, 1.0, number)), ["1", "2"]);
         assert_eq!(texts(&Scale::nines(2)), ["0", "50%", "90%", "99%"]);
-        let numbers = [0.0, 0.25, 1234.5, 1_000_000.0, -100.0, 12.5, 0.001];
-        let written = ["0", "0.25", "1,234", "1,000,000", "-100", "12.5", "0.001"];
+        let numbers = [0.0, 0.25, 1234.5, 1_000_000.0, -1000.0, 12.5, 0.001];
+        let written = ["0", "0.25", "1,234", "1,000,000", "-1,000", "12.5", "0.001"];
         assert_eq!(numbers.map(number), written);
         assert_eq!([0.5, 20.0, 5e3, 2e6].map(duration), ["500 ns", "20 \u{b5}s", "5 ms", "2 s"]);
     }

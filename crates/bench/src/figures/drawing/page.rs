@@ -5,7 +5,9 @@
 
 use crate::figures::drawing::lettering;
 use crate::figures::drawing::scene::{Anchor, Frame, Scene, wrap};
-use crate::figures::drawing::style::{GRAY, INK, LEADING, Look, MARGIN, SMALL, TEXT, TITLE, WIDTH};
+use crate::figures::drawing::style::{
+    Color, GRAY, INK, LEADING, Look, MARGIN, SMALL, TEXT, TITLE, WIDTH,
+};
 
 /// The length of a sample of a line in a legend.
 const SAMPLE: f64 = 26.0;
@@ -63,7 +65,7 @@ impl Page {
     }
 
     /// Writes `text`, in as many lines as it needs.
-    fn lines(&mut self, text: &str, size: f64, color: crate::figures::drawing::style::Color) {
+    fn lines(&mut self, text: &str, size: f64, color: Color) {
         for line in wrap(text, size, WIDTH - 2.0 * MARGIN) {
             let place = (MARGIN, self.top + size * 0.95);
             self.scene.text(&line, place, size, color, Anchor::Start);
