@@ -1,5 +1,6 @@
 //! Admission of writes by disk space: a put only if everything in memory can still be flushed.
 
+use crate::admission::headroom::POOL_GREW_BYTES;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::options::commit::Deadline;
 use crate::runtime::sync::Ordering;
@@ -76,8 +77,12 @@ impl Core {
             }
             is_tried = true;
             if !self.work_or_await(deadline, left)? {
-                has_failed = true;
-                break;
+                // The background may have gained space meanwhile.
+                let is_same = self.pool_bytes().is_some_and(|now| now < pool + POOL_GREW_BYTES);
+                if is_same && self.update_bytes() + bytes >= updates {
+                    has_failed = true;
+                    break;
+                }
             }
         }
         if has_failed {

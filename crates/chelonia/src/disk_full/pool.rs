@@ -4,8 +4,8 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
-use crate::storage::allowance::Limited;
 use crate::storage::io::ScratchPlace;
+use crate::storage::quota::Quota;
 
 /// Most space that a minimal flush needs, as a multiple of its memtable's bytes; plus a few blocks
 /// for each keyspace.
@@ -70,15 +70,13 @@ impl Core {
         (used / KEPT_PART).clamp(KEPT_BYTES_MIN, KEPT_BYTES_MAX) + self.needed_bytes()
     }
 
-    /// Limits the allocations of engines, so that flushes and merges that are not urgent leave
-    /// `more` bytes and the space for a minimal flush of all memtables. No limit if the pool is
-    /// unknown.
-    pub fn keep_for_flush(&self, more: u64) -> Option<Limited<'_>> {
-        if self.read_only {
-            return None;
-        }
+    /// A quota for flushes and merges that are not urgent: they leave `more` bytes and the space
+    /// for a minimal flush of all memtables. No limit if the pool is unknown.
+    pub fn quota_beside_flushes(&self, more: u64) -> Quota<'_> {
+        let pool = if self.read_only { None } else { self.pool_bytes() };
+        let Some(pool) = pool else { return Quota::unlimited() };
         let kept = self.minimal_flush_bytes(self.update_bytes()) + more;
-        Some(self.storage.limit(self.pool_bytes()?.saturating_sub(kept)))
+        self.storage.quota(pool.saturating_sub(kept))
     }
 
     /// True if the device has `bytes` free, or its free space is unknown.

@@ -2,7 +2,6 @@
 
 use crate::admission::headroom::{DiskState, POOL_GREW_BYTES};
 use crate::base::error::{Error, Result};
-use crate::engine::{Engine, Work};
 use crate::flush::memtable::FlushPace;
 use crate::options::commit::Deadline;
 use crate::runtime::coverage::{Mark, mark};
@@ -179,12 +178,9 @@ impl Core {
     /// durable; false if there is nothing to gain, or not enough space to do it. It leaves enough
     /// to flush the memtables: a snapshot may keep what it replaces.
     pub fn reclaim_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
-        let unit = |engine: &dyn Engine, work: &Work<'_>| {
-            let _limited = self.keep_for_flush(0);
-            engine.reclaim(work)
-        };
+        let quota = || self.quota_beside_flushes(0);
         let gained = (0..GAINS_MAX).try_fold(false, |before, _| {
-            match self.maintain(keyspace, unit) {
+            match self.maintain(keyspace, quota, |engine, work| engine.reclaim(work)) {
                 Ok(false) => Err(Ok(before)),
                 Err(error) if self.is_harmless_to_maintenance(&error) => Err(Ok(before)),
                 Err(error) => Err(Err(self.health.stop(error))),

@@ -38,6 +38,7 @@ use crate::runtime::sync::Arc;
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::cache::Presence;
+use crate::storage::quota::Quota;
 
 mod kind;
 mod options;
@@ -239,6 +240,8 @@ pub struct Work<'a> {
     pub workers: &'a Workers,
     /// Called with the number of ranks absorbed since the last call; for progress and pacing.
     pub progress: &'a (dyn Fn(u64) + Sync),
+    /// Disk space that it may allocate.
+    pub quota: &'a Quota<'a>,
 }
 
 /// Receives the entries found by `salvage`.

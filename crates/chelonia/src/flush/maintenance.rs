@@ -18,6 +18,7 @@ use crate::runtime::workers::Workers;
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::postponed::{Now, Postponed};
+use crate::storage::quota::Quota;
 
 /// Maintenance makes a checkpoint when this many bytes, or 1/`UNDURABLE_DIVISOR` of the data file,
 /// wait for one to be freed: a checkpoint after every unit would cost much of the time. (Flushes
@@ -87,11 +88,8 @@ impl Core {
         if self.is_postponed(keyspace) {
             return Ok(false);
         }
-        let unit = |engine: &dyn Engine, work: &Work<'_>| {
-            let _limited = self.keep_for_flush(self.kept_bytes());
-            engine.maintain(work)
-        };
-        match self.maintain(keyspace, unit) {
+        let quota = || self.quota_beside_flushes(self.kept_bytes());
+        match self.maintain(keyspace, quota, |engine, work| engine.maintain(work)) {
             Ok(true) => {
                 *keyspace.postponed.lock() = None;
                 self.checkpoint_if_undurable(self.maintenance_undurable_max())?;
@@ -127,10 +125,12 @@ impl Core {
         (in_use / UNDURABLE_DIVISOR).min(UNDURABLE_BYTES_MAX)
     }
 
-    /// Runs `unit` on the engine of `keyspace`; false if there was nothing to do.
-    pub fn maintain(
-        &self,
+    /// Runs `unit` on the engine of `keyspace`, within `quota` as it is then; false if there
+    /// was nothing to do.
+    pub fn maintain<'a>(
+        &'a self,
         keyspace: &KeyspaceCore,
+        quota: impl FnOnce() -> Quota<'a>,
         unit: impl FnOnce(&dyn Engine, &Work<'_>) -> Result<Option<Absorbed>>,
     ) -> Result<bool> {
         let partial = keyspace.flush.lock();
@@ -142,7 +142,8 @@ impl Core {
         // Writers wait for debt, so all workers help. Without debt readers keep the processors.
         let owes = keyspace.engine.debt_bytes() > 0;
         let workers = if owes { self.workers } else { Workers::inline() };
-        let work = Work { workers: &workers, progress: &|_| {} };
+        let quota = quota();
+        let work = Work { workers: &workers, progress: &|_| {}, quota: &quota };
         let maintained = unit(&*keyspace.engine, &work);
         if owes {
             self.refresh_backlog();

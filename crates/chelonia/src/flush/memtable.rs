@@ -21,6 +21,7 @@ use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
 use crate::state::core::Core;
 use crate::state::keyspace::{KeyspaceCore, Latest, Partial};
+use crate::storage::quota::Quota;
 use crate::versions::pins::Flushed;
 use crate::versions::view::Buffer;
 
@@ -180,12 +181,13 @@ impl Core {
             self.refresh_backlog();
             self.pacer.rest(self.workers.threads(), || self.has_time_to_flush(keyspace));
         };
-        let work = Work { workers: &self.workers, progress: &progress };
+        let quota = match pace {
+            FlushPace::Usual => self.quota_beside_flushes(self.needed_bytes()),
+            FlushPace::Minimal => Quota::unlimited(),
+        };
+        let work = Work { workers: &self.workers, progress: &progress, quota: &quota };
         let absorbed = match pace {
-            FlushPace::Usual => {
-                let _limited = self.keep_for_flush(self.needed_bytes());
-                keyspace.engine.absorb(updates, &work)?
-            }
+            FlushPace::Usual => keyspace.engine.absorb(updates, &work)?,
             FlushPace::Minimal => keyspace.engine.absorb_minimal(updates, &work)?,
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));

@@ -21,6 +21,7 @@ use crate::storage::block::{self, BlockKind};
 use crate::storage::data_file::catalog::Catalog;
 use crate::storage::data_file::superblock;
 use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::quota::UNLIMITED;
 use crate::write::record::decode_record;
 use std::sync::{Arc, OnceLock};
 
@@ -142,7 +143,7 @@ fn scratch() -> &'static Arc<Storage> {
         let opened = Storage::create(&MemoryDirectory::new(), &budget, SALT);
         let storage = opened.expect("memory has room").storage;
         // Never given back.
-        storage.allocate(SCRATCH_BLOCKS).expect("memory has room");
+        storage.allocate(SCRATCH_BLOCKS, &UNLIMITED).expect("memory has room");
         storage
     })
 }

@@ -207,21 +207,30 @@ impl Log {
         }
         let next_block = start.lsn.0.div_ceil(BLOCK_BYTES_U64);
         let inherited = Inherited { next_block, next_serial: 1, ..Inherited::default() };
-        Self::begin(dir, options, inherited, start)
+        let mapped = dir.facts().mapped_log;
+        let segments = Self::segments(dir, options, inherited)?;
+        let open = segments.begin(start)?;
+        Ok(Self::begin(segments, (options, mapped), Some(open), start))
     }
 
-    /// Creates a log that continues after `from` in a new segment, durable when this returns.
-    fn begin(
+    fn segments(
         dir: Arc<dyn Directory>,
         options: &LogOptions,
         inherited: Inherited,
-        from: LogPosition,
-    ) -> Result<(LogTail, Arc<Log>)> {
-        let begin = block_start(inherited.next_block);
-        let mapped = dir.facts().mapped_log;
+    ) -> Result<Segments> {
         let budget = Arc::clone(&options.budget);
-        let segments = Segments::new(dir, options.salt, options.sizes(), budget, inherited)?;
-        let open = segments.begin(from)?;
+        Segments::new(dir, options.salt, options.sizes(), budget, inherited)
+    }
+
+    /// Creates a log that continues `from` in `open`, a durable segment; or, without one, in the
+    /// segment that the first append makes.
+    fn begin(
+        segments: Segments,
+        (options, mapped): (&LogOptions, bool),
+        open: Option<MappedSegment>,
+        from: LogPosition,
+    ) -> (LogTail, Arc<Log>) {
+        let begin = open.as_ref().map_or(from.lsn, |open| block_start(open.first_block));
         let log = Arc::new(Self {
             salt: options.salt,
             payload_seed: payload_seed(options.salt),
@@ -240,7 +249,11 @@ impl Log {
             group: Mutex::new(Group::default()),
             group_changed: Condvar::new(),
         });
-        Ok((LogTail::new(Arc::clone(&log), open, from.chain), log))
+        let tail = match open {
+            Some(open) => LogTail::new(Arc::clone(&log), open, from.chain),
+            None => LogTail::without_segment(Arc::clone(&log), from),
+        };
+        (tail, log)
     }
 
     /// Computes the payload hash that [`LogTail::append`] expects; call it before taking the lock

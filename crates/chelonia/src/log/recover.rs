@@ -24,9 +24,12 @@
 //! new segment may need their space: all of them are beyond the end, and read as never written
 //! afterwards.
 //!
+//! If there is still no space for the new segment, the log is open without one, and step 2 is done
+//! by the first append that finds space ([`LogTail::without_segment`]).
+//!
 //! A read-only recovery writes nothing.
 
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
@@ -230,8 +233,20 @@ fn resume(
         mark(Mark::LogStrayRemoved);
         dir.remove(&slot_name(*slot))?;
     }
-    let (tail, log) = Log::begin(Arc::clone(dir), options, inherited, continued)?;
-    old.drain(..).for_each(|segment| log.segments.give(segment));
+    let mapped = dir.facts().mapped_log;
+    let segments = Log::segments(Arc::clone(dir), options, inherited)?;
+    let open = match segments.begin(continued) {
+        Err(error) if error.kind() == ErrorKind::NoSpace => {
+            // The log can be read, and the first append tries again.
+            mark(Mark::LogBegunWithoutSpace);
+            None
+        }
+        open => Some(open?),
+    };
+    if open.is_some() {
+        old.drain(..).for_each(|segment| segments.give(segment));
+    }
+    let (tail, log) = Log::begin(segments, (options, mapped), open, continued);
     log.trim(from);
     Ok((tail, log))
 }

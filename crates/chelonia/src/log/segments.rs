@@ -74,7 +74,30 @@ pub struct MappedSegment {
     /// The number after its last block.
     pub end_block: u64,
     /// Charges the mapping to the budget.
-    _charge: Charge,
+    _charge: Option<Charge>,
+}
+
+impl MappedSegment {
+    /// No segment: it has no blocks. `first_block` is the number that its first block would have.
+    pub fn none(first_block: u64) -> Self {
+        let region = Box::new(NoRegion);
+        Self { region, first_block, end_block: first_block, _charge: None }
+    }
+}
+
+/// The region of no segment.
+#[derive(Debug)]
+struct NoRegion;
+
+impl Region for NoRegion {
+    #[cfg(any(test, feature = "internals"))]
+    fn size(&self) -> usize {
+        0
+    }
+
+    fn write(&mut self, _offset: usize, _bytes: &[u8]) -> Result<()> {
+        Err(Error::internal("the log has no open segment"))
+    }
 }
 
 /// Sizes of segment files, in bytes with their header block.

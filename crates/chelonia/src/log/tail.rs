@@ -30,7 +30,8 @@ use crate::base::limits::BLOCK_BYTES;
 use crate::log::Log;
 use crate::log::format::{
     BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockHeader, LogPosition, RECORD_BYTES_MAX,
-    RECORD_HEAD_BYTES_MAX, encode_head, first_start_after, index, place, record_check,
+    RECORD_HEAD_BYTES_MAX, block_of, encode_head, first_start_after, index, offset_of, place,
+    record_check,
 };
 use crate::log::segments::MappedSegment;
 use crate::runtime::coverage::{Mark, mark};
@@ -48,7 +49,8 @@ pub struct LogTail {
     chain: u32,
     /// True if a record was appended since the last seal.
     unsealed: bool,
-    /// True if the open segment holds bytes of a refused record: nothing more is written there.
+    /// True if nothing more is written to the open segment, because it holds bytes of a refused
+    /// record or is none at all.
     is_refused: bool,
     open: MappedSegment,
     log: Arc<Log>,
@@ -73,6 +75,19 @@ impl LogTail {
             joined: Vec::new(),
             blank: Box::new([0; BLOCK_BYTES]),
         }
+    }
+
+    /// Creates the tail of `log` at `from`, without a segment: the first append makes one that
+    /// continues `from`, or fails and may be repeated. This is the state after a refused record.
+    pub(in crate::log) fn without_segment(log: Arc<Log>, from: LogPosition) -> Self {
+        let number = block_of(from.lsn);
+        let mut tail = Self::new(log, MappedSegment::none(number), from.chain);
+        if offset_of(from.lsn) > 0 {
+            (tail.next_block, tail.offset) = (number + 1, offset_of(from.lsn));
+        }
+        tail.is_refused = true;
+        debug_assert_eq!(tail.position(), from);
+        tail
     }
 
     /// Start of the next record.

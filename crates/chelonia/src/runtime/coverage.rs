@@ -49,6 +49,8 @@ marks! {
     LogSegmentNotMade,
     /// The device had no space for a segment of the usual size.
     LogSegmentSmallForSpace,
+    /// A recovery found no space for the segment in which the log continues.
+    LogBegunWithoutSpace,
     /// A record was refused in the middle of being written, and the log continued elsewhere.
     LogWentOnBehindRefusal,
     /// A record continued in the next segment.

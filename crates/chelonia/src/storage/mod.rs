@@ -8,10 +8,10 @@
 //! | `io` | access to the file system |
 //! | `block` | self-verifying 4 KiB blocks |
 //! | `data_file` | sealed reads and writes, superblock, catalog |
-//! | `allowance` | allocation limit for work that is not urgent |
 //! | `extents`, `space` | free space; allocation of extents, growing and shrinking the file |
 //! | `cache` | verified blocks in memory |
 //! | `large` | values in extents of their own |
+//! | `quota` | how much of the free space a piece of engine work may allocate |
 //! | `checkpoint` | making a new state durable |
 //!
 //! Life of an extent: [`Storage::allocate`] -> [`Storage::write_blocks`] -> a checkpoint whose
@@ -21,14 +21,14 @@
 //!
 //! Invariants:
 //! 1. Nothing that a durable root refers to is overwritten: extents are freed only after a
-//!    checkpoint without them is durable (db ensures this; the catalog's extent is handled here).
+//!    checkpoint without them is durable (the flush ensures this; the catalog's extent is handled
+//!    here).
 //! 2. A generation is used once: the open that it counts is durable before the first allocation.
 //!
 //! Lock order: `root` (the superblock; held over its writes), `spare`, the data file's sync,
 //! `space`, the data file's close, the cache's, the budget's. Thread-safety: every method may be
 //! called from any thread.
 
-pub mod allowance;
 pub mod block;
 pub mod cache;
 mod checkpoint;
@@ -36,6 +36,7 @@ pub mod data_file;
 pub mod extents;
 pub mod io;
 mod large;
+pub mod quota;
 pub mod space;
 
 use crate::base::checksum::KeyHash;
@@ -46,13 +47,13 @@ use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
 use crate::memory::node_clock::NodeClock;
 use crate::runtime::sync::{Arc, Mutex};
-use allowance::Allowance;
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
 use data_file::catalog::{self, Catalog};
 use data_file::superblock::{Found, OPENS_MAX, Superblock, Superblocks};
 use data_file::{BlockRead, DataFile, DataFileStats};
 use io::{Access, Directory, File, IoFacts, LockGuard, OpenMode};
+use quota::{Quota, Quotas};
 use space::Space;
 pub use space::{Allocation, SpaceStats};
 
@@ -71,7 +72,7 @@ pub struct Storage {
     root: Mutex<Superblocks>,
     /// The extent of the previous catalog, kept for the next one.
     spare: Mutex<Option<Extent>>,
-    allowance: Allowance,
+    quotas: Quotas,
 }
 
 /// The result of [`Storage::open`].
@@ -196,7 +197,7 @@ impl Storage {
             space: Mutex::new(space),
             root: Mutex::new(superblocks),
             spare: Mutex::new(None),
-            allowance: Allowance::default(),
+            quotas: Quotas::default(),
         });
         Ok(Opened { storage, superblock, catalog })
     }
@@ -247,14 +248,14 @@ impl Storage {
         self.file.continue_in(scratch, end)
     }
 
-    /// Allocates an extent of `blocks` blocks (at least one) for an engine. It counts against the
-    /// limit set by [`Storage::limit`]. `NoSpace` changes nothing.
-    pub fn allocate(&self, blocks: u32) -> Result<Allocation> {
-        self.allowance.take(blocks)?;
+    /// Allocates an extent of `blocks` blocks (at least one) for an engine that works with `quota`.
+    /// `NoSpace` changes nothing.
+    pub fn allocate(&self, blocks: u32, quota: &Quota<'_>) -> Result<Allocation> {
+        self.quotas.take(blocks, quota)?;
         self.allocate_uncounted(blocks)
     }
 
-    /// Like [`Storage::allocate`], without counting against the limit.
+    /// Like [`Storage::allocate`], without counting against a quota.
     fn allocate_uncounted(&self, blocks: u32) -> Result<Allocation> {
         let mut space = self.space.lock();
         let file = self.file.writing()?;

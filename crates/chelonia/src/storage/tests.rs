@@ -10,6 +10,7 @@ use crate::storage::data_file::catalog::CatalogEntry;
 use crate::storage::data_file::superblock::LogMark;
 use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::quota::UNLIMITED;
 
 const MEMORY: u64 = 32 << 20;
 
@@ -43,7 +44,7 @@ fn data_of(dir: &MemoryDirectory) -> Vec<u8> {
 #[test]
 fn what_a_checkpoint_names_is_there_after_a_reopen() {
     let (storage, dir) = Storage::testing(MEMORY);
-    let kept = storage.allocate(5).unwrap();
+    let kept = storage.allocate(5, &UNLIMITED).unwrap();
     let mut blocks = blocks_of(1, 5);
     storage.write_blocks(kept.extent.start, kept.generation, &mut blocks).unwrap();
     let catalog = catalog_with(b"the root");
@@ -59,7 +60,7 @@ fn what_a_checkpoint_names_is_there_after_a_reopen() {
         let mut again = vec![0; 5 * BLOCK_BYTES];
         opened.storage.read_blocks(kept.extent.start, kept.generation, &mut again).unwrap();
         assert_eq!(again, blocks);
-        let other = opened.storage.allocate(5).unwrap();
+        let other = opened.storage.allocate(5, &UNLIMITED).unwrap();
         assert_eq!(other.generation.0 >> 40, u64::from(opens));
         assert!(other.extent.start >= kept.extent.end() || other.extent.end() <= kept.extent.start);
     }
@@ -70,7 +71,7 @@ fn memory_goes_back_when_the_storage_is_dropped() {
     let budget = Budget::new(MEMORY);
     let opened = Storage::create(&MemoryDirectory::new(), &budget, 1).unwrap();
     let storage = opened.storage;
-    let run = storage.allocate(100).unwrap();
+    let run = storage.allocate(100, &UNLIMITED).unwrap();
     let mut blocks = blocks_of(3, 100);
     storage.write_blocks(run.extent.start, run.generation, &mut blocks).unwrap();
     let cached = storage.cached(run.extent, run.generation, 0);
@@ -191,7 +192,7 @@ fn read_only_means_that_nothing_is_written() {
     let read_only = |result: Result<()>| {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::ReadOnly);
     };
-    read_only(storage.allocate(1).map(|_| ()));
+    read_only(storage.allocate(1, &UNLIMITED).map(|_| ()));
     read_only(storage.free(Extent::new(2, 1)));
     read_only(storage.give_back(0));
     read_only(storage.write_blocks(BlockNo(2), Generation(1), &mut [0; BLOCK_BYTES]));
@@ -286,7 +287,7 @@ fn after_a_failed_sync_none_succeeds_and_reads_go_on() {
     let (plan, memory) = (FaultPlan::new(), Arc::new(MemoryDirectory::new()));
     let dir = FaultDirectory::new(memory, plan.clone()).unwrap();
     let storage = Storage::create(&dir, &Budget::new(MEMORY), 1).unwrap().storage;
-    let place = storage.allocate(1).unwrap();
+    let place = storage.allocate(1, &UNLIMITED).unwrap();
     let mut blocks = blocks_of(1, 1);
     storage.write_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
     // The system reports a failure once: the next sync of the file would report success.
@@ -302,7 +303,7 @@ fn after_a_failed_sync_none_succeeds_and_reads_go_on() {
 #[test]
 fn nothing_is_written_once_it_is_closed() {
     let (storage, dir) = Storage::testing(MEMORY);
-    let place = storage.allocate(2).unwrap();
+    let place = storage.allocate(2, &UNLIMITED).unwrap();
     let mut blocks = blocks_of(1, 2);
     storage.write_blocks(place.extent.start, place.generation, &mut blocks).unwrap();
     storage.close();
@@ -310,7 +311,7 @@ fn nothing_is_written_once_it_is_closed() {
     let stopped = |result: Result<()>| assert_eq!(result.unwrap_err().kind(), ErrorKind::Stopped);
     let mut other = blocks_of(2, 2);
     stopped(storage.write_blocks(place.extent.start, place.generation, &mut other));
-    stopped(storage.allocate(1).map(drop));
+    stopped(storage.allocate(1, &UNLIMITED).map(drop));
     stopped(storage.give_back(0));
     stopped(storage.checkpoint(&catalog_with(b"root"), log(1)).map(drop));
     stopped(storage.sync());

@@ -40,6 +40,7 @@ use crate::storage::Storage;
 use crate::storage::block::{
     BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind, DATA_FILE, expect_kind,
 };
+use crate::storage::quota::Quota;
 
 /// Maximum size of a node; a larger one is damaged: 256 pivots and their segments with the longest
 /// keys.
@@ -103,10 +104,11 @@ impl NodeRef {
         Ok(blocks)
     }
 
-    /// Writes the bytes of a node to a new extent. `allocated` is called with the extent before
-    /// anything is written, because it stays allocated if the write fails.
+    /// Writes the bytes of a node to a new extent within `quota`. `allocated` is called with
+    /// the extent before anything is written, because it stays allocated if the write fails.
     pub fn write(
         storage: &Storage,
+        quota: &Quota<'_>,
         bytes: &[u8],
         allocated: impl FnOnce(NodeRef),
     ) -> Result<NodeRef> {
@@ -114,7 +116,7 @@ impl NodeRef {
         let length = length.ok_or_else(|| Error::internal("a node exceeds its size limit"))?;
         let mut blocks = to_blocks(bytes);
         let _charge = storage.budget().charge(Use::Work, (bytes.len() + blocks.len()) as u64);
-        let allocation = storage.allocate(NodeRef::blocks_for(length))?;
+        let allocation = storage.allocate(NodeRef::blocks_for(length), quota)?;
         let (extent, generation) = (allocation.extent, allocation.generation);
         let reference = NodeRef { extent, generation, bytes: length };
         allocated(reference);

@@ -11,6 +11,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::quota::UNLIMITED;
 use crate::{Database, KeyspaceOptions};
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ fn a_keyspace_is_dropped_though_there_is_no_room() {
     let storage = &database.handle.storage;
     let mut taken = Vec::new();
     plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
-    while let Ok(allocation) = storage.allocate(1) {
+    while let Ok(allocation) = storage.allocate(1, &UNLIMITED) {
         taken.push(allocation.extent);
     }
     // A catalog with one more keyspace does not fit in the space of the previous one.
@@ -151,7 +152,7 @@ fn a_checkpoint_needs_no_room() {
     // All free space in the file is taken, and the file cannot grow.
     plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
     let mut taken = Vec::new();
-    while let Ok(allocation) = storage.allocate(1) {
+    while let Ok(allocation) = storage.allocate(1, &UNLIMITED) {
         taken.push(allocation.extent);
     }
     for _ in 0..5 {
@@ -274,7 +275,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
     // A merge writes part of its output without success; not even a small one finds space.
     plan.set_capacity(Some(plan.taken_bytes()));
     let mut taken = Vec::new();
-    while let Ok(allocation) = core.storage.allocate(1) {
+    while let Ok(allocation) = core.storage.allocate(1, &UNLIMITED) {
         taken.push(allocation.extent);
     }
     taken.drain(..16.min(taken.len())).for_each(|extent| core.storage.free(extent).unwrap());

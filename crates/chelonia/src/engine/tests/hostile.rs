@@ -12,6 +12,7 @@ use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
+use crate::storage::quota::UNLIMITED;
 
 /// Runs all of these tests for trees of these options.
 pub fn battery<E: Tried>(options: E::Options) {
@@ -99,7 +100,7 @@ fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
 
 /// Absorbs and merges: forged content may stop that, as damage or as a contradiction.
 fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
-    let work = Work { workers: &world.workers, progress: &|_| {} };
+    let work = Work { workers: &world.workers, progress: &|_| {}, quota: &UNLIMITED };
     let batch = Updates::new(keys.iter().map(|key| (key.clone(), Item::Deleted)).collect());
     let mut written = tree.absorb(&batch, &work).map(Some);
     for _ in 0..20 {

@@ -13,6 +13,7 @@ use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
+use crate::storage::quota::UNLIMITED;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
@@ -187,7 +188,7 @@ impl<E: Tried> World<E> {
     pub fn maintain(&mut self) -> u64 {
         let mut units = 0;
         loop {
-            let work = Work { workers: &self.workers, progress: &|_| {} };
+            let work = Work { workers: &self.workers, progress: &|_| {}, quota: &UNLIMITED };
             let Some(absorbed) = self.tree.maintain(&work).unwrap() else { return units };
             self.note(&Model::new(), absorbed);
             units += 1;
@@ -317,7 +318,8 @@ pub fn absorb_into(tree: &dyn Engine, batch: Model, workers: &Workers) -> Result
     let progress = |ranks| {
         progressed.fetch_add(ranks, Ordering::Relaxed);
     };
-    let absorbed = tree.absorb(&updates, &Work { workers, progress: &progress })?;
+    let absorbed =
+        tree.absorb(&updates, &Work { workers, progress: &progress, quota: &UNLIMITED })?;
     assert_eq!(progressed.into_inner(), count, "progress of every rank");
     Ok(absorbed)
 }

@@ -53,6 +53,7 @@ use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
+use crate::storage::quota::Quota;
 use crate::structure::{NodeRef, SharedKey};
 use std::collections::BTreeMap;
 
@@ -264,11 +265,10 @@ impl Autumn {
         if version.level0.len() >= LEVEL0_MAX {
             return Err(Error::internal("level 0 has reached its maximum number of sequences"));
         }
-        let output =
-            Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run);
+        let output = self.output(work.quota);
         let mut next = Next::of(&version);
         if gather == Gather::Small {
-            self.gather_small(&version, &mut writer, &mut next, &output, *work.workers);
+            self.gather_small(&version, &mut writer, &mut next, &output, work);
         }
         let sequence = match self.write_level0(&version, updates, work, &output) {
             Ok(sequence) => sequence,
@@ -283,6 +283,11 @@ impl Autumn {
         Counters::add(&self.shared.counters.absorbs, 1);
         self.reassess(&writer.stuck);
         Ok(absorbed)
+    }
+
+    /// Returns an empty output that allocates within `quota`.
+    fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
+        Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run, quota)
     }
 
     /// Writes the directory of the version described by `next` and publishes that version.
@@ -338,7 +343,8 @@ impl Engine for Autumn {
             let before = self.shared.counters.tables_stuck.load(Ordering::Relaxed);
             let workers = self.room(*work.workers, self.options().table_bytes());
             let measure = self.options().measure(workers);
-            match self.perform(&step, &version, &mut writer, (workers, measure)) {
+            let work = Work { workers: &workers, ..*work };
+            match self.perform(&step, &version, &mut writer, &work, measure) {
                 Ok(Some(absorbed)) => {
                     self.reassess(&writer.stuck);
                     return Ok(Some(absorbed));
@@ -364,7 +370,7 @@ impl Engine for Autumn {
         let version = self.newest();
         let Some(step) = Sizes::of(&version).reclaim_step(&writer.stuck) else { return Ok(None) };
         let measure = self.options().measure_least();
-        let absorbed = self.perform(&step, &version, &mut writer, (*work.workers, measure))?;
+        let absorbed = self.perform(&step, &version, &mut writer, work, measure)?;
         self.reassess(&writer.stuck);
         Ok(absorbed)
     }

@@ -242,9 +242,10 @@ impl Turtle {
         work: &Work<'_>,
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
-        let output = Output::new(&shared.node_cache, &shared.events, self.options().run);
+        let output =
+            Output::new(&shared.node_cache, &shared.events, self.options().run, work.quota);
         let (workers, leaf_max) = self.room(*work.workers);
-        let work = Work { workers: &workers, progress: work.progress };
+        let work = Work { workers: &workers, ..*work };
         let geometry = self.options().geometry(leaf_max, writer.overlap);
         let geometry = Geometry { pace, ..geometry };
         let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
@@ -336,7 +337,7 @@ impl Turtle {
                 let before = told.fetch_max(now, Ordering::Relaxed);
                 (work.progress)(now.saturating_sub(before));
             };
-            let work = Work { workers: work.workers, progress: &progress };
+            let work = Work { progress: &progress, ..*work };
             match self.try_absorb(&mut writer, &version, updates, pace, &work) {
                 Err(_) if writer.damage.learn() => shared.events.add(Event::PassesRepeated, 1),
                 done => break done?,

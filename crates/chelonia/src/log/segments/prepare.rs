@@ -239,7 +239,7 @@ impl Segments {
         let (first_block, blocks) = (header.first_block, header.blocks);
         let segment = Segment { slot, file, first_block, blocks };
         let end_block = header.end_block();
-        Ok((segment, MappedSegment { region, first_block, end_block, _charge: charge }))
+        Ok((segment, MappedSegment { region, first_block, end_block, _charge: Some(charge) }))
     }
 }
 

@@ -119,7 +119,10 @@ impl World {
     fn check(&self, image: BTreeMap<String, Vec<u8>>, at: usize, dies: bool, what: &str) {
         let begin = self.begins.iter().rev().find(|begin| begin.boundary <= at).unwrap();
         let (from, durable) = (begin.from, begin.synced);
-        let dir: Arc<dyn Directory> = Arc::new(MemoryDirectory::from_files(image));
+        let plan = FaultPlan::new();
+        let memory = Arc::new(MemoryDirectory::from_files(image));
+        let dir = FaultDirectory::new(memory, plan.clone()).unwrap();
+        let dir: Arc<dyn Directory> = Arc::new(dir);
         let returned = self.accepted.iter().filter(|one| one.during.1 <= at).count();
         let most = self.accepted.iter().filter(|one| one.during.0 < at).count();
         let least = if dies { returned } else { begin.durable };
@@ -129,15 +132,28 @@ impl World {
             let there = self.accepted[begin.trimmed..].iter().map(|one| &one.payload);
             assert!(there.zip(records).all(|(one, other)| one == other), "{what}");
         };
-        let recovered = recover(&dir, &self.options, from, durable, LogMode::ReadWrite);
-        let (records, recovered) = recovered.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let records = payloads(records);
-        expect(&records);
-        let (mut tail, log) = recovered.writer.unwrap();
+        let begin = |what: &str| {
+            let recovered = recover(&dir, &self.options, from, durable, LogMode::ReadWrite);
+            let (records, recovered) = recovered.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let records = payloads(records);
+            expect(&records);
+            (records, recovered.writer.unwrap())
+        };
+        // Somebody else has all space, and some of what a recovery gives back.
+        for _ in 0..2 {
+            plan.set_capacity(Some(plan.taken_bytes()));
+            let _writer = begin(&format!("{what}, full"));
+        }
+        let (records, (mut tail, log)) = begin(what);
+        if let Err(error) = append(&mut tail, &log, &[0xee; 40_000]) {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{what}: {error}");
+        }
+        plan.set_capacity(None);
         append(&mut tail, &log, b"behind it").unwrap();
         log.sync_through(log.written()).unwrap();
         let again = recover(&dir, &self.options, from, log.synced(), LogMode::ReadOnly);
         let mut again = payloads(again.unwrap_or_else(|error| panic!("{what}: {error}")).0);
+        again.retain(|payload| *payload != [0xee; 40_000]);
         assert_eq!(again.pop().unwrap(), b"behind it", "{what}");
         assert_eq!(again, records, "{what}");
     }

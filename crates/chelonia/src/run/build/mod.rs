@@ -37,6 +37,7 @@ use crate::run::reference::RunRef;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
+use crate::storage::quota::Quota;
 
 /// Options of new runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,9 +227,9 @@ impl RunBuilder {
         self.block.last_key().or_else(|| (self.entries > 0).then_some(self.last_key.as_slice()))
     }
 
-    /// Writes the run and resets the builder; there must be at least one entry.
-    pub fn finish(&mut self) -> Result<RunRef> {
-        let result = self.write();
+    /// Writes the run within `quota` and resets the builder; there must be at least one entry.
+    pub fn finish(&mut self, quota: &Quota<'_>) -> Result<RunRef> {
+        let result = self.write(quota);
         self.reset();
         result
     }
@@ -237,10 +238,11 @@ impl RunBuilder {
     /// `was_cached` reports are put into the cache.
     pub fn finish_warm(
         &mut self,
+        quota: &Quota<'_>,
         open: impl FnOnce(RunRef) -> Arc<Run>,
         was_cached: &WasCached<'_>,
     ) -> Result<Arc<Run>> {
-        let written = self.write().map(open);
+        let written = self.write(quota).map(open);
         let kept = match &written {
             Ok(run) => warm::keep_warm(run, &self.blocks, was_cached),
             Err(_) => Ok(()),
@@ -249,7 +251,7 @@ impl RunBuilder {
         kept.and(written)
     }
 
-    fn write(&mut self) -> Result<RunRef> {
+    fn write(&mut self, quota: &Quota<'_>) -> Result<RunRef> {
         if self.is_empty() {
             return Err(Error::internal("a run must have at least one entry"));
         }
@@ -259,7 +261,7 @@ impl RunBuilder {
         let index_blocks = block_count(self.blocks.count())? - data_blocks;
         let filter = self.build_filter(data_blocks)?;
         let large_blocks = large_list::encode(&self.large, &mut self.blocks)?;
-        let allocation = self.storage.allocate(block_count(self.blocks.count())?)?;
+        let allocation = self.storage.allocate(block_count(self.blocks.count())?, quota)?;
         if let Err(error) = self.blocks.write(&self.storage, &allocation) {
             // The first error is more informative than an error of freeing.
             let _ = self.storage.free(allocation.extent);

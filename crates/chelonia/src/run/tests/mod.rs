@@ -17,6 +17,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::Priority;
+use crate::storage::quota::UNLIMITED;
 use std::collections::BTreeMap;
 
 /// The update of a model entry.
@@ -69,7 +70,7 @@ pub fn options(filter: FilterKind) -> RunOptions {
 pub fn build(storage: &Arc<Storage>, model: &Model, options: RunOptions) -> RunRef {
     let mut builder = RunBuilder::new(storage, options);
     add_all(&mut builder, model);
-    builder.finish().unwrap()
+    builder.finish(&UNLIMITED).unwrap()
 }
 
 pub fn add_all(builder: &mut RunBuilder, model: &Model) {

@@ -14,6 +14,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::cache::{CachedExtent, Priority};
+use crate::storage::quota::UNLIMITED;
 use std::ops::Bound;
 
 /// Shape of the keys and values of a model.
@@ -269,7 +270,7 @@ fn references_count_what_the_run_holds() {
     assert_eq!(builder.first_key(), model.keys().next().map(Vec::as_slice));
     assert_eq!(builder.last_key(), model.keys().next_back().map(Vec::as_slice));
     let user_bytes = builder.user_bytes();
-    let reference = builder.finish().unwrap();
+    let reference = builder.finish(&UNLIMITED).unwrap();
     assert!(builder.is_empty() && builder.last_key().is_none());
     let deletes = model.values().filter(|update| **update == Owned::Delete).count();
     assert_eq!(reference.tombstones, deletes as u64);
@@ -328,13 +329,13 @@ fn a_builder_is_used_again_and_owes_nothing() {
                 builder.reset();
                 continue;
             }
-            let reference = builder.finish().unwrap();
+            let reference = builder.finish(&UNLIMITED).unwrap();
             let run = Run::open(&storage, reference);
             check_range(&run, &model, &KeyRange::all());
             drop(run);
             storage.free(reference.extent).unwrap();
         }
-        assert!(builder.finish().is_err());
+        assert!(builder.finish(&UNLIMITED).is_err());
     }
     let cached = storage.budget().used_by(crate::memory::budget::Use::Cache);
     assert_eq!(storage.budget().used_by(crate::memory::budget::Use::Work), 0);

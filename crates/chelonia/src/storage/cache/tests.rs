@@ -8,6 +8,7 @@ use crate::runtime::rng::Rng;
 use crate::runtime::sync::AtomicBool;
 use crate::storage::Storage;
 use crate::storage::cache::state::{PLACE_BYTES, SLAB_STATE_BYTES};
+use crate::storage::quota::UNLIMITED;
 
 const SLAB: u64 = SLAB_BYTES as u64;
 
@@ -24,7 +25,7 @@ fn assert_content(block: &[u8], generation: Generation, index: u32) {
 
 /// Writes an extent of `blocks` blocks and opens it.
 fn write(storage: &Storage, blocks: u32) -> Arc<CachedExtent> {
-    let allocation = storage.allocate(blocks).unwrap();
+    let allocation = storage.allocate(blocks, &UNLIMITED).unwrap();
     let mut bytes = vec![0; allocation.extent.bytes().try_into().unwrap()];
     for (block, index) in bytes.chunks_exact_mut(BLOCK_BYTES).zip(0..) {
         block.fill(content(allocation.generation, index));

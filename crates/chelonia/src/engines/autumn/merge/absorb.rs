@@ -42,17 +42,17 @@ impl Autumn {
         writer: &mut Writer,
         next: &mut Next,
         output: &Output<'_>,
-        workers: Workers,
+        work: &Work<'_>,
     ) {
         let whole = &version.level0[..version.level0.len() - version.sinking];
         let weights: Vec<u64> = whole.iter().map(|sequence| sequence.weight()).collect();
         let Some(group) = small_neighbours(&weights, self.options().checkpoint_distance) else {
             return;
         };
-        let own = Output::new(&self.shared.node_cache, &self.shared.counters, self.options().run);
+        let own = self.output(work.quota);
         let first = group.start;
         let before = next.level0.clone();
-        match self.merge_small(version, writer, (group, &mut *next), &own, workers) {
+        match self.merge_small(version, writer, (group, &mut *next), &own, *work.workers) {
             Ok(()) => {
                 let (gained, lost) = own.settle();
                 output.gain(gained);

@@ -2,7 +2,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::SLAB_BYTES;
-use crate::engine::{Absorbed, OwnedExtent};
+use crate::engine::{Absorbed, OwnedExtent, Work};
 use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::merge::choose::{self, Down, Measure};
 use crate::engines::autumn::merge::garnering::Garnering;
@@ -33,10 +33,11 @@ impl Autumn {
         step: &Step,
         version: &AutumnVersion,
         writer: &mut Writer,
-        (workers, measure): (Workers, Measure),
+        work: &Work<'_>,
+        measure: Measure,
     ) -> Result<Option<Absorbed>> {
-        let counters = &self.shared.counters;
-        let output = Output::new(&self.shared.node_cache, counters, self.options().run);
+        let (counters, workers) = (&self.shared.counters, *work.workers);
+        let output = self.output(work.quota);
         let mut next = Next::of(version);
         match step {
             Step::Sink => {

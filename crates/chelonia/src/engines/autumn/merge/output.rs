@@ -19,6 +19,7 @@ use crate::engines::autumn::table::{
 use crate::run::{RunBuilder, RunOptions, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::block::DATA_FILE;
+use crate::storage::quota::Quota;
 use crate::structure::NodeRef;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +28,7 @@ pub(in crate::engines::autumn) struct Output<'t> {
     node_cache: &'t NodeCache,
     counters: &'t Counters,
     options: RunOptions,
+    quota: &'t Quota<'t>,
     builders: Mutex<Vec<RunBuilder>>,
     ledger: Mutex<Ledger>,
 }
@@ -49,8 +51,14 @@ pub(in crate::engines::autumn) struct Change {
 
 impl<'t> Output<'t> {
     /// Creates an empty output.
-    pub fn new(node_cache: &'t NodeCache, counters: &'t Counters, options: RunOptions) -> Self {
-        Self { node_cache, counters, options, builders: Mutex::default(), ledger: Mutex::default() }
+    pub fn new(
+        node_cache: &'t NodeCache,
+        counters: &'t Counters,
+        options: RunOptions,
+        quota: &'t Quota<'t>,
+    ) -> Self {
+        let (builders, ledger) = (Mutex::default(), Mutex::default());
+        Self { node_cache, counters, options, quota, builders, ledger }
     }
 
     /// Returns a writer of tables with this many filter bits per key; return it with `give_back`.
@@ -157,9 +165,10 @@ impl<'t> Output<'t> {
     fn write_node(&self, tables: Vec<Table>) -> Result<Listed> {
         let node = Node::new(tables);
         let bytes = codec::encode_node(&node);
-        let reference = NodeRef::write(self.node_cache.storage(), &bytes, |reference| {
-            self.ledger.lock().gained.push(owned_node(reference));
-        })?;
+        let reference =
+            NodeRef::write(self.node_cache.storage(), self.quota, &bytes, |reference| {
+                self.ledger.lock().gained.push(owned_node(reference));
+            })?;
         self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         let first = node.tables[0].first.clone();
         let (totals, tables) = (node.totals(), node.tables.len());
@@ -177,9 +186,10 @@ impl<'t> Output<'t> {
         let level0 = next.level0.iter().map(|sequence| &**sequence);
         let levels = next.levels.iter().map(|sequence| &**sequence);
         let bytes = codec::Directory::encode(level0, next.sinking, levels);
-        let reference = NodeRef::write(self.node_cache.storage(), &bytes, |reference| {
-            self.ledger.lock().gained.push(owned_node(reference));
-        })?;
+        let reference =
+            NodeRef::write(self.node_cache.storage(), self.quota, &bytes, |reference| {
+                self.ledger.lock().gained.push(owned_node(reference));
+            })?;
         self.counters.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         Ok(Some(reference))
     }
@@ -297,15 +307,15 @@ impl TableWriter<'_> {
     ) -> Result<Table> {
         let first = edges.first(self.builder.first_key().unwrap_or_default());
         let last = edges.last(self.builder.last_key().unwrap_or_default());
-        let Output { node_cache, counters, ledger, .. } = self.output;
+        let Output { node_cache, counters, ledger, quota, .. } = self.output;
         let open = |reference| {
             ledger.lock().gained.push(owned_run(&reference));
             counters.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
             node_cache.context().open(node_cache.storage(), reference)
         };
         let run = match was_cached {
-            Some(was_cached) => self.builder.finish_warm(open, was_cached)?,
-            None => open(self.builder.finish()?),
+            Some(was_cached) => self.builder.finish_warm(quota, open, was_cached)?,
+            None => open(self.builder.finish(quota)?),
         };
         Ok(Table::whole(run, first, last))
     }

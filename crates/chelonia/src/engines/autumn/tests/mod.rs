@@ -23,6 +23,7 @@ use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
+use crate::storage::quota::UNLIMITED;
 use std::collections::BTreeMap;
 
 /// A tree together with a model.
@@ -342,7 +343,11 @@ fn a_failed_absorb_or_unit_changes_nothing() {
                 world.absorb(uniform(&mut rng, 80));
             }
             // The sequences begin to sink.
-            let work = crate::engine::Work { workers: &world.workers, progress: &|_| {} };
+            let work = crate::engine::Work {
+                workers: &world.workers,
+                progress: &|_| {},
+                quota: &UNLIMITED,
+            };
             let began = world.tree.maintain(&work).unwrap();
             world.note(&Model::new(), began.unwrap());
             // Discard the caches: merges must read their inputs.
@@ -350,7 +355,11 @@ fn a_failed_absorb_or_unit_changes_nothing() {
             let root = world.tree.root().unwrap();
             let used = world.storage.stats().space.used_blocks;
             world.faults.fail(Fault::once(call, round % 11));
-            let work = crate::engine::Work { workers: &world.workers, progress: &|_| {} };
+            let work = crate::engine::Work {
+                workers: &world.workers,
+                progress: &|_| {},
+                quota: &UNLIMITED,
+            };
             let maintained = world.tree.maintain(&work);
             world.faults.heal();
             match maintained {
@@ -405,7 +414,11 @@ fn what_sank_out_of_level_0_stays_hidden() {
             world.absorb(batch);
         }
         loop {
-            let work = crate::engine::Work { workers: &world.workers, progress: &|_| {} };
+            let work = crate::engine::Work {
+                workers: &world.workers,
+                progress: &|_| {},
+                quota: &UNLIMITED,
+            };
             let Some(absorbed) = world.tree.maintain(&work).unwrap() else { break };
             world.note(&Model::new(), absorbed);
             let clipped = clipped(&world);

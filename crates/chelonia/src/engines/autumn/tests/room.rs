@@ -7,6 +7,7 @@ use crate::engine::{Absorbed, Engine, Work};
 use crate::engines::autumn::AutumnConfig;
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
+use crate::storage::quota::UNLIMITED;
 
 /// Options for tables of several blocks, so that the index and the filter of each are a small part.
 fn options() -> AutumnConfig {
@@ -18,7 +19,7 @@ fn gained(absorbed: &Absorbed) -> u64 {
 }
 
 fn inline(run: impl FnOnce(&Work<'_>) -> Absorbed) -> Absorbed {
-    run(&Work { workers: &Workers::inline(), progress: &|_| {} })
+    run(&Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED })
 }
 
 /// Checks the assumptions of db: `MINIMAL_TIMES` and `MINIMAL_BYTES` of `disk_full/pool.rs`.
@@ -57,7 +58,7 @@ fn reclaim_all(world: &mut World) -> u64 {
     let mut units = 0;
     loop {
         let needed = world.tree.reclaim_needs_bytes();
-        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
         let Some(absorbed) = world.tree.reclaim(&work).unwrap() else { return units };
         let took = gained(&absorbed);
         assert!(took <= needed, "unit {units}: {took} bytes, {needed} were to be enough");

@@ -17,6 +17,7 @@ use crate::engines::turtle::pass::counts::{Counts, Ledger, Settled};
 use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::storage::quota::Quota;
 use crate::structure::NodeRef;
 
 /// Output of one pass.
@@ -24,14 +25,21 @@ pub(in crate::engines::turtle) struct Output<'t> {
     node_cache: &'t NodeCache,
     events: &'t Events,
     options: RunOptions,
+    quota: &'t Quota<'t>,
     builders: Mutex<Vec<RunBuilder>>,
     ledger: Mutex<Ledger>,
 }
 
 impl<'t> Output<'t> {
     /// Creates an empty output.
-    pub fn new(node_cache: &'t NodeCache, events: &'t Events, options: RunOptions) -> Self {
-        Self { node_cache, events, options, builders: Mutex::default(), ledger: Mutex::default() }
+    pub fn new(
+        node_cache: &'t NodeCache,
+        events: &'t Events,
+        options: RunOptions,
+        quota: &'t Quota<'t>,
+    ) -> Self {
+        let (builders, ledger) = (Mutex::default(), Mutex::default());
+        Self { node_cache, events, options, quota, builders, ledger }
     }
 
     /// Returns a writer of leaves; return it with `give_back`.
@@ -99,11 +107,12 @@ impl<'t> Output<'t> {
         let node = Node::new(height, pivots);
         let summary = node.summary();
         let bytes = codec::encode_node(&node);
-        let reference = NodeRef::write(self.node_cache.storage(), &bytes, |reference| {
-            let mut ledger = self.ledger.lock();
-            ledger.nodes.push(owned(reference));
-            ledger.refer(node.runs(), 1);
-        })?;
+        let reference =
+            NodeRef::write(self.node_cache.storage(), self.quota, &bytes, |reference| {
+                let mut ledger = self.ledger.lock();
+                ledger.nodes.push(owned(reference));
+                ledger.refer(node.runs(), 1);
+            })?;
         drop(bytes);
         self.events.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         self.events.raise(Event::LevelsMax, node.levels() as u64);
@@ -208,10 +217,11 @@ impl RunWriter<'_> {
         let first = self.builder.first_key().unwrap_or_default().into();
         let last = self.builder.last_key().unwrap_or_default().into();
         let output = self.output;
+        let quota = output.quota;
         let open = |reference| output.note_run(reference);
         let run = match was_cached {
-            Some(was_cached) => self.builder.finish_warm(open, was_cached)?,
-            None => open(self.builder.finish()?),
+            Some(was_cached) => self.builder.finish_warm(quota, open, was_cached)?,
+            None => open(self.builder.finish(quota)?),
         };
         Ok(WrittenRun { run, first, last })
     }

@@ -12,6 +12,7 @@ use crate::engines::turtle::pass::output::Output;
 use crate::engines::turtle::{Turtle, TurtleConfig, TurtleVersion};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
+use crate::storage::quota::UNLIMITED;
 use crate::structure::{SharedKey, take_payloads, to_blocks};
 
 /// Returns a tree with several heights and full buffers.
@@ -91,7 +92,7 @@ fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
     let root = shared.node_cache.load_owned(&version.root).unwrap();
     let mut pivots = root.pivots.clone();
     change(&mut pivots);
-    let output = Output::new(&shared.node_cache, &shared.events, world.options.run);
+    let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
     let written = output.write_node(root.height, pivots).unwrap();
     let Child::Node(root, summary) = written.child else { panic!("a node was written") };
     let changed = TurtleVersion {

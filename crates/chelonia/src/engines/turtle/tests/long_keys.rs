@@ -8,6 +8,7 @@ use crate::engine::{Engine, Work};
 use crate::engines::turtle::{Turtle, TurtleConfig};
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
+use crate::storage::quota::UNLIMITED;
 
 #[test]
 fn a_tree_of_long_keys_lives_like_a_map() {
@@ -39,7 +40,7 @@ fn a_node_with_hundreds_of_segments_that_begin_at_long_keys_is_read_again() {
     world.absorb(batch(0, 1));
     for round in 1..4 {
         let batch = batch(10 * round, 3);
-        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
         let absorbed = world.tree.absorb_minimal(&Updates::new(batch.clone()), &work).unwrap();
         world.note(&batch, absorbed);
     }

@@ -10,6 +10,7 @@ use crate::engines::turtle::TurtleConfig;
 use crate::runtime::rng::Rng;
 use crate::storage::cache::Presence;
 use crate::storage::io::fault::{Call, Fault};
+use crate::storage::quota::UNLIMITED;
 use std::ops::Bound;
 
 /// Returns a tree with much data in its buffers.
@@ -133,7 +134,7 @@ fn maintenance_that_fails_changes_nothing() {
     assert!(wants, "reads pay and nothing is due");
     let (stats, used) = (world.tree.stats(), world.storage.stats().space.used_blocks);
     world.faults.fail(Fault::sticky(Call::Write, 0));
-    let work = Work { workers: &world.workers, progress: &|_| {} };
+    let work = Work { workers: &world.workers, progress: &|_| {}, quota: &UNLIMITED };
     assert!(world.tree.maintain(&work).is_err());
     world.faults.heal();
     assert_eq!(world.storage.stats().space.used_blocks, used);

@@ -24,6 +24,7 @@ use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::block::BlockKind;
 use crate::storage::io::fault::{Call, Fault};
+use crate::storage::quota::UNLIMITED;
 
 /// A tree together with a model.
 pub type World = world::World<Turtle>;
@@ -417,7 +418,7 @@ fn a_roll_back_gives_back_all_that_it_can() {
     let used = || world.storage.stats().space.used_blocks;
     let before = used();
     let shared = &world.tree.shared;
-    let output = Output::new(&shared.node_cache, &shared.events, world.options.run);
+    let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
     let mut runs = Vec::new();
     for (key, item) in uniform(&mut rng, 3) {
         let mut writer = output.leaf_writer();
@@ -499,7 +500,7 @@ fn many_tight_absorbs_leave_nodes_that_can_be_read() {
         for _ in 0..100 {
             let batch = uniform(&mut rng, 5);
             let updates = Updates::new(batch.clone());
-            let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+            let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
             let absorbed = world.tree.absorb_minimal(&updates, &work).unwrap();
             world.note(&batch, absorbed);
         }
@@ -516,14 +517,14 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     world.absorb(uniform(&mut rng, 1500));
     for _ in 0..30 {
         let batch = uniform(&mut rng, 100);
-        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
         let absorbed = world.tree.absorb_minimal(&Updates::new(batch.clone()), &work).unwrap();
         world.note(&batch, absorbed);
     }
     let (mut units, mut most) = (0, 0);
     while world.tree.stats().buffered_bytes > 0 {
         let needed = world.tree.reclaim_needs_bytes();
-        let work = Work { workers: &Workers::inline(), progress: &|_| {} };
+        let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
         let absorbed = world.tree.reclaim(&work).unwrap().unwrap();
         let runs = absorbed.gained.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
         // Besides the entries each run has an index and a filter, here of a block each.
