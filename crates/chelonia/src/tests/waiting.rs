@@ -33,7 +33,7 @@ fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
             (accepted, in_a_row) = (accepted + 1, 0);
         } else {
             (refused, in_a_row) = (refused + 1, in_a_row + 1);
-            std::thread::sleep(Duration::from_millis(10));
+            Clock::real().sleep(Duration::from_millis(10));
         }
     }
     assert!((1_000..4_000).contains(&accepted), "{accepted}");
