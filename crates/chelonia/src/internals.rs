@@ -28,18 +28,18 @@ pub use crate::storage::io::{Access, Directory, File, OpenMode};
 /// # Errors
 /// As a read.
 pub fn unreachable_blocks(database: &Database) -> Result<u64> {
-    database.handle.unreachable_blocks()
+    database.handle.core().unreachable_blocks()
 }
 
 /// Does `act` while nothing can be pinned or let go.
 pub fn while_pins_are_locked<T>(database: &Database, act: impl FnOnce() -> T) -> T {
-    database.handle.snapshots.while_locked(act)
+    database.handle.core().snapshots.while_locked(act)
 }
 
 /// What stopped writes, if something did.
 #[must_use]
 pub fn stopped_by(database: &Database) -> Option<Error> {
-    database.handle.health.cause()
+    database.handle.core().health.cause()
 }
 
 /// Does what the background does for the log in two intervals without a commit between them, and
@@ -48,5 +48,5 @@ pub fn stopped_by(database: &Database) -> Option<Error> {
 /// # Errors
 /// As [`Database::sync`].
 pub fn tick(database: &Database) -> Result<()> {
-    database.handle.tick()
+    database.handle.core().tick()
 }

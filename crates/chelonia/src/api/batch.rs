@@ -6,11 +6,11 @@
 //!      +---- commit, clear ----------+
 //! ```
 
+use crate::api::handle::Handle;
 use crate::api::keyspace::{Keyspace, check_entry};
 use crate::base::error::{Error, Result};
 use crate::base::limits::BATCH_BYTES_MAX;
 use crate::options::commit::CommitOptions;
-use crate::recovery::handle::Handle;
 use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
 use crate::write::writes::{Write, WriteList, counted_bytes};
@@ -211,8 +211,7 @@ impl Batch {
             return Err(error.clone());
         }
         let keyspaces: Vec<_> = self.keyspaces.iter().collect();
-        let committed = self.handle.commit(&keyspaces, &self.writes, options.into());
-        committed.map_err(|error| self.handle.locate(error))?;
+        self.handle.commit(&keyspaces, &self.writes, options.into())?;
         self.clear();
         Ok(())
     }

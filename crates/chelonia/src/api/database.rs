@@ -3,20 +3,16 @@
 use crate::admission::governor::Governor;
 use crate::api::batch::Batch;
 use crate::api::builder::DatabaseBuilder;
+use crate::api::handle::Handle;
 use crate::api::keyspace::Keyspace;
 use crate::api::snapshot::Snapshot;
 use crate::base::dump::DumpVisitor;
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::ids::KeyspaceId;
-use crate::base::limits::{KEYSPACE_NAME_BYTES_MAX, KEYSPACES_MAX};
+use crate::base::error::Result;
 use crate::integrity::stats::Stats;
 use crate::integrity::verify::VerifyReport;
 use crate::options::keyspace::KeyspaceOptions;
-use crate::recovery::handle::Handle;
-use crate::recovery::open::{self, new_keyspace};
-use crate::runtime::sync::{Arc, Ordering};
-use crate::state::core::Change;
-use crate::state::keyspace::KeyspaceCore;
+use crate::recovery::open;
+use crate::runtime::sync::Arc;
 use crate::storage::io::direct::DirectDirectory;
 use std::path::Path;
 
@@ -60,7 +56,8 @@ impl DatabaseBuilder {
             }
         };
         let opened = open::open(&self.settings, &directory);
-        Ok(Database { handle: opened.map_err(|error| error.within(directory.path()))? })
+        let (core, threads) = opened.map_err(|error| error.within(directory.path()))?;
+        Ok(Database { handle: Handle::new(core, threads) })
     }
 }
 
@@ -118,19 +115,7 @@ impl Database {
     /// a commit.
     #[expect(clippy::needless_pass_by_value, reason = "callers make the options in the call")]
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
-        self.handle.health.check_read()?;
-        if let Some(existing) = self.existing(name, &options)? {
-            return Ok(existing);
-        }
-        if self.handle.read_only {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
-        }
-        let _change = self.handle.keyspaces_change.lock();
-        if let Some(existing) = self.existing(name, &options)? {
-            return Ok(existing);
-        }
-        let made = self.create_keyspace(name, &options);
-        let core = made.map_err(|error| self.handle.locate(error))?;
+        let core = self.handle.keyspaces().open(name, &options)?;
         Ok(Keyspace { handle: Arc::clone(&self.handle), core })
     }
 
@@ -146,7 +131,7 @@ impl Database {
     /// ```
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {
-        self.handle.keyspaces.read().keys().cloned().collect()
+        self.handle.keyspaces().names()
     }
 
     /// Drops the keyspace `name` and its data. Durable on return; after an earlier crash the
@@ -165,7 +150,7 @@ impl Database {
     /// # Errors
     /// `NotFound` if it does not exist; otherwise as a commit. After `NoSpace` it still exists.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.drop_durably(name).map_err(|error| self.handle.locate(error))
+        self.handle.keyspaces().drop(name)
     }
 
     /// Returns an empty batch.
@@ -218,7 +203,7 @@ impl Database {
     /// # Errors
     /// `Io` if the device failed, which stops all writes; `Stopped` after that; `ReadOnly`.
     pub fn sync(&self) -> Result<()> {
-        self.handle.sync().map_err(|error| self.handle.locate(error))
+        self.handle.upkeep().sync()
     }
 
     /// Makes a checkpoint: every commit so far is in the data file when this returns, need not be
@@ -237,7 +222,7 @@ impl Database {
     /// # Errors
     /// As a commit.
     pub fn checkpoint(&self) -> Result<()> {
-        self.handle.checkpoint_all().map_err(|error| self.handle.locate(error))
+        self.handle.upkeep().checkpoint()
     }
 
     /// Verifies all stored data, while reads and writes go on: every checksum and every invariant
@@ -261,7 +246,7 @@ impl Database {
     /// # Errors
     /// `Stopped` after a close.
     pub fn verify(&self) -> Result<VerifyReport> {
-        self.handle.verify()
+        self.handle.upkeep().verify()
     }
 
     /// Sends the structure on disk to `out`, item by item: the superblock, then each keyspace with
@@ -282,8 +267,7 @@ impl Database {
     /// # Errors
     /// As a read, after the items up to the damage; the errors of `out`.
     pub fn dump(&self, out: &mut dyn DumpVisitor) -> Result<()> {
-        self.handle.health.check_read()?;
-        self.handle.dump(out)
+        self.handle.upkeep().dump(out)
     }
 
     /// Returns current statistics; totals count from the open.
@@ -302,7 +286,7 @@ impl Database {
     /// ```
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.handle.core().stats()
+        self.handle.upkeep().stats()
     }
 
     /// Changes the memory budget while the database is open. Caches shrink before this returns;
@@ -320,23 +304,7 @@ impl Database {
     /// `InvalidArgument` if it is below the minimum, which the error names; `Stopped` after a
     /// close.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
-        Governor::check(bytes)?;
-        self.handle.health.check_read()?;
-        self.handle.storage.budget().set_limit(bytes);
-        self.handle.storage.trim_memory();
-        if let Some(log) = self.handle.log.get() {
-            log.set_segment_bytes_max(self.handle.governor.log_segment_bytes());
-        }
-        for keyspace in self.handle.all_keyspaces() {
-            let asked = keyspace.distance.load(Ordering::Relaxed);
-            let acted_on = self.handle.governor.usual_distance(asked);
-            keyspace.engine.set_checkpoint_distance(acted_on);
-        }
-        self.handle.pacer.wake();
-        if self.handle.check_write().is_ok() {
-            self.handle.fit_memtables();
-        }
-        Ok(())
+        self.handle.upkeep().set_memory(bytes)
     }
 
     /// Closes the database: stops background work, makes a checkpoint (so the next open replays
@@ -360,73 +328,7 @@ impl Database {
     /// acknowledged at level `Sync` are safe in any case. The database is closed even if an error
     /// is returned.
     pub fn close(self) -> Result<()> {
-        self.handle.close().map_err(|error| self.handle.locate(error))
-    }
-
-    fn drop_durably(&self, name: &str) -> Result<()> {
-        let core = &self.handle;
-        core.check_write()?;
-        let _change = core.keyspaces_change.lock();
-        let mut state = core.checkpoint.lock();
-        let Some(keyspace) = core.keyspaces.read().get(name).cloned() else {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
-        };
-        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;
-        {
-            // No commit is between its place in the log and the memtable here.
-            let _commit = core.commit.lock();
-            core.keyspaces.write().remove(name);
-            keyspace.dropped.store(true, Ordering::Release);
-        }
-        drop(state);
-        // Its iterators stay valid, but no list of keyspaces leads to them any more.
-        keyspace.history.holders().iter().for_each(|standing| standing.close_cursors());
-        core.refresh_backlog();
-        core.reclaim_dropped(&keyspace)
-    }
-
-    fn existing(&self, name: &str, options: &KeyspaceOptions) -> Result<Option<Keyspace>> {
-        let Some(core) = self.handle.keyspaces.read().get(name).cloned() else { return Ok(None) };
-        options.check_existing(&core.stored, name)?;
-        let before = core.stored_options();
-        if let Some(live) = options.engine.and_then(|engine| engine.live()) {
-            core.set_live_options(live)?;
-        }
-        if let Some(distance) = options.checkpoint_distance {
-            core.distance.store(distance, Ordering::Relaxed);
-            let acted_on = self.handle.governor.usual_distance(distance);
-            core.engine.set_checkpoint_distance(acted_on);
-        }
-        if core.stored_options() != before {
-            self.handle.counters.options_changed.store(true, Ordering::Relaxed);
-        }
-        Ok(Some(Keyspace { handle: Arc::clone(&self.handle), core }))
-    }
-
-    /// Creates a keyspace and makes the catalog with it durable. Called under the lock
-    /// `keyspaces_change`.
-    fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceCore>> {
-        let core = &self.handle;
-        core.check_write()?;
-        if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a keyspace's name must have from 1 to {KEYSPACE_NAME_BYTES_MAX} bytes"
-            )));
-        }
-        if core.keyspaces.read().len() >= KEYSPACES_MAX {
-            return Err(Error::invalid(format!(
-                "there are {KEYSPACES_MAX} keyspaces already, which is the limit"
-            )));
-        }
-        let stored = options.for_new()?;
-        let mut state = core.checkpoint.lock();
-        let id = KeyspaceId(state.next_keyspace);
-        let absorbed = core.visibility.visible();
-        let keyspace = new_keyspace(core, id, name.to_owned(), stored, None, absorbed)?;
-        state.next_keyspace += 1;
-        core.checkpoint_change(&mut state, Change::Create(Arc::clone(&keyspace)))?;
-        core.keyspaces.write().insert(name.to_owned(), Arc::clone(&keyspace));
-        Ok(keyspace)
+        self.handle.close()
     }
 }
 

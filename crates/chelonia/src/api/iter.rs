@@ -14,15 +14,14 @@
 //! An error is returned once and ends the iterator at both ends, so that callers that ignore errors
 //! terminate.
 
+use crate::api::handle::Handle;
 use crate::base::bytes::{Key, Value, pair};
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, Update};
 use crate::merge::Merge;
-use crate::recovery::handle::Handle;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, Mutex, Weak};
-use crate::state::core::TombstoneCounter;
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
 use crate::versions::empty_ranges::HIDDEN_MIN;
@@ -140,7 +139,7 @@ impl Iter {
         let state = State { range, front: None, back: None, failure: None, gap: None, is_done };
         let state = Arc::new(Mutex::new(state));
         let standing: Weak<Mutex<State>> = Arc::downgrade(&state);
-        if handle.health.is_owner_process() {
+        if handle.reads().is_owner_process() {
             keyspace.history.stand(standing);
         }
         let (keyspace, is_refused) = (Arc::clone(keyspace), false);
@@ -192,18 +191,18 @@ impl Iter {
         let entry = match self.step_part(direction, Part::Entry)? {
             Ok(Found::Whole(key, value)) => Ok((key, value)),
             Ok(Found::Large(key, large, _view)) => {
-                let value = self.handle.storage.read_large(&large);
+                let value = self.handle.reads().read_large(&large);
                 value.map(|value| (key, value)).inspect_err(|_| self.state.lock().finish())
             }
             Ok(Found::Bare(_)) => Err(Error::internal("a step lost the value of its entry")),
             Err(error) => Err(error),
         };
-        Some(entry.map_err(|error| self.handle.locate(error)))
+        Some(entry.map_err(|error| self.handle.reads().locate(error)))
     }
 
     fn step_key(&mut self, direction: Direction) -> Option<Result<Key>> {
         let found = self.step_part(direction, Part::Key)?;
-        Some(found.map(Found::into_key).map_err(|error| self.handle.locate(error)))
+        Some(found.map(Found::into_key).map_err(|error| self.handle.reads().locate(error)))
     }
 
     /// Skips `count` entries without reading large values; false if there were fewer.
@@ -212,7 +211,7 @@ impl Iter {
     }
 
     fn step_part(&mut self, direction: Direction, part: Part) -> Option<Result<Found>> {
-        if !self.handle.health.is_owner_process() {
+        if !self.handle.reads().is_owner_process() {
             // No lock is taken, as everywhere in a child.
             let was_refused = std::mem::replace(&mut self.is_refused, true);
             return (!was_refused).then(|| Err(Health::inherited()));
@@ -223,7 +222,7 @@ impl Iter {
         };
         // Not under the lock of the state, for which the publication of a flush waits.
         if let Some(gap) = gap {
-            self.handle.learn_empty_range(&self.keyspace, &gap);
+            self.handle.reads().learn_empty_range(&self.keyspace, &gap);
         }
         self.limit_scans();
         found
@@ -231,11 +230,12 @@ impl Iter {
 
     /// Closes cursors of other iterators if all cursors use too much memory.
     fn limit_scans(&mut self) {
-        let used = self.handle.scan_bytes();
+        let reads = self.handle.reads();
+        let used = reads.scan_bytes();
         if used != self.scan_bytes_seen {
             let own = Arc::as_ptr(&self.state).cast();
-            self.handle.limit_scans(used, &self.keyspace, own);
-            self.scan_bytes_seen = self.handle.scan_bytes();
+            reads.limit_scans(used, &self.keyspace, own);
+            self.scan_bytes_seen = reads.scan_bytes();
         }
     }
 
@@ -266,13 +266,13 @@ impl Iter {
         direction: Direction,
         part: Part,
     ) -> Result<Option<Found>> {
-        self.handle.health.check_read()?;
+        self.handle.reads().check()?;
         let State { range, front, back, failure, gap, .. } = state;
         let slot = match direction {
             Direction::Ascending => front,
             Direction::Descending => back,
         };
-        let mut passed = TombstoneCounter::new(&self.handle.counters);
+        let mut passed = self.handle.reads().tombstones();
         let mut hidden = 0;
         loop {
             let cursor = match slot {
@@ -411,7 +411,7 @@ impl std::iter::FusedIterator for Iter {}
 
 impl Drop for Iter {
     fn drop(&mut self) {
-        if !self.handle.health.is_owner_process() {
+        if !self.handle.reads().is_owner_process() {
             // Dropping these would take locks.
             std::mem::forget(Arc::clone(&self.state));
             std::mem::forget(Arc::clone(&self.keyspace));

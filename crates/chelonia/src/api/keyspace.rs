@@ -1,19 +1,16 @@
 //! The keyspace handle: reads and writes.
 
+use crate::api::handle::Handle;
 use crate::api::iter::Iter;
 use crate::base::bytes::{Key, Value};
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
 use crate::base::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::base::stream::LargeRef;
 use crate::engine::{EngineOptions, LiveOptions};
 use crate::integrity::verify::VerifyReport;
 use crate::options::commit::CommitOptions;
-use crate::recovery::handle::Handle;
-use crate::runtime::coverage::{Mark, mark};
-use crate::runtime::sync::{Arc, Ordering};
+use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
-use crate::versions::view::{Looked, View};
 use crate::write::writes::Write;
 use std::ops::{Bound, RangeBounds};
 
@@ -86,8 +83,7 @@ impl Keyspace {
         let (key, value) = (key.as_ref(), value.as_ref());
         check_entry(key, Some(value))?;
         let write = Write { keyspace: 0, key, value: Some(value) };
-        let committed = self.handle.commit(&[&self.core], &[write][..], options.into());
-        committed.map_err(|error| self.handle.locate(error))
+        self.handle.commit(&[&self.core], &[write][..], options.into())
     }
 
     /// Removes `key`, if it exists.
@@ -131,8 +127,7 @@ impl Keyspace {
         let key = key.as_ref();
         check_entry(key, None)?;
         let write = Write { keyspace: 0, key, value: None };
-        let committed = self.handle.commit(&[&self.core], &[write][..], options.into());
-        committed.map_err(|error| self.handle.locate(error))
+        self.handle.commit(&[&self.core], &[write][..], options.into())
     }
 
     /// Returns the value of `key`.
@@ -151,8 +146,7 @@ impl Keyspace {
     /// `Corrupt` if stored data is damaged (other keys stay readable); `Io` if the device fails;
     /// `NotFound` if the keyspace was dropped; `Stopped` after a close.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let read = |large: &LargeRef| self.handle.storage.read_large(large);
-        self.look_up(key.as_ref(), |value| value, read).map_err(|error| self.handle.locate(error))
+        self.handle.reads().get(&self.core, key.as_ref())
     }
 
     /// Returns whether `key` exists. Does not read large values.
@@ -179,9 +173,7 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn size_of(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
-        let stored = |large: &LargeRef| Ok(u64::from(large.bytes));
-        let looked = self.look_up(key.as_ref(), |value| value.len() as u64, stored);
-        looked.map_err(|error| self.handle.locate(error))
+        self.handle.reads().size_of(&self.core, key.as_ref())
     }
 
     /// Counts the entries. Scans all keys, but does not read large values.
@@ -231,12 +223,7 @@ impl Keyspace {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        let pin = self.handle.pin_one(&self.core);
-        // After the pin, as in `get`.
-        self.check_read()?;
-        let view = self.core.view_at(pin.seqno());
-        let values = view.multi_get(&keys, pin.seqno(), self.handle.sources(&self.core));
-        values.map_err(|error| self.handle.locate(error))
+        self.handle.reads().multi_get(&self.core, &keys)
     }
 
     /// Iterates over the entries whose keys are within `range`, in key order, as of now. The
@@ -261,11 +248,7 @@ impl Keyspace {
     pub fn range<K: AsRef<[u8]>, R: RangeBounds<K>>(&self, range: R) -> Iter {
         match checked_range(&range) {
             Ok(range) => self.iter_over(range),
-            Err(error) => {
-                let handle = Arc::clone(&self.handle);
-                let pin = handle.snapshots.unheld();
-                Iter::failed(handle, pin, &self.core, error)
-            }
+            Err(error) => self.failed_iter(error),
         }
     }
 
@@ -351,15 +334,13 @@ impl Keyspace {
     /// # Errors
     /// `Stopped` after a close; `NotFound` if the keyspace was dropped.
     pub fn verify(&self) -> Result<VerifyReport> {
-        self.core.check_exists()?;
-        self.handle.verify_keyspace(&self.core)
+        self.handle.upkeep().verify_keyspace(&self.core)
     }
 
     /// Returns the effective checkpoint distance, in bytes.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u64 {
-        let asked = self.core.distance.load(Ordering::Relaxed);
-        self.handle.governor.checkpoint_distance(asked)
+        self.handle.keyspaces().checkpoint_distance(&self.core)
     }
 
     /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
@@ -379,16 +360,7 @@ impl Keyspace {
     /// # Errors
     /// `InvalidArgument` if `bytes` is 0; `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_checkpoint_distance(&self, bytes: u64) -> Result<()> {
-        self.handle.check_write()?;
-        self.core.check_exists()?;
-        if bytes == 0 {
-            return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
-        }
-        self.core.distance.store(bytes, Ordering::Relaxed);
-        let acted_on = self.handle.governor.usual_distance(bytes);
-        self.core.engine.set_checkpoint_distance(acted_on);
-        self.handle.counters.options_changed.store(true, Ordering::Relaxed);
-        Ok(())
+        self.handle.keyspaces().set_checkpoint_distance(&self.core, bytes)
     }
 
     /// Returns the engine and its current options.
@@ -424,85 +396,26 @@ impl Keyspace {
     /// `InvalidArgument` if a number is out of its range or the engine has no such options;
     /// `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_live_options(&self, options: impl Into<LiveOptions>) -> Result<()> {
-        self.handle.check_write()?;
-        self.core.check_exists()?;
-        self.core.set_live_options(options.into())?;
-        self.handle.counters.options_changed.store(true, Ordering::Relaxed);
-        self.handle.signals.wake_flush();
-        Ok(())
-    }
-
-    /// Maps the value of `key` with `of_value`, or the location of a large value with `of_large`.
-    #[inline]
-    fn look_up<T>(
-        &self,
-        key: &[u8],
-        of_value: impl FnOnce(Value) -> T,
-        of_large: impl FnOnce(&LargeRef) -> Result<T>,
-    ) -> Result<Option<T>> {
-        self.handle.health.check_read()?;
-        let sources = self.handle.sources(&self.core);
-        let guard = self.core.view.epochs().pin();
-        loop {
-            // The number before the view: a newer view shows everything that was visible then.
-            let at = self.handle.visibility.visible();
-            let view = self.core.view.load(&guard);
-            // After the view: the view of a keyspace that is being dropped may be empty already.
-            self.core.check_exists()?;
-            match view.get_newest(key, at, sources, &guard)? {
-                Looked::Value(value) => return Ok(Some(of_value(value))),
-                Looked::Absent => return Ok(None),
-                Looked::Overwritten => mark(Mark::GetLookedAgain),
-                looked @ (Looked::Large(_) | Looked::OnDevice(_)) => {
-                    // The view keeps the data that is read.
-                    let view = Arc::clone(view);
-                    drop(guard);
-                    return self.read(key, looked, &view, of_value, of_large);
-                }
-            }
-        }
-    }
-
-    /// The same for data on the device. No epoch guard is held.
-    #[cold]
-    fn read<T>(
-        &self,
-        key: &[u8],
-        looked: Looked,
-        view: &View,
-        of_value: impl FnOnce(Value) -> T,
-        of_large: impl FnOnce(&LargeRef) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let looked = match looked {
-            Looked::OnDevice(from) => view.read(key, from, self.handle.sources(&self.core))?,
-            looked => looked,
-        };
-        match looked {
-            Looked::Value(value) => Ok(Some(of_value(value))),
-            Looked::Large(large) => of_large(&large).map(Some),
-            Looked::Absent => Ok(None),
-            Looked::Overwritten | Looked::OnDevice(_) => {
-                Err(Error::internal("a read of a version is not decided"))
-            }
-        }
-    }
-
-    fn check_read(&self) -> Result<()> {
-        self.handle.health.check_read()?;
-        self.core.check_exists()
+        self.handle.keyspaces().set_live_options(&self.core, options.into())
     }
 
     fn iter_over(&self, range: KeyRange) -> Iter {
+        let reads = self.handle.reads();
+        let pin = match reads.pin(&self.core) {
+            Ok(pin) => pin,
+            Err(error) => return self.failed_iter(error),
+        };
         let handle = Arc::clone(&self.handle);
-        if let Err(error) = handle.check_pins() {
-            let pin = handle.snapshots.unheld();
-            return Iter::failed(handle, pin, &self.core, error);
-        }
-        let pin = handle.pin_one(&self.core);
-        match self.check_read() {
+        // After the pin: a keyspace that exists now keeps what the pin reads.
+        match reads.check_keyspace(&self.core) {
             Ok(()) => Iter::new(handle, pin, &self.core, range),
             Err(error) => Iter::failed(handle, pin, &self.core, error),
         }
+    }
+
+    fn failed_iter(&self, error: Error) -> Iter {
+        let pin = self.handle.reads().unheld();
+        Iter::failed(Arc::clone(&self.handle), pin, &self.core, error)
     }
 }
 

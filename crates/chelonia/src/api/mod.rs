@@ -1,9 +1,16 @@
 //! The public handles: databases, keyspaces, batches, snapshots, iterators.
+//!
+//! They hold a [`handle::Handle`], which keeps the database open and gives them narrow access to
+//! its shared state: reads, commits, the set of keyspaces, upkeep. No other file here sees
+//! [`crate::state::core::Core`].
 
 pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod database;
+pub(crate) mod handle;
 pub(crate) mod iter;
 pub(crate) mod keyspace;
+mod keyspace_set;
 pub(crate) mod salvage;
 pub(crate) mod snapshot;
+mod upkeep;

@@ -1,15 +1,13 @@
 //! Snapshots: the whole database as it was at one moment.
 
+use crate::api::handle::Handle;
 use crate::api::iter::Iter;
 use crate::api::keyspace::{Keyspace, checked_range};
 use crate::base::bytes::Value;
 use crate::base::error::{Error, Result};
 use crate::base::keys::KeyRange;
-use crate::base::stream::LargeRef;
-use crate::recovery::handle::Handle;
 use crate::runtime::sync::Arc;
 use crate::versions::pins::Pin;
-use crate::versions::view::{Looked, View};
 use std::ops::RangeBounds;
 
 /// A consistent view of all keyspaces: exactly the commits before the snapshot was taken.
@@ -31,8 +29,11 @@ impl Snapshot {
     /// A snapshot of now; one that holds nothing and whose reads fail, if pins use all the memory
     /// that they may use.
     pub(crate) fn new(handle: Arc<Handle>) -> Self {
-        let refused = handle.check_pins().err();
-        let pin = if refused.is_none() { handle.pin_all() } else { handle.snapshots.unheld() };
+        let reads = handle.reads();
+        let (pin, refused) = match reads.pin_all() {
+            Ok(pin) => (pin, None),
+            Err(error) => (reads.unheld(), Some(error)),
+        };
         Self { pin, handle, refused }
     }
 
@@ -68,9 +69,8 @@ impl Snapshot {
     /// # Errors
     /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let read = |large: &LargeRef| self.handle.storage.read_large(large);
-        let looked = self.look_up(keyspace, key.as_ref(), |value| value, read);
-        looked.map_err(|error| self.handle.locate(error))
+        self.check(keyspace)?;
+        self.handle.reads().get_at(&keyspace.core, key.as_ref(), self.pin.seqno())
     }
 
     /// Returns whether `key` exists in `keyspace`. As [`Keyspace::contains_key`].
@@ -98,9 +98,8 @@ impl Snapshot {
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn size_of(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<u64>> {
-        let stored = |large: &LargeRef| Ok(u64::from(large.bytes));
-        let looked = self.look_up(keyspace, key.as_ref(), |value| value.len() as u64, stored);
-        looked.map_err(|error| self.handle.locate(error))
+        self.check(keyspace)?;
+        self.handle.reads().size_of_at(&keyspace.core, key.as_ref(), self.pin.seqno())
     }
 
     /// Counts the entries of `keyspace`. As [`Keyspace::len`].
@@ -151,9 +150,8 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        let view = self.view(keyspace)?;
-        let values = view.multi_get(&keys, self.pin.seqno(), self.handle.sources(&keyspace.core));
-        values.map_err(|error| self.handle.locate(error))
+        self.check(keyspace)?;
+        self.handle.reads().multi_get_at(&keyspace.core, &keys, self.pin.seqno())
     }
 
     /// Iterates over the entries of `keyspace` whose keys are within `range`, in key order. Read
@@ -221,42 +219,17 @@ impl Snapshot {
 
     fn iter_over(&self, keyspace: &Keyspace, range: KeyRange) -> Iter {
         let (handle, pin) = (Arc::clone(&self.handle), Arc::clone(&self.pin));
-        if let Err(error) = self.check_held().and_then(|()| self.check_own(keyspace)) {
+        if let Err(error) = self.check(keyspace) {
             return Iter::failed(handle, pin, &keyspace.core, error);
         }
         Iter::new(handle, pin, &keyspace.core, range)
     }
 
-    fn look_up<T>(
-        &self,
-        keyspace: &Keyspace,
-        key: &[u8],
-        of_value: impl FnOnce(Value) -> T,
-        of_large: impl FnOnce(&LargeRef) -> Result<T>,
-    ) -> Result<Option<T>> {
-        let view = self.view(keyspace)?;
-        match view.get(key, self.pin.seqno(), self.handle.sources(&keyspace.core))? {
-            Looked::Value(value) => Ok(Some(of_value(value))),
-            Looked::Large(large) => of_large(&large).map(Some),
-            Looked::Absent => Ok(None),
-            Looked::Overwritten | Looked::OnDevice(_) => {
-                Err(Error::internal("a write that a snapshot needs was unlinked"))
-            }
+    /// Fails if the snapshot was refused, or the keyspace is one of another database.
+    fn check(&self, keyspace: &Keyspace) -> Result<()> {
+        if let Some(error) = &self.refused {
+            return Err(error.clone());
         }
-    }
-
-    fn view(&self, keyspace: &Keyspace) -> Result<Arc<View>> {
-        self.handle.health.check_read()?;
-        self.check_held()?;
-        self.check_own(keyspace)?;
-        Ok(keyspace.core.view_at(self.pin.seqno()))
-    }
-
-    fn check_held(&self) -> Result<()> {
-        self.refused.clone().map_or(Ok(()), Err)
-    }
-
-    fn check_own(&self, keyspace: &Keyspace) -> Result<()> {
         if Arc::ptr_eq(&keyspace.handle, &self.handle) {
             return Ok(());
         }

@@ -198,7 +198,7 @@ pub fn reseal_log_block(block: &mut [u8], salt: u64) {
 /// # Errors
 /// As a read.
 pub fn extents(database: &Database) -> Result<Vec<(u64, u32, u64)>> {
-    database.handle.sealed_extents()
+    database.handle.core().sealed_extents()
 }
 
 /// Appends a record with this payload to the log, right in everything but what it says. The
@@ -207,7 +207,7 @@ pub fn extents(database: &Database) -> Result<Vec<(u64, u32, u64)>> {
 /// # Errors
 /// As a commit.
 pub fn append_to_log(database: &Database, payload: &[u8]) -> Result<()> {
-    database.handle.append_to_log(payload)
+    database.handle.core().append_to_log(payload)
 }
 
 /// That an error speaks of damage or of something that is not known: what lies must come to.

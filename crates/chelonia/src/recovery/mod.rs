@@ -1,5 +1,4 @@
-//! Open (superblock, catalog, trees, log replay) and close of a database.
+//! Open of a database: superblock, catalog, trees, log replay.
 
-pub mod handle;
 pub mod open;
 pub mod replay;

@@ -37,7 +37,6 @@ use crate::memtable::Memtable;
 use crate::options::database::Settings;
 use crate::options::keyspace::StoredOptions;
 use crate::records::RecordCache;
-use crate::recovery::handle::Handle;
 use crate::recovery::replay::{replay_log, survey_log};
 use crate::runtime::sync::{Arc, AtomicBool, CachePadded, Mutex, OnceLock, RwLock};
 use crate::state::core::{
@@ -64,8 +63,8 @@ const LOG_SEGMENT_BYTES_FIRST: u64 = 16 << 10;
 /// The number of the first keyspace.
 const FIRST_KEYSPACE: u32 = 1;
 
-/// Opens the database in `directory` as `settings` say.
-pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<Handle>> {
+/// Opens the database in `directory` as `settings` say, and starts its background.
+pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<(Arc<Core>, Threads)> {
     if may_create(settings) {
         check_not_foreign(&**directory)?;
     }
@@ -97,7 +96,7 @@ pub fn open(settings: &Settings, directory: &Arc<dyn Directory>) -> Result<Arc<H
     } else {
         Threads::start(&core).map_err(|error| Error::io("start a thread", "", error))?
     };
-    Ok(Handle::new(core, threads))
+    Ok((core, threads))
 }
 
 fn may_create(settings: &Settings) -> bool {

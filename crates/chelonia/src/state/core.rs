@@ -18,10 +18,7 @@ use crate::admission::headroom::Headroom;
 use crate::admission::pacing::{Debt, Pacer};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
-use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::SortedStream;
 use crate::log::{Log, LogTail};
-use crate::memory::budget::Use;
 use crate::options::keyspace::Durability;
 use crate::records::RecordCache;
 use crate::runtime::clock::Clock;
@@ -39,14 +36,9 @@ use crate::storage::io::{Directory, LockGuard};
 use crate::versions::dropped::Dropped;
 use crate::versions::lifetimes::RootVersion;
 use crate::versions::pins::{Pin, Scope, Snapshots};
-use crate::versions::view::ReadSources;
 use crate::versions::visibility::Visibility;
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Metadata may use this part of the budget before further pins are refused; when it is large,
-/// nearly all of it belongs to pins.
-const PINS_PART: u64 = 2;
 
 /// The shared state of an open database.
 pub struct Core {
@@ -170,28 +162,6 @@ pub struct Counters {
     pub out_of_space: AtomicBool,
 }
 
-/// Counts the tombstones that a scan skips; adds them to the totals when dropped.
-pub struct TombstoneCounter<'a> {
-    counters: &'a Counters,
-    /// The count so far.
-    pub count: u64,
-}
-
-impl<'a> TombstoneCounter<'a> {
-    /// A count of zero.
-    pub fn new(counters: &'a Counters) -> Self {
-        Self { counters, count: 0 }
-    }
-}
-
-impl Drop for TombstoneCounter<'_> {
-    fn drop(&mut self) {
-        if self.count > 0 {
-            self.counters.tombstones_passed.fetch_add(self.count, Ordering::Relaxed);
-        }
-    }
-}
-
 impl Core {
     /// Fails unless writes are accepted.
     pub fn check_write(&self) -> Result<()> {
@@ -212,71 +182,9 @@ impl Core {
         self.keyspaces.read().values().cloned().collect()
     }
 
-    /// Fails if pins use so much memory that no further ones are allowed: a pin uses more memory
-    /// with each keyspace that is written later, when it cannot be refused any more.
-    pub fn check_pins(&self) -> Result<()> {
-        let budget = self.storage.budget();
-        let (held, limit) = (budget.used_by(Use::Metadata), budget.limit());
-        // A forked child is refused elsewhere, and must not take the lock for counting.
-        if held <= limit / PINS_PART
-            || !self.health.is_owner_process()
-            || self.snapshots.count() == 0
-        {
-            return Ok(());
-        }
-        let text = format!(
-            "snapshots and iterators hold {held} bytes of a memory budget of {limit}: drop some of \
-             them, or raise the budget"
-        );
-        Err(Error::new(ErrorKind::OutOfMemory, text))
-    }
-
-    /// What views of `keyspace` read besides their memtables and versions.
-    pub fn sources<'a>(&'a self, keyspace: &'a KeyspaceCore) -> ReadSources<'a> {
-        ReadSources { storage: &self.storage, records: &self.records, epoch: &keyspace.cache_epoch }
-    }
-
-    /// Pins this moment over all keyspaces.
-    pub fn pin_all(&self) -> Arc<Pin> {
-        self.snapshots.pin(Scope::All)
-    }
-
     /// Pins this moment over one keyspace.
     pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
         self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
-    }
-
-    /// Remembers the part of `range` in which nothing is alive: see
-    /// [`crate::versions::empty_ranges`]. Called without locks: it waits for commits under way.
-    pub fn learn_empty_range(&self, keyspace: &KeyspaceCore, range: &KeyRange) {
-        let Some(watch) = keyspace.empty_ranges.watch(range) else { return };
-        match self.read_empty_range(keyspace, range) {
-            Ok((alive, since)) => keyspace.empty_ranges.confirm(watch, alive.as_deref(), since),
-            // A read of that range reports the error.
-            Err(_) => keyspace.empty_ranges.give_up(watch),
-        }
-    }
-
-    /// The first live key of `range`, and the seqno at which it is.
-    fn read_empty_range(
-        &self,
-        keyspace: &KeyspaceCore,
-        range: &KeyRange,
-    ) -> Result<(Option<Vec<u8>>, SeqNo)> {
-        let given = SeqNo(self.commit.lock().next_seqno.0.saturating_sub(1));
-        self.visibility.wait_until_visible(given)?;
-        let pin = self.pin_one(keyspace);
-        let view = keyspace.view_at(pin.seqno());
-        let mut cursor = view.cursor(range, Direction::Ascending, pin.seqno())?;
-        let mut passed = TombstoneCounter::new(&self.counters);
-        while let Some(key) = cursor.key().filter(|key| range.contains(key)) {
-            if !cursor.update().is_delete() {
-                return Ok((Some(key.to_vec()), pin.seqno()));
-            }
-            passed.count += 1;
-            cursor.advance()?;
-        }
-        Ok((None, pin.seqno()))
     }
 
     /// The numbers that pace writers.

@@ -5,5 +5,6 @@ pub mod health;
 pub mod keyspace;
 pub mod open_cursors;
 pub mod postponed;
+pub mod reads;
 pub mod scrubbing;
 pub mod signals;

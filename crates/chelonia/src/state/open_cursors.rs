@@ -14,33 +14,33 @@
 use crate::memory::budget::Use;
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::Arc;
-use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::reads::Reads;
 
 /// Cursors may use this part of the budget before some are closed.
 const SCANS_PART: u64 = 4;
 
-impl Core {
+impl Reads<'_> {
     /// The memory of all open cursors, in bytes.
     #[inline]
-    pub fn scan_bytes(&self) -> u64 {
-        self.storage.budget().used_by(Use::Scans)
+    pub fn scan_bytes(self) -> u64 {
+        self.core.storage.budget().used_by(Use::Scans)
     }
 
     /// Closes cursors if they use more than their part of the budget, given that they use `used`
     /// bytes: of all keyspaces and of this one, which may have been dropped, but not of the
     /// iterator whose state is at `own`.
     #[inline]
-    pub fn limit_scans(&self, used: u64, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
-        if used > self.storage.budget().limit() / SCANS_PART {
+    pub fn limit_scans(self, used: u64, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
+        if used > self.core.storage.budget().limit() / SCANS_PART {
             self.close_scans(keyspace, own);
         }
     }
 
     #[cold]
-    fn close_scans(&self, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
-        let enough = self.storage.budget().limit() / SCANS_PART / 2;
-        let mut keyspaces = self.all_keyspaces();
+    fn close_scans(self, keyspace: &Arc<KeyspaceCore>, own: *const ()) {
+        let enough = self.core.storage.budget().limit() / SCANS_PART / 2;
+        let mut keyspaces = self.core.all_keyspaces();
         keyspaces.push(Arc::clone(keyspace));
         for standing in keyspaces.iter().flat_map(|keyspace| keyspace.history.holders()) {
             if self.scan_bytes() <= enough {

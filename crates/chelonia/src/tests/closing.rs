@@ -92,7 +92,7 @@ fn work(database: &Database, keyspace: &Keyspace) -> Result<()> {
             passing(database.drop_keyspace("other"))?;
         }
         keyspace.iter().try_for_each(|entry| entry.map(drop))?;
-        passing(database.handle.tick())?;
+        passing(database.handle.core().tick())?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ fn a_keyspace_is_dropped_though_there_is_no_room() {
     let keyspace = database.keyspace("full", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", "value").unwrap();
     // All free space in the file is taken, and the file cannot grow.
-    let storage = &database.handle.storage;
+    let storage = &database.handle.core().storage;
     let mut taken = Vec::new();
     plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
     while let Ok(allocation) = storage.allocate(1, &UNLIMITED) {
@@ -39,7 +39,7 @@ fn a_keyspace_is_dropped_though_there_is_no_room() {
     assert_eq!(keyspace.get("key").unwrap_err().kind(), ErrorKind::NotFound);
     plan.heal();
     taken.into_iter().for_each(|extent| storage.free(extent).unwrap());
-    assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+    assert_eq!(database.handle.core().unreachable_blocks().unwrap(), 0);
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
     for failure in [Failure::NoSpace, Failure::TooManyFiles] {
         let (database, plan) = open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-        let core = &database.handle;
+        let core = database.handle.core();
         plan.fail(Fault::sticky(Call::Open, 0).on("log-").with(failure));
         let log = core.log.get().unwrap();
         while !log.wants_segment() {
@@ -73,7 +73,7 @@ fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
 fn a_log_segment_that_cannot_be_made_stops_all_writes() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let core = &database.handle;
+    let core = database.handle.core();
     let log = core.log.get().unwrap();
     while !log.wants_segment() {
         keyspace.insert("key", [1; 100]).unwrap();
@@ -93,7 +93,7 @@ fn a_log_segment_that_cannot_be_made_stops_all_writes() {
 fn a_flush_without_space_makes_the_checkpoint_that_frees_some() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let core = &database.handle;
+    let core = database.handle.core();
     let write = |value: u8, bytes: usize| {
         for number in 0..400_u32 {
             keyspace.insert(number.to_be_bytes(), vec![value; bytes]).unwrap();
@@ -122,7 +122,7 @@ fn a_flush_without_space_makes_the_checkpoint_that_frees_some() {
 fn a_batch_that_is_refused_keeps_no_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let core = &database.handle;
+    let core = database.handle.core();
     keyspace.insert("key", "value").unwrap();
     core.checkpoint_now().unwrap();
     let used = || core.storage.stats().space.used_blocks;
@@ -148,7 +148,7 @@ fn a_batch_that_is_refused_keeps_no_space() {
 fn a_checkpoint_needs_no_room() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let storage = &database.handle.storage;
+    let storage = &database.handle.core().storage;
     // All free space in the file is taken, and the file cannot grow.
     plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
     let mut taken = Vec::new();
@@ -157,10 +157,10 @@ fn a_checkpoint_needs_no_room() {
     }
     for _ in 0..5 {
         keyspace.insert("key", "value").unwrap();
-        database.handle.checkpoint_now().unwrap();
+        database.handle.core().checkpoint_now().unwrap();
     }
     taken.into_iter().for_each(|extent| storage.free(extent).unwrap());
-    assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+    assert_eq!(database.handle.core().unreachable_blocks().unwrap(), 0);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_root_that_may_be_durable_is_kept_though_the_device_said_that_it_is_full() {
     let memory = MemoryDirectory::new();
     let (database, plan) = open_faulty(&memory);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    let core = &database.handle;
+    let core = database.handle.core();
     let write = |value: u8| {
         for number in 0..400_u32 {
             keyspace.insert(number.to_be_bytes(), [value; 10_000])?;
@@ -206,13 +206,13 @@ fn free_space_within_the_data_file_makes_room_for_the_log() {
     database.drop_keyspace("first").unwrap();
     database.checkpoint().unwrap();
     // Background readers pin the views of the dropped keyspace for some time.
-    while database.handle.storage.stats().space.free_blocks <= 500 {
-        database.handle.storage.epochs().collect();
+    while database.handle.core().storage.stats().space.free_blocks <= 500 {
+        database.handle.core().storage.epochs().collect();
         database.checkpoint().unwrap();
     }
     plan.fail(Fault::sticky(Call::Allocate, 0).on("log-").with(Failure::NoSpace));
     while last.insert("more", [3; 1000]).is_ok() {}
-    assert!(database.handle.storage.stats().space.free_blocks > 500);
+    assert!(database.handle.core().storage.stats().space.free_blocks > 500);
     let plan = FaultPlan::new();
     let memory = Arc::new(MemoryDirectory::from_files(memory.to_files()));
     let faulty = FaultDirectory::new(memory, plan.clone()).unwrap();
@@ -245,7 +245,7 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
     let looks = || plan.calls_on(Call::Open, "(scratch");
     let (tries, asked) = (plan.calls_on(Call::Allocate, "data"), looks());
     while looks() < asked + 20 {
-        database.handle.signals.wake_flush();
+        database.handle.core().signals.wake_flush();
         std::thread::yield_now();
     }
     assert_eq!(plan.calls_on(Call::Allocate, "data"), tries);
@@ -261,7 +261,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
     let keyspace = database.keyspace("k", options).unwrap();
-    let core = &database.handle;
+    let core = database.handle.core();
     let absorb = |count: u64| {
         for number in 0..count {
             keyspace.insert(number.wrapping_mul(0x9e37_79b9).to_be_bytes(), [1; 10_000]).unwrap();
@@ -359,8 +359,8 @@ fn deletes_get_through_on_a_full_device_and_make_room() {
         assert_eq!(keyspace.iter().map(|entry| entry.map(drop).unwrap()).count(), there.len());
         assert!(database.verify().unwrap().is_clean());
         database.checkpoint().unwrap();
-        database.handle.storage.epochs().settle();
-        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+        database.handle.core().storage.epochs().settle();
+        assert_eq!(database.handle.core().unreachable_blocks().unwrap(), 0);
     }
 }
 

@@ -18,7 +18,7 @@ fn half_in_memory() -> (Database, Keyspace) {
         keyspace.insert(number.to_be_bytes(), [1; 4000]).unwrap();
     }
     rotate(&database, &keyspace);
-    database.handle.flush_all_immutable().unwrap();
+    database.handle.core().flush_all_immutable().unwrap();
     for number in 0..CHANGED {
         keyspace.insert(number.to_be_bytes(), [2; 4000]).unwrap();
     }
@@ -31,7 +31,7 @@ fn read_and_tick(database: &Database, keyspace: &Keyspace, progress: &mut LogPro
         let number = CHANGED + number % (RECORDS - CHANGED);
         assert!(keyspace.get(number.to_be_bytes()).unwrap().is_some());
     }
-    database.handle.log_tick(progress).unwrap();
+    database.handle.core().log_tick(progress).unwrap();
 }
 
 #[test]
@@ -49,12 +49,12 @@ fn a_memtable_that_waits_for_writes_is_flushed_while_others_read() {
     }
     assert_eq!(keyspace.core.memtable_bytes().1, 0, "more may come");
     // No reads: no flush.
-    (0..15).for_each(|_| database.handle.log_tick(&mut progress).unwrap());
+    (0..15).for_each(|_| database.handle.core().log_tick(&mut progress).unwrap());
     assert_eq!(keyspace.core.memtable_bytes().1, 0, "nobody reads");
     (15..30).for_each(|tick| read_and_tick(&database, &keyspace, &mut progress, tick));
     let (active, immutable) = keyspace.core.memtable_bytes();
     assert!(active == 0 && immutable > 4_000_000, "{active} and {immutable}");
-    database.handle.flush_all_immutable().unwrap();
+    database.handle.core().flush_all_immutable().unwrap();
     assert_eq!(keyspace.core.memtable_bytes(), (0, 0));
     for number in 0..CHANGED {
         let value = keyspace.get(number.to_be_bytes()).unwrap().unwrap();

@@ -31,9 +31,9 @@ impl ClockEntry for Greedy {
 /// Evicts all nodes of `database`, so that every node has to be read again.
 fn forget_nodes(database: &Database) {
     const ALL: u64 = 1 << 40;
-    let node_clock = database.handle.storage.node_clock();
+    let node_clock = database.handle.core().storage.node_clock();
     let greedy: Arc<dyn ClockEntry> = Arc::new(Greedy);
-    node_clock.admit(&Arc::downgrade(&greedy), ALL, &database.handle.storage.epochs().pin());
+    node_clock.admit(&Arc::downgrade(&greedy), ALL, &database.handle.core().storage.epochs().pin());
     node_clock.forget(ALL);
 }
 
@@ -54,7 +54,7 @@ fn damage_nodes(memory: &MemoryDirectory) {
 /// Waits until `done` returns true: background readers retain what they see.
 fn eventually(database: &Database, done: impl Fn() -> bool) -> bool {
     (0..100_000).any(|_| {
-        database.handle.storage.epochs().collect();
+        database.handle.core().storage.epochs().collect();
         std::thread::yield_now();
         done()
     })
@@ -101,7 +101,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
         database.checkpoint().unwrap();
         let hidden = database.stats().disk.orphaned_bytes;
         assert!(hidden > 100 << 10, "{hidden}");
-        let lost = || database.handle.unreachable_blocks_now().unwrap() * BLOCK_BYTES as u64;
+        let lost = || database.handle.core().unreachable_blocks_now().unwrap() * BLOCK_BYTES as u64;
         assert!(
             eventually(&database, || lost() == hidden),
             "{engine:?}, {is_seen}: {} {hidden}",
@@ -111,7 +111,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
         database.close().unwrap();
         let database = open(Arc::new(memory));
         assert_eq!(database.keyspaces(), ["damaged"]);
-        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+        assert_eq!(database.handle.core().unreachable_blocks().unwrap(), 0);
         assert_eq!(database.stats().disk.orphaned_bytes, 0);
         assert!(database.verify().unwrap().is_clean());
     }
@@ -126,7 +126,10 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
         keyspace.insert("immutable", "1").unwrap();
         rotate(&database, &keyspace);
         keyspace.insert("changed", "old").unwrap();
-        let pins = [database.handle.pin_one(&keyspace.core), database.handle.pin_all()];
+        let pins = {
+            let reads = database.handle.reads();
+            [reads.pin(&keyspace.core).unwrap(), reads.pin_all().unwrap()]
+        };
         let snapshot = database.snapshot();
         keyspace.insert("changed", "new").unwrap();
         database.drop_keyspace("dropped").unwrap();
@@ -138,7 +141,7 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
         assert_eq!(snapshot.get(&keyspace, "immutable").unwrap().unwrap(), *b"1");
         drop((pins, snapshot, keyspace));
         database.checkpoint().unwrap();
-        assert_eq!(database.handle.unreachable_blocks().unwrap(), 0);
+        assert_eq!(database.handle.core().unreachable_blocks().unwrap(), 0);
     }
 }
 
@@ -146,7 +149,7 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
 fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted() {
     for engine in ENGINES {
         let database = open(Arc::new(MemoryDirectory::new()));
-        let used = || database.handle.storage.stats().space.used_blocks * BLOCK_BYTES as u64;
+        let used = || database.handle.core().storage.stats().space.used_blocks * BLOCK_BYTES as u64;
         let held = || database.stats().disk.retained_bytes;
         let empty = used();
         let (mut handles, mut pins) = (Vec::new(), Vec::new());
@@ -183,7 +186,7 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
         pins.clear();
         assert!(eventually(&database, || used() < empty + (64 << 10)), "{engine:?}: {}", used());
         assert_eq!(held(), 0);
-        assert_eq!(database.handle.unreachable_blocks_now().unwrap(), 0);
+        assert_eq!(database.handle.core().unreachable_blocks_now().unwrap(), 0);
     }
 }
 
@@ -216,9 +219,9 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
     database.checkpoint().unwrap();
     // Unchanged options are not stored again.
     drop(database.keyspace("k", options().checkpoint_distance(77_000)).unwrap());
-    assert!(!database.handle.counters.options_changed.load(Ordering::Relaxed));
+    assert!(!database.handle.core().counters.options_changed.load(Ordering::Relaxed));
     drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
-    assert!(database.handle.counters.options_changed.load(Ordering::Relaxed));
+    assert!(database.handle.core().counters.options_changed.load(Ordering::Relaxed));
 }
 
 /// A snapshot made while a keyspace is being dropped shows it unchanged, or empty, and stays

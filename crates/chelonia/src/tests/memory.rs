@@ -26,7 +26,7 @@ fn a_closed_database_keeps_no_memory_for_its_other_handles() {
         assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 10_000);
         assert!((0..10_000_u32).all(|key| keyspace.get(key.to_be_bytes()).unwrap().is_some()));
     }
-    let budget = Arc::clone(database.handle.storage.budget());
+    let budget = Arc::clone(database.handle.core().storage.budget());
     assert!(budget.held() > 8 << 20, "{} bytes before", budget.held());
     let iterator = keyspaces[0].iter();
     database.close().unwrap();
@@ -44,9 +44,9 @@ fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
     assert!(memtables() > 64 << 20, "{} bytes of memtables", memtables());
     database.set_memory(32 << 20).unwrap();
     // The background does this without a request.
-    database.handle.flush_all_immutable().unwrap();
+    database.handle.core().flush_all_immutable().unwrap();
     assert!(memtables() < 16 << 20, "{} bytes of memtables", memtables());
-    assert!(database.handle.storage.budget().held() <= 32 << 20);
+    assert!(database.handle.core().storage.budget().held() <= 32 << 20);
     assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 100_000);
 }
 

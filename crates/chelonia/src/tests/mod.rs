@@ -44,6 +44,6 @@ pub fn open_faulty(memory: &MemoryDirectory) -> (Database, FaultPlan) {
 
 /// Rotates the memtable of a keyspace.
 fn rotate(database: &Database, keyspace: &Keyspace) {
-    let _commit = database.handle.commit.lock();
-    database.handle.rotate(&keyspace.core);
+    let _commit = database.handle.core().commit.lock();
+    database.handle.core().rotate(&keyspace.core);
 }

@@ -21,7 +21,7 @@ fn give_way() {
 #[test]
 fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
     let database = open(Arc::new(MemoryDirectory::new()));
-    let (core, options) = (&database.handle, KeyspaceOptions::new());
+    let (core, options) = (database.handle.core(), KeyspaceOptions::new());
     let keyspace = database.keyspace("dropped", options.clone()).unwrap();
     for round in 0..2 {
         for number in 0..200_u32 {
@@ -61,7 +61,7 @@ fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
         let plan = FaultPlan::new();
         let memory = Arc::new(MemoryDirectory::new());
         let database = open(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
-        let core = &database.handle;
+        let core = database.handle.core();
         let keyspace = database.keyspace("dropped", KeyspaceOptions::new()).unwrap();
         keyspace.insert("large", vec![1; 40_000]).unwrap();
         // The memtable is absorbed in two parts: up to the snapshot, and the rest.
@@ -124,7 +124,7 @@ fn a_large_value_that_is_needless_before_it_is_verified_is_no_damage() {
         if times == 1 {
             space.insert("large", vec![2; 40_000]).unwrap();
             written.checkpoint().unwrap();
-            while written.handle.unreachable_blocks().unwrap() > 0 {}
+            while written.handle.core().unreachable_blocks().unwrap() > 0 {}
             (0..50_u8).for_each(|key| space.insert([key], vec![3; 40_000]).unwrap());
         }
     };
@@ -154,7 +154,7 @@ fn a_checkpoint_that_meets_a_close_leaves_a_database_that_opens() {
     let started = Arc::clone(&checkpoints);
     let action = move || {
         let other = other.clone();
-        started.lock().push(std::thread::spawn(move || other.handle.checkpoint_now()));
+        started.lock().push(std::thread::spawn(move || other.handle.core().checkpoint_now()));
         give_way();
     };
     *watcher.lock() = Some((On::Remove, Box::new(action)));
@@ -180,7 +180,7 @@ fn cut_behind_a_drain_within_a_checkpoint() -> MemoryDirectory {
     let two = database.keyspace("two", KeyspaceOptions::new()).unwrap();
     one.insert("before", "1").unwrap();
     database.sync().unwrap();
-    let core = &database.handle;
+    let core = database.handle.core();
     core.counters.undurable_bytes.store(1, Ordering::Relaxed);
     // The checkpointing thread waits for this lock, with its mark taken.
     let held = one.core.latest.lock();
@@ -228,7 +228,7 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
     };
     write(1);
     rotate(&database, &keyspace);
-    assert!(database.handle.flush_keyspace(&keyspace.core).unwrap());
+    assert!(database.handle.core().flush_keyspace(&keyspace.core).unwrap());
     write(2);
     let mut iter = keyspace.iter();
     for _ in 0..10 {
@@ -245,15 +245,15 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
         let (other, its) = (flushed.clone(), space.clone());
         threads.push(std::thread::spawn(move || {
             rotate(&other, &its);
-            other.handle.flush_keyspace(&its.core).unwrap();
+            other.handle.core().flush_keyspace(&its.core).unwrap();
         }));
         while absorbed() == before {
             std::thread::yield_now();
         }
         give_way();
-        flushed.handle.storage.epochs().collect();
+        flushed.handle.core().storage.epochs().collect();
         for _ in 0..100 {
-            flushed.handle.storage.write_large(&[9; 100_000]).unwrap();
+            flushed.handle.core().storage.write_large(&[9; 100_000]).unwrap();
         }
     };
     *watcher.lock() = Some((On::DataRead, Box::new(drain)));
@@ -267,13 +267,13 @@ fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
     for (level, is_written_through) in [(Durability::Process, false), (Durability::Sync, true)] {
         let (database, plan) = super::open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-        let log = Arc::clone(database.handle.log.get().unwrap());
+        let log = Arc::clone(database.handle.core().log.get().unwrap());
         let counts = || (plan.calls_on(Call::Write, "log-"), log.stats().segments_prepared);
         let before = counts();
         for number in 0..300_u32 {
             keyspace.insert_with(number.to_be_bytes(), [7; 1000], level).unwrap();
             // Like the background thread.
-            database.handle.sync().unwrap();
+            database.handle.core().sync().unwrap();
         }
         let (writes, segments) = counts();
         // A new segment takes one write, of its header.
@@ -291,7 +291,7 @@ fn a_checkpoint_that_fails_lets_nothing_go_of_the_log() {
     let insert = |number: u32| keyspace.insert(number.to_be_bytes(), [7; 1000]).unwrap();
     (0..4_000).for_each(insert);
     super::rotate(&database, &keyspace);
-    let core = &database.handle;
+    let core = database.handle.core();
     assert!(core.flush_keyspace(&keyspace.core).unwrap());
     // The data file now has all updates of the log, but no durable root refers to them.
     plan.fail(Fault::once(Call::Write, 0).on("data").with(Failure::NoSpace));

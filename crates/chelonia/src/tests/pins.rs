@@ -148,9 +148,9 @@ fn pins_beyond_half_of_the_budget_are_refused_until_some_are_dropped() {
     let refused = snapshots.pop().unwrap();
     assert_eq!(refused.iter(keyspace).next().unwrap().unwrap_err().kind(), ErrorKind::OutOfMemory);
     assert_eq!(refused.len(keyspace).unwrap_err().kind(), ErrorKind::OutOfMemory);
-    let pins = database.handle.snapshots.count();
+    let pins = database.handle.core().snapshots.count();
     drop(refused);
-    assert_eq!((database.handle.snapshots.count(), pins as u64), (pins, count));
+    assert_eq!((database.handle.core().snapshots.count(), pins as u64), (pins, count));
     assert_eq!(keyspace.iter().next().unwrap().unwrap_err().kind(), ErrorKind::OutOfMemory);
     check(keyspace, &snapshots);
     // Short-lived pins still succeed.
@@ -201,5 +201,5 @@ fn what_is_kept_for_pins_is_kept_once_and_goes_with_the_last_of_them() {
         let expected = rounds.len() + 1;
         assert!(versions().iter().all(|held| *held == expected), "{rounds:?}: {:?}", versions());
     }
-    assert_eq!(database.handle.snapshots.count(), 0);
+    assert_eq!(database.handle.core().snapshots.count(), 0);
 }

@@ -8,7 +8,7 @@ use crate::{Database, KeyspaceOptions};
 
 /// Takes all the mapped memory for slabs.
 fn exhaust(database: &Database) -> impl Drop + use<> {
-    let budget = database.handle.storage.budget();
+    let budget = database.handle.core().storage.budget();
     budget.refuse_memory(true);
     let mut held = Vec::new();
     while let Ok(slab) = budget.take_work_slab() {
@@ -47,12 +47,12 @@ fn calls_that_get_no_memory_say_so_and_succeed_once_there_is_some() {
             assert!(is_idle || kind == Some(ErrorKind::OutOfMemory), "{round} {call}: {error:?}");
         }
         assert_eq!(keyspace.get("key").unwrap().is_some(), round > 0);
-        assert!(database.handle.health.cause().is_none());
+        assert!(database.handle.core().health.cause().is_none());
         drop(held);
         // Mapped memory is used, even if no more can be mapped.
         keyspace.insert("key", "value").unwrap();
         assert_eq!(keyspace.get("large").unwrap().unwrap().len(), 100_000);
-        database.handle.storage.budget().refuse_memory(false);
+        database.handle.core().storage.budget().refuse_memory(false);
         database.checkpoint().unwrap();
     }
     assert_eq!(keyspace.iter().count(), 502);
@@ -64,7 +64,7 @@ fn commits_stop_before_a_memtable_gets_no_memory() {
     let (database, _) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.set_checkpoint_distance(1 << 30).unwrap();
-    database.handle.storage.budget().refuse_memory(true);
+    database.handle.core().storage.budget().refuse_memory(true);
     let mut accepted = 0_u32;
     let error = loop {
         match keyspace.insert(accepted.to_be_bytes(), [1; 2000]) {
@@ -79,7 +79,7 @@ fn commits_stop_before_a_memtable_gets_no_memory() {
     }
     assert_eq!(batch.commit().unwrap_err().kind(), ErrorKind::OutOfMemory);
     assert_eq!(keyspace.iter().count(), accepted as usize);
-    database.handle.storage.budget().refuse_memory(false);
+    database.handle.core().storage.budget().refuse_memory(false);
     keyspace.insert("after", "all").unwrap();
     assert_eq!(keyspace.iter().count(), accepted as usize + 1);
 }

@@ -145,7 +145,7 @@ fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
     }
     damaged.iter().for_each(|offset| flip(&directory, offset + 77));
     // The nodes are no longer in memory.
-    let storage = &database.handle.storage;
+    let storage = &database.handle.core().storage;
     let limit = storage.budget().limit();
     storage.budget().set_limit(0);
     storage.node_clock().trim();

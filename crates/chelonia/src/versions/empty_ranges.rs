@@ -12,7 +12,7 @@
 //!                          | a write lands in it: cut, the parts remain
 //! ```
 //!
-//! How an empty range is learned ([`crate::state::core::Core::learn_empty_range`]), and why it is
+//! How an empty range is learned ([`crate::state::reads::Reads::learn_empty_range`]), and why it is
 //! correct:
 //! 1. The range is watched: from now on a write into it cuts it.
 //! 2. The last assigned seqno is noted, and the learner waits until it is visible. Every commit

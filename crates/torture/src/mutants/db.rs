@@ -66,7 +66,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "drop-not-durable",
         bug: "a dropped keyspace is gone in memory only: it comes back (fjall#241)",
-        file: "api/database.rs",
+        file: "api/keyspace_set.rs",
         text: "        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;\n",
         instead: "        state.change = Change::Nothing;\n",
     },

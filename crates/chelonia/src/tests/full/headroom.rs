@@ -14,14 +14,14 @@ fn flushed_memtables_that_are_still_read_hide_no_lack_of_space() {
         let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         keyspace.insert(key, [7; 1000])
     };
-    let reader = database.handle.storage.epochs().pin();
+    let reader = database.handle.core().storage.epochs().pin();
     (0..4_000).for_each(|number| insert(number).unwrap());
     database.checkpoint().unwrap();
     // The check sees more memtables than those that are to be flushed.
     insert(4_000).unwrap();
     drop(reader);
-    database.handle.storage.epochs().settle();
-    let core = &database.handle;
+    database.handle.core().storage.epochs().settle();
+    let core = database.handle.core();
     let accepted = (4_001..).take_while(|number| insert(*number).is_ok()).inspect(|number| {
         let (updates, room) = (core.update_bytes(), core.pool_bytes().unwrap());
         assert!(updates * FLUSH_TIMES <= room, "after {number}: {updates} in {room}");
@@ -36,7 +36,7 @@ fn large_values_take_room_that_is_looked_for() {
     plan.set_capacity(Some(40 << 20));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     (0..2_000_u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]).unwrap());
-    let core = &database.handle;
+    let core = database.handle.core();
     let mut count = 0_u32;
     while keyspace.insert(count.to_le_bytes(), vec![7; 100_000]).is_ok() {
         count += 1;

@@ -39,7 +39,7 @@ fn write(database: &Database, keyspace: &Keyspace, rounds: u64) {
 /// Counts reads of the data file by threads without a guard, and by those with one.
 fn count_reads(database: &Database, plan: &FaultPlan) -> [Arc<AtomicU64>; 2] {
     let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
-    let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.storage.epochs()));
+    let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.core().storage.epochs()));
     plan.before_call(move |call, file| {
         if call == Call::Read && file.starts_with("data") {
             seen[usize::from(epochs.is_pinned())].fetch_add(1, Ordering::Relaxed);
@@ -125,7 +125,7 @@ fn nothing_is_pinned_while_a_large_value_is_read() {
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", vec![7; 100_000]).unwrap();
     let reads = [Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0))];
-    let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.storage.epochs()));
+    let (seen, epochs) = (reads.clone(), Arc::clone(database.handle.core().storage.epochs()));
     plan.on_call(move |call, _| {
         if call == Call::Read {
             let is_pinned = epochs.is_pinned();

@@ -1,4 +1,7 @@
-//! The lifetime of a database, held by its handles.
+//! The lifetime of a database, held by its handles, and all that they may do with its state.
+//!
+//! A public handle does not see the shared state: it reaches it through [`Reads`],
+//! [`Handle::commit`], [`KeyspaceSet`] and [`Upkeep`].
 //!
 //! Every handle (database, keyspace, snapshot, iterator, batch) holds the same [`Handle`]. Dropping
 //! the last one closes the database; [`Handle::close`] closes it while other handles live, which
@@ -11,13 +14,18 @@
 //!    from the torn end of a last write.
 //! 4. The fence is closed, so that no thread reaches the files any more, and the lock is released.
 
+use crate::api::keyspace_set::KeyspaceSet;
+use crate::api::upkeep::Upkeep;
 use crate::base::error::Result;
 use crate::flush::background::Threads;
+use crate::options::commit::CommitOptions;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::state::core::Core;
 use crate::state::health::Health;
 use crate::state::keyspace::KeyspaceCore;
+use crate::state::reads::Reads;
 use crate::storage::data_file::superblock::LogMark;
+use crate::write::writes::Writes;
 
 /// Keeps a database open.
 pub struct Handle {
@@ -31,13 +39,46 @@ impl Handle {
         Arc::new(Self { core, threads: Mutex::new(threads) })
     }
 
-    /// The shared state.
+    /// The reads of the database.
+    #[inline]
+    pub fn reads(&self) -> Reads<'_> {
+        Reads::new(&self.core)
+    }
+
+    /// The keyspaces, and how they change.
+    pub fn keyspaces(&self) -> KeyspaceSet<'_> {
+        KeyspaceSet::new(&self.core)
+    }
+
+    /// Memory, syncs, checkpoints, verification and statistics.
+    pub fn upkeep(&self) -> Upkeep<'_> {
+        Upkeep::new(&self.core)
+    }
+
+    /// Commits writes of one keyspace or several: see [`Core::commit`].
+    #[inline]
+    pub fn commit<'a>(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        writes: impl Writes<'a>,
+        options: CommitOptions,
+    ) -> Result<()> {
+        let committed = self.core.commit(keyspaces, writes, options);
+        committed.map_err(|error| self.core.locate(error))
+    }
+
+    /// The shared state, for tests of what no public call shows.
+    #[cfg(any(test, feature = "internals"))]
     pub fn core(&self) -> &Core {
         &self.core
     }
 
     /// Ends background work, syncs, marks the end of the log, and lets others open the database.
     pub fn close(&self) -> Result<()> {
+        self.close_files().map_err(|error| self.core.locate(error))
+    }
+
+    fn close_files(&self) -> Result<()> {
         if !self.core.health.is_owner_process() {
             return Err(Health::inherited());
         }
@@ -77,14 +118,6 @@ impl Drop for Handle {
         // Frees memory retired by calls that were under way at the close: nothing else will free
         // it.
         self.core.storage.epochs().close();
-    }
-}
-
-impl std::ops::Deref for Handle {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
     }
 }
 
