@@ -194,12 +194,13 @@ impl Governor {
         if asked == 0 { most } else { asked.min(most) }
     }
 
-    /// The effective checkpoint distance for `asked` (0: not set), in bytes of updates.
-    pub fn checkpoint_distance(&self, asked: u64) -> u64 {
-        match asked {
-            0 => self.memtable_bytes_max(),
-            asked => asked.min(self.memtable_bytes_max()),
-        }
+    /// The effective checkpoint distance for `asked` (0: not set), in bytes of updates, given that
+    /// a memtable of `density.1` bytes holds `density.0` bytes of updates.
+    pub fn checkpoint_distance(&self, asked: u64, density: (u64, u64)) -> u64 {
+        let (updates, memory) = (u128::from(density.0), u128::from(density.1.max(1)));
+        let most = u128::from(self.memtable_bytes_max()) * updates / memory;
+        let most = u64::try_from(most).unwrap_or(u64::MAX).max(1);
+        if asked == 0 { most } else { asked.min(most) }
     }
 
     /// The size of the largest log segments.

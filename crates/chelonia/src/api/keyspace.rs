@@ -337,7 +337,13 @@ impl Keyspace {
         self.handle.upkeep().verify_keyspace(&self.core)
     }
 
-    /// Returns the effective checkpoint distance, in bytes.
+    /// Returns the effective checkpoint distance, in bytes of updates: the one that was set, or
+    /// what a memtable can hold of the memory that writes have, if that is less or none was set.
+    ///
+    /// The memory that updates take is known after the first flush, and estimated before.
+    /// Keyspaces that are written at the same time share the memory; the mean distance that acted
+    /// is [`crate::KeyspaceStats::flushed_bytes`] divided by
+    /// [`flushes`](crate::KeyspaceStats::flushes).
     #[must_use]
     pub fn checkpoint_distance(&self) -> u64 {
         self.handle.keyspaces().checkpoint_distance(&self.core)
@@ -345,8 +351,11 @@ impl Keyspace {
 
     /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
     /// makes writes cheaper and takes memory from reads. Takes effect immediately and is stored
-    /// with the next checkpoint, at the latest with the close. It is limited by the share of the
-    /// memory budget that writes have.
+    /// with the next checkpoint, at the latest with the close.
+    ///
+    /// Commits wait while the active memtable is at the distance and two more wait for a flush. A
+    /// distance beyond the memory that writes have is clipped:
+    /// [`Keyspace::checkpoint_distance`] returns what acts.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

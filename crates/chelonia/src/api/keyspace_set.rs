@@ -50,7 +50,8 @@ impl<'a> KeyspaceSet<'a> {
 
     /// The checkpoint distance that a keyspace acts on, in bytes.
     pub fn checkpoint_distance(self, keyspace: &KeyspaceCore) -> u64 {
-        self.core.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed))
+        let asked = keyspace.distance.load(Ordering::Relaxed);
+        self.core.governor.checkpoint_distance(asked, keyspace.density())
     }
 
     /// Requests a checkpoint distance of `bytes`.

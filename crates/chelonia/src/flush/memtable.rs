@@ -78,6 +78,7 @@ impl Core {
                 // A memtable without bytes needs a checkpoint too.
                 let bytes = buffer.update_bytes().max(1);
                 self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
+                keyspace.flushed.add(buffer.update_bytes());
             }
             // On a full device, or if the tree cannot be read, the memtables that pins of a dropped
             // keyspace see have to stay in memory.
@@ -204,7 +205,9 @@ impl Core {
             return false;
         }
         let read = |count: &AtomicU64| u128::from(count.load(Ordering::Relaxed));
-        let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
+        let asked = keyspace.distance.load(Ordering::Relaxed);
+        let distance = self.governor.memtable_bytes_max();
+        let distance = if asked == 0 { distance } else { asked.min(distance) };
         let immutable = read(&self.counters.immutable_bytes);
         let active = u128::from(self.governor.memtable_bytes()).saturating_sub(immutable);
         let absorbed = read(&self.counters.flush_progress_bytes);

@@ -32,14 +32,26 @@ impl Core {
     /// Rotates the keyspace's memtable if its updates reach the checkpoint distance, or its memory
     /// reaches the maximum. Called under the commit lock.
     pub fn rotate_if_full(&self, keyspace: &Arc<KeyspaceCore>, guard: &Guard) {
-        let view = keyspace.view.load(guard);
-        let active = &view.buffers[0];
-        let distance = self.governor.checkpoint_distance(keyspace.distance.load(Ordering::Relaxed));
-        let full = active.update_bytes() >= distance
+        let active = &keyspace.view.load(guard).buffers[0];
+        let asked = keyspace.distance.load(Ordering::Relaxed);
+        let is_full = (asked != 0 && active.update_bytes() >= asked)
             || active.memtable.bytes() >= self.governor.memtable_bytes_max();
-        if full {
+        if is_full {
             self.rotate_if_allowed(keyspace);
         }
+    }
+
+    /// Bytes of updates that may still be written to `keyspace` before the checkpoint distance that
+    /// a user set is reached and no memtable may be rotated; `None` if no distance was set.
+    pub fn distance_left(&self, keyspace: &KeyspaceCore, guard: &Guard) -> Option<u64> {
+        let asked = keyspace.distance.load(Ordering::Relaxed);
+        if asked == 0 {
+            return None;
+        }
+        let buffers = &keyspace.view.load(guard).buffers;
+        let free = (1 + IMMUTABLE_MAX).saturating_sub(buffers.len()) as u64;
+        let left = asked.saturating_sub(buffers[0].update_bytes());
+        Some(left.saturating_add(asked.saturating_mul(free)))
     }
 
     /// Rotates the keyspace's memtable unless too many are immutable already: no thread waits for

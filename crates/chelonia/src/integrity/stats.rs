@@ -174,8 +174,16 @@ pub struct KeyspaceStats {
     pub engine: &'static str,
     /// Its memtables, in bytes.
     pub memtable_bytes: u64,
-    /// The effective checkpoint distance, in bytes.
+    /// The effective checkpoint distance, in bytes of updates; see
+    /// [`crate::Keyspace::checkpoint_distance`].
     pub checkpoint_distance_bytes: u64,
+    /// The checkpoint distance that was set, in bytes of updates; `None` if it follows the budget.
+    /// If it exceeds the effective one, it is clipped by the memory budget.
+    pub checkpoint_distance_set_bytes: Option<u64>,
+    /// Memtables flushed since the open.
+    pub flushes: u64,
+    /// Bytes of updates in them: divided by their number, the mean distance that acted.
+    pub flushed_bytes: u64,
     /// Versions of it that are held.
     pub versions_held: usize,
     /// True if the engine has background work to do.
@@ -305,7 +313,10 @@ impl Core {
             name: keyspace.name.clone(),
             engine: keyspace.stored.engine.kind().name(),
             memtable_bytes: active + immutable,
-            checkpoint_distance_bytes: self.governor.checkpoint_distance(asked),
+            checkpoint_distance_bytes: self.governor.checkpoint_distance(asked, keyspace.density()),
+            checkpoint_distance_set_bytes: Some(asked).filter(|asked| *asked != 0),
+            flushes: keyspace.flushed.memtables(),
+            flushed_bytes: keyspace.flushed.bytes(),
             versions_held: keyspace.lifetimes.held(),
             maintenance_pending: keyspace.engine.wants_maintenance(),
             debt_bytes: keyspace.engine.debt_bytes(),

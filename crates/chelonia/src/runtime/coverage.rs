@@ -85,6 +85,8 @@ marks! {
     DroppedWhileSeen,
     /// A commit waited for memory.
     CommitWaitedForMemory,
+    /// A commit waited for a flush, because its keyspace was at its checkpoint distance.
+    CommitWaitedForFlush,
     /// A commit completed before an earlier one.
     CommitOutOfOrder,
     /// A thread slept until a commit was visible.

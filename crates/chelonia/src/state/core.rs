@@ -15,7 +15,7 @@
 
 use crate::admission::governor::Governor;
 use crate::admission::headroom::Headroom;
-use crate::admission::pacing::{Debt, Pacer};
+use crate::admission::pacing::Pacer;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{KeyspaceId, Lsn, SeqNo};
 use crate::log::{Log, LogTail};
@@ -185,15 +185,6 @@ impl Core {
     /// Pins this moment over one keyspace.
     pub fn pin_one(&self, keyspace: &KeyspaceCore) -> Arc<Pin> {
         self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
-    }
-
-    /// The numbers that pace writers.
-    #[inline]
-    pub fn debt(&self) -> Debt {
-        Debt {
-            headroom_bytes: self.governor.headroom_bytes(),
-            backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
-        }
     }
 
     /// Recounts the backlog: after a rotation, and during flushes.

@@ -42,6 +42,11 @@ pub struct KeyspaceCore {
     pub history: Arc<History>,
     /// The requested checkpoint distance; 0 if it follows the budget.
     pub distance: AtomicU64,
+    /// What was flushed since the open.
+    pub flushed: Flushed,
+    /// Of the last memtable rotated with [`SAMPLE_BYTES_MIN`] or more: bytes of updates, and of
+    /// memory.
+    density: Mutex<(u64, u64)>,
     /// The current options of its engine.
     pub engine_options: Mutex<EngineOptions>,
     pub dropped: AtomicBool,
@@ -63,6 +68,38 @@ pub struct KeyspaceCore {
 /// The memory of a keyspace that is not counted elsewhere: the struct, its engine with a few runs,
 /// an empty memtable and version, its entries in lists. Measured, and rounded up.
 const KEYSPACE_BYTES: u64 = 8 << 10;
+
+/// The memory of updates in memtables is measured in memtables of this size.
+const SAMPLE_BYTES_MIN: u64 = 1 << 20;
+
+/// Bytes of updates in a number of bytes of memtable, until it was measured: records of about 128
+/// bytes.
+const DENSITY_USUAL: (u64, u64) = (3, 4);
+
+/// Totals of flushed memtables.
+#[derive(Default)]
+pub struct Flushed {
+    memtables: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Flushed {
+    /// Adds a memtable with `bytes` bytes of updates.
+    pub fn add(&self, bytes: u64) {
+        self.memtables.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Their number.
+    pub fn memtables(&self) -> u64 {
+        self.memtables.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of updates in them.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
 
 /// How far a failed flush absorbed the oldest immutable memtable.
 #[derive(Default)]
@@ -104,6 +141,8 @@ impl KeyspaceCore {
             id,
             name,
             distance: AtomicU64::new(stored.checkpoint_distance.unwrap_or(0)),
+            flushed: Flushed::default(),
+            density: Mutex::new(DENSITY_USUAL),
             engine_options: Mutex::new(stored.engine),
             stored,
             engine,
@@ -146,8 +185,17 @@ impl KeyspaceCore {
     pub fn rotate(&self, fresh: Arc<Buffer>) {
         let _order = self.change.lock();
         let mut next = View::clone(&self.current_view());
+        let full = &next.buffers[0];
+        if full.memtable.bytes() >= SAMPLE_BYTES_MIN {
+            *self.density.lock() = (full.update_bytes(), full.memtable.bytes());
+        }
         next.buffers.insert(0, fresh);
         self.view.replace(Arc::new(next));
+    }
+
+    /// Bytes of updates, and the bytes of memtable that they take.
+    pub fn density(&self) -> (u64, u64) {
+        *self.density.lock()
     }
 
     /// The immutable memtables, newest first.

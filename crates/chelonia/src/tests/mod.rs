@@ -2,6 +2,7 @@
 //! operations, and keyspaces that are dropped when they cannot be read.
 
 mod closing;
+mod distance;
 mod full;
 mod idle;
 mod keyspaces;

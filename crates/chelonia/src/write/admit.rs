@@ -1,6 +1,7 @@
 //! Step 1 of a commit: back-pressure, and memory for its entries.
 
 use crate::admission::governor::Admission;
+use crate::admission::pacing::Debt;
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::SLAB_BYTES;
 use crate::options::commit::Deadline;
@@ -17,11 +18,24 @@ impl Core {
     /// Step 1: delays the commit as the debt demands; fails if the device is full and nothing can
     /// be flushed. `bytes` is the size of the commit, `growth` the memory that its memtables take
     /// for it.
-    pub fn admit(&self, bytes: u64, growth: u64, deadline: Deadline) -> Result<Admission<'_>> {
-        let debt = self.debt();
+    pub fn admit(
+        &self,
+        keyspaces: &[&Arc<KeyspaceCore>],
+        bytes: u64,
+        growth: u64,
+        deadline: Deadline,
+    ) -> Result<Admission<'_>> {
+        let backlog_bytes = self.counters.backlog_bytes.load(Ordering::Relaxed);
+        let distance_left = if backlog_bytes > 0 { self.least_distance(keyspaces) } else { None };
+        if distance_left == Some(0) {
+            self.wait_for_flush(keyspaces, deadline)?;
+        }
         match self.governor.admit(growth, growth + HEADROOM_BYTES) {
             Some(admission) => {
-                let is_paced = debt.backlog_bytes > 0;
+                let headroom_bytes =
+                    self.governor.headroom_bytes().min(distance_left.unwrap_or(u64::MAX));
+                let debt = Debt { headroom_bytes, backlog_bytes };
+                let is_paced = backlog_bytes > 0;
                 if is_paced && !self.pacer.admit(bytes, debt, deadline.left(&self.clock)) {
                     return Err(self.pacer.refuse());
                 }
@@ -29,6 +43,39 @@ impl Core {
             }
             None => self.wait_for_memory(growth, deadline),
         }
+    }
+
+    /// The least [`Core::distance_left`] of `keyspaces`; `None` if no distance was set, or the
+    /// device is full, where memtables may take all their memory.
+    fn least_distance(&self, keyspaces: &[&Arc<KeyspaceCore>]) -> Option<u64> {
+        let is_set =
+            |keyspace: &&&Arc<KeyspaceCore>| keyspace.distance.load(Ordering::Relaxed) != 0;
+        let mut set = keyspaces.iter().filter(is_set).peekable();
+        set.peek()?;
+        if self.counters.out_of_space.load(Ordering::Relaxed) {
+            return None;
+        }
+        let guard = self.storage.epochs().pin();
+        set.filter_map(|keyspace| self.distance_left(keyspace, &guard)).min()
+    }
+
+    /// Waits until a memtable of each of `keyspaces` may be rotated.
+    fn wait_for_flush(&self, keyspaces: &[&Arc<KeyspaceCore>], deadline: Deadline) -> Result<()> {
+        mark(Mark::CommitWaitedForFlush);
+        if self.stepped {
+            return self.flush_all_immutable();
+        }
+        let _hurry = self.pacer.hurry();
+        let in_time = self.pacer.wait_until(deadline.left(&self.clock), || {
+            let is_dropped = || keyspaces.iter().any(|keyspace| keyspace.check_exists().is_err());
+            self.least_distance(keyspaces) != Some(0)
+                || self.health.check_write().is_err()
+                || is_dropped()
+        });
+        if !in_time {
+            return Err(self.pacer.refuse());
+        }
+        self.check_write()
     }
 
     /// The memory that a commit takes: its bytes; or, if it writes to several keyspaces, the growth

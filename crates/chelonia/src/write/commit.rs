@@ -145,7 +145,7 @@ impl Core {
         let is_deletes = || writes.iter().all(|write| write.value.is_none());
         self.check_disk(bytes, large_bytes(writes), is_deletes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
-        let admission = self.admit(bytes, growth, deadline)?;
+        let admission = self.admit(keyspaces, bytes, growth, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
         let guard;
