@@ -13,6 +13,7 @@
 //! | `pass/counts` | reference counts; extents gained and lost by a pass |
 //! | `read` | point reads and range reads |
 //! | `read/read_cost` | read cost of buffered updates; read-triggered flushes |
+//! | `version`, `contract` | a version; what every engine does with one |
 //! | `check` | verification, unreadable blocks that passes skip, salvage, dumps |
 //! | `events` | event counters |
 //!
@@ -52,6 +53,7 @@ use crate::storage::Storage;
 
 mod check;
 mod codec;
+mod contract;
 mod events;
 mod node;
 mod pass;

@@ -5,7 +5,6 @@
 //!
 //! This module does not dereference the addresses; `node` does, under its invariants.
 
-use super::layout::{N48_INDEX, N256_SLOTS};
 use super::record::Entry;
 use crate::kernels::prefetch::prefetch_read;
 use crate::runtime::sync::{AtomicPtr, Ordering};
@@ -76,22 +75,12 @@ impl Child {
         at.map_or(Tagged::Nothing, |at| Tagged::Node(at, kind))
     }
 
-    /// Prefetches the memory that a search for `byte` in a node touches first; does nothing for
-    /// entries.
+    /// The address of a node, and its kind as a number; `None` for entries and if there is none.
     #[inline]
-    pub(super) fn prefetch_slot(self, byte: u8) {
-        let node = self.0.cast_const();
+    pub(super) fn node_address(self) -> Option<(*const u8, usize)> {
         match self.0.addr() & KIND_MASK {
-            ENTRY => {}
-            kind => {
-                let node = node.wrapping_sub(kind);
-                prefetch_read(node);
-                if kind == Kind::N48 as usize {
-                    prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
-                } else if kind == Kind::N256 as usize {
-                    prefetch_read(node.wrapping_add(N256_SLOTS + 8 * usize::from(byte)));
-                }
-            }
+            ENTRY => None,
+            kind => Some((self.0.cast_const().wrapping_sub(kind), kind)),
         }
     }
 
