@@ -75,13 +75,16 @@ impl Child {
         at.map_or(Tagged::Nothing, |at| Tagged::Node(at, kind))
     }
 
-    /// The address of a node, and its kind as a number; `None` for entries and if there is none.
+    /// The kind of a node as a number; 0 for an entry and if there is none.
     #[inline]
-    pub(super) fn node_address(self) -> Option<(*const u8, usize)> {
-        match self.0.addr() & KIND_MASK {
-            ENTRY => None,
-            kind => Some((self.0.cast_const().wrapping_sub(kind), kind)),
-        }
+    pub(super) fn tag(self) -> usize {
+        self.0.addr() & KIND_MASK
+    }
+
+    /// The address, with the tag.
+    #[inline]
+    pub(super) fn tagged_address(self) -> *const u8 {
+        self.0.cast_const()
     }
 
     /// Prefetches the first line of a node; does nothing for entries.

@@ -86,7 +86,11 @@ impl Child {
     /// entries.
     #[inline]
     pub(super) fn prefetch_slot(self, byte: u8) {
-        let Some((node, kind)) = self.node_address() else { return };
+        let kind = self.tag();
+        if kind == 0 {
+            return;
+        }
+        let node = self.tagged_address().wrapping_sub(kind);
         prefetch_read(node);
         if kind == Kind::N48 as usize {
             prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
