@@ -314,6 +314,32 @@ impl Node {
         summary
     }
 
+    /// Returns which of the invariants 1 to 4 the node breaks, as far as they can be checked without
+    /// reading runs: for assertions. A decoded node breaks none.
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let fits = |pivot: &Pivot| match &pivot.child {
+            Child::None => true,
+            Child::Leaf(_) => self.height == 1,
+            Child::Node(slot, _) => slot.about() + 1 == self.height,
+        };
+        let is_live = |part: &Part| {
+            let run = part.segment.run.reference().totals();
+            let live = part.totals;
+            live.entries > 0 && live.entries <= run.entries && live.bytes <= run.bytes
+        };
+        if !self.pivots.is_sorted_by(|before, pivot| before.key < pivot.key) {
+            return Some("1: pivot keys ascend");
+        }
+        if !self.pivots.iter().all(fits) {
+            return Some("2: children are leaves at height 1, and nodes one lower above");
+        }
+        if !self.pivots.iter().all(|pivot| pivot.parts.is_sorted_by_key(|part| part.level)) {
+            return Some("3: the parts of a pivot are ordered by level");
+        }
+        let mut parts = self.pivots.iter().flat_map(|pivot| &pivot.parts);
+        (!parts.all(is_live)).then_some("4: a part has entries, and not more than its run")
+    }
+
     /// Returns its approximate heap bytes, without the runs.
     pub fn heap_bytes(&self) -> u64 {
         let mut bytes = size_of::<Self>();

@@ -61,6 +61,7 @@ impl Overlap {
     /// absorbed into a tree of `held` bytes.
     fn mixed(self, now: u64, incoming: u64, held: u64) -> Self {
         let Some(before) = self.known else { return Self { known: Some(now) } };
+        assert!(before.max(now) <= WHOLE, "a share exceeds the whole");
         let part = (2 * WHOLE * incoming / held.max(1)).clamp(WHOLE / 50, WHOLE / 2);
         Self { known: Some((before * (WHOLE - part) + now * part) / WHOLE) }
     }

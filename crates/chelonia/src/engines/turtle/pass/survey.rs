@@ -297,6 +297,11 @@ impl<'u> Pass<'_, 'u> {
                 cuts.push(key);
             }
         }
+        debug_assert!(
+            cuts.is_sorted_by(|before, cut| before < cut)
+                && cuts.iter().all(|cut| selection.clip.contains((*cut).into())),
+            "the pieces of a flush are neighbours within its span"
+        );
         Ok(cuts)
     }
 }
