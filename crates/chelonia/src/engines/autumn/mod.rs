@@ -41,7 +41,9 @@ use self::version::{AutumnVersion, Next};
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
-use crate::engine::{Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, Version, Work};
+use crate::engine::{
+    Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, Version, Work, WriteBudget,
+};
 use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
@@ -264,12 +266,17 @@ impl Engine for Autumn {
         self.newest()
     }
 
-    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        self.absorb_as(updates, work, Gather::Small)
-    }
-
-    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        self.absorb_as(updates, work, Gather::Nothing)
+    fn absorb(
+        &self,
+        updates: &dyn SortedUpdates,
+        budget: WriteBudget,
+        work: &Work<'_>,
+    ) -> Result<Absorbed> {
+        let gather = match budget {
+            WriteBudget::Usual => Gather::Small,
+            WriteBudget::Minimal => Gather::Nothing,
+        };
+        self.absorb_as(updates, work, gather)
     }
 
     fn root(&self) -> Result<Vec<u8>> {

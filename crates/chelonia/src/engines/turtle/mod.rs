@@ -44,7 +44,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedUpdates, Update};
 use crate::engine::{
     Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, PIVOTS_MAX, TurtleOptions, Version,
-    Work,
+    Work, WriteBudget,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
@@ -400,17 +400,20 @@ impl Engine for Turtle {
         self.newest()
     }
 
-    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+    fn absorb(
+        &self,
+        updates: &dyn SortedUpdates,
+        budget: WriteBudget,
+        work: &Work<'_>,
+    ) -> Result<Absorbed> {
         if updates.is_empty() {
             return Ok(Absorbed { version: self.newest(), gained: Vec::new(), lost: Vec::new() });
         }
-        let absorbed = self.pass(updates, Pace::Usual, work)?;
-        self.shared.events.add(Event::Absorbs, 1);
-        Ok(absorbed)
-    }
-
-    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        let absorbed = self.pass(updates, Pace::Incoming, work)?;
+        let pace = match budget {
+            WriteBudget::Usual => Pace::Usual,
+            WriteBudget::Minimal => Pace::Incoming,
+        };
+        let absorbed = self.pass(updates, pace, work)?;
         self.shared.events.add(Event::Absorbs, 1);
         Ok(absorbed)
     }

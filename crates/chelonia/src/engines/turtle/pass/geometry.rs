@@ -30,11 +30,11 @@ pub(in crate::engines::turtle) struct Geometry {
     pub levels_max: usize,
     /// Flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
-    /// Write budget of the pass.
+    /// How much the pass may write.
     pub pace: Pace,
 }
 
-/// Write budget of a pass.
+/// How much a pass may write.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(in crate::engines::turtle) enum Pace {
     /// Best for the long run.

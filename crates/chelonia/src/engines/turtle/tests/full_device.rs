@@ -98,7 +98,7 @@ fn many_tight_absorbs_leave_nodes_that_can_be_read() {
             let batch = uniform(&mut rng, 5);
             let updates = Updates::new(batch.clone());
             let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
-            let absorbed = world.tree.absorb_minimal(&updates, &work).unwrap();
+            let absorbed = world.tree.absorb(&updates, WriteBudget::Minimal, &work).unwrap();
             world.note(&batch, absorbed);
         }
         assert!(world.event("levels_max") > 32, "{}", world.event("levels_max"));
@@ -115,7 +115,8 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     for _ in 0..30 {
         let batch = uniform(&mut rng, 100);
         let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
-        let absorbed = world.tree.absorb_minimal(&Updates::new(batch.clone()), &work).unwrap();
+        let absorbed =
+            world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, &work).unwrap();
         world.note(&batch, absorbed);
     }
     let (mut units, mut most) = (0, 0);

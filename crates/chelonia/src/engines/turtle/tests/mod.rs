@@ -14,7 +14,7 @@ mod references;
 use crate::base::error::{ErrorKind, Result};
 use crate::engine::tests::world::{self, Item, Model, Tried, Updates, check_scans, found};
 use crate::engine::tests::{key_of, uniform, value};
-use crate::engine::{Engine, Work};
+use crate::engine::{Engine, Work, WriteBudget};
 use crate::engines::turtle::pass::counts::{Met, walk_references};
 use crate::engines::turtle::pass::output::Output;
 use crate::engines::turtle::read::read_cost::paid_within;
