@@ -314,8 +314,8 @@ impl Node {
         summary
     }
 
-    /// Returns which of the invariants 1 to 4 the node breaks, as far as they can be checked without
-    /// reading runs: for assertions. A decoded node breaks none.
+    /// Returns which of the invariants 1 to 4 the node breaks, as far as they can be checked
+    /// without reading runs: for assertions. A decoded node breaks none.
     pub fn broken_invariant(&self) -> Option<&'static str> {
         let fits = |pivot: &Pivot| match &pivot.child {
             Child::None => true,

@@ -191,7 +191,7 @@ impl Pass<'_, '_> {
     }
 
     /// Checks the new pivots of a node: they have its height, begin where it began, ascend, and end
-    /// within its span. A damaged node that had pivots outside of its span may keep them.
+    /// within its span.
     pub(super) fn check_grown(&self, at: Place<'_>, grown: &Grown) {
         assert!(at.root || grown.height == at.node.height, "only the root changes its height");
         let (old, new) = (&at.node.pivots, &grown.pivots);
@@ -203,10 +203,7 @@ impl Pass<'_, '_> {
             new.is_sorted_by(|before, pivot| before.key < pivot.key),
             "new pivots are in key order"
         );
-        debug_assert!(
-            at.contains(new) || !at.contains(old),
-            "new pivots are within the span of their node"
-        );
+        debug_assert!(at.contains(new), "new pivots are within the span of their node");
     }
 
     /// Returns the numbers of pivots of the nodes into which these are cut; their keys share

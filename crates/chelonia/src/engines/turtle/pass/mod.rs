@@ -404,27 +404,27 @@ impl<'t, 'u> Pass<'t, 'u> {
         if child.pivots[0].key != from.key {
             return Err(Error::corrupt("the first key of a node differs from its parent"));
         }
-        let mut below = incoming.clone();
-        below.ranks = incoming.ranks_in(at.span_of(pivot));
-        below.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
         let upper = at.span_of(pivot).upper;
         let root = at.root && at.node.pivots.len() == 1;
-        self.node(Place { node: &child, upper, root }, &below, workers)
+        let below = Place { node: &child, upper, root };
+        if !below.contains(&child.pivots) {
+            return Err(Error::corrupt("a node has a pivot outside of its range"));
+        }
+        let mut updates = incoming.clone();
+        updates.ranks = incoming.ranks_in(at.span_of(pivot));
+        updates.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
+        self.node(below, &updates, workers)
     }
 }
 
 /// Invariant 1 for the memtable: each of its incoming updates is in the range of one pivot, and
-/// each pivot with updates is flushed or gets entries of a new level, and not both. A damaged node
-/// whose pivots are outside of its range has no such ranges.
+/// each pivot with updates is flushed or gets entries of a new level, and not both.
 fn reads_each_update_once(
     at: Place<'_>,
     incoming: &Incoming<'_>,
     groups: &[Group],
     buffer: &BufferPlan,
 ) -> bool {
-    if !at.contains(&at.node.pivots) {
-        return true;
-    }
     let mut next = incoming.ranks_in(at.span()).start;
     let mut is_read_once = true;
     for group in groups {
