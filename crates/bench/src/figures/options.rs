@@ -5,8 +5,8 @@
 //! or just all of it.
 
 use crate::failure::{Failure, Result};
+use crate::figures::Name;
 use crate::figures::data::Planned;
-use crate::figures::{Name, growth};
 use crate::kinds::{parse_count, parse_size};
 use crate::options::{Common, Options, parse_engine, parse_phase};
 use crate::shape::Shape;
@@ -25,6 +25,9 @@ const SHAPE_PART: u64 = 8;
 
 /// No store of ours takes less.
 const MEMORY_MIN: u64 = 32 << 20;
+
+/// Numbers of records of `growth`: those given, divided by the first number, times the second.
+const GROWTH_SIZES: [(u64, u64); 5] = [(4, 1), (2, 1), (1, 1), (1, 2), (1, 4)];
 
 const AFTER_HELP: &str = "\
 Figures, their defaults, and how long one store takes on two cores, about (stores run one after
@@ -148,6 +151,16 @@ impl Figure {
         (self.data_bytes_of(records) / 3).max(MEMORY_MIN)
     }
 
+    /// The numbers of records of `growth`, the least first.
+    pub fn growth_sizes(&self) -> Vec<u64> {
+        let size = |(by, times): (u64, u64)| (self.records() / by).saturating_mul(times);
+        let mut sizes: Vec<u64> = GROWTH_SIZES.into_iter().map(size).collect();
+        // Less cannot be loaded.
+        sizes.retain(|records| *records >= self.common.threads);
+        sizes.dedup();
+        sizes
+    }
+
     /// The settings of memory, as given or by default.
     pub fn memories(&self) -> Vec<u64> {
         if !self.memory.is_empty() {
@@ -160,7 +173,7 @@ impl Figure {
         let mut memories = match self.name {
             Name::Wm => vec![of(WHOLE)],
             Name::Ycsb | Name::Sensitivity => vec![of(THIRD), of(WHOLE)],
-            Name::Growth => growth::sizes(self).into_iter().map(|one| self.third_of(one)).collect(),
+            Name::Growth => self.growth_sizes().into_iter().map(|one| self.third_of(one)).collect(),
             Name::Levels => vec![self.third_of(self.records())],
             Name::Shape => vec![(self.data_bytes() / SHAPE_PART).max(MEMORY_MIN)],
             Name::Latency | Name::Memory | Name::Stall => vec![of(THIRD)],

@@ -53,11 +53,13 @@ pub trait Engine: Send + Sync {
     fn version(&self) -> Arc<dyn Version>;
 
     /// Absorbs `updates`, which are newer than all entries of the engine, and creates the next
-    /// version.
-    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
-
-    /// As [`Engine::absorb`], for a nearly full device: writes hardly more than the updates.
-    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed>;
+    /// version. Writes as much as `budget` says.
+    fn absorb(
+        &self,
+        updates: &dyn SortedUpdates,
+        budget: WriteBudget,
+        work: &Work<'_>,
+    ) -> Result<Absorbed>;
 
     /// Does a small unit of work that will free more space than it takes, after the next
     /// checkpoint. Called on a nearly full device, whether or not the work is otherwise worthwhile.
@@ -232,6 +234,16 @@ pub struct Absorbed {
     pub gained: Vec<OwnedExtent>,
     /// Extents that only the version before refers to, not the next one.
     pub lost: Vec<OwnedExtent>,
+}
+
+/// How much an absorb may write. The space that it may allocate is a limit of its own
+/// ([`Work::quota`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteBudget {
+    /// As much as is best for later reads and writes.
+    Usual,
+    /// Hardly more than the updates: the device is nearly full.
+    Minimal,
 }
 
 /// Resources an engine may use while it works.

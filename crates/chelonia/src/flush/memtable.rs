@@ -15,7 +15,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::SeqNo;
 use crate::base::limits::SLAB_BYTES;
 use crate::base::stream::SortedUpdates;
-use crate::engine::{OwnedExtent, Version, Work};
+use crate::engine::{OwnedExtent, Version, Work, WriteBudget};
 use crate::memtable::{Memtable, SortedBatch};
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
@@ -188,8 +188,8 @@ impl Core {
         };
         let work = Work { workers: &self.workers, progress: &progress, quota: &quota };
         let absorbed = match pace {
-            FlushPace::Usual => keyspace.engine.absorb(updates, &work)?,
-            FlushPace::Minimal => keyspace.engine.absorb_minimal(updates, &work)?,
+            FlushPace::Usual => keyspace.engine.absorb(updates, WriteBudget::Usual, &work)?,
+            FlushPace::Minimal => keyspace.engine.absorb(updates, WriteBudget::Minimal, &work)?,
         };
         let known = absorbed.gained.iter().all(|owned| self.storage.holds(owned.extent));
         if !known {

@@ -36,7 +36,8 @@ use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offs
 use crate::log::reader::{Evidence, Inventory, Reader, Step};
 use crate::log::segments::Inherited;
 use crate::log::slots::slot_name;
-use crate::log::{Log, LogOptions, LogTail};
+use crate::log::tail::LogTail;
+use crate::log::{Log, LogOptions};
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::Arc;
 use crate::storage::io::{Directory, OpenMode};

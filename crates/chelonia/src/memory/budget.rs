@@ -1,15 +1,23 @@
 //! The memory budget of a database: one limit, with all memory counted.
 //!
 //! Memory is of two kinds. *Slabs* of [`SLAB_BYTES`] hold large data (memtables, cached blocks,
-//! merge buffers) and move between writes and reads (`slab.rs`). *Charges* count memory on the heap
-//! or in mapped files (nodes, slot arrays, log segments); they leave less for slabs. Metadata are
-//! many small pieces that come and go, and count with what the allocator loses between them.
+//! merge buffers) and move between writes and reads (`memory/slab.rs`). *Charges* count memory on
+//! the heap or in mapped files (nodes, slot arrays, log segments); they leave less for slabs.
+//! Metadata are many small pieces that come and go, and count with what the allocator loses between
+//! them.
 //!
 //! ```text
 //!      budget limit
 //!      |<------------------------------------------------------------------>|
 //!      | charges (heap, mapped log) | slabs in use | free slabs | not taken |
 //! ```
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | here | the limit, the counts, and what caches give up |
+//! | `purpose` | the purposes that memory is counted by ([`Use`]) |
+//! | `charge` | charges |
+//! | `slabs`, `free_slabs` | handing out slabs; the list of unused ones |
 //!
 //! Invariants:
 //! 1. `charges + slabs in use + free slabs <= limit`, except while a limit was just lowered or a
@@ -19,51 +27,24 @@
 //!
 //! Thread-safety: every method may be called from any thread.
 
-use crate::base::error::Error;
+use self::free_slabs::FreeSlabs;
 use crate::base::limits::SLAB_BYTES;
 use crate::memory::pages::Pages;
-use crate::memory::slab::{FreeSlabs, OwnedSlab};
 use crate::memory::split::{Side, Split};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak, thread};
-use std::alloc::{Layout, handle_alloc_error};
 
-/// The purpose of memory: the rows of the memory statistics.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(usize)]
-pub enum Use {
-    /// Memtables: entries and their index.
-    Memtable,
-    /// Cached blocks of runs: data, indexes, filters.
-    Cache,
-    /// Cached records.
-    Records,
-    /// Merge buffers, pages in flight, sorted views of memtables.
-    Work,
-    /// Windows of open cursors; in the statistics a part of the row of work.
-    Scans,
-    /// Tree nodes, slot arrays, open runs and other bookkeeping on the heap.
-    Metadata,
-    /// Mapped log segments and log buffers.
-    Log,
-}
+mod charge;
+mod free_slabs;
+mod purpose;
+mod slabs;
+#[cfg(test)]
+mod tests;
 
-/// The number of [`Use`]s.
-pub const USES: usize = 7;
-
-impl Use {
-    /// All of them, in the order of the statistics.
-    pub const ALL: [Use; USES] =
-        [Use::Memtable, Use::Cache, Use::Records, Use::Work, Use::Scans, Use::Metadata, Use::Log];
-
-    /// The side of the read memory, if the purpose is one.
-    fn side(self) -> Option<Side> {
-        match self {
-            Use::Cache => Some(Side::Blocks),
-            Use::Records => Some(Side::Records),
-            Use::Memtable | Use::Work | Use::Scans | Use::Metadata | Use::Log => None,
-        }
-    }
-}
+pub use charge::Charge;
+#[cfg(test)]
+pub use charge::with_losses;
+pub use purpose::{USES, Use};
+pub use slabs::Refused;
 
 /// A cache that can give up slabs when others need them.
 pub trait Reclaim: Send + Sync {
@@ -81,19 +62,6 @@ pub enum Reclaimed {
     /// There is none, or another thread is reclaiming.
     Nothing,
 }
-
-/// Why no slab is available.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
-    /// All memory is in use.
-    Full,
-    /// One will be free when the current readers are gone.
-    Yet,
-}
-
-/// Slabs that one commit or flush takes beyond those its bytes fill: one for each part that it is
-/// divided into.
-const READY_SLABS: usize = 8;
 
 /// The budget of one database.
 pub struct Budget {
@@ -186,77 +154,6 @@ impl Budget {
     /// Bytes this database holds from the system: in use and unused slabs.
     pub fn held(&self) -> u64 {
         self.used() + self.free_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Counts `bytes` of heap or mapped memory, even beyond the limit.
-    pub fn charge(self: &Arc<Self>, purpose: Use, bytes: u64) -> Charge {
-        self.used[purpose as usize].fetch_add(with_losses(purpose, bytes), Ordering::Relaxed);
-        self.release_surplus();
-        Charge { budget: Arc::clone(self), purpose, bytes }
-    }
-
-    /// Takes a slab within the limit: a free one, else a new one. When memory is short, a cache
-    /// below its share gets slabs that the other can give up; memory that becomes free meanwhile
-    /// does not go to the cache above its share.
-    pub fn take_slab(self: &Arc<Self>, purpose: Use) -> Result<OwnedSlab, Refused> {
-        let Some(side) = purpose.side() else {
-            let slab = if self.is_short(0) { None } else { self.hand_out(purpose) };
-            return slab.ok_or(Refused::Full);
-        };
-        let larger = self.larger_side();
-        let [own, other] = [side, side.other()].map(|side| &self.wanting[side as usize]);
-        let yields = larger == Some(side) && other.load(Ordering::Relaxed);
-        let left = self.left_for_work();
-        let mut refused = Refused::Full;
-        if self.is_short(left)
-            && larger == Some(side.other())
-            && self.reclaim(side.other()) == Reclaimed::Soon
-        {
-            refused = Refused::Yet;
-        }
-        let is_short = self.is_short(left + if yields { LEFT_FOR_OTHERS } else { 0 });
-        own.store(is_short, Ordering::Relaxed);
-        if is_short { Err(refused) } else { self.hand_out(purpose).ok_or(Refused::Full) }
-    }
-
-    /// Takes a slab for writes: within the limit if possible or if a cache gives one up, else
-    /// beyond it. Callers bound how often that happens by their own share. A refusal of memory by
-    /// the system aborts the process, so callers use [`Budget::make_ready`] before.
-    pub fn take_slab_forced(self: &Arc<Self>, purpose: Use) -> OwnedSlab {
-        self.make_room();
-        let slab = self.hand_out(purpose).or_else(|| {
-            let alone = self.free.lock().alone()?;
-            self.count_slab(purpose);
-            Some(OwnedSlab::new(alone, Arc::clone(self), purpose))
-        });
-        slab.unwrap_or_else(|| handle_alloc_error(Layout::new::<[u8; SLAB_BYTES]>()))
-    }
-
-    /// Like [`Budget::take_slab_forced`], for work; fails if the system refuses memory.
-    pub fn take_work_slab(self: &Arc<Self>) -> Result<OwnedSlab, Error> {
-        self.make_room();
-        self.hand_out(Use::Work).ok_or_else(Error::out_of_memory)
-    }
-
-    /// Fails if the system refuses memory for `bytes` bytes of entries plus one slab for each
-    /// part that takes them; call it where an error can be returned. Unless the system refused
-    /// memory before, small requests are not checked.
-    #[inline]
-    pub fn make_ready(&self, bytes: u64) -> Result<(), Error> {
-        let is_little = bytes < SLAB_BYTES as u64;
-        if is_little && !self.is_refused.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.map_ahead(bytes)
-    }
-
-    #[cold]
-    fn map_ahead(&self, bytes: u64) -> Result<(), Error> {
-        let slabs = bytes.saturating_mul(2).div_ceil(SLAB_BYTES as u64);
-        let count = usize::try_from(slabs).unwrap_or(usize::MAX).saturating_add(READY_SLABS);
-        let is_ready = self.free.lock().make_ready(count, self.limit());
-        self.is_refused.store(!is_ready, Ordering::Relaxed);
-        if is_ready { Ok(()) } else { Err(Error::out_of_memory()) }
     }
 
     /// Makes caches give up slabs while a further slab exceeds the limit.
@@ -361,31 +258,6 @@ impl Budget {
         cache.map_or(Reclaimed::Nothing, |cache| cache.reclaim_slab())
     }
 
-    /// Hands out a slab; `None` if the system refuses memory.
-    fn hand_out(self: &Arc<Self>, purpose: Use) -> Option<OwnedSlab> {
-        self.count_slab(purpose);
-        let mut free = self.free.lock();
-        let warm = free.take_warm();
-        if warm.is_some() {
-            self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-        }
-        let slab = warm.or_else(|| free.without_memory(self.limit()));
-        drop(free);
-        if slab.is_none() {
-            self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
-            self.is_refused.store(true, Ordering::Relaxed);
-        }
-        Some(OwnedSlab::new(slab?, Arc::clone(self), purpose))
-    }
-
-    fn count_slab(&self, purpose: Use) {
-        let used = &self.used[purpose as usize];
-        let before = used.fetch_add(SLAB_BYTES as u64, Ordering::Relaxed);
-        if purpose == Use::Work {
-            self.work_peak.fetch_max(before + SLAB_BYTES as u64, Ordering::Relaxed);
-        }
-    }
-
     /// Takes back an unused slab.
     pub(in crate::memory) fn give_back(&self, slab: Pages, purpose: Use) {
         self.used[purpose as usize].fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
@@ -408,148 +280,5 @@ impl Budget {
             self.free_bytes.fetch_sub(SLAB_BYTES as u64, Ordering::Relaxed);
             free.cool(slab);
         }
-    }
-}
-
-/// Of small pieces of the heap, a quarter is lost between them: measured with hundreds of
-/// keyspaces and snapshots.
-const LOSSES_PART: u64 = 4;
-
-/// What `bytes` of charged memory count.
-pub fn with_losses(purpose: Use, bytes: u64) -> u64 {
-    if purpose == Use::Metadata { bytes + bytes / LOSSES_PART } else { bytes }
-}
-
-/// A count of heap or mapped memory; subtracted when dropped.
-pub struct Charge {
-    budget: Arc<Budget>,
-    purpose: Use,
-    bytes: u64,
-}
-
-impl Charge {
-    /// The counted bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Changes the count to `bytes`.
-    pub fn resize(&mut self, bytes: u64) {
-        // Wraps around to the right sum, with one update of the shared counter.
-        let [before, now] = [self.bytes, bytes].map(|bytes| with_losses(self.purpose, bytes));
-        let change = now.wrapping_sub(before);
-        self.budget.used[self.purpose as usize].fetch_add(change, Ordering::Relaxed);
-        self.bytes = bytes;
-        self.budget.release_surplus();
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        let counted = with_losses(self.purpose, self.bytes);
-        self.budget.used[self.purpose as usize].fetch_sub(counted, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SLAB: u64 = SLAB_BYTES as u64;
-
-    #[test]
-    fn slabs_stay_within_the_limit_and_are_recycled() {
-        let budget = Budget::new(3 * SLAB);
-        let mut first = budget.take_slab(Use::Cache).unwrap();
-        first.bytes_mut()[0] = 7;
-        let place = first.as_ptr();
-        let _second = budget.take_slab(Use::Memtable).unwrap();
-        let charge = budget.charge(Use::Log, SLAB);
-        assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
-        drop(first);
-        assert_eq!(budget.held(), 3 * SLAB);
-        let again = budget.take_slab(Use::Memtable).unwrap();
-        assert_eq!(again.as_ptr(), place);
-        assert_eq!(again.bytes()[0], 7);
-        drop(charge);
-        assert_eq!(budget.used_by(Use::Memtable), 2 * SLAB);
-    }
-
-    #[test]
-    fn charges_of_metadata_count_with_what_the_allocator_loses() {
-        let budget = Budget::new(8 * SLAB);
-        let mut charge = budget.charge(Use::Metadata, 1_000);
-        assert_eq!((budget.used_by(Use::Metadata), charge.bytes()), (1_250, 1_000));
-        charge.resize(101);
-        assert_eq!(budget.used(), 126);
-        drop(charge);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn room_is_made_ahead_of_what_is_about_to_be_taken() {
-        struct Reserve(Mutex<Vec<OwnedSlab>>);
-
-        impl Reclaim for Reserve {
-            fn reclaim_slab(&self) -> Reclaimed {
-                let slab = self.0.lock().pop();
-                if slab.is_some() { Reclaimed::Now } else { Reclaimed::Nothing }
-            }
-        }
-
-        let budget = Budget::new(8 * SLAB);
-        let slabs = (0..6).map(|_| budget.take_slab(Use::Cache).unwrap()).collect();
-        let reserve = Arc::new(Reserve(Mutex::new(slabs)));
-        let weak: Weak<dyn Reclaim> = Arc::downgrade(&reserve) as _;
-        budget.set_reclaim(Side::Blocks, weak);
-        budget.make_room_for(5 * SLAB);
-        assert_eq!(budget.used(), 3 * SLAB);
-        budget.make_room_for(100 * SLAB);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn a_lower_limit_returns_what_is_not_in_use() {
-        let budget = Budget::new(8 * SLAB);
-        let slabs: Vec<_> = (0..8).map(|_| budget.take_slab(Use::Work).unwrap()).collect();
-        budget.set_limit(2 * SLAB);
-        assert_eq!(budget.held(), 8 * SLAB);
-        drop(slabs);
-        assert_eq!(budget.held(), 2 * SLAB);
-        assert_eq!(budget.used(), 0);
-    }
-
-    #[test]
-    fn what_the_system_refuses_is_told_and_costs_nothing() {
-        let budget = Budget::new(64 * SLAB);
-        budget.refuse_memory(true);
-        assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
-        assert!(budget.take_work_slab().is_err_and(|error| error.is_transient()));
-        assert_eq!((budget.used(), budget.held()), (0, 0));
-        // After a refusal small requests are checked too.
-        assert!(budget.make_ready(1).is_err());
-        let _last = budget.take_slab_forced(Use::Memtable);
-        assert_eq!(budget.used(), SLAB);
-        budget.refuse_memory(false);
-        budget.make_ready(10 * SLAB).unwrap();
-        budget.refuse_memory(true);
-        let ready = (0..20 + READY_SLABS).map(|_| budget.take_work_slab());
-        let mut held: Vec<_> = ready.collect::<Result<_, _>>().unwrap();
-        while let Ok(slab) = budget.take_work_slab() {
-            held.push(slab);
-        }
-        assert!(budget.make_ready(1).is_err());
-        drop(held);
-        budget.make_ready(1).unwrap();
-    }
-
-    #[test]
-    fn forced_slabs_are_always_there() {
-        let budget = Budget::new(SLAB);
-        let _a = budget.take_slab_forced(Use::Memtable);
-        let _b = budget.take_slab_forced(Use::Memtable);
-        assert_eq!(budget.used(), 2 * SLAB);
-        assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));
     }
 }

@@ -47,6 +47,9 @@
 //! A record of an 8-byte key and a 120-byte value takes 128 bytes less the shared prefix, so a
 //! block holds 32 of them.
 //!
+//! Here are the layout and its decoding; `block/search.rs` searches a block, `block/key_buffer.rs`
+//! assembles keys.
+//!
 //! Invariants (`Run::verify` checks all; a merge checks that keys ascend; a reader checks only
 //! bounds):
 //! 1. Keys ascend strictly. `prefix` is the common prefix of the first and last key (at most 65,535
@@ -57,14 +60,18 @@
 
 use crate::base::codec::{Decoder, get_varint};
 use crate::base::error::{Error, Result};
-use crate::base::keys::head32;
 use crate::base::limits::{
     BLOCK_BYTES, INLINE_ENTRY_BYTES_MAX, KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN,
 };
 use crate::base::stream::{LargeRef, Update};
-use crate::kernels::heads::{HEAD_BYTES, equal_range};
+use crate::kernels::heads::HEAD_BYTES;
 use crate::storage::block::{BLOCK_HEADER_BYTES, BLOCK_PAYLOAD_BYTES, BlockKind};
-use std::cmp::Ordering;
+
+mod key_buffer;
+mod search;
+
+pub use key_buffer::KeyBuffer;
+pub use search::SortedBlock;
 
 pub(in crate::run) const KIND: usize = 8;
 pub(in crate::run) const SPAN: usize = 9;
@@ -250,12 +257,6 @@ impl Layout {
     pub fn end(&self) -> usize {
         self.end
     }
-
-    /// Views the span's bytes with this layout. `bytes` must be those that were parsed.
-    #[inline]
-    pub fn over(self, bytes: &[u8]) -> SortedBlock<'_> {
-        SortedBlock { bytes, layout: self }
-    }
 }
 
 /// The word before an entry: its kind and the length of its key.
@@ -333,220 +334,5 @@ impl Entry {
                 Ok(Update::PutLarge(large))
             }
         }
-    }
-}
-
-/// A joined span that can be searched.
-#[derive(Clone, Copy, Debug)]
-pub struct SortedBlock<'a> {
-    bytes: &'a [u8],
-    layout: Layout,
-}
-
-impl<'a> SortedBlock<'a> {
-    /// Parses the joined span `bytes`.
-    #[inline]
-    pub fn parse(bytes: &'a [u8], kind: BlockKind) -> Result<Self> {
-        Ok(Layout::parse(bytes, kind)?.over(bytes))
-    }
-
-    /// Its layout.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    /// Its number of blocks.
-    #[inline]
-    pub fn span(&self) -> u32 {
-        self.bytes.get(SPAN).map_or(0, |span| u32::from(span & !ALIKE))
-    }
-
-    /// The joined bytes.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-
-    /// The bytes that all keys share.
-    #[inline]
-    pub fn prefix(&self) -> &'a [u8] {
-        &self.bytes[self.layout.prefix..self.layout.prefix + self.layout.prefix_len]
-    }
-
-    #[inline]
-    fn heads(&self) -> &'a [u8] {
-        &self.bytes[HEADS..self.layout.slots]
-    }
-
-    /// The head of entry `index`; 0 if there is none.
-    #[inline]
-    pub fn head(&self, index: usize) -> u32 {
-        u32_at(self.heads(), index * HEAD_BYTES)
-    }
-
-    /// Start of entry `index`; the end for the one after the last.
-    #[inline]
-    fn slot(&self, index: usize) -> usize {
-        if index >= self.layout.count {
-            return self.layout.end;
-        }
-        if self.layout.wide_slots {
-            u32_at(self.bytes, self.layout.slots + index * 4) as usize
-        } else {
-            usize::from(u16_at(self.bytes, self.layout.slots + index * 2))
-        }
-    }
-
-    /// Decodes entry `index`, which must be below the count.
-    #[inline]
-    pub fn entry(&self, index: usize) -> Result<Entry> {
-        if let Some(alike) = self.layout.alike {
-            if index >= self.layout.count {
-                return Err(damaged("the entry index exceeds its count"));
-            }
-            let tail = self.layout.entries + index * alike.bytes;
-            let payload = tail + alike.rest_len.saturating_sub(HEAD_BYTES);
-            let (kind, rest_len) = (alike.kind, alike.rest_len);
-            return Ok(Entry { kind, rest_len, tail, payload, end: tail + alike.bytes });
-        }
-        let (start, end) = (self.slot(index), self.slot(index + 1));
-        if start < self.layout.entries || end > self.layout.end || start >= end {
-            return Err(damaged("an entry lies outside of it"));
-        }
-        let word = Word::read(&self.bytes[start..end], self.layout.prefix_len)?;
-        let tail = start + word.len;
-        let payload = tail + word.tail_len();
-        if payload > end {
-            return Err(damaged("a key extends past its entry"));
-        }
-        Ok(Entry { kind: word.kind, rest_len: word.rest_len, tail, payload, end })
-    }
-
-    /// Compares the key of entry `index`, whose head equals that of `rest`, with `rest` (the
-    /// searched key after the prefix).
-    #[inline]
-    fn compare_rest(&self, index: usize, rest: &[u8]) -> Result<Ordering> {
-        let entry = self.entry(index)?;
-        if entry.rest_len >= HEAD_BYTES && rest.len() >= HEAD_BYTES {
-            return Ok(self.bytes[entry.tail..entry.payload].cmp(&rest[HEAD_BYTES..]));
-        }
-        // One of them ends within the head, where the other can only have zeros: it is a prefix of
-        // it.
-        Ok(entry.rest_len.cmp(&rest.len()))
-    }
-
-    /// Searches `key`: `Ok` with its index if it exists, otherwise `Err` with the index of the
-    /// first greater key.
-    #[inline]
-    pub fn search(&self, key: &[u8]) -> Result<Result<usize, usize>> {
-        let prefix = self.prefix();
-        let shared = prefix.len().min(key.len());
-        match key[..shared].cmp(&prefix[..shared]) {
-            Ordering::Less => return Ok(Err(0)),
-            Ordering::Greater => return Ok(Err(self.layout.count)),
-            Ordering::Equal if key.len() < prefix.len() => return Ok(Err(0)),
-            Ordering::Equal => {}
-        }
-        let rest = &key[shared..];
-        let (mut low, mut high) = equal_range(self.heads(), head32(rest));
-        while low < high {
-            let middle = low.midpoint(high);
-            match self.compare_rest(middle, rest)? {
-                Ordering::Less => low = middle + 1,
-                Ordering::Greater => high = middle,
-                Ordering::Equal => return Ok(Ok(middle)),
-            }
-        }
-        Ok(Err(low))
-    }
-
-    /// Fails unless the key of entry `index` is greater than that of the one before. `before` and
-    /// `entry` describe the two.
-    #[inline]
-    pub fn check_ascends(&self, index: usize, before: &Entry, entry: &Entry) -> Result<()> {
-        let (low, high) = (self.head(index - 1), self.head(index));
-        // Heads that consist of key bytes only usually differ, and then nothing else is compared.
-        let is_complete = before.rest_len.min(entry.rest_len) >= HEAD_BYTES;
-        if is_complete && low < high {
-            return Ok(());
-        }
-        let (low, high) = (low.to_be_bytes(), high.to_be_bytes());
-        let low = &low[..before.rest_len.min(HEAD_BYTES)];
-        let high = &high[..entry.rest_len.min(HEAD_BYTES)];
-        let tail = |entry: &Entry| &self.bytes[entry.tail..entry.payload];
-        match low.cmp(high).then_with(|| tail(before).cmp(tail(entry))) {
-            Ordering::Less => Ok(()),
-            Ordering::Equal | Ordering::Greater => Err(damaged("its keys do not ascend")),
-        }
-    }
-
-    /// True if `entry`, which is entry `index`, is laid out as by a builder: no unused bytes before
-    /// the first one, zeros in the head after a short key, nothing after a tombstone.
-    pub fn is_tidy(&self, index: usize, entry: &Entry) -> bool {
-        let padding = HEAD_BYTES.saturating_sub(entry.rest_len);
-        let padded = padding == 0
-            || self.head(index).to_be_bytes()[entry.rest_len..].iter().all(|byte| *byte == 0);
-        let close = index > 0 || self.layout.alike.is_some() || self.slot(0) == self.layout.entries;
-        let bare = entry.kind != EntryKind::Tombstone || entry.payload == entry.end;
-        padded && close && bare && entry.check_value().is_ok()
-    }
-
-    /// The entry of `key`, if there is one.
-    #[inline]
-    pub fn find(&self, key: &[u8]) -> Result<Option<Entry>> {
-        match self.search(key)? {
-            Ok(index) => Ok(Some(self.entry(index)?)),
-            Err(_) => Ok(None),
-        }
-    }
-}
-
-/// Growth step of key buffers, in bytes.
-const KEY_STEP_BYTES: usize = 4096;
-
-/// A key assembled from prefix, head and tail; its memory is reused.
-#[derive(Debug, Default)]
-pub struct KeyBuffer {
-    bytes: Vec<u8>,
-    len: usize,
-}
-
-impl KeyBuffer {
-    /// The key.
-    #[inline]
-    pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
-    /// Heap bytes held.
-    pub fn capacity(&self) -> usize {
-        self.bytes.capacity()
-    }
-
-    /// Sets the prefix to that of `block`; call it before the first [`KeyBuffer::set`] in a block.
-    pub fn set_prefix(&mut self, block: &SortedBlock<'_>) {
-        self.bytes.clear();
-        self.bytes.extend_from_slice(block.prefix());
-        self.len = self.bytes.len();
-    }
-
-    /// Sets the key to that of entry `index` of the block whose prefix was set; `entry` describes
-    /// it.
-    #[inline]
-    pub fn set(&mut self, block: &SortedBlock<'_>, index: usize, entry: &Entry) {
-        let prefix = block.layout.prefix_len();
-        let tail = &block.bytes[entry.tail..entry.payload];
-        // The complete head is written even where the key ends within it.
-        let room = prefix + HEAD_BYTES + tail.len();
-        if self.bytes.len() < room {
-            // Many sources of a merge may hold a long key each, so none doubles its capacity.
-            if self.bytes.capacity() < room {
-                self.bytes.reserve_exact(room.next_multiple_of(KEY_STEP_BYTES) - self.bytes.len());
-            }
-            self.bytes.resize(room, 0);
-        }
-        let (head, rest) = self.bytes[prefix..].split_at_mut(HEAD_BYTES);
-        head.copy_from_slice(&block.head(index).to_be_bytes());
-        rest[..tail.len()].copy_from_slice(tail);
-        self.len = prefix + entry.rest_len;
     }
 }

@@ -1,7 +1,8 @@
 //! The open runs of one engine: each run is opened at most once at a time.
 
-use super::{Run, RunRef};
 use crate::base::ids::BlockNo;
+use crate::run::read::Run;
+use crate::run::reference::RunRef;
 use crate::runtime::sync::{Arc, Mutex, Weak};
 use crate::storage::Storage;
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use crate::base::error::Result;
 use crate::base::ids::{Extent, Generation};
 use crate::filters::FilterSpec;
 use crate::run::block::SPAN_BLOCKS_MAX;
-use crate::run::totals::COUNT_MAX;
+use crate::run::totals::{COUNT_MAX, Totals};
 
 /// Consecutive blocks of a run's extent that hold one sorted block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -76,6 +76,12 @@ impl RunRef {
     #[must_use]
     pub fn large_start(&self) -> u32 {
         self.filter_start().saturating_add(self.filter.blocks())
+    }
+
+    /// The totals of the run.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        Totals { entries: self.entries, tombstones: self.tombstones, bytes: self.user_bytes }
     }
 
     /// Appends the encoded reference.

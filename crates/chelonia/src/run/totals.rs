@@ -4,7 +4,6 @@ use crate::base::codec::{Decoder, put_varint};
 use crate::base::dump::DumpField;
 use crate::base::error::Result;
 use crate::base::stream::Update;
-use crate::run::Run;
 use std::ops::{AddAssign, SubAssign};
 
 /// Overhead of an entry in a run besides its key and value: slot, head and lengths, in bytes.
@@ -26,16 +25,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Returns the totals of a run.
-    pub fn of_run(run: &Run) -> Self {
-        let reference = run.reference();
-        Self {
-            entries: reference.entries,
-            tombstones: reference.tombstones,
-            bytes: reference.user_bytes,
-        }
-    }
-
     /// Counts one entry.
     #[inline]
     pub fn add_entry(&mut self, key: &[u8], update: &Update<'_>) {

@@ -17,13 +17,15 @@
 //! | `allowance` | limits the memory of a node while it is decoded ([`Allowance`]) |
 //! | `node_cache` | the nodes in memory ([`Slot`], [`NodeCache`]) |
 //! | `shared_key` | the keys of nodes ([`SharedKey`]) |
-//! | `key_view` | comparison and borrowed views of keys ([`KeyView`]) |
+//! | `key_view` | borrowed views of keys ([`KeyView`]) |
+//! | `pieces` | comparison of keys that are stored in pieces |
 //!
 //! Each engine defines the content of its nodes ([`Structure`]).
 
 mod allowance;
 mod key_view;
 mod node_cache;
+mod pieces;
 mod shared_key;
 
 pub use allowance::{Allowance, list_of};

@@ -14,12 +14,12 @@
 //! Invariants:
 //! 1. A key keeps more bytes of its parent than the parent keeps of its own parent, and at most
 //!    all.
-//! 2. No key has more than [`DEPTH_MAX`] ancestors.
+//! 2. No key has more than [`DEPTH_MAX`] ancestors; a deeper one shares nothing instead.
 //! 3. [`SharedKey::after`] allocates at most [`SharedKey::bytes_after`] bytes.
 //!
 //! Keys are immutable; any thread may read them.
 
-use super::key_view::{KeyView, Pieces, compare};
+use super::pieces::{DEPTH_MAX, Pieces, compare};
 use crate::base::keys::{KeyRange, head64};
 use crate::memory::pages::{PAGE_BYTES, PagedBytes};
 use crate::runtime::sync::Arc;
@@ -33,9 +33,6 @@ pub const SHARED_MIN: usize = 64;
 
 /// Tails of this many bytes or more have pages of their own.
 const PAGED_MIN: usize = 16 << 10;
-
-/// Maximum number of keys visited to assemble one; a deeper key shares nothing instead.
-pub(super) const DEPTH_MAX: usize = 32;
 
 /// Overhead of a reference-counted allocation.
 const COUNTS_BYTES: usize = 16;
@@ -218,10 +215,16 @@ impl SharedKey {
         false
     }
 
-    /// Its tail, the number of bytes before it, and the key that has these bytes.
-    #[inline]
-    pub(super) fn last_piece(&self) -> (&[u8], usize, Option<&Self>) {
-        (self.tail.bytes(), self.kept, self.parent.as_deref())
+    /// Its bytes, as the pieces in which they are stored.
+    pub(super) fn pieces(&self) -> Pieces<'_> {
+        let mut pieces = Pieces::none();
+        let (mut next, mut length) = (Some(self), self.len());
+        while let Some(key) = next {
+            pieces.before(&key.tail.bytes()[..length - key.kept]);
+            length = key.kept;
+            next = key.parent.as_deref();
+        }
+        pieces
     }
 
     /// Length in bytes.
@@ -229,13 +232,6 @@ impl SharedKey {
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept + self.tail.bytes().len()
-    }
-
-    /// A borrowed view of the key.
-    #[inline]
-    #[must_use]
-    pub fn view(&self) -> KeyView<'_> {
-        KeyView::of(self)
     }
 
     /// The key as contiguous bytes.
@@ -250,7 +246,7 @@ impl SharedKey {
         match &self.parent {
             None => Cow::Borrowed(&self.tail.bytes()[..length.min(self.len())]),
             Some(_) => {
-                let mut bytes = Pieces::of(self).iter().collect::<Vec<_>>().concat();
+                let mut bytes = self.pieces().iter().collect::<Vec<_>>().concat();
                 bytes.truncate(length);
                 Cow::Owned(bytes)
             }
@@ -270,13 +266,13 @@ impl SharedKey {
     /// Length of the common prefix of both keys.
     #[must_use]
     pub fn common_prefix(&self, other: &Self) -> usize {
-        compare(&Pieces::of(self), &Pieces::of(other)).0
+        compare(&self.pieces(), &other.pieces()).0
     }
 
     /// Length of the common prefix with a contiguous key.
     #[must_use]
     pub fn common_with(&self, key: &[u8]) -> usize {
-        compare(&Pieces::of(self), &Pieces::one(key)).0
+        compare(&self.pieces(), &Pieces::one(key)).0
     }
 
     /// The first eight bytes as a number ([`head64`]).
@@ -296,7 +292,7 @@ impl SharedKey {
     pub fn compare(&self, key: &[u8]) -> Ordering {
         match &self.parent {
             None => self.tail.bytes().cmp(key),
-            Some(_) => compare(&Pieces::of(self), &Pieces::one(key)).1,
+            Some(_) => compare(&self.pieces(), &Pieces::one(key)).1,
         }
     }
 
@@ -349,7 +345,7 @@ impl Ord for SharedKey {
     fn cmp(&self, other: &Self) -> Ordering {
         match (&self.parent, &other.parent) {
             (None, None) => self.tail.bytes().cmp(other.tail.bytes()),
-            _ => compare(&Pieces::of(self), &Pieces::of(other)).1,
+            _ => compare(&self.pieces(), &other.pieces()).1,
         }
     }
 }

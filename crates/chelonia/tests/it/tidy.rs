@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `source` | what is code, comment, string or test in a Rust file |
 //! | `imports` | the import table of `docs/ARCHITECTURE.md` |
+//! | `circles` | files that import each other in a circle |
 //! | `islands` | which files may contain unsafe code |
 //! | `banned` | calls that have a home or a better way |
 //! | `shape` | sizes of files and functions, width, characters, file headers, TODOs |
@@ -19,6 +20,7 @@
 //! It needs nothing but the files: no network, no version control, no built program.
 
 mod banned;
+mod circles;
 mod citations;
 mod documents;
 mod examples;
@@ -147,6 +149,7 @@ fn root() -> PathBuf {
 fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(imports::check(tree));
+    findings.extend(circles::check(tree));
     findings.extend(islands::check(tree));
     findings.extend(banned::check(tree));
     findings.extend(shape::check(tree));

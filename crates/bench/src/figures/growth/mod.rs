@@ -32,9 +32,6 @@ use crate::record::{Record, phase_of};
 use crate::workload::phases::Phase;
 use std::collections::BTreeSet;
 
-/// Sizes: the records by the first number, times the second.
-const SIZES: [(u64, u64); 5] = [(4, 1), (2, 1), (1, 1), (1, 2), (1, 4)];
-
 /// The distance of all sizes by default: the memory of the least size by this. Stores of ours take
 /// any up to a quarter of their memory, so it is the same at every size.
 const FIXED_SHARE: u64 = 8;
@@ -184,21 +181,11 @@ impl Series {
     }
 }
 
-/// The sizes, the least first.
-pub fn sizes(figure: &Figure) -> Vec<u64> {
-    let size = |(by, times): (u64, u64)| (figure.records() / by).saturating_mul(times);
-    let mut sizes: Vec<u64> = SIZES.into_iter().map(size).collect();
-    // Less cannot be loaded.
-    sizes.retain(|records| *records >= figure.common.threads);
-    sizes.dedup();
-    sizes
-}
-
 /// Every size, with the distance left to the store, and for stores with a dial with the fixed one.
 /// Operations go with the size if they are not given, as memory does: of the gets the same share
 /// meets a cache that is not full yet.
 pub fn plan(figure: &Figure) -> Vec<Planned> {
-    let sizes = sizes(figure);
+    let sizes = figure.growth_sizes();
     let least = sizes.first().map_or(0, |records| figure.third_of(*records));
     let fixed = figure.checkpoint_distance.first().copied();
     let fixed = fixed.unwrap_or_else(|| rounded(least / FIXED_SHARE));

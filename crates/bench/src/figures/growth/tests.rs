@@ -56,7 +56,7 @@ fn one_distance_may_be_given_and_stores_without_a_dial_have_one_series() {
     for (index, run) in plan.iter().enumerate() {
         assert!(plan[index + 1..].iter().all(|other| other != run));
     }
-    assert_eq!(sizes(&figure(&["growth", "--records", "7"])), [3, 7, 14, 28]);
+    assert_eq!(figure(&["growth", "--records", "7"]).growth_sizes(), [3, 7, 14, 28]);
 }
 
 #[test]

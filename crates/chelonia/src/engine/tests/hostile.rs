@@ -6,7 +6,7 @@ use super::{key_of, uniform};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::engine::{OwnedExtent, Salvaged, Work};
+use crate::engine::{OwnedExtent, Salvaged, Work, WriteBudget};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use crate::storage::block::BlockKind;
@@ -102,7 +102,7 @@ fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
 fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
     let work = Work { workers: &world.workers, progress: &|_| {}, quota: &UNLIMITED };
     let batch = Updates::new(keys.iter().map(|key| (key.clone(), Item::Deleted)).collect());
-    let mut written = tree.absorb(&batch, &work).map(Some);
+    let mut written = tree.absorb(&batch, WriteBudget::Usual, &work).map(Some);
     for _ in 0..20 {
         match &written {
             Ok(Some(_)) => written = tree.maintain(&work),

@@ -5,7 +5,7 @@ use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work};
+use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work, WriteBudget};
 use crate::memory::budget::Budget;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
@@ -318,8 +318,11 @@ pub fn absorb_into(tree: &dyn Engine, batch: Model, workers: &Workers) -> Result
     let progress = |ranks| {
         progressed.fetch_add(ranks, Ordering::Relaxed);
     };
-    let absorbed =
-        tree.absorb(&updates, &Work { workers, progress: &progress, quota: &UNLIMITED })?;
+    let absorbed = tree.absorb(
+        &updates,
+        WriteBudget::Usual,
+        &Work { workers, progress: &progress, quota: &UNLIMITED },
+    )?;
     assert_eq!(progressed.into_inner(), count, "progress of every rank");
     Ok(absorbed)
 }

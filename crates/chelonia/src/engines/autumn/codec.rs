@@ -1,5 +1,5 @@
-//! On-disk encoding of nodes, of the directory that lists them, and of the root blob. Block layout
-//! of nodes and the directory: `structure/mod.rs`.
+//! On-disk encoding of nodes, of the directory that lists them, and of the root blob, and how the
+//! node cache loads nodes. Block layout of nodes and the directory: `structure/mod.rs`.
 //!
 //! ```text
 //! node     0    1  format ([`NODE_FORMAT`])
@@ -40,8 +40,9 @@ use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::engines::autumn::merge::garnering::LEVELS_MAX;
 use crate::engines::autumn::table::{Listed, NODE_TABLES_MAX, Node, NodeCache, Sequence, Table};
-use crate::run::{RunRef, Totals};
-use crate::structure::{Allowance, NodeRef, SharedKey, list_of};
+use crate::memory::budget::Charge;
+use crate::run::{OpenRuns, RunRef, Totals};
+use crate::structure::{Allowance, NodeRef, SharedKey, Structure, list_of};
 
 /// Format byte at the start of every node.
 const NODE_FORMAT: u8 = 1;
@@ -64,7 +65,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
         before = &table.last;
         let reference = table.run.reference();
         reference.encode(&mut out);
-        let mut dead = Totals::of_run(&table.run);
+        let mut dead = table.run.reference().totals();
         dead -= table.live;
         put_varint(&mut out, dead.entries);
         if dead.entries > 0 {
@@ -139,6 +140,31 @@ pub(super) fn decode_node(bytes: &[u8], node_cache: &NodeCache) -> Result<Node> 
     }
     decoder.finish()?;
     Ok(Node::new(tables))
+}
+
+impl Structure for Node {
+    type About = ();
+    type Context = OpenRuns;
+
+    fn decode(bytes: &[u8], (): (), node_cache: &NodeCache) -> Result<Self> {
+        decode_node(bytes, node_cache)
+    }
+
+    fn empty((): ()) -> Self {
+        Self::new(Vec::new())
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        Node::heap_bytes(self)
+    }
+
+    fn footprint_bytes(&self) -> u64 {
+        self.heap_bytes() + self.tables.iter().map(|it| it.run.footprint_bytes()).sum::<u64>()
+    }
+
+    fn keep(&mut self, charge: Charge) {
+        self.charge = Some(charge);
+    }
 }
 
 /// Contents of a root blob: location of the directory, and number of blocks of the tree.

@@ -15,6 +15,7 @@
 //! | `merge/merging`, `merge/unit` | one compaction step; one merge unit |
 //! | `merge/output` | extents written, and extents no longer referenced |
 //! | `read` | point reads and range reads |
+//! | `version`, `contract` | a version; what every engine does with one |
 //! | `check` | verification, unreadable runs that merges skip, salvage, dumps |
 //! | `counters` | event counters |
 //!
@@ -36,41 +37,34 @@ use self::merge::output::Output;
 use self::merge::plan::{Sizes, Step};
 pub use self::options::AutumnConfig;
 use self::table::{NodeCache, Sequence};
-use crate::base::check::CheckReport;
-use crate::base::checksum::KeyHash;
-use crate::base::dump::DumpVisitor;
+use self::version::{AutumnVersion, Next};
 use crate::base::error::{Error, Result};
-use crate::base::keys::{Direction, KeyRange};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::stream::{SortedStream, SortedUpdates};
+use crate::base::stream::SortedUpdates;
 use crate::engine::{
-    Absorbed, Answer, Engine, EngineStats, LiveOptions, Looked, OwnedExtent, Progress, Salvaged,
-    Version, Work,
+    Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, Version, Work, WriteBudget,
 };
-use crate::memory::budget::{Charge, Use};
-use crate::memory::epoch::Guard;
 use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::storage::Storage;
 use crate::storage::block::DATA_FILE;
 use crate::storage::quota::Quota;
-use crate::structure::{NodeRef, SharedKey};
+use crate::structure::SharedKey;
 use std::collections::BTreeMap;
 
 mod bounds;
 mod check;
 mod codec;
+mod contract;
 mod counters;
 mod merge;
 mod options;
 mod read;
 mod table;
+mod version;
 
 #[cfg(test)]
 mod tests;
-
-/// One in this many gets requests a merge of level 0 while the keyspace is write-idle.
-const READS_SAMPLED: u64 = 64;
 
 /// Approximate bytes of the nodes and the directory written by one reclaiming unit.
 const RECLAIM_NODES_BYTES: u64 = 64 << 10;
@@ -134,51 +128,6 @@ impl Writer {
     fn forget_places(&mut self) {
         self.from.clear();
         self.stuck.clear();
-    }
-}
-
-/// An immutable version of a tree.
-pub struct AutumnVersion {
-    shared: Arc<Shared>,
-    /// Location of the list of all nodes; `None` for an empty tree that was never written.
-    directory: Option<NodeRef>,
-    /// The sequences of level 0, newest first.
-    level0: Vec<Arc<Sequence>>,
-    /// Number of level-0 sequences, the oldest ones, that are being merged into level 1.
-    sinking: usize,
-    /// The levels, from level 1 on.
-    levels: Vec<Arc<Sequence>>,
-    /// Number of blocks of everything the version refers to.
-    disk_blocks: u64,
-    /// Memory charge of the node lists.
-    _charge: Charge,
-}
-
-/// Contents of the next version.
-struct Next {
-    level0: Vec<Arc<Sequence>>,
-    sinking: usize,
-    levels: Vec<Arc<Sequence>>,
-}
-
-impl Next {
-    fn of(version: &AutumnVersion) -> Self {
-        Self {
-            level0: version.level0.clone(),
-            sinking: version.sinking,
-            levels: version.levels.clone(),
-        }
-    }
-
-    /// Removes sequences that were merged into level 1 completely.
-    fn settle(&mut self) {
-        let first = self.level0.len() - self.sinking;
-        let mut place = 0;
-        self.level0.retain(|sequence| {
-            place += 1;
-            place <= first || !sequence.is_empty()
-        });
-        self.sinking = self.level0.len() - first;
     }
 }
 
@@ -317,12 +266,17 @@ impl Engine for Autumn {
         self.newest()
     }
 
-    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        self.absorb_as(updates, work, Gather::Small)
-    }
-
-    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        self.absorb_as(updates, work, Gather::Nothing)
+    fn absorb(
+        &self,
+        updates: &dyn SortedUpdates,
+        budget: WriteBudget,
+        work: &Work<'_>,
+    ) -> Result<Absorbed> {
+        let gather = match budget {
+            WriteBudget::Usual => Gather::Small,
+            WriteBudget::Minimal => Gather::Nothing,
+        };
+        self.absorb_as(updates, work, gather)
     }
 
     fn root(&self) -> Result<Vec<u8>> {
@@ -433,72 +387,5 @@ impl Engine for Autumn {
             merge_bytes_read: read(&counters.read_bytes),
             events: counters.list(self.shared.node_cache.moves()),
         }
-    }
-}
-
-impl AutumnVersion {
-    fn new(shared: Arc<Shared>, directory: Option<NodeRef>, next: Next, disk_blocks: u64) -> Self {
-        let Next { level0, sinking, levels } = next;
-        let lists = level0.iter().chain(&levels).map(|sequence| sequence.heap_bytes()).sum();
-        let charge = shared.node_cache.storage().budget().charge(Use::Metadata, lists);
-        Self { shared, directory, level0, sinking, levels, disk_blocks, _charge: charge }
-    }
-
-    /// Records a read that was slowed down by level 0.
-    fn note_read(&self) {
-        let is_read = &self.shared.is_read;
-        if !self.level0.is_empty() && !is_read.load(Ordering::Relaxed) {
-            is_read.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Version for AutumnVersion {
-    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
-        if hash.0.is_multiple_of(READS_SAMPLED) {
-            self.note_read();
-        }
-        self.find_cached(key, hash, guard)
-    }
-
-    fn read(&self, key: &[u8], hash: KeyHash, _from: Progress) -> Result<Answer> {
-        self.find(key, hash)
-    }
-
-    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
-        if hash.0.is_multiple_of(READS_SAMPLED) {
-            self.note_read();
-        }
-        self.find(key, hash)
-    }
-
-    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        self.note_read();
-        self.find_all(keys)
-    }
-
-    fn cursor(
-        self: Arc<Self>,
-        range: KeyRange,
-        direction: Direction,
-    ) -> Result<Box<dyn SortedStream + Send>> {
-        self.note_read();
-        Ok(Box::new(read::cursor::AutumnCursor::new(&self, range, direction)?))
-    }
-
-    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        check::verify::walk_extents(self, visit)
-    }
-
-    fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
-        check::verify::verify(self, report)
-    }
-
-    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
-        check::salvage::salvage(self, found)
-    }
-
-    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
-        check::describe::describe(self, out)
     }
 }

@@ -24,11 +24,10 @@ use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::KeyRange;
 use crate::base::stream::LargeRef;
 use crate::engine::OwnedExtent;
-use crate::engines::autumn::codec;
 use crate::memory::budget::Charge;
-use crate::run::{OpenRuns, Run, RunFilter, RunRef, Totals};
+use crate::run::{Run, RunFilter, RunRef, Totals};
 use crate::runtime::sync::Arc;
-use crate::structure::{self, NodeRef, SharedKey, Slot, Structure, begun_by};
+use crate::structure::{self, NodeRef, SharedKey, Slot, begun_by};
 use std::ops::Bound;
 
 /// Maximum tables of a node: small enough to be rewritten with every merge.
@@ -71,7 +70,7 @@ impl Table {
     /// Creates a table of a whole run, whose keys are from `first` to `last`.
     pub fn whole(run: Arc<Run>, first: SharedKey, last: SharedKey) -> Self {
         let filter = run.filter().clone();
-        let live = Totals::of_run(&run);
+        let live = run.reference().totals();
         Self { run, first, last, live, large_skipped: 0, filter }
     }
 
@@ -152,7 +151,7 @@ pub(super) struct Node {
     /// Numeric prefixes of the first keys of the tables.
     heads: Vec<u64>,
     /// Memory charge; `None` while a node is examined before it is cached.
-    charge: Option<Charge>,
+    pub charge: Option<Charge>,
 }
 
 impl Node {
@@ -181,21 +180,9 @@ impl Node {
         self.tables.iter().for_each(|table| totals += table.live);
         totals
     }
-}
 
-impl Structure for Node {
-    type About = ();
-    type Context = OpenRuns;
-
-    fn decode(bytes: &[u8], (): (), node_cache: &NodeCache) -> Result<Self> {
-        codec::decode_node(bytes, node_cache)
-    }
-
-    fn empty((): ()) -> Self {
-        Self::new(Vec::new())
-    }
-
-    fn heap_bytes(&self) -> u64 {
+    /// Returns its approximate heap bytes, without the runs.
+    pub fn heap_bytes(&self) -> u64 {
         let mut bytes = size_of::<Self>();
         let mut before = None;
         for table in &self.tables {
@@ -203,14 +190,6 @@ impl Structure for Node {
             before = Some(table);
         }
         bytes as u64
-    }
-
-    fn footprint_bytes(&self) -> u64 {
-        self.heap_bytes() + self.tables.iter().map(|it| it.run.footprint_bytes()).sum::<u64>()
-    }
-
-    fn keep(&mut self, charge: Charge) {
-        self.charge = Some(charge);
     }
 }
 

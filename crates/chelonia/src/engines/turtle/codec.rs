@@ -1,4 +1,4 @@
-//! On-disk encoding of nodes and of the root blob.
+//! On-disk encoding of nodes and of the root blob, and how the node cache loads nodes.
 //!
 //! Block layout: `structure/mod.rs`.
 //!
@@ -30,7 +30,6 @@
 //!                  v blocks of all runs, nodes and large values the tree refers to
 //! ```
 //!
-//!
 //! `v` is a varint. Decoding trusts nothing: counts are bounded by the remaining bytes before
 //! anything is allocated, and those of the invariants 1 to 4 of `node.rs` that can be checked
 //! without reading runs are checked.
@@ -39,12 +38,12 @@ use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
 use crate::engines::turtle::node::{
-    Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, Segment, SegmentBase, Summary,
+    Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, ReadCost, Segment, SegmentBase, Summary,
 };
-use crate::engines::turtle::read::read_cost::ReadCost;
-use crate::run::{Run, RunRef, Totals};
+use crate::memory::budget::Charge;
+use crate::run::{OpenRuns, Run, RunRef, Totals};
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
-use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey, list_of};
+use crate::structure::{Allowance, NodeRef, SHARED_MIN, SharedKey, Structure, list_of};
 use std::collections::BTreeMap;
 
 /// Format byte at the start of every node.
@@ -253,7 +252,7 @@ fn decode_parts(
         let Some((segment, used)) = segments.get_mut(number) else {
             return Err(decoder.damaged("a part refers to a missing segment"));
         };
-        let whole = Totals::of_run(&segment.run);
+        let whole = segment.run.reference().totals();
         let fits = totals.entries <= whole.entries && totals.bytes <= whole.bytes;
         if totals.entries == 0 || !fits {
             return Err(decoder.damaged("a part does not fit its segment"));
@@ -262,6 +261,32 @@ fn decode_parts(
         parts.push(Part::new(level, Arc::clone(segment), totals));
     }
     Ok(parts)
+}
+
+impl Structure for Node {
+    type About = u8;
+    type Context = OpenRuns;
+
+    fn decode(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Self> {
+        decode_node(bytes, height, node_cache)
+    }
+
+    fn empty(_: u8) -> Self {
+        Node::empty()
+    }
+
+    fn heap_bytes(&self) -> u64 {
+        Node::heap_bytes(self)
+    }
+
+    fn footprint_bytes(&self) -> u64 {
+        let runs = self.runs();
+        self.heap_bytes() + runs.map(|run| run.footprint_bytes()).sum::<u64>()
+    }
+
+    fn keep(&mut self, charge: Charge) {
+        self.charge = Some(charge);
+    }
 }
 
 /// Contents of a root blob.

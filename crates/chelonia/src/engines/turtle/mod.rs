@@ -13,6 +13,7 @@
 //! | `pass/counts` | reference counts; extents gained and lost by a pass |
 //! | `read` | point reads and range reads |
 //! | `read/read_cost` | read cost of buffered updates; read-triggered flushes |
+//! | `version`, `contract` | a version; what every engine does with one |
 //! | `check` | verification, unreadable blocks that passes skip, salvage, dumps |
 //! | `events` | event counters |
 //!
@@ -43,7 +44,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::{SortedUpdates, Update};
 use crate::engine::{
     Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, PIVOTS_MAX, TurtleOptions, Version,
-    Work,
+    Work, WriteBudget,
 };
 use crate::run::{OpenRuns, RunOptions};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
@@ -52,6 +53,7 @@ use crate::storage::Storage;
 
 mod check;
 mod codec;
+mod contract;
 mod events;
 mod node;
 mod pass;
@@ -398,17 +400,20 @@ impl Engine for Turtle {
         self.newest()
     }
 
-    fn absorb(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
+    fn absorb(
+        &self,
+        updates: &dyn SortedUpdates,
+        budget: WriteBudget,
+        work: &Work<'_>,
+    ) -> Result<Absorbed> {
         if updates.is_empty() {
             return Ok(Absorbed { version: self.newest(), gained: Vec::new(), lost: Vec::new() });
         }
-        let absorbed = self.pass(updates, Pace::Usual, work)?;
-        self.shared.events.add(Event::Absorbs, 1);
-        Ok(absorbed)
-    }
-
-    fn absorb_minimal(&self, updates: &dyn SortedUpdates, work: &Work<'_>) -> Result<Absorbed> {
-        let absorbed = self.pass(updates, Pace::Incoming, work)?;
+        let pace = match budget {
+            WriteBudget::Usual => Pace::Usual,
+            WriteBudget::Minimal => Pace::Incoming,
+        };
+        let absorbed = self.pass(updates, pace, work)?;
         self.shared.events.add(Event::Absorbs, 1);
         Ok(absorbed)
     }

@@ -22,14 +22,11 @@
 //! A node is immutable; any thread that holds it may read it. It is referenced by a [`NodeSlot`],
 //! which may hold it in memory or not: see `structure/node_cache.rs`.
 
-use crate::base::error::Result;
 use crate::base::keys::head64;
-use crate::engines::turtle::codec;
-use crate::engines::turtle::read::read_cost::ReadCost;
 use crate::memory::budget::Charge;
-use crate::run::{OpenRuns, Run, RunFilter, Totals};
-use crate::runtime::sync::{Arc, AtomicBool};
-use crate::structure::{self, KeyView, SHARED_MIN, SharedKey, Slot, Structure, begun_by};
+use crate::run::{Run, RunFilter, Totals};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU32, Ordering};
+use crate::structure::{self, KeyView, SHARED_MIN, SharedKey, Slot, begun_by};
 use std::ops::AddAssign;
 
 /// Maximum height of a tree; with 64 pivots per node it exceeds any file.
@@ -140,6 +137,28 @@ pub(super) enum Child {
     Leaf(Arc<Run>),
     /// In a node (above height 1).
     Node(Arc<NodeSlot>, Summary),
+}
+
+/// Read cost accumulated at a pivot, in the units of `read/read_cost.rs`. A clone copies the sum.
+#[derive(Default, Debug)]
+pub(super) struct ReadCost(AtomicU32);
+
+impl Clone for ReadCost {
+    fn clone(&self) -> Self {
+        Self(AtomicU32::new(self.paid()))
+    }
+}
+
+impl ReadCost {
+    /// Returns the sum.
+    pub fn paid(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the sum. A race loses a cost, no more.
+    pub fn pay(&self, units: u32) {
+        self.0.store(self.paid().saturating_add(units), Ordering::Relaxed);
+    }
 }
 
 /// A key range of a node, with its child and its pending updates.
@@ -286,7 +305,7 @@ impl Node {
                 Child::None => {}
                 Child::Leaf(run) => {
                     summary.leaves += 1;
-                    summary.leaf += Totals::of_run(run);
+                    summary.leaf += run.reference().totals();
                 }
                 Child::Node(_, below) => summary += *below,
             }
@@ -294,27 +313,35 @@ impl Node {
         summary.pivots = self.pivots.len() as u64;
         summary
     }
-}
 
-/// Slot of a node, with its height.
-pub(super) type NodeSlot = Slot<Node>;
-
-/// The nodes of a tree that are in memory, and its open runs.
-pub(super) type NodeCache = structure::NodeCache<Node>;
-
-impl Structure for Node {
-    type About = u8;
-    type Context = OpenRuns;
-
-    fn decode(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Self> {
-        codec::decode_node(bytes, height, node_cache)
+    /// Returns which of the invariants 1 to 4 the node breaks, as far as they can be checked
+    /// without reading runs: for assertions. A decoded node breaks none.
+    pub fn broken_invariant(&self) -> Option<&'static str> {
+        let fits = |pivot: &Pivot| match &pivot.child {
+            Child::None => true,
+            Child::Leaf(_) => self.height == 1,
+            Child::Node(slot, _) => slot.about() + 1 == self.height,
+        };
+        let is_live = |part: &Part| {
+            let run = part.segment.run.reference().totals();
+            let live = part.totals;
+            live.entries > 0 && live.entries <= run.entries && live.bytes <= run.bytes
+        };
+        if !self.pivots.is_sorted_by(|before, pivot| before.key < pivot.key) {
+            return Some("1: pivot keys ascend");
+        }
+        if !self.pivots.iter().all(fits) {
+            return Some("2: children are leaves at height 1, and nodes one lower above");
+        }
+        if !self.pivots.iter().all(|pivot| pivot.parts.is_sorted_by_key(|part| part.level)) {
+            return Some("3: the parts of a pivot are ordered by level");
+        }
+        let mut parts = self.pivots.iter().flat_map(|pivot| &pivot.parts);
+        (!parts.all(is_live)).then_some("4: a part has entries, and not more than its run")
     }
 
-    fn empty(_: u8) -> Self {
-        Node::empty()
-    }
-
-    fn heap_bytes(&self) -> u64 {
+    /// Returns its approximate heap bytes, without the runs.
+    pub fn heap_bytes(&self) -> u64 {
         let mut bytes = size_of::<Self>();
         let mut before = None;
         for pivot in &self.pivots {
@@ -329,13 +356,10 @@ impl Structure for Node {
         }
         bytes as u64
     }
-
-    fn footprint_bytes(&self) -> u64 {
-        let runs = self.runs();
-        self.heap_bytes() + runs.map(|run| run.footprint_bytes()).sum::<u64>()
-    }
-
-    fn keep(&mut self, charge: Charge) {
-        self.charge = Some(charge);
-    }
 }
+
+/// Slot of a node, with its height.
+pub(super) type NodeSlot = Slot<Node>;
+
+/// The nodes of a tree that are in memory, and its open runs.
+pub(super) type NodeCache = structure::NodeCache<Node>;

@@ -67,8 +67,20 @@ pub(super) fn write_leaves(
         shaper.fill(size)?;
         leaves.push(shaper.writer.finish(Some(was_cached))?);
     }
+    debug_assert_eq!(
+        sum(leaves.iter().map(|leaf| leaf.run.reference().totals())),
+        shaper.given,
+        "the leaves have what the merge returned"
+    );
     output.give_back(shaper.writer);
     Ok(leaves)
+}
+
+/// Returns the sum of `all`.
+fn sum(all: impl Iterator<Item = Totals>) -> Totals {
+    let mut sum = Totals::default();
+    all.for_each(|totals| sum += totals);
+    sum
 }
 
 struct LeafShaper<'a, 'u, 'o> {
@@ -303,6 +315,7 @@ impl LevelShaper<'_> {
                 }
                 self.close(cut_within.then_some(pivot.key))?;
             }
+            debug_assert!(*pivot.key <= *key, "an entry of a part is in the range of its pivot");
             totals.add_entry(key, &update);
             self.writer.add(key, update)?;
             merge.advance()?;
@@ -316,10 +329,16 @@ impl LevelShaper<'_> {
     /// Writes the run and creates its parts.
     fn close(&mut self, within: Option<&SharedKey>) -> Result<()> {
         let written = self.writer.finish(None)?;
+        debug_assert_eq!(
+            sum(self.open.iter().map(|(_, totals)| *totals)),
+            written.run.reference().totals(),
+            "the parts of a run have all of its entries"
+        );
         let before = self.cut.take();
         let first = before.map_or(SharedKey::LEAST, |(last, pivot)| {
             SharedKey::whole(&separator(&last, &written.first)).beside(&pivot)
         });
+        debug_assert!(first <= *written.first, "a segment begins at or before its least key");
         self.cut = within.map(|pivot| (written.last, pivot.clone()));
         let shared = AtomicBool::new(false);
         let segment = Arc::new(Segment { run: written.run, first, shared });

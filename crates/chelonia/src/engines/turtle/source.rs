@@ -39,6 +39,11 @@ impl<'k> KeySpan<'k> {
         SharedRange { lower: self.lower.to_shared(), upper: self.upper.map(KeyView::to_shared) }
     }
 
+    /// Returns true if `key` is in the span.
+    pub fn contains(self, key: KeyView<'_>) -> bool {
+        self.lower <= key && self.upper.is_none_or(|upper| key < upper)
+    }
+
     /// Intersects two spans; `None` if the intersection is empty.
     pub fn clip(self, other: KeySpan<'k>) -> Option<KeySpan<'k>> {
         let lower = self.lower.max(other.lower);

@@ -1,16 +1,7 @@
-//! A version of a turtle tree: what reads, verification and salvage see.
+//! A version of a turtle tree: its root and its totals. Reads of it: `contract.rs`.
 
 use super::Shared;
 use super::node::{Child, NodeCache, NodeSlot, Pivot, Summary};
-use super::{check, pass, read};
-use crate::base::check::CheckReport;
-use crate::base::checksum::KeyHash;
-use crate::base::dump::DumpVisitor;
-use crate::base::error::Result;
-use crate::base::keys::{Direction, KeyRange};
-use crate::base::stream::SortedStream;
-use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
-use crate::memory::epoch::Guard;
 use crate::runtime::sync::{Arc, OnceLock};
 
 /// On a full device, updates flushed into a buffer are written with at most this multiple of their
@@ -58,42 +49,4 @@ fn moved_down(node_cache: &NodeCache, slot: &Arc<NodeSlot>, summary: Summary, de
         LEVEL_TIMES * pivot.pending().weight() + below
     };
     node.pivots.iter().map(of_pivot).max().unwrap_or(0)
-}
-
-impl Version for TurtleVersion {
-    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
-        read::lookup::look(&self.shared, &self.root, key, hash, guard)
-    }
-
-    fn read(&self, key: &[u8], hash: KeyHash, from: Progress) -> Result<Answer> {
-        read::lookup::read(&self.shared, &self.root, (key, hash), from)
-    }
-
-    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
-        read::lookup::multi_get(&self.shared, &self.root, keys)
-    }
-
-    fn cursor(
-        self: Arc<Self>,
-        range: KeyRange,
-        direction: Direction,
-    ) -> Result<Box<dyn SortedStream + Send>> {
-        Ok(Box::new(read::cursor::TurtleCursor::new(self, range, direction)?))
-    }
-
-    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        pass::counts::walk_extents(&self.shared.node_cache, &self.root, visit)
-    }
-
-    fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
-        check::verify::verify(self, report)
-    }
-
-    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
-        check::salvage::salvage(self, found)
-    }
-
-    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
-        check::describe::describe(self, out)
-    }
 }

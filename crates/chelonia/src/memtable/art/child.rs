@@ -5,7 +5,6 @@
 //!
 //! This module does not dereference the addresses; `node` does, under its invariants.
 
-use super::layout::{N48_INDEX, N256_SLOTS};
 use super::record::Entry;
 use crate::kernels::prefetch::prefetch_read;
 use crate::runtime::sync::{AtomicPtr, Ordering};
@@ -76,23 +75,16 @@ impl Child {
         at.map_or(Tagged::Nothing, |at| Tagged::Node(at, kind))
     }
 
-    /// Prefetches the memory that a search for `byte` in a node touches first; does nothing for
-    /// entries.
+    /// The kind of a node as a number; 0 for an entry and if there is none.
     #[inline]
-    pub(super) fn prefetch_slot(self, byte: u8) {
-        let node = self.0.cast_const();
-        match self.0.addr() & KIND_MASK {
-            ENTRY => {}
-            kind => {
-                let node = node.wrapping_sub(kind);
-                prefetch_read(node);
-                if kind == Kind::N48 as usize {
-                    prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
-                } else if kind == Kind::N256 as usize {
-                    prefetch_read(node.wrapping_add(N256_SLOTS + 8 * usize::from(byte)));
-                }
-            }
-        }
+    pub(super) fn tag(self) -> usize {
+        self.0.addr() & KIND_MASK
+    }
+
+    /// The address, with the tag.
+    #[inline]
+    pub(super) fn tagged_address(self) -> *const u8 {
+        self.0.cast_const()
     }
 
     /// Prefetches the first line of a node; does nothing for entries.

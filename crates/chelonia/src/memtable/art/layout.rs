@@ -13,7 +13,8 @@
 //! in the node; a longer one is an address of key bytes in some record. Zeros are no keys and null
 //! slots in every kind.
 
-use super::child::Slot;
+use super::child::{Child, Kind, Slot};
+use crate::kernels::prefetch::prefetch_read;
 use crate::runtime::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 
 /// Maximum length of an inline prefix.
@@ -75,10 +76,29 @@ const _: () = assert!(size_of::<N48>() == 704 && size_of::<N256>() == 2112);
 const _: () = assert!(align_of::<N256>() == crate::memtable::arena::ALIGNMENT);
 
 /// Offset of the byte index of a node of 48.
-pub(super) const N48_INDEX: usize = std::mem::offset_of!(N48, index);
+const N48_INDEX: usize = std::mem::offset_of!(N48, index);
 
 /// Offset of the slots of a node of 256.
-pub(super) const N256_SLOTS: usize = std::mem::offset_of!(N256, slots);
+const N256_SLOTS: usize = std::mem::offset_of!(N256, slots);
+
+impl Child {
+    /// Prefetches the memory that a search for `byte` in a node touches first; does nothing for
+    /// entries.
+    #[inline]
+    pub(super) fn prefetch_slot(self, byte: u8) {
+        let kind = self.tag();
+        if kind == 0 {
+            return;
+        }
+        let node = self.tagged_address().wrapping_sub(kind);
+        prefetch_read(node);
+        if kind == Kind::N48 as usize {
+            prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
+        } else if kind == Kind::N256 as usize {
+            prefetch_read(node.wrapping_add(N256_SLOTS + 8 * usize::from(byte)));
+        }
+    }
+}
 
 impl N4 {
     /// The keys and their number.

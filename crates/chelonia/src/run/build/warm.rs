@@ -5,10 +5,10 @@
 //! the same heat, and the next read of these keys hits. They are still in the builder's memory when
 //! the run was written; nothing is read.
 
-use super::Blocks;
 use crate::base::error::Result;
 use crate::memory::epoch::Guard;
 use crate::run::block::{KeyBuffer, SortedBlock, span_of};
+use crate::run::build::blocks::Blocks;
 use crate::run::read::Run;
 use crate::storage::block::BlockKind;
 use crate::storage::cache::Heat;

@@ -15,13 +15,13 @@
 
 use super::frames::{FrameNo, Frames, Heat};
 use super::state::{Slots, ghost_of};
-use super::{Cache, Presence, Priority};
+use super::{Cache, Priority};
 use crate::base::error::{Error, Result};
 use crate::base::ids::{BlockNo, Extent, Generation};
 use crate::base::limits::BLOCK_BYTES;
 use crate::memory::budget::{Charge, Use};
 use crate::memory::epoch::Guard;
-use crate::memory::split::Side;
+use crate::memory::split::{Presence, Side};
 use crate::runtime::sync::{Arc, AtomicU32, Ordering};
 use crate::storage::block::DATA_FILE;
 use crate::storage::io::AlignedBuffer;
@@ -306,16 +306,6 @@ impl Deref for CachedBlock<'_> {
             Block::Owned(buffer) => buffer,
         }
     }
-}
-
-/// Copies a block, and its heat, to another frame. The caller holds the lock under which `from` is
-/// Cached and `to` was taken from the free ones.
-pub(super) fn copy_frame(frames: &Frames, from: FrameNo, to: FrameNo) {
-    frames.set_heat(to, frames.heat_of(from));
-    let (from, to) = (frames.address(from), frames.address(to));
-    // SAFETY: both are different frames of slabs that the lock keeps; nobody writes a Cached one,
-    // and only the caller has the number of a frame just taken.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_BYTES) };
 }
 
 /// A frame in state Loading, owned by its loader. Dropping it frees the frame.

@@ -16,6 +16,8 @@
 //! 1. A place's slab changes only while all its frames are free and unused (the state machine in
 //!    `crate::storage::cache`).
 
+#![expect(unsafe_code, reason = "an island: blocks are copied between frames")]
+
 use crate::base::limits::{BLOCK_BYTES, SLAB_BYTES};
 use crate::runtime::sync::{AtomicPtr, AtomicU8, OnceLock, Ordering};
 
@@ -135,6 +137,16 @@ impl Frames {
     /// The heat of the frame.
     pub(super) fn heat_of(&self, frame: FrameNo) -> Heat {
         self.heat(frame).map_or_else(Heat::default, |own| Heat(own.load(Ordering::Relaxed)))
+    }
+
+    /// Copies a block, and its heat, to another frame. The caller holds the lock under which `from`
+    /// is Cached and `to` was taken from the free ones.
+    pub(super) fn copy(&self, from: FrameNo, to: FrameNo) {
+        self.set_heat(to, self.heat_of(from));
+        let (from, to) = (self.address(from), self.address(to));
+        // SAFETY: both are different frames of slabs that the lock keeps; nobody writes a Cached
+        // one, and only the caller has the number of a frame just taken.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, BLOCK_BYTES) };
     }
 
     #[inline]

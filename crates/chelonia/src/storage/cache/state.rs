@@ -1,7 +1,7 @@
 //! Frame ownership: the part of the cache that its lock guards.
 //!
 //! The state machine of a frame is drawn in `crate::storage::cache`; this file implements its
-//! transitions. Nothing here touches the memory of frames (except `relocate`, by `copy_frame`),
+//! transitions. Nothing here touches the memory of frames (except `relocate`, by `Frames::copy`),
 //! runs deferred functions, or does I/O.
 //!
 //! Invariants:
@@ -10,7 +10,6 @@
 //! 2. A frame is `Cached` if and only if the slot it names holds its number + 1.
 //! 3. Frames of a draining place are never handed out; when all of them are free its slab leaves.
 
-use super::extent::copy_frame;
 use super::frames::{FrameNo, Frames, PLACE_FRAMES, PLACES_MAX, frame_number, place_of};
 use crate::base::checksum::identity;
 use crate::base::limits::BLOCK_BYTES_U64;
@@ -300,7 +299,7 @@ impl State {
             return false;
         }
         let Some(target) = self.take_free() else { return false };
-        copy_frame(frames, frame, target);
+        frames.copy(frame, target);
         let (place, within) = place_of(frame);
         let state = std::mem::replace(&mut self.places[place].frames[within], Frame::Limbo);
         let Frame::Cached { slots, index } = state else {

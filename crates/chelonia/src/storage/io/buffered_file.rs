@@ -2,7 +2,7 @@
 //!
 //! Thread-safety: as `direct::file`, which shows what goes through the page cache.
 
-use super::mapped::Mappings;
+use super::mapping::Mappings;
 use crate::base::error::{Error, Result};
 use rustix::fs::{fdatasync, fstat};
 use rustix::io::{Errno, pwrite, retry_on_intr};

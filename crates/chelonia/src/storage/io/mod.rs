@@ -37,6 +37,7 @@ mod exclusion;
 pub mod fault;
 pub mod fence;
 mod mapped;
+mod mapping;
 #[cfg(any(test, feature = "internals"))]
 pub mod memory;
 mod ring;

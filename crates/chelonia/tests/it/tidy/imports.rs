@@ -118,7 +118,7 @@ fn allowed(cell: &str, above: &[String]) -> Vec<String> {
 }
 
 /// The module that a file below `src` is: `storage/io/mod.rs` is `storage`, `io`.
-fn module_path(path: &str) -> Vec<String> {
+pub fn module_path(path: &str) -> Vec<String> {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     let path = path.strip_suffix("/mod").unwrap_or(path);
     let is_root = matches!(path, "lib" | "main");

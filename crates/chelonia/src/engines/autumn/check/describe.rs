@@ -2,8 +2,8 @@
 
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::table::Sequence;
+use crate::engines::autumn::version::AutumnVersion;
 
 /// Sends the items of `version` to `out`.
 pub(in crate::engines::autumn) fn describe(

@@ -7,8 +7,8 @@
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
 use crate::engine::Salvaged;
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::table::{Sequence, Table};
+use crate::engines::autumn::version::AutumnVersion;
 use crate::run::RunPart;
 
 /// Passes all readable data of `version` to `found`.

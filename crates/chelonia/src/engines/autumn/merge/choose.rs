@@ -11,10 +11,10 @@
 
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::check::damage::Damage;
 use crate::engines::autumn::merge::unit::{Goal, Unit};
 use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
+use crate::engines::autumn::version::AutumnVersion;
 use crate::structure::SharedKey;
 use std::ops::{Bound, Range};
 

@@ -15,7 +15,6 @@
 //! within level 0, so that reads visit few sequences.
 
 use crate::base::error::Result;
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::check::damage::Damage;
 use crate::engines::autumn::merge::choose::{
     Down, Measure, behind, joined, may_move, places_to_cut,
@@ -23,6 +22,7 @@ use crate::engines::autumn::merge::choose::{
 use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::engines::autumn::merge::unit::{Goal, Unit};
 use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
+use crate::engines::autumn::version::AutumnVersion;
 use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
 use std::collections::VecDeque;

@@ -8,7 +8,6 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::{LargeRef, Update};
 use crate::engine::OwnedExtent;
-use crate::engines::autumn::Next;
 use crate::engines::autumn::bounds::Edges;
 use crate::engines::autumn::codec;
 use crate::engines::autumn::counters::Counters;
@@ -16,6 +15,7 @@ use crate::engines::autumn::table::{
     Listed, NODE_KEY_BYTES, NODE_TABLES_MAX, NODE_TABLES_SMALL, Node, NodeCache, SHORT_BOUND_BYTES,
     Sequence, Table, owned_node, owned_run,
 };
+use crate::engines::autumn::version::Next;
 use crate::run::{RunBuilder, RunOptions, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::block::DATA_FILE;

@@ -8,9 +8,9 @@
 //! The level that exceeds its limit the most comes first: level 0 by its number of sequences, other
 //! levels by size. Levels are added and removed as the last level grows and shrinks.
 
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::merge::garnering::{Garnering, LEVELS_MAX, Sizing};
 use crate::engines::autumn::table::Sequence;
+use crate::engines::autumn::version::AutumnVersion;
 use crate::runtime::sync::Arc;
 
 /// Number of level-0 sequences that triggers their merge.

@@ -10,8 +10,8 @@
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::table::{Node, Sequence, Table};
+use crate::engines::autumn::version::AutumnVersion;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{RunCursor, first_blocks};
 use crate::runtime::sync::Arc;

@@ -10,8 +10,8 @@
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::engine::{Answer, Looked, Progress, look_many};
-use crate::engines::autumn::AutumnVersion;
 use crate::engines::autumn::table::{Sequence, Table};
+use crate::engines::autumn::version::AutumnVersion;
 use crate::memory::epoch::Guard;
 use crate::run::{
     Candidate, Candidates, FilterState, Run, RunFilter, RunHit, find_many, find_newest,

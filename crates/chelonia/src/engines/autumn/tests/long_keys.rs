@@ -7,7 +7,7 @@ use crate::engines::autumn::Autumn;
 use crate::engines::autumn::codec::{decode_node, encode_node};
 use crate::engines::autumn::table::{NODE_TABLES_MAX, Node, Table};
 use crate::runtime::rng::Rng;
-use crate::structure::{SharedKey, Structure};
+use crate::structure::SharedKey;
 
 #[test]
 fn a_tree_of_long_keys_lives_like_a_map() {

@@ -3,7 +3,7 @@
 use super::{World, levels, tiny};
 use crate::engine::tests::world::{Item, Model, Updates};
 use crate::engine::tests::{key_of, uniform, value};
-use crate::engine::{Absorbed, Engine, Work};
+use crate::engine::{Absorbed, Engine, Work, WriteBudget};
 use crate::engines::autumn::AutumnConfig;
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
@@ -38,8 +38,9 @@ fn a_tight_absorb_allocates_little_more_than_its_updates() {
     let mut most = 0;
     for _ in 0..300 {
         let batch = uniform(&mut rng, 60);
-        let absorbed =
-            inline(|work| world.tree.absorb_minimal(&Updates::new(batch.clone()), work).unwrap());
+        let absorbed = inline(|work| {
+            world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, work).unwrap()
+        });
         let (took, came) = (gained(&absorbed), 60 * 100);
         assert!(took <= 2 * came + (64 << 10), "{took} bytes for {came} of updates");
         most = most.max(took);
@@ -90,8 +91,9 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
             let item = if rng.below(3) == 0 { value(&mut rng, 92) } else { Item::Deleted };
             batch.insert(key.clone(), item);
         }
-        let absorbed =
-            inline(|work| world.tree.absorb_minimal(&Updates::new(batch.clone()), work).unwrap());
+        let absorbed = inline(|work| {
+            world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, work).unwrap()
+        });
         world.note(&batch, absorbed);
     }
     assert!(reclaim_all(&mut world) > 20);
@@ -101,7 +103,7 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
         for number in [0, 1 << 40, u64::MAX] {
             let batch: Model = [0, number].map(|it| (key_of(it), Item::Deleted)).into();
             let absorbed = inline(|work| {
-                world.tree.absorb_minimal(&Updates::new(batch.clone()), work).unwrap()
+                world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, work).unwrap()
             });
             world.note(&batch, absorbed);
         }

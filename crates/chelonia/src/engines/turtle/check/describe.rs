@@ -2,9 +2,8 @@
 
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
-use crate::engines::turtle::TurtleVersion;
 use crate::engines::turtle::node::{Child, Node, NodeSlot};
-use crate::run::Totals;
+use crate::engines::turtle::version::TurtleVersion;
 use crate::runtime::sync::{Arc, Ordering};
 
 /// Sends the items of `version` to `out`.
@@ -40,7 +39,7 @@ fn node(
             Child::None => {}
             Child::Leaf(run) => {
                 let extent = DumpField::extent(Some(run.reference().extent));
-                let [entries, tombstones, bytes] = Totals::of_run(run).fields();
+                let [entries, tombstones, bytes] = run.reference().totals().fields();
                 let fields = [("extent", extent), entries, tombstones, bytes];
                 out.item(&DumpItem { kind: "leaf", depth: depth + 2, fields: &fields })?;
             }
@@ -54,7 +53,7 @@ fn segments(node: &Node, depth: usize, out: &mut dyn DumpVisitor) -> Result<()> 
     for segment in node.segments() {
         let extent = DumpField::extent(Some(segment.run.reference().extent));
         let first = segment.first.to_bytes();
-        let [entries, tombstones, bytes] = Totals::of_run(&segment.run).fields();
+        let [entries, tombstones, bytes] = segment.run.reference().totals().fields();
         let shared = DumpField::Flag(segment.shared.load(Ordering::Relaxed));
         let fields = [
             ("extent", extent),

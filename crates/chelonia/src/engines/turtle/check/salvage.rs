@@ -7,9 +7,9 @@
 
 use crate::base::error::{Error, Result};
 use crate::engine::Salvaged;
-use crate::engines::turtle::TurtleVersion;
 use crate::engines::turtle::node::{Child, Node, NodeSlot};
 use crate::engines::turtle::source::KeySpan;
+use crate::engines::turtle::version::TurtleVersion;
 use crate::run::{Run, RunPart};
 use crate::runtime::sync::Arc;
 use crate::storage::block::DATA_FILE;

@@ -56,8 +56,13 @@ impl Pass<'_, '_> {
             let mut last: Option<Box<[u8]>> = None;
             for leaf in leaves {
                 if let Some(last) = last {
+                    debug_assert!(last < leaf.first, "the leaves of a flush are in key order");
                     key = SharedKey::whole(&separator(&last, &leaf.first)).beside(&key);
                 }
+                debug_assert!(
+                    key <= *leaf.first,
+                    "the entries of a leaf are in the range of its pivot"
+                );
                 last = Some(leaf.last);
                 pivots.push(Pivot::settled(key.clone(), Child::Leaf(leaf.run)));
             }
@@ -142,6 +147,7 @@ impl Pass<'_, '_> {
     /// small.
     fn join(&self, open: &mut Vec<Grown>, mut next: Grown) {
         if let Some(last) = open.last_mut() {
+            assert!(last.height == next.height, "neighbours have one height");
             let (count, other) = (last.pivots.len(), next.pivots.len());
             let small = count.min(other) <= self.geometry.pivots_small();
             if small && count + other <= self.geometry.pivots_joined() {
@@ -168,6 +174,11 @@ impl Pass<'_, '_> {
             }
             let mut pivots = beside_each_other(pivots);
             let sizes = self.node_sizes(&pivots, appended);
+            debug_assert_eq!(
+                sizes.iter().sum::<usize>(),
+                pivots.len(),
+                "the nodes of a split have all of its pivots"
+            );
             self.events.add(Event::SplitsNode, sizes.len() as u64 - 1);
             self.mark_shared(&pivots, &sizes);
             for size in sizes {
@@ -177,6 +188,22 @@ impl Pass<'_, '_> {
             }
         }
         Ok(written)
+    }
+
+    /// Checks the new pivots of a node: they have its height, begin where it began, ascend, and end
+    /// within its span.
+    pub(super) fn check_grown(&self, at: Place<'_>, grown: &Grown) {
+        assert!(at.root || grown.height == at.node.height, "only the root changes its height");
+        let (old, new) = (&at.node.pivots, &grown.pivots);
+        debug_assert!(
+            new.first().is_some_and(|first| first.key == old[0].key),
+            "a node begins at the same key after a pass"
+        );
+        debug_assert!(
+            new.is_sorted_by(|before, pivot| before.key < pivot.key),
+            "new pivots are in key order"
+        );
+        debug_assert!(at.contains(new), "new pivots are within the span of their node");
     }
 
     /// Returns the numbers of pivots of the nodes into which these are cut; their keys share

@@ -145,6 +145,17 @@ pub(in crate::engines::turtle) struct Settled {
     pub unused: Vec<OwnedExtent>,
 }
 
+impl Settled {
+    /// Returns true if no extent of a run or a node is listed twice. A large value is both gained
+    /// and lost if it arrived with an update that a newer one hides.
+    fn is_difference(&self) -> bool {
+        let lists = [&self.gained, &self.lost, &self.unused];
+        let mut seen = BTreeSet::new();
+        let mut owned = lists.into_iter().flatten().filter(|owned| !owned.large_value);
+        owned.all(|owned| seen.insert(owned.extent.start))
+    }
+}
+
 impl Counts {
     /// Counts the references of the tree below `root`.
     pub fn walk(node_cache: &NodeCache, root: &Arc<NodeSlot>) -> Result<Self> {
@@ -199,6 +210,10 @@ impl Counts {
         settled.lost.extend(lost.iter().map(run_extent));
         settled.gained.extend(&ledger.nodes);
         settled.lost.extend(&ledger.nodes_retired);
+        debug_assert!(
+            settled.is_difference(),
+            "no run and no node is gained or lost twice, or both gained and lost"
+        );
         commit(&mut self.runs, runs);
         commit(&mut self.large, large);
         self.count_memory();

@@ -11,6 +11,14 @@ pub(super) const SHORT_RUN_MIN: u64 = 64 << 10;
 /// Maximum memory in bytes of the keys of a node that has more pivots than a small one.
 pub(super) const NODE_KEY_BYTES: usize = 256 << 10;
 
+/// Flush size in percent of the leaf size if all keys are new: each flush then writes a quarter
+/// more than its updates, and the leaf becomes five.
+pub(in crate::engines::turtle) const FLUSH_PERCENT_MAX: u64 = 400;
+
+/// Flush size in percent of the existing leaf if all keys exist: on average a sixth of the leaf
+/// data is obsolete.
+pub(super) const FLUSH_PERCENT_MIN: u64 = 32;
+
 /// Sizes of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engines::turtle) struct Geometry {
@@ -22,11 +30,11 @@ pub(in crate::engines::turtle) struct Geometry {
     pub levels_max: usize,
     /// Flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
-    /// Write budget of the pass.
+    /// How much the pass may write.
     pub pace: Pace,
 }
 
-/// Write budget of a pass.
+/// How much a pass may write.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(in crate::engines::turtle) enum Pace {
     /// Best for the long run.

@@ -32,7 +32,7 @@ use crate::base::stream::SortedStream;
 use crate::engines::turtle::check::damage::Damage;
 use crate::engines::turtle::pass::geometry::Geometry;
 use crate::engines::turtle::pass::output::{Output, WrittenRun};
-use crate::engines::turtle::pass::plan::Figures;
+use crate::engines::turtle::pass::plan::{Figures, Group};
 use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
@@ -99,6 +99,11 @@ impl<'n> Place<'n> {
     fn span_of(&self, pivot: usize) -> KeySpan<'n> {
         let lower = self.node.pivots[pivot].key.view();
         KeySpan { lower, upper: self.node.upper_of(pivot, self.upper) }
+    }
+
+    /// Returns true if the pivots, which are in key order, are within its range.
+    fn contains(&self, pivots: &[Pivot]) -> bool {
+        pivots.last().is_some_and(|last| self.upper.is_none_or(|upper| last.key.view() < upper))
     }
 }
 
@@ -198,8 +203,13 @@ impl<'t, 'u> Pass<'t, 'u> {
         }
         let figures = self.figures(at, incoming)?;
         let groups = plan::groups(node.height, &figures, &self.geometry);
+        debug_assert!(plan::is_partition(&groups, node.pivots.len()), "each pivot is in one group");
         self.count_flushes(node, &groups);
         let buffer = self.plan_buffer(at, incoming, &figures, &groups)?;
+        debug_assert!(
+            reads_each_update_once(at, incoming, &groups, &buffer),
+            "each update goes to one pivot, which is flushed or gets a new level"
+        );
         let total: u64 = figures.iter().map(|figure| figure.incoming + figure.pending).sum();
         let mut tasks = Vec::new();
         for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
@@ -224,11 +234,13 @@ impl<'t, 'u> Pass<'t, 'u> {
             tasks.push(Task::Level { pivots: vec![*pivot], cutoff: plan.levels.cutoff });
         }
         let gathered = self.run(at, incoming, &figures, &tasks, workers)?;
-        if node.height == 1 {
-            self.assemble_leaves(node, &groups, &buffer, gathered)
+        let grown = if node.height == 1 {
+            self.assemble_leaves(node, &groups, &buffer, gathered)?
         } else {
-            self.assemble_nodes(at, &groups, &buffer, gathered)
-        }
+            self.assemble_nodes(at, &groups, &buffer, gathered)?
+        };
+        self.check_grown(at, &grown);
+        Ok(grown)
     }
 
     /// Runs the tasks and collects their results in key order.
@@ -392,11 +404,39 @@ impl<'t, 'u> Pass<'t, 'u> {
         if child.pivots[0].key != from.key {
             return Err(Error::corrupt("the first key of a node differs from its parent"));
         }
-        let mut below = incoming.clone();
-        below.ranks = incoming.ranks_in(at.span_of(pivot));
-        below.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
         let upper = at.span_of(pivot).upper;
         let root = at.root && at.node.pivots.len() == 1;
-        self.node(Place { node: &child, upper, root }, &below, workers)
+        let below = Place { node: &child, upper, root };
+        if !below.contains(&child.pivots) {
+            return Err(Error::corrupt("a node has a pivot outside of its range"));
+        }
+        let mut updates = incoming.clone();
+        updates.ranks = incoming.ranks_in(at.span_of(pivot));
+        updates.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
+        self.node(below, &updates, workers)
     }
+}
+
+/// Invariant 1 for the memtable: each of its incoming updates is in the range of one pivot, and
+/// each pivot with updates is flushed or gets entries of a new level, and not both.
+fn reads_each_update_once(
+    at: Place<'_>,
+    incoming: &Incoming<'_>,
+    groups: &[Group],
+    buffer: &BufferPlan,
+) -> bool {
+    let mut next = incoming.ranks_in(at.span()).start;
+    let mut is_read_once = true;
+    for group in groups {
+        for pivot in group.pivots.clone() {
+            let ranks = incoming.ranks_in(at.span_of(pivot));
+            let is_stuck = buffer.stuck.get(&pivot).is_some_and(|plan| plan.written);
+            let is_written = is_stuck || buffer.written.iter().any(|(index, _)| *index == pivot);
+            let is_flushed = group.flush.is_some();
+            is_read_once &= ranks.start == next && !(is_written && is_flushed);
+            is_read_once &= ranks.is_empty() || is_written || is_flushed;
+            next = ranks.end;
+        }
+    }
+    is_read_once && next == incoming.ranks_in(at.span()).end
 }

@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::stream::{LargeRef, Update};
 use crate::engine::OwnedExtent;
-use crate::engines::turtle::codec;
+use crate::engines::turtle::codec::{self, LEVEL_MAX};
 use crate::engines::turtle::events::{Event, Events};
 use crate::engines::turtle::node::{Child, Node, NodeCache, Pivot};
 use crate::engines::turtle::pass::counts::{Counts, Ledger, Settled};
@@ -90,7 +90,8 @@ impl<'t> Output<'t> {
 
     /// Records a run that was written, and opens it.
     fn note_run(&self, reference: RunRef) -> Arc<Run> {
-        self.ledger.lock().runs.insert(reference.extent.start, reference);
+        let before = self.ledger.lock().runs.insert(reference.extent.start, reference);
+        assert!(before.is_none(), "an extent was allocated twice in one pass");
         self.events.run_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
         self.node_cache.context().open(self.node_cache.storage(), reference)
     }
@@ -105,6 +106,9 @@ impl<'t> Output<'t> {
         let pivots = beside_each_other(pivots);
         let key = pivots[0].key.clone();
         let node = Node::new(height, pivots);
+        debug_assert_eq!(node.broken_invariant(), None, "a pass writes nodes that can be decoded");
+        let levels = node.levels();
+        assert!(levels <= usize::from(LEVEL_MAX) + 1, "a node has levels that cannot be encoded");
         let summary = node.summary();
         let bytes = codec::encode_node(&node);
         let reference =
@@ -115,7 +119,7 @@ impl<'t> Output<'t> {
             })?;
         drop(bytes);
         self.events.node_bytes.fetch_add(reference.extent.bytes(), Ordering::Relaxed);
-        self.events.raise(Event::LevelsMax, node.levels() as u64);
+        self.events.raise(Event::LevelsMax, levels as u64);
         let slot = self.node_cache.admit(Some(reference), height, node);
         Ok(Pivot::settled(key, Child::Node(slot, summary)))
     }

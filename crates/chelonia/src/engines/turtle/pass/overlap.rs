@@ -9,19 +9,13 @@
 //! Long buffering makes reads slower; read-triggered flushes limit that (`read_cost.rs`).
 
 use crate::base::stream::SortedUpdates;
+use crate::engines::turtle::Shared;
+use crate::engines::turtle::pass::geometry::{FLUSH_PERCENT_MAX, FLUSH_PERCENT_MIN};
 use crate::engines::turtle::read::lookup;
-use crate::engines::turtle::{Shared, TurtleVersion};
+use crate::engines::turtle::version::TurtleVersion;
 
 /// Number of updates sampled.
 const SAMPLES: usize = 128;
-
-/// Flush size in percent of the leaf size if all keys are new: each flush then writes a quarter
-/// more than its updates, and the leaf becomes five.
-pub(in crate::engines::turtle) const FLUSH_PERCENT_NEW: u64 = 400;
-
-/// Flush size in percent of the existing leaf if all keys exist: on average a sixth of the leaf
-/// data is obsolete.
-const FLUSH_PERCENT_KNOWN: u64 = 32;
 
 /// Moving share of existing keys among recent updates, over about half as many bytes as the tree
 /// holds: at most that much is buffered, and buffered updates come from that whole period. So a
@@ -67,6 +61,7 @@ impl Overlap {
     /// absorbed into a tree of `held` bytes.
     fn mixed(self, now: u64, incoming: u64, held: u64) -> Self {
         let Some(before) = self.known else { return Self { known: Some(now) } };
+        assert!(before.max(now) <= WHOLE, "a share exceeds the whole");
         let part = (2 * WHOLE * incoming / held.max(1)).clamp(WHOLE / 50, WHOLE / 2);
         Self { known: Some((before * (WHOLE - part) + now * part) / WHOLE) }
     }
@@ -80,7 +75,7 @@ impl Overlap {
     /// Returns the flush size of a pivot, in percent of the leaf size.
     pub fn flush_percent(self) -> u64 {
         let known = self.known.unwrap_or(WHOLE);
-        (FLUSH_PERCENT_NEW * (WHOLE - known) + FLUSH_PERCENT_KNOWN * known) / WHOLE
+        (FLUSH_PERCENT_MAX * (WHOLE - known) + FLUSH_PERCENT_MIN * known) / WHOLE
     }
 }
 
@@ -91,10 +86,10 @@ mod tests {
     #[test]
     fn new_keys_may_wait_and_known_ones_may_not() {
         let flush = |known| Overlap { known }.flush_percent();
-        assert_eq!(flush(None), FLUSH_PERCENT_KNOWN);
-        assert_eq!(flush(Some(WHOLE)), FLUSH_PERCENT_KNOWN);
-        assert_eq!(flush(Some(0)), FLUSH_PERCENT_NEW);
-        assert_eq!(flush(Some(WHOLE / 2)), (FLUSH_PERCENT_NEW + FLUSH_PERCENT_KNOWN) / 2);
+        assert_eq!(flush(None), FLUSH_PERCENT_MIN);
+        assert_eq!(flush(Some(WHOLE)), FLUSH_PERCENT_MIN);
+        assert_eq!(flush(Some(0)), FLUSH_PERCENT_MAX);
+        assert_eq!(flush(Some(WHOLE / 2)), (FLUSH_PERCENT_MAX + FLUSH_PERCENT_MIN) / 2);
     }
 
     #[test]

@@ -111,6 +111,17 @@ pub(in crate::engines::turtle) fn groups(
     groups
 }
 
+/// Returns true if the groups contain each of `count` pivots once, in order.
+pub(in crate::engines::turtle) fn is_partition(groups: &[Group], count: usize) -> bool {
+    let mut end = 0;
+    let is_next = |group: &Group| {
+        let is_next = group.pivots.start == end && group.pivots.end > end;
+        end = group.pivots.end;
+        is_next
+    };
+    groups.iter().all(is_next) && end == count
+}
+
 /// Groups the pivots on a full device, where at most one is flushed. It is the first one with at
 /// least half the average of pending updates: so pivots are flushed one after the other, the runs
 /// they share are freed, and newer updates do not lead back to pivots that were flushed.
@@ -227,6 +238,7 @@ pub(in crate::engines::turtle) fn levels_to_merge(
             merged += 1;
         }
         if 1 + sizes.len() - merged <= levels_max.max(1) {
+            assert!(forced <= merged && merged <= sizes.len(), "levels that exist are merged");
             return (merged, forced);
         }
         gathered += sizes[merged];
@@ -290,6 +302,10 @@ pub(in crate::engines::turtle) fn pieces(chosen: &[(usize, u64)], size: u64) -> 
             piece.push(*pivot);
         }
     }
+    debug_assert!(
+        pieces.iter().flatten().eq(chosen.iter().map(|(pivot, _)| pivot)),
+        "each pivot is in one piece"
+    );
     pieces
 }
 

@@ -39,7 +39,7 @@ impl<'u> Pass<'_, 'u> {
             let mut waiting_below = Totals::default();
             let (child, child_pivots) = match &pivot.child {
                 Child::None => (Totals::default(), 0),
-                Child::Leaf(run) => (Totals::of_run(run), 0),
+                Child::Leaf(run) => (run.reference().totals(), 0),
                 Child::Node(_, summary) => {
                     let mut below = summary.leaf;
                     below += summary.buffered;
@@ -141,7 +141,7 @@ impl<'u> Pass<'_, 'u> {
             if !rewrite && !merging.is_empty() {
                 // Little of its run is live: rewriting it frees the rest.
                 rewrite = merging.iter().any(|part| {
-                    let whole = Totals::of_run(&part.segment.run).weight();
+                    let whole = part.segment.run.reference().totals().weight();
                     alive[&part.segment.run.reference().extent] < whole / 4
                 });
                 let event = if rewrite { Event::Rewrites } else { Event::TrivialMoves };
@@ -297,6 +297,11 @@ impl<'u> Pass<'_, 'u> {
                 cuts.push(key);
             }
         }
+        debug_assert!(
+            cuts.is_sorted_by(|before, cut| before < cut)
+                && cuts.iter().all(|cut| selection.clip.contains((*cut).into())),
+            "the pieces of a flush are neighbours within its span"
+        );
         Ok(cuts)
     }
 }

@@ -17,9 +17,9 @@
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::engines::turtle::TurtleVersion;
 use crate::engines::turtle::node::{Child, Node, NodeSlot, Pivot};
 use crate::engines::turtle::read::read_cost;
+use crate::engines::turtle::version::TurtleVersion;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor, first_blocks};
 use crate::runtime::sync::Arc;

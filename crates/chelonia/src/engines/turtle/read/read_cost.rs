@@ -34,10 +34,9 @@
 
 use crate::base::checksum::KeyHash;
 use crate::engines::turtle::node::{Child, Pivot};
-use crate::engines::turtle::pass::overlap::FLUSH_PERCENT_NEW;
+use crate::engines::turtle::pass::geometry::FLUSH_PERCENT_MAX;
 use crate::memory::epoch::Guard;
-use crate::run::Totals;
-use crate::runtime::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::runtime::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Unit of read cost: 100 ns of a reader's time.
 pub(in crate::engines::turtle) type Units = u32;
@@ -71,23 +70,7 @@ const LEAST_PART: u64 = 16;
 
 /// Pending updates, as a multiple of the leaf, at which a flush would come anyway: the maximum
 /// flush size, apart from jitter.
-const FULL_LEAVES: u64 = FLUSH_PERCENT_NEW / 100;
-
-/// Read cost accumulated at a pivot. A clone copies the sum.
-#[derive(Default, Debug)]
-pub(in crate::engines::turtle) struct ReadCost(AtomicU32);
-
-impl Clone for ReadCost {
-    fn clone(&self) -> Self {
-        Self(AtomicU32::new(self.paid()))
-    }
-}
-
-impl ReadCost {
-    fn paid(&self) -> Units {
-        self.0.load(Ordering::Relaxed)
-    }
-}
+const FULL_LEAVES: u64 = FLUSH_PERCENT_MAX / 100;
 
 /// Returns true if the lookup of `hash` is charged for the filters it checks.
 #[inline]
@@ -127,8 +110,7 @@ impl ReadCosts {
         if pivot.parts.is_empty() || units == 0 {
             return;
         }
-        let before = pivot.read_cost.paid();
-        pivot.read_cost.0.store(before.saturating_add(units), Ordering::Relaxed);
+        pivot.read_cost.pay(units);
         if self.is_due(pivot) {
             self.due.store(true, Ordering::Relaxed);
         }
@@ -195,7 +177,7 @@ impl ReadCosts {
         let pending = pivot.pending().weight();
         let cost = match &pivot.child {
             Child::Leaf(leaf) => {
-                let leaf = Totals::of_run(leaf).weight();
+                let leaf = leaf.reference().totals().weight();
                 // The part of the leaf that would not have been rewritten sooner or later.
                 let early = FULL_LEAVES.saturating_sub(pending / leaf.max(1));
                 (leaf / LEAST_PART).saturating_add(leaf / FULL_LEAVES * early)

@@ -85,8 +85,8 @@ fn hostile_bytes_and_devices_are_survived() {
     hostile::battery::<Turtle>(TurtleConfig { pivots_max: 8, ..tiny() });
 }
 
-/// Returns the number of findings for a tree whose root node was changed.
-fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
+/// Returns a version whose root node was changed.
+fn changed(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> TurtleVersion {
     let version = world.tree.newest();
     let shared = &world.tree.shared;
     let root = shared.node_cache.load_owned(&version.root).unwrap();
@@ -95,13 +95,18 @@ fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
     let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
     let written = output.write_node(root.height, pivots).unwrap();
     let Child::Node(root, summary) = written.child else { panic!("a node was written") };
-    let changed = TurtleVersion {
+    TurtleVersion {
         shared: Arc::clone(shared),
         root,
         summary,
         disk_blocks: version.disk_blocks,
         moved_down: crate::runtime::sync::OnceLock::new(),
-    };
+    }
+}
+
+/// Returns the number of findings for a tree whose root node was changed.
+fn findings_on(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> usize {
+    let changed = changed(world, change);
     let mut report = Report::default();
     changed.verify(&mut report).unwrap();
     report.findings.len()
@@ -153,4 +158,20 @@ fn verification_finds_what_is_wrong() {
         version.verify(&mut report).unwrap();
         assert!(report.findings.is_empty());
     }
+}
+
+#[test]
+fn a_pass_refuses_a_node_with_pivots_outside_of_its_range() {
+    let mut rng = Rng::new(5);
+    let world = grown(&mut rng);
+    let root = world.tree.shared.node_cache.load_owned(&world.tree.newest().root).unwrap();
+    let Child::Node(first, _) = &root.pivots[0].child else { panic!("the root has nodes") };
+    let first = world.tree.shared.node_cache.load_owned(first).unwrap();
+    let inside = first.pivots.last().unwrap().key.clone();
+    assert!(first.pivots.len() > 1);
+    let forged = changed(&world, |pivots| pivots.insert(1, Pivot::settled(inside, Child::None)));
+    *world.tree.newest.write() = Arc::new(forged);
+    world.tree.writer.lock().counts = None;
+    let error = world.try_absorb(&uniform(&mut rng, 2000)).map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains("a pivot outside of its range"), "{error}");
 }

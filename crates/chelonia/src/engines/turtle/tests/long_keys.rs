@@ -4,7 +4,7 @@ use super::{World, tiny};
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
 use crate::engine::tests::value;
 use crate::engine::tests::world::{Model, Updates};
-use crate::engine::{Engine, Work};
+use crate::engine::{Engine, Work, WriteBudget};
 use crate::engines::turtle::{Turtle, TurtleConfig};
 use crate::runtime::rng::Rng;
 use crate::runtime::workers::Workers;
@@ -41,7 +41,8 @@ fn a_node_with_hundreds_of_segments_that_begin_at_long_keys_is_read_again() {
     for round in 1..4 {
         let batch = batch(10 * round, 3);
         let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
-        let absorbed = world.tree.absorb_minimal(&Updates::new(batch.clone()), &work).unwrap();
+        let absorbed =
+            world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, &work).unwrap();
         world.note(&batch, absorbed);
     }
     let stats = world.tree.stats();

@@ -1,0 +1,66 @@
+//! What every engine does with a version ([`Version`]), for versions of autumn trees.
+
+use super::version::AutumnVersion;
+use super::{check, read};
+use crate::base::check::CheckReport;
+use crate::base::checksum::KeyHash;
+use crate::base::dump::DumpVisitor;
+use crate::base::error::Result;
+use crate::base::keys::{Direction, KeyRange};
+use crate::base::stream::SortedStream;
+use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
+use crate::memory::epoch::Guard;
+use crate::runtime::sync::Arc;
+
+/// One in this many gets requests a merge of level 0 while the keyspace is write-idle.
+const READS_SAMPLED: u64 = 64;
+
+impl Version for AutumnVersion {
+    fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
+        if hash.0.is_multiple_of(READS_SAMPLED) {
+            self.note_read();
+        }
+        self.find_cached(key, hash, guard)
+    }
+
+    fn read(&self, key: &[u8], hash: KeyHash, _from: Progress) -> Result<Answer> {
+        self.find(key, hash)
+    }
+
+    fn get(&self, key: &[u8], hash: KeyHash) -> Result<Answer> {
+        if hash.0.is_multiple_of(READS_SAMPLED) {
+            self.note_read();
+        }
+        self.find(key, hash)
+    }
+
+    fn multi_get(&self, keys: &[(&[u8], KeyHash)]) -> Result<Vec<Answer>> {
+        self.note_read();
+        self.find_all(keys)
+    }
+
+    fn cursor(
+        self: Arc<Self>,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Result<Box<dyn SortedStream + Send>> {
+        self.note_read();
+        Ok(Box::new(read::cursor::AutumnCursor::new(&self, range, direction)?))
+    }
+
+    fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
+        check::verify::walk_extents(self, visit)
+    }
+
+    fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {
+        check::verify::verify(self, report)
+    }
+
+    fn salvage(&self, found: &mut dyn Salvaged) -> Result<()> {
+        check::salvage::salvage(self, found)
+    }
+
+    fn describe(&self, out: &mut dyn DumpVisitor) -> Result<()> {
+        check::describe::describe(self, out)
+    }
+}
