@@ -88,7 +88,8 @@ pub trait Engine: Send + Sync {
     /// Pending background work, in bytes to be rewritten: db slows writers down as it grows.
     fn debt_bytes(&self) -> u64;
 
-    /// Sets the checkpoint distance (bytes of updates per absorb).
+    /// Sets the checkpoint distance (bytes of updates per absorb). An engine whose structure does
+    /// not depend on it ignores it.
     fn set_checkpoint_distance(&self, bytes: u64);
 
     /// Applies changed live options. Called only with options of this engine.

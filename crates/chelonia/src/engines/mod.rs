@@ -29,7 +29,7 @@ pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engi
     let EngineContext { storage, run, checkpoint_distance, .. } = context;
     match context.options {
         EngineOptions::Turtle(options) => {
-            let config = turtle::TurtleConfig::new(options, *run, *checkpoint_distance);
+            let config = turtle::TurtleConfig::new(options, *run);
             Ok(Arc::new(turtle::Turtle::open(storage, config, root)?))
         }
         EngineOptions::Autumn(options) => {

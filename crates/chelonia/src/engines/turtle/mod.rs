@@ -46,7 +46,7 @@ use crate::engine::{
     Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, PIVOTS_MAX, TurtleOptions, Version,
     Work, WriteBudget,
 };
-use crate::run::{OpenRuns, RunOptions};
+use crate::run::{OpenRuns, RunOptions, weight};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
@@ -65,14 +65,14 @@ mod version;
 #[cfg(test)]
 mod tests;
 
-/// Minimum size of leaves sized by the checkpoint distance.
+/// Minimum size of leaves sized by what is stored.
 const LEAF_AUTO_MIN: u64 = 256 << 10;
 
-/// Maximum size of leaves sized by the checkpoint distance: larger leaves do not save writes.
+/// Maximum size of leaves sized by what is stored: larger leaves do not save writes.
 const LEAF_AUTO_MAX: u64 = 2 << 20;
 
-/// Number of leaves per absorb, if their size follows the checkpoint distance.
-const LEAVES_PER_ABSORB: u64 = 32;
+/// Number of leaves that a tree has before they reach their maximum size.
+const LEAVES_AUTO: u64 = 128;
 
 /// Maximum number of buffer levels: a read checks one filter per level, at each node on its path.
 const LEVELS_MAX: usize = 12;
@@ -85,10 +85,8 @@ const LEAVES_PART: u64 = 16;
 /// Options of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct TurtleConfig {
-    /// Approximate maximum bytes of a leaf; 0 derives it from the checkpoint distance.
+    /// Approximate maximum bytes of a leaf; 0 derives it from what is stored.
     pub leaf_bytes: u64,
-    /// Approximate bytes of updates in one absorb.
-    pub checkpoint_distance: u64,
     /// Maximum pivots of a node: 4 to 256.
     pub pivots_max: usize,
     /// Maximum levels of a node's buffer: 1 to 32.
@@ -103,10 +101,9 @@ pub struct TurtleConfig {
 impl TurtleConfig {
     /// Derives the options of a tree from the options of a keyspace.
     #[must_use]
-    pub fn new(options: TurtleOptions, run: RunOptions, checkpoint_distance: u64) -> Self {
+    pub fn new(options: TurtleOptions, run: RunOptions) -> Self {
         Self {
             leaf_bytes: options.leaf_bytes.unwrap_or(0).into(),
-            checkpoint_distance,
             pivots_max: options.pivots_max.unwrap_or(PIVOTS_MAX) as usize,
             levels_max: LEVELS_MAX,
             flush_percent: 0,
@@ -114,12 +111,12 @@ impl TurtleConfig {
         }
     }
 
-    /// Returns the geometry of a pass whose leaves weigh at most `leaf_max`.
-    fn geometry(&self, leaf_max: u64, overlap: Overlap) -> Geometry {
-        let power = |bytes: u64| 1_u64 << bytes.max(1).ilog2();
+    /// Returns the geometry of a pass over a tree of weight `stored`, incoming updates included,
+    /// whose leaves weigh at most `leaf_max`. It does not depend on the size of the memtable, so
+    /// that the shape on disk does not depend on the checkpoint distance.
+    fn geometry(&self, stored: u64, leaf_max: u64, overlap: Overlap) -> Geometry {
         let leaf = match self.leaf_bytes {
-            0 => power(self.checkpoint_distance / LEAVES_PER_ABSORB)
-                .clamp(LEAF_AUTO_MIN, LEAF_AUTO_MAX),
+            0 => (stored / LEAVES_AUTO).clamp(LEAF_AUTO_MIN, LEAF_AUTO_MAX),
             bytes => bytes,
         };
         Geometry {
@@ -130,6 +127,7 @@ impl TurtleConfig {
                 0 => overlap.flush_percent(),
                 percent => percent.clamp(10, 1000),
             },
+            new_percent: overlap.new_percent(),
             pace: Pace::Usual,
         }
     }
@@ -161,10 +159,7 @@ struct Shared {
 pub struct Turtle {
     shared: Arc<Shared>,
     newest: RwLock<Arc<TurtleVersion>>,
-    /// Options at the time of the open.
-    opened_with: TurtleConfig,
-    /// The only option that may change while an absorb runs.
-    checkpoint_distance: AtomicU64,
+    options: TurtleConfig,
     writer: Mutex<Writer>,
 }
 
@@ -207,8 +202,7 @@ impl Turtle {
         Ok(Self {
             shared,
             newest: RwLock::new(Arc::new(version)),
-            opened_with: options,
-            checkpoint_distance: AtomicU64::new(options.checkpoint_distance),
+            options,
             writer: Mutex::new(Writer {
                 counts: None,
                 damage: Damage::default(),
@@ -225,11 +219,6 @@ impl Turtle {
         (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
     }
 
-    fn options(&self) -> TurtleConfig {
-        let checkpoint_distance = self.checkpoint_distance.load(Ordering::Relaxed);
-        TurtleConfig { checkpoint_distance, ..self.opened_with }
-    }
-
     fn newest(&self) -> Arc<TurtleVersion> {
         Arc::clone(&self.newest.read())
     }
@@ -244,11 +233,13 @@ impl Turtle {
         work: &Work<'_>,
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
-        let output =
-            Output::new(&shared.node_cache, &shared.events, self.options().run, work.quota);
+        let output = Output::new(&shared.node_cache, &shared.events, self.options.run, work.quota);
         let (workers, leaf_max) = self.room(*work.workers);
         let work = Work { workers: &workers, ..*work };
-        let geometry = self.options().geometry(leaf_max, writer.overlap);
+        let Summary { leaf, buffered, .. } = version.summary;
+        let incoming = weight(updates.len() as u64, updates.bytes_before(updates.len()));
+        let stored = leaf.weight() + buffered.weight() + incoming;
+        let geometry = self.options.geometry(stored, leaf_max, writer.overlap);
         let geometry = Geometry { pace, ..geometry };
         let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
         let settled = match (grown, &mut writer.counts) {
@@ -327,7 +318,7 @@ impl Turtle {
             writer.counts = Some(Counts::walk(&self.shared.node_cache, &version.root)?);
         }
         let shared = &self.shared;
-        if self.options().flush_percent == 0 {
+        if self.options.flush_percent == 0 {
             writer.overlap = writer.overlap.after(shared, &version, updates);
         }
         let told = AtomicU64::new(0);
@@ -450,7 +441,8 @@ impl Engine for Turtle {
         let Summary { leaf, buffered, .. } = version.summary;
         // Commits call this: they must not wait for an absorb.
         let leaf_max = self.room(Workers::inline()).1;
-        let largest = self.options().geometry(leaf_max, Overlap::default()).leaf;
+        let stored = leaf.weight() + buffered.weight();
+        let largest = self.options.geometry(stored, leaf_max, Overlap::default()).leaf;
         // One leaf, and the updates buffered in runs that it shares with the next ones.
         RECLAIM_LEAVES * largest.min(leaf.weight())
             + RECLAIM_LEAVES * largest.min(buffered.weight())
@@ -469,9 +461,7 @@ impl Engine for Turtle {
         0
     }
 
-    fn set_checkpoint_distance(&self, bytes: u64) {
-        self.checkpoint_distance.store(bytes, Ordering::Relaxed);
-    }
+    fn set_checkpoint_distance(&self, _: u64) {}
 
     fn set_live_options(&self, _: LiveOptions) {}
 

@@ -30,6 +30,8 @@ pub(in crate::engines::turtle) struct Geometry {
     pub levels_max: usize,
     /// Flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
+    /// Share of new keys among the updates, in percent.
+    pub new_percent: u64,
     /// How much the pass may write.
     pub pace: Pace,
 }
@@ -104,6 +106,12 @@ impl Geometry {
     /// Returns the size below which a leaf should be joined with a neighbour.
     pub fn leaf_small(&self) -> u64 {
         self.leaf / 4
+    }
+
+    /// Returns the size below which a leaf that is rewritten anyway should be joined with a
+    /// neighbour that is, too.
+    pub fn leaf_half(&self) -> u64 {
+        self.leaf / 2
     }
 
     /// Returns the maximum size of joined leaves, chosen so that they do not split soon.

@@ -72,6 +72,11 @@ impl Overlap {
         buffered / WHOLE * self.known.unwrap_or(0)
     }
 
+    /// Returns the share of updates with new keys, in percent.
+    pub fn new_percent(self) -> u64 {
+        (WHOLE - self.known.unwrap_or(0)) * 100 / WHOLE
+    }
+
     /// Returns the flush size of a pivot, in percent of the leaf size.
     pub fn flush_percent(self) -> u64 {
         let known = self.known.unwrap_or(WHOLE);

@@ -38,6 +38,12 @@ impl Figures {
         self.incoming + self.pending + self.child
     }
 
+    /// Returns the expected size of the leaf after a flush: updates of existing keys replace
+    /// entries.
+    fn expected(&self, geometry: &Geometry) -> u64 {
+        self.child + (self.incoming + self.pending) / 100 * geometry.new_percent
+    }
+
     /// Returns the approximate weight of pending and incoming updates, including data that their
     /// tombstones delete.
     fn waiting(&self) -> u64 {
@@ -96,8 +102,9 @@ pub(in crate::engines::turtle) fn groups(
             let joins = match empty_joins(before, group.flush, figure, own) {
                 Some(joins) => joins && fits(height, before, figure, geometry),
                 None => {
+                    let flushed = [group.flush.is_some(), own.is_some()];
                     fits(height, before, figure, geometry)
-                        && is_small(height, before, figure, geometry)
+                        && is_small(height, before, figure, flushed, geometry)
                 }
             };
             if joins {
@@ -203,18 +210,32 @@ fn empty_joins(
 /// Returns true if the result of both together is not too large for one child.
 fn fits(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
     if height == 1 {
-        let size: u64 = before.iter().map(Figures::merged).sum();
-        return size + next.merged() <= geometry.leaf_joined();
+        let size: u64 = before.iter().map(|figure| figure.expected(geometry)).sum();
+        return size + next.expected(geometry) <= geometry.leaf_joined();
     }
     let pivots: usize = before.iter().map(|figure| figure.child_pivots).sum();
     pivots + next.child_pivots <= geometry.pivots_joined()
 }
 
-/// Returns true if either is so small that it should be joined.
-fn is_small(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
+/// Returns true if either is so small that it should be joined, given which of them are flushed
+/// anyway. A leaf less than half full joins a neighbour that is rewritten with it [3.2.1]; a small
+/// one also where only one of the two is. Where neither is, a join would cost writes: after a
+/// change of the leaf size, the first pass would rewrite the whole tree.
+fn is_small(
+    height: u8,
+    before: &[Figures],
+    next: &Figures,
+    flushed: [bool; 2],
+    geometry: &Geometry,
+) -> bool {
     if height == 1 {
-        let size: u64 = before.iter().map(Figures::merged).sum();
-        return size.min(next.merged()) < geometry.leaf_small();
+        let size: u64 = before.iter().map(|figure| figure.expected(geometry)).sum();
+        let limit = match flushed {
+            [true, true] => geometry.leaf_half(),
+            [false, false] => 0,
+            _ => geometry.leaf_small(),
+        };
+        return size.min(next.expected(geometry)) < limit;
     }
     let pivots: usize = before.iter().map(|figure| figure.child_pivots).sum();
     pivots.min(next.child_pivots) <= geometry.pivots_small()
@@ -320,6 +341,7 @@ mod tests {
         pivots_max: 64,
         levels_max: 6,
         flush_percent: 100,
+        new_percent: 100,
         pace: Pace::Usual,
     };
 
@@ -379,8 +401,13 @@ mod tests {
     fn tombstones_and_small_neighbours_are_reasons() {
         let mut deleted = leaf(90_000, 2_000, 0);
         deleted.tombstones = 225;
-        let figures =
-            [deleted, leaf(20_000, 0, 0), leaf(50_000, 0, 0), leaf(80_000, 0, 0), leaf(0, 0, 0)];
+        let figures = [
+            deleted,
+            leaf(20_000, 0, 0),
+            leaf(12_000, 12_000, 0),
+            leaf(80_000, 0, 0),
+            leaf(0, 0, 0),
+        ];
         let groups = groups(1, &figures, &GEOMETRY);
         assert_eq!(
             flushed(&groups),
@@ -394,6 +421,21 @@ mod tests {
         let node = |child_pivots| Figures { child: 90_000, child_pivots, ..Figures::default() };
         let groups = super::groups(2, &[node(10), node(30), node(40)], &GEOMETRY);
         assert_eq!(flushed(&groups), [(0, 2, Some(Reason::Join)), (2, 3, None)]);
+    }
+
+    #[test]
+    fn leaves_join_where_a_rewrite_is_due_anyway() {
+        let joined =
+            |figures: [Figures; 2], geometry: &Geometry| groups(1, &figures, geometry).len() == 1;
+        // Neither is flushed, one is, both are.
+        assert!(!joined([leaf(10_000, 0, 0), leaf(20_000, 0, 0)], &GEOMETRY));
+        assert!(joined([leaf(10_000, 0, 0), leaf(20_000, 20_000, 0)], &GEOMETRY));
+        assert!(!joined([leaf(30_000, 0, 0), leaf(20_000, 20_000, 0)], &GEOMETRY));
+        assert!(joined([leaf(17_000, 0, 17_000), leaf(20_000, 20_000, 0)], &GEOMETRY));
+        // Updates of existing keys do not make a leaf larger.
+        let figures = [leaf(30_000, 0, 30_000), leaf(30_000, 30_000, 0)];
+        assert!(!joined(figures, &GEOMETRY));
+        assert!(joined(figures, &Geometry { new_percent: 0, ..GEOMETRY }));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod long_keys;
 mod maintenance;
 mod reads;
 mod references;
+mod shape;
 
 use crate::base::error::{ErrorKind, Result};
 use crate::engine::tests::world::{self, Item, Model, Tried, Updates, check_scans, found};
@@ -48,7 +49,6 @@ impl Tried for Turtle {
 pub fn tiny() -> TurtleConfig {
     TurtleConfig {
         leaf_bytes: 4096,
-        checkpoint_distance: 64 << 10,
         pivots_max: 4,
         levels_max: 3,
         flush_percent: 100,
