@@ -65,7 +65,10 @@ impl Core {
             let most = pool.saturating_sub(self.kept_bytes() + large) / FLUSH_TIMES;
             if updates <= most {
                 // The log grows too, and others may use the disk: the check is repeated soon.
-                self.headroom.note_enough(self.space_spent() + (most - updates) / 4);
+                let more = (most - updates) / 4;
+                self.headroom.note_enough(self.space_spent() + more);
+                // Last: a quota granted before counts it, and one granted later revokes `more`.
+                self.storage.reserve(FLUSH_TIMES * (bytes + more) + large);
                 return Ok(());
             }
             // Deletes use the space that puts leave, except what engines need to free deleted data.
@@ -89,6 +92,7 @@ impl Core {
             self.note_failed_work();
         }
         if deletes {
+            self.storage.reserve(FLUSH_TIMES * bytes);
             return Ok(());
         }
         let full = "the disk, or the limit on file sizes, is nearly full, and the rest is kept for \

@@ -27,9 +27,9 @@
 //!    ([`crate::state::core::Core::is_log_affordable`]). A small segment suffices. Deletes start
 //!    work for space while the space that an engine needs for it is still left.
 //! 4. Nothing else takes the space for the flush: flushes at the usual pace, merges and reclaiming
-//!    passes have a quota ([`crate::storage::quota`]), because a
-//!    snapshot may keep what they replace. The minimal flush has none, and takes little more
-//!    than the memtable.
+//!    passes have a quota ([`crate::storage::quota`]), because a snapshot may keep what they
+//!    replace. Writes that are accepted meanwhile reduce it. The minimal flush has none, and takes
+//!    little more than the memtable.
 //! 5. So a flush and a checkpoint, which takes no space of its own, always trim the log, whose
 //!    segments go back to the pool; then engines free deleted data.
 //! 6. Space that snapshots and iterators keep is freed after they are dropped, with the next

@@ -71,12 +71,15 @@ impl Core {
     }
 
     /// A quota for flushes and merges that are not urgent: they leave `more` bytes and the space
-    /// for a minimal flush of all memtables. No limit if the pool is unknown.
+    /// for a minimal flush of all memtables, and of those that are accepted meanwhile: the next
+    /// commit looks for space again. No limit if the pool is unknown.
     pub fn quota_beside_flushes(&self, more: u64) -> Quota<'_> {
         let pool = if self.read_only { None } else { self.pool_bytes() };
         let Some(pool) = pool else { return Quota::unlimited() };
         let kept = self.minimal_flush_bytes(self.update_bytes()) + more;
-        self.storage.quota(pool.saturating_sub(kept))
+        let quota = self.storage.quota(pool.saturating_sub(kept));
+        self.headroom.forget();
+        quota
     }
 
     /// True if the device has `bytes` free, or its free space is unknown.

@@ -14,7 +14,7 @@
 //! 2. It creates a segment with block numbers above all that were seen, whose header says that it
 //!    continues p, and makes it durable before the first append. From then on every recovery that
 //!    arrives at p continues there, so the bytes after p in the older file are never accepted, even
-//!    if they look valid at a later recovery. No bytes that were read are overwritten.
+//!    if they look valid at a later recovery. No bytes before p are overwritten.
 //!
 //! Until step 2 is done, nothing that a recovery could need has been changed: it may be interrupted
 //! at any moment and repeated with the same result. If the segment that begins at p is empty (an
@@ -25,14 +25,20 @@
 //! afterwards.
 //!
 //! If there is still no space for the new segment, the log is open without one, and step 2 is done
-//! by the first append that finds space ([`LogTail::without_segment`]).
+//! by the first append that finds space ([`LogTail::without_segment`]). Until then the end must be
+//! found at p again. The bytes after a torn end do not change, but a record that was cut could be
+//! accepted later: when its keyspace is dropped, the data that it lacks is not needed any more. So
+//! its head is overwritten with zeros, in place. If that fails, so does the recovery.
 //!
 //! A read-only recovery writes nothing.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::log::format::{LogPosition, SegmentHeader, block_of, block_start, offset_of, place};
+use crate::log::format::{
+    BLOCK_HEADER_BYTES, LogPosition, RECORD_HEAD_BYTES_MAX, SegmentHeader, block_of, block_start,
+    offset_of, place,
+};
 use crate::log::reader::{Evidence, Inventory, Reader, Step};
 use crate::log::segments::Inherited;
 use crate::log::slots::slot_name;
@@ -40,7 +46,7 @@ use crate::log::tail::LogTail;
 use crate::log::{Log, LogOptions};
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::Arc;
-use crate::storage::io::{Directory, OpenMode};
+use crate::storage::io::{Access, Directory, OpenMode};
 
 /// The error for a log without the segment in which replay begins.
 pub(in crate::log) fn no_beginning(from: LogPosition) -> Error {
@@ -87,6 +93,8 @@ pub type ReplayFn<'a> = dyn FnMut(LogPosition, &[u8], LogPosition) -> Result<Rep
 struct Walk {
     end: LogPosition,
     why: &'static str,
+    /// True if there is a record at `end`, which was cut.
+    is_cut: bool,
     payload_bytes: u64,
     /// The segment that begins at `end`, if the walk entered it through its `continues_from`.
     entered: Option<(usize, SegmentHeader)>,
@@ -147,7 +155,7 @@ fn walk(
     from: LogPosition,
     replay: &mut ReplayFn<'_>,
 ) -> Result<Walk> {
-    let mut walk = Walk { end: from, why: "", payload_bytes: 0, entered: None };
+    let mut walk = Walk { end: from, why: "", is_cut: false, payload_bytes: 0, entered: None };
     loop {
         if let Some((at, header)) = inventory.continuation(walk.end) {
             // This moves forward: a header never continues a position after its own first block.
@@ -162,6 +170,7 @@ fn walk(
                 if replay(walk.end, payload, end)? == Replay::Cut {
                     mark(Mark::LogCutAtLargeValue);
                     walk.why = "a record refers to missing data";
+                    walk.is_cut = true;
                     return Ok(walk);
                 }
                 walk.payload_bytes += payload.len() as u64;
@@ -219,8 +228,10 @@ fn resume(
             mark(Mark::LogEmptySegmentReplaced);
             inherited.kept_slots.push(found.slot);
             let segment = found.to_segment();
-            // The replacement may need the space.
-            let _ = segment.file.punch_hole(BLOCK_BYTES_U64, segment.blocks * BLOCK_BYTES_U64);
+            // The replacement may need the space. A record that was cut may have to be overwritten,
+            // which must not take space.
+            let used = (1 + u64::from(walk.is_cut)) * BLOCK_BYTES_U64;
+            let _ = segment.file.punch_hole(used, segment.file_bytes() - used);
             old.push(segment);
         } else if visited.contains(&at) {
             found.file.sync()?;
@@ -240,6 +251,9 @@ fn resume(
         Err(error) if error.kind() == ErrorKind::NoSpace => {
             // The log can be read, and the first append tries again.
             mark(Mark::LogBegunWithoutSpace);
+            if walk.is_cut {
+                overwrite_head(&**dir, inventory, walk.end.lsn)?;
+            }
             None
         }
         open => Some(open?),
@@ -250,4 +264,17 @@ fn resume(
     let (tail, log) = Log::begin(segments, (options, mapped), open, continued);
     log.trim(from);
     Ok((tail, log))
+}
+
+/// Durably overwrites the head of the record at `lsn` with zeros.
+fn overwrite_head(dir: &dyn Directory, inventory: &Inventory, lsn: Lsn) -> Result<()> {
+    let Some((at, block)) = inventory.find(block_of(lsn)) else {
+        return Err(Error::internal("a record that was read is in no file"));
+    };
+    mark(Mark::LogCutOverwritten);
+    let name = slot_name(inventory.files[at].slot);
+    let file = dir.open(&name, OpenMode::Write, Access::Buffered)?;
+    let start = block + offset_of(lsn).max(BLOCK_HEADER_BYTES) as u64;
+    file.write_at(&[0; RECORD_HEAD_BYTES_MAX], start)?;
+    file.sync()
 }

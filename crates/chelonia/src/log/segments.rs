@@ -60,7 +60,8 @@ impl Segment {
         self.first_block + self.blocks
     }
 
-    fn file_bytes(&self) -> u64 {
+    /// The size of the file.
+    pub fn file_bytes(&self) -> u64 {
         (self.blocks + 1) * BLOCK_BYTES_U64
     }
 }

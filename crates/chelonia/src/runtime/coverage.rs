@@ -51,6 +51,8 @@ marks! {
     LogSegmentSmallForSpace,
     /// A recovery found no space for the segment in which the log continues.
     LogBegunWithoutSpace,
+    /// ... after a record that was cut, whose head was overwritten.
+    LogCutOverwritten,
     /// A record was refused in the middle of being written, and the log continued elsewhere.
     LogWentOnBehindRefusal,
     /// A record continued in the next segment.

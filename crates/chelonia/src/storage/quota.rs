@@ -3,7 +3,7 @@
 //! On a nearly full device a flush or a merge that is best in the long run could take the space
 //! that a later flush needs, and a snapshot could prevent it from being freed. So who starts such
 //! work gives it a quota. Allocations beyond it fail with `NoSpace`, as on a full device, and the
-//! work returns what it took. Large values and catalogs are not counted.
+//! work returns what it took. Catalogs are not counted.
 //!
 //! ```text
 //!   merge      |<---- quota ---->|<-------- reserve of the merge -------->|
@@ -12,9 +12,11 @@
 //! ```
 //! Work that runs at the same time shares the free space: what one allocates counts against the
 //! quotas of all, so that each leaves its reserve. But only its own quota refuses it: work with a
-//! small reserve goes on beside work with a large one. Space freed meanwhile raises no quota.
+//! small reserve goes on beside work with a large one. Writes that are accepted meanwhile enlarge
+//! what has to be left: they count against all quotas before they take space
+//! ([`Storage::reserve`]). Space freed meanwhile raises no quota.
 //!
-//! Thread-safety: one mutex, taken only while somebody holds a quota.
+//! Thread-safety: one mutex; allocations take it only while somebody holds a quota.
 
 use super::Storage;
 use crate::base::error::{Error, ErrorKind, Result};
@@ -35,6 +37,14 @@ struct State {
     next: u64,
     /// The blocks left of each quota.
     blocks_left: BTreeMap<u64, u64>,
+}
+
+impl State {
+    fn count(&mut self, blocks: u64) {
+        for left in self.blocks_left.values_mut() {
+            *left = left.saturating_sub(blocks);
+        }
+    }
 }
 
 /// The quota of one piece of work, until it is dropped.
@@ -82,10 +92,13 @@ impl Quotas {
             let text = "what is left of the device is kept for memtables and deletes";
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
-        for left in state.blocks_left.values_mut() {
-            *left = left.saturating_sub(blocks.into());
-        }
+        state.count(blocks.into());
         Ok(())
+    }
+
+    /// Counts `blocks` against all quotas.
+    fn reserve(&self, blocks: u64) {
+        self.state.lock().count(blocks);
     }
 }
 
@@ -93,6 +106,11 @@ impl Storage {
     /// A quota of `bytes` for a piece of engine work.
     pub fn quota(&self, bytes: u64) -> Quota<'_> {
         self.quotas.grant(bytes / BLOCK_BYTES_U64)
+    }
+
+    /// Counts `bytes` against all quotas that exist now: the space that accepted writes will need.
+    pub fn reserve(&self, bytes: u64) {
+        self.quotas.reserve(bytes.div_ceil(BLOCK_BYTES_U64));
     }
 }
 
@@ -112,7 +130,8 @@ mod tests {
         assert!(quotas.take(6, &many).is_ok(), "a refused allocation is not counted");
         assert!(quotas.take(1, &UNLIMITED).is_ok());
         assert!(quotas.take(2, &many).is_err());
-        assert!(quotas.take(1, &many).is_ok());
+        quotas.reserve(30);
+        assert!(quotas.take(1, &many).is_err());
         drop(many);
         assert!(quotas.take(1, &few).is_err());
         drop(few);

@@ -1,6 +1,7 @@
 //! Devices that are full, or report so in the middle of an operation.
 
 mod headroom;
+mod no_segment;
 mod opens;
 
 use super::{open, open_faulty, rotate};

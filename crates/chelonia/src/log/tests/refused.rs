@@ -53,6 +53,25 @@ impl World {
         Self { crash, plan, options, tail, log, accepted, begins, refusals, next }
     }
 
+    /// The log that a crash left as `image`, opened on a device without any space.
+    fn without_segment(image: &BTreeMap<String, Vec<u8>>, options: LogOptions) -> Self {
+        let crash = CrashDirectory::from_files(image);
+        let plan = FaultPlan::new();
+        let dir = FaultDirectory::new(Arc::new(crash.clone()), plan.clone()).unwrap();
+        plan.set_capacity(Some(0));
+        let dir: Arc<dyn Directory> = Arc::new(dir);
+        let from = LogPosition::START;
+        let recovered = recover(&dir, &options, from, Lsn(0), LogMode::ReadWrite);
+        let (records, recovered) = recovered.unwrap();
+        let (tail, log) = recovered.writer.unwrap();
+        let accept = |(_, payload)| Accepted { payload, end: tail.position(), during: (0, 0) };
+        let accepted: Vec<_> = records.into_iter().map(accept).collect();
+        let durable = accepted.len();
+        let begins = vec![Begin { boundary: 0, from, trimmed: 0, durable, synced: Lsn(0) }];
+        let next = 1 << 32;
+        Self { crash, plan, options, tail, log, accepted, begins, refusals: 0, next }
+    }
+
     fn step(&mut self, rng: &mut Rng) {
         match rng.below(20) {
             0..13 => self.append(rng),
@@ -172,6 +191,47 @@ fn what_was_refused_is_never_replayed_and_nothing_else_is_lost() {
         refusals += world.refusals;
         let journal = world.crash.journal();
         for boundary in first..=journal.boundaries() {
+            let what = format!("seed {seed}, {boundary} ({})", journal.describe(boundary));
+            world.check(journal.image_process_death(boundary), boundary, true, &what);
+            let some = Survivors::Subset(rng.next_u64());
+            for survivors in [Survivors::None, Survivors::All, some] {
+                let what = format!("{what} with {survivors:?}");
+                world.check(journal.image(boundary, survivors), boundary, false, &what);
+            }
+        }
+    }
+    assert!(refusals > 50, "{refusals}");
+}
+
+#[test]
+fn a_log_without_a_segment_goes_on_in_the_first_one_that_it_finds_space_for() {
+    let mut refusals = 0;
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let sizes = [(8 << 10, 8 << 10), (8 << 10, 32 << 10), (16 << 10, 256 << 10)];
+        let (first, max) = sizes[usize::try_from(seed % 3).unwrap()];
+        let mut before = World::new(rng.one_in(2), options(first, max));
+        (0..rng.below(12)).for_each(|_| before.step(&mut rng));
+        let at = before.crash.boundary();
+        let image = match rng.below(3) {
+            0 => before.crash.journal().image_process_death(at),
+            _ => before.crash.journal().image(at, Survivors::Subset(rng.next_u64())),
+        };
+        if before.begins.last().unwrap().trimmed > 0 {
+            continue;
+        }
+        let mut world = World::without_segment(&image, options(first, max));
+        for step in 0..25 {
+            if step == 8 {
+                world.plan.set_capacity(Some(world.plan.taken_bytes() + (rng.below(64) << 10)));
+            } else if step == 16 {
+                world.plan.set_capacity(None);
+            }
+            world.step(&mut rng);
+        }
+        refusals += world.refusals;
+        let journal = world.crash.journal();
+        for boundary in 1..=journal.boundaries() {
             let what = format!("seed {seed}, {boundary} ({})", journal.describe(boundary));
             world.check(journal.image_process_death(boundary), boundary, true, &what);
             let some = Survivors::Subset(rng.next_u64());

@@ -46,3 +46,27 @@ fn large_values_take_room_that_is_looked_for() {
     assert!(count > 100);
     database.checkpoint().unwrap();
 }
+
+/// A merge begins, then puts are accepted, then the merge takes all that it may, and a snapshot
+/// retains what it replaces.
+#[test]
+fn work_that_began_before_puts_leaves_the_space_to_flush_them() {
+    for value_bytes in [1_000, 100_000] {
+        let (database, plan) = open_faulty(&MemoryDirectory::new());
+        plan.set_capacity(Some(40 << 20));
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        let insert = |number: u64, bytes| keyspace.insert(number.to_be_bytes(), vec![7; bytes]);
+        (0..1_000).for_each(|number| insert(number, 1_000).unwrap());
+        database.checkpoint().unwrap();
+        let core = &database.handle;
+        insert(1_000, 1_000).unwrap();
+        let quota = core.quota_beside_flushes(0);
+        (0..2_000).for_each(|number| insert(number, 1_000).unwrap());
+        (0..4_000_000 / value_bytes).for_each(|number| insert(number as u64, value_bytes).unwrap());
+        while core.storage.allocate(16, &quota).is_ok() {}
+        drop(quota);
+        let (needed, left) = (core.minimal_flush_bytes(core.update_bytes()), core.pool_bytes());
+        assert!(needed <= left.unwrap(), "{needed} of {left:?}");
+        database.checkpoint().unwrap();
+    }
+}

@@ -143,3 +143,53 @@ fn an_open_whose_log_cannot_give_space_back_succeeds_and_writes_may_lack_space()
     assert_eq!(keyspace(&database, EngineKind::Turtle).iter().count(), 200);
     assert!(database.verify().unwrap().is_clean());
 }
+
+/// A recovery cuts the log at a commit whose large value is lost. That commit stays cut, although
+/// no segment records it yet, when its keyspace, and with it the lost value, is dropped.
+#[test]
+fn a_commit_that_was_cut_stays_cut_when_its_keyspace_is_dropped() {
+    for (is_first, is_punched) in [(false, true), (true, true), (true, false)] {
+        let memory = MemoryDirectory::new();
+        let (mut database, _) = open_full(&memory, 1 << 30);
+        let there = |database: &Database| -> Vec<Vec<u8>> {
+            let entries = keyspace(database, EngineKind::Turtle).iter();
+            entries.map(|entry| entry.unwrap().0.to_vec()).collect()
+        };
+        database.keyspace("gone", KeyspaceOptions::new()).unwrap();
+        keyspace(&database, EngineKind::Turtle).insert("a", "1").unwrap();
+        let mut memory = memory;
+        if is_first {
+            // The commit is the first of its segment.
+            memory = MemoryDirectory::from_files(memory.to_files());
+            database = open_full(&memory, 1 << 30).0;
+        }
+        let data = memory.to_files()["data"].clone();
+        let gone = database.keyspace("gone", KeyspaceOptions::new()).unwrap();
+        let k = keyspace(&database, EngineKind::Turtle);
+        let mut batch = database.batch();
+        batch.insert(&gone, "large", [1; 100_000]).insert(&k, "b", "2").commit().unwrap();
+        k.insert("c", "3").unwrap();
+        // A power failure: the large value did not reach the device. Only used segments are left.
+        let mut files = memory.to_files();
+        files.insert("data".to_owned(), data);
+        files.retain(|name, bytes| name == "data" || bytes[4096..].iter().any(|byte| *byte != 0));
+        let memory = MemoryDirectory::from_files(files);
+
+        let plan = FaultPlan::new();
+        let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+        plan.set_capacity(Some(0));
+        if !is_punched {
+            plan.fail(Fault::sticky(Call::PunchHole, 0));
+        }
+        let database = open(Arc::new(faulty));
+        assert_eq!(there(&database), [b"a"]);
+        let refused = keyspace(&database, EngineKind::Turtle).insert("d", "4").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        plan.set_capacity(Some(plan.taken_bytes() + (64 << 10)));
+        database.drop_keyspace("gone").unwrap();
+        let memory = MemoryDirectory::from_files(memory.to_files());
+        let (database, _plan) = open_full(&memory, 1 << 30);
+        assert_eq!(there(&database), [b"a"], "{is_first} {is_punched}");
+        assert!(database.verify().unwrap().is_clean());
+    }
+}
