@@ -10,7 +10,7 @@
 #![no_main]
 
 use chelonia::internals::forged;
-use chelonia_torture::trials::fuzz_store;
+use chelonia_torture::suite::fuzz_store;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

@@ -1,7 +1,7 @@
-//! The trials of Chelonia: crashes, faults, rot and races, for the program `chelonia-torture` and
+//! The tests of Chelonia: crashes, faults, rot and races, for the program `chelonia-torture` and
 //! for the tests of this crate.
 //!
-//! `trial.rs` says what a trial is, `trials/mod.rs` names them all. The program (`main.rs`) runs
+//! `test.rs` says what a test is, `suite/mod.rs` names them all. The program (`main.rs`) runs
 //! them by the minute or by the hour; the tests of this crate run a few units of each.
 
 #![allow(
@@ -11,5 +11,5 @@
 
 pub mod golden;
 pub mod marks;
-pub mod trial;
-pub mod trials;
+pub mod suite;
+pub mod test;

@@ -1,7 +1,7 @@
 //! The program `chelonia-torture`: crashes, faults, rot and races for Chelonia, by the minute or by
 //! the hour.
 //!
-//! The crate's `trials` are what is done to the store; `profile.rs` says how much of it,
+//! The crate's `suite` are what is done to the store; `profile.rs` says how much of it,
 //! `runner/mod.rs` does it on several threads. Counts go to standard output, everything else to
 //! standard error.
 
@@ -11,8 +11,8 @@ mod profile;
 mod report;
 mod runner;
 
-use chelonia_torture::trial::{Trial, Unit};
-use chelonia_torture::{golden, trials};
+use chelonia_torture::test::{Test, Unit};
+use chelonia_torture::{golden, suite};
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result};
 use profile::{Profile, SEED};
@@ -46,8 +46,8 @@ struct Arguments {
     /// Begins no unit after one has failed
     #[arg(long)]
     until_failure: bool,
-    /// The trials to run, by name [default: all]
-    #[arg(long, value_name = "TRIAL,...", value_delimiter = ',')]
+    /// The tests to run, by name [default: all]
+    #[arg(long, value_name = "TEST,...", value_delimiter = ',')]
     only: Vec<String>,
     /// Units that run at the same time [default: as many as there are processors]
     #[arg(long, value_name = "N")]
@@ -56,7 +56,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     /// Runs one unit alone, as a failure named it
-    #[arg(long, value_name = "TRIAL:UNIT")]
+    #[arg(long, value_name = "TEST:UNIT")]
     #[arg(conflicts_with_all = ["minutes", "resume", "only", "until_failure"])]
     repeat: Option<String>,
     /// Prints results as lines of JSON
@@ -69,9 +69,9 @@ struct Arguments {
 /// What the program runs of itself.
 #[derive(Subcommand, Debug)]
 enum Part {
-    /// Lists the trials
+    /// Lists the tests
     List,
-    /// Plants bugs in a copy of the store, one at a time, and sees whether the trials find them
+    /// Plants bugs in a copy of the store, one at a time, and sees whether the tests find them
     Mutants(mutants::Mutants),
     /// Writes inputs for chelonia-fuzz to begin with
     Seeds {
@@ -83,21 +83,21 @@ enum Part {
         /// Where to, a directory that exists
         directory: PathBuf,
     },
-    /// The process that a trial kills
+    /// The process that a test kills
     #[command(hide = true)]
-    Child(trials::Child),
+    Child(suite::Child),
     /// The process that soaks
     #[command(hide = true)]
-    SoakChild(trials::SoakChild),
+    SoakChild(suite::SoakChild),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.part {
-        Some(Part::List) => report::list(&trials::all(), arguments.json),
+        Some(Part::List) => report::list(&suite::all(), arguments.json),
         Some(Part::Mutants(mutants)) => mutants::run(mutants, arguments.json),
         Some(Part::Seeds { directory }) => {
-            trials::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
+            suite::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
         }
         Some(Part::Golden { directory }) => golden::make(directory)
             .map_err(|error| Failure::failed("write the golden stores", error)),
@@ -116,9 +116,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Some(named) = &arguments.repeat {
         return repeat(named, seed, arguments.json);
     }
-    let trials = chosen(&arguments.only)?;
-    let names: Vec<&str> = trials.iter().map(|trial| trial.name()).collect();
-    let mut statuses = vec![Status::default(); trials.len()];
+    let tests = chosen(&arguments.only)?;
+    let names: Vec<&str> = tests.iter().map(|test| test.name()).collect();
+    let mut statuses = vec![Status::default(); tests.len()];
     let journal = match &arguments.resume {
         Some(path) => Some(Journal::open(path, seed, &names, &mut statuses)?),
         None => None,
@@ -136,10 +136,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         at_most,
         until_failure: arguments.until_failure,
         threads,
-        trials: &trials,
+        tests: &tests,
     };
     let print =
-        |statuses: &[Status]| report::print(arguments.profile, &trials, statuses, arguments.json);
+        |statuses: &[Status]| report::print(arguments.profile, &tests, statuses, arguments.json);
     let stuck = |statuses: &[Status]| {
         let _ = print(statuses);
         failure::BROKEN
@@ -152,10 +152,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         return Err(Failure::Broken(format!("{failed} units failed")));
     }
     // A whole run that comes by less than everything is no whole run.
-    let are_met = trials
+    let are_met = tests
         .iter()
         .zip(&statuses)
-        .all(|(trial, status)| trial.excuse().is_some() || status.has_met(trial.targets()));
+        .all(|(test, status)| test.excuse().is_some() || status.has_met(test.targets()));
     let is_complete = arguments.profile == Profile::Long
         && arguments.only.is_empty()
         && are_met
@@ -168,38 +168,38 @@ fn run(arguments: &Arguments) -> Result<()> {
 
 /// Runs one unit, and lets its panic tell what it may.
 fn repeat(named: &str, seed: u64, as_json: bool) -> Result<()> {
-    let usage = || Failure::usage("--repeat takes the name of a trial and a number: crash:7");
+    let usage = || Failure::usage("--repeat takes the name of a test and a number: crash:7");
     let (name, number) = named.split_once(':').ok_or_else(usage)?;
     let number: u64 = number.parse().map_err(|_| usage())?;
-    let trials = chosen(&[name.to_owned()])?;
-    let trial = &trials[0];
-    if let Some(excuse) = trial.excuse() {
+    let tests = chosen(&[name.to_owned()])?;
+    let test = &tests[0];
+    if let Some(excuse) = test.excuse() {
         return Err(Failure::usage(format!("{name} does not run here: {excuse}")));
     }
-    if let Some(most) = trial.units_max().filter(|most| number >= *most) {
+    if let Some(most) = test.units_max().filter(|most| number >= *most) {
         return Err(Failure::usage(format!("{name} has the units 0 to {}", most - 1)));
     }
     let unit = Unit::new(name, number, seed);
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.run(unit))) {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test.run(unit))) {
         Ok(tally) => report::print_tally(&tally, as_json),
         Err(_) => Err(Failure::Broken(format!("{name}:{number} failed"))),
     }
 }
 
-/// The trials of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<Box<dyn Trial>>> {
-    let mut trials = trials::all();
+/// The tests of these names, or all.
+fn chosen(names: &[String]) -> Result<Vec<Box<dyn Test>>> {
+    let mut tests = suite::all();
     for name in names {
-        if !trials.iter().any(|trial| trial.name() == name) {
+        if !tests.iter().any(|test| test.name() == name) {
             let message = match name.as_str() {
                 "schedules" => "schedules is a build of its own: `--features shuttle`".to_owned(),
-                _ => format!("there is no trial {name:?}; `list` names them"),
+                _ => format!("there is no test {name:?}; `list` names them"),
             };
             return Err(Failure::usage(message));
         }
     }
-    trials.retain(|trial| names.is_empty() || names.iter().any(|name| name == trial.name()));
-    Ok(trials)
+    tests.retain(|test| names.is_empty() || names.iter().any(|name| name == test.name()));
+    Ok(tests)
 }
 
 /// A number, with 0x before it a hexadecimal one.

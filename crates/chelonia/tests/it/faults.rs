@@ -1,4 +1,4 @@
-//! A process that has too many files open. That every call may fail is for the trial `faults`
+//! A process that has too many files open. That every call may fail is for the test `faults`
 //! (`crates/torture`).
 
 use crate::support::tiny_options;

@@ -1,5 +1,5 @@
 //! Mutants in the engine `autumn`, and in what a database does on a full device: bugs that people
-//! thought of who had not written the trials.
+//! thought of who had not written the tests.
 
 use super::Mutant;
 

@@ -1,5 +1,5 @@
-//! Mutants: bugs that are planted in a copy of the store, one at a time, to see whether the trials
-//! find them. A trial that finds nothing proves little; a runner that finds every mutant proves
+//! Mutants: bugs that are planted in a copy of the store, one at a time, to see whether the tests
+//! find them. A test that finds nothing proves little; a runner that finds every mutant proves
 //! something.
 //!
 //! A mutant is a small change to one file of the library, by its text: what stands there, and what
@@ -13,7 +13,7 @@
 //!
 //! The list was written from the bugs that other stores had, by their rows in `docs/testing.md`,
 //! and from the rules of order in `docs/durability.md`, before any of them was run. Those in
-//! `autumn.rs` came later, from people who read the engine to find what no trial would.
+//! `autumn.rs` came later, from people who read the engine to find what no test would.
 
 mod autumn;
 mod db;

@@ -6,7 +6,7 @@
 use super::{Mutant, all};
 use crate::failure::{Failure, Result};
 use chelonia::internals::Clock;
-use chelonia_torture::trials;
+use chelonia_torture::suite;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// How long the trial of schedules looks, in a build of its own, for what the others do not find.
+/// How long the test of schedules looks, in a build of its own, for what the others do not find.
 const SCHEDULES_MINUTES: &str = "0.5";
 
 /// What of a checkout is no source.
@@ -50,7 +50,7 @@ pub struct Mutants {
     /// less
     #[arg(long, value_name = "DIR", required_unless_present = "list")]
     dir: Option<PathBuf>,
-    /// Lets schedules and the library's own tests look for what no other trial finds
+    /// Lets schedules and the library's own tests look for what no other test finds
     #[arg(long)]
     with_tests: bool,
     /// Lists the mutants and does nothing
@@ -61,7 +61,7 @@ pub struct Mutants {
 /// What became of a mutant.
 struct Fate {
     mutant: Mutant,
-    /// The trial that failed, and what it said first.
+    /// The test that failed, and what it said first.
     caught: Option<(String, String)>,
     took: Duration,
 }
@@ -110,18 +110,18 @@ impl Fate {
     fn print(&self, out: &mut dyn Write, as_json: bool) -> Result<()> {
         let (name, seconds) = (self.mutant.name, self.took.as_secs_f64());
         if as_json {
-            let (trial, said) = self.caught.clone().unzip();
+            let (test, said) = self.caught.clone().unzip();
             let line = json!({
-                "mutant": name, "bug": self.mutant.bug, "found_by": trial, "said": said,
+                "mutant": name, "bug": self.mutant.bug, "found_by": test, "said": said,
                 "seconds": seconds,
             });
             writeln!(out, "{line}")?;
             return Ok(());
         }
         match &self.caught {
-            Some((trial, said)) => {
+            Some((test, said)) => {
                 let first: String = said.lines().next().unwrap_or_default().chars().collect();
-                writeln!(out, "{name:>26}  {trial:<20} {seconds:>6.1} s  {first}")?;
+                writeln!(out, "{name:>26}  {test:<20} {seconds:>6.1} s  {first}")?;
             }
             None => writeln!(out, "{name:>26}  {:<20} {seconds:>6.1} s", "NOT FOUND")?,
         }
@@ -197,7 +197,7 @@ impl MutationRunner {
         Err(Failure::failed(format!("build with {}", mutant.name), said))
     }
 
-    /// Runs what was built until a unit fails; gives the trial, and what it said.
+    /// Runs what was built until a unit fails; gives the test, and what it said.
     fn run(&self, profile: &[&str]) -> Result<Option<(String, String)>> {
         let mut program = Command::new(self.target.join("release/chelonia-torture"));
         let ran = output(program.args(["--until-failure", "--json"]).args(profile))?;
@@ -232,9 +232,9 @@ impl MutationRunner {
     }
 }
 
-/// The trials that look for mutants: all but one whose units take minutes.
+/// The tests that look for mutants: all but one whose units take minutes.
 fn looking() -> String {
-    let mut names: Vec<&str> = trials::all().iter().map(|trial| trial.name()).collect();
+    let mut names: Vec<&str> = suite::all().iter().map(|test| test.name()).collect();
     names.retain(|name| *name != "soak");
     names.join(",")
 }
@@ -243,11 +243,11 @@ fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The first failure that a line of the profile's table tells of: the trial, and what it said.
+/// The first failure that a line of the profile's table tells of: the test, and what it said.
 fn first_failure(line: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(line).ok()?;
     let said = value["failures"].get(0)?["said"].as_str()?;
-    Some((value["trial"].as_str()?.to_owned(), said.to_owned()))
+    Some((value["test"].as_str()?.to_owned(), said.to_owned()))
 }
 
 fn output(command: &mut Command) -> Result<Output> {
@@ -287,11 +287,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_is_told_by_trial() {
-        let failed = r#"{"trial":"crash","failures":[{"unit":1,"said":"lost"}]}"#;
+    fn what_is_found_is_told_by_test() {
+        let failed = r#"{"test":"crash","failures":[{"unit":1,"said":"lost"}]}"#;
         let line = first_failure(failed);
         assert_eq!(line, Some(("crash".to_owned(), "lost".to_owned())));
-        assert_eq!(first_failure(r#"{"trial":"crash","failures":[]}"#), None);
+        assert_eq!(first_failure(r#"{"test":"crash","failures":[]}"#), None);
         assert!(chosen(&["nothing".to_owned()]).is_err());
     }
 }

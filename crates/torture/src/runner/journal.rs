@@ -3,9 +3,9 @@
 //! One line of JSON for each unit that ended:
 //!
 //! ```text
-//! {"trial":"crash","unit":7,"seed":"0x1f","seconds":1.5,"counts":{"histories":1},
+//! {"test":"crash","unit":7,"seed":"0x1f","seconds":1.5,"counts":{"histories":1},
 //!  "distinct":{"crash states":["5a01...", ...]}}
-//! {"trial":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
+//! {"test":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
 //! ```
 //!
 //! At its end each run adds the rare cases that it and those before it came by:
@@ -23,7 +23,7 @@
 use crate::failure::{Failure, Result};
 use crate::runner::status::{Failed, Status};
 use chelonia_torture::marks;
-use chelonia_torture::trial::Tally;
+use chelonia_torture::test::Tally;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -38,7 +38,7 @@ pub struct Journal {
 
 impl Journal {
     /// Opens or makes the file, and adds what it holds of runner `seed` to `statuses`, which
-    /// are those of the trials called `names`.
+    /// are those of the tests called `names`.
     pub fn open(path: &Path, seed: u64, names: &[&str], statuses: &mut [Status]) -> Result<Self> {
         let failed = |error| Failure::failed(format!("open {}", path.display()), error);
         let mut options = OpenOptions::new();
@@ -62,9 +62,9 @@ impl Journal {
                     met = marks.clone();
                     return Some(());
                 }
-                let name = value["trial"].as_str()?;
-                if let Some(trial) = names.iter().position(|known| *known == name) {
-                    add(&mut statuses[trial], &value)?;
+                let name = value["test"].as_str()?;
+                if let Some(test) = names.iter().position(|known| *known == name) {
+                    add(&mut statuses[test], &value)?;
                 }
                 Some(())
             };
@@ -80,7 +80,7 @@ impl Journal {
     /// Adds a unit that ended well.
     pub fn add(
         &mut self,
-        trial: &str,
+        test: &str,
         unit: u64,
         seed: u64,
         took: Duration,
@@ -93,15 +93,15 @@ impl Journal {
         let distinct: Map<String, Value> =
             tally.distinct().map(|(what, all)| (what.to_owned(), json!(states(all)))).collect();
         self.write(&json!({
-            "trial": trial, "unit": unit, "seed": hex(seed), "seconds": took.as_secs_f64(),
+            "test": test, "unit": unit, "seed": hex(seed), "seconds": took.as_secs_f64(),
             "counts": counts, "distinct": distinct,
         }))
     }
 
     /// Adds a unit that failed.
-    pub fn add_failed(&mut self, trial: &str, failed: &Failed, took: Duration) -> Result<()> {
+    pub fn add_failed(&mut self, test: &str, failed: &Failed, took: Duration) -> Result<()> {
         self.write(&json!({
-            "trial": trial, "unit": failed.unit, "seed": hex(failed.seed),
+            "test": test, "unit": failed.unit, "seed": hex(failed.seed),
             "seconds": took.as_secs_f64(), "failure": failed.text,
         }))
     }
@@ -123,7 +123,7 @@ fn not_in_journal(path: &Path, line: usize) -> Failure {
     Failure::usage(format!("{}, line {line}: not of a run before", path.display()))
 }
 
-/// Adds a unit to its trial; `None` if the line says something else.
+/// Adds a unit to its test; `None` if the line says something else.
 fn add(status: &mut Status, value: &Value) -> Option<()> {
     let unit = value["unit"].as_u64()?;
     let took = Duration::try_from_secs_f64(value["seconds"].as_f64()?).ok()?;
@@ -169,7 +169,7 @@ mod tests {
         let failed = Failed { unit: 1, seed: 7, text: "it \"broke\"\nin two".to_owned() };
         journal.add_failed("crash", &failed, Duration::ZERO).unwrap();
         journal.end(7).unwrap();
-        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"trial\":\"mo").unwrap();
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"test\":\"mo").unwrap();
         for _ in 0..2 {
             statuses = fresh();
             drop(Journal::open(&path, 7, &names, &mut statuses).unwrap());

@@ -1,6 +1,6 @@
 //! Runs units on several threads until the profile has none, and keeps what they count.
 //!
-//! `journal.rs` keeps what was done in a file, `status.rs` is how a trial stands, `caught.rs`
+//! `journal.rs` keeps what was done in a file, `status.rs` is how a test stands, `caught.rs`
 //! catches the panics of units.
 //!
 //! A unit that does not end has failed like any other: threads may wait for each other for ever. It
@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::profile::{Job, Profile, Queue};
 use crate::report::Progress;
 use chelonia::internals::Clock;
-use chelonia_torture::trial::{Tally, Trial};
+use chelonia_torture::test::{Tally, Test};
 use journal::Journal;
 use status::{Failed, Status};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -41,7 +41,7 @@ pub struct Runner<'t> {
     /// Units at the same time.
     pub threads: usize,
     /// Which.
-    pub trials: &'t [Box<dyn Trial>],
+    pub tests: &'t [Box<dyn Test>],
 }
 
 /// What the threads share.
@@ -61,7 +61,7 @@ fn lock<'s, 't>(shared: &'s Mutex<Shared<'t>>) -> MutexGuard<'s, Shared<'t>> {
 }
 
 impl Runner<'_> {
-    /// Runs it, on top of what `statuses` say was done before, and gives how the trials stand
+    /// Runs it, on top of what `statuses` say was done before, and gives how the tests stand
     /// then. If a unit does not end it ends the process, with the code that `stuck` gives.
     pub fn run(
         &self,
@@ -70,9 +70,9 @@ impl Runner<'_> {
         stuck: &dyn Fn(&[Status]) -> i32,
     ) -> Result<Vec<Status>> {
         caught::install();
-        let queue = Queue::new(self.profile, self.seed, self.at_most, self.trials, &statuses);
+        let queue = Queue::new(self.profile, self.seed, self.at_most, self.tests, &statuses);
         let queue = queue.until_failure(self.until_failure);
-        let progress = Progress::new(self.profile, self.trials, &statuses);
+        let progress = Progress::new(self.profile, self.tests, &statuses);
         let under_way = vec![None; self.threads.max(1)];
         let shared = Shared { queue, statuses, journal, progress, under_way, failure: None };
         let shared = Mutex::new(shared);
@@ -88,7 +88,7 @@ impl Runner<'_> {
             }
             drop(working);
             while done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if lock(&shared).tell_overdue(self.trials) {
+                if lock(&shared).tell_overdue(self.tests) {
                     let code = stuck(&lock(&shared).statuses);
                     std::process::exit(code);
                 }
@@ -111,11 +111,11 @@ impl Runner<'_> {
             let job = lock(shared).begin(within);
             let Some(job) = job else { return };
             let clock = Clock::real();
-            let result = caught::run(within, || self.trials[job.trial].run(job.unit));
+            let result = caught::run(within, || self.tests[job.test].run(job.unit));
             let took = clock.now();
             let mut shared = lock(shared);
             shared.under_way[within] = None;
-            if let Err(failure) = shared.ended(self.trials, job, took, result) {
+            if let Err(failure) = shared.ended(self.tests, job, took, result) {
                 shared.failure = Some(failure);
             }
         }
@@ -131,27 +131,27 @@ impl Shared<'_> {
     }
 
     /// Tells of a unit that takes too long, if there is one.
-    fn tell_overdue(&mut self, trials: &[Box<dyn Trial>]) -> bool {
+    fn tell_overdue(&mut self, tests: &[Box<dyn Test>]) -> bool {
         let overdue = |(_, since): &&(Job, Clock)| since.now() > UNIT_TIME_MAX;
         let Some((job, since)) = self.under_way.iter().flatten().find(overdue).cloned() else {
             return false;
         };
         let text = format!("it does not end: {} s and more", UNIT_TIME_MAX.as_secs());
         // The run ends anyway.
-        let _ = self.ended(trials, job, since.now(), Err(text));
+        let _ = self.ended(tests, job, since.now(), Err(text));
         true
     }
 
     /// A unit ended.
     fn ended(
         &mut self,
-        trials: &[Box<dyn Trial>],
+        tests: &[Box<dyn Test>],
         job: Job,
         took: Duration,
         result: Result<Tally, String>,
     ) -> Result<()> {
-        let (name, unit, seed) = (trials[job.trial].name(), job.unit.number, job.seed);
-        let status = &mut self.statuses[job.trial];
+        let (name, unit, seed) = (tests[job.test].name(), job.unit.number, job.seed);
+        let status = &mut self.statuses[job.test];
         match result {
             Ok(tally) => {
                 status.add(unit, took, &tally);
@@ -168,7 +168,7 @@ impl Shared<'_> {
                 status.fail(failed, took);
             }
         }
-        self.progress.update(trials, &self.statuses);
+        self.progress.update(tests, &self.statuses);
         Ok(())
     }
 }
@@ -176,12 +176,12 @@ impl Shared<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chelonia_torture::trial::{Target, Unit};
+    use chelonia_torture::test::{Target, Unit};
 
     /// Fails in unit 1.
     struct Brittle;
 
-    impl Trial for Brittle {
+    impl Test for Brittle {
         fn name(&self) -> &'static str {
             "brittle"
         }
@@ -207,9 +207,9 @@ mod tests {
     }
 
     fn run(profile: Profile, at_most: Option<Duration>) -> Status {
-        let trials: [Box<dyn Trial>; 1] = [Box::new(Brittle)];
+        let tests: [Box<dyn Test>; 1] = [Box::new(Brittle)];
         let runner =
-            Runner { profile, seed: 1, at_most, until_failure: false, threads: 2, trials: &trials };
+            Runner { profile, seed: 1, at_most, until_failure: false, threads: 2, tests: &tests };
         runner.run(vec![Status::default()], None, &|_| 1).unwrap().remove(0)
     }
 

@@ -1,6 +1,6 @@
-//! How a trial stands: what its units have counted, and how they failed.
+//! How a test stands: what its units have counted, and how they failed.
 
-use chelonia_torture::trial::{Tally, Target};
+use chelonia_torture::test::{Tally, Target};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Failed {
     pub text: String,
 }
 
-/// How one trial stands.
+/// How one test stands.
 #[derive(Clone, Default, Debug)]
 pub struct Status {
     units: u64,

@@ -32,7 +32,7 @@ const OTHER_ISLANDS: [&str; 6] = [
     "crates/bench/src/stores/wiredtiger/ffi.rs",
     "crates/chelonia-cli/src/descriptors.rs",
     "crates/chelonia/tests/it/fork.rs",
-    "crates/torture/src/trials/process/shutdown.rs",
+    "crates/torture/src/suite/process/shutdown.rs",
 ];
 
 /// What an island says of itself.

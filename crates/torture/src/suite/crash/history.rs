@@ -1,0 +1,506 @@
+//! Histories: every verb that changes what is durable, on a directory that records each change, and
+//! the states that a crash may leave.
+//!
+//! The rule of what may be seen after a crash. The verbs that change content (a commit, the making
+//! and the dropping of a keyspace) are numbered in their order; state `i` is what the database
+//! holds after `i` of them: which keyspaces there are, with which fixed options, and every entry.
+//! After a crash the database is in one of these states, whole:
+//!
+//! - after a power cut not older than the last change that was made durable before it (by a `Sync`
+//!   commit, `sync` or `checkpoint`, by making or dropping a keyspace, by a close or an open that
+//!   returned);
+//! - after the death of the process not older than the last change that returned;
+//! - never newer than the last change that began.
+//!
+//! So a dropped keyspace is there with all that it held or not at all, and one that was made again
+//! under the same name never shows what the one before held, nor its options. The dials (checkpoint
+//! distance, shape of levels) are not part of a state, for they are durable with the next
+//! checkpoint or close: they are as they were turned since the last of these that returned, or the
+//! last time before it.
+
+use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
+use crate::suite::support::{ENGINES, ModelSpace, below, engine_of, one_of};
+use chelonia::internals::{CrashDirectory, Directory, Rng, tick};
+use chelonia::{
+    Batch, Database, DatabaseBuilder, Durability, EngineOptions, FilterKind, Keyspace,
+    KeyspaceOptions, LevelOptions, Result, Snapshot,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The names that keyspaces are made under, again and again.
+pub const NAMES: [&str; 3] = ["left", "right", "third"];
+
+/// Keyspaces made one after the other differ in their options; this many are distinguished.
+const MAKES: u32 = 29;
+
+/// Commits choose among so few keys that they overwrite each other.
+const KEYS: u64 = 40;
+
+/// Many more keys make trees high. One commit in this many is to one of them, so that what goes
+/// down a tree grows until it goes down further.
+const COLD_KEYS: u64 = 200;
+const COLD_ONE_IN: u64 = 3;
+
+/// Shapes of levels: with few bytes there are several. With the last, levels hold the most.
+pub const SHAPES: [LevelOptions; 3] = {
+    let plain = LevelOptions::new().size_ratio(2).scaling_percent(100);
+    let steep = LevelOptions::new().size_ratio(4).scaling_percent(50);
+    [plain, plain.dynamic_sizes(true), steep.allocate_filters_by_level(false)]
+};
+
+/// The fixed options of the keyspace that was made as number `made`: whatever two are made one
+/// after the other have two engines.
+pub fn options_of(made: u32) -> KeyspaceOptions {
+    let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
+    let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
+    let options = KeyspaceOptions::new().engine(engine_options_of(made));
+    options.filter(kind).filter_bits_per_key(4 + made % MAKES)
+}
+
+fn engine_options_of(made: u32) -> EngineOptions {
+    let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
+    EngineOptions::tiny(engine_of(u64::from(made)), leaf_bytes)
+}
+
+fn has_levels(made: u32) -> bool {
+    engine_of(u64::from(made)).has_levels()
+}
+
+/// A write share so small that recovery has to drain what it replays.
+pub const SHARE_MIN: u64 = 16 << 10;
+
+/// Opens a stepped database of a tiny geometry.
+pub fn open(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
+    builder(directory, write_share).open()
+}
+
+/// The same, for reading only.
+pub fn open_to_read(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
+    builder(directory, write_share).read_only(true).open()
+}
+
+fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseBuilder {
+    Database::builder("crash").memory(64 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.write_share = write_share;
+        internals.stepped = true;
+        internals.salt = Some(7);
+        internals.log_segment_bytes = Some(16 << 10);
+        // A close may make a checkpoint or leave a log to be replayed.
+        internals.leave_log = write_share.is_none();
+    })
+}
+
+/// Everything that a database holds, read entry by entry.
+pub fn read(database: &Database) -> Result<(State, AllDials)> {
+    let (mut state, mut dials) = (State::new(), AllDials::new());
+    for name in database.keyspaces() {
+        let keyspace = database.keyspace(&name, KeyspaceOptions::new())?;
+        let mut entries = ModelSpace::new();
+        for entry in keyspace.iter() {
+            let (key, value) = entry?;
+            entries.insert(key.to_vec(), value.to_vec());
+        }
+        // Options that differ from the stored ones are refused.
+        let made = (0..MAKES).find(|made| database.keyspace(&name, options_of(*made)).is_ok());
+        let made = made.unwrap_or_else(|| panic!("{name:?} has options that nobody chose"));
+        dials.insert(name.clone(), dials_of(&keyspace));
+        state.insert(name, Space { made, entries: Arc::new(entries) });
+    }
+    Ok((state, dials))
+}
+
+fn dials_of(keyspace: &Keyspace) -> Dials {
+    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.engine_options().levels() }
+}
+
+/// What a history is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verb {
+    Insert(Durability),
+    Remove(Durability),
+    /// Inserts and removals over several keyspaces.
+    Batch(Durability),
+    /// A value in an extent of its own.
+    Large(Durability),
+    /// Makes a keyspace under a name that is free, maybe because one was dropped.
+    Make,
+    /// Drops a keyspace.
+    Drop,
+    /// Drops a keyspace and makes another one under its name.
+    Remake,
+    /// Turns the checkpoint distance of a keyspace.
+    Dial,
+    /// Gives the levels of a keyspace another shape.
+    Shape,
+    Checkpoint,
+    Sync,
+    /// What the log thread does at an interval.
+    Tick,
+    /// Holds a snapshot, or lets go of the one that is held.
+    Hold,
+    /// Closes and opens.
+    Close,
+    /// Lets go of all handles without a close, and opens.
+    LetGo,
+    /// The process dies; the next one opens what is in the page cache.
+    Die,
+}
+
+/// A history in the making.
+pub struct History {
+    directory: CrashDirectory,
+    database: Option<Database>,
+    held: Option<Snapshot>,
+    rng: Rng,
+    state: State,
+    /// The number of the next keyspace.
+    next_made: u32,
+    run: Run,
+}
+
+impl History {
+    /// Begins with the files of `directory`, which hold `state` if they are a database.
+    pub fn begin(
+        directory: CrashDirectory,
+        write_share: Option<u64>,
+        (state, next_made): (State, u32),
+        seed: u64,
+    ) -> Self {
+        let run = Run {
+            journal: directory.journal(),
+            write_share,
+            states: vec![state.clone()],
+            changes: Vec::new(),
+            durable: Vec::new(),
+            turns: Vec::new(),
+            events: BTreeMap::new(),
+        };
+        let (database, held, rng) = (None, None, Rng::new(seed));
+        let mut history = Self { directory, database, held, rng, state, next_made, run };
+        history.open();
+        history
+    }
+
+    /// The present boundary.
+    pub fn boundary(&self) -> usize {
+        self.directory.boundary()
+    }
+
+    /// The files as they are, the state, and the number of the next keyspace: where other histories
+    /// begin.
+    pub fn files(&self) -> (BTreeMap<String, Vec<u8>>, State, u32) {
+        let journal = self.directory.journal();
+        (journal.image_process_death(self.boundary()), self.state.clone(), self.next_made)
+    }
+
+    /// Ends it.
+    pub fn end(mut self) -> Run {
+        self.count_events();
+        let journal = self.directory.journal();
+        Run { journal, ..self.run }
+    }
+
+    /// Does `verb`; false if it cannot be done now.
+    pub fn apply(&mut self, verb: Verb) -> bool {
+        match verb {
+            Verb::Insert(level) => return self.commit(level, 1, Self::put),
+            Verb::Remove(level) => return self.commit(level, 1, Self::remove),
+            Verb::Large(level) => return self.commit(level, 1, Self::put_large),
+            Verb::Batch(level) => {
+                let entries = 2 + self.rng.below(8);
+                return self.commit(level, entries, Self::put_or_remove);
+            }
+            Verb::Make => return self.make(),
+            Verb::Drop => return self.drop_one().is_some(),
+            Verb::Remake => return self.remake(),
+            Verb::Dial => return self.dial(),
+            Verb::Shape => return self.shape(),
+            Verb::Checkpoint => {
+                self.database().checkpoint().unwrap();
+                self.all_is_durable();
+                self.turned(Turn::Stored);
+            }
+            Verb::Sync => {
+                self.database().sync().unwrap();
+                self.all_is_durable();
+            }
+            Verb::Tick => {
+                tick(self.database()).unwrap();
+                self.all_is_durable();
+            }
+            Verb::Hold => {
+                let fresh = self.held.is_none().then(|| self.database().snapshot());
+                self.held = fresh;
+            }
+            Verb::Close | Verb::LetGo | Verb::Die => self.reopen(verb),
+        }
+        true
+    }
+
+    /// The open database.
+    pub fn database(&self) -> &Database {
+        self.database.as_ref().unwrap()
+    }
+
+    /// What trees did since the database was opened, by the names of [`TELLING`].
+    pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        let trees = self.database.as_ref().map_or(Vec::new(), |one| one.stats().keyspaces);
+        TELLING.iter().map(move |told| {
+            let of = trees.iter().filter(|tree| tree.engine == told.engine);
+            let all = of.flat_map(|tree| &tree.engine_stats.events);
+            (told.called, all.filter(|(event, _)| *event == told.event).map(|(_, n)| n).sum())
+        })
+    }
+
+    fn count_events(&mut self) {
+        for (called, count) in self.events() {
+            *self.run.events.entry(called).or_default() += count;
+        }
+    }
+
+    /// The rest of the run must keep everything so far, even if the power is cut.
+    fn all_is_durable(&mut self) {
+        self.run.durable.push((self.boundary(), self.run.changes.len()));
+    }
+
+    fn turned(&mut self, turn: Turn) {
+        let when = self.boundary();
+        self.run.turns.push((when, turn));
+    }
+
+    /// A change that began at `began` returned.
+    fn changed(&mut self, began: usize) {
+        self.run.states.push(self.state.clone());
+        self.run.changes.push((began, self.boundary()));
+    }
+
+    /// One of the keyspaces that there are.
+    fn some_name(&mut self) -> Option<String> {
+        let count = self.state.len() as u64;
+        let index = usize::try_from(self.rng.below(count.max(1))).unwrap();
+        self.state.keys().nth(index).cloned()
+    }
+
+    fn commit(
+        &mut self,
+        level: Durability,
+        entries: u64,
+        entry: fn(&mut Self, &mut Batch, &str),
+    ) -> bool {
+        let began = self.boundary();
+        let mut batch = self.database().batch();
+        for _ in 0..entries {
+            let Some(name) = self.some_name() else { return false };
+            entry(self, &mut batch, &name);
+        }
+        batch.commit_with(level).unwrap();
+        self.changed(began);
+        if level == Durability::Sync {
+            self.all_is_durable();
+        }
+        true
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        if self.rng.one_in(COLD_ONE_IN) {
+            return self.cold_key();
+        }
+        self.rng.below(KEYS).to_string().into_bytes()
+    }
+
+    fn cold_key(&mut self) -> Vec<u8> {
+        format!("cold {:03}", self.rng.below(COLD_KEYS)).into_bytes()
+    }
+
+    fn put_bytes(&mut self, batch: &mut Batch, name: &str, key: Vec<u8>, bytes: u64) {
+        let keyspace = self.database().keyspace(name, KeyspaceOptions::new()).unwrap();
+        let mut value = vec![0; usize::try_from(bytes).unwrap()];
+        self.rng.fill(&mut value);
+        batch.insert(&keyspace, &key, &value);
+        let space = self.state.get_mut(name).unwrap();
+        Arc::make_mut(&mut space.entries).insert(key, value);
+    }
+
+    /// Sets `keys` of the keys that verbs touch seldom, in every keyspace, in one commit.
+    pub fn put_cold(&mut self, keys: u32) {
+        let began = self.boundary();
+        let mut batch = self.database().batch();
+        for name in self.state.keys().cloned().collect::<Vec<_>>() {
+            for _ in 0..keys {
+                let (key, bytes) = (self.cold_key(), 200 + self.rng.below(200));
+                self.put_bytes(&mut batch, &name, key, bytes);
+            }
+        }
+        batch.commit_with(Durability::Process).unwrap();
+        self.changed(began);
+    }
+
+    fn put(&mut self, batch: &mut Batch, name: &str) {
+        // Some records fill several blocks of the log.
+        let bytes = if self.rng.one_in(20) { 9_000 } else { 300 };
+        let (bytes, key) = (self.rng.below(bytes), self.key());
+        self.put_bytes(batch, name, key, bytes);
+    }
+
+    fn put_large(&mut self, batch: &mut Batch, name: &str) {
+        let (bytes, key) = (33_000 + self.rng.below(8_000), self.key());
+        self.put_bytes(batch, name, key, bytes);
+    }
+
+    fn remove(&mut self, batch: &mut Batch, name: &str) {
+        // Mostly a key that is there.
+        let mut keys = self.state[name].entries.keys();
+        let there = keys.nth(usize::try_from(self.rng.below(KEYS / 4)).unwrap());
+        let key = there.cloned().unwrap_or_else(|| self.key());
+        let keyspace = self.database().keyspace(name, KeyspaceOptions::new()).unwrap();
+        batch.remove(&keyspace, &key);
+        let space = self.state.get_mut(name).unwrap();
+        Arc::make_mut(&mut space.entries).remove(&key);
+    }
+
+    fn put_or_remove(&mut self, batch: &mut Batch, name: &str) {
+        match self.rng.below(12) {
+            0..3 => self.remove(batch, name),
+            3 => self.put_large(batch, name),
+            _ => self.put(batch, name),
+        }
+    }
+
+    fn make(&mut self) -> bool {
+        let free: Vec<&str> =
+            NAMES.into_iter().filter(|name| !self.state.contains_key(*name)).collect();
+        if free.is_empty() {
+            return false;
+        }
+        let index = usize::try_from(self.rng.below(free.len() as u64)).unwrap();
+        self.make_as(free[index]);
+        true
+    }
+
+    fn make_as(&mut self, name: &str) {
+        let began = self.boundary();
+        let made = self.next_made % MAKES;
+        self.next_made += 1;
+        let distance = 1_500 + u64::from(self.next_made);
+        let shape = has_levels(made).then_some(SHAPES[0]);
+        let dials = Dials { distance, levels: shape };
+        self.turned(Turn::Set(name.to_owned(), made, dials));
+        let engine = match engine_options_of(made) {
+            EngineOptions::Autumn(options) => options.levels(SHAPES[0]).into(),
+            engine => engine,
+        };
+        let options = options_of(made).engine(engine).checkpoint_distance(distance);
+        let keyspace = self.database().keyspace(name, options).unwrap();
+        assert!(keyspace.iter().next().is_none(), "a new keyspace is empty");
+        self.state.insert(name.to_owned(), Space { made, entries: Arc::default() });
+        self.changed(began);
+        self.all_is_durable();
+        self.turned(Turn::Stored);
+    }
+
+    fn drop_one(&mut self) -> Option<String> {
+        let name = self.some_name()?;
+        self.drop_as(&name);
+        Some(name)
+    }
+
+    /// Drops the keyspace of this name.
+    pub fn drop_as(&mut self, name: &str) {
+        let began = self.boundary();
+        self.database().drop_keyspace(name).unwrap();
+        self.state.remove(name);
+        self.changed(began);
+        self.all_is_durable();
+        self.turned(Turn::Stored);
+    }
+
+    fn remake(&mut self) -> bool {
+        let Some(name) = self.drop_one() else { return false };
+        self.make_as(&name);
+        true
+    }
+
+    fn dial(&mut self) -> bool {
+        let Some(name) = self.some_name() else { return false };
+        // So that the next commit is drained, or the next few are not.
+        let bytes = [1, 400, 1_500, 6_000][usize::try_from(self.rng.below(4)).unwrap()];
+        let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
+        keyspace.set_checkpoint_distance(bytes).unwrap();
+        self.dialed(name, &keyspace);
+        true
+    }
+
+    fn shape(&mut self) -> bool {
+        let names = self.with_levels();
+        if names.is_empty() {
+            return false;
+        }
+        let name = names[below(&mut self.rng, names.len())].clone();
+        let levels = one_of(&mut self.rng, &SHAPES);
+        self.shape_as(name, levels);
+        true
+    }
+
+    /// Gives all levels this shape.
+    pub fn shape_all(&mut self, levels: LevelOptions) {
+        for name in self.with_levels() {
+            self.shape_as(name, levels);
+        }
+    }
+
+    fn shape_as(&mut self, name: String, levels: LevelOptions) {
+        let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
+        keyspace.set_live_options(levels).unwrap();
+        self.dialed(name, &keyspace);
+    }
+
+    /// The keyspaces that have levels.
+    fn with_levels(&self) -> Vec<String> {
+        let names = self.state.iter().filter(|(_, space)| has_levels(space.made));
+        names.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn dialed(&mut self, name: String, keyspace: &Keyspace) {
+        let made = self.state[&name].made;
+        self.turned(Turn::Set(name, made, dials_of(keyspace)));
+    }
+
+    fn reopen(&mut self, verb: Verb) {
+        self.held = None;
+        self.count_events();
+        let database = self.database.take().unwrap();
+        match verb {
+            Verb::Close => {
+                database.close().unwrap();
+                self.all_is_durable();
+                self.turned(Turn::Stored);
+            }
+            Verb::LetGo => {
+                drop(database);
+                self.all_is_durable();
+                self.turned(Turn::Stored);
+            }
+            _ => self.directory = self.directory.after_process_death(),
+        }
+        self.open();
+    }
+
+    /// Opens, and finds everything as it was.
+    fn open(&mut self) {
+        let before = self.boundary();
+        let database = open(Arc::new(self.directory.clone()), self.run.write_share).unwrap();
+        let (found, all_dials) = read(&database).unwrap();
+        assert!(found == self.state, "not as it was left");
+        self.database = Some(database);
+        self.all_is_durable();
+        for (name, dials) in all_dials {
+            let made = found[&name].made;
+            let possible = self.run.dials(before, &name, made);
+            assert!(possible.is_empty() || possible.contains(&dials), "{name:?}: {dials:?}");
+            self.run.turns.push((before, Turn::Set(name, made, dials)));
+        }
+        self.turned(Turn::Stored);
+    }
+}

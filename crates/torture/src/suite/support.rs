@@ -1,0 +1,27 @@
+//! What several tests need: models, tiny databases, verbs.
+
+use chelonia::EngineKind;
+use chelonia::internals::Rng;
+use std::collections::BTreeMap;
+
+/// What a keyspace should hold.
+pub type ModelSpace = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// How many engines there are.
+pub const ENGINES: usize = EngineKind::ALL.len();
+
+/// The engine of keyspace number `number`: every test has them all, side by side.
+pub fn engine_of(number: u64) -> EngineKind {
+    let all = EngineKind::ALL;
+    all[usize::try_from(number % all.len() as u64).unwrap()]
+}
+
+/// A number below `bound`, as an index.
+pub fn below(rng: &mut Rng, bound: usize) -> usize {
+    usize::try_from(rng.below(bound.max(1) as u64)).unwrap()
+}
+
+/// One of `all`.
+pub fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[below(rng, all.len())]
+}
