@@ -1,8 +1,8 @@
-//! Damage to the data file stays where it is: what is whole can be read and written on, and
-//! `verify` names what is not.
+//! Damage to the data file: undamaged data stays readable and writable, and `verify` names every
+//! damaged block.
 
 use chelonia::limits::MEMORY_BYTES_MIN;
-use chelonia::{Database, Keyspace, KeyspaceOptions};
+use chelonia::{Database, ErrorKind, Keyspace, KeyspaceOptions};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -133,4 +133,70 @@ fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
         findings.iter().map(|finding| finding.offset().unwrap() as usize / BLOCK).collect();
     told.sort_unstable();
     assert_eq!(told, damaged, "{findings:?}");
+}
+
+#[test]
+fn a_damaged_block_is_named_and_the_rest_stays_readable() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..20_000_u64 {
+        keyspace.insert(number.to_be_bytes(), [b'v'; 120]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    database.close().unwrap();
+    let data = path.join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    // A block that holds the values of some keys: damage one byte of a value.
+    let place = 600_000 + bytes[600_000..].windows(64).position(|w| w == [b'v'; 64]).unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&data, &bytes).unwrap();
+
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let (mut damaged, mut first_damaged) = (0, 0);
+    for number in 0..20_000_u64 {
+        match keyspace.get(number.to_be_bytes()) {
+            Ok(value) => assert_eq!(value.unwrap(), [b'v'; 120]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                assert_eq!(error.file(), Some("data"));
+                assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+                let named = format!("(file {}, offset {})", data.display(), place / 4096 * 4096);
+                assert!(error.to_string().contains(&named), "{error}");
+                if damaged == 0 {
+                    first_damaged = number;
+                }
+                damaged += 1;
+            }
+        }
+    }
+    assert!((1..100).contains(&damaged), "{damaged} keys are damaged");
+    // Scans from either end return every entry before the damage, report it once, and end.
+    for forward in [true, false] {
+        let mut iter = keyspace.iter();
+        let mut next = || if forward { iter.next() } else { iter.next_back() };
+        let mut given = 0;
+        let error = loop {
+            match next().unwrap() {
+                Ok(_) => given += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert_eq!(given, if forward { first_damaged } else { 20_000 - first_damaged - damaged });
+        assert!(next().is_none());
+    }
+    let report = database.verify().unwrap();
+    assert!(!report.is_clean());
+    assert_eq!(report.findings[0].offset(), Some(place as u64 / 4096 * 4096));
+    assert!(report.findings[0].to_string().contains(&path.display().to_string()));
+    let several = keyspace.multi_get((0..20_000_u64).map(u64::to_be_bytes)).unwrap_err();
+    let in_snapshot = database.snapshot().get(&keyspace, first_damaged.to_be_bytes()).unwrap_err();
+    for error in [several, in_snapshot] {
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    }
+    keyspace.insert("still", "writable").unwrap();
 }

@@ -1,5 +1,5 @@
-//! One process writes at a time, however a second one comes to the files, and whatever became of
-//! the first.
+//! Only one process writes at a time, through whatever path a second one opens the files, and
+//! however the first one ended.
 
 use chelonia::{Database, ErrorKind, KeyspaceOptions};
 use std::io::{BufRead, BufReader};
@@ -186,4 +186,27 @@ fn a_program_that_is_started_does_not_hold_the_database() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(opened.is_ok());
+}
+
+#[test]
+fn a_second_open_fails_at_once() {
+    let (directory, path, database) = database();
+    let read_only =
+        |path: &Path| Database::builder(path).read_only(true).open().map_err(|error| error.kind());
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+    assert_eq!(read_only(&path).err(), Some(ErrorKind::AlreadyOpen));
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(open(&link).err(), Some(ErrorKind::AlreadyOpen));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    database.close().unwrap();
+    assert_eq!(keyspace.get("a").unwrap_err().kind(), ErrorKind::Stopped);
+    assert_eq!(keyspace.insert("a", "b").unwrap_err().kind(), ErrorKind::Stopped);
+    let readers = [0, 1].map(|_| read_only(&path).unwrap());
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+    let reader = readers[0].keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(reader.insert("a", "b").unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(readers[1].drop_keyspace("k").unwrap_err().kind(), ErrorKind::ReadOnly);
+    drop((readers, reader));
+    open(&path).unwrap();
 }

@@ -1,9 +1,10 @@
-//! A process that has too many files open. That every call may fail is for the test `faults`
-//! (`crates/torture`).
+//! Devices and processes at their limits: full devices, and too many open files. The torture test
+//! `faults` makes every call fail.
 
 use crate::support::tiny_options;
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
-use chelonia::{Database, Durability, ErrorKind, Result};
+use chelonia::limits::MEMORY_BYTES_MIN;
+use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -154,5 +155,49 @@ fn reads_that_fail_in_maintenance_stop_no_writes() {
     assert!(plan.failures() > 20);
     keyspace.insert("after", "all").unwrap();
     database.checkpoint().unwrap();
+    assert!(database.verify().unwrap().is_clean());
+}
+
+fn on_a_device_that_can_fail() -> (Database, FaultPlan) {
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::new());
+    let directory = Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap());
+    let database = Database::builder("memory")
+        .memory(MEMORY_BYTES_MIN)
+        .internals(|internals| internals.directory = Some(directory))
+        .open()
+        .unwrap();
+    (database, plan)
+}
+
+#[test]
+fn a_full_device_is_reported_and_writes_resume_once_it_has_space() {
+    let (database, plan) = on_a_device_that_can_fail();
+    let options = KeyspaceOptions::new().checkpoint_distance(200_000);
+    let keyspace = database.keyspace("k", options).unwrap();
+    plan.set_capacity(Some(plan.taken_bytes() + (6 << 20)));
+    let mut written = 0_u64;
+    let error = loop {
+        match keyspace.insert(written.to_be_bytes(), [3; 1000]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 100_000, "the device never became full");
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    // Accepted writes can be flushed, and a delete is accepted.
+    database.checkpoint().unwrap();
+    keyspace.remove(u64::MAX.to_be_bytes()).unwrap();
+    for number in 0..written {
+        assert_eq!(keyspace.get(number.to_be_bytes()).unwrap().unwrap(), [3; 1000]);
+    }
+    assert_eq!(keyspace.iter().count() as u64, written);
+    plan.set_capacity(None);
+    database.checkpoint().unwrap();
+    for number in written..written + 5_000 {
+        keyspace.insert(number.to_be_bytes(), [3; 1000]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert_eq!(keyspace.iter().count() as u64, written + 5_000);
     assert!(database.verify().unwrap().is_clean());
 }

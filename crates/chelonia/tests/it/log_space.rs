@@ -1,7 +1,9 @@
-//! The log does not grow for ever, whoever is idle; its files have blocks of their own.
+//! The size of the files: the log stays bounded while keyspaces are idle, its files have blocks of
+//! their own, and an empty database is small.
 
 use crate::support::{TINY_DISTANCE, tiny_options};
 use chelonia::internals::{Access, DirectDirectory, Directory, MemoryDirectory, OpenMode};
+use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{Database, EngineKind, ErrorKind, KeyspaceOptions};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -204,4 +206,15 @@ fn deletes_make_space_where_the_length_of_files_is_limited() {
         assert!(output.status.success(), "{engine:?}: {text} {errors}");
         assert!(text.contains("1 passed"), "{text}");
     }
+}
+
+#[test]
+fn an_empty_database_is_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    Database::builder(&path).memory(MEMORY_BYTES_MIN).open().unwrap().close().unwrap();
+    let sizes =
+        std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    let total: u64 = sizes.sum();
+    assert!(total <= 64 << 10, "{total} bytes");
 }

@@ -6,7 +6,8 @@
     reason = "a test that fails says so by a panic, and its figures are for people"
 )]
 
-mod bad_input;
+mod arguments;
+mod bad_files;
 mod crowds;
 mod damage;
 mod double_open;

@@ -171,3 +171,16 @@ fn messages_hold_no_keys_and_no_values() {
         assert!(!is_told && error.kind() != ErrorKind::Internal, "{said}");
     }
 }
+
+#[test]
+fn files_are_for_their_owner_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = Database::open(&path).unwrap();
+    database.keyspace("k", KeyspaceOptions::new()).unwrap().insert("a", "b").unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for entry in std::fs::read_dir(&path).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
+    }
+}

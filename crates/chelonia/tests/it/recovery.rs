@@ -319,3 +319,32 @@ fn a_thread_that_panics_closes_without_a_checkpoint() {
     let (_, records) = replayed(builder(Arc::new(memory)));
     assert!(records > 5_000, "{records}");
 }
+
+#[test]
+fn read_only_opens_see_entries_that_are_only_in_the_log_and_write_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = Database::builder(&path).memory(MEMORY_BYTES_MIN).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..500_u32 {
+        keyspace.insert(number.to_be_bytes(), vec![1; 40_000 * usize::from(number == 7)]).unwrap();
+    }
+    drop((keyspace, database));
+    let bytes = |name: &str| std::fs::read(path.join(name)).unwrap();
+    let names: Vec<_> = std::fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let before: Vec<_> = names.iter().map(|name| bytes(name)).collect();
+    let reader = Database::builder(&path).read_only(true).open().unwrap();
+    let keyspace = reader.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().count(), 500);
+    assert_eq!(keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap().len(), 40_000);
+    assert!(reader.verify().unwrap().is_clean());
+    let log_bytes = reader.stats().disk.log_file_bytes;
+    let logs = names.iter().filter(|name| name.starts_with("log-"));
+    assert_eq!(log_bytes, logs.map(|name| bytes(name).len() as u64).sum::<u64>());
+    reader.close().unwrap();
+    let after: Vec<_> = names.iter().map(|name| bytes(name)).collect();
+    assert!(before == after, "a reader wrote");
+}

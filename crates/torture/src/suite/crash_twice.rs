@@ -1,7 +1,8 @@
 //! A verb, a power cut in it, another verb on what is left, and cuts everywhere in that: what the
 //! first life wrote for nothing is never taken for what the second one wrote.
 
-use crate::suite::crash::history::{History, Verb, open, read};
+use crate::suite::crash::database::{open, read};
+use crate::suite::crash::history::{History, Verb};
 use crate::suite::crash::short::{EVERY, Start, cut_from};
 use crate::suite::support::below;
 use crate::test::{Tally, Target, Test, Unit};

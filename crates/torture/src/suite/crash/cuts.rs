@@ -1,6 +1,6 @@
 //! Cuts of a recorded history, and what each image that they leave is held to.
 
-use super::history::{NAMES, open, open_to_read, options_of, read};
+use super::database::{NAMES, open, open_to_read, options_of, read};
 use super::run::{Run, Space, State};
 use crate::test::Tally;
 use chelonia::internals::{CrashDirectory, MemoryDirectory, Rng, Survivors, unreachable_blocks};

@@ -1,38 +1,32 @@
-//! Histories: every verb that changes what is durable, on a directory that records each change, and
-//! the states that a crash may leave.
+//! Histories of operations on a directory that records each change, and the states that a crash
+//! may leave.
 //!
-//! The rule of what may be seen after a crash. The verbs that change content (a commit, the making
-//! and the dropping of a keyspace) are numbered in their order; state `i` is what the database
-//! holds after `i` of them: which keyspaces there are, with which fixed options, and every entry.
-//! After a crash the database is in one of these states, whole:
+//! The operations that change content (a commit, the creation and the drop of a keyspace) are
+//! numbered in order. State `i` is the content after `i` of them: the keyspaces with their fixed
+//! options, and every entry. After a crash the database is in exactly one of these states:
 //!
-//! - after a power cut not older than the last change that was made durable before it (by a `Sync`
-//!   commit, `sync` or `checkpoint`, by making or dropping a keyspace, by a close or an open that
+//! - after a power cut, not older than the last change made durable before it (by a `Sync` commit,
+//!   `sync` or `checkpoint`, by the creation or drop of a keyspace, or by a close or an open that
 //!   returned);
-//! - after the death of the process not older than the last change that returned;
+//! - after the death of the process, not older than the last change that returned;
 //! - never newer than the last change that began.
 //!
-//! So a dropped keyspace is there with all that it held or not at all, and one that was made again
-//! under the same name never shows what the one before held, nor its options. The dials (checkpoint
-//! distance, shape of levels) are not part of a state, for they are durable with the next
-//! checkpoint or close: they are as they were turned since the last of these that returned, or the
-//! last time before it.
+//! So a dropped keyspace is complete or absent, and a keyspace that reuses a name never shows the
+//! entries or options of its predecessor. The dials (checkpoint distance, shape of levels) are not
+//! part of a state, because only the next checkpoint or close makes them durable: a crash may leave
+//! any value set since the last checkpoint or close that returned, or the value before it.
 
-use super::run::{AllDials, Dials, Run, Space, State, TELLING, Turn};
-use crate::suite::support::{ENGINES, ModelSpace, below, engine_of, one_of};
-use chelonia::internals::{CrashDirectory, Directory, Rng, tick};
+use super::database::{
+    MAKES, NAMES, SHAPES, dials_of, engine_options_of, has_levels, open, options_of, read,
+};
+use super::run::{Dials, Run, Space, State, TELLING, Turn};
+use crate::suite::support::{below, one_of};
+use chelonia::internals::{CrashDirectory, Rng, tick};
 use chelonia::{
-    Batch, Database, DatabaseBuilder, Durability, EngineOptions, FilterKind, Keyspace,
-    KeyspaceOptions, LevelOptions, Result, Snapshot,
+    Batch, Database, Durability, EngineOptions, Keyspace, KeyspaceOptions, LevelOptions, Snapshot,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// The names that keyspaces are made under, again and again.
-pub const NAMES: [&str; 3] = ["left", "right", "third"];
-
-/// Keyspaces made one after the other differ in their options; this many are distinguished.
-const MAKES: u32 = 29;
 
 /// Commits choose among so few keys that they overwrite each other.
 const KEYS: u64 = 40;
@@ -41,79 +35,6 @@ const KEYS: u64 = 40;
 /// down a tree grows until it goes down further.
 const COLD_KEYS: u64 = 200;
 const COLD_ONE_IN: u64 = 3;
-
-/// Shapes of levels: with few bytes there are several. With the last, levels hold the most.
-pub const SHAPES: [LevelOptions; 3] = {
-    let plain = LevelOptions::new().size_ratio(2).scaling_percent(100);
-    let steep = LevelOptions::new().size_ratio(4).scaling_percent(50);
-    [plain, plain.dynamic_sizes(true), steep.allocate_filters_by_level(false)]
-};
-
-/// The fixed options of the keyspace that was made as number `made`: whatever two are made one
-/// after the other have two engines.
-pub fn options_of(made: u32) -> KeyspaceOptions {
-    let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
-    let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
-    let options = KeyspaceOptions::new().engine(engine_options_of(made));
-    options.filter(kind).filter_bits_per_key(4 + made % MAKES)
-}
-
-fn engine_options_of(made: u32) -> EngineOptions {
-    let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
-    EngineOptions::tiny(engine_of(u64::from(made)), leaf_bytes)
-}
-
-fn has_levels(made: u32) -> bool {
-    engine_of(u64::from(made)).has_levels()
-}
-
-/// A write share so small that recovery has to drain what it replays.
-pub const SHARE_MIN: u64 = 16 << 10;
-
-/// Opens a stepped database of a tiny geometry.
-pub fn open(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
-    builder(directory, write_share).open()
-}
-
-/// The same, for reading only.
-pub fn open_to_read(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
-    builder(directory, write_share).read_only(true).open()
-}
-
-fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseBuilder {
-    Database::builder("crash").memory(64 << 20).internals(|internals| {
-        internals.directory = Some(directory);
-        internals.write_share = write_share;
-        internals.stepped = true;
-        internals.salt = Some(7);
-        internals.log_segment_bytes = Some(16 << 10);
-        // A close may make a checkpoint or leave a log to be replayed.
-        internals.leave_log = write_share.is_none();
-    })
-}
-
-/// Everything that a database holds, read entry by entry.
-pub fn read(database: &Database) -> Result<(State, AllDials)> {
-    let (mut state, mut dials) = (State::new(), AllDials::new());
-    for name in database.keyspaces() {
-        let keyspace = database.keyspace(&name, KeyspaceOptions::new())?;
-        let mut entries = ModelSpace::new();
-        for entry in keyspace.iter() {
-            let (key, value) = entry?;
-            entries.insert(key.to_vec(), value.to_vec());
-        }
-        // Options that differ from the stored ones are refused.
-        let made = (0..MAKES).find(|made| database.keyspace(&name, options_of(*made)).is_ok());
-        let made = made.unwrap_or_else(|| panic!("{name:?} has options that nobody chose"));
-        dials.insert(name.clone(), dials_of(&keyspace));
-        state.insert(name, Space { made, entries: Arc::new(entries) });
-    }
-    Ok((state, dials))
-}
-
-fn dials_of(keyspace: &Keyspace) -> Dials {
-    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.engine_options().levels() }
-}
 
 /// What a history is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

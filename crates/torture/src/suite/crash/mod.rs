@@ -7,6 +7,7 @@
 //! lost; it opens once more with the same content.
 
 pub mod cuts;
+pub mod database;
 pub mod history;
 pub mod run;
 pub mod short;
@@ -16,7 +17,8 @@ use crate::test::{Tally, Target, Test, Unit};
 use chelonia::Durability::{Memory, Process, Sync};
 use chelonia::internals::{CrashDirectory, Rng};
 use cuts::{CRASH_STATES, Cutter, Effort};
-use history::{History, SHARE_MIN, Verb};
+use database::SHARE_MIN;
+use history::{History, Verb};
 use run::{Run, State};
 use short::Start;
 

@@ -1,7 +1,8 @@
 //! Where short histories begin, what they are made of, and how they are cut.
 
 use super::cuts::{Cutter, Effort, Files};
-use super::history::{History, SHAPES, Verb};
+use super::database::SHAPES;
+use super::history::{History, Verb};
 use super::run::{Run, State};
 use crate::suite::support::{ENGINES, engine_of};
 use crate::test::Tally;

@@ -105,16 +105,12 @@ mod tests {
     /// Calls that the script does not come to, and why: the file, what the line says, who fails
     /// them.
     const ELSEWHERE: [(&str, &str, &str); 15] = [
-        ("log/slots.rs", "dir.list()?.into_iter()", "a data file damaged or gone: `bad_input.rs`"),
+        ("log/slots.rs", "dir.list()?.into_iter()", "a data file damaged or gone: `bad_files.rs`"),
         ("log/slots.rs", "dir.open(&name, OpenMode::Read", "the same"),
         ("log/slots.rs", "file.size()?.min(", "the same"),
         ("log/slots.rs", "file.read_at(&mut block, 0)?", "the same"),
         ("storage/mod.rs", "match dir.open(DATA_FILE, OpenMode::Read", "the same"),
-        (
-            "recovery/open.rs",
-            "directory.lock(true, true)",
-            "a lock file that is gone: `bad_input.rs`",
-        ),
+        ("recovery/open.rs", "directory.lock(true, true)", "a missing lock file: `bad_files.rs`"),
         ("recovery/open.rs", "match directory.lock(true, false)", "the same"),
         (
             "log/tail.rs",
