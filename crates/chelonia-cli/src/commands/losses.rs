@@ -1,7 +1,6 @@
 //! What an import left out or changed, counted: nothing of its input is lost silently.
 
-use crate::columns::{Flaw, FlawKind};
-use crate::formats::{LineCounts, Record};
+use crate::formats::{Flaw, FlawKind, LineCounts, Record};
 use crate::output::{complain, counted, grouped};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;

@@ -8,11 +8,11 @@
 use super::losses::Losses;
 use super::{Purpose, entries, open_keyspace};
 use crate::arguments::{Export, Import};
-use crate::columns::{Choice, Column, Flaw};
+use crate::columns::{Choice, Column};
 use crate::descriptors;
 use crate::destination::Destination;
 use crate::failure::{Failure, Result};
-use crate::formats::{Format, Layout, Reader};
+use crate::formats::{Flaw, Format, Layout, Reader};
 use crate::interrupt::Interrupt;
 use crate::output::{bytes, complain, counted, grouped, output};
 use chelonia::limits::BATCH_BYTES_MAX;

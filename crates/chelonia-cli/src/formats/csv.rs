@@ -4,7 +4,7 @@
 //! becomes one field. Import must name the line where that quote opened, and count the lines that
 //! are lost behind it.
 
-use crate::columns::Flaw;
+use super::flaw::Flaw;
 use std::borrow::Cow;
 
 /// A field of csv. The form has no line breaks, so that only these two characters need quotes.

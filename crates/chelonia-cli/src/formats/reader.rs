@@ -5,8 +5,10 @@
 //! out or changed on the way is counted.
 
 use super::csv::Place;
-use super::{FACTOR_MAX, Format, Layout};
-use crate::columns::{Choice, Fields, Flaw, Picked, pick};
+use super::fields::{Fields, Picked, pick};
+use super::flaw::Flaw;
+use super::format::{FACTOR_MAX, Format};
+use crate::columns::Choice;
 use crate::json;
 use crate::text::Form;
 use std::io::{self, BufRead, Read};
@@ -24,6 +26,19 @@ const WIDE_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 /// How many bytes tell UTF-16 that has no mark: at least, and at most.
 const WIDE_BYTES_MIN: usize = 6;
 const WIDE_BYTES_SEEN: usize = 32;
+
+/// How records are read.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub format: Format,
+    pub form: Form,
+    /// Fields of tsv and csv are taken without decoding escapes.
+    pub raw: bool,
+    /// The first line (of tsv or csv) that is not empty is a heading.
+    pub header: bool,
+    /// The columns (of tsv or csv) of key and value, if two of several were selected.
+    pub choice: Option<Choice>,
+}
 
 /// An entry and the line it began on, or why there is none.
 #[derive(PartialEq, Eq, Debug)]
