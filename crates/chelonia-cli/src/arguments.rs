@@ -392,7 +392,7 @@ pub struct Drop {
 /// `tour`
 #[derive(Args, Debug)]
 pub struct Tour {
-    /// The folder whose files are stored; by default the sources that cargo keeps on this machine
+    /// The folder or file to store [default: the sources that cargo keeps on this machine]
     #[arg(value_name = "PATH")]
     pub source: Option<PathBuf>,
     /// Keep the tour's databases in this new directory instead of a temporary one
