@@ -1,12 +1,12 @@
-//! Which units are run, and in which order.
+//! Decides which units are run, and in which order.
 //!
 //! | profile | units of a test | seed |
 //! | --- | --- | --- |
-//! | short | as many as the test names, and one that nobody ran before | the same every time |
-//! | long | as many as its targets take | given, or the same every time |
+//! | short | a fixed number, and one with a fresh seed | always the same |
+//! | long | until its targets are met | given, or always the same |
 //!
-//! Threads take units from a [`Queue`] until it has none. The test that is furthest behind comes
-//! first, so that a profile that is stopped early has done something of all.
+//! Threads take units from a [`Queue`] until it is empty. The test that is furthest behind comes
+//! first, so that every test has run if a profile is stopped early.
 
 use crate::runner::status::Status;
 use chelonia::internals::{Clock, Rng};
@@ -15,55 +15,55 @@ use clap::ValueEnum;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How much is done.
+/// The extent of a run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub enum Profile {
-    /// Minutes: for every change
+    /// A few minutes, for every change
     Short,
-    /// About half an hour on two cores: until every target is met
+    /// Until every target is met: about half an hour on two cores
     Long,
 }
 
-/// The seed of a runner for which none is given.
+/// The default seed.
 pub const SEED: u64 = 0xc4e1_0017;
 
-/// A test that failed so often is not run any further.
+/// A test that failed this often is not run any further.
 const FAILURES_MAX: usize = 3;
 
-/// A unit that somebody is to run.
+/// A unit to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// Which test, by its place in the list.
+    /// The index of the test in the list.
     pub test: usize,
-    /// Which unit.
+    /// The unit.
     pub unit: Unit,
-    /// The seed of the runner that it belongs to.
+    /// The seed of the runner.
     pub seed: u64,
 }
 
-/// What is still to be run.
+/// The units that are left to run.
 pub struct Queue<'t> {
     profile: Profile,
     until_failure: bool,
     seed: u64,
-    /// Since the run began.
+    /// Started with the run.
     clock: Clock,
     at_most: Option<Duration>,
     tests: &'t [Box<dyn Test>],
     places: Vec<Place>,
 }
 
-/// How far a test has come.
+/// The progress of a test.
 #[derive(Default)]
 struct Place {
-    /// The units that were handed out, those of earlier runs that ended included.
+    /// Units handed out, including those that earlier runs finished.
     taken: BTreeSet<u64>,
-    /// The one that nobody ran before is handed out.
+    /// The unit with a fresh seed was handed out.
     fresh: bool,
 }
 
 impl Place {
-    /// The least unit that nobody took.
+    /// The lowest unit not handed out.
     fn next(&self) -> u64 {
         let taken = self.taken.iter();
         taken
@@ -74,7 +74,7 @@ impl Place {
 }
 
 impl<'t> Queue<'t> {
-    /// All of `profile`, for at most `at_most`; `statuses` says what earlier runs have done.
+    /// All of `profile`, for at most `at_most`; `statuses` has the work of earlier runs.
     pub fn new(
         profile: Profile,
         seed: u64,
@@ -87,13 +87,13 @@ impl<'t> Queue<'t> {
         Self { profile, until_failure: false, seed, clock: Clock::real(), at_most, tests, places }
     }
 
-    /// No unit begins after one has failed.
+    /// Starts no unit after the first failure, if `until_failure`.
     pub fn until_failure(mut self, until_failure: bool) -> Self {
         self.until_failure = until_failure;
         self
     }
 
-    /// The next unit, given how the tests stand now; `None` if there is no more to do.
+    /// The next unit, given the current statuses; `None` if there is none.
     pub fn next(&mut self, statuses: &[Status]) -> Option<Job> {
         let is_late = self.at_most.is_some_and(|time| self.clock.now() >= time);
         let has_failed = statuses.iter().any(|status| !status.failures().is_empty());
@@ -103,7 +103,7 @@ impl<'t> Queue<'t> {
         let open = (0..self.tests.len()).filter(|test| self.is_open(*test, &statuses[*test]));
         let behind = |test: &usize| {
             let done = self.done(*test, &statuses[*test]);
-            // Of those that are equally far the one with fewer units under way.
+            // On a tie, the test with fewer units handed out.
             (done.to_bits(), self.places[*test].taken.len())
         };
         let test = open.min_by_key(behind)?;
@@ -119,7 +119,7 @@ impl<'t> Queue<'t> {
         Some(Job { test, unit: Unit::new(name, number, self.seed), seed: self.seed })
     }
 
-    /// Whether there is a unit of the test to run.
+    /// Whether the test has a unit left to run.
     fn is_open(&self, test: usize, status: &Status) -> bool {
         let (place, test) = (&self.places[test], &self.tests[test]);
         if status.failures().len() >= FAILURES_MAX || test.excuse().is_some() {
@@ -132,7 +132,7 @@ impl<'t> Queue<'t> {
         }
     }
 
-    /// How much of the test is done, from 0 to 1.
+    /// The finished part of the test, from 0 to 1.
     fn done(&self, test: usize, status: &Status) -> f64 {
         let all = match self.profile {
             Profile::Short => self.tests[test].short_units(),
@@ -142,7 +142,7 @@ impl<'t> Queue<'t> {
     }
 }
 
-/// A seed that no run had before.
+/// A random seed.
 pub fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use chelonia_torture::test::{Tally, Target};
 
-    /// There are four units of it.
+    /// A test with four units.
     struct Finite;
 
     impl Test for Finite {
@@ -163,7 +163,7 @@ mod tests {
         }
 
         fn about(&self) -> &'static str {
-            "comes to an end"
+            "has four units"
         }
 
         fn short_units(&self) -> u64 {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_under_way_when_a_run_was_killed_is_run_again() {
+    fn units_that_a_killed_run_did_not_finish_are_run_again() {
         let tests: [Box<dyn Test>; 1] = [Box::new(Finite)];
         let mut statuses = [Status::default()];
         for unit in [0, 2] {

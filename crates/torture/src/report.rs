@@ -1,4 +1,4 @@
-//! What the user sees: a bar for each test, failures as they happen, a table at the end.
+//! Output for the user: a progress bar per test, failures as they happen, a table at the end.
 
 use crate::failure::Result;
 use crate::profile::Profile;
@@ -14,7 +14,7 @@ use std::io::Write;
 /// The length of a bar.
 const STEPS: u64 = 1000;
 
-/// Bars, one for each test, on a terminal only.
+/// Progress bars, one per test; shown on a terminal only.
 pub struct Progress {
     profile: Profile,
     all: MultiProgress,
@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Draws how the tests stand.
+    /// Draws the bars.
     pub fn new(profile: Profile, tests: &[Box<dyn Test>], statuses: &[Status]) -> Self {
         let all = MultiProgress::new();
         let style = ProgressStyle::with_template("{prefix:>13} {bar:30} {percent:>3}% {msg}")
@@ -37,7 +37,7 @@ impl Progress {
         progress
     }
 
-    /// Draws how they stand now.
+    /// Redraws the bars.
     pub fn update(&self, tests: &[Box<dyn Test>], statuses: &[Status]) {
         for ((bar, test), status) in self.bars.iter().zip(tests).zip(statuses) {
             bar.set_position(steps(done(self.profile, &**test, status)));
@@ -45,10 +45,10 @@ impl Progress {
         }
     }
 
-    /// Tells of a failure at once: a run may take hours.
-    pub fn tell(&self, test: &str, failed: &Failed) {
+    /// Reports a failure at once, because a run may take hours.
+    pub fn failed(&self, test: &str, failed: &Failed) {
         let text = format!("FAILED {test} {}\n{}", again(test, failed), failed.text);
-        // Without a terminal `println` of the bars says nothing.
+        // Without a terminal, `println` of the bars prints nothing.
         if self.all.is_hidden() {
             let _ = writeln!(std::io::stderr(), "{text}");
         } else {
@@ -63,17 +63,17 @@ impl Drop for Progress {
     }
 }
 
-/// A part of a bar.
+/// The filled length of a bar.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a part of a whole is from 0 to 1"
+    reason = "`part` is from 0 to 1"
 )]
 fn steps(part: f64) -> u64 {
     (part * STEPS as f64) as u64
 }
 
-/// How much of a profile a test has done, from 0 to 1.
+/// The finished part of a test, from 0 to 1.
 fn done(profile: Profile, test: &dyn Test, status: &Status) -> f64 {
     match profile {
         Profile::Short => status.units() as f64 / (test.short_units() + 1) as f64,
@@ -81,7 +81,7 @@ fn done(profile: Profile, test: &dyn Test, status: &Status) -> f64 {
     }
 }
 
-/// What was counted, those things first that have a target.
+/// The counts of a test, those with a target first.
 fn counts_of(test: &dyn Test, status: &Status) -> String {
     let counts = status.counts();
     let targets = test.targets().iter().map(|target| target.what);
@@ -93,7 +93,7 @@ fn counts_of(test: &dyn Test, status: &Status) -> String {
     text.collect::<Vec<_>>().join(", ")
 }
 
-/// How to run a unit again.
+/// The command that repeats a unit.
 fn again(test: &str, failed: &Failed) -> String {
     let features = if cfg!(feature = "shuttle") { " --features shuttle" } else { "" };
     format!(
@@ -103,7 +103,7 @@ fn again(test: &str, failed: &Failed) -> String {
     )
 }
 
-/// Prints how all tests stand.
+/// Prints the status of all tests.
 pub fn print(
     profile: Profile,
     tests: &[Box<dyn Test>],
@@ -142,7 +142,7 @@ fn print_test(
 ) -> Result<()> {
     let outcome = match test.excuse() {
         _ if !status.failures().is_empty() => "FAILED".to_owned(),
-        Some(excuse) => format!("not run: {excuse}"),
+        Some(excuse) => format!("skipped: {excuse}"),
         None if profile == Profile::Short || status.has_met(test.targets()) => "passed".to_owned(),
         None => format!("passed, {:.0}% of its target", 100.0 * status.done(test.targets())),
     };
@@ -161,7 +161,7 @@ fn print_test(
     Ok(())
 }
 
-/// Prints which rare cases of the store the run came by; gives how many it missed.
+/// Prints the coverage marks that the run did not reach; returns how many there are.
 pub fn print_marks(as_json: bool) -> Result<usize> {
     let mut out = std::io::stdout().lock();
     let (reached, missed): (Vec<_>, Vec<_>) = marks().partition(|(_, count)| *count > 0);
@@ -174,7 +174,7 @@ pub fn print_marks(as_json: bool) -> Result<usize> {
         writeln!(out, "{}", json!({ "marks": counts }))?;
     } else {
         let (count, all) = (reached.len(), reached.len() + missed.len());
-        writeln!(out, "{:>13}  {count} of {all} rare cases were reached", "marks")?;
+        writeln!(out, "{:>13}  {count} of {all} coverage marks were reached", "marks")?;
         for (mark, _) in &missed {
             writeln!(out, "{:>13}  not reached: {mark:?}", "")?;
         }
@@ -182,7 +182,7 @@ pub fn print_marks(as_json: bool) -> Result<usize> {
     Ok(missed.len())
 }
 
-/// Prints what one unit counted.
+/// Prints the counts of a unit.
 pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let distinct = tally.distinct().map(|(what, all)| (what, all.len() as u64));
@@ -198,7 +198,7 @@ pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints what tests there are.
+/// Prints the list of tests.
 pub fn list(tests: &[Box<dyn Test>], as_json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for test in tests {
@@ -214,7 +214,7 @@ pub fn list(tests: &[Box<dyn Test>], as_json: bool) -> Result<()> {
             continue;
         }
         let excuse =
-            test.excuse().map_or_else(String::new, |excuse| format!(" (not here: {excuse})"));
+            test.excuse().map_or_else(String::new, |excuse| format!(" (skipped: {excuse})"));
         writeln!(out, "{:>13}  {}{excuse}", test.name(), test.about())?;
         for target in targets {
             writeln!(out, "{:>13}  {} {}", "", HumanCount(target.count), target.what)?;
@@ -222,8 +222,8 @@ pub fn list(tests: &[Box<dyn Test>], as_json: bool) -> Result<()> {
     }
     if !as_json {
         let other = match cfg!(feature = "shuttle") {
-            true => "all others: in a build without the feature `shuttle`",
-            false => "schedules: in a build of its own, with `--features shuttle`",
+            true => "all other tests: in a build without the feature `shuttle`",
+            false => "schedules: in a separate build, with `--features shuttle`",
         };
         writeln!(out, "{:>13}  {other}", "")?;
     }

@@ -1,30 +1,30 @@
-//! What a test is: one kind of harm done to the store, again and again, each time differently.
+//! Defines a torture test: one way of trying to make the store lose data, in many variations.
 //!
 //! ```text
 //!   runner --- seed ---> test "crash" --- unit 0, 1, 2, ... ---> tally, or a failure
 //! ```
 //!
-//! A *unit* is a few seconds of a test. What happens in it follows from the seed of the runner,
-//! the test and the number of the unit alone, so that any failure can be seen again
-//! (`chelonia-torture --repeat TEST:UNIT --seed SEED`); tests that need real time or real threads
-//! say in their heads how much of that holds for them.
+//! A *unit* is the smallest piece of work of a test and takes a few seconds. It is fully determined
+//! by the seed of the runner, the name of the test and the number of the unit, so a failure can be
+//! repeated (`chelonia-torture --repeat TEST:UNIT --seed SEED`). Tests with real time or real
+//! threads say in their heads how far this holds for them.
 //!
-//! A unit fails by panicking: what it does is written like a test.
+//! A unit fails by a panic, like any test in Rust.
 
 use chelonia::internals::Rng;
 use std::collections::BTreeMap;
 
-/// One piece of a test.
+/// The smallest piece of work of a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unit {
     /// Its number in the test.
     pub number: u64,
-    /// What it draws from: its own, whatever else runs.
+    /// The seed of its random numbers, independent of other units.
     pub seed: u64,
 }
 
 impl Unit {
-    /// Unit `number` of the test called `test`, in the runner that began with `seed`.
+    /// Unit `number` of the test called `test`, of a runner with `seed`.
     pub fn new(test: &str, number: u64, seed: u64) -> Self {
         let named = test.bytes().fold(seed, |mixed, byte| {
             (mixed ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
@@ -38,7 +38,7 @@ impl Unit {
     }
 }
 
-/// What a unit did, counted.
+/// Counts of what a unit did.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Tally {
     counts: BTreeMap<&'static str, u64>,
@@ -46,28 +46,28 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts `more` of `what`.
+    /// Adds `more` to the count of `what`.
     pub fn add(&mut self, what: &'static str, more: u64) {
         *self.counts.entry(what).or_default() += more;
     }
 
-    /// Counts one of `what`, unless one with this fingerprint was counted before, in this unit or
+    /// Counts one of `what`, unless one with this fingerprint was counted before, by this unit or
     /// another.
     pub fn add_distinct(&mut self, what: &'static str, fingerprint: u64) {
         self.distinct.entry(what).or_default().push(fingerprint);
     }
 
-    /// What is counted one by one.
+    /// The counts without fingerprints.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.counts.iter().map(|(what, count)| (*what, *count))
     }
 
-    /// Fingerprints of what is counted once.
+    /// The fingerprints of things counted once.
     pub fn distinct(&self) -> impl Iterator<Item = (&'static str, &[u64])> {
         self.distinct.iter().map(|(what, fingerprints)| (*what, fingerprints.as_slice()))
     }
 
-    /// Adds what another one counted.
+    /// Adds the counts of another tally.
     pub fn merge(&mut self, other: Tally) {
         other.counts.into_iter().for_each(|(what, count)| self.add(what, count));
         for (what, mut fingerprints) in other.distinct {
@@ -76,40 +76,40 @@ impl Tally {
     }
 }
 
-/// How much of something the long profile has to do.
+/// A count that the long profile has to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// What is counted, as units count it.
+    /// The name of the count.
     pub what: &'static str,
-    /// So many.
+    /// The least value.
     pub count: u64,
 }
 
-/// One kind of harm.
+/// A torture test.
 pub trait Test: Sync {
-    /// One word.
+    /// The name, one word.
     fn name(&self) -> &'static str;
 
-    /// One line: what is done, and what is asserted.
+    /// One line: the action and the assertions.
     fn about(&self) -> &'static str;
 
-    /// How many units the short profile runs.
+    /// The number of units in the short profile.
     fn short_units(&self) -> u64;
 
-    /// What the long profile has to count.
+    /// The counts that the long profile has to reach.
     fn targets(&self) -> &'static [Target];
 
-    /// The last unit there is, if what is tried is finite.
+    /// The number of units, if it is finite.
     fn units_max(&self) -> Option<u64> {
         None
     }
 
-    /// Why it cannot run here.
+    /// The reason why it cannot run here, if there is one.
     fn excuse(&self) -> Option<String> {
         None
     }
 
-    /// Runs a unit; panics if the store did what it must not.
+    /// Runs a unit; panics if an assertion fails.
     fn run(&self, unit: Unit) -> Tally;
 }
 

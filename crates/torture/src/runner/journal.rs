@@ -1,4 +1,4 @@
-//! What a run has done, journal in a file so that the next one goes on where it ended.
+//! The journal of a run: a file from which the next run continues.
 //!
 //! One line of JSON for each unit that ended:
 //!
@@ -8,17 +8,17 @@
 //! {"test":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
 //! ```
 //!
-//! At its end each run adds the rare cases that it and those before it came by:
+//! A run ends with the coverage marks that it and the runs before it reached:
 //!
 //! ```text
 //! {"seed":"0x1f","marks":{"RecordRefreshed":12}}
 //! ```
 //!
-//! A unit that failed is done again by the next run: what it found may have been mended. What
-//! units counted stays, whatever the store was like then: figures of one state of it begin with a
-//! new file.
+//! The next run repeats failed units, because the bug may have been fixed. Counts of earlier units
+//! are retained even if the code has changed since; to count one state of the code, start a new
+//! journal.
 //!
-//! A line that was cut off at the end, because the run was killed, counts for nothing.
+//! An incomplete last line, after a killed run, is ignored.
 
 use crate::failure::{Failure, Result};
 use crate::runner::status::{Failed, Status};
@@ -30,15 +30,15 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A file of units that ended.
+/// The open file.
 pub struct Journal {
     path: PathBuf,
     file: File,
 }
 
 impl Journal {
-    /// Opens or makes the file, and adds what it holds of runner `seed` to `statuses`, which
-    /// are those of the tests called `names`.
+    /// Opens or creates the file, and adds its units with this `seed` to `statuses`, which belong
+    /// to the tests called `names`.
     pub fn open(path: &Path, seed: u64, names: &[&str], statuses: &mut [Status]) -> Result<Self> {
         let failed = |error| Failure::failed(format!("open {}", path.display()), error);
         let mut options = OpenOptions::new();
@@ -50,9 +50,9 @@ impl Journal {
             .open(path)
             .map_err(failed)?;
         let text = std::io::read_to_string(&mut file).map_err(failed)?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let complete = text.rfind('\n').map_or(0, |end| end + 1);
         let mut met = json!({});
-        for (number, line) in text[..whole].lines().enumerate() {
+        for (number, line) in text[..complete].lines().enumerate() {
             let mut add_line = || {
                 let value: Value = serde_json::from_str(line).ok()?;
                 if value["seed"].as_str()? != hex(seed) {
@@ -72,12 +72,12 @@ impl Journal {
                 return Err(not_in_journal(path, number + 1));
             }
         }
-        marks::add(&met).ok_or_else(|| not_in_journal(path, text[..whole].lines().count()))?;
-        file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+        marks::add(&met).ok_or_else(|| not_in_journal(path, text[..complete].lines().count()))?;
+        file.set_len(complete as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Adds a unit that ended well.
+    /// Adds a unit that succeeded.
     pub fn add(
         &mut self,
         test: &str,
@@ -106,9 +106,9 @@ impl Journal {
         }))
     }
 
-    /// The run has ended: adds which rare cases there were, those of earlier runs included.
+    /// Adds the coverage marks at the end of a run, including those of earlier runs.
     pub fn end(&mut self, seed: u64) -> Result<()> {
-        self.write(&json!({ "seed": hex(seed), "marks": marks::told() }))
+        self.write(&json!({ "seed": hex(seed), "marks": marks::reached() }))
     }
 
     fn write(&mut self, value: &Value) -> Result<()> {
@@ -120,15 +120,15 @@ impl Journal {
 }
 
 fn not_in_journal(path: &Path, line: usize) -> Failure {
-    Failure::usage(format!("{}, line {line}: not of a run before", path.display()))
+    Failure::usage(format!("{}, line {line}: not a line of a journal", path.display()))
 }
 
-/// Adds a unit to its test; `None` if the line says something else.
+/// Adds a unit to its test; `None` if the line has another form.
 fn add(status: &mut Status, value: &Value) -> Option<()> {
     let unit = value["unit"].as_u64()?;
     let took = Duration::try_from_secs_f64(value["seconds"].as_f64()?).ok()?;
     if value["failure"].is_string() {
-        // It is done again: what it found may have been mended.
+        // It is run again.
         return Some(());
     }
     let mut counts = Vec::new();
@@ -144,7 +144,7 @@ fn add(status: &mut Status, value: &Value) -> Option<()> {
     Some(())
 }
 
-/// A seed as the command line takes it.
+/// A seed in the form that the command line accepts.
 pub fn hex(seed: u64) -> String {
     format!("{seed:#x}")
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_goes_on_behind_what_was_kept() {
+    fn a_run_continues_from_its_journal() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal.jsonl");
         let names = ["crash", "model"];
@@ -175,7 +175,7 @@ mod tests {
             drop(Journal::open(&path, 7, &names, &mut statuses).unwrap());
             assert_eq!((statuses[0].count("histories"), statuses[0].count("states")), (2, 1));
             assert_eq!(statuses[0].units(), 1);
-            assert!(statuses[0].units_ended().iter().eq(&[0]), "what failed is done again");
+            assert!(statuses[0].units_ended().iter().eq(&[0]), "a failed unit is run again");
             assert!(statuses[0].failures().is_empty());
             assert_eq!(statuses[1].units(), 0);
         }

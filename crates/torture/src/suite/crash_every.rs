@@ -1,18 +1,19 @@
-//! Every history of up to three verbs from a database of a few levels, cut everywhere while the
-//! last verb runs: what is before was cut in a shorter history.
+//! Every history of up to three operations from a database with trees of several levels, cut
+//! everywhere in its last operation: cuts in the earlier ones belong to a shorter history.
 
 use crate::suite::crash::history::Verb;
 use crate::suite::crash::short::{EVERY, Start, cut_from};
 use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::Rng;
 
-/// Histories of one, of two and of three verbs.
+/// Histories of one, two and three operations.
 const HISTORIES: u64 = {
     let verbs = EVERY.len() as u64;
     verbs + verbs * verbs + verbs * verbs * verbs
 };
 
-/// A unit is what begins with two verbs; that of a verb and the first one does it alone, too.
+/// A unit is a pair of operations, with each third one; the unit of an operation and the first one
+/// also runs it alone.
 pub struct Every;
 
 impl Test for Every {
@@ -21,7 +22,7 @@ impl Test for Every {
     }
 
     fn about(&self) -> &'static str {
-        "cuts every history of up to three of sixteen verbs everywhere in its last verb"
+        "cuts every history of up to three of sixteen operations in the last one"
     }
 
     fn short_units(&self) -> u64 {
@@ -37,7 +38,7 @@ impl Test for Every {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        // In an order in which any few units differ in both verbs.
+        // In an order in which any few units differ in both operations.
         let verbs = EVERY.len();
         let number = usize::try_from(unit.number).unwrap() % (verbs * verbs);
         let (first, second) = (number % verbs, (number / verbs + number) % verbs);
@@ -53,9 +54,9 @@ impl Test for Every {
     }
 }
 
-/// Does `verbs` and cuts while the last of them runs.
+/// Applies `verbs`, and cuts while the last of them runs.
 fn cut(verbs: &[Verb]) -> Tally {
-    // Among histories with the same verbs in other places each engine gets its turn at each verb.
+    // The seed follows from the operations, so each operation meets each engine in some history.
     let mix = |mixed: u64, verb: &Verb| {
         let place = EVERY.iter().position(|one| one == verb).unwrap_or(0) as u64;
         Rng::new(mixed ^ place).next_u64()
@@ -67,7 +68,7 @@ fn cut(verbs: &[Verb]) -> Tally {
     for verb in verbs {
         began = history.boundary();
         if !history.apply(*verb) {
-            // It cannot be done here: nothing happens that was not cut before.
+            // Not applicable: nothing happens that a shorter history has not cut.
             return tally;
         }
     }

@@ -1,9 +1,10 @@
-//! Power cuts and deaths of a process in which threads write, drain, sync and make checkpoints at
-//! the same time, on trees of a few levels. Each thread writes few keys of a keyspace of its own
-//! over and over, large values among them; after a cut every keyspace is as one of its writes left
-//! it, none that was acknowledged at a level that survives is missing, and `verify` finds nothing.
+//! Power cuts and process deaths while threads write, flush, sync and make checkpoints, on trees of
+//! several levels. Each thread overwrites a few keys of its own keyspace, some with large values.
+//! After a cut every keyspace is in a state that one of its writes left, no write is missing that
+//! was acknowledged at a level that survives, and `verify` finds nothing.
 //!
-//! How the threads take turns does not follow from the unit: a failure may need several tries.
+//! The interleaving of the threads does not follow from the unit: a failure may need several
+//! attempts to repeat.
 
 use crate::suite::support::{ENGINES, below, engine_of};
 use crate::test::{Tally, Target, Test, Unit};
@@ -15,7 +16,7 @@ use chelonia::{
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// One of each engine, and one more.
+/// One thread per engine, and one more.
 const THREADS: u64 = ENGINES as u64 + 1;
 const KEYS: u64 = 40;
 const WRITES: u64 = 500;
@@ -24,10 +25,11 @@ const IMAGES: u64 = 60;
 /// Memtables of a few entries.
 const DISTANCE: u64 = 3_000;
 
-/// How high trees are when the threads begin: a node above nodes, a level below a level.
+/// The height of the trees when the threads begin: an inner node above inner nodes, a level below a
+/// level.
 const HEIGHT: u32 = 2;
 
-/// A commit that was acknowledged before this boundary.
+/// A commit that was acknowledged before a boundary.
 struct Acknowledged {
     boundary: usize,
     thread: u64,
@@ -68,22 +70,23 @@ fn value(thread: u64, number: u64) -> Vec<u8> {
     value
 }
 
-/// How many writes the state of the keyspace shows, after checking that it is what they left.
+/// The number of writes that the keyspace contains, after checking that it is their result.
 fn writes_shown(keyspace: &Keyspace, thread: u64) -> u64 {
     let mut found = BTreeMap::new();
     for entry in keyspace.iter() {
         let (key, found_value) = entry.unwrap();
         let number = u64::from_be_bytes(found_value[..8].try_into().unwrap());
-        assert_eq!(found_value, value(thread, number), "a value that nobody wrote");
+        assert_eq!(found_value, value(thread, number), "a value that was never written");
         found.insert(u64::from_be_bytes(key[..].try_into().unwrap()), number);
     }
     let Some(last) = found.values().max().copied() else { return 0 };
     let expected = (last.saturating_sub(KEYS - 1)..=last).map(|number| (number % KEYS, number));
-    assert_eq!(found, expected.collect(), "the state is not one that there was");
+    assert_eq!(found, expected.collect(), "the state never existed");
     last + 1
 }
 
-/// Writes until the trees of all keyspaces have a few levels; gives how many writes each has then.
+/// Writes until the trees of all keyspaces have several levels; returns the number of writes in
+/// each.
 fn fill(database: &Database) -> u64 {
     let keyspaces: Vec<Keyspace> = (0..THREADS).map(|one| keyspace(database, one)).collect();
     for keyspace in &keyspaces {
@@ -101,10 +104,10 @@ fn fill(database: &Database) -> u64 {
             database.checkpoint().unwrap();
         }
     }
-    panic!("trees stay low");
+    panic!("the trees do not grow");
 }
 
-/// Every thread writes, from number `filled` on.
+/// Every thread writes, starting with number `filled`.
 fn write(
     database: &Database,
     directory: &CrashDirectory,
@@ -157,7 +160,7 @@ impl Test for Threads {
     }
 
     fn about(&self) -> &'static str {
-        "cuts a run of threads that write, drain, sync and make checkpoints at the same time"
+        "cuts a run of threads that write, flush, sync and make checkpoints at the same time"
     }
 
     fn short_units(&self) -> u64 {
@@ -196,8 +199,8 @@ impl Test for Threads {
     }
 }
 
-/// Opens what a cut at `boundary` left: so many writes of each thread are there, and more that were
-/// acknowledged since.
+/// Opens the image of a cut at `boundary`: it must contain the first `filled` writes of each
+/// thread, and the later ones that were acknowledged.
 fn check(
     files: BTreeMap<String, Vec<u8>>,
     (filled, acknowledged): (u64, &[Acknowledged]),
@@ -213,7 +216,7 @@ fn check(
         });
         let promised = promised.map(|one| one.number + 1).max().unwrap_or(filled);
         let shown = writes_shown(&keyspace(&database, thread), thread);
-        assert!(shown >= promised, "{what}: {promised} promised, {shown} there");
+        assert!(shown >= promised, "{what}: {promised} promised, {shown} found");
     }
     let report = database.verify().unwrap();
     assert!(report.is_clean(), "{what}: {:?}", report.findings);

@@ -1,5 +1,5 @@
-//! A verb, a power cut in it, another verb on what is left, and cuts everywhere in that: what the
-//! first life wrote for nothing is never taken for what the second one wrote.
+//! An operation, a power cut in it, another operation on the recovered state, and cuts everywhere
+//! in that: leftovers of the first operation must never be mistaken for data of the second.
 
 use crate::suite::crash::database::{open, read};
 use crate::suite::crash::history::{History, Verb};
@@ -9,7 +9,7 @@ use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{CrashDirectory, MemoryDirectory, Rng, Survivors};
 use std::sync::Arc;
 
-/// A unit is a pair of verbs.
+/// A unit is a pair of operations.
 pub struct Twice;
 
 impl Test for Twice {
@@ -18,7 +18,7 @@ impl Test for Twice {
     }
 
     fn about(&self) -> &'static str {
-        "cuts one verb, goes on with another on what is left, and cuts that everywhere"
+        "cuts an operation, recovers, and cuts another operation everywhere"
     }
 
     fn short_units(&self) -> u64 {
@@ -26,7 +26,7 @@ impl Test for Twice {
     }
 
     fn targets(&self) -> &'static [Target] {
-        const { &[Target { what: "pairs of verbs", count: (EVERY.len() * EVERY.len()) as u64 }] }
+        const { &[Target { what: "operation pairs", count: (EVERY.len() * EVERY.len()) as u64 }] }
     }
 
     fn units_max(&self) -> Option<u64> {
@@ -38,7 +38,7 @@ impl Test for Twice {
         let number = usize::try_from(unit.number % (verbs * verbs) as u64).unwrap();
         let (first, second) = (number % verbs, (number / verbs + number) % verbs);
         let mut tally = cut_twice(EVERY[first], EVERY[second], &mut unit.rng());
-        tally.add_distinct("pairs of verbs", number as u64);
+        tally.add_distinct("operation pairs", number as u64);
         tally
     }
 }
@@ -53,7 +53,7 @@ fn cut_twice(first: Verb, second: Verb, rng: &mut Rng) -> Tally {
     let middle = began + below(rng, ended - began + 1);
     let mut tally = Tally::default();
     for boundary in [ended, middle] {
-        // Large values without the record of their commit; and anything.
+        // Large values without the record of their commit, and a random subset.
         let pending = run.journal.pending(boundary);
         let subset = Survivors::Subset(rng.next_u64());
         for survivors in [Survivors::Prefix(pending.saturating_sub(2)), subset] {

@@ -1,12 +1,12 @@
-//! Crowds: hundreds of keyspaces, hundreds of held snapshots and iterators, batches at the limit,
-//! and reads of keys alone, against an ordered map.
+//! Hundreds of keyspaces, snapshots and iterators, batches at the limit, and key-only reads,
+//! compared with an ordered map.
 //!
-//! Each keyspace of the model is shared by the snapshots that see it and copied when it is written,
-//! so that every snapshot knows what it must show, however many are held. Between the verbs the
-//! database is closed, or dies and is opened again from its files. What the budget counts stays
-//! within it all the time.
+//! A snapshot shares the maps of the model that it can see, and a write copies the map of its
+//! keyspace; so the expected content of every snapshot is known, however many there are. Between
+//! operations the database is closed, or its process dies and it is opened from its files. Memory
+//! counted in the budget stays within it at all times.
 //!
-//! A unit is stepped: what happens in it follows from its number alone.
+//! A unit is stepped: it is fully determined by its number.
 
 use crate::suite::support::{ModelSpace, below, engine_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
@@ -18,10 +18,10 @@ use std::sync::Arc;
 /// Keys of each keyspace.
 const KEYS: u64 = 40;
 
-/// Verbs of a unit.
+/// Operations of a unit.
 const VERBS: u64 = 3_000;
 
-/// Pins that are held at most: the older ones go first.
+/// The largest number of pins held; the oldest are dropped first.
 const PINS_MAX: usize = 600;
 
 /// The test `crowd`.
@@ -30,15 +30,15 @@ pub struct Crowd;
 /// The content of all keyspaces, by their number.
 type Model = Vec<Arc<ModelSpace>>;
 
-/// A snapshot and what it must show, through the handles of its time: a keyspace that was dropped
-/// since reads as it was, and another one of its name as empty.
+/// A snapshot and its expected content, with the handles of its time. Through these it reads a
+/// keyspace dropped since as it was; a newer keyspace of the same name is empty to it.
 struct Held {
     snapshot: Snapshot,
     keyspaces: Arc<Vec<Keyspace>>,
     model: Model,
 }
 
-/// An iterator in the middle of a keyspace, and what it must give next.
+/// An iterator in the middle of a keyspace, and the entries it must still return.
 struct Standing {
     iterator: Iter,
     rest: std::vec::IntoIter<(Vec<u8>, Vec<u8>)>,
@@ -109,7 +109,7 @@ impl World {
         value
     }
 
-    /// The keyspace of the model, to be changed: snapshots keep what they had.
+    /// The map of a keyspace, to be changed; snapshots retain the old one.
     fn change(&mut self, number: usize) -> &mut ModelSpace {
         Arc::make_mut(&mut self.model[number])
     }
@@ -127,7 +127,7 @@ impl World {
         self.tally.add("writes", 1);
     }
 
-    /// A batch over any keyspaces whose size is the limit, or a byte more.
+    /// Commits a batch over several keyspaces whose size is the limit, or one byte more.
     fn fill_a_batch(&mut self) {
         let mut batch = self.database.batch();
         let mut changes = Vec::new();
@@ -137,7 +137,7 @@ impl World {
             let (number, key) = (self.any(), self.key());
             let overhead = key.len() + BATCH_ENTRY_BYTES;
             let left = end - batch.size();
-            // What is left must do for another entry with any key, or be nothing.
+            // The rest must be 0, or large enough for one more entry with any key.
             let most = LARGE_VALUE_BYTES_MIN - 1 + overhead;
             let bytes = if left <= most { left } else { most.min(left - 1_000) };
             let value = vec![self.rng.next_u64().to_le_bytes()[0]; bytes - overhead];
@@ -148,7 +148,11 @@ impl World {
         let committed = batch.commit();
         if is_over {
             assert_eq!(committed.unwrap_err().kind(), ErrorKind::InvalidArgument);
-            assert_eq!((batch.len(), batch.size()), (changes.len(), end), "it is unchanged");
+            assert_eq!(
+                (batch.len(), batch.size()),
+                (changes.len(), end),
+                "a refused batch changed"
+            );
         } else {
             committed.unwrap();
             for (number, key, value) in changes {
@@ -179,8 +183,8 @@ impl World {
         }
     }
 
-    /// Thousands of iterators within one keyspace, each advanced from both ends: what they have
-    /// read ahead keeps to its part of the budget, and each goes on where it stood.
+    /// Opens thousands of iterators on one keyspace and advances each from both ends. Their
+    /// read-ahead stays within its share of the budget, and each continues at its position.
     fn stand_in_numbers(&mut self) {
         let number = self.any();
         self.database.checkpoint().unwrap();
@@ -199,18 +203,18 @@ impl World {
         }
         let memory = self.database.stats().memory;
         let limit = memory.budget_bytes / 4 + (2 << 20);
-        assert!(memory.work_bytes <= limit, "iterators read too much ahead: {memory:?}");
+        assert!(memory.work_bytes <= limit, "read-ahead exceeds its share: {memory:?}");
         self.tally.add("iterators in numbers", 1);
     }
 
-    /// Lets an iterator give as many entries as `count`, and drops it at its end.
+    /// Advances an iterator by `count` entries, and drops it at its end.
     fn go_on(&mut self, place: usize, count: usize) {
         let standing = &mut self.standing[place];
         for _ in 0..count {
             let entry = standing.iterator.next().map(Result::unwrap);
             let entry = entry.map(|(key, value)| (key.to_vec(), value.to_vec()));
             let is_over = entry.is_none();
-            assert!(entry == standing.rest.next(), "an iterator shows another moment");
+            assert!(entry == standing.rest.next(), "an iterator shows another point in time");
             if is_over {
                 self.standing.swap_remove(place);
                 return;
@@ -218,7 +222,7 @@ impl World {
         }
     }
 
-    /// Reads a keyspace, now or as of a snapshot: keys alone, and the entries.
+    /// Reads a keyspace, in its newest state or in a snapshot: keys only, and entries.
     fn check(&mut self) {
         let number = self.any();
         let key = self.key();
@@ -247,11 +251,11 @@ impl World {
         let backward = snapshot.iter(keyspace).rev().map(Result::unwrap);
         let backward = backward.map(|(key, value)| (key.to_vec(), value.to_vec()));
         let entries = model.iter().rev().map(|(key, value)| (key.clone(), value.clone()));
-        assert!(backward.eq(entries), "a snapshot shows another moment");
+        assert!(backward.eq(entries), "a snapshot shows another point in time");
         self.tally.add("reads of snapshots", 1);
     }
 
-    /// Everything goes and comes again: by a close, or from the files of a process that died.
+    /// Reopens the database: after a close, or from the files after the death of the process.
     fn reopen(&mut self) {
         self.held.clear();
         self.standing.clear();
@@ -277,7 +281,7 @@ impl World {
         self.model[number] = Arc::new(ModelSpace::new());
     }
 
-    /// One verb, drawn.
+    /// Runs one random operation.
     fn act(&mut self) {
         match self.rng.below(1_000) {
             0 => self.reopen(),
@@ -303,7 +307,7 @@ impl Test for Crowd {
     }
 
     fn about(&self) -> &'static str {
-        "hundreds of keyspaces and of held snapshots, batches at the limit, reads of keys alone, \
+        "hundreds of keyspaces and snapshots, batches at the limit, key-only reads, \
          against an ordered map, within the memory budget"
     }
 
@@ -328,7 +332,7 @@ impl Test for Crowd {
                 assert!(memory.used_bytes <= limit, "over the budget: {memory:?}");
             }
         }
-        // In the end everything that is held is right, and nothing stays of it.
+        // At the end all pins show the right content, and nothing remains of them.
         (0..200).for_each(|_| world.check());
         world.held.clear();
         world.standing.clear();

@@ -1,22 +1,22 @@
 //! Devices that fill up in every way: by new keys, by overwrites and deletes under snapshots, by
-//! large values, over several keyspaces, by files of somebody else. Then what was held is dropped,
-//! everything is deleted in some order, and the device is filled again.
+//! large values, over several keyspaces, by foreign files. Then pins are dropped, everything is
+//! deleted in some order, and the device is filled again.
 //!
 //! ```text
-//!   fill -- overwrite, delete, large values, snapshots, somebody's file -- reopen? -- drop what
-//!    |  ^                                                                           was held
-//!    |  '------------------------ a few rounds <--- delete some, put some <-----------'
+//!   fill -- overwrite, delete, large values, snapshots, a foreign file -- reopen? -- drop pins
+//!    |  ^                                                                               |
+//!    |  '------------------------ a few rounds <--- delete some, put some <-------------'
 //!    '--> ... delete all in some order --> empty: fill again
 //! ```
 //!
-//! What holds: no delete is refused once nothing is held and nobody else takes the device; what
-//! somebody else's file made the store refuse is accepted when that file is gone; every error is
-//! `NoSpace`; an open succeeds, however full the device is; what is stored is what a model has; and
-//! in the end as much fits in as at first.
+//! Assertions: a delete is refused only while a snapshot is held or a foreign file occupies the
+//! device; refused writes are accepted once the foreign file is gone; every error is `NoSpace`; an
+//! open succeeds on a full device; the content equals that of a model; at the end as much data fits
+//! as at first.
 //!
-//! The device is in memory and counts the blocks of every file, the log's too. In three units of
-//! four background work is done by who commits and time stands still: the unit follows from its
-//! seed. The others have threads, and what they do follows from the schedule as well.
+//! The device is in memory and counts the blocks of every file, including the log. In three units
+//! of four the committing thread does the background work and time is simulated, so the unit is
+//! determined by its seed. The others use threads.
 
 use crate::suite::support::{below, engine_of, one_of};
 use crate::test::{Tally, Target, Test, Unit};
@@ -26,7 +26,7 @@ use chelonia::{Database, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Resul
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The first units, those of the short profile, have devices of this size; later ones are larger.
+/// The device size of the first units, those of the short profile; later devices are larger.
 const DEVICE_BYTES_LEAST: u64 = 40 << 20;
 const DEVICE_BYTES_MOST: u64 = 400 << 20;
 const SHORT_UNITS: u64 = 16;
@@ -34,10 +34,11 @@ const SHORT_UNITS: u64 = 16;
 /// The memory budget.
 const MEMORY: u64 = 32 << 20;
 
-/// Of what fitted in at first, so much fits in again after everything was deleted, in percent.
+/// After everything was deleted, at least this part of the original data must fit again, in
+/// percent.
 const REFILLED_PERCENT: u64 = 90;
 
-/// With threads a write may be refused while the background looks for space: the tries after that.
+/// With threads, a write may be refused while the background reclaims space: the number of retries.
 const TRIES: u32 = 400;
 
 /// A unit is a device.
@@ -49,7 +50,7 @@ impl Test for FullDevice {
     }
 
     fn about(&self) -> &'static str {
-        "fills devices in every way: deletes get through, and all space is usable afterwards"
+        "fills devices in every way: deletes are accepted, and all space is usable afterwards"
     }
 
     fn short_units(&self) -> u64 {
@@ -74,7 +75,7 @@ impl Test for FullDevice {
     }
 }
 
-/// How keys are chosen, and in which order they go.
+/// How keys are chosen, and the order of deletes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Order {
     Ascending,
@@ -84,13 +85,13 @@ enum Order {
 
 const ORDERS: [Order; 3] = [Order::Ascending, Order::Descending, Order::Random];
 
-/// What a value is filled with, and its length.
+/// The fill of a value, and its length.
 type Stored = (u64, usize);
 
 /// A key of the model: keyspace and number.
 type Place = (usize, u64);
 
-/// A database on its device, and what it should hold.
+/// A database on its device, and its expected content.
 struct Life {
     memory: MemoryDirectory,
     plan: FaultPlan,
@@ -164,7 +165,7 @@ impl Life {
         self.keyspaces = (0..count).map(open).collect();
     }
 
-    /// The whole life of a device.
+    /// The life of a device, from empty to empty.
     fn live(&mut self) {
         let fitted = self.fill();
         for _ in 0..2 {
@@ -184,7 +185,7 @@ impl Life {
         assert!(self.model.is_empty());
         self.check();
         self.database().checkpoint().unwrap();
-        assert_eq!(unreachable_blocks(self.database()).unwrap(), 0, "space is lost");
+        assert_eq!(unreachable_blocks(self.database()).unwrap(), 0, "space is leaked");
         let again = self.fill();
         self.tally.add("bytes that fitted in", fitted);
         self.tally.add("bytes that fitted in again", again);
@@ -196,7 +197,7 @@ impl Life {
         self.check();
     }
 
-    /// Puts new keys until there is no space; returns the bytes of those that were accepted.
+    /// Puts new keys until the device is full; returns the bytes of the accepted ones.
     fn fill(&mut self) -> u64 {
         let mut bytes = 0;
         loop {
@@ -209,7 +210,7 @@ impl Life {
         }
     }
 
-    /// A key that there is not.
+    /// A key that does not exist.
     fn new_place(&mut self) -> Place {
         self.next += 1;
         let number = match self.order {
@@ -220,14 +221,14 @@ impl Life {
         (below(&mut self.rng, self.keyspaces.len()), number)
     }
 
-    /// A key that there is, if there is any.
+    /// A key that exists, if there is one.
     fn old_place(&mut self) -> Option<Place> {
         let from = (below(&mut self.rng, self.keyspaces.len()), self.rng.next_u64());
         let next = self.model.range(from..).next().or_else(|| self.model.iter().next());
         next.map(|(place, _)| *place)
     }
 
-    /// Fills what is left in one of many ways.
+    /// Fills the remaining space in one of several ways.
     fn strain(&mut self) {
         if self.rng.one_in(2) {
             self.held.push(self.database().snapshot());
@@ -241,9 +242,9 @@ impl Life {
                 let most = 2 * self.capacity / length as u64;
                 self.overwrite(usize::try_from(most).unwrap(), length);
             }
-            3 => self.somebody_fills(),
+            3 => self.foreign_file_fills(),
             _ => {
-                // Deletes while snapshots keep everything: the device may be full in earnest.
+                // Snapshots retain what is deleted: the device may be truly full.
                 let deletes = writes / 2;
                 self.delete_until_refused(deletes);
                 self.overwrite(writes, self.usual_bytes);
@@ -252,7 +253,7 @@ impl Life {
         self.tally.add("strains", 1);
     }
 
-    /// Overwrites `count` keys, or until there is no space.
+    /// Overwrites `count` keys, or until the device is full.
     fn overwrite(&mut self, count: usize, length: usize) {
         for _ in 0..count {
             let Some(place) = self.old_place() else { return };
@@ -262,7 +263,7 @@ impl Life {
         }
     }
 
-    /// Deletes `count` keys, or until there is no space.
+    /// Deletes `count` keys, or until the device is full.
     fn delete_until_refused(&mut self, count: usize) {
         for _ in 0..count {
             let Some(place) = self.old_place() else { return };
@@ -272,9 +273,9 @@ impl Life {
         }
     }
 
-    /// Somebody's file takes all that is free, and more as the store gives some back. What is
-    /// refused meanwhile is accepted as soon as the file is gone.
-    fn somebody_fills(&mut self) {
+    /// A foreign file takes all free space, and more as the store returns some. Writes refused
+    /// meanwhile are accepted once the file is gone.
+    fn foreign_file_fills(&mut self) {
         let taken = self.plan.taken_bytes();
         let left = one_of(&mut self.rng, &[0, 8 << 10, 300 << 10]);
         self.plan.set_capacity(Some(taken.min(self.capacity) + left));
@@ -304,11 +305,11 @@ impl Life {
         self.check();
         let keyspaces = std::mem::take(&mut self.keyspaces).len();
         if self.rng.one_in(2) {
-            // What a process that is killed leaves.
+            // The files of a killed process.
             self.memory = MemoryDirectory::from_files(self.memory.to_files());
             drop(self.database.take());
         } else {
-            // Without space for its checkpoint a close keeps the log, and says so.
+            // A close without space for its checkpoint retains the log, and returns an error.
             if let Err(error) = self.database.take().unwrap().close() {
                 assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             }
@@ -319,7 +320,7 @@ impl Life {
         self.tally.add("opens", 1);
     }
 
-    /// Deletes so much of everything, in some order. Nothing is held: all deletes are accepted.
+    /// Deletes `percent` of all keys in some order. Without pins all deletes are accepted.
     fn delete(&mut self, percent: u64) {
         let mut places: Vec<Place> = self.model.keys().copied().collect();
         match one_of(&mut self.rng, &ORDERS) {
@@ -339,18 +340,18 @@ impl Life {
         }
     }
 
-    /// Puts a few small values after much was deleted: there is space for them.
+    /// Puts a few small values after many deletes: there is space for them.
     fn put_some(&mut self) {
         for number in 0..500 {
             let place = self.new_place();
             let is_accepted = self.put(place, 100);
             let stored: usize = self.model.values().map(|(_, length)| length).sum();
             let disk = self.database().stats().disk;
-            assert!(is_accepted, "put {number} beside {stored} bytes was refused: {disk:?}");
+            assert!(is_accepted, "put {number} was refused with {stored} bytes stored: {disk:?}");
         }
     }
 
-    /// True if the value was accepted.
+    /// Puts a value; true if it was accepted.
     fn put(&mut self, place: Place, length: usize) -> bool {
         let stamp = self.rng.next_u64();
         match self.keyspaces[place.0].insert(place.1.to_be_bytes(), value((stamp, length))) {
@@ -382,7 +383,7 @@ impl Life {
         removed
     }
 
-    /// A delete that has to be accepted.
+    /// Deletes a key; the delete must be accepted.
     fn remove_surely(&mut self, place: Place) {
         let mut removed = self.remove(place);
         for _ in 0..TRIES {
@@ -394,22 +395,25 @@ impl Life {
         }
         let left = self.model.len();
         removed.unwrap_or_else(|error| {
-            panic!("a delete was refused, {left} left: {error}; {:?}", self.database().stats().disk)
+            panic!(
+                "a delete was refused with {left} keys left: {error}; {:?}",
+                self.database().stats().disk
+            )
         });
     }
 
-    /// Compares everything with the model, and verifies it.
+    /// Compares the content with the model, and runs `verify`.
     fn check(&mut self) {
         let mut expected = self.model.iter();
         for (number, keyspace) in self.keyspaces.iter().enumerate() {
             for entry in keyspace.iter() {
                 let (key, found) = entry.unwrap();
-                let (place, stored) = expected.next().expect("nothing is left that was deleted");
+                let (place, stored) = expected.next().expect("a deleted key is still there");
                 assert_eq!((number, &*key), (place.0, place.1.to_be_bytes().as_slice()));
                 assert!(*found == *value(*stored), "{place:?} has another value");
             }
         }
-        assert_eq!(expected.next(), None, "something was lost");
+        assert_eq!(expected.next(), None, "a key is missing");
         let report = self.database().verify().unwrap();
         assert!(report.is_clean(), "{:?}", report.findings);
     }

@@ -1,27 +1,27 @@
-//! What is done to the store.
+//! The torture tests.
 //!
-//! | test | what is done | what is asserted |
+//! | test | action | assertion |
 //! | --- | --- | --- |
 //! | `crash` | random histories, cut everywhere | a prefix, with what was acknowledged |
-//! | `crash-every` | every history of up to three verbs, cut in the last | the same |
-//! | `crash-twice` | a second verb after a cut in the first | the same |
-//! | `crash-threads` | cuts while threads write, drain and sync | the same, for each thread |
+//! | `crash-every` | every history of up to three operations, cut in the last | the same |
+//! | `crash-twice` | a second operation after a cut in the first | the same |
+//! | `crash-threads` | cuts while threads write, flush and sync | the same, per thread |
 //! | `model` | random histories under many sets of options | answers of an ordered map |
 //! | `simulation` | faults, full devices, cuts, from one seed | possible answers, typed errors |
 //! | `faults` | every call site fails in every way | typed errors, reads, nothing lost |
-//! | `full-device` | devices filled in every way, then emptied | deletes get through |
+//! | `full-device` | devices filled in every way, then emptied | deletes are accepted |
 //! | `kill` | SIGKILL, on the real file system | as `crash` |
 //! | `power` | a mounted file system is shut down | as `crash`, through the kernel |
 //! | `soak` | eight times as much data as memory | values; bounded memory, files, space |
 //! | `crowd` | hundreds of keyspaces and pins, full batches | answers of a map, within the budget |
-//! | `readers` | reads beside writers, flushes, checkpoints | one moment in the order of commits |
-//! | `rot-flips` | every byte flipped, one by one | told with file and offset, no wrong answer |
+//! | `readers` | reads concurrent with writers, flushes, checkpoints | one point in commit order |
+//! | `rot-flips` | every byte flipped, one by one | reported with file and offset |
 //! | `rot-blocks` | blocks zeroed, swapped, misdirected, aged | the same |
-//! | `decoders` | bytes that lie, under right checksums | no panic |
-//! | `forged` | whole stores that lie | typed errors, no panic, no end of memory or time |
-//! | `schedules` | threads under all kinds of schedules (feature `shuttle`) | as `crash-threads` |
+//! | `decoders` | forged input for every decoder | no panic |
+//! | `forged` | complete stores with forged input | typed errors, bounded memory and time |
+//! | `schedules` | threads under many schedules (feature `shuttle`) | as `crash-threads` |
 //!
-//! `docs/testing.md` says more of each.
+//! `docs/testing.md` describes each in more detail.
 
 mod crash;
 mod crash_every;
@@ -44,7 +44,7 @@ use crate::test::Test;
 pub use forged::{fuzz_store, write_seeds};
 pub use process::{Child, SoakChild};
 
-/// All tests. Over the scheduler of the feature `shuttle` only those run that are made for it.
+/// All tests. With the feature `shuttle`, only those written for its scheduler.
 pub fn all() -> Vec<Box<dyn Test>> {
     let scheduled = scheduled();
     if scheduled.is_empty() { of_the_machine() } else { scheduled }

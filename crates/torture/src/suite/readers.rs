@@ -1,15 +1,15 @@
-//! Readers and writers on many threads, with every read checked against the order of commits.
+//! Readers and writers on several threads; every read is checked against the order of commits.
 //!
-//! Each writer numbers its commits. Commit `c` puts `c` under key `c % KEYS` of the writer's own in
-//! two keyspaces, and under the writer's one key in a third, where keys are overwritten so fast
-//! that a reader may have to look again. So the content after `c` commits is known exactly, and
-//! whatever a snapshot or a scan shows must be the content after some number of commits of each
-//! writer: not less than were acknowledged before it was made, not more than had begun when it was
-//! done, and the same number in all keyspaces. Meanwhile memtables are drained, checkpoints are
-//! made, and other keyspaces come and go.
+//! Each writer numbers its commits. Commit `c` puts `c` under key `c % KEYS` of the writer in two
+//! keyspaces, and under the writer's only key in a third one, whose keys are overwritten so fast
+//! that a reader may have to retry. So the content after `c` commits is known exactly, and a
+//! snapshot or a scan must show the content after some number of commits of each writer: at least
+//! those acknowledged before it was made, at most those begun when it ended, and the same number in
+//! all keyspaces. Meanwhile memtables are flushed, checkpoints are made, and other keyspaces are
+//! created and dropped.
 //!
-//! A check *overlaps a write* if a commit began before it ended that was not acknowledged before it
-//! began. How threads take turns does not follow from the unit.
+//! A check *overlaps a write* if a commit that was not acknowledged when the check began had begun
+//! before it ended. The interleaving of the threads does not follow from the unit.
 
 use crate::suite::support::engine_of;
 use crate::test::{Tally, Target, Test, Unit};
@@ -50,7 +50,7 @@ fn value(commit: u64) -> Vec<u8> {
 
 fn commit_of(value: &[u8]) -> u64 {
     let number = u64::from_le_bytes(value[..8].try_into().unwrap());
-    assert_eq!(value, self::value(number), "a value that nobody wrote");
+    assert_eq!(value, self::value(number), "a value that was never written");
     number
 }
 
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// `reads` entries were checked, since `least` was acknowledged.
+    /// Counts `reads` checked entries; `least` was acknowledged before the check began.
     fn count(&self, reads: u64, least: &[u64; WRITERS]) {
         self.checked.fetch_add(reads, Ordering::Relaxed);
         if Self::numbers(&self.begun) != *least {
@@ -105,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// Makes checkpoints, and keyspaces with long names until the catalog is of several blocks.
+    /// Makes checkpoints, and keyspaces with long names until the catalog has several blocks.
     fn make_checkpoints(&self) {
         let mut made = Vec::new();
         while !self.done.load(Ordering::SeqCst) {
@@ -133,7 +133,7 @@ impl Shared {
     }
 
     /// Checks that `entries` are the content after some number of commits of each writer within the
-    /// limits, and returns the numbers.
+    /// limits; returns the numbers.
     fn check(
         entries: &[(Key, Value)],
         least: &[u64; WRITERS],
@@ -148,12 +148,12 @@ impl Shared {
             let last = own.map(|(_, commit)| *commit).max().unwrap_or(0);
             assert!(least[slot] <= last && last <= most[slot], "{least:?} {last} {most:?}");
             for commit in last.saturating_sub(KEYS - 1).max(1)..=last {
-                assert_eq!(found.get(&key(writer, commit)), Some(&commit), "a torn state");
+                assert_eq!(found.get(&key(writer, commit)), Some(&commit), "a partial state");
             }
             shown[slot] = last;
         }
         let expected: u64 = shown.iter().map(|last| (*last).min(KEYS)).sum();
-        assert_eq!(found.len() as u64, expected, "entries that should not be there");
+        assert_eq!(found.len() as u64, expected, "unexpected entries");
         shown
     }
 
@@ -177,7 +177,7 @@ impl Shared {
             held.push((snapshot, shown));
             if held.len() > 5 {
                 for (snapshot, shown) in held.drain(..) {
-                    assert_eq!(self.read_snapshot(&snapshot, &shown), shown, "a snapshot moved");
+                    assert_eq!(self.read_snapshot(&snapshot, &shown), shown, "a snapshot changed");
                 }
             }
         }
@@ -224,10 +224,10 @@ impl Shared {
     }
 }
 
-/// Keyspaces that are made, and dropped when there are so many.
+/// Keyspaces are dropped once there are this many.
 const CROWD: usize = 40;
 
-/// So many of them between two checkpoints.
+/// Keyspaces created between two checkpoints.
 const MADE_AT_ONCE: usize = 8;
 
 /// Commits of each writer in a unit.
@@ -242,7 +242,7 @@ impl Test for Readers {
     }
 
     fn about(&self) -> &'static str {
-        "holds every read beside writers, flushes and checkpoints to the order of commits"
+        "checks every read concurrent with writers, flushes and checkpoints against commit order"
     }
 
     fn short_units(&self) -> u64 {

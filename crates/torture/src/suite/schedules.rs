@@ -1,14 +1,14 @@
-//! The whole store under a scheduler that chooses who goes on at every lock and at some of the
-//! atomic operations: writers, a reader, and the background of the store, on the simulated disk,
+//! The complete store under a scheduler that picks the next thread at every lock and at some atomic
+//! operations: writers, a reader, and the background threads of the store, on the simulated disk,
 //! whose power is cut at the end. Each commit is a batch over a keyspace of every engine.
 //!
 //! ```text
-//!   schedule   two writers, one reader, drain, log  --> every read is of one moment
-//!              power cut anywhere in what they wrote --> a prefix of what each wrote, nothing
-//!                                                        acknowledged as durable is missing
+//!   schedule   two writers, one reader, flush, log    --> every read shows one point in time
+//!              power cut anywhere in their writes     --> a prefix per writer, with everything
+//!                                                         that was acknowledged as durable
 //! ```
 //!
-//! A schedule follows from the unit alone. Only in a build with the feature `shuttle`.
+//! A schedule is determined by the unit. Needs the feature `shuttle`.
 
 use crate::suite::support::below;
 use crate::test::{Tally, Target, Test, Unit};
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 /// Schedules of a unit.
 const SCHEDULES: usize = 40;
 
-/// Where a schedule goes by priorities: how often one of them changes.
+/// In a schedule by priorities: how often one of them changes.
 const CHANGES: usize = 4;
 
 /// Writers.
@@ -38,10 +38,10 @@ const COMMITS: u64 = 14;
 /// Keys of each writer; commit `c` writes `c` under key `c % KEYS`.
 const KEYS: u64 = 5;
 
-/// The same, as a length.
+/// [`KEYS`] as a length.
 const KEYS_OF_WRITER: usize = 5;
 
-/// How often the reader looks.
+/// Reads of the reader.
 const LOOKS: usize = 4;
 
 /// Power cuts of a schedule.
@@ -56,7 +56,7 @@ impl Test for Schedules {
     }
 
     fn about(&self) -> &'static str {
-        "writers, a reader and the background under schedules of all kinds, then power cuts"
+        "writers, a reader and background threads under many schedules, then power cuts"
     }
 
     fn short_units(&self) -> u64 {
@@ -69,8 +69,8 @@ impl Test for Schedules {
 
     fn run(&self, unit: Unit) -> Tally {
         let lengths = explore(unit, SCHEDULES);
-        // `--repeat` relies on it.
-        assert_eq!(explore(unit, 1)[0], lengths[0], "a schedule follows from the unit alone");
+        // `--repeat` relies on this.
+        assert_eq!(explore(unit, 1)[0], lengths[0], "a schedule is not determined by its unit");
         let mut tally = Tally::default();
         tally.add("schedules", SCHEDULES as u64);
         tally.add("power cuts", (SCHEDULES * CUTS) as u64);
@@ -78,7 +78,7 @@ impl Test for Schedules {
     }
 }
 
-/// Runs the first `count` schedules of a unit; gives how long the journal of each is.
+/// Runs the first `count` schedules of a unit; returns the lengths of their journals.
 fn explore(unit: Unit, count: usize) -> Vec<usize> {
     let lengths: Arc<Mutex<Vec<usize>>> = Arc::default();
     let mut config = Config::new();
@@ -93,7 +93,7 @@ fn explore(unit: Unit, count: usize) -> Vec<usize> {
             lengths.lock().unwrap().push(length);
         }
     };
-    // By chance everyone goes on a little all the time; by priorities some wait very long.
+    // Random choice advances all threads a little; priorities let some wait very long.
     if unit.number.is_multiple_of(2) {
         Runner::new(PctScheduler::new_from_seed(seed, CHANGES, count), config).run(run);
     } else {
@@ -115,7 +115,7 @@ fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
     builder.open()
 }
 
-/// One of each engine, written the same.
+/// One keyspace per engine; all have the same content.
 fn keyspaces(database: &Database) -> Vec<Keyspace> {
     let keyspace = |engine: EngineKind| {
         let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
@@ -135,11 +135,11 @@ fn value(commit: u64) -> Vec<u8> {
     value
 }
 
-/// An acknowledged commit: when, whose, which, and whether it is durable.
+/// An acknowledged commit: the boundary, the writer, the number, and whether it is durable.
 type Acknowledged = (usize, usize, u64, bool);
 
-/// What a keyspace shows of each writer: the number of its last commit, after checking that all
-/// commits before are there.
+/// The last commit of each writer that a keyspace contains, after checking that it contains all
+/// commits before.
 fn shown(
     entries: impl Iterator<Item = Result<(chelonia::Key, chelonia::Value)>>,
 ) -> [u64; WRITERS] {
@@ -147,29 +147,29 @@ fn shown(
     for entry in entries {
         let (key, value) = entry.unwrap();
         let commit = u64::from_le_bytes(value[..8].try_into().unwrap());
-        assert_eq!(&value[..], self::value(commit), "a value that nobody wrote");
+        assert_eq!(&value[..], self::value(commit), "a value that was never written");
         found[usize::from(key[0])][usize::from(key[1])] = commit;
     }
     found.map(|of_writer| {
         let last = of_writer.iter().copied().max().unwrap();
         for commit in last.saturating_sub(KEYS - 1).max(1)..=last {
             let there = of_writer[usize::try_from(commit % KEYS).unwrap()];
-            assert_eq!(there, commit, "the state is not one that there was: {of_writer:?}");
+            assert_eq!(there, commit, "the state never existed: {of_writer:?}");
         }
         last
     })
 }
 
-/// What a snapshot shows of each writer: the same in every keyspace.
+/// The last commit of each writer that a snapshot contains, the same in every keyspace.
 fn shown_in(snapshot: &Snapshot, spaces: &[Keyspace]) -> [u64; WRITERS] {
     let first = shown(snapshot.iter(&spaces[0]));
     for space in &spaces[1..] {
-        assert_eq!(shown(snapshot.iter(space)), first, "half a batch");
+        assert_eq!(shown(snapshot.iter(space)), first, "a partial batch");
     }
     first
 }
 
-/// Runs one schedule; gives the length of its journal.
+/// Runs one schedule; returns the length of its journal.
 fn run_schedule(mut rng: Rng) -> usize {
     begin_execution();
     let directory = CrashDirectory::new();
@@ -207,14 +207,23 @@ fn run_schedule(mut rng: Rng) -> usize {
                 let least = last_of(&acknowledged.lock().unwrap(), usize::MAX, false);
                 let snapshot = database.snapshot();
                 let before = shown_in(&snapshot, &spaces);
-                assert!((0..WRITERS).all(|writer| before[writer] >= least[writer]), "not seen");
+                assert!(
+                    (0..WRITERS).all(|writer| before[writer] >= least[writer]),
+                    "an acknowledged commit is not visible"
+                );
                 let now = shown(space.iter());
-                assert!((0..WRITERS).all(|writer| now[writer] >= before[writer]), "it went back");
-                assert_eq!(shown(snapshot.iter(space).rev()), before, "a snapshot moved");
+                assert!(
+                    (0..WRITERS).all(|writer| now[writer] >= before[writer]),
+                    "a later read shows an earlier state"
+                );
+                assert_eq!(shown(snapshot.iter(space).rev()), before, "a snapshot changed");
                 for (writer, last) in (0..WRITERS).zip(now).filter(|(_, last)| *last > 0) {
                     let found = space.get(key(writer, last)).unwrap().unwrap();
                     let commit = u64::from_le_bytes(found[..8].try_into().unwrap());
-                    assert!(commit >= last && commit % KEYS == last % KEYS, "a get went back");
+                    assert!(
+                        commit >= last && commit % KEYS == last % KEYS,
+                        "a later get shows an earlier value"
+                    );
                 }
             }
         })
@@ -230,7 +239,7 @@ fn run_schedule(mut rng: Rng) -> usize {
     directory.boundary()
 }
 
-/// Cuts the power somewhere behind boundary `first`, and holds what is left to what was promised.
+/// Cuts the power somewhere after boundary `first`, and checks that nothing promised is lost.
 fn check_cut(
     directory: &CrashDirectory,
     first: usize,
@@ -249,12 +258,11 @@ fn check_cut(
     let least = last_of(acknowledged, boundary, true);
     let found = shown_in(&database.snapshot(), &keyspaces(&database));
     let is_there = (0..WRITERS).all(|writer| found[writer] >= least[writer]);
-    assert!(is_there, "cut at {boundary}: {least:?} promised, {found:?} there");
+    assert!(is_there, "cut at {boundary}: {least:?} promised, {found:?} found");
     assert!(database.verify().unwrap().is_clean());
 }
 
-/// The last commit of each writer that was acknowledged up to a boundary, at whatever level or as
-/// durable.
+/// The last commit of each writer acknowledged up to a boundary, at any level or as durable.
 fn last_of(all: &[Acknowledged], boundary: usize, durable: bool) -> [u64; WRITERS] {
     let mut last = [0; WRITERS];
     for (when, writer, commit, is_durable) in all {

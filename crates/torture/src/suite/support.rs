@@ -1,16 +1,16 @@
-//! What several tests need: models, tiny databases, verbs.
+//! Shared by several tests: models, engines, random choices.
 
 use chelonia::EngineKind;
 use chelonia::internals::Rng;
 use std::collections::BTreeMap;
 
-/// What a keyspace should hold.
+/// The expected content of a keyspace.
 pub type ModelSpace = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// How many engines there are.
+/// The number of engines.
 pub const ENGINES: usize = EngineKind::ALL.len();
 
-/// The engine of keyspace number `number`: every test has them all, side by side.
+/// The engine of keyspace number `number`: every test uses all engines side by side.
 pub fn engine_of(number: u64) -> EngineKind {
     let all = EngineKind::ALL;
     all[usize::try_from(number % all.len() as u64).unwrap()]

@@ -1,4 +1,4 @@
-//! Stores of every released format open, for ever.
+//! Stores of every released format can be opened.
 
 use chelonia_torture::golden::{STORES, check};
 use std::path::Path;

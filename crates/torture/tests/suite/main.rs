@@ -1,5 +1,5 @@
-//! Some units of each test. The program `chelonia-torture` runs more of them, on all processors,
-//! and the tests that need a process of their own.
+//! A few units of each torture test. The program `chelonia-torture` runs more of them on all
+//! processors, and the tests that need separate processes.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -13,15 +13,15 @@ use chelonia_torture::test::{Tally, Unit};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the units follow from: another one than that of the program, so that `.ci/run` does both.
+/// The seed of the units. It differs from that of the program, so that `.ci/run` runs both.
 const SEED: u64 = 0x7e57;
 
-/// Runs the first `units` units of the test called `name`, on two threads, and one that nobody ran
-/// before; gives what they counted.
+/// Runs the first `units` units of the test called `name` on two threads, and one with a fresh
+/// seed; returns their counts.
 fn run(name: &str, units: u64) -> Tally {
     let tests = suite::all();
     let test = tests.iter().find(|test| test.name() == name).unwrap();
-    let (next, whole) = (AtomicU64::new(0), Mutex::new(Tally::default()));
+    let (next, tally_of_all) = (AtomicU64::new(0), Mutex::new(Tally::default()));
     let fresh = fresh_seed();
     let work = || {
         loop {
@@ -32,9 +32,9 @@ fn run(name: &str, units: u64) -> Tally {
                 std::cmp::Ordering::Greater => return,
             };
             let again = format!("chelonia-torture --repeat {name}:{number} --seed {seed:#x}");
-            let _told = TellOnPanic(again);
+            let _again = RepeatOnPanic(again);
             let tally = test.run(Unit::new(name, number, seed));
-            whole.lock().unwrap().merge(tally);
+            tally_of_all.lock().unwrap().merge(tally);
         }
     };
     std::thread::scope(|scope| {
@@ -42,22 +42,22 @@ fn run(name: &str, units: u64) -> Tally {
         work();
         other.join().unwrap();
     });
-    whole.into_inner().unwrap()
+    tally_of_all.into_inner().unwrap()
 }
 
-/// A seed that no run had before.
+/// A random seed.
 fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
-/// Says how to run a unit again if it fails.
-struct TellOnPanic(String);
+/// Prints the command that repeats a unit if it panics.
+struct RepeatOnPanic(String);
 
-impl Drop for TellOnPanic {
+impl Drop for RepeatOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            println!("again: {}", self.0);
+            println!("to repeat the unit: {}", self.0);
         }
     }
 }
@@ -90,7 +90,7 @@ fn crashes_in_a_second_life() {
     every_engine_moved_data(&tally);
 }
 
-/// What was cut are trees of a few levels, of each engine, that moved data between them.
+/// Asserts that trees of each engine had several levels and moved data between them.
 fn every_engine_moved_data(tally: &Tally) {
     for event in ["flushes of turtle", "merges of level 0 of autumn", "merges of levels of autumn"]
     {
@@ -106,9 +106,10 @@ fn crashes_beside_threads() {
 #[test]
 fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
     let tally = run("model", 5);
-    // Cutting a flush for several threads, evicting nodes and a buffer of too many levels need what
-    // a stepped tiny database has not: threads, more metadata than a share of the budget, and many
-    // memtables to one leaf. What is about damage needs that. The engine's own tests reach them.
+    // Not reached by a small stepped database without damage: a flush cut for several threads,
+    // evicted nodes, a buffer of too many levels, and the handling of damage. They need threads,
+    // more metadata than a share of the budget, or many memtables per leaf. The engines' own tests
+    // reach them.
     let elsewhere = [
         "flushes_cut",
         "nodes_evicted",

@@ -1,4 +1,4 @@
-//! Cuts of a recorded history, and what each image that they leave is held to.
+//! Cuts a recorded history, and checks each image that may be left.
 
 use super::database::{NAMES, open, open_to_read, options_of, read};
 use super::run::{Run, Space, State};
@@ -13,39 +13,39 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// Sectors of a block.
 const BLOCK_SECTORS: usize = 8;
 
-/// Where the second copy of the superblock is.
+/// The offset of the second superblock.
 const BLOCK_BYTES: u64 = 4096;
 
-/// One image in this many is opened for reading only, as well.
+/// One image in this many is also opened read-only.
 const READ_ONE_IN: u64 = 8;
 
-/// One image in this many is salvaged, as well.
+/// One image in this many is also salvaged.
 const SALVAGE_ONE_IN: u64 = 32;
 
 /// The memory of a salvage, for each of its two databases.
 const SALVAGE_MEMORY: u64 = 48 << 20;
 
-/// How much is tried.
+/// How thoroughly a history is cut.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// All subsets are tried of so few pending changes.
+    /// If at most this many changes are pending, all their subsets are tried.
     pub all_subsets_of: usize,
-    /// Subsets of each telling kind that are tried of more.
+    /// If more are pending: the number of subsets of each special kind.
     pub subsets: usize,
-    /// The recovery of one image among so many is cut as well.
+    /// The recovery of one image in this many is cut as well.
     pub recovery_one_in: u64,
 }
 
-/// What is counted: images that no unit opened before.
+/// The name of the main count: images that no unit opened before.
 pub const CRASH_STATES: &str = "crash states";
 
-/// Where a history was cut, and what may be found.
+/// A cut, and the states that may be found after it.
 #[derive(Clone, Copy)]
 struct Cut {
     boundary: usize,
-    /// So many changes survived at least.
+    /// The least number of changes that survived.
     least: usize,
-    /// And at most.
+    /// The largest.
     most: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct Cutter<'a> {
     run: &'a Run,
     effort: Effort,
     rng: Rng,
-    /// What a failure says first: how to repeat it.
+    /// Identifies the history in messages of failures.
     name: String,
     seen: BTreeSet<(u64, usize, usize)>,
     tally: Tally,
@@ -109,10 +109,10 @@ impl<'a> Cutter<'a> {
         is_new
     }
 
-    /// All subsets of what was pending if they are few, else the telling ones and some at random.
+    /// All subsets of the pending changes if they are few, else special and random ones.
     fn survivors(&mut self, boundary: usize) -> Vec<Survivors> {
         let pending = self.run.journal.pending(boundary);
-        // Both copies of the superblock, if they should ever be in flight at the same time.
+        // Both superblocks, in case they are ever in flight at the same time.
         let copies = pending.saturating_sub(2 * BLOCK_SECTORS);
         let mut all = vec![Survivors::TornFrom(copies)];
         if pending <= self.effort.all_subsets_of {
@@ -120,7 +120,7 @@ impl<'a> Cutter<'a> {
             return all;
         }
         all.extend([Survivors::None, Survivors::All]);
-        // The record of a commit, without the large values that it refers to.
+        // The record of a commit without its large values.
         all.push(Survivors::Suffix(pending - 2));
         let mut one = || usize::try_from(self.rng.below(pending as u64)).unwrap();
         for _ in 0..self.effort.subsets {
@@ -138,12 +138,12 @@ impl<'a> Cutter<'a> {
         open(Arc::new(directory), self.run.write_share)
     }
 
-    /// Opens the image and checks everything.
+    /// Opens an image and checks everything.
     fn check(&mut self, files: &Files, cut: Cut, what: &str) {
         let directory = MemoryDirectory::from_files(files.clone());
         let database = match self.open(directory.clone()) {
             Ok(database) => database,
-            Err(error) => panic!("{what}: it does not open: {error}"),
+            Err(error) => panic!("{what}: the open failed: {error}"),
         };
         let (found, dials) = read(&database).unwrap_or_else(|error| panic!("{what}: {error}"));
         let flushed = database.stats().background.flushes > 0;
@@ -152,7 +152,7 @@ impl<'a> Cutter<'a> {
         if !run.states[cut.least..=cut.most].contains(&found) {
             let any = run.states.iter().position(|state| *state == found);
             let (least, most) = (cut.least, cut.most);
-            panic!("{what}: not a state after {least} to {most} changes (it is {any:?})");
+            panic!("{what}: not the state after {least} to {most} changes (but after {any:?})");
         }
         for (name, space) in &found {
             let (is, possible) = (dials[name], run.dials(cut.boundary, name, space.made));
@@ -167,29 +167,32 @@ impl<'a> Cutter<'a> {
             self.check_salvage(files, &found, what);
         }
         let expected = go_on(&database, found, what);
-        // Not absorbed: what was written before the cut and since is replayed together.
+        // The second open replays writes from before and after the cut together.
         database.close().unwrap();
         let again = self.open(directory).unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert!(read(&again).unwrap().0 == expected, "{what}: different after a second open");
+        assert!(read(&again).unwrap().0 == expected, "{what}: a second open shows another content");
         again.checkpoint().unwrap();
-        assert_eq!(unreachable_blocks(&again).unwrap(), 0, "{what}: space is lost");
+        assert_eq!(unreachable_blocks(&again).unwrap(), 0, "{what}: space is leaked");
     }
 
-    /// Opens the image for reading only: it shows the same, and writes nothing.
+    /// Opens an image read-only: it has the same content, and nothing is written.
     fn check_reader(&mut self, files: &Files, found: &State, what: &str) {
         let directory = MemoryDirectory::from_files(files.clone());
         let reader = open_to_read(Arc::new(directory.clone()), self.run.write_share);
         let reader = match reader {
             Ok(reader) => reader,
-            // No keyspace was made yet, nor the database.
+            // Neither a keyspace nor the database existed yet.
             Err(error) if found.is_empty() => {
-                assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: a reader: {error}");
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{what}: a read-only open: {error}");
                 return;
             }
-            Err(error) => panic!("{what}: a reader: {error}"),
+            Err(error) => panic!("{what}: a read-only open: {error}"),
         };
-        assert!(read(&reader).unwrap().0 == *found, "{what}: a reader sees something else");
-        // The copy of the superblock that a cut tore is made good by the next open for writing.
+        assert!(
+            read(&reader).unwrap().0 == *found,
+            "{what}: a read-only open shows another content"
+        );
+        // A superblock torn by the cut is repaired by the next open for writing.
         let torn = |error: &Error| {
             let is_copy = error.offset().is_some_and(|offset| offset <= BLOCK_BYTES);
             error.file() == Some("data") && is_copy
@@ -197,11 +200,11 @@ impl<'a> Cutter<'a> {
         let findings = reader.verify().unwrap().findings;
         assert!(findings.len() <= 1 && findings.iter().all(torn), "{what}: {findings:?}");
         drop(reader);
-        assert!(directory.to_files() == *files, "{what}: a reader wrote something");
+        assert!(directory.to_files() == *files, "{what}: a read-only open wrote something");
         self.tally.add("images read without writing", 1);
     }
 
-    /// Salvages the image: a crash damages nothing, so what is saved is all there is.
+    /// Salvages an image: a crash damages nothing, so all data is recovered.
     fn check_salvage(&mut self, files: &Files, found: &State, what: &str) {
         let source = MemoryDirectory::from_files(files.clone());
         let saved = MemoryDirectory::new();
@@ -216,13 +219,13 @@ impl<'a> Cutter<'a> {
             }
             Err(error) => panic!("{what}: a salvage: {error}"),
         };
-        assert!(report.is_complete(), "{what}: a salvage misses something: {report:?}");
+        assert!(report.is_complete(), "{what}: a salvage lost something: {report:?}");
         let database = self.open(saved).unwrap();
-        assert!(read(&database).unwrap().0 == *found, "{what}: what was salvaged differs");
+        assert!(read(&database).unwrap().0 == *found, "{what}: a salvage has another content");
         self.tally.add("images salvaged", 1);
     }
 
-    /// Cuts the power at every boundary inside the recovery of `files`.
+    /// Cuts the power at every boundary within the recovery of `files`.
     fn cut_recovery(&mut self, files: &Files, cut: Cut, what: &str) {
         let directory = CrashDirectory::from_files(files);
         let database = open(Arc::new(directory.clone()), self.run.write_share).unwrap();
@@ -242,37 +245,37 @@ impl<'a> Cutter<'a> {
                 }
             }
         }
-        // What an open database showed is there for good.
+        // A state that an open database has shown must not be lost.
         let image = journal.image(recovered, Survivors::None);
         let again = self.open(MemoryDirectory::from_files(image)).unwrap();
-        assert!(read(&again).unwrap().0 == found, "{what}: recovered, and lost by a second cut");
+        assert!(read(&again).unwrap().0 == found, "{what}: a second cut lost recovered data");
     }
 }
 
-/// Tells images apart: word by word, for there are tens of thousands of them, and in four profiles,
-/// for a word need not wait for the one before.
+/// A hash that identifies an image. It is computed in four lanes of words, which need not wait for
+/// each other, because there are tens of thousands of images.
 fn fingerprint(files: &Files) -> u64 {
     const LANES: usize = 4;
     let mix =
         |mixed: u64, word: u64| (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let mut profiles = [0_u64; LANES];
+    let mut lanes = [0_u64; LANES];
     for (name, content) in files {
         let bytes = name.bytes().map(u64::from);
-        profiles[0] = bytes.chain([content.len() as u64]).fold(profiles[0], mix);
+        lanes[0] = bytes.chain([content.len() as u64]).fold(lanes[0], mix);
         let (rows, rest) = content.as_chunks::<{ 8 * LANES }>();
         for row in rows {
             let (words, _) = row.as_chunks::<8>();
-            for (profile, word) in profiles.iter_mut().zip(words) {
+            for (profile, word) in lanes.iter_mut().zip(words) {
                 *profile = mix(*profile, u64::from_le_bytes(*word));
             }
         }
-        profiles[0] = rest.iter().map(|byte| u64::from(*byte)).fold(profiles[0], mix);
+        lanes[0] = rest.iter().map(|byte| u64::from(*byte)).fold(lanes[0], mix);
     }
-    profiles.into_iter().fold(0, mix)
+    lanes.into_iter().fold(0, mix)
 }
 
-/// Writes to a database that was recovered, makes a keyspace, and drops one and makes it again;
-/// gives what it holds then.
+/// Writes to a recovered database, creates a keyspace, and recreates a dropped one; returns the
+/// content.
 fn go_on(database: &Database, found: State, what: &str) -> State {
     let mut expected = found;
     let stored = KeyspaceOptions::new;
@@ -290,7 +293,7 @@ fn go_on(database: &Database, found: State, what: &str) -> State {
         database.drop_keyspace(name).unwrap();
         expected.remove(name);
     }
-    // One under a name that was there just now, or was dropped before the cut, or never was.
+    // The name was in use just now, or before the cut, or never.
     let free = NAMES.into_iter().find(|name| !expected.contains_key(*name));
     let name = free.unwrap_or("fourth");
     let keyspace = database.keyspace(name, options_of(5)).unwrap();

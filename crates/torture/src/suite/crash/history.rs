@@ -19,7 +19,7 @@
 use super::database::{
     MAKES, NAMES, SHAPES, dials_of, engine_options_of, has_levels, open, options_of, read,
 };
-use super::run::{Dials, Run, Space, State, TELLING, Turn};
+use super::run::{Dials, REQUIRED_EVENTS, Run, Space, State, Turn};
 use crate::suite::support::{below, one_of};
 use chelonia::internals::{CrashDirectory, Rng, tick};
 use chelonia::{
@@ -28,15 +28,14 @@ use chelonia::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Commits choose among so few keys that they overwrite each other.
+/// Commits choose among few keys, so that they overwrite each other.
 const KEYS: u64 = 40;
 
-/// Many more keys make trees high. One commit in this many is to one of them, so that what goes
-/// down a tree grows until it goes down further.
+/// One commit in [`COLD_ONE_IN`] writes one of many more keys, which give trees their height.
 const COLD_KEYS: u64 = 200;
 const COLD_ONE_IN: u64 = 3;
 
-/// What a history is made of.
+/// An operation of a history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verb {
     Insert(Durability),
@@ -45,31 +44,31 @@ pub enum Verb {
     Batch(Durability),
     /// A value in an extent of its own.
     Large(Durability),
-    /// Makes a keyspace under a name that is free, maybe because one was dropped.
+    /// Creates a keyspace under an unused name, possibly that of a dropped one.
     Make,
     /// Drops a keyspace.
     Drop,
-    /// Drops a keyspace and makes another one under its name.
+    /// Drops a keyspace and creates another one with its name.
     Remake,
-    /// Turns the checkpoint distance of a keyspace.
+    /// Changes the checkpoint distance of a keyspace.
     Dial,
-    /// Gives the levels of a keyspace another shape.
+    /// Changes the shape of the levels of a keyspace.
     Shape,
     Checkpoint,
     Sync,
-    /// What the log thread does at an interval.
+    /// One interval of the log thread.
     Tick,
-    /// Holds a snapshot, or lets go of the one that is held.
+    /// Takes a snapshot, or releases the current one.
     Hold,
-    /// Closes and opens.
+    /// Closes and reopens.
     Close,
-    /// Lets go of all handles without a close, and opens.
+    /// Drops all handles without a close, and reopens.
     LetGo,
-    /// The process dies; the next one opens what is in the page cache.
+    /// The process dies; the next one opens the content of the page cache.
     Die,
 }
 
-/// A history in the making.
+/// A history that is being recorded.
 pub struct History {
     directory: CrashDirectory,
     database: Option<Database>,
@@ -82,7 +81,7 @@ pub struct History {
 }
 
 impl History {
-    /// Begins with the files of `directory`, which hold `state` if they are a database.
+    /// Begins with the files of `directory`, whose content is `state` if they are a database.
     pub fn begin(
         directory: CrashDirectory,
         write_share: Option<u64>,
@@ -104,26 +103,26 @@ impl History {
         history
     }
 
-    /// The present boundary.
+    /// The current boundary.
     pub fn boundary(&self) -> usize {
         self.directory.boundary()
     }
 
-    /// The files as they are, the state, and the number of the next keyspace: where other histories
-    /// begin.
+    /// The current files, the state, and the number of the next keyspace: the start of other
+    /// histories.
     pub fn files(&self) -> (BTreeMap<String, Vec<u8>>, State, u32) {
         let journal = self.directory.journal();
         (journal.image_process_death(self.boundary()), self.state.clone(), self.next_made)
     }
 
-    /// Ends it.
+    /// Ends the recording.
     pub fn end(mut self) -> Run {
         self.count_events();
         let journal = self.directory.journal();
         Run { journal, ..self.run }
     }
 
-    /// Does `verb`; false if it cannot be done now.
+    /// Applies `verb`; false if it is not applicable now.
     pub fn apply(&mut self, verb: Verb) -> bool {
         match verb {
             Verb::Insert(level) => return self.commit(level, 1, Self::put),
@@ -165,13 +164,16 @@ impl History {
         self.database.as_ref().unwrap()
     }
 
-    /// What trees did since the database was opened, by the names of [`TELLING`].
+    /// The events of the trees since the database was opened, by the names of [`REQUIRED_EVENTS`].
     pub fn events(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let trees = self.database.as_ref().map_or(Vec::new(), |one| one.stats().keyspaces);
-        TELLING.iter().map(move |told| {
-            let of = trees.iter().filter(|tree| tree.engine == told.engine);
+        REQUIRED_EVENTS.iter().map(move |required| {
+            let of = trees.iter().filter(|tree| tree.engine == required.engine);
             let all = of.flat_map(|tree| &tree.engine_stats.events);
-            (told.called, all.filter(|(event, _)| *event == told.event).map(|(_, n)| n).sum())
+            (
+                required.called,
+                all.filter(|(event, _)| *event == required.event).map(|(_, n)| n).sum(),
+            )
         })
     }
 
@@ -181,7 +183,7 @@ impl History {
         }
     }
 
-    /// The rest of the run must keep everything so far, even if the power is cut.
+    /// From now on everything so far must survive a power cut.
     fn all_is_durable(&mut self) {
         self.run.durable.push((self.boundary(), self.run.changes.len()));
     }
@@ -197,7 +199,7 @@ impl History {
         self.run.changes.push((began, self.boundary()));
     }
 
-    /// One of the keyspaces that there are.
+    /// A random existing keyspace.
     fn some_name(&mut self) -> Option<String> {
         let count = self.state.len() as u64;
         let index = usize::try_from(self.rng.below(count.max(1))).unwrap();
@@ -244,7 +246,7 @@ impl History {
         Arc::make_mut(&mut space.entries).insert(key, value);
     }
 
-    /// Sets `keys` of the keys that verbs touch seldom, in every keyspace, in one commit.
+    /// Writes `keys` of the rarely written keys, in every keyspace, in one commit.
     pub fn put_cold(&mut self, keys: u32) {
         let began = self.boundary();
         let mut batch = self.database().batch();
@@ -271,7 +273,7 @@ impl History {
     }
 
     fn remove(&mut self, batch: &mut Batch, name: &str) {
-        // Mostly a key that is there.
+        // Mostly an existing key.
         let mut keys = self.state[name].entries.keys();
         let there = keys.nth(usize::try_from(self.rng.below(KEYS / 4)).unwrap());
         let key = there.cloned().unwrap_or_else(|| self.key());
@@ -314,7 +316,7 @@ impl History {
         };
         let options = options_of(made).engine(engine).checkpoint_distance(distance);
         let keyspace = self.database().keyspace(name, options).unwrap();
-        assert!(keyspace.iter().next().is_none(), "a new keyspace is empty");
+        assert!(keyspace.iter().next().is_none(), "a new keyspace is not empty");
         self.state.insert(name.to_owned(), Space { made, entries: Arc::default() });
         self.changed(began);
         self.all_is_durable();
@@ -345,7 +347,7 @@ impl History {
 
     fn dial(&mut self) -> bool {
         let Some(name) = self.some_name() else { return false };
-        // So that the next commit is drained, or the next few are not.
+        // The next commit triggers a flush, or the next few do not.
         let bytes = [1, 400, 1_500, 6_000][usize::try_from(self.rng.below(4)).unwrap()];
         let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
         keyspace.set_checkpoint_distance(bytes).unwrap();
@@ -364,7 +366,7 @@ impl History {
         true
     }
 
-    /// Gives all levels this shape.
+    /// Gives the levels of all keyspaces this shape.
     pub fn shape_all(&mut self, levels: LevelOptions) {
         for name in self.with_levels() {
             self.shape_as(name, levels);
@@ -408,12 +410,12 @@ impl History {
         self.open();
     }
 
-    /// Opens, and finds everything as it was.
+    /// Opens the database, and compares its content and live options with the recorded ones.
     fn open(&mut self) {
         let before = self.boundary();
         let database = open(Arc::new(self.directory.clone()), self.run.write_share).unwrap();
         let (found, all_dials) = read(&database).unwrap();
-        assert!(found == self.state, "not as it was left");
+        assert!(found == self.state, "the reopened database has another content");
         self.database = Some(database);
         self.all_is_durable();
         for (name, dials) in all_dials {

@@ -1,10 +1,9 @@
-//! Power cuts and deaths of the process at every write, sync, growth, creation and removal of a
-//! history, with subsets of what was not synced surviving; and power cuts inside the recovery after
-//! that.
+//! Power cuts and process deaths at every write, sync, growth, creation and removal of a history,
+//! where subsets of the unsynced changes survive; and power cuts within the recovery after that.
 //!
-//! After every cut: the database opens; it is in a state that the rule in `crash/history.rs`
-//! allows; `verify` finds nothing; it can be written again, keyspaces made and dropped; no space is
-//! lost; it opens once more with the same content.
+//! After every cut: the database opens; it is in a state that `crash/history.rs` allows; `verify`
+//! finds nothing; it can be written again, keyspaces can be created and dropped; no space is lost;
+//! a second open shows the same content.
 
 pub mod cuts;
 pub mod database;
@@ -22,7 +21,7 @@ use history::{History, Verb};
 use run::{Run, State};
 use short::Start;
 
-/// What random histories draw from; what comes more often stands here more often.
+/// The operations of random histories; frequent ones are listed several times.
 const DRAWN: [Verb; 38] = [
     Verb::Insert(Process),
     Verb::Insert(Process),
@@ -64,7 +63,7 @@ const DRAWN: [Verb; 38] = [
     Verb::Die,
 ];
 
-/// Random histories: most of them short and cut everywhere, some long and cut here and there.
+/// Random histories: most are short and cut everywhere, some are long and cut in places.
 pub struct Random;
 
 impl Test for Random {
@@ -93,7 +92,7 @@ impl Test for Random {
             _ => (10, 1, many),
         };
         let mut rng = unit.rng();
-        // In every other one recovery has to drain.
+        // In one of two, recovery has to flush.
         let write_share = rng.one_in(2).then_some(SHARE_MIN);
         let run = random(write_share, unit.number % 4 == 1, verbs, &mut rng);
         let offset = below(&mut rng, stride);
@@ -105,7 +104,8 @@ impl Test for Random {
     }
 }
 
-/// A random history of so many verbs: from trees of a few levels on, or from `nothing`.
+/// A random history of `verbs` operations, which starts with trees of several levels, or with
+/// `nothing`.
 fn random(write_share: Option<u64>, nothing: bool, verbs: usize, rng: &mut Rng) -> Run {
     let seed = rng.next_u64();
     let mut history = if nothing {

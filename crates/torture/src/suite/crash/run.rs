@@ -1,5 +1,5 @@
-//! What a history left behind: its journal, the states that it went through, and which of them a
-//! crash may leave (the rule is in `crash/history.rs`).
+//! The record of a history: its journal, its states, and which of them a crash may leave
+//! (`crash/history.rs` has the rules).
 
 use crate::suite::support::ModelSpace;
 use chelonia::LevelOptions;
@@ -7,75 +7,83 @@ use chelonia::internals::Journal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One keyspace: by its options it is told from others of its name.
+/// A keyspace; its options distinguish it from others with the same name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Space {
     pub made: u32,
     pub entries: Arc<ModelSpace>,
 }
 
-/// What a database holds.
+/// The content of a database.
 pub type State = BTreeMap<String, Space>;
 
-/// What may be turned at any time, and is durable with the next checkpoint.
+/// Options that can be changed at any time, durable with the next checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dials {
     pub distance: u64,
-    /// Of engines that have levels.
+    /// If the engine has levels.
     pub levels: Option<LevelOptions>,
 }
 
 /// The dials of each keyspace.
 pub type AllDials = BTreeMap<String, Dials>;
 
-/// What happened to dials.
+/// A change of dials.
 pub enum Turn {
-    /// This was set, or found set, for the keyspace of this name and number.
+    /// These values were set, or found, for the keyspace with this name and number.
     Set(String, u32, Dials),
-    /// Whatever was set is durable.
+    /// All values set so far are durable.
     Stored,
 }
 
-/// What shows that trees of an engine have levels and move data between them.
-pub struct Told {
+/// An event that shows that trees of an engine have levels and move data between them.
+pub struct RequiredEvent {
     /// The engine, by name.
     pub engine: &'static str,
-    /// What happened to one of its trees, as the tree counts it.
+    /// The name in the statistics of a tree.
     pub event: &'static str,
-    /// What the test calls it.
+    /// The name in the tally.
     pub called: &'static str,
 }
 
-/// For every engine what must have happened.
-pub const TELLING: [Told; 4] = {
+/// The events that must have happened, for every engine.
+pub const REQUIRED_EVENTS: [RequiredEvent; 4] = {
     let (turtle, autumn) = ("turtle", "autumn");
     [
-        Told { engine: turtle, event: "flushes", called: "flushes of turtle" },
-        Told { engine: turtle, event: "splits_leaf", called: "split leaves of turtle" },
-        Told { engine: autumn, event: "merges_level0", called: "merges of level 0 of autumn" },
-        Told { engine: autumn, event: "merges_levels", called: "merges of levels of autumn" },
+        RequiredEvent { engine: turtle, event: "flushes", called: "flushes of turtle" },
+        RequiredEvent { engine: turtle, event: "splits_leaf", called: "split leaves of turtle" },
+        RequiredEvent {
+            engine: autumn,
+            event: "merges_level0",
+            called: "merges of level 0 of autumn",
+        },
+        RequiredEvent {
+            engine: autumn,
+            event: "merges_levels",
+            called: "merges of levels of autumn",
+        },
     ]
 };
 
-/// A history as it was recorded.
+/// A recorded history.
 pub struct Run {
     pub journal: Journal,
-    /// What it was opened with.
+    /// The write share that it was opened with.
     pub write_share: Option<u64>,
     /// `states[i]` is the content after `i` changes.
     pub states: Vec<State>,
     /// For each change, the boundary when it began and the one when it returned.
     pub changes: Vec<(usize, usize)>,
-    /// From this boundary on, so many changes survive a power cut.
+    /// From this boundary on, this many changes survive a power cut.
     pub durable: Vec<(usize, usize)>,
-    /// In their order, each with the boundary when it happened.
+    /// Changes of dials in order, each with the boundary when it happened.
     pub turns: Vec<(usize, Turn)>,
-    /// What trees did meanwhile, by the names of [`TELLING`].
+    /// Events of the trees, by the names of [`REQUIRED_EVENTS`].
     pub events: BTreeMap<&'static str, u64>,
 }
 
 impl Run {
-    /// How many changes must at least have survived a cut at `boundary`, and how many may have.
+    /// The least and the largest number of changes that may have survived a cut at `boundary`.
     pub fn bounds(&self, boundary: usize, process_death: bool) -> (usize, usize) {
         let begun = self.changes.iter().filter(|(began, _)| *began < boundary).count();
         let returned = self.changes.iter().filter(|(_, ended)| *ended <= boundary).count();

@@ -1,4 +1,4 @@
-//! Where short histories begin, what they are made of, and how they are cut.
+//! Short histories: their start, their operations, and their cuts.
 
 use super::cuts::{Cutter, Effort, Files};
 use super::database::SHAPES;
@@ -11,8 +11,8 @@ use chelonia::internals::CrashDirectory;
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-/// What every history of a few verbs is made of. (At level `Memory` a commit does what it does at
-/// `Process`; to make again is to drop and to make.)
+/// The operations of short histories. (A commit at level `Memory` acts as one at `Process`, and
+/// recreating a keyspace is a drop and a creation.)
 pub const EVERY: [Verb; 16] = [
     Verb::Insert(Process),
     Verb::Insert(Sync),
@@ -32,30 +32,30 @@ pub const EVERY: [Verb; 16] = [
     Verb::Die,
 ];
 
-/// How thoroughly they are cut.
+/// How thoroughly short histories are cut.
 pub const EFFORT: Effort = Effort { all_subsets_of: 3, subsets: 1, recovery_one_in: 60 };
 
-/// How high trees are where histories begin: a node above nodes, a level below a level.
+/// The height of the trees at the start: an inner node above inner nodes, a level below a level.
 const HEIGHT: u32 = 2;
 
-/// This many memtables are flushed before the last commits, without a flush that maintenance
-/// follows: more than level 0 may have.
+/// Memtables flushed before the last commits without maintenance in between: more than level 0 may
+/// have.
 const LEVEL0_TRIGGER: usize = 4;
 
 /// This many flushes fill level 1.
 const FILLS: usize = 12;
 
-/// Where histories of a few verbs begin.
+/// The start of short histories.
 pub struct Start {
     files: Files,
-    /// What they hold.
+    /// The content of the files.
     pub state: State,
     /// The number of the next keyspace.
     pub next_made: u32,
 }
 
 impl Start {
-    /// A keyspace of each engine with a tree of a few levels, a dropped one, large values, and a
+    /// A keyspace per engine with a tree of several levels, a dropped keyspace, large values, and a
     /// log to replay.
     pub fn get() -> &'static Start {
         static START: OnceLock<Start> = OnceLock::new();
@@ -70,12 +70,12 @@ impl Start {
             do_all(&mut history, &[Verb::Batch(Process); 3]);
             fill(&mut history);
             do_all(&mut history, &[Verb::Large(Process)]);
-            // Level 1 has more than it may have when the shape is the first again.
+            // Level 1 is over its capacity once the shape is the first again.
             history.shape_all(SHAPES[SHAPES.len() - 1]);
             (0..FILLS).for_each(|_| history.put_cold(8));
             do_all(&mut history, &[Verb::Checkpoint]);
             history.shape_all(SHAPES[0]);
-            // The next drain finds level 0 full, and is near.
+            // The next flush comes soon and finds level 0 full.
             for _ in 0..LEVEL0_TRIGGER {
                 history.put_cold(2);
                 do_all(&mut history, &[Verb::Checkpoint]);
@@ -90,8 +90,7 @@ impl Start {
         })
     }
 
-    /// A history that begins here. It is opened with this write share; what verbs choose follows
-    /// from `seed`.
+    /// Begins a history here, with this write share; `seed` determines the random choices.
     pub fn begin(&self, write_share: Option<u64>, seed: u64) -> History {
         let directory = CrashDirectory::from_files(&self.files);
         History::begin(directory, write_share, (self.state.clone(), self.next_made), seed)
@@ -104,7 +103,7 @@ fn do_all(history: &mut History, verbs: &[Verb]) {
     }
 }
 
-/// Writes until every tree has a few levels, and moved something between them.
+/// Writes until every tree has several levels and has moved data between them.
 fn fill(history: &mut History) {
     for _ in 0..40 {
         let trees = history.database().stats().keyspaces;
@@ -114,10 +113,10 @@ fn fill(history: &mut History) {
         }
         history.put_cold(8);
     }
-    panic!("trees stay low");
+    panic!("the trees do not grow");
 }
 
-/// Cuts at every boundary behind `began`, and at the last one.
+/// Cuts at every boundary after `began`, and at the last one.
 pub fn cut_from(run: &Run, began: usize, name: String) -> Tally {
     let ended = run.journal.boundaries();
     Cutter::new(run, EFFORT, 0, name).cut_at((began + 1).min(ended)..=ended)

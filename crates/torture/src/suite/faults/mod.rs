@@ -1,5 +1,5 @@
-//! Failing calls: each place in the library that calls the file system meets every way in which a
-//! call can fail, once and from then on.
+//! Failing calls: each call site of the file system in the library meets every kind of failure,
+//! once and permanently.
 
 mod script;
 mod sites;
@@ -8,14 +8,14 @@ use crate::test::{Tally, Target, Test, Unit};
 use chelonia::internals::{Call, Failure, Fault, FaultPlan};
 use sites::Site;
 
-/// The number of calls of a place that are failed, spread over the run.
+/// The number of calls of a site that are failed, spread over the run.
 const CALLS: usize = 3;
 
-/// The same of a place that reads: who waits for the bytes differs from call to call.
+/// The same for sites of reads, whose callers differ from call to call.
 const READS: usize = 40;
 
-/// What readers of other units still hold comes free later: then a call may not come, or have
-/// another number.
+/// Attempts to reach a call: memory that readers of other units hold is freed at another time, so a
+/// call may be missing or have another number.
 const ATTEMPTS: usize = 5;
 
 const FAILURES: [Failure; 6] = [
@@ -27,7 +27,7 @@ const FAILURES: [Failure; 6] = [
     Failure::IoForgetting,
 ];
 
-/// A unit is a place.
+/// A unit is a call site.
 pub struct Faults;
 
 impl Test for Faults {
@@ -36,7 +36,7 @@ impl Test for Faults {
     }
 
     fn about(&self) -> &'static str {
-        "fails calls at every place that calls the file system, once and for good"
+        "fails calls at every call site of the file system, once and permanently"
     }
 
     fn short_units(&self) -> u64 {
@@ -60,18 +60,18 @@ impl Test for Faults {
         let mut hits = fail_calls(site, calls, &mut tally);
         for _ in 0..ATTEMPTS {
             if hits == 0 {
-                // The numbers were those of an unusual run.
+                // The numbers came from an unusual run.
                 let calls = sites::look().remove(site).unwrap_or_default();
                 hits = fail_calls(site, &calls, &mut tally);
             }
         }
-        assert!(hits > 0, "{site:?}: none of its calls came");
+        assert!(hits > 0, "{site:?}: none of its calls was reached");
         tally.add("of them at the place", hits);
         tally
     }
 }
 
-/// Fails some of these calls of a place in every way; gives how many came from there.
+/// Fails these calls of a site in every way; returns how many came from this site.
 fn fail_calls(site: &Site, calls: &[u64], tally: &mut Tally) -> u64 {
     let most = if site.call == Call::Read { READS } else { CALLS };
     let step = calls.len().div_ceil(most);
@@ -88,7 +88,8 @@ fn fail_calls(site: &Site, calls: &[u64], tally: &mut Tally) -> u64 {
     hits
 }
 
-/// Runs the script, in which one call fails, or all from that one on; false if it did not come.
+/// Runs the script while this call fails, or all calls from this one on; false if it was not
+/// reached.
 fn fails(site: &Site, call: u64, failure: Failure, sticky: bool) -> bool {
     let what = format!("{site:?}, call {call}: {failure:?}, sticky: {sticky}");
     let plan = FaultPlan::new();
@@ -98,11 +99,11 @@ fn fails(site: &Site, call: u64, failure: Failure, sticky: bool) -> bool {
     script::run(&plan, &mut |left, database, progress| {
         let failed = failed.lock().unwrap().clone();
         came = failed.as_ref() == Some(site);
-        // Everything that the script does waits for its syncs.
+        // Every operation of the script waits for its syncs.
         let call = failed.map(|site| site.call);
         let is_sync = call == Some(Call::Sync);
-        let is_told = progress.error.is_some() || !is_sync;
-        assert!(is_told, "{what}: nobody is told that a sync failed");
+        let is_reported = progress.error.is_some() || !is_sync;
+        assert!(is_reported, "{what}: a failed sync was not reported");
         script::check(&plan, left, (database, call), progress, &what);
     });
     came
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_long_profile_comes_to_every_place() {
+    fn the_long_profile_reaches_every_site() {
         assert_eq!(Faults.targets()[0].count, sites::all().len() as u64);
     }
 }

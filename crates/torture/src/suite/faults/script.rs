@@ -1,4 +1,4 @@
-//! What a database does while calls fail: everything that touches a file.
+//! The script during which calls fail: all operations that touch files.
 
 use chelonia::internals::{Call, FaultDirectory, FaultPlan, MemoryDirectory, unreachable_blocks};
 use chelonia::{
@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 /// Commits of a run.
 const COMMITS: u64 = 130;
 
-/// A value that comes and goes, and leaves a hole in the data file.
+/// The length of a value that is deleted, and leaves a hole in the data file.
 const HUGE_BYTES: usize = 700_000;
 
 fn failing(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Arc<FaultDirectory>> {
@@ -28,12 +28,12 @@ fn builder(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<DatabaseBuilder
     }))
 }
 
-/// Opens over `memory`, failing as planned.
+/// Opens the database in `memory`, with the faults of `plan`.
 pub fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
     builder(memory, plan)?.open()
 }
 
-/// What a creation leaves that did not finish: an empty data file, and a log that nobody wrote to.
+/// The files of an unfinished creation: an empty data file, and an unused log.
 fn unfinished() -> BTreeMap<String, Vec<u8>> {
     static FILES: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
     let make = || {
@@ -49,7 +49,7 @@ fn unfinished() -> BTreeMap<String, Vec<u8>> {
     FILES.get_or_init(make).clone()
 }
 
-/// A keyspace of each engine; all are written the same.
+/// One keyspace per engine; all have the same content.
 fn keyspaces(database: &Database) -> Result<Vec<Keyspace>> {
     let keyspace = |engine: EngineKind| {
         let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));
@@ -58,7 +58,7 @@ fn keyspaces(database: &Database) -> Result<Vec<Keyspace>> {
     EngineKind::ALL.into_iter().map(keyspace).collect()
 }
 
-/// Writes to all of them, all or nothing.
+/// Changes all keyspaces in one batch.
 fn commit(database: &Database, change: impl Fn(&mut Batch, &Keyspace)) -> Result<()> {
     let mut batch = database.batch();
     for keyspace in keyspaces(database)? {
@@ -71,19 +71,19 @@ fn value(number: u64) -> Vec<u8> {
     vec![number.to_le_bytes()[0]; if number % 50 == 9 { 40_000 } else { 90 }]
 }
 
-/// How far a run came.
+/// The progress of a run.
 #[derive(Default)]
 pub struct Progress {
     /// Commits that were acknowledged at level `Sync`.
     pub acknowledged: u64,
     /// The error that ended it.
     pub error: Option<Error>,
-    /// It came as far as the close: nothing can be read any more.
+    /// It reached the close: nothing can be read any more.
     pub closed: bool,
 }
 
-/// Writes from `progress.acknowledged` on, at most this many commits, and all the rest that touches
-/// files.
+/// Writes at most this many commits, from `progress.acknowledged` on, and runs all other operations
+/// that touch files.
 pub fn write(database: &Database, commits: u64, progress: &mut Progress) {
     progress.error = attempt(database, commits, &mut progress.acknowledged).err();
 }
@@ -99,7 +99,7 @@ fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<
         match number % 40 {
             3 => keyspace.insert_with("huge", vec![3; HUGE_BYTES], Durability::Sync)?,
             25 => keyspace.remove("huge")?,
-            // A record that is longer than the usual segment.
+            // A record longer than a segment.
             33 => keyspace.insert_with("wide", vec![1; 30_000], Durability::Sync)?,
             13 => {
                 let snapshot = database.snapshot();
@@ -131,8 +131,8 @@ fn attempt(database: &Database, commits: u64, acknowledged: &mut u64) -> Result<
     Ok(())
 }
 
-/// A whole run: a first life that ends with the death of the process, a recovery, a second life
-/// that is closed.
+/// A complete run: a first life that ends with the death of the process, a recovery, a second life
+/// that ends with a close.
 pub fn run(
     plan: &FaultPlan,
     check: &mut dyn FnMut(&MemoryDirectory, Option<&Database>, &Progress),
@@ -142,8 +142,8 @@ pub fn run(
     let second = match open(&first, plan) {
         Ok(database) => {
             write(&database, COMMITS, &mut progress);
-            // The second life begins with what a death leaves here. The close, of which it has
-            // nothing, is only there to tell what fails in it.
+            // The second life begins with the files of this death. The close changes nothing in
+            // them; it is here to meet its own failures.
             let left = MemoryDirectory::from_files(first.to_files());
             if progress.error.is_none() {
                 progress.closed = true;
@@ -152,7 +152,7 @@ pub fn run(
             if progress.error.is_some() {
                 return check(&left, Some(&database), &progress);
             }
-            // A file that a death left in the middle of making it.
+            // A file whose creation a death interrupted.
             let mut files = left.to_files();
             files.insert("log-0042".to_owned(), Vec::new());
             MemoryDirectory::from_files(files)
@@ -184,7 +184,7 @@ pub fn run(
     }
 }
 
-/// Opens what a death left, without writing to it, and reads everything; saves it to another place.
+/// Opens the files of a dead process read-only and reads everything, then salvages them.
 fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
     let files = left.to_files();
     let reader = builder(left, plan)?.read_only(true).open()?;
@@ -193,16 +193,16 @@ fn look(left: &MemoryDirectory, plan: &FaultPlan) -> Result<()> {
             entry?;
         }
     }
-    let told = reader.stats().disk.log_file_bytes;
-    assert!(plan.failures() > 0 || told > 0, "the log has no length");
+    let log_bytes = reader.stats().disk.log_file_bytes;
+    assert!(plan.failures() > 0 || log_bytes > 0, "the log is empty");
     reader.close()?;
-    assert!(left.to_files() == files, "a reader wrote something");
+    assert!(left.to_files() == files, "a read-only open wrote something");
     let salvage = Salvage::new("faults", "saved").memory(48 << 20);
     let report =
         salvage.directories(failing(left, plan)?, Arc::new(MemoryDirectory::new())).run()?;
     let losses = report.keyspaces.iter().flat_map(|one| &one.losses).map(|loss| &loss.cause);
     for error in report.log_damage.iter().chain(losses) {
-        assert_ne!(error.kind(), ErrorKind::Corrupt, "nothing rots here: {error}");
+        assert_ne!(error.kind(), ErrorKind::Corrupt, "no block is damaged here: {error}");
     }
     Ok(())
 }
@@ -212,9 +212,9 @@ pub fn run_healthy(plan: &FaultPlan) {
     run(plan, &mut |_, _, progress| assert!(progress.error.is_none(), "{:?}", progress.error));
 }
 
-/// What must hold after a failure, of a call of this kind if it came: the error is typed, reads
-/// answer, no write is accepted after a failed one, and what was acknowledged is there after a
-/// reopen, in `left`.
+/// The assertions after a failure of `failed`, if that call was reached: the error has the right
+/// type, reads succeed, no write is accepted after a failed one, and acknowledged commits are found
+/// after a reopen of `left`.
 pub fn check(
     plan: &FaultPlan,
     left: &MemoryDirectory,
@@ -239,24 +239,27 @@ pub fn check(
     for keyspace in keyspaces(&database).unwrap() {
         for number in 0..after.acknowledged {
             let found = keyspace.get(number.to_be_bytes()).unwrap();
-            assert!(found.is_some_and(|found| found == value(number)), "{what}: {number} is gone");
+            assert!(
+                found.is_some_and(|found| found == value(number)),
+                "{what}: {number} is missing"
+            );
         }
     }
     assert!(database.verify().unwrap().is_clean(), "{what}");
     database.checkpoint().unwrap();
-    assert_eq!(unreachable_blocks(&database).unwrap(), 0, "{what}: space is lost");
+    assert_eq!(unreachable_blocks(&database).unwrap(), 0, "{what}: space is leaked");
 }
 
-/// Calls whose failure leaves a file in a state that nobody knows.
+/// Calls that leave a file in an unknown state if they fail.
 const WRITES: [Call; 5] =
     [Call::Write, Call::RegionWrite, Call::Sync, Call::SetSize, Call::Allocate];
 
-/// The database that met the failure, when nothing fails any more.
+/// The assertions on the database that met the failure, now that nothing fails any more.
 fn check_alive(database: &Database, failed: Option<Call>, progress: &Progress, what: &str) {
     let keyspaces = match keyspaces(database) {
         Ok(keyspaces) => keyspaces,
         Err(error) => {
-            // Closed, or one of them could not be made.
+            // Closed, or a keyspace could not be created.
             let is_stopped = error.kind() == ErrorKind::Stopped;
             let is_excused = progress.closed || progress.acknowledged == 0;
             assert!(is_stopped && is_excused, "{what}: {error}");
@@ -268,11 +271,11 @@ fn check_alive(database: &Database, failed: Option<Call>, progress: &Progress, w
             match keyspace.get(number.to_be_bytes()) {
                 Ok(found) => {
                     let is = found.is_some_and(|found| found == value(number));
-                    assert!(is, "{what}: {number} is gone while it is open");
+                    assert!(is, "{what}: {number} is missing before the reopen");
                 }
                 Err(error) => {
                     let is_closed = progress.closed && error.kind() == ErrorKind::Stopped;
-                    assert!(is_closed, "{what}: reads do not go on: {error}");
+                    assert!(is_closed, "{what}: reads fail: {error}");
                 }
             }
         }
@@ -282,13 +285,16 @@ fn check_alive(database: &Database, failed: Option<Call>, progress: &Progress, w
         keyspace.insert_with("again", "x", Durability::Sync).map(|()| keyspace.remove("again"));
     match progress.error.as_ref().map(Error::kind) {
         Some(ErrorKind::NoSpace | ErrorKind::TooManyFiles) => {
-            assert!(again.is_ok(), "{what}: no write although there is room: {again:?}");
+            assert!(
+                again.is_ok(),
+                "{what}: a write was refused although there is space: {again:?}"
+            );
             database.checkpoint().unwrap();
-            assert_eq!(unreachable_blocks(database).unwrap(), 0, "{what}: space is kept");
+            assert_eq!(unreachable_blocks(database).unwrap(), 0, "{what}: space is leaked");
         }
-        told => {
+        kind => {
             let is_write = failed.is_some_and(|call| WRITES.contains(&call));
-            if told == Some(ErrorKind::Io) && is_write {
+            if kind == Some(ErrorKind::Io) && is_write {
                 assert!(again.is_err(), "{what}: a write after a failed one");
             }
             if let Err(error) = again {

@@ -1,8 +1,7 @@
-//! Where in the library calls to the file system come from.
+//! The call sites of the file system in the library.
 //!
-//! A run of the script is the same call after the other every time, until one of them fails. So one
-//! run that notes for each call where it comes from tells which numbers of calls to fail to reach
-//! every place.
+//! The script makes the same calls in every run, until one of them fails. So one run that records
+//! the call site of each call determines which numbers of calls must fail to reach every site.
 
 use super::script;
 use chelonia::internals::{Call, FaultPlan};
@@ -10,23 +9,22 @@ use std::backtrace::Backtrace;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A place in the source that calls the file system.
+/// A call site of the file system.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Site {
-    /// What it calls.
+    /// The call.
     pub call: Call,
     /// File and line below the library's sources.
     pub place: String,
 }
 
-/// All places that the script reaches, each with the numbers of its calls.
+/// All sites that the script reaches, each with the numbers of its calls.
 pub fn all() -> &'static [(Site, Vec<u64>)] {
     static SITES: OnceLock<Vec<(Site, Vec<u64>)>> = OnceLock::new();
     SITES.get_or_init(|| look().into_iter().collect())
 }
 
-/// The places of a run of now, with the numbers of their calls: what readers of other units hold
-/// may shift them.
+/// The sites of a new run, with the numbers of their calls: readers of other units may shift them.
 pub fn look() -> BTreeMap<Site, Vec<u64>> {
     let plan = FaultPlan::new();
     let seen: Arc<Mutex<BTreeMap<Site, Vec<u64>>>> = Arc::default();
@@ -42,7 +40,7 @@ pub fn look() -> BTreeMap<Site, Vec<u64>> {
     std::mem::take(&mut *seen.lock().unwrap())
 }
 
-/// Tells, when a run has come so far, from which place call number `number` came.
+/// Records the call site of call `number` when a run reaches it.
 pub fn watch(plan: &FaultPlan, number: u64) -> Arc<Mutex<Option<Site>>> {
     let seen = Arc::new(Mutex::new(None));
     let noted = Arc::clone(&seen);
@@ -57,13 +55,13 @@ pub fn watch(plan: &FaultPlan, number: u64) -> Arc<Mutex<Option<Site>>> {
     seen
 }
 
-/// The innermost place of a trace that lies in the library, but not in its door to the file system.
+/// The innermost frame of a trace that is in the library, but not in its file system interface.
 fn place_of(trace: &str) -> String {
     let places = trace.lines().filter_map(|line| line.trim().strip_prefix("at "));
     let within = places.filter_map(|place| place.split_once("crates/chelonia/src/"));
     let within = within.map(|(_, rest)| rest);
     let mut outside = within.filter(|place| !place.starts_with("storage/io/"));
-    let place = outside.next().unwrap_or_else(|| panic!("nobody calls: {trace}"));
+    let place = outside.next().unwrap_or_else(|| panic!("no frame of the library: {trace}"));
     // Without the column.
     place.rsplit_once(':').map_or(place, |(place, _)| place).to_owned()
 }
@@ -74,7 +72,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::Path;
 
-    /// How calls of the file system look in the library's sources.
+    /// Calls of the file system, as text in the library's sources.
     const CALLS: [&str; 24] = [
         ".read_at(",
         ".data_from(",
@@ -102,10 +100,14 @@ mod tests {
         "directory.scratch(",
     ];
 
-    /// Calls that the script does not come to, and why: the file, what the line says, who fails
-    /// them.
+    /// Calls that the script does not reach: the file, the text of the line, and the test that
+    /// makes them fail.
     const ELSEWHERE: [(&str, &str, &str); 15] = [
-        ("log/slots.rs", "dir.list()?.into_iter()", "a data file damaged or gone: `bad_files.rs`"),
+        (
+            "log/slots.rs",
+            "dir.list()?.into_iter()",
+            "a damaged or missing data file: `bad_files.rs`",
+        ),
         ("log/slots.rs", "dir.open(&name, OpenMode::Read", "the same"),
         ("log/slots.rs", "file.size()?.min(", "the same"),
         ("log/slots.rs", "file.read_at(&mut block, 0)?", "the same"),
@@ -115,14 +117,10 @@ mod tests {
         (
             "log/tail.rs",
             "region.write(at, &self.joined)",
-            "where logs are not mapped: `io/tests.rs`",
+            "logs that are not mapped: `io/tests.rs`",
         ),
-        (
-            "storage/data_file/mod.rs",
-            "read_at(buffer, offset)",
-            "a scrub, which counts: `scrub.rs`",
-        ),
-        ("storage/mod.rs", "self.file.sync()", "no call by itself: leads to `data_file`"),
+        ("storage/data_file/mod.rs", "read_at(buffer, offset)", "a scrub: `scrub.rs`"),
+        ("storage/mod.rs", "self.file.sync()", "calls `data_file`, which is reached"),
         ("storage/space.rs", "file.set_size(end *", "full devices: `simulation`, `tests/full.rs`"),
         ("disk_full/pool.rs", "directory.scratch(", "the same"),
         ("log/segments/prepare.rs", "last.file.punch_hole(", "full devices: `tests/full/opens.rs`"),
@@ -131,7 +129,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_call_of_the_file_system_is_reached_or_excused() {
+    fn every_call_of_the_file_system_is_reached_or_listed() {
         let reached: BTreeSet<&str> = all().iter().map(|(site, _)| site.place.as_str()).collect();
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../chelonia/src");
         let (mut missed, mut calls, mut excuses) = (Vec::new(), 0, BTreeSet::new());
@@ -151,13 +149,13 @@ mod tests {
                 None => missed.push(format!("{place}: {line}")),
             }
         });
-        assert!(missed.is_empty(), "nobody fails these calls: {missed:#?}");
-        assert!(calls > 60, "{calls} calls: do they look different now?");
+        assert!(missed.is_empty(), "no test makes these calls fail: {missed:#?}");
+        assert!(calls > 60, "only {calls} calls: does `CALLS` match their text?");
         let needless: Vec<_> = (0..ELSEWHERE.len()).filter(|at| !excuses.contains(at)).collect();
-        assert!(needless.is_empty(), "reached or gone: {needless:?} of the table");
+        assert!(needless.is_empty(), "reached or removed: {needless:?} of the table");
     }
 
-    /// Gives every line of production code below `folder`, with its place.
+    /// Passes every line of production code below `folder` to `take`, with its place.
     fn look_through(root: &Path, folder: &Path, take: &mut dyn FnMut(&str, &str)) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

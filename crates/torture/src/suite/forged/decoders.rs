@@ -1,5 +1,5 @@
-//! Every decoder of bytes from files, by itself: what it is given is made of what a real store has,
-//! changed, with checksums that are right. None may panic.
+//! Every decoder of file contents by itself, with forged input: modified contents of a real store
+//! with valid checksums. None may panic.
 
 use super::mutate::mutate;
 use super::stores::Sample;
@@ -20,7 +20,7 @@ impl Test for Decoders {
     }
 
     fn about(&self) -> &'static str {
-        "gives every decoder of files bytes that lie, under checksums that are right"
+        "gives forged input to every decoder of file contents"
     }
 
     fn short_units(&self) -> u64 {
@@ -50,11 +50,10 @@ impl Test for Decoders {
     }
 }
 
-/// Writes what decoders are used to into `directory`, as inputs of `chelonia-fuzz`: of each kind a
-/// few.
+/// Writes valid inputs of each decoder to `directory`, as seeds for `chelonia-fuzz`.
 ///
 /// # Errors
-/// As writing files.
+/// Errors of writing files.
 pub fn write_seeds(directory: &Path) -> std::io::Result<()> {
     const OF_EACH: usize = 3;
     for (number, decoder) in (0_u8..).zip(forged::decoders()) {
@@ -64,6 +63,6 @@ pub fn write_seeds(directory: &Path) -> std::io::Result<()> {
             std::fs::write(directory.join(name), [&[number][..], seed].concat())?;
         }
     }
-    // A whole store: which block, where in it, and what stands there.
+    // A store: the number of a block, a position in it, and the new bytes.
     std::fs::write(directory.join("store-0"), [0xff, 3, 0, 20, 0, 0x80, 0x80, 1])
 }

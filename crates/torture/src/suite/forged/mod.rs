@@ -1,5 +1,5 @@
-//! Files that lie: bytes changed and their checksums made right again, so that what is behind the
-//! checksums gets to see them.
+//! Forged input: modified bytes with valid checksums, which therefore reach the code behind the
+//! checksums.
 
 mod decoders;
 mod mutate;

@@ -1,9 +1,9 @@
-//! Changes to bytes, as fuzzers make them.
+//! Random modifications of bytes, as fuzzers make them.
 
 use crate::suite::support::{below, one_of};
 use chelonia::internals::Rng;
 
-/// Numbers that break arithmetic.
+/// Numbers at the limits of arithmetic.
 const NUMBERS: [u64; 14] = [
     0,
     1,
@@ -21,7 +21,7 @@ const NUMBERS: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Changes `bytes` in a few places.
+/// Modifies `bytes` in a few places.
 pub fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng, keeps_length: bool) {
     for _ in 0..1 + rng.below(4) {
         if bytes.is_empty() {
@@ -60,7 +60,7 @@ pub fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng, keeps_length: bool) {
     }
 }
 
-/// A place below `length`: mostly near the beginning, where headers are.
+/// A position below `length`, mostly near the beginning, where headers are.
 fn place(length: usize, rng: &mut Rng) -> usize {
     let within = if rng.one_in(2) { length.min(64) } else { length };
     below(rng, within)

@@ -1,8 +1,8 @@
-//! Whole stores that lie: one block of a store is changed, its checksum made right, and the store
-//! is opened, read, verified, written and salvaged. Anything may come of it but a panic, an endless
-//! loop, an error that speaks of a bug of ours, or more memory than was allowed.
+//! Complete stores with forged input: one block is modified, its checksum recomputed, and the store
+//! is opened, read, verified, written and salvaged. It must not panic, loop forever, return an
+//! internal error, or exceed its memory.
 //!
-//! Answers may be wrong: a checksum is no signature.
+//! Answers may be wrong: a checksum is not a signature.
 
 use super::mutate::mutate;
 use crate::suite::support::{below, engine_of};
@@ -19,18 +19,18 @@ const BLOCK_U64: u64 = 4096;
 /// Stores of a unit.
 const STORES: u64 = 200;
 
-/// Entries that are read of a store: forged may make it seem endless.
+/// The largest number of entries read: a forged store may look endless.
 const ENTRIES_MAX: usize = 20_000;
 
 /// Files by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A store to be changed.
+/// A valid store, to be modified.
 pub struct Sample {
     files: Files,
-    /// The generation of each block of the data file that something refers to.
+    /// The generation of each used block of the data file.
     generations: BTreeMap<u64, u64>,
-    /// Records of the log, as commits made them.
+    /// Records of the log.
     records: Vec<Vec<u8>>,
 }
 
@@ -47,7 +47,7 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
 }
 
 impl Sample {
-    /// The sample; made once.
+    /// The sample, created once.
     pub fn get() -> &'static Sample {
         static SAMPLE: OnceLock<Sample> = OnceLock::new();
         SAMPLE.get_or_init(|| Self::make().unwrap())
@@ -97,7 +97,7 @@ impl Sample {
         Ok(Self { files: directory.to_files(), generations, records })
     }
 
-    /// What a decoder of this name is used to.
+    /// Valid inputs of the decoder with this name.
     pub fn seeds_of(&self, decoder: &str) -> Vec<Vec<u8>> {
         let data = &self.files["data"];
         let logs = || self.files.iter().filter(|(name, _)| name.starts_with("log-"));
@@ -133,13 +133,13 @@ impl Sample {
     }
 }
 
-/// A length of 16,384 to 2,097,151 as records have it: seven bits a byte, the lowest first.
+/// A length from 16,384 to 2,097,151 as encoded in records: seven bits a byte, the lowest first.
 fn length(length: usize) -> [u8; 3] {
     let byte = |shift: u32| u8::try_from(length >> shift & 0x7f).unwrap();
     [byte(0) | 0x80, byte(7) | 0x80, byte(14)]
 }
 
-/// Without the zeros that fill its last block.
+/// Removes the zeros that fill the last block.
 fn trimmed(part: &[u8]) -> Vec<u8> {
     let end = part.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     part[..end].to_vec()
@@ -159,7 +159,7 @@ impl Test for Stores {
     }
 
     fn about(&self) -> &'static str {
-        "opens, reads, verifies, writes and salvages stores that lie under right checksums"
+        "opens, reads, verifies, writes and salvages stores with forged input"
     }
 
     fn short_units(&self) -> u64 {
@@ -167,7 +167,7 @@ impl Test for Stores {
     }
 
     fn targets(&self) -> &'static [Target] {
-        &[Target { what: "stores that lie", count: 100_000 }]
+        &[Target { what: "forged stores", count: 100_000 }]
     }
 
     fn run(&self, unit: Unit) -> Tally {
@@ -177,16 +177,16 @@ impl Test for Stores {
         for _ in 0..STORES {
             let (files, record) = change(sample, &mut rng);
             look(files, record, &mut tally);
-            tally.add("stores that lie", 1);
+            tally.add("forged stores", 1);
         }
         tally
     }
 }
 
-/// A changed store, and a record to be appended to its log.
+/// A modified store, and a record to append to its log.
 fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
     let mut files = sample.files.clone();
-    let lie = |bytes: &mut [u8], rng: &mut Rng| {
+    let forge = |bytes: &mut [u8], rng: &mut Rng| {
         let mut block = bytes.to_vec();
         mutate(&mut block, rng, true);
         bytes.copy_from_slice(&block);
@@ -196,7 +196,7 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
             let copies = rng.below(2);
             for copy in 0..=usize::try_from(copies).unwrap() {
                 let block = &mut files.get_mut("data").unwrap()[copy * BLOCK..(copy + 1) * BLOCK];
-                lie(&mut block[..120], rng);
+                forge(&mut block[..120], rng);
                 forged::reseal_superblock(block, copy);
             }
         }
@@ -206,7 +206,7 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
             let bytes = files.get_mut(&names[below(rng, names.len())]).unwrap();
             let block = below(rng, bytes.len() / BLOCK);
             let block = &mut bytes[block * BLOCK..(block + 1) * BLOCK];
-            lie(block, rng);
+            forge(block, rng);
             forged::reseal_log_block(block, forged::SALT);
         }
         3 => {
@@ -221,7 +221,7 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
                 .map(|(number, generation)| (*number, *generation))
                 .collect();
             let data = files.get_mut("data").unwrap();
-            // Structure is rarer than entries, and more is built on it.
+            // Structure blocks are rarer than blocks of entries, and matter more.
             let structure = [3, 5, 7, 8];
             let is_structure = rng.one_in(2);
             let chosen: Vec<(u64, u64)> = numbers
@@ -233,15 +233,15 @@ fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
             let (number, generation) = chosen[below(rng, chosen.len())];
             let start = usize::try_from(number * BLOCK_U64).unwrap();
             let block = &mut data[start..start + BLOCK];
-            lie(block, rng);
+            forge(block, rng);
             forged::seal_block(block, forged::SALT, generation, number);
         }
     }
     (files, None)
 }
 
-/// One store of `chelonia-fuzz`: of the input two bytes choose a block, two a place in it, and the
-/// rest is what stands there.
+/// One store of `chelonia-fuzz`: of the input, two bytes select a block, two a position in it, and
+/// the rest are the new bytes.
 pub fn fuzz_store(input: &[u8]) {
     let Some((chosen, rest)) = input.split_first_chunk::<4>() else { return };
     let sample = Sample::get();
@@ -251,7 +251,7 @@ pub fn fuzz_store(input: &[u8]) {
     let mut files = sample.files.clone();
     let start = usize::try_from(number * BLOCK_U64).unwrap();
     let block = &mut files.get_mut("data").unwrap()[start..start + BLOCK];
-    // Not the checksum, which is made anew.
+    // Not the checksum, which is recomputed.
     let place = 8 + usize::from(place) % (BLOCK - 8);
     let length = rest.len().min(BLOCK - place);
     block[place..place + length].copy_from_slice(&rest[..length]);
@@ -259,7 +259,7 @@ pub fn fuzz_store(input: &[u8]) {
     look(files, None, &mut Tally::default());
 }
 
-/// Opens what was changed and does everything with it.
+/// Opens a modified store and uses all functions.
 fn look(files: Files, record: Option<Vec<u8>>, tally: &mut Tally) {
     let mut files = files;
     if let Some(record) = record {
@@ -319,7 +319,7 @@ fn check(error: &Error) {
     assert!(forged::is_expected_of_forged(error), "{:?}: {error}", error.kind());
 }
 
-/// A drain that meets a lie may stop writes: then what it met is what counts.
+/// If a flush that met forged input stopped writes, checks the error that stopped them.
 fn check_write(database: &Database, error: &Error) {
     if error.kind() == chelonia::ErrorKind::Stopped {
         check(&stopped_by(database).expect("something stopped writes"));

@@ -1,5 +1,5 @@
-//! A random history of every verb against `BTreeMap`. What it does follows from its seed alone, not
-//! from the setting that it runs under.
+//! A random history of all operations, compared with `BTreeMap`. It is determined by its seed,
+//! whatever setting it runs under.
 
 use super::setting::{KEYSPACES, Setting};
 use crate::suite::support::{ModelSpace, below, one_of};
@@ -8,22 +8,22 @@ use chelonia::{Database, Durability, Key, Keyspace, LevelOptions, Result, Snapsh
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// A snapshot with what it must show.
+/// A snapshot and its expected content.
 struct Held {
     snapshot: Snapshot,
     model: Model,
 }
 
-/// An iterator in the middle of its way, with what it must still give.
+/// An iterator and the entries it must still return.
 struct Walking {
     iter: chelonia::Iter,
     rest: std::collections::VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a database should hold.
+/// The expected content of a database.
 type Model = BTreeMap<String, ModelSpace>;
 
-/// A history in the making.
+/// A running history.
 pub struct History {
     setting: Setting,
     directory: MemoryDirectory,
@@ -65,17 +65,17 @@ impl History {
         self.database().keyspace(name, self.setting.options(name)).unwrap()
     }
 
-    /// Operations done.
+    /// The number of operations so far.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// A fingerprint of every answer so far, in their order.
+    /// A hash of all answers so far.
     pub fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// How often each thing happened to a tree.
+    /// The counts of events in the trees.
     pub fn events(mut self) -> BTreeMap<&'static str, u64> {
         self.count_events();
         self.events
@@ -89,7 +89,7 @@ impl History {
         }
     }
 
-    /// An operation was done that answered with `bytes`.
+    /// Counts an operation and hashes its answer.
     fn answered(&mut self, bytes: Option<&[u8]>) {
         self.operations += 1;
         let length = bytes.map_or(u64::MAX, |bytes| bytes.len() as u64);
@@ -98,7 +98,7 @@ impl History {
         self.answers = (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
     }
 
-    /// A scan gave these.
+    /// Counts a scan and hashes its entries.
     fn answered_all(&mut self, found: &[(Key, Value)]) {
         found.iter().for_each(|(key, value)| {
             self.answered(Some(key));
@@ -111,8 +111,8 @@ impl History {
         below(&mut self.rng, bound)
     }
 
-    /// Mostly one of a few hundred keys, so that overwrites and deletes hit; some share long
-    /// prefixes, some are empty or long.
+    /// Mostly one of a few hundred keys, so that overwrites and deletes hit existing keys; some
+    /// share long prefixes, some are empty or long.
     fn key(&mut self) -> Vec<u8> {
         let number = self.below(700);
         match self.below(20) {
@@ -145,7 +145,7 @@ impl History {
         KEYSPACES[self.below(KEYSPACES.len())]
     }
 
-    /// Does something.
+    /// Runs one operation.
     pub fn step(&mut self) -> Result<()> {
         match self.below(100) {
             0..45 => self.insert()?,
@@ -303,14 +303,14 @@ impl History {
         }
         let (space, key) = (self.space(), self.key());
         let index = self.below(self.snapshots.len());
-        let whole = self.below(4) == 0;
+        let scan_all = self.below(4) == 0;
         let held = &self.snapshots[index];
         let keyspace = self.keyspace(space);
         let expected = held.model[space].get(&key).map(Vec::as_slice);
         let found = held.snapshot.get(&keyspace, &key)?;
         assert_eq!(found.as_deref(), expected);
         let mut all = Vec::new();
-        if whole {
+        if scan_all {
             let count = held.model[space].len() as u64;
             assert_eq!(held.snapshot.len(&keyspace)?, count);
             assert_eq!(held.snapshot.is_empty(&keyspace)?, count == 0);
@@ -359,7 +359,7 @@ impl History {
         self.keyspace(space).set_checkpoint_distance(bytes)
     }
 
-    /// Gives levels another shape, where there are levels.
+    /// Changes the shape of levels, if the engine has levels.
     fn reshape(&mut self) -> Result<()> {
         let space = self.space();
         let shape = LevelOptions::new()
@@ -373,7 +373,7 @@ impl History {
         }
     }
 
-    /// Closes, or just drops what is in memory as the death of the process does, and opens again.
+    /// Closes, or drops everything in memory like the death of the process, and reopens.
     fn reopen(&mut self) -> Result<()> {
         self.snapshots.clear();
         self.iterators.clear();
@@ -383,7 +383,7 @@ impl History {
         if cleanly {
             database.close()?;
         } else {
-            // The files as they are now; the old handle may do what it likes with the old ones.
+            // A copy of the files; the old handle may still change its own.
             self.directory = MemoryDirectory::from_files(self.directory.to_files());
             drop(database);
         }
@@ -392,7 +392,7 @@ impl History {
         self.check_everything()
     }
 
-    /// Holds everything to the model, and looks for space that is lost.
+    /// Compares everything with the model, and looks for leaked space.
     pub fn check_everything(&mut self) -> Result<()> {
         self.snapshots.clear();
         self.iterators.clear();
@@ -403,9 +403,9 @@ impl History {
             assert_same(&found, &within(&self.model[space], &(Bound::Unbounded, Bound::Unbounded)));
             self.answered_all(&found);
         }
-        // After a checkpoint with nothing held, exactly what the roots refer to is in use.
+        // After a checkpoint without pins, exactly the blocks that the roots refer to are in use.
         self.database().checkpoint()?;
-        assert_eq!(unreachable_blocks(self.database())?, 0, "blocks that nobody refers to");
+        assert_eq!(unreachable_blocks(self.database())?, 0, "leaked blocks");
         Ok(())
     }
 }

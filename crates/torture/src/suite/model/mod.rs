@@ -1,5 +1,5 @@
-//! Random histories under several sets of options: every answer is that of an ordered map, and so
-//! the same under each.
+//! Random histories under several sets of options: every answer equals that of an ordered map, so
+//! all sets agree.
 
 mod history;
 mod setting;
@@ -8,10 +8,10 @@ use crate::test::{Tally, Target, Test, Unit};
 use history::History;
 use setting::SETTINGS;
 
-/// Steps of a history; many are a few hundred operations.
+/// Steps of a history; many of them are a few hundred operations.
 const STEPS: u64 = 1_200;
 
-/// A unit is a history, under every setting.
+/// A unit is a history, run under every setting.
 pub struct Model;
 
 impl Test for Model {
@@ -20,7 +20,7 @@ impl Test for Model {
     }
 
     fn about(&self) -> &'static str {
-        "runs random histories under fourteen sets of options, each answer held to an ordered map"
+        "random histories under fourteen sets of options, compared with an ordered map"
     }
 
     fn short_units(&self) -> u64 {
@@ -44,7 +44,7 @@ impl Test for Model {
             tally.add("operations", history.operations());
             let answers = history.answers();
             let same = *first.get_or_insert(answers) == answers;
-            assert!(same, "{:?} answers otherwise than the first setting", setting.name);
+            assert!(same, "{:?} gives other answers than the first setting", setting.name);
             for (event, count) in history.events() {
                 tally.add(event, count);
             }

@@ -12,34 +12,34 @@ use std::sync::Arc;
 /// One set of options.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// What a failure calls it.
+    /// The name in messages.
     pub name: &'static str,
     memory: u64,
     leaf_bytes: u32,
     pivots_max: u32,
-    /// Of the first keyspace; the second has the other kind.
+    /// The filter of the first keyspace; the second has the other kind.
     filter: FilterKind,
     filter_bits: u32,
     /// The number of the engine of the first keyspace; the second has the next one.
     engine: u64,
-    /// The shape of the levels of keyspaces that have levels.
+    /// The shape of levels, for engines that have levels.
     levels: LevelOptions,
-    /// Bytes of updates that a memtable takes before it is drained.
+    /// The checkpoint distance, in bytes.
     pub distance: u64,
     log_segment_bytes: u64,
     write_share: Option<u64>,
     durability: Durability,
     /// A close makes no checkpoint: the next open replays the log.
     leave_log: bool,
-    /// Background work on threads of its own; else the committing thread does it.
+    /// Background work has threads of its own; otherwise the committing thread does it.
     threads: bool,
 }
 
-/// What levels are by default.
+/// The default shape of levels.
 const FEW_LEVELS: LevelOptions = LevelOptions::new().size_ratio(5).scaling_percent(80);
 
-/// What most others differ from in one thing: leaves of a block, four pivots, memtables of a few
-/// entries, so that every case of the tree comes up soon.
+/// The setting from which most others differ in one option: leaves of one block, four pivots,
+/// memtables of a few entries, so that every case of the tree comes soon.
 const TINY: Setting = Setting {
     name: "tiny",
     memory: 64 << 20,
@@ -57,7 +57,7 @@ const TINY: Setting = Setting {
     threads: false,
 };
 
-/// All of them.
+/// All settings.
 pub const SETTINGS: [Setting; 14] = [
     TINY,
     Setting { name: "engines the other way round", engine: 1, ..TINY },

@@ -1,7 +1,7 @@
-//! The process that is killed: it writes, and says of each commit on its standard output that it
-//! was acknowledged. One kind writes number after number, so that a gap shows; another writes few
-//! keys over and over, with large values that come and go within a drain. Now and then a commit is
-//! a batch over the thread's keyspace and those that all threads share, one of each engine.
+//! The process that is killed: it writes, and prints each acknowledged commit to its standard
+//! output. One kind writes ascending numbers, so that a gap is noticed; the other overwrites a few
+//! keys, some with large values that exist within one flush only. One commit in [`BATCHES`] is a
+//! batch over the thread's keyspace and the shared ones, one per engine.
 
 use crate::suite::support::{ENGINES, below, engine_of};
 use chelonia::internals::{Rng, unreachable_blocks};
@@ -14,21 +14,21 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 
-/// Threads of the child, each with a keyspace of its own: one of each engine.
+/// Threads of the child, each with its own keyspace: one per engine.
 pub const THREADS: usize = ENGINES;
 
 /// One commit in this many is a batch.
 const BATCHES: u64 = 7;
 
-/// Few keys are written over and over.
+/// The number of keys that are overwritten.
 const OVERWRITTEN_KEYS: u64 = 20;
 
-/// The process that is killed.
+/// The arguments of the process that is killed.
 #[derive(Args, Debug)]
 pub struct Child {
     /// The database
     path: PathBuf,
-    /// Write few keys over and over
+    /// Overwrite a few keys
     #[arg(long)]
     overwriting: bool,
 }
@@ -37,7 +37,7 @@ impl Child {
     /// Writes until it is killed.
     ///
     /// # Errors
-    /// What the store said.
+    /// Errors of the store.
     pub fn run(&self) -> Result<(), String> {
         let failed = |error| format!("write in a child: {error}");
         let opened = &open(&self.path).map_err(failed)?;
@@ -73,7 +73,7 @@ impl Child {
             } else {
                 own.insert_with(key, value, level)?;
             }
-            // One write, so that lines of threads do not mix; whoever reads may be gone.
+            // One write, so that lines of threads do not mix; the reader may be gone.
             let line = format!("{thread} {number}\n");
             if std::io::stdout().write_all(line.as_bytes()).is_err() {
                 break;
@@ -83,12 +83,12 @@ impl Child {
     }
 }
 
-/// The database with the keyspaces of the child.
+/// The database and the keyspaces of the child.
 struct Opened {
     database: Database,
-    /// That of each thread.
+    /// The keyspace of each thread.
     own: Vec<Keyspace>,
-    /// One of each engine: the number of each thread's last batch.
+    /// One keyspace per engine with the number of each thread's last batch.
     shared: Vec<Keyspace>,
 }
 
@@ -107,7 +107,7 @@ fn open(path: &Path) -> chelonia::Result<Opened> {
     Ok(Opened { database, own, shared })
 }
 
-/// The level of a commit: now and then it survives a power cut.
+/// The level of a commit: some survive a power cut.
 fn level_of(number: u64) -> Durability {
     if number % 30 == 29 { Durability::Sync } else { Durability::Process }
 }
@@ -127,47 +127,47 @@ fn overwriting_value(number: u64) -> Vec<u8> {
     value
 }
 
-/// The number after the last one that is there.
+/// The number after the last one stored.
 fn after_last(keyspace: &Keyspace) -> chelonia::Result<u64> {
     let last = keyspace.last_key_value()?.map(|(key, _)| key);
     Ok(last.map_or(0, |key| u64::from_be_bytes(key[..].try_into().unwrap()) + 1))
 }
 
-/// The next number of a thread: one more than what is there, after checking all that is there.
+/// The number after the last one stored, after checking all of them.
 fn check_prefix(keyspace: &Keyspace) -> u64 {
     let mut next = 0_u64;
     for entry in keyspace.iter() {
         let (key, found) = entry.unwrap();
         assert_eq!(key, next.to_be_bytes(), "the numbers have a gap");
-        assert_eq!(found, value(next), "a value that nobody wrote");
+        assert_eq!(found, value(next), "a value that was never written");
         next += 1;
     }
     next
 }
 
-/// The number after the last one written, after checking that the state is the one it left.
+/// The number after the last one written, after checking that the state is its result.
 fn check_overwritten(keyspace: &Keyspace) -> u64 {
     let mut found = BTreeMap::new();
     for entry in keyspace.iter() {
         let (key, value) = entry.unwrap();
         let number = u64::from_be_bytes(value[..8].try_into().unwrap());
-        assert_eq!(value, overwriting_value(number), "a value that nobody wrote");
+        assert_eq!(value, overwriting_value(number), "a value that was never written");
         found.insert(u64::from_be_bytes(key[..].try_into().unwrap()), number);
     }
     let Some(last) = found.values().max().copied() else { return 0 };
     let expected = (last.saturating_sub(OVERWRITTEN_KEYS - 1)..=last)
         .map(|number| (number % OVERWRITTEN_KEYS, number))
         .collect();
-    assert_eq!(found, expected, "the state is not one that there was");
+    assert_eq!(found, expected, "the state never existed");
     last + 1
 }
 
 const SIGKILL: i32 = 9;
 
-/// What a child acknowledged: for each thread the number after the last one.
+/// The acknowledged commits of a child: for each thread the number after the last one.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Acknowledged {
-    /// At whatever level.
+    /// At any level.
     pub all: [u64; THREADS],
     /// At level `Sync`.
     pub synced: [u64; THREADS],
@@ -175,7 +175,7 @@ pub struct Acknowledged {
     pub lines: u64,
 }
 
-/// A child that runs.
+/// A running child.
 pub struct Running {
     child: std::process::Child,
     lines: BufReader<ChildStdout>,
@@ -183,7 +183,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts one on the database at `path`.
+    /// Starts a child on the database at `path`.
     pub fn start(path: &Path, overwriting: bool) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("child").arg(path).args(overwriting.then_some("--overwriting"));
@@ -192,22 +192,22 @@ impl Running {
         Self { child, lines, acknowledged: Acknowledged::default() }
     }
 
-    /// Waits until it acknowledged this many commits, or died.
+    /// Waits until this many commits are acknowledged, or the child has died.
     pub fn wait_for(&mut self, commits: u64) {
         while self.acknowledged.lines < commits && self.note() {}
     }
 
-    /// All that it has acknowledged until now.
+    /// The commits acknowledged so far.
     pub fn acknowledged_so_far(&mut self) -> Acknowledged {
-        // It writes whole lines, so there is none to wait for that has begun.
+        // The child writes complete lines, so no started line has to be waited for.
         while !self.lines.buffer().is_empty() || ioctl_fionread(self.lines.get_ref()).unwrap() > 0 {
             self.note();
         }
         self.acknowledged
     }
 
-    /// Kills it; gives all that it acknowledged. What it said before it died counts too. Unless its
-    /// file system failed before it must have lived until now.
+    /// Kills the child; returns the acknowledged commits, including those printed before it died.
+    /// It must have lived until now, unless its file system may have failed before.
     pub fn kill(mut self, may_have_failed: bool) -> Acknowledged {
         self.child.kill().unwrap();
         while self.note() {}
@@ -219,7 +219,7 @@ impl Running {
         self.acknowledged
     }
 
-    /// Reads a line; false at the end, or where it was cut off.
+    /// Reads a line; false at the end, or if the line is incomplete.
     fn note(&mut self) -> bool {
         let mut line = String::new();
         let read = self.lines.read_line(&mut line).unwrap();
@@ -237,8 +237,8 @@ impl Running {
     }
 }
 
-/// Opens what a child left, and checks that it is what one of its commits left, batches whole, not
-/// older than `promised` says for each thread.
+/// Opens the database of a child, and checks that it is in the state after one of its commits, with
+/// complete batches, not older than `promised` for each thread.
 pub fn check(path: &Path, overwriting: bool, promised: [u64; THREADS]) -> Database {
     let opened = open(path).unwrap();
     for ((thread, own), promised) in (0..).zip(&opened.own).zip(promised) {
@@ -248,7 +248,7 @@ pub fn check(path: &Path, overwriting: bool, promised: [u64; THREADS]) -> Databa
         for shared in &opened.shared {
             let found = shared.get([thread]).unwrap();
             let found = found.map(|found| u64::from_be_bytes(found[..].try_into().unwrap()));
-            assert_eq!(found, last, "of a batch a part is missing, or there is too much");
+            assert_eq!(found, last, "a batch is incomplete, or was never written");
         }
     }
     let report = opened.database.verify().unwrap();
@@ -256,7 +256,7 @@ pub fn check(path: &Path, overwriting: bool, promised: [u64; THREADS]) -> Databa
     opened.database
 }
 
-/// Writes to what a child left, and looks for space that is lost.
+/// Writes to the database of a child, and looks for leaked space.
 pub fn go_on(database: &Database) {
     for name in database.keyspaces().iter().filter(|name| name.starts_with("shared")) {
         let keyspace = database.keyspace(name, KeyspaceOptions::new()).unwrap();
@@ -264,5 +264,5 @@ pub fn go_on(database: &Database) {
         assert_eq!(keyspace.get("after").unwrap().as_deref(), Some(&b"the death"[..]));
     }
     database.checkpoint().unwrap();
-    assert_eq!(unreachable_blocks(database).unwrap(), 0, "space is lost");
+    assert_eq!(unreachable_blocks(database).unwrap(), 0, "space is leaked");
 }

@@ -1,6 +1,6 @@
-//! A process that writes is killed in mid-write or while it opens, again and again: every
-//! acknowledged commit is there, and what is there is a prefix. Between its lives files that are no
-//! part of the database are laid beside it.
+//! A process is killed while it writes or opens, several times: the database is a prefix of its
+//! commits and contains every acknowledged one. In between, foreign files are created beside those
+//! of the database.
 
 use super::child::{Acknowledged, Running, check, go_on};
 use crate::suite::support::{below, one_of};
@@ -45,7 +45,7 @@ impl Test for Kill {
             tally.add("commits acknowledged", acknowledged.lines);
             plant(&path, &mut rng);
             let database = check(&path, overwriting, acknowledged.all);
-            // Else the log grows, over several deaths.
+            // Otherwise the log grows over several deaths.
             if rng.one_in(3) {
                 go_on(&database);
             }
@@ -60,7 +60,7 @@ impl Test for Kill {
 fn write_and_kill(path: &Path, overwriting: bool, rng: &mut Rng) -> Acknowledged {
     let mut child = Running::start(path, overwriting);
     if rng.one_in(4) {
-        // Mostly while it opens.
+        // Mostly during the open.
         Clock::real().sleep(Duration::from_micros(rng.below(30_000)));
     } else {
         child.wait_for(1 + rng.below(3_000));
@@ -68,10 +68,10 @@ fn write_and_kill(path: &Path, overwriting: bool, rng: &mut Rng) -> Acknowledged
     child.kill(false)
 }
 
-/// Lays files beside those of the database: what programs that died, or people, leave.
+/// Creates files beside those of the database, as other programs or people might.
 fn plant(path: &Path, rng: &mut Rng) {
     let names = ["data.tmp", "data~", "core", ".nfs000001", "log", "log-", "lock.old"];
-    // Among strange files no database is begun: it was begun before they came.
+    // No database is created among foreign files, so it must exist before them.
     if path.join("data").exists() && rng.one_in(3) {
         let mut junk = vec![0; below(rng, 9_000)];
         rng.fill(&mut junk);

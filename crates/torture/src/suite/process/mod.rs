@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   this process                         child (chelonia-torture child PATH)
-//!     start it ------------------------>  open, find where each thread was
-//!     read the pipe <-- "thread number"   commit, say so, commit, say so, ...
-//!     SIGKILL, or the power goes ------>  dies
+//!     start it ------------------------>  open, find the last number of each thread
+//!     read the pipe <-- "thread number"   commit, print, commit, print, ...
+//!     SIGKILL, or a power cut --------->  dies
 //!     open, check, verify
 //! ```
 //!
-//! When the end comes follows from the unit; what the child was doing then does not.
+//! The unit determines when the child dies, but not its progress until then.
 
 mod child;
 mod kill;

@@ -1,6 +1,6 @@
 //! Power cuts through the kernel: a file system on a loop device is shut down without a flush of
-//! its journal while a process writes, mounted again, and opened. What was acknowledged at level
-//! `Sync` is there, and what is there is a prefix.
+//! its journal while a process writes, mounted again, and opened. The database is a prefix of its
+//! commits and contains those acknowledged at level `Sync`.
 //!
 //! Needs root, the loop device, and `mkfs.ext4`, `mount` and `umount`.
 
@@ -19,7 +19,7 @@ const CUTS: u64 = 10;
 /// The size of the file system.
 const DEVICE_BYTES: u64 = 256 << 20;
 
-/// How often, and after what time again, a file system is unmounted that is in use.
+/// Retries of an unmount while the file system is in use, and the time between two of them.
 const UNMOUNT_TRIES: u32 = 400;
 const UNMOUNT_STEP: Duration = Duration::from_millis(50);
 
@@ -32,7 +32,7 @@ impl Test for Power {
     }
 
     fn about(&self) -> &'static str {
-        "shuts a mounted ext4 down under a process that writes, without a flush"
+        "shuts down a mounted ext4, without a flush, while a process writes"
     }
 
     fn short_units(&self) -> u64 {
@@ -68,8 +68,8 @@ impl Test for Power {
             let mounted = Mounted::new(&device, &at);
             let mut child = Running::start(&at.join("database"), overwriting);
             child.wait_for(rng.below(1_500));
-            // What is said later may have been synced while the file system was being shut down,
-            // by a journal that is given up then: no device loses its power so slowly.
+            // Later acknowledgements may rest on a sync during the shutdown, in a journal that is
+            // then discarded: no device loses its power so slowly.
             let promised = child.acknowledged_so_far().synced;
             shut_down(&mounted.at).unwrap();
             let acknowledged = child.kill(true);
@@ -86,7 +86,7 @@ impl Test for Power {
     }
 }
 
-/// A file system that is mounted while this lives.
+/// A mounted file system; unmounted when this is dropped.
 struct Mounted {
     at: PathBuf,
 }
@@ -108,8 +108,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A process that another unit is just starting has a moment long all files that are open
-        // here. To go on then would be to mount what is still mounted: shut down, not recovered.
+        // A process that another unit is starting briefly has all files open that are open here. To
+        // continue then would mount a file system that is still mounted: shut down, not recovered.
         let clock = Clock::real();
         for _ in 0..UNMOUNT_TRIES {
             if self.unmount(&[]) {
@@ -117,7 +117,7 @@ impl Drop for Mounted {
             }
             clock.sleep(UNMOUNT_STEP);
         }
-        // A unit that fails leaves no mounted file system behind, whoever still has files open.
+        // A failing unit leaves no mounted file system behind, even if files are still open.
         self.unmount(&["-l"]);
         assert!(std::thread::panicking(), "{} stays in use", self.at.display());
     }
@@ -129,7 +129,7 @@ fn is_there(program: &str) -> bool {
     places.any(|place| place.join(program).exists())
 }
 
-/// Runs a program of the system.
+/// Runs a system program.
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -7,13 +7,13 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// ext4 and XFS know it: stop all I/O now (`XFS_IOC_GOINGDOWN`, `EXT4_IOC_SHUTDOWN`).
+/// Supported by ext4 and XFS: stop all I/O now (`XFS_IOC_GOINGDOWN`, `EXT4_IOC_SHUTDOWN`).
 const SHUT_DOWN: u32 = opcode::read::<u32>(b'X', 125);
 
-/// Without writing the journal: what was not synced is lost.
+/// Without writing the journal: everything not synced is lost.
 const WITHOUT_FLUSH: u32 = 2;
 
-/// Shuts down the file system that is mounted at `at`, as if the power went.
+/// Shuts down the file system mounted at `at`, like a power failure.
 pub fn shut_down(at: &Path) -> io::Result<()> {
     let directory = File::open(at)?;
     // SAFETY: the kernel reads a u32 behind the pointer, as `Setter` passes it, and writes nothing.

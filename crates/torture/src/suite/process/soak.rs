@@ -1,14 +1,14 @@
-//! A long life under a memory limit: eight times as much data as memory, snapshots held over
-//! checkpoints, everything overwritten and deleted again and again.
+//! A long run under a memory limit: eight times as much data as memory, snapshots held across
+//! checkpoints, all data overwritten and deleted again and again.
 //!
 //! ```text
-//!   load 8 x memory -> rounds: overwrite, delete, read back, scan, hold and look at snapshots
+//!   load 8 x memory -> rounds: overwrite, delete, read back, scan, take and check snapshots
 //!                   -> compare everything, verify, close, open, compare again
 //! ```
 //!
-//! The process that does it holds, at its end: its resident set was never over the budget, 5%,
-//! 16 MiB and what the model itself takes; it has about as many files open as after the load; the
-//! data file is no longer than twice what is alive in it; no block is lost.
+//! Assertions of the process at its end: its resident set never exceeded the budget plus 5%, 16 MiB
+//! and the size of the model; it has about as many files open as after the load; the data file is
+//! at most twice as long as the live data; no block is leaked.
 
 use crate::marks;
 use crate::suite::support::{ENGINES, below, engine_of};
@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 /// The memory budget.
 const MEMORY: u64 = 32 << 20;
 
-/// What the tests of memory allow besides: 5% and this.
+/// The allowance of the tests of memory, in addition to 5%.
 const SLACK_BYTES: u64 = 16 << 20;
 
 /// Keys; with [`VALUE_BYTES`] eight times as much as memory.
@@ -35,41 +35,41 @@ const VALUE_BYTES: usize = 260;
 /// Rounds of a unit.
 const ROUNDS: u64 = 12;
 
-/// Rounds of the first unit of each engine: those are what the short profile runs.
+/// Rounds of the first unit of each engine, which the short profile runs.
 const FEW_ROUNDS: u64 = 4;
 
-/// One key in this many is read by itself when everything is compared.
+/// One key in this many is also read by a get in the final comparison.
 const GOT_ONE_IN: usize = 20;
 
 /// Operations of a round.
 const OPERATIONS: usize = 60_000;
 
-/// Neighbours that are read and overwritten in a round.
+/// Neighbouring keys that are read and overwritten in a round.
 const SWEPT: usize = 20_000;
 
 /// Snapshots held at the same time.
 const SNAPSHOTS: usize = 3;
 
-/// How many more files may be open than after the load: segments of the log come and go.
+/// Files that may be open in addition to those after the load: segments of the log come and go.
 const FILES_MORE: usize = 16;
 
-/// Keys of which a snapshot's values are remembered.
+/// Keys whose values in a snapshot are remembered.
 const REMEMBERED: usize = 300;
 
-/// The process that soaks.
+/// The arguments of the process that soaks.
 #[derive(Args, Debug)]
 pub struct SoakChild {
     /// The database
     path: PathBuf,
     /// The engine of its keyspace, by its number in the list of all
     engine: u64,
-    /// What random numbers follow from
+    /// The seed
     seed: u64,
-    /// How often keys are overwritten, deleted and read before all are compared
+    /// Rounds of overwrites, deletes and reads before the final comparison
     rounds: u64,
 }
 
-/// A unit is a life.
+/// A unit is a process.
 pub struct Soak;
 
 impl Test for Soak {
@@ -99,8 +99,8 @@ impl Test for Soak {
         let output = command.stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", output.status);
-        let told = serde_json::from_slice(&output.stdout).unwrap();
-        marks::add(&told).unwrap();
+        let marks = serde_json::from_slice(&output.stdout).unwrap();
+        marks::add(&marks).unwrap();
         let mut tally = Tally::default();
         tally.add("operations", KEYS as u64 + rounds * OPERATIONS as u64);
         tally.add("lives", 1);
@@ -109,20 +109,20 @@ impl Test for Soak {
 }
 
 impl SoakChild {
-    /// Lives the whole life, and says which rare cases it came by; panics if something is wrong.
+    /// Runs all rounds, and prints the coverage marks; panics if an assertion fails.
     ///
     /// # Errors
-    /// What the store said.
+    /// Errors of the store.
     pub fn run(&self) -> Result<(), String> {
         let engine = engine_of(self.engine);
         let life = Life::begin(&self.path, engine, self.seed);
         let mut life = life.map_err(|error| error.to_string())?;
         life.live(self.rounds).map_err(|error| error.to_string())?;
-        writeln!(std::io::stdout(), "{}", marks::told()).map_err(|error| error.to_string())
+        writeln!(std::io::stdout(), "{}", marks::reached()).map_err(|error| error.to_string())
     }
 }
 
-/// Which value each key has: 0 none, else a number that the value follows from.
+/// The version of each key's value: 0 if it does not exist.
 struct Model {
     versions: Vec<u32>,
 }
@@ -149,15 +149,15 @@ fn key_of(key: usize) -> [u8; 8] {
     (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// A snapshot, and some of what it shows.
+/// A snapshot, and a part of its expected content.
 struct Held {
     snapshot: Snapshot,
     remembered: Vec<(usize, u32)>,
 }
 
-/// The number of the key that [`key_of`] made of it.
+/// The number of the key made by [`key_of`].
 fn number_of(key: &[u8]) -> usize {
-    // The multiplication that made it, undone.
+    // Inverts the multiplication.
     let number = u64::from_be_bytes(key.try_into().unwrap());
     usize::try_from(number.wrapping_mul(0xf1de_83e1_9937_733d)).unwrap()
 }
@@ -173,7 +173,7 @@ struct Life {
     files: usize,
 }
 
-/// Opens the database; its keyspace has the engine that it was made with.
+/// Opens the database and its keyspace.
 fn open(path: &Path, engine: Option<EngineKind>) -> Result<(Database, Keyspace)> {
     let database = Database::builder(path).memory(MEMORY).open()?;
     let options = KeyspaceOptions::new();
@@ -230,7 +230,7 @@ impl Life {
                 self.model.versions[key] = 0;
                 self.keyspace.remove(key_of(key))
             }
-            // Rows of keys, so that whole leaves empty and fill.
+            // Ranges of keys, so that complete leaves become empty and fill up again.
             11 if self.rng.one_in(300) => {
                 (key..KEYS.min(key + 500)).try_for_each(|key| self.put(key))
             }
@@ -239,8 +239,8 @@ impl Life {
         }
     }
 
-    /// Reads and then overwrites many neighbours in their order: what is cached of them makes way
-    /// for new values in the order in which it came.
+    /// Reads and then overwrites many neighbouring keys in order, so that cached entries are
+    /// replaced in the order in which they were cached.
     fn sweep(&mut self) -> Result<()> {
         let from = key_of(below(&mut self.rng, KEYS));
         let entries = self.keyspace.range(&from[..]..).take(SWEPT);
@@ -264,7 +264,7 @@ impl Life {
         self.keyspace.insert(key_of(key), value_of(key, version).unwrap())
     }
 
-    /// Reads a stretch and holds each entry to the model.
+    /// Reads a range and compares each entry with the model.
     fn scan(&mut self, key: usize) -> Result<()> {
         let from = key_of(key);
         for entry in self.keyspace.range(&from[..]..).take(100) {
@@ -274,10 +274,10 @@ impl Life {
         Ok(())
     }
 
-    /// Holds an entry of a scan to the model.
+    /// Compares an entry of a scan with the model.
     fn check_entry(&self, found: &[u8], value: &[u8]) {
         let expected = self.model.value(number_of(found));
-        assert!(expected.as_deref() == Some(value), "a scan shows what is not there");
+        assert!(expected.as_deref() == Some(value), "a scan shows an unexpected entry");
     }
 
     fn hold(&mut self) {
@@ -294,13 +294,13 @@ impl Life {
             for (key, version) in remembered {
                 let found = snapshot.get(&self.keyspace, key_of(*key))?;
                 let expected = value_of(*key, *version);
-                assert!(found.as_deref() == expected.as_deref(), "a snapshot moved: key {key}");
+                assert!(found.as_deref() == expected.as_deref(), "a snapshot changed: key {key}");
             }
         }
         Ok(())
     }
 
-    /// Holds every entry to the model, and some gets.
+    /// Compares every entry with the model, and some gets.
     fn compare(&self) -> Result<()> {
         for key in (0..KEYS).step_by(GOT_ONE_IN) {
             self.get(key)?;
@@ -312,23 +312,23 @@ impl Life {
             self.check_entry(&key, &value);
             found += 1;
         }
-        assert_eq!(found, there, "entries that should not be there, or too few");
+        assert_eq!(found, there, "missing or unexpected entries");
         Ok(())
     }
 
     fn check_space(&self) -> Result<()> {
         self.database.checkpoint()?;
-        assert_eq!(unreachable_blocks(&self.database)?, 0, "blocks that nobody refers to");
+        assert_eq!(unreachable_blocks(&self.database)?, 0, "leaked blocks");
         let live = (0..KEYS).map(|key| self.model.value(key).map_or(0, |value| 8 + value.len()));
         let live = live.sum::<usize>() as u64;
         let disk = self.database.stats().disk;
         let allocated = disk.data_allocated_bytes;
-        assert!(allocated <= 2 * live, "{allocated} bytes on disk for {live} alive");
+        assert!(allocated <= 2 * live, "{allocated} bytes on disk for {live} live bytes");
         Ok(())
     }
 }
 
-/// How many files the process has open.
+/// The number of files that the process has open.
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

@@ -1,4 +1,4 @@
-//! Whole blocks and sectors of a small store that are not what they should be.
+//! Wrong blocks and sectors of a small store.
 
 use super::store::{BLOCK, DATA, Damage, Outcome, Store};
 use crate::suite::support::below;
@@ -8,7 +8,7 @@ use chelonia::internals::Rng;
 /// Cases of a unit.
 const CASES: usize = 100;
 
-/// The smallest piece that a device writes whole.
+/// The unit that a device writes atomically.
 const SECTOR: usize = 512;
 
 /// A unit is some cases of every kind.
@@ -38,7 +38,7 @@ impl Test for Blocks {
             let store = &Store::all()[below(&mut rng, 2)];
             let mut files = store.files.clone();
             let names: Vec<String> = files.keys().cloned().collect();
-            // Most of the time the data file, which has most to tell apart.
+            // Mostly the data file, which has more structures.
             let name = if rng.one_in(4) { &names[below(&mut rng, names.len())] } else { DATA };
             let bytes = files.get_mut(name).unwrap();
             let before = bytes.clone();
@@ -60,12 +60,13 @@ impl Test for Blocks {
     }
 }
 
-/// Does some damage, and says of which kind.
+/// Damages some blocks, and returns the kind of damage.
 fn damage(bytes: &mut [u8], stale: &[u8], is_data: bool, rng: &mut Rng) -> &'static str {
     let blocks = bytes.len() / BLOCK;
     let range = |block: usize| block * BLOCK..(block + 1) * BLOCK;
     let one = below(rng, blocks);
-    // Neighbours are of one structure, and were written together: only their places differ.
+    // Neighbours mostly belong to one structure and were written together: only their positions
+    // differ.
     let other = match rng.below(4) {
         0 | 1 => (one + 1).min(blocks - 1),
         2 => (one + 2).min(blocks - 1),
@@ -102,7 +103,7 @@ fn damage(bytes: &mut [u8], stale: &[u8], is_data: bool, rng: &mut Rng) -> &'sta
         _ => {
             let end = (sector + SECTOR * (1 + below(rng, 16))).min(bytes.len());
             rng.fill(&mut bytes[sector..end]);
-            "scrambled stretches"
+            "scrambled ranges"
         }
     }
 }

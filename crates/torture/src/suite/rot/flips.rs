@@ -1,10 +1,10 @@
-//! Every byte of two small stores, flipped one by one.
+//! Every byte of two small stores is flipped, one at a time.
 
 use super::store::{BLOCK, DATA, Damage, Outcome, Store};
 use crate::test::{Tally, Target, Test, Unit};
 use std::collections::BTreeSet;
 
-/// A unit is a block, and which bit of its bytes is flipped.
+/// A unit is a block, and the bit that is flipped in each of its bytes.
 pub struct Flips;
 
 impl Test for Flips {
@@ -13,7 +13,7 @@ impl Test for Flips {
     }
 
     fn about(&self) -> &'static str {
-        "flips a bit of every byte of a small store: told with file and offset, no wrong answer"
+        "flips a bit of every byte of a small store: reported with file and offset"
     }
 
     fn short_units(&self) -> u64 {
@@ -29,7 +29,7 @@ impl Test for Flips {
         let blocks: Vec<(&Store, &str, usize)> = stores
             .flat_map(|store| store.blocks().into_iter().map(move |(file, at)| (store, file, at)))
             .collect();
-        // Neighbouring units are far from each other, and every block comes before a second bit.
+        // Neighbouring units are far apart, and every block comes once before any comes twice.
         let number = usize::try_from(unit.number).unwrap();
         let (store, file, block) = blocks[(number * 37) % blocks.len()];
         let bit = (number / blocks.len()) % 8;
@@ -52,7 +52,7 @@ impl Test for Flips {
             );
             outcomes.insert(outcome);
         }
-        // A block that something refers to is checked to its last byte.
+        // A used block is covered by its checksum to the last byte.
         let is_one = !outcomes.contains(&Outcome::Harmless) || outcomes.len() == 1;
         assert!(file != DATA || is_one, "{damage:?}: found in some bytes only, {outcomes:?}");
         tally

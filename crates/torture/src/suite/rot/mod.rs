@@ -1,4 +1,4 @@
-//! Bit rot: bits flipped, blocks zeroed, swapped, misdirected, and older than they should be.
+//! Bit rot: flipped bits, and blocks zeroed, swapped, misdirected, or older than they should be.
 
 mod blocks;
 mod flips;

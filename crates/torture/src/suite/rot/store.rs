@@ -1,15 +1,15 @@
-//! The small store that rots, and what an open, a read and `verify` may say of it then.
+//! The small store that is damaged, and the permitted results of an open, of reads and of `verify`.
 //!
-//! Damage is to some blocks of one file. Allowed is:
+//! Some blocks of one file are damaged. Permitted is:
 //!
-//! - that the open fails, with an error that names the file, and, in the data file, a block;
-//! - that it succeeds, and then every answer is right or is an error that names such a block. Right
-//!   is what the store held; after damage to the log, what it held after any number of commits that
-//!   is not less than what was synced. If the damage took along all blocks that bear witness of
-//!   what was synced, the log looks like one that ends there: then not less than the last
-//!   checkpoint. Of a store that was closed the superblock says it: nothing may be missing;
-//! - that `verify` finds such blocks, or nothing if every answer is right: then nothing refers to
-//!   what is damaged.
+//! - the open fails, with an error that names the file and, in the data file, a damaged block;
+//! - the open succeeds, and every answer is right or an error that names such a block. *Right* is
+//!   the content of the store; after damage to the log, the content after any number of commits
+//!   that includes the synced ones. If the damage includes all blocks that record what was synced,
+//!   the log looks like one that ends there: then the last checkpoint must be included. After a
+//!   close the superblock records it: nothing may be missing;
+//! - `verify` finds such blocks; it may find nothing only if every answer is right, because then
+//!   nothing refers to the damaged blocks.
 
 use crate::suite::support::{ENGINES, engine_of};
 use chelonia::internals::{Directory, MemoryDirectory, tick};
@@ -26,57 +26,57 @@ pub const BLOCK: usize = 4096;
 /// The data file.
 pub const DATA: &str = "data";
 
-/// Where the header of a log file says which block of the log is its first.
+/// The offset in the header of a log segment of the number of its first block.
 const FIRST_BLOCK_AT: usize = 32;
 
 /// Files by name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What the keyspaces hold, by name and key.
+/// The content of the keyspaces, by name and key.
 type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
 const KEYSPACES: [&str; ENGINES] = ["left", "right"];
 
-/// Keys of a `multi_get`: an error of one is one of all.
+/// Keys of a `multi_get`: an error of one fails the call.
 const TOGETHER: usize = 8;
 
-/// A store on which everything of the format can be found: a tree of two levels, filters, an index,
-/// a large value, tombstones, and a log of which a part is synced.
+/// A store with every structure of the format: a tree of two levels, filters, an index, a large
+/// value, tombstones, and a partly synced log.
 pub struct Store {
-    /// Its files.
+    /// The files.
     pub files: Files,
-    /// The data file as it was a few checkpoints before.
+    /// The data file a few checkpoints before.
     pub stale: Vec<u8>,
-    /// What it held at the last checkpoint, and after each commit since.
+    /// The content at the last checkpoint, and after each commit since.
     states: Vec<State>,
-    /// Which of them was synced.
+    /// The index of the last synced state.
     synced: usize,
-    /// The blocks of the log that were written since, with what was synced in their headers. None
-    /// of a store that was closed: the superblock bears witness.
+    /// The log blocks written since, whose headers record what was synced. `None` for a closed
+    /// store: the superblock records it.
     witnesses: Option<Vec<(String, usize)>>,
     /// The blocks of the data file with large values that only the log refers to.
     logged: Vec<usize>,
-    /// The files of the log, in its order.
+    /// The segments of the log, in order.
     segments: Vec<String>,
 }
 
-/// What became of damage.
+/// The result of damage.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Outcome {
     /// The open failed and named it.
     Refused,
     /// A read or `verify` named it.
     Found,
-    /// Nothing needs what was damaged, or it was behind the synced end of the log.
+    /// The damaged blocks are unused, or after the synced end of the log.
     Harmless,
 }
 
-/// Where damage was done.
+/// The place of damage.
 #[derive(Clone, Debug)]
 pub struct Damage {
-    /// To this file.
+    /// The file.
     pub file: String,
-    /// To these blocks of it.
+    /// The damaged blocks.
     pub blocks: Vec<usize>,
 }
 
@@ -92,13 +92,13 @@ fn open(directory: &MemoryDirectory) -> Result<Database> {
     builder.open()
 }
 
-/// The options of a keyspace that is there: as stored.
+/// The options of an existing keyspace: as stored.
 fn options() -> KeyspaceOptions {
     KeyspaceOptions::new()
 }
 
 impl Store {
-    /// Two stores, made once: one whose process died, and one that was closed.
+    /// Two stores, created once: the process of one died, the other was closed.
     pub fn all() -> &'static [Store; 2] {
         static STORES: OnceLock<[Store; 2]> = OnceLock::new();
         STORES.get_or_init(|| [false, true].map(|is_closed| Self::make(is_closed).unwrap()))
@@ -133,7 +133,8 @@ impl Store {
         change(&database, &mut state, "right", 930, Durability::Sync)?;
         states.push(state.clone());
         let (synced, at_sync) = (states.len() - 1, directory.to_files());
-        // The log bears witness of what is synced: damage before is told from a torn end.
+        // Later blocks of the log record what is synced, so damage is distinguished from a torn
+        // tail.
         tick(&database)?;
         for number in 931..950 {
             change(&database, &mut state, "left", number, Durability::Process)?;
@@ -142,7 +143,7 @@ impl Store {
         let mut written = changed_blocks(&at_checkpoint, &directory.to_files());
         written.retain(|(name, _)| name == DATA);
         let logged: Vec<usize> = written.into_iter().map(|(_, block)| block).collect();
-        assert!(!logged.is_empty(), "no large value is in the log only");
+        assert!(!logged.is_empty(), "no large value is only in the log");
         if is_closed {
             let synced = states.len() - 1;
             database.close()?;
@@ -151,16 +152,16 @@ impl Store {
             return Ok(Store { files, stale, states, synced, witnesses: None, logged, segments });
         }
         let files = directory.to_files();
-        // The block of the synced commit is finished later and says nothing of it.
+        // The block of the synced commit is completed later and does not record the sync.
         let finished = changed_log_blocks(&before, &at_sync);
         let mut witnesses = changed_log_blocks(&at_sync, &files);
         witnesses.retain(|block| !finished.contains(block));
-        assert!(!witnesses.is_empty(), "nothing bears witness");
+        assert!(!witnesses.is_empty(), "no block records what was synced");
         let (witnesses, segments) = (Some(witnesses), segments(&files));
         Ok(Store { files, stale, states, synced, witnesses, logged, segments })
     }
 
-    /// Whether the damage is to all blocks that say what was synced.
+    /// Whether all blocks that record what was synced are damaged.
     fn takes_witnesses(&self, damage: &Damage) -> bool {
         let takes =
             |(file, block): &(String, usize)| *file == damage.file && damage.blocks.contains(block);
@@ -176,8 +177,8 @@ impl Store {
         all
     }
 
-    /// Opens `files`, which differ from the store's by `damage` only, and checks all that it says:
-    /// keys one by one and scans forward, or several keys together and scans backward.
+    /// Opens `files`, in which only `damage` differs, and checks all answers: single gets and
+    /// forward scans, or batched gets and backward scans.
     pub fn check(&self, files: Files, damage: &Damage, backward: bool) -> Outcome {
         let directory = MemoryDirectory::from_files(files);
         let database = match open(&directory) {
@@ -187,7 +188,7 @@ impl Store {
                 return Outcome::Refused;
             }
         };
-        // Which of the states it is can be told by its last keys.
+        // The last keys identify the state.
         let possible: Vec<&State> = match damage.file.as_str() {
             DATA => self.states.last().into_iter().collect(),
             _ if self.takes_witnesses(damage) => self.states.iter().collect(),
@@ -209,43 +210,43 @@ impl Store {
         look.outcome
     }
 
-    /// Fails if `error` speaks of something else than `damage`.
+    /// Fails if `error` does not name `damage`.
     fn check_named(&self, damage: &Damage, error: &Error) {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{damage:?}: {error}");
         let is_data = damage.file == DATA;
         let Some(file) = error.file() else {
-            // The file that is missing where its header is damaged cannot be named.
+            // A segment with a damaged header is not recognized as a part of the log.
             assert!(!is_data && damage.blocks.contains(&0), "{damage:?}: {error}");
             return;
         };
         let offset = error.offset().unwrap_or_else(|| panic!("{damage:?}: no offset: {error}"));
         let block = usize::try_from(offset).unwrap() / BLOCK;
         let is_named = if file == damage.file {
-            // A record of the log is named by its beginning, which may be blocks before.
+            // A record of the log is named by its start, which may be blocks before.
             let is_at_or_before = damage.blocks.iter().any(|damaged| block <= *damaged);
             damage.blocks.contains(&block) || (!is_data && is_at_or_before)
         } else if is_data {
-            // Where a large value is damaged that only the log refers to, the record that does.
+            // A large value that only the log refers to may be named by its record.
             file.starts_with("log-") && damage.blocks.iter().any(|one| self.logged.contains(one))
         } else {
-            // Where a part of the log is gone, the place before it.
+            // A missing part of the log is named by the place before it.
             self.is_before(file, &damage.file)
         };
         assert!(is_named, "{damage:?}: {error}");
     }
 
-    /// Whether the log goes from one of its files on to the other, now or later.
+    /// Whether segment `file` precedes segment `other` in the log.
     fn is_before(&self, file: &str, other: &str) -> bool {
         let place = |name: &str| self.segments.iter().position(|one| one == name);
         place(file) < place(other) && place(file).is_some()
     }
 }
 
-/// What is read of a store that rots, against what it may show.
+/// The reads of a damaged store, and the states they agree with.
 struct Look<'a> {
     store: &'a Store,
     damage: &'a Damage,
-    /// The states that everything read until now agrees with.
+    /// The states that agree with everything read so far.
     possible: Vec<&'a State>,
     outcome: Outcome,
 }
@@ -256,7 +257,7 @@ impl Look<'_> {
         self.outcome = Outcome::Found;
     }
 
-    /// Reads everything: one by one and forward, or several together and backward.
+    /// Reads everything: singly and forward, or batched and backward.
     fn read(&mut self, name: &'static str, keyspace: &Keyspace, backward: bool) {
         let newest = self.store.states.last().unwrap();
         let keys: Vec<&(&str, Vec<u8>)> = of(newest, name).map(|(key, _)| key).collect();
@@ -287,29 +288,32 @@ impl Look<'_> {
     }
 
     fn scan(&mut self, name: &'static str, entries: impl Iterator<Item = Result<(Key, Value)>>) {
-        let (mut whole, mut scanned) = (true, State::new());
+        let (mut complete, mut scanned) = (true, State::new());
         for entry in entries {
             match entry {
                 Ok((key, value)) => drop(scanned.insert((name, key.to_vec()), value.to_vec())),
                 Err(error) => {
                     self.said(&error);
-                    whole = false;
+                    complete = false;
                 }
             }
         }
         self.possible.retain(|state| {
-            if whole {
+            if complete {
                 of(state, name).eq(scanned.iter())
             } else {
                 scanned.iter().all(|(key, value)| state.get(key) == Some(value))
             }
         });
         let damage = self.damage;
-        assert!(!self.possible.is_empty(), "{damage:?}: a scan of {name} shows what never was");
+        assert!(
+            !self.possible.is_empty(),
+            "{damage:?}: a scan of {name} shows a state that never existed"
+        );
     }
 }
 
-/// What a state has of one keyspace.
+/// The part of a state that belongs to one keyspace.
 fn of<'s>(
     state: &'s State,
     name: &'static str,
@@ -317,8 +321,8 @@ fn of<'s>(
     state.range((name, Vec::new())..).take_while(move |((of, _), _)| *of == name)
 }
 
-/// The files of the log in its order: that of the first block that each has of it, which its header
-/// says (`crates/chelonia/src/log/format.rs`).
+/// The segments of the log in order, by the number of the first block in their headers
+/// (`crates/chelonia/src/log/format.rs`).
 fn segments(files: &Files) -> Vec<String> {
     let first_block = |bytes: &Vec<u8>| {
         let number: [u8; 8] = bytes[FIRST_BLOCK_AT..FIRST_BLOCK_AT + 8].try_into().unwrap();
@@ -331,14 +335,14 @@ fn segments(files: &Files) -> Vec<String> {
     logs.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The blocks of the log in which two states of the files differ.
+/// The blocks of the log that differ between two states of the files.
 fn changed_log_blocks(before: &Files, after: &Files) -> Vec<(String, usize)> {
     let mut changed = changed_blocks(before, after);
     changed.retain(|(name, _)| name.starts_with("log-"));
     changed
 }
 
-/// The blocks of all files in which two states of the files differ.
+/// The blocks of all files that differ between two states of the files.
 fn changed_blocks(before: &Files, after: &Files) -> Vec<(String, usize)> {
     let mut changed = Vec::new();
     for (name, bytes) in after {

@@ -1,4 +1,4 @@
-//! One life of a database in a simulation: from an open to its end, with failing calls in between.
+//! One life of a database in a simulation: from an open to its end, with failing calls.
 
 use super::world::{KEYSPACES, Known, State, World, options, read};
 use crate::suite::support::{below, one_of};
@@ -7,13 +7,13 @@ use chelonia::internals::{Call, Failure, Fault, Rng, tick};
 use chelonia::{Database, Durability, Error, ErrorKind, Result, Snapshot};
 use std::time::Duration;
 
-/// Commits choose among so few keys that they overwrite each other.
+/// Commits choose among few keys, so that they overwrite each other.
 const KEYS: u64 = 60;
 
-/// How a life ends.
+/// The end of a life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// A close, or handles that are let go.
+    /// A close, or all handles are dropped.
     Close,
     /// The death of the process.
     Death,
@@ -21,22 +21,22 @@ pub enum End {
     PowerCut,
 }
 
-/// A database that is open.
+/// An open database.
 pub struct Life<'w> {
     world: &'w World,
     database: Database,
     known: Known,
     held: Option<(Snapshot, State)>,
-    /// A write failed: none is accepted any more.
+    /// A write failed: no further ones may be accepted.
     stopped: bool,
-    /// The outcome of the last commit could not be found out: none is tried any more.
+    /// The outcome of the last commit is unknown: no further ones are tried.
     unsure: bool,
     rng: &'w mut Rng,
     tally: &'w mut Tally,
 }
 
 impl<'w> Life<'w> {
-    /// Begins with a database that was just opened and holds what is known.
+    /// Begins with a newly opened database in one of the known states.
     pub fn begin(
         world: &'w World,
         database: Database,
@@ -47,14 +47,14 @@ impl<'w> Life<'w> {
         Self { world, database, known, held: None, stopped: false, unsure: false, rng, tally }
     }
 
-    /// Does so many things, some of which fail.
+    /// Runs `steps` random operations; some fail.
     pub fn live(&mut self, steps: usize) {
         for _ in 0..steps {
             self.step();
         }
     }
 
-    /// Ends it; gives what the next open may find, if the power is cut before that or not.
+    /// Ends the life; returns the states that the next open may find.
     pub fn end(self, by_close: bool, power_cut: bool) -> Vec<State> {
         let Life { database, mut known, held, stopped, tally, .. } = self;
         drop(held);
@@ -138,13 +138,13 @@ impl<'w> Life<'w> {
             Err(error) => {
                 self.failed(&error);
                 match error.kind() {
-                    // Told before anything is written, or by the drain that the commit had to do
-                    // when it was made: background work is done by who commits.
+                    // Detected before anything is written, or by the flush that the committing
+                    // thread had to do after its commit.
                     ErrorKind::NoSpace | ErrorKind::TooManyFiles => {
                         assert!(!self.stopped, "{error}");
                         self.find_out(next);
                     }
-                    // The outcome of the one that failed is not known; later ones did nothing.
+                    // The outcome of the failed commit is unknown; later ones did nothing.
                     _ if !self.stopped => {
                         self.known.commit(next, false);
                         self.stopped = true;
@@ -155,12 +155,13 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// Whether a commit that makes `next` of what there was is there; it is all there or not.
+    /// Determines whether the commit that leads to `next` is visible; it must be so completely or
+    /// not at all.
     fn find_out(&mut self, next: State) {
         match read(&self.database) {
             Ok(found) if found == next => self.known.commit(next, true),
-            Ok(found) => assert!(found == *self.known.newest(), "half of a commit is there"),
-            // It cannot be told: the life goes on without commits.
+            Ok(found) => assert!(found == *self.known.newest(), "a commit is partly visible"),
+            // It cannot be determined: the life continues without commits.
             Err(error) => {
                 self.failed(&error);
                 self.known.commit(next, false);
@@ -170,10 +171,10 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// Syncs or makes a checkpoint.
+    /// Syncs, or makes a checkpoint.
     fn make_durable(&mut self, how: impl FnOnce(&Database) -> Result<()>) {
         match how(&self.database) {
-            // Of a stopped database only what was durable before is.
+            // In a stopped database nothing becomes durable any more.
             Ok(()) if !self.stopped => self.known.all_is_durable(),
             Ok(()) => {}
             Err(error) => {
@@ -203,13 +204,16 @@ impl<'w> Life<'w> {
     fn scan(&mut self) {
         self.tally.add("reads", 1);
         match read(&self.database) {
-            Ok(found) => assert!(self.known.now().contains(&found), "a scan shows what never was"),
+            Ok(found) => assert!(
+                self.known.now().contains(&found),
+                "a scan shows a state that never existed"
+            ),
             Err(error) => self.failed(&error),
         }
     }
 
     fn hold(&mut self) {
-        // After a commit of unknown outcome nobody knows what a snapshot shows.
+        // After a commit of unknown outcome, the content of a snapshot is unknown.
         if !self.stopped {
             self.held = Some((self.database.snapshot(), self.known.newest().clone()));
         }
@@ -228,7 +232,7 @@ impl<'w> Life<'w> {
         match shown {
             Ok(shown) => {
                 let expected = state.iter().filter(|((of, _), _)| *of == name);
-                assert!(expected.eq(shown.iter()), "a snapshot moved");
+                assert!(expected.eq(shown.iter()), "a snapshot changed");
             }
             Err(error) => self.failed(&error),
         }
@@ -249,7 +253,7 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// Damage is never found: nothing rots here.
+    /// `verify` finds nothing: no blocks are damaged here.
     fn verify(&mut self) {
         match self.database.verify() {
             Ok(report) => {
@@ -261,7 +265,7 @@ impl<'w> Life<'w> {
         }
     }
 
-    /// The device is full now, or has room again.
+    /// Fills the device, or frees space on it.
     fn limit_space(&mut self) {
         let room = self.rng.below(120_000);
         let limit = (!self.rng.one_in(3)).then(|| self.world.plan.taken_bytes() + room);
@@ -274,15 +278,15 @@ impl<'w> Life<'w> {
     }
 }
 
-/// An error that the user is told: of a kind that such a device can cause.
+/// Checks that a reported error is of a kind that such a device can cause.
 fn check_kind(error: &Error, tally: &mut Tally) {
-    tally.add("errors told", 1);
+    tally.add("errors reported", 1);
     let kind = error.kind();
     let possible = [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::TooManyFiles, ErrorKind::Stopped];
     assert!(possible.contains(&kind), "{kind:?}: {error}");
 }
 
-/// A call that is going to fail, soon.
+/// A fault soon to come.
 pub fn fault(rng: &mut Rng) -> Fault {
     let call = one_of(rng, &Call::ALL);
     let most = if rng.one_in(2) { 4 } else { 40 };

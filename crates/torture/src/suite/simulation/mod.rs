@@ -1,5 +1,5 @@
-//! Whole systems in one thread: background work is done by who commits, time is moved by hand, the
-//! device fails as planned and loses its power. One number makes a run, and makes it again.
+//! Complete systems in one thread: the committing thread does background work, time is simulated,
+//! calls fail as planned and the power is cut. A run is determined by its seed.
 //!
 //! ```text
 //!   open -- commits, reads, snapshots, syncs, checkpoints, full devices, failing calls -- end
@@ -45,10 +45,10 @@ impl Test for Simulation {
         let mut database = world.open().unwrap();
         for _ in 0..2 + below(&mut rng, 5) {
             let found = read(&database).unwrap();
-            assert!(possible.contains(&found), "the open shows what never was, or lost something");
+            assert!(possible.contains(&found), "the open shows a state that is not possible");
             let steps = 10 + below(&mut rng, 150);
             let end = one_of(&mut rng, &[End::Close, End::Death, End::PowerCut]);
-            // Some opens may fail; behind each of them the power may be cut as well.
+            // Some opens may fail; the power may also be cut after each of them.
             let opens = rng.below(3);
             let failing: Vec<bool> = (0..opens).map(|_| rng.one_in(2)).collect();
             let power_cut = end == End::PowerCut || failing.contains(&true);
@@ -61,11 +61,11 @@ impl Test for Simulation {
             database = open_at_last(&mut world, &failing, &mut rng, &mut tally);
         }
         let found = read(&database).unwrap();
-        assert!(possible.contains(&found), "the last open lost something");
+        assert!(possible.contains(&found), "the last open shows a state that is not possible");
         let report = database.verify().unwrap();
         assert!(report.is_clean(), "{:?}", report.findings);
         database.checkpoint().unwrap();
-        assert_eq!(unreachable_blocks(&database).unwrap(), 0, "space is lost");
+        assert_eq!(unreachable_blocks(&database).unwrap(), 0, "space is leaked");
         tally.add("seeds", 1);
         tally
     }
@@ -79,7 +79,7 @@ fn open_at_last(world: &mut World, failing: &[bool], rng: &mut Rng, tally: &mut 
             Ok(database) => drop(database),
             Err(error) => {
                 tally.add("opens that failed", 1);
-                assert_ne!(error.kind(), ErrorKind::Corrupt, "nothing rots here: {error}");
+                assert_ne!(error.kind(), ErrorKind::Corrupt, "no block is damaged here: {error}");
                 assert_ne!(error.kind(), ErrorKind::Internal, "{error}");
             }
         }

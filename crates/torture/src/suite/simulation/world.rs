@@ -1,15 +1,15 @@
-//! The world of a simulation: a device whose power may be cut and whose calls may fail, the states
-//! that the database may be in, and the clock.
+//! The environment of a simulation: a device whose calls may fail and whose power may be cut, the
+//! clock, and the possible states of the database.
 //!
 //! ```text
-//!   states     s0 ---- s1 ---- s2 ---- s3 ---- s4        after so many commits of this life
+//!   states     s0 ---- s1 ---- s2 ---- s3 ---- s4        after each commit of this life
 //!                      |               |       |
 //!                   durable         returned   begun
 //!   after a power cut: one of s1..s4; after the death of the process: s3 or s4; now: s3 or s4
 //! ```
 //!
-//! Only the last commit may have begun and not returned: a commit that failed, whose outcome is not
-//! known until the next open, and after which none is accepted.
+//! At most one commit, the last, has begun and not returned: it failed, its outcome is unknown
+//! until the next open, and no further ones are accepted.
 
 use crate::suite::support::engine_of;
 use chelonia::internals::{
@@ -19,13 +19,13 @@ use chelonia::{Database, EngineOptions, Key, KeyspaceOptions, Result, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a database holds: keyspace and key.
+/// The content of a database, by keyspace and key.
 pub type State = BTreeMap<(&'static str, Vec<u8>), Vec<u8>>;
 
 /// The keyspaces.
 pub const KEYSPACES: [&str; 2] = ["left", "right"];
 
-/// What the database may hold.
+/// The possible states of the database.
 pub struct Known {
     states: Vec<State>,
     durable: usize,
@@ -33,7 +33,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// It holds this for good.
+    /// Only this state, durably.
     pub fn exactly(state: State) -> Self {
         Self { states: vec![state], durable: 0, returned: 0 }
     }
@@ -43,7 +43,7 @@ impl Known {
         &self.states[self.returned]
     }
 
-    /// A commit that makes this of it returned, or its outcome is unknown.
+    /// Adds the state after a commit that returned, or whose outcome is unknown.
     pub fn commit(&mut self, state: State, returned: bool) {
         self.states.truncate(self.returned + 1);
         self.states.push(state);
@@ -57,24 +57,24 @@ impl Known {
         self.durable = self.returned;
     }
 
-    /// What reads may show now.
+    /// The states that reads may show now.
     pub fn now(&self) -> &[State] {
         &self.states[self.returned..]
     }
 
-    /// What the next open may find.
+    /// The states that the next open may find.
     pub fn after(&self, power_cut: bool) -> &[State] {
         &self.states[if power_cut { self.durable } else { self.returned }..]
     }
 }
 
-/// A device with a plan of what fails.
+/// A device, its planned faults, and a clock.
 pub struct World {
     /// The device.
     pub directory: CrashDirectory,
-    /// What fails.
+    /// The planned faults.
     pub plan: FaultPlan,
-    /// Time.
+    /// The simulated clock.
     pub clock: Clock,
     salt: u64,
     write_share: Option<u64>,
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// Opens the database, and makes its keyspaces if need be.
+    /// Opens the database, and creates its keyspaces if necessary.
     pub fn open(&self) -> Result<Database> {
         let inner: Arc<dyn Directory> = Arc::new(self.directory.clone());
         let directory = FaultDirectory::new(inner, self.plan.clone())?;
@@ -119,8 +119,8 @@ impl World {
         Ok(database)
     }
 
-    /// The process dies, and with `power_cut` so does the power: what is left is a device of its
-    /// own, on which nothing fails.
+    /// The process dies; with `power_cut` the power is cut as well. The remaining files are on a
+    /// new device, on which nothing fails.
     pub fn die(&mut self, power_cut: bool, rng: &mut Rng) {
         self.plan = FaultPlan::new();
         if !power_cut {
@@ -143,12 +143,12 @@ impl World {
     }
 }
 
-/// The options of a keyspace that is there: as stored.
+/// The options of an existing keyspace: as stored.
 pub fn options() -> KeyspaceOptions {
     KeyspaceOptions::new()
 }
 
-/// Everything that a database holds.
+/// Reads the content of a database.
 pub fn read(database: &Database) -> Result<State> {
     let mut state = State::new();
     for name in KEYSPACES {
