@@ -3,15 +3,15 @@
 
 use std::borrow::Cow;
 
-/// How many names of a heading an error shows.
+/// The number of heading names shown in an error.
 const SHOWN_NAMES_MAX: usize = 20;
 
-/// A column, as the command line names it.
+/// A column, as named on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Column {
     /// Counted from 1.
     Number(usize),
-    /// What the heading calls it.
+    /// Its name in the heading.
     Name(String),
 }
 
@@ -26,12 +26,12 @@ pub fn parse_column(text: &str) -> Result<Column, String> {
     match text.parse() {
         Ok(0) => Err("columns are counted from 1".to_owned()),
         Ok(number) => Ok(Column::Number(number)),
-        Err(_) => Err("there is no column of this number".to_owned()),
+        Err(_) => Err("there is no column with this number".to_owned()),
     }
 }
 
 impl Column {
-    /// Its place in a record, from 0; none for a name, which only a heading can place.
+    /// Its index in a record; `None` for a name, which the heading must resolve first.
     fn index(&self) -> Option<usize> {
         match self {
             Column::Number(number) => Some(number - 1),
@@ -40,22 +40,22 @@ impl Column {
     }
 }
 
-/// The two columns that are key and value.
+/// The two selected columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// Which is the key.
+    /// The column of the key.
     pub key: Column,
-    /// Which is the value; it may be the same.
+    /// The column of the value; it may be the same.
     pub value: Column,
 }
 
 impl Choice {
-    /// Their places in a record, from 0; none before a heading has placed their names.
+    /// Their indexes in a record; `None` before `place` has resolved names.
     pub fn places(&self) -> Option<(usize, usize)> {
         Some((self.key.index()?, self.value.index()?))
     }
 
-    /// Replaces names by what `heading` says; the error says what it does not have.
+    /// Resolves names by the `heading`; the error names a missing or ambiguous one.
     pub fn place(&mut self, heading: &[Cow<'_, [u8]>]) -> Result<(), String> {
         for column in [&mut self.key, &mut self.value] {
             let Column::Name(name) = column else { continue };

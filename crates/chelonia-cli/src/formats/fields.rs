@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn two_columns_are_expected_or_chosen() {
+    fn two_columns_are_expected_or_selected() {
         let entry = |key: &str, value: &str, left_out| Ok((key.into(), value.into(), left_out));
         assert_eq!(picked(Format::Tsv, b"a\tb", None), entry("a", "b", 0));
         assert_eq!(picked(Format::Csv, b"\"a,\",\"\"", None), entry("a,", "", 0));

@@ -53,7 +53,7 @@ impl FlawKind {
             Self::Columns => "with other columns than expected",
             Self::Spelling => "with bad escapes or digits",
             Self::Quotes => "with misplaced or unclosed quotes",
-            Self::Json => "that are no JSON object with a key and a value",
+            Self::Json => "that are not a JSON object with a key and a value",
             Self::Size => "with a key or value that is too long",
         }
     }
@@ -83,7 +83,7 @@ impl Flaw {
                 columns(found)
             ),
             Flaw::NoColumn(found, chosen) => {
-                format!("line {line} has {}, and column {chosen} was chosen", columns(found))
+                format!("line {line} has {}, but column {chosen} was selected", columns(found))
             }
             Flaw::Unclosed { opened, lines_lost: 0 } => {
                 format!("the quote opened at line {opened} never closes")
@@ -112,7 +112,7 @@ mod tests {
                 "line 7 has 5 columns, expected 2: choose with --key-column, --value-column",
             ),
             (Flaw::Columns(1, "comma"), "line 7: there is no comma between key and value"),
-            (Flaw::NoColumn(1, 5), "line 7 has 1 column, and column 5 was chosen"),
+            (Flaw::NoColumn(1, 5), "line 7 has 1 column, but column 5 was selected"),
             (
                 Flaw::Unclosed { opened: 9, lines_lost: 1 },
                 "the quote opened at line 9 never closes: 1 more line is lost",

@@ -2,7 +2,7 @@
 //!
 //! At each distance the same number of updates is written to a few keys, then the other keys are
 //! read while the last updates are still in memory. Of several updates of a key within the distance
-//! only the last is written to the data file, so a longer distance saves writes. It takes its memory
+//! only the last is written to the data file, so a longer distance saves writes. It takes memory
 //! from the cache, which is smaller than the data, so gets read more blocks.
 
 use super::report::{Done, Report, compare, digest, mismatch, open};

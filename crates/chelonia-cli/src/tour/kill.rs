@@ -74,7 +74,7 @@ fn read_numbers(pipe: &mut impl BufRead, mut last: u64, enough: u64) -> Result<u
     Ok(last)
 }
 
-/// Kills a writer of the database at `path` after `enough` acknowledgements; looks for each of them.
+/// Kills a writer of the database at `path` after `enough` acknowledgements, and finds each.
 pub fn kill(path: &Path, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
     report.say("Killing a process while it writes to the same database")?;
     let failed = |error| Failure::io("the process that writes", error);

@@ -90,7 +90,7 @@ fn a_tour_ended_by_a_signal_removes_its_files() {
     std::fs::create_dir(&source).unwrap();
     std::fs::create_dir(&temporary).unwrap();
     std::fs::write(source.join("file"), "content").unwrap();
-    // At once, and while the writer writes.
+    // During the load, and while the writer writes.
     for (step, signal, code) in [("Storing", Signal::INT, 130), ("Killing", Signal::TERM, 143)] {
         let mut tour = interruptible_program()
             .args(["tour", name(&source), "--updates", "500", "--acknowledgements", "90000000"])

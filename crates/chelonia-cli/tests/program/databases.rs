@@ -1,11 +1,11 @@
-//! The database as a whole: figures, structure, damage, who has it open.
+//! Commands on a complete database: statistics, structure, damage, locking.
 
 use super::support::{Place, fails, name, program, succeeded};
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 #[test]
-fn the_database_as_a_whole_is_told() {
+fn statistics_of_the_database_are_printed() {
     let place = Place::new();
     place.print("put", &["key", "value"]);
     place.print("checkpoint", &[]);
@@ -14,7 +14,7 @@ fn the_database_as_a_whole_is_told() {
     assert!(place.print("verify", &["--json"]).contains("\"clean\":true"));
     let stats = place.print("stats", &[]);
     assert!(stats.contains("write amplification") && stats.contains("keyspace default"), "{stats}");
-    // Nobody takes the counters for those of the database's life.
+    // The output says that counters start with this open.
     assert!(stats.lines().any(|line| line == "commits, since this open"), "{stats}");
     assert!(stats.lines().any(|line| line == "disk"), "{stats}");
     let json: serde_json::Value = serde_json::from_str(&place.print("stats", &["--json"])).unwrap();
@@ -26,7 +26,7 @@ fn the_database_as_a_whole_is_told() {
 }
 
 #[test]
-fn a_keyspace_is_made_with_an_engine_and_keeps_it() {
+fn the_engine_of_a_keyspace_is_fixed_at_its_creation() {
     let place = Place::new();
     let autumn = ["--keyspace", "leaves", "--engine", "autumn"];
     place.print("put", &[&["key", "value"], &autumn[..]].concat());
@@ -51,18 +51,18 @@ fn damage_is_found_and_named() {
     place.print("checkpoint", &[]);
     place.print("verify", &[]);
     let data = place.database().join("data");
-    let whole = std::fs::read(&data).unwrap();
+    let undamaged = std::fs::read(&data).unwrap();
     let mut found = 0;
-    let used = |block: &usize| whole[block * BLOCK..].iter().take(BLOCK).any(|byte| *byte != 0);
-    // Beyond the two superblocks; one damaged block at a time.
-    for block in (2..whole.len() / BLOCK).filter(used).step_by(7) {
-        let mut damaged = whole.clone();
+    let used = |block: &usize| undamaged[block * BLOCK..].iter().take(BLOCK).any(|byte| *byte != 0);
+    // After the two superblocks; one damaged block at a time.
+    for block in (2..undamaged.len() / BLOCK).filter(used).step_by(7) {
+        let mut damaged = undamaged.clone();
         damaged[block * BLOCK + 100] ^= 0x10;
         std::fs::write(&data, damaged).unwrap();
         let output = place.run("verify", &["--json"]);
         let offset = block * BLOCK;
         match output.status.code() {
-            // Nothing refers to the block any more.
+            // The block is unused.
             Some(0) => continue,
             Some(1) => {
                 let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -76,21 +76,21 @@ fn damage_is_found_and_named() {
         found += 1;
     }
     assert!(found > 0, "damage in what is stored is found");
-    std::fs::write(&data, &whole).unwrap();
+    std::fs::write(&data, &undamaged).unwrap();
     place.print("verify", &[]);
 }
 
 #[test]
 fn the_log_is_read_and_its_damage_named() {
     let place = Place::new();
-    // What a process leaves that dies: nothing is flushed, all of it is in the log.
+    // The files of a dead process: nothing is flushed, everything is in the log.
     let alive = place.file("alive");
     let database = chelonia::Database::open(&alive).unwrap();
     let keyspace = database.keyspace("default", chelonia::KeyspaceOptions::new()).unwrap();
     for number in 0..500 {
         keyspace.insert(format!("{number:08}"), "v".repeat(40)).unwrap();
         if number % 250 == 249 {
-            // Blocks after this say how far the log is durable.
+            // Later blocks record how far the log is durable.
             database.sync().unwrap();
         }
     }
@@ -106,10 +106,10 @@ fn the_log_is_read_and_its_damage_named() {
     let log_bytes = report["log_bytes"].as_u64().unwrap();
     assert!(log_bytes > 500 * 50, "{report}");
     assert_eq!((&report["entries"], &report["log_entries"]), (&0.into(), &500.into()));
-    let told = place.print("verify", &[]);
+    let printed = place.print("verify", &[]);
     let figure = |name: &str| {
-        let line = told.lines().find_map(|line| line.strip_prefix(name));
-        line.unwrap_or_else(|| panic!("{name} is missing: {told}")).trim().to_owned()
+        let line = printed.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} is missing: {printed}")).trim().to_owned()
     };
     assert_eq!(figure("entries in trees"), "0");
     assert_eq!(figure("writes in the log"), "500");
@@ -127,12 +127,12 @@ fn the_log_is_read_and_its_damage_named() {
 }
 
 #[test]
-fn what_is_lost_of_the_data_file_is_damage() {
+fn a_truncated_or_missing_data_file_is_damage() {
     let place = Place::new();
     place.print("put", &["key", "value"]);
     let data = place.database().join("data");
-    let whole = std::fs::read(&data).unwrap();
-    let mut zeroed = whole.clone();
+    let undamaged = std::fs::read(&data).unwrap();
+    let mut zeroed = undamaged.clone();
     zeroed[..8192].fill(0);
     for (content, file) in [(Some(zeroed), "data"), (None, "log-0000")] {
         std::fs::remove_file(&data).unwrap();
@@ -150,7 +150,7 @@ fn what_is_lost_of_the_data_file_is_damage() {
         for command in [&["get", "key"][..], &["put", "key", "other"], &["delete", "key"]] {
             fails(&place.run(command[0], &command[1..]), 3, &named);
         }
-        std::fs::write(&data, &whole).unwrap();
+        std::fs::write(&data, &undamaged).unwrap();
     }
     assert_eq!(place.print("get", &["key"]), "value\n");
 }
@@ -160,7 +160,7 @@ fn one_process_writes_at_a_time() {
     let place = Place::new();
     let mut writer =
         program().arg("tour-writer").arg(place.database()).stdout(Stdio::piped()).spawn().unwrap();
-    // It has the database open once it tells its first write; then it waits for the pipe.
+    // The database is open once the first write is printed; then the writer waits for the pipe.
     let mut first = [0; 2];
     writer.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     assert_eq!(&first, b"1\n");
@@ -170,14 +170,14 @@ fn one_process_writes_at_a_time() {
         let output = place.run(command[0], &command[1..]);
         fails(&output, 3, &held);
     }
-    // The time runs out: told once, and the exit code is the same.
+    // The wait times out: it is reported once, and the exit code is the same.
     for command in [&["put", "key", "value"][..], &["get", "key"], &["dump"], &["import", "-"]] {
         let output = place.run(command[0], &[&command[1..], &["--wait", "0.15"]].concat());
         fails(&output, 3, &format!("{held}: waiting at most 0.15 s\n"));
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(told.lines().count(), 2, "{told}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(printed.lines().count(), 2, "{printed}");
     }
-    // This one waits until it is told that it may: first it says that it waits.
+    // This one waits until the database is closed; first it prints that it waits.
     let mut waiting = program()
         .arg("put")
         .arg(place.database())
@@ -185,19 +185,19 @@ fn one_process_writes_at_a_time() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = BufReader::new(waiting.stderr.take().unwrap());
+    let mut printed = BufReader::new(waiting.stderr.take().unwrap());
     let mut line = String::new();
-    told.read_line(&mut line).unwrap();
+    printed.read_line(&mut line).unwrap();
     assert!(line.ends_with(&format!("{held}: waiting at most 100000 s\n")), "{line}");
     assert!(waiting.try_wait().unwrap().is_none(), "it waits");
     writer.kill().unwrap();
     writer.wait().unwrap();
     assert!(waiting.wait().unwrap().success());
     let mut rest = String::new();
-    told.read_to_string(&mut rest).unwrap();
+    printed.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
     assert_eq!(place.print("get", &["key"]), "value\n");
-    // Waiting is for what is open, not for what is not there.
+    // A command waits for an open database, not for a missing one.
     let none = program().args(["count", name(&place.file("none")), "--wait", "100000"]).output();
     fails(&none.unwrap(), 3, "no database");
     fails(&place.run("count", &["--wait=-1"]), 2, "seconds");
@@ -230,9 +230,9 @@ fn a_dump_is_json_line_by_line() {
     assert_eq!(of("keyspace")[0]["engine"], "turtle");
     let stored: u64 =
         of("leaf").iter().chain(&of("segment")).map(|run| run["entries"].as_u64().unwrap()).sum();
-    // Of both keyspaces: each close makes a checkpoint.
+    // In both keyspaces: each close makes a checkpoint.
     assert_eq!(stored, 60_001);
-    // The first pivot of a tree is the empty key, the others are what the entries are.
+    // The first pivot of a tree is the empty key; entries determine the others.
     let (first, others): (Vec<_>, Vec<_>) = of("pivot").into_iter().partition(|it| it["key"] == "");
     assert!(!first.is_empty() && !others.is_empty());
     for pivot in others {
