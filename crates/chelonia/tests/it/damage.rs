@@ -17,7 +17,7 @@ fn keyspace(database: &Database, name: &str) -> Keyspace {
     database.keyspace(name, KeyspaceOptions::new()).unwrap()
 }
 
-/// A closed database of these keyspaces, each with all keys and a value of its own.
+/// A closed database of these keyspaces, each with all keys and its own value.
 fn closed(keyspaces: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
@@ -40,7 +40,7 @@ fn change(path: &Path, change: impl FnOnce(&mut [u8])) {
 }
 
 #[test]
-fn a_rotten_leaf_block_closes_neither_its_keyspace_nor_the_database() {
+fn a_damaged_leaf_block_closes_neither_its_keyspace_nor_the_database() {
     let (_directory, path) = closed(&[("rotten", &[b'v'; 120]), ("sound", &[b's'; 120])]);
     let mut rotten_block = 0;
     change(&path, |bytes| {
@@ -53,7 +53,7 @@ fn a_rotten_leaf_block_closes_neither_its_keyspace_nor_the_database() {
     let lost: Vec<u64> =
         (0..KEYS).filter(|number| rotten.get(number.to_be_bytes()).is_err()).collect();
     assert!((1..100).contains(&lost.len()), "one block holds {} keys", lost.len());
-    // The drain meets the block; nothing of what is lost is written again.
+    // A flush reads the block; lost entries are not written again.
     for number in 0..300_000_u64 {
         let number = number % KEYS;
         if !lost.contains(&number) {
@@ -86,7 +86,7 @@ fn a_rotten_leaf_block_closes_neither_its_keyspace_nor_the_database() {
     }
 }
 
-/// The number of a block's kind, which stands in its header.
+/// Matches blocks of this kind, by the byte in the header.
 const ENTRIES: u8 = 1;
 const FILTER: u8 = 4;
 
@@ -94,9 +94,9 @@ fn is_of(bytes: &[u8], kind: u8) -> impl Fn(&usize) -> bool {
     move |block| bytes[block * BLOCK + 8] == kind
 }
 
-/// A filter holds nothing that a user stored.
+/// A filter contains no data of users.
 #[test]
-fn a_rotten_filter_block_hides_no_entry() {
+fn a_damaged_filter_block_hides_no_entry() {
     let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
     let mut filter = 0;
     change(&path, |bytes| {
@@ -118,7 +118,7 @@ fn a_rotten_filter_block_hides_no_entry() {
 }
 
 #[test]
-fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
+fn every_damaged_block_of_a_run_is_reported_once() {
     let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
     let mut damaged = Vec::new();
     change(&path, |bytes| {
@@ -129,10 +129,10 @@ fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
         damaged.iter().for_each(|block| bytes[block * BLOCK + 1000] ^= 1);
     });
     let findings = open(&path).verify().unwrap().findings;
-    let mut told: Vec<_> =
+    let mut found: Vec<_> =
         findings.iter().map(|finding| finding.offset().unwrap() as usize / BLOCK).collect();
-    told.sort_unstable();
-    assert_eq!(told, damaged, "{findings:?}");
+    found.sort_unstable();
+    assert_eq!(found, damaged, "{findings:?}");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_damaged_block_is_named_and_the_rest_stays_readable() {
     database.close().unwrap();
     let data = path.join("data");
     let mut bytes = std::fs::read(&data).unwrap();
-    // A block that holds the values of some keys: damage one byte of a value.
+    // A block with values of some keys: damage one byte of a value.
     let place = 600_000 + bytes[600_000..].windows(64).position(|w| w == [b'v'; 64]).unwrap();
     bytes[place] ^= 1;
     std::fs::write(&data, &bytes).unwrap();

@@ -20,8 +20,8 @@ fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
         .open()
 }
 
-/// Commits, at level `Sync`, number after number until one fails; returns how many were
-/// acknowledged and the error.
+/// Commits ascending numbers at level `Sync` until a commit fails; returns the number of
+/// acknowledged ones and the error.
 fn write(database: &Database, from: u64, count: u64) -> (u64, Option<chelonia::Error>) {
     let run = || -> Result<chelonia::Keyspace> {
         let keyspace = database.keyspace("k", tiny_options())?;
@@ -46,7 +46,7 @@ fn write(database: &Database, from: u64, count: u64) -> (u64, Option<chelonia::E
     (from + count, None)
 }
 
-/// What must hold after a failure: reads answer, and a reopen has everything acknowledged.
+/// The assertions after a failure: reads succeed, and a reopen has everything acknowledged.
 fn check(memory: &MemoryDirectory, database: Option<Database>, acknowledged: u64, what: &str) {
     if let Some(database) = database {
         if let Ok(keyspace) = database.keyspace("k", tiny_options()) {
@@ -73,7 +73,7 @@ fn check(memory: &MemoryDirectory, database: Option<Database>, acknowledged: u64
 }
 
 #[test]
-fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
+fn too_many_open_files_are_reported_and_writes_resume_once_some_are_closed() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let database = open(&memory, &plan).unwrap();
     let (written, error) = write(&database, 0, 20);
@@ -96,7 +96,7 @@ fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_a_full_device_and_no_failure() {
+fn a_file_that_may_not_grow_is_reported_as_a_full_device() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let database = open(&memory, &plan).unwrap();
     let (written, error) = write(&database, 0, 20);
@@ -115,7 +115,7 @@ fn a_file_that_may_not_grow_is_a_full_device_and_no_failure() {
 }
 
 #[test]
-fn reads_that_fail_in_maintenance_stop_no_writes() {
+fn failing_reads_in_maintenance_stop_no_writes() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let directory = FaultDirectory::new(Arc::new(memory), plan.clone()).unwrap();
     let builder = Database::builder("maintenance").memory(32 << 20);
@@ -128,7 +128,7 @@ fn reads_that_fail_in_maintenance_stop_no_writes() {
         keyspace.insert(key(number % 300_000), [1; 150]).unwrap();
     }
     database.checkpoint().unwrap();
-    // Scans pay for flushes, and now and then a read fails: theirs, or that of a flush.
+    // Scans trigger flushes, and some reads fail: those of scans, or those of flushes.
     let (done, scans) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..2_u64 {

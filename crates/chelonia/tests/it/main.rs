@@ -1,4 +1,4 @@
-//! The integration tests of the library: one binary, one module a subject.
+//! The integration tests of the library: one binary, one module per subject.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,7 +1,7 @@
-//! Unsafe code lives on the islands, and nowhere else.
+//! Unsafe code is in islands only.
 //!
-//! An island is a file that may contain the word `unsafe` in its code. It says so itself, in an
-//! attribute after its documentation; everything else of the workspace denies it at the root.
+//! An island is a file that may contain the word `unsafe` in its code. An attribute after its
+//! documentation says so; the workspace denies unsafe code everywhere else.
 
 use super::{Finding, Tree};
 

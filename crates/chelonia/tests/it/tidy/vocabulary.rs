@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_were_given_up_are_found_wherever_they_stand() {
+    fn replaced_words_are_found_everywhere() {
         let count = |path: &str, text: &str| check(&Tree::of(&[(path, text)])).len();
         for (text, findings) in [
             ("fn a() { let toll_bytes = 1; }", 1),
