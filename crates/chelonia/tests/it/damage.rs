@@ -41,46 +41,46 @@ fn change(path: &Path, change: impl FnOnce(&mut [u8])) {
 
 #[test]
 fn a_damaged_leaf_block_closes_neither_its_keyspace_nor_the_database() {
-    let (_directory, path) = closed(&[("rotten", &[b'v'; 120]), ("sound", &[b's'; 120])]);
-    let mut rotten_block = 0;
+    let (_directory, path) = closed(&[("damaged", &[b'v'; 120]), ("sound", &[b's'; 120])]);
+    let mut damaged_block = 0;
     change(&path, |bytes| {
         let place = bytes.windows(64).position(|window| window == [b'v'; 64]).unwrap();
         bytes[place] ^= 1;
-        rotten_block = place / BLOCK * BLOCK;
+        damaged_block = place / BLOCK * BLOCK;
     });
     let database = open(&path);
-    let rotten = keyspace(&database, "rotten");
+    let damaged = keyspace(&database, "damaged");
     let lost: Vec<u64> =
-        (0..KEYS).filter(|number| rotten.get(number.to_be_bytes()).is_err()).collect();
+        (0..KEYS).filter(|number| damaged.get(number.to_be_bytes()).is_err()).collect();
     assert!((1..100).contains(&lost.len()), "one block holds {} keys", lost.len());
     // A flush reads the block; lost entries are not written again.
     for number in 0..300_000_u64 {
         let number = number % KEYS;
         if !lost.contains(&number) {
-            rotten.insert(number.to_be_bytes(), [b'w'; 120]).unwrap();
+            damaged.insert(number.to_be_bytes(), [b'w'; 120]).unwrap();
         }
     }
     assert!(database.stats().background.flushes > 3);
-    drop((rotten, database));
+    drop((damaged, database));
     for read_only in [true, false] {
         let builder = Database::builder(&path).memory(MEMORY_BYTES_MIN).read_only(read_only);
         let database = builder.open().unwrap();
-        let (rotten, sound) = (keyspace(&database, "rotten"), keyspace(&database, "sound"));
+        let (damaged, sound) = (keyspace(&database, "damaged"), keyspace(&database, "sound"));
         for number in 0..KEYS {
             let key = number.to_be_bytes();
             assert_eq!(sound.get(key).unwrap().unwrap(), [b's'; 120]);
-            match rotten.get(key) {
+            match damaged.get(key) {
                 Ok(value) => assert_eq!(value.unwrap(), [b'w'; 120]),
                 Err(error) => assert!(lost.contains(&number), "{error}"),
             }
         }
         let findings = database.verify().unwrap().findings;
         let named: Vec<_> = findings.iter().map(chelonia::Error::offset).collect();
-        assert_eq!(named, [Some(rotten_block as u64)], "{findings:?}");
+        assert_eq!(named, [Some(damaged_block as u64)], "{findings:?}");
         if !read_only {
-            lost.iter().for_each(|number| rotten.insert(number.to_be_bytes(), "new").unwrap());
+            lost.iter().for_each(|number| damaged.insert(number.to_be_bytes(), "new").unwrap());
             database.checkpoint().unwrap();
-            let again = |number: &u64| rotten.get(number.to_be_bytes()).unwrap().unwrap();
+            let again = |number: &u64| damaged.get(number.to_be_bytes()).unwrap().unwrap();
             assert!(lost.iter().all(|number| again(number) == *b"new"));
         }
     }

@@ -166,8 +166,8 @@ fn messages_contain_no_keys_and_no_values() {
     assert!(errors.len() > 50, "{}", errors.len());
     for error in errors {
         let said = format!("{error} {error:?}");
-        let is_told = said.contains(&text) || said.contains(&text[4..12]);
-        assert!(!is_told && error.kind() != ErrorKind::Internal, "{said}");
+        let has_secret = said.contains(&text) || said.contains(&text[4..12]);
+        assert!(!has_secret && error.kind() != ErrorKind::Internal, "{said}");
     }
 }
 

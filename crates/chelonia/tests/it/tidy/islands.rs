@@ -35,7 +35,7 @@ const OTHER_ISLANDS: [&str; 6] = [
     "crates/torture/src/suite/process/shutdown.rs",
 ];
 
-/// What an island says of itself.
+/// The declaration of an island.
 const DECLARATION: &str = "#![expect(unsafe_code, reason = \"an island: ";
 
 /// Every file against the list, every crate against the denial.

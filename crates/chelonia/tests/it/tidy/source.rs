@@ -119,7 +119,7 @@ fn test_ranges(code: &str) -> Vec<(usize, usize)> {
     ranges
 }
 
-/// What the byte under the cursor belongs to.
+/// The part of the file to which a byte belongs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Code,
