@@ -72,7 +72,7 @@ impl Queue {
     }
 }
 
-/// Does jobs until none waits; gives how many.
+/// Does jobs until none is waiting; returns their number.
 fn work(queue: &Queue) -> chelonia::Result<u32> {
     let mut done = 0;
     while let Some((number, _job)) = queue.take()? {

@@ -55,11 +55,11 @@ impl Sessions {
         let _writing = self.lock();
         let mut batch = self.database.batch();
         self.put(&mut batch, token, user, now + LIFETIME);
-        // A login survives a power cut; that a session was used need not (see `touch`).
+        // A login must survive a power cut; an extension need not (see `touch`).
         batch.commit_with(Durability::Sync)
     }
 
-    /// Lets a session that is in use expire later; false if it has expired.
+    /// Extends a session; false if it has expired.
     fn touch(&self, token: &str, now: u64) -> chelonia::Result<bool> {
         let _writing = self.lock();
         let Some((expires, user)) = self.get(token, now)? else { return Ok(false) };

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Big-endian numbers sort as bytes in the order of time, so the samples of a sensor in a span of
-//! time are one range. Each day has a keyspace of its own: what is too old is dropped as a whole,
+//! time are one range. Each day has its own keyspace, and an old day is dropped as one keyspace,
 //! which costs the same for one sample and for a million. (A database has at most 1,024 keyspaces;
 //! for years of days take weeks or months.)
 //!
@@ -35,7 +35,7 @@ impl Series {
         self.database.keyspace(&format!("day {day}"), KeyspaceOptions::default())
     }
 
-    /// The days that are stored, the oldest first.
+    /// The stored days, the oldest first.
     fn days(&self) -> Vec<u64> {
         let names = self.database.keyspaces().into_iter();
         let mut days: Vec<u64> =
@@ -54,7 +54,7 @@ impl Series {
         batch.commit()
     }
 
-    /// The samples of a sensor in a span of time, over as many days as it touches.
+    /// The samples of a sensor in a span of time, which may cover several days.
     fn samples(&self, sensor: &str, span: Range<u64>) -> Result<Vec<(u64, f64)>, Box<dyn Error>> {
         let mut samples = Vec::new();
         let days = self.days().into_iter();
@@ -80,7 +80,7 @@ impl Series {
     }
 }
 
-/// The 0 keeps sensors apart of which one's name begins with the other's.
+/// The 0 separates sensors if the name of one is a prefix of the other's.
 fn key(sensor: &str, time: u64) -> Vec<u8> {
     [sensor.as_bytes(), &[0], &time.to_be_bytes()].concat()
 }
@@ -108,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("the last count is {count}, {} seconds ago", now - time);
 
     let dropped = series.expire(now)?;
-    println!("dropped {dropped} days, kept {:?}", series.days());
+    println!("dropped {dropped} days, left {:?}", series.days());
     assert_eq!((dropped, series.days().len()), (3, 7));
     Ok(())
 }

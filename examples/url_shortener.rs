@@ -62,7 +62,7 @@ impl Shortener {
         Ok(code.into())
     }
 
-    /// What the code stands for. Reads need no lock.
+    /// The URL of a code. Reads need no lock.
     fn resolve(&self, code: &[u8]) -> chelonia::Result<Option<Value>> {
         self.links.get(code)
     }

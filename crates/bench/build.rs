@@ -1,12 +1,12 @@
-//! What the stores of others need at build time; nothing without their features.
+//! Build steps for the adapters of other stores; nothing without their features.
 //!
-//! | feature | what |
+//! | feature | step |
 //! | --- | --- |
 //! | `rocksdb` | links the RocksDB of the system |
-//! | `wiredtiger` | links the WiredTiger of the system, compiles the shim in C for its interface |
-//! | `fjall`, `redb`, `bf-tree` | their versions, which they do not tell when they run |
+//! | `wiredtiger` | links the WiredTiger of the system, compiles a shim in C for its interface |
+//! | `fjall`, `redb`, `bf-tree` | their versions, from the lock file |
 //!
-//! A library that is not there ends the build with the name of its package.
+//! If a library is missing, the build fails with the name of its package.
 
 use std::error::Error;
 use std::io::Write;
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Tells cargo.
+/// Prints an instruction for cargo.
 fn say(instruction: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "cargo::{instruction}")
 }
@@ -68,8 +68,8 @@ fn link(name: &str, package: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The folder in which the linker finds `file`, if it does: a linker gives the bare name back for
-/// what it does not know.
+/// The folder in which the linker finds `file`, if it does: a linker prints the bare name of an
+/// unknown file.
 fn find(file: &str) -> Option<PathBuf> {
     let linker = std::env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
     let output = Command::new(linker).arg(format!("-print-file-name={file}")).output().ok()?;

@@ -28,8 +28,8 @@ fn url_shortener() {
 fn time_series() {
     let printed = run(env!("CARGO_BIN_EXE_time_series"));
     assert!(printed.contains("around the last midnight: 24 samples, 10.2 degrees"), "{printed}");
-    let kept = "dropped 3 days, kept [20003, 20004, 20005, 20006, 20007, 20008, 20009]\n";
-    assert!(printed.ends_with(kept), "{printed}");
+    let last = "dropped 3 days, left [20003, 20004, 20005, 20006, 20007, 20008, 20009]\n";
+    assert!(printed.ends_with(last), "{printed}");
 }
 
 #[test]

@@ -1,33 +1,32 @@
 //! A memory cgroup around the process, for stores that read through the page cache: only the kernel
-//! can hold what it caches for them to the memory that all stores may use.
+//! can limit the memory that it caches for them.
 //!
-//! The group is made where the process already is, so that it never leaves the limits that others
-//! set, and it is removed at the end:
+//! The group is created within the limits that the process already has, and removed at the end:
+//!
 //!
 //! | hierarchy | the group is | the limit is in | kills are counted in |
 //! | --- | --- | --- | --- |
 //! | version 2 | beside the own one | `memory.max` | `memory.events` |
 //! | version 1 | below the own one | `memory.limit_in_bytes` | `memory.oom_control` |
 //!
-//! In version 2 no group with processes may have limits below it, hence the place beside it.
-//! Where that is not allowed the run goes on and its results say `memory not limited`. A process
-//! that was killed leaves its group behind: whoever started it looks there why, and removes it.
+//! In version 2 no group with processes may have limits below it, so the group is beside it. If no
+//! group can be created, the run continues, and its results say `memory not limited`. A killed
+//! process leaves its group behind; its parent reads the reason there, and removes it.
 
 use std::path::{Path, PathBuf};
 use std::process;
 
-/// What a store may need beyond its caches, as it was measured: code, stacks, allocator, dirty
-/// pages.
+/// The measured memory of a store beyond its caches: code, stacks, allocator, dirty pages.
 const ALLOWANCE_BYTES: u64 = 100_000_000;
 
-/// How the memory of the process is limited; undone when dropped.
+/// The limit on the memory of the process; removed when this is dropped.
 #[derive(Debug)]
 pub enum Limit {
-    /// The store bounds itself.
+    /// The store limits itself.
     NotNeeded,
     /// By a group.
     Group(Group),
-    /// Not at all: why.
+    /// None, for this reason.
     Failed(String),
 }
 
@@ -87,7 +86,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What cannot be undone is left to whoever looks: an empty group limits nobody.
+        // An empty group that cannot be removed limits nothing.
         let _ = std::fs::write(self.origin.join("cgroup.procs"), process::id().to_string());
         let _ = std::fs::remove_dir(&self.path);
     }
@@ -97,7 +96,7 @@ fn name(process: u32) -> String {
     format!("chelonia-bench-{process}")
 }
 
-/// How a process ended that this one had started and that was killed.
+/// The reason why a child process was killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Killed {
     /// It had no group of its own.
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn results_say_how_memory_is_limited() {
+    fn results_describe_the_limit_of_memory() {
         assert_eq!(enter(false, 1, 1).describe(), "by the store");
         let failed = Limit::Failed("no root".to_owned());
         assert_eq!(failed.describe(), "memory not limited (no root)");
@@ -250,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_the_dead_says_why() {
+    fn the_group_of_a_killed_process_names_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let place = pretended(directory.path());
         assert_eq!(bury_in(&place, 7), Killed::Unknown);

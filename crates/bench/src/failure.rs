@@ -1,4 +1,4 @@
-//! Why a command ended without doing what it was asked, and the exit code for it.
+//! Reasons why a command fails, and their exit codes.
 
 use std::fmt;
 use std::io;
@@ -7,16 +7,16 @@ use std::process::ExitCode;
 /// A result of a command.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a command ended.
+/// The reason.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// A store gave a wrong value, or none where there is one. Exit code 1.
+    /// A store returned a wrong value, or none for an existing key. Exit code 1.
     Wrong(String),
     /// The command line or the input is wrong. Exit code 2.
     Usage(String),
-    /// A store or a file could not do it. Exit code 3.
+    /// A store or a file operation failed. Exit code 3.
     Failed(String),
-    /// Whoever read our output has gone: nobody is left to tell. Exit code 0.
+    /// The reader of our output closed the pipe. Exit code 0.
     Quiet,
 }
 
@@ -46,10 +46,10 @@ impl Failure {
         }
     }
 
-    /// Tells the user, and gives the exit code.
+    /// Prints the failure, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !matches!(self, Failure::Quiet) {
-            // Where standard error is closed there is nobody to tell.
+            // Nothing can be done if standard error is closed.
             let _ =
                 io::Write::write_fmt(&mut io::stderr(), format_args!("chelonia-bench: {self}\n"));
         }
@@ -68,7 +68,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Output errors: the only ones that come without a file's name.
+/// Errors of standard output: no other I/O error comes without the name of a file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

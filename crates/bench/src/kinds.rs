@@ -1,12 +1,12 @@
-//! What options are made of: levels of durability, kinds of keys, lengths, sizes and counts with
-//! their units. Whatever is refused is refused with what is allowed instead.
+//! Types of options: levels of durability, kinds of keys, lengths, sizes and counts with units. An
+//! error names the allowed values.
 
 use crate::workload::random::scale;
 use clap::ValueEnum;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What a write has survived when its call returns.
+/// The failures that a write survives once its call has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Durability {
     /// Nothing: it may still be buffered in the process
@@ -61,7 +61,7 @@ impl KeyKind {
         }
     }
 
-    /// As it is written on a command line: a path may be any bytes.
+    /// The form on a command line: a path may be any bytes.
     pub fn argument(&self) -> OsString {
         match self {
             KeyKind::File(path) => {

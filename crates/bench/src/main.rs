@@ -1,9 +1,9 @@
-//! The program `chelonia-bench`: the same work done by Chelonia and by its peers, in the same run,
-//! on the same machine.
+//! The program `chelonia-bench`: runs the same workloads on Chelonia and on other stores, on the
+//! same machine.
 //!
-//! `workload/mod.rs` is what is done, `driver/mod.rs` does it and measures, `stores/mod.rs` is what
-//! it is done to. Tables go to standard output, everything else to standard error; the exit codes
-//! are those of `failure.rs` and stand in the help.
+//! `workload/mod.rs` has the workloads, `driver/mod.rs` runs and measures them, `stores/mod.rs` has
+//! the stores. Tables go to standard output, everything else to standard error; `failure.rs` and
+//! the help list the exit codes.
 
 mod cgroup;
 mod compare;
@@ -31,21 +31,21 @@ Exit codes:
   2  the command line or the input is wrong, or the store is not in this build
   3  a store or a file could not do it";
 
-/// Measure Chelonia and its peers by the same work.
+/// Measure Chelonia and other stores with the same workloads.
 #[derive(Parser, Debug)]
 #[command(name = "chelonia-bench", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Measure one store, phase by phase, on a database of its own
+    /// Measure one store, phase by phase, on a new database
     Run(run::Run),
-    /// Measure several stores, one after the other, and set them beside each other
+    /// Measure several stores, one after the other, and compare them
     Compare(compare::Compare),
     /// Measure and draw one figure, as SVG with its data beside it
     Figure(figures::Figure),

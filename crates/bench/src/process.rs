@@ -1,9 +1,9 @@
-//! What the kernel knows of this process, and the machine it runs on.
+//! The kernel's statistics of this process, and the machine.
 //!
 //! | figure | from | meaning |
 //! | --- | --- | --- |
 //! | `cpu_user`, `cpu_sys` | `stat` | of all threads, in steps of 10 ms |
-//! | `read_bytes` | `io` | what reads caused to be fetched from the device |
+//! | `read_bytes` | `io` | fetched from the device by reads |
 //! | `write_bytes` | `io` | direct writes, and pages of files when they were first dirtied |
 //! | `cancelled_bytes` | `io` | of those, pages that were dropped with their file before |
 //! | `rss_bytes`, `rss_peak_bytes` | `status` | resident, mapped files included |
@@ -18,7 +18,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// The unit of a file's allocated blocks.
 const ALLOCATION_BYTES: u64 = 512;
 
-/// What the process has used since it began.
+/// Resources used by the process since its start.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Usage {
     /// Seconds in the program.
@@ -34,7 +34,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Until now.
+    /// The usage until now.
     pub fn now() -> Result<Self> {
         let (cpu_user, cpu_sys) = cpu_of(&read("stat")?).ok_or_else(|| strange("stat"))?;
         let io = read("io")?;
@@ -48,7 +48,7 @@ impl Usage {
         })
     }
 
-    /// What was used since `start`.
+    /// The usage since `start`.
     pub fn since(self, start: Usage) -> Self {
         Self {
             cpu_user: self.cpu_user - start.cpu_user,
@@ -84,7 +84,7 @@ pub fn reset_peak() -> bool {
     std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// What is in use by the files below `folder`, in bytes; holes do not count.
+/// Bytes allocated to the files below `folder`; holes do not count.
 pub fn disk_bytes(folder: &Path) -> Result<u64> {
     let what = || format!("look into {}", folder.display());
     let mut total = 0;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_space_is_what_files_occupy() {
+    fn disk_space_is_that_of_allocated_blocks() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("below")).unwrap();
         std::fs::write(directory.path().join("below/data"), vec![1; 100_000]).unwrap();

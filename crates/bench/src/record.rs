@@ -15,14 +15,14 @@
 //!   delayed_seconds                        for which it held writes back, all threads together
 //!                                          and as it counts, or null
 //!   latency_us                             kind of operation -> p50, p99, p999, max
-//!   settings                               what was asked; under `store` what the store was told
-//!   detail                                 if asked: seconds, distributions, means, cancelled
+//!   settings                               the options; under `store` the settings of the store
+//!   detail                                 on request: seconds, distributions, means, cancelled
 //!                                          writes, memory since the last result
 //! ```
 //!
-//! A phase too short for a whole second has its own rate as its worst second. In a comparison a run
-//! that ended before its first phase did has one result too: the phase `none`, figures of zero, and
-//! in the settings how it `ended`.
+//! A phase shorter than a second has its own rate as its worst second. If a run of a comparison
+//! ends before its first phase does, it has one result: the phase `none`, with zeros, and in the
+//! settings how it `ended`.
 
 use crate::driver::latency::{Kind, Percentiles};
 use crate::failure::{Failure, Result};
@@ -33,14 +33,14 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
-/// What stands behind the name of a phase whose settle is included.
+/// The suffix of a phase with its settle.
 pub const SETTLED: &str = "+settle";
 
-/// The phase of a run that ended none.
+/// The phase of a run that finished none.
 pub const NONE: &str = "none";
 
-/// The phase that a name in results is of: `a`, `a#2` and `a+settle` are all `a`. None if the
-/// result is of a run that did not come to any.
+/// The phase of a name in results: `a`, `a#2` and `a+settle` are all `a`. `None` for a run that
+/// finished no phase.
 pub fn phase_of(name: &str) -> Option<Phase> {
     Phase::from_name(name.trim_end_matches(SETTLED).split('#').next()?)
 }
@@ -70,7 +70,7 @@ pub struct Record {
     pub read_bytes: u64,
     /// Bytes written to the device.
     pub write_bytes: u64,
-    /// Bytes that the store says it wrote to its log.
+    /// Bytes written to the log, as reported by the store.
     pub log_bytes: Option<u64>,
     /// Bytes written for each byte of keys and values.
     pub write_amplification: Option<f64>,
@@ -78,21 +78,21 @@ pub struct Record {
     pub rss_bytes: u64,
     /// Resident at most.
     pub rss_peak_bytes: u64,
-    /// In use by the files of the database.
+    /// Bytes allocated to the files of the database.
     pub disk_bytes: u64,
-    /// Of them those of the log, if the store tells.
+    /// The part of the log, if the store reports it.
     pub log_disk_bytes: Option<u64>,
-    /// Keys and values that are in it.
+    /// Bytes of the keys and values in the store.
     pub live_bytes: u64,
-    /// Levels that the store has, if it tells.
+    /// The number of levels, if the store reports it.
     pub levels: Option<u64>,
-    /// How long the store held writes back, if it tells.
+    /// The time for which the store delayed writes, if it reports it.
     pub delayed_seconds: Option<f64>,
     /// How long operations took.
     pub latency_us: BTreeMap<Kind, Percentiles>,
-    /// What was asked and set.
+    /// The options and settings.
     pub settings: Value,
-    /// More, if asked.
+    /// Details, on request.
     pub detail: Option<Value>,
 }
 
@@ -202,8 +202,8 @@ impl Record {
         self.disk_bytes as f64 / self.live_bytes.max(1) as f64
     }
 
-    /// The same without the bytes of the log: how much of it is kept is a setting of a store, not a
-    /// property of how it stores. None if the store does not tell.
+    /// The same without the log, whose size is a setting of a store rather than a property of its
+    /// structure. `None` if the store does not report it.
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     pub fn space_amplification_without_log(&self) -> Option<f64> {
         let rest = self.disk_bytes.saturating_sub(self.log_disk_bytes?);
@@ -226,25 +226,25 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
     open().map_err(|error| Failure::failed(what(), error))
 }
 
-/// Writes a file of results anew, by way of another one beside it: a stop loses nothing.
+/// Replaces a file of results by a complete new one: a stop loses nothing.
 pub fn replace(path: &Path, records: &[Record], beside: &Path) -> Result<()> {
-    let told = |error| Failure::failed(format!("write results to {}", path.display()), error);
-    std::fs::write(beside, "").map_err(told)?;
+    let failed = |error| Failure::failed(format!("write results to {}", path.display()), error);
+    std::fs::write(beside, "").map_err(failed)?;
     append(beside, records)?;
-    std::fs::rename(beside, path).map_err(told)
+    std::fs::rename(beside, path).map_err(failed)
 }
 
-/// Reads a file of results. A last line without its end was cut by a stop, and is not read.
+/// Reads a file of results. An incomplete last line is ignored.
 pub fn read(path: &Path) -> Result<Vec<Record>> {
     let what = || format!("read results from {}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| Failure::failed(what(), error))?;
     let mut records = Vec::new();
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let Some(line) = line.strip_suffix('\n') else { break };
-        let told =
+        let failed =
             |message: String| Failure::failed(what(), format!("line {}: {message}", index + 1));
-        let object = serde_json::from_str(line).map_err(|error| told(error.to_string()))?;
-        records.push(Record::from_json(&object).map_err(told)?);
+        let object = serde_json::from_str(line).map_err(|error| failed(error.to_string()))?;
+        records.push(Record::from_json(&object).map_err(failed)?);
     }
     Ok(records)
 }
@@ -310,7 +310,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_log_is_apart_where_the_store_tells() {
+    fn the_log_is_separate_if_the_store_reports_it() {
         let mut record = sample("turtle", "o+settle", 2.0);
         assert_eq!(record.space_amplification(), 2.0);
         assert_eq!(record.space_amplification_without_log(), Some(1.5));
@@ -326,8 +326,8 @@ pub mod tests {
         append(&path, &records[..1]).unwrap();
         append(&path, &records[1..]).unwrap();
         assert_eq!(read(&path).unwrap(), records);
-        let whole = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, &text[..text.len() - 9]).unwrap();
         assert_eq!(read(&path).unwrap(), records[..1]);
         std::fs::write(&path, "{\"engine\": 1}\n").unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("line 1"));

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 
-/// What is not given is as the library has it.
+/// The shape of levels; an option that is not given has the library's default.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
     /// Engines with levels: the ratio between the sizes of the last two (T)
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_store_has_not_is_refused() {
+    fn options_that_a_store_does_not_have_are_refused() {
         let bits = Shape { filter_bits: Some(0), ..Shape::default() };
         let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
         for (shape, fitting, others) in [
@@ -118,14 +118,14 @@ mod tests {
         ] {
             fitting.iter().for_each(|name| shape.check_for(name).unwrap());
             for name in others {
-                let told = shape.check_for(name).unwrap_err().to_string();
-                assert!(told.contains(name) && told.starts_with("--"), "{told}");
+                let message = shape.check_for(name).unwrap_err().to_string();
+                assert!(message.contains(name) && message.starts_with("--"), "{message}");
             }
         }
     }
 
     #[test]
-    fn what_is_not_given_is_as_the_library_has_it() {
+    fn options_not_given_have_the_defaults_of_the_library() {
         assert_eq!(Shape::default().levels(), None);
         assert_eq!(Shape::default().describe(), Value::Null);
         let scaled = Shape { scaling: Some(40), ..Shape::default() };

@@ -1,4 +1,4 @@
-//! The program as its users meet it, and the smoke run of every phase of every engine of ours:
+//! The program as its users run it, with a smoke run of every phase on every engine of Chelonia:
 //! small, checking results and never speed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -52,12 +52,12 @@ fn succeeds(directory: &Path, arguments: &[&str]) -> String {
 }
 
 #[track_caller]
-fn fails(arguments: &[&str], code: i32, told: &str) {
+fn fails(arguments: &[&str], code: i32, expected: &str) {
     let directory = TempDir::new().unwrap();
     let output = program(directory.path(), arguments);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{error}");
-    assert!(error.contains(told), "{error}");
+    assert!(error.contains(expected), "{error}");
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -66,7 +66,7 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn every_phase_of_every_own_engine_reads_what_was_written() {
+fn every_phase_of_every_own_engine_reads_correct_values() {
     for engine in chelonia::EngineKind::ALL {
         let directory = TempDir::new().unwrap();
         let work = ["--records", "20k", "--ops", "6k", "--scan-ops", "300", "--memory", "32MiB"];
@@ -111,7 +111,7 @@ fn peers() -> Vec<(&'static str, bool)> {
 }
 
 #[test]
-fn every_phase_of_every_peer_of_this_build_reads_what_was_written() {
+fn every_phase_of_every_peer_of_this_build_reads_correct_values() {
     for (engine, uses_page_cache) in peers() {
         let directory = TempDir::new().unwrap();
         let work = ["--records", "20k", "--ops", "6k", "--scan-ops", "300", "--memory", "64MB"];
@@ -126,11 +126,11 @@ fn every_phase_of_every_peer_of_this_build_reads_what_was_written() {
         assert_eq!((&results[1]["ops"], &settings["settled"]), (&20_000.into(), &true.into()));
         assert!(settings["store"]["log"].is_string(), "{settings}");
         let limit = settings["memory_limit"].as_str().unwrap();
-        let is_told = match uses_page_cache {
+        let is_reported = match uses_page_cache {
             true => limit.starts_with("memory cgroup") || limit.starts_with("memory not limited"),
             false => limit == "by the store",
         };
-        assert!(is_told, "{engine}: {limit}");
+        assert!(is_reported, "{engine}: {limit}");
     }
 }
 
@@ -150,8 +150,8 @@ fn a_store_that_is_killed_for_its_memory_says_so() {
         return;
     }
     assert_eq!(ended.status.code(), Some(3), "{out}{error}");
-    let told = "redb: not a phase was done; killed for memory beyond";
-    assert!(out.contains(told) && out.starts_with("20"), "{out}{error}");
+    let expected = "redb: not a phase was done; killed for memory beyond";
+    assert!(out.contains(expected) && out.starts_with("20"), "{out}{error}");
     let data = directory.path().join("chelonia-bench-data");
     assert_eq!(std::fs::read_dir(data).unwrap().count(), 0, "its database is removed");
     let again = program(directory.path(), &[&line[..], &few, &["--resume"]].concat());
@@ -205,7 +205,7 @@ fn a_comparison_goes_on_where_it_was_stopped() {
     assert_eq!(repeats, [1, 1, 1, 2, 2, 2]);
     let tables = std::fs::read_to_string(directory.path().join("tables.md")).unwrap();
     assert!(tables.contains("### Times as fast as turtle"), "{tables}");
-    // What is there is not overwritten, nor mixed with other work.
+    // Existing results are neither overwritten nor mixed with other work.
     let again = compare(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--resume"));
@@ -238,7 +238,7 @@ fn a_figure_is_run_once_drawn_again_and_reported() {
     assert_eq!(csv.lines().count(), 3, "{csv}");
     assert!(csv.contains("turtle,512000,") && csv.contains("turtle,1000000,"), "{csv}");
     assert!(std::fs::read(file("wm.svg")).unwrap().starts_with(b"<svg "));
-    // What is there is not overwritten.
+    // Existing results are not overwritten.
     let again = wm(&[]);
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("--from"));
@@ -290,7 +290,7 @@ fn memory_and_means_are_in_the_details_of_a_figure() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_is_allowed() {
+fn errors_name_the_allowed_values() {
     fails(&["run", "--engine", "zebra"], 2, "allowed are turtle");
     fails(&["run", "--engine", "turtle", "--phases", "a"], 2, "`load` comes first");
     fails(&["run", "--engine", "turtle", "--memory", "1MB", "--records", "10"], 3, "minimum");

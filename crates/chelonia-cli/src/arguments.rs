@@ -1,7 +1,7 @@
-//! What the command line looks like: every command, every option, their help.
+//! The command line: every command and option, with its help.
 //!
-//! The form is `chelonia COMMAND PATH ...`: the directory of the database comes first after the
-//! command. Options are grouped in small structs that the commands share.
+//! The form is `chelonia COMMAND PATH ...`: the directory of the database follows the command.
+//! Commands share groups of options, which are small structs.
 
 use crate::columns::{Column, parse_column};
 use crate::formats::Format;
@@ -27,59 +27,59 @@ Exit codes:
   3  the store failed: no such database, open elsewhere, damaged, disk full, I/O error
   130  interrupted by Ctrl-C (128 plus the signal number: 143 for SIGTERM)";
 
-/// Load, look into, verify and tour a Chelonia database.
+/// Load, inspect, verify and tour a Chelonia database.
 #[derive(Parser, Debug)]
 #[command(name = "chelonia", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Store a value under a key; makes the database and the keyspace if need be
+    /// Store a value under a key; creates the database and the keyspace if necessary
     Put(Put),
-    /// Print the value of a key; exit code 1 if it is not there
+    /// Print the value of a key; exit code 1 if it does not exist
     Get(Get),
-    /// Delete keys; a key that is not there is no error
+    /// Delete keys; it is not an error if a key does not exist
     Delete(Delete),
     /// Print the entries of a range in key order
     Scan(Scan),
     /// Count the entries of a range
     Count(Count),
-    /// Store the entries of a file; Ctrl-C ends it with what was stored
+    /// Store the entries of a file; Ctrl-C ends it after storing everything read so far
     Import(Import),
-    /// Write the entries of a range to a file, which has its name when it is whole
+    /// Write the entries of a range to a file, which is renamed to its name at the end
     Export(Export),
-    /// Print sizes, memory and counters; counters are of this open alone
+    /// Print sizes, memory and counters; counters start at zero with each open
     Stats(Inspect),
-    /// Read all data and the log and check them; exit code 1 if anything is damaged
+    /// Read and check all data and the log; exit code 1 if anything is damaged
     ///
-    /// The open before it replays the log, as every open does. What of that does not fit into the
-    /// memory budget goes to a temporary file without a name, in the database's directory or, where
-    /// that may not be written, in /var/tmp: as much room as the log takes is enough. What is
-    /// verified and counted is the database alone, whatever the budget.
+    /// The open replays the log. Entries that do not fit into the memory budget go to an unnamed
+    /// temporary file in the directory of the database, or in /var/tmp if that is not writable; it
+    /// is at most as large as the log. Only the database is verified and counted, whatever the
+    /// budget.
     Verify(Verify),
-    /// Save what can be read of a damaged database to a new one
+    /// Copy everything readable of a damaged database to a new one
     Salvage(Salvage),
     /// Print the structure on disk
     Dump(Dump),
-    /// Move what is in the log into the data file
+    /// Move the content of the log to the data file
     Checkpoint(Checkpoint),
     /// List the keyspaces
     Keyspaces(Inspect),
-    /// Drop a keyspace with everything in it
+    /// Drop a keyspace with all its entries
     Drop(Drop),
-    /// Store real files, compare everything, recover from a kill, and show what it took
+    /// Store files of this machine, kill a writer and recover, change the checkpoint distance
     Tour(Tour),
     /// The process that the tour kills
     #[command(hide = true)]
     TourWriter(TourWriter),
 }
 
-/// Which database.
+/// Selects a database.
 #[derive(Args, Debug)]
 pub struct Place {
     /// The directory of the database
@@ -88,21 +88,21 @@ pub struct Place {
     /// The memory budget, at least 32MB; units are powers of 1024 [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
-    /// What to do while it is open elsewhere.
+    /// Waiting while it is open elsewhere.
     #[command(flatten)]
     pub patience: Patience,
 }
 
-/// What to do while the database is open elsewhere.
+/// Waiting while the database is open elsewhere.
 #[derive(Args, Debug)]
 pub struct Patience {
-    /// Wait at most this long for a database that is open elsewhere
+    /// Wait up to this long while the database is open elsewhere
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     #[arg(default_value = "0", hide_default_value = true)]
     pub wait: Duration,
 }
 
-/// Which keyspace of which database.
+/// Selects a keyspace of a database.
 #[derive(Args, Debug)]
 pub struct Target {
     /// The database.
@@ -111,20 +111,20 @@ pub struct Target {
     /// The keyspace
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub keyspace: String,
-    /// How the keyspace keeps its data: turtle (the default) or autumn. Fixed when it is made
+    /// The engine of the keyspace: turtle (the default) or autumn. Fixed at its creation
     #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 }
 
-/// The engine of a name.
+/// Parses the name of an engine.
 fn parse_engine(name: &str) -> Result<EngineKind, String> {
     EngineKind::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
-        format!("there is no such engine; there are {}", names.join(" and "))
+        format!("there is no such engine; the engines are {}", names.join(" and "))
     })
 }
 
-/// How keys and values are written.
+/// Selects the form of keys and values.
 #[derive(Args, Debug)]
 pub struct Spelling {
     /// Keys and values are text with escapes (the default)
@@ -136,13 +136,13 @@ pub struct Spelling {
 }
 
 impl Spelling {
-    /// The form chosen.
+    /// The selected form.
     pub fn form(&self) -> Form {
         if self.hex { Form::Hex } else { Form::Text }
     }
 }
 
-/// Which keys.
+/// Selects a range of keys.
 #[derive(Args, Debug)]
 pub struct Bounds {
     /// The first key
@@ -159,16 +159,16 @@ pub struct Bounds {
 /// `put`
 #[derive(Args, Debug)]
 pub struct Put {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
     /// The key
     #[arg(allow_negative_numbers = true)]
     pub key: OsString,
-    /// The value; without it standard input is the value, byte for byte
+    /// The value; if omitted, standard input is the value, byte for byte
     #[arg(allow_negative_numbers = true)]
     pub value: Option<OsString>,
-    /// How keys and values are written.
+    /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
 }
@@ -176,13 +176,13 @@ pub struct Put {
 /// `get`
 #[derive(Args, Debug)]
 pub struct Get {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
     /// The key
     #[arg(allow_negative_numbers = true)]
     pub key: OsString,
-    /// How keys and values are written.
+    /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
     /// Print the value byte for byte, without a line break
@@ -196,13 +196,13 @@ pub struct Get {
 /// `delete`
 #[derive(Args, Debug)]
 pub struct Delete {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
     /// The keys, deleted as one batch
     #[arg(required = true, allow_negative_numbers = true)]
     pub keys: Vec<OsString>,
-    /// How keys are written.
+    /// The form of keys.
     #[command(flatten)]
     pub spelling: Spelling,
 }
@@ -210,25 +210,25 @@ pub struct Delete {
 /// `scan`
 #[derive(Args, Debug)]
 pub struct Scan {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
-    /// Which keys.
+    /// The range.
     #[command(flatten)]
     pub bounds: Bounds,
-    /// From the greatest key down
+    /// Descending, from the last key
     #[arg(long)]
     pub reverse: bool,
     /// At most this many entries
     #[arg(long, value_name = "COUNT")]
     pub limit: Option<u64>,
-    /// Print the keys alone
+    /// Print only the keys
     #[arg(long)]
     pub keys: bool,
-    /// How keys and values are written.
+    /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
-    /// Print a JSON object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
 }
@@ -236,13 +236,13 @@ pub struct Scan {
 /// `count`
 #[derive(Args, Debug)]
 pub struct Count {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
-    /// Which keys.
+    /// The range.
     #[command(flatten)]
     pub bounds: Bounds,
-    /// How keys are written.
+    /// The form of keys.
     #[command(flatten)]
     pub spelling: Spelling,
     /// Print a JSON object
@@ -253,19 +253,19 @@ pub struct Count {
 /// `import`
 #[derive(Args, Debug)]
 pub struct Import {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
     /// The file, or - for standard input
     #[arg(default_value = "-")]
     pub file: PathBuf,
-    /// The format; by default what the file's name ends with, tsv if it has no extension
+    /// The format [default: by the extension of the file, tsv if it has none]
     #[arg(long, value_enum)]
     pub format: Option<Format>,
     /// The first line (of tsv or csv) that is not empty is a heading
     #[arg(long)]
     pub header: bool,
-    /// Take fields of tsv and csv as they are: a backslash is a backslash
+    /// Do not decode escapes in fields of tsv and csv
     #[arg(long, conflicts_with_all = ["text", "hex"])]
     pub raw: bool,
     /// The column (of tsv or csv) that is the key: a number from 1, or a name of the heading
@@ -274,13 +274,13 @@ pub struct Import {
     /// The column that is the value
     #[arg(long, value_name = "COLUMN", value_parser = parse_column, requires = "key_column")]
     pub value_column: Option<Column>,
-    /// Report bad records and go on; if all are bad the exit code is 2
+    /// Report bad records and continue; exit code 2 if all are bad
     #[arg(long)]
     pub skip_bad: bool,
-    /// How keys and values are written.
+    /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
-    /// Print a JSON object with what was stored, and counts of what was not
+    /// Print a JSON object with counts of stored entries and of losses
     #[arg(long)]
     pub json: bool,
 }
@@ -288,25 +288,25 @@ pub struct Import {
 /// `export`
 #[derive(Args, Debug)]
 pub struct Export {
-    /// Where.
+    /// The keyspace.
     #[command(flatten)]
     pub target: Target,
     /// The file, or - for standard output
     #[arg(default_value = "-")]
     pub file: PathBuf,
-    /// The format; by default what the file's name ends with, tsv if it has no extension
+    /// The format [default: by the extension of the file, tsv if it has none]
     #[arg(long, value_enum)]
     pub format: Option<Format>,
     /// Begin (tsv or csv) with the heading `key`, `value`
     #[arg(long)]
     pub header: bool,
-    /// Which keys.
+    /// The range.
     #[command(flatten)]
     pub bounds: Bounds,
-    /// How keys and values are written.
+    /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
-    /// Print a JSON object about what was written to the file
+    /// Print a JSON object with the counts of a written file
     #[arg(long)]
     pub json: bool,
 }
@@ -314,7 +314,7 @@ pub struct Export {
 /// `stats` and `keyspaces`
 #[derive(Args, Debug)]
 pub struct Inspect {
-    /// Where.
+    /// The database.
     #[command(flatten)]
     pub place: Place,
     /// Print JSON
@@ -325,7 +325,7 @@ pub struct Inspect {
 /// `verify`
 #[derive(Args, Debug)]
 pub struct Verify {
-    /// Where.
+    /// The database.
     #[command(flatten)]
     pub place: Place,
     /// Only this keyspace, and not the log
@@ -339,10 +339,10 @@ pub struct Verify {
 /// `salvage`
 #[derive(Args, Debug)]
 pub struct Salvage {
-    /// The directory of the damaged database, which stays as it is
+    /// The directory of the damaged database, which is not changed
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
-    /// The directory of the new one, which must not exist or be empty
+    /// The directory of the new database, which must be empty or not exist
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
     /// The memory budget of each, such as 256MB (units are powers of 1024)
@@ -359,13 +359,13 @@ pub struct Dump {
     /// The directory of the database
     #[arg(value_name = "DB")]
     pub path: PathBuf,
-    /// What to do while it is open elsewhere.
+    /// Waiting while it is open elsewhere.
     #[command(flatten)]
     pub patience: Patience,
-    /// Print a JSON object a line
+    /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
-    /// Keys in JSON are hexadecimal, also those that are text
+    /// All keys in JSON are hexadecimal, even if they are text
     #[arg(long, requires = "json")]
     pub hex: bool,
 }
@@ -373,7 +373,7 @@ pub struct Dump {
 /// `checkpoint`
 #[derive(Args, Debug)]
 pub struct Checkpoint {
-    /// Where.
+    /// The database.
     #[command(flatten)]
     pub place: Place,
 }
@@ -381,7 +381,7 @@ pub struct Checkpoint {
 /// `drop`
 #[derive(Args, Debug)]
 pub struct Drop {
-    /// Where.
+    /// The database.
     #[command(flatten)]
     pub place: Place,
     /// The keyspace
@@ -392,7 +392,7 @@ pub struct Drop {
 /// `tour`
 #[derive(Args, Debug)]
 pub struct Tour {
-    /// The folder whose files are stored; by default the sources that cargo keeps on this machine
+    /// The folder or file to store [default: the sources that cargo keeps on this machine]
     #[arg(value_name = "PATH")]
     pub source: Option<PathBuf>,
     /// Keep the tour's databases in this new directory instead of a temporary one
@@ -407,10 +407,10 @@ pub struct Tour {
     /// Store at most this many bytes of files
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1GB")]
     pub bytes_max: u64,
-    /// How many updates are written at each of three checkpoint distances
+    /// The number of updates at each of three checkpoint distances
     #[arg(long, value_name = "COUNT", default_value_t = 300_000)]
     pub updates: u64,
-    /// How many writes are acknowledged before the writer is killed
+    /// The number of acknowledged writes after which the writer is killed
     #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     pub acknowledgements: u64,
 }
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn help_tells_the_least_memory_and_the_default() {
+    fn help_has_the_minimum_and_the_default_of_memory() {
         let help = Arguments::command().find_subcommand_mut("get").unwrap().render_help();
         assert_eq!(parse_size("32MB").unwrap(), chelonia::limits::MEMORY_BYTES_MIN);
         assert_eq!(parse_size("256MB").unwrap(), chelonia::limits::MEMORY_BYTES_DEFAULT);

@@ -1,9 +1,8 @@
-//! Which of the standard descriptors the program was started without.
+//! The standard descriptors that were closed when the program started.
 //!
-//! The standard library opens `/dev/null` in the place of those that are closed, so that no file
-//! of ours gets their numbers. After that `get DB KEY >&-` would print to nowhere and
-//! `put DB KEY <&-` would store an empty value, both without an error. So the descriptors are
-//! checked before.
+//! The standard library opens `/dev/null` in place of closed ones, so that no file of the program
+//! gets their numbers. Then `get DB KEY >&-` would print to nowhere and `put DB KEY <&-` would
+//! store an empty value, both without an error. So the descriptors are checked before.
 
 #![expect(unsafe_code, reason = "an island: a function that runs before the standard library's")]
 
@@ -18,19 +17,18 @@ pub const INPUT: RawFd = 0;
 /// Standard output.
 pub const OUTPUT: RawFd = 1;
 
-/// A bit for each number that was closed.
+/// A bit for each descriptor that was closed.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-/// The system's loader calls what stands in this section before `main`, and with it the standard
-/// library.
-// SAFETY: the section holds addresses of functions of this kind, and nothing else.
+/// The system's loader calls the functions in this section before `main` and the standard library.
+// SAFETY: the section contains addresses of functions of this kind, and nothing else.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = look;
 
 extern "C" fn look() {
     for number in [INPUT, OUTPUT] {
-        // SAFETY: nothing is done to the file; if none is open the system returns EBADF.
+        // SAFETY: the call does not change the file; the system returns EBADF if none is open.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         if fcntl_getfd(descriptor) == Err(Errno::BADF) {
             CLOSED.fetch_or(1 << number, Ordering::Relaxed);
@@ -43,7 +41,7 @@ pub fn is_closed(number: RawFd) -> bool {
     CLOSED.load(Ordering::Relaxed) & 1 << number != 0
 }
 
-/// The error of reading or writing it then.
+/// The error of reading or writing a closed descriptor.
 pub fn closed() -> io::Error {
     io::Error::other("it is closed")
 }

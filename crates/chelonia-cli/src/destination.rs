@@ -1,18 +1,17 @@
-//! Where an export goes: standard output, or a file that has its name only when it is whole.
+//! The target of an export: standard output, or a file that gets its name at the end.
 //!
 //! ```text
-//!   open      make `.chelonia-export-*` beside the file that was named
-//!   write     into it
-//!   finish    sync it, rename it over the name, sync the folder
-//!   dropped   before that: remove it
+//!   open      creates `.chelonia-export-*` beside the named file
+//!   write     to it
+//!   finish    syncs it, renames it to the name, syncs the folder
+//!   dropped   before that: removes it
 //! ```
 //!
-//! 1. Until `finish` returns, whatever was under the name is as it was. A process that is killed
-//!    leaves its unfinished file beside it.
-//! 2. A file that is replaced keeps its permissions, and must be one that may be written to. Links
-//!    to it are followed.
-//! 3. What is no file, such as a named pipe or a device, is written to as it is; so is what stands
-//!    for an open file, as `/dev/stdout` does. A file in `/dev/shm` is a file.
+//! 1. Until `finish` returns, an existing file with the name is unchanged. A killed process leaves
+//!    its unfinished file beside it.
+//! 2. A replaced file keeps its permissions, and must be writable. Links to it are followed.
+//! 3. If the name is not a file, such as a named pipe or a device, or stands for an open file, such
+//!    as `/dev/stdout`, it is written to directly. A file in `/dev/shm` is a file.
 
 use crate::output::{Output, output};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
@@ -22,30 +21,30 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// Bytes that are gathered before they go to a file.
+/// The size of the write buffer.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// How the names of unfinished files begin.
+/// The prefix of unfinished files.
 const UNFINISHED: &str = ".chelonia-export-";
 
-/// Names of open files; below the folders among them, too.
+/// Names of open files, and folders of such names.
 const OPEN_FILES: [&str; 4] = ["/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
 
 /// The permissions of a new file, before the mask of the process.
 const MODE_NEW: u32 = 0o666;
 
-/// Where an export goes.
+/// The target of an export.
 pub enum Destination {
     /// Standard output.
     Pipe(Output),
-    /// A file that is not finished, and the name that it will have.
+    /// An unfinished file, and its final name.
     Beside(BufWriter<NamedTempFile>, PathBuf),
-    /// What is no file, or one that is open already.
+    /// Not a file, or a file that is already open.
     Device(BufWriter<File>),
 }
 
 impl Destination {
-    /// The place that `path` names, `-` for standard output.
+    /// The target named `path`, `-` for standard output.
     pub fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
             return Ok(Destination::Pipe(output()));
@@ -63,29 +62,29 @@ impl Destination {
         if is_standard_output(&metadata) {
             return Ok(Destination::Pipe(output()));
         }
-        // This changes nothing, and fails if it may not be written to.
+        // Changes nothing, and fails if the file is not writable.
         let existing = OpenOptions::new().write(true).open(path)?;
         if !metadata.is_file() || is_open_file(path) {
             return Ok(Destination::Device(BufWriter::with_capacity(BUFFER_BYTES, existing)));
         }
         let path = path.canonicalize()?;
         let file = unfinished(&path, metadata.permissions())?;
-        // The mask of the process was taken off.
+        // The process's mask was applied.
         file.get_ref().as_file().set_permissions(metadata.permissions())?;
         Ok(Destination::Beside(file, path))
     }
 
-    /// True for standard output, where nothing but the export may go.
+    /// True for standard output, which may contain nothing but the export.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Destination::Pipe(_))
     }
 
-    /// True for a file that gets its name at the end, and is removed if there is none.
+    /// True for a file that gets its name at the end, and is removed otherwise.
     pub fn is_unfinished_file(&self) -> bool {
         matches!(self, Destination::Beside(..))
     }
 
-    /// Brings everything to its place.
+    /// Flushes everything, and gives the file its name.
     pub fn finish(self) -> io::Result<()> {
         match self {
             Destination::Pipe(mut out) => out.flush(),
@@ -118,14 +117,15 @@ impl Write for Destination {
     }
 }
 
-/// True for what standard output goes to: others may write there too, so it must stay.
+/// True if standard output goes to this file: others may write to it too, so it must not be
+/// replaced.
 fn is_standard_output(metadata: &Metadata) -> bool {
     let out = io::stdout().as_fd().try_clone_to_owned().map(File::from);
     let out = out.and_then(|out| out.metadata());
     out.is_ok_and(|out| (out.dev(), out.ino()) == (metadata.dev(), metadata.ino()))
 }
 
-/// True for a name that stands for a file which is open already.
+/// True for a name that stands for an open file.
 fn is_open_file(path: &Path) -> bool {
     let of_a_process = path.starts_with("/proc") && path.iter().any(|part| part == "fd");
     of_a_process || OPEN_FILES.iter().any(|name| path.starts_with(name))
@@ -136,7 +136,7 @@ fn folder_of(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Makes a name in the folder durable, where the file system can and the folder may be read.
+/// Makes a directory entry durable, if the file system can and the folder is readable.
 fn sync_folder(path: &Path) -> io::Result<()> {
     use io::ErrorKind::{InvalidInput, PermissionDenied};
     match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_given_at_the_end_and_only_then() {
+    fn the_file_gets_its_name_at_the_end_only() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
         let mut destination = Destination::open(&path).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_keeps_its_permissions_and_links() {
+    fn a_replaced_file_keeps_its_permissions_and_links() {
         let folder = tempfile::tempdir().unwrap();
         let (path, link) = (folder.path().join("out"), folder.path().join("link"));
         std::fs::write(&path, "old").unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_below_dev_is_a_file_and_a_name_of_an_open_one_is_none() {
+    fn files_below_dev_and_names_of_open_files_are_distinguished() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = folder.path().join("out");
         for content in ["first, and longer", "second"] {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_written_to() {
+    fn pipes_and_devices_are_written_directly() {
         // Not /dev/null, which may be standard output.
         let mut destination = Destination::open(Path::new("/dev/zero")).unwrap();
         assert!(matches!(destination, Destination::Device(_)));

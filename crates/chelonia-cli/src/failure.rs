@@ -1,4 +1,4 @@
-//! Why a command ended without doing what it was asked, and the exit code for it.
+//! Reasons why a command fails, and their exit codes.
 
 use crate::output::complain;
 use std::fmt;
@@ -8,20 +8,20 @@ use std::process::ExitCode;
 /// A result of a command.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a command ended.
+/// The reason.
 #[derive(Debug)]
 pub enum Failure {
-    /// What was asked for is not there, or what was compared differs. Exit code 1.
+    /// A key or keyspace does not exist, or a comparison failed. Exit code 1.
     No(String),
     /// The command line or the input is wrong. Exit code 2.
     Usage(String),
-    /// The store could not do it. Exit code 2 if the call was wrong, else 3.
+    /// The store returned an error. Exit code 2 if an argument was invalid, else 3.
     Store(String, chelonia::Error),
-    /// A file or pipe of the user's could not be read or written. Exit code 3.
+    /// A file or pipe of the user could not be read or written. Exit code 3.
     Io(String, io::Error),
-    /// A signal ended it early. The exit code is that of a process that the signal ended.
+    /// A signal ended the command. The exit code is that of a process ended by the signal.
     Interrupted(String, u8),
-    /// Whoever read our output has gone: nobody is left to tell. Exit code 0.
+    /// The reader of our output closed the pipe. Exit code 0.
     Quiet,
 }
 
@@ -31,7 +31,7 @@ impl Failure {
         Failure::Usage(message.into())
     }
 
-    /// Something that should be there or equal and is not.
+    /// Something missing, or a difference.
     pub fn no(message: impl Into<String>) -> Self {
         Failure::No(message.into())
     }
@@ -41,7 +41,7 @@ impl Failure {
         Failure::Io(what.into(), error)
     }
 
-    /// The same failure, and what else there is to say.
+    /// The same failure with `more` in its text.
     pub fn with(self, more: &str) -> Self {
         match self {
             Failure::No(text) => Failure::No(format!("{text}; {more}")),
@@ -74,7 +74,7 @@ impl Failure {
         }
     }
 
-    /// Tells the user, and gives the exit code.
+    /// Prints the failure, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !matches!(self, Failure::Quiet) {
             complain(&self.to_string());
@@ -89,7 +89,7 @@ impl fmt::Display for Failure {
             Failure::No(message) | Failure::Usage(message) | Failure::Interrupted(message, _) => {
                 f.write_str(message)
             }
-            Failure::Store(what, error) if what.is_empty() || is_told(what, error) => {
+            Failure::Store(what, error) if what.is_empty() || names(what, error) => {
                 fmt::Display::fmt(error, f)
             }
             Failure::Store(what, error) => write!(f, "{what}: {error}"),
@@ -99,8 +99,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// True if the error names the path `what`, or a file below it: it is not named twice.
-fn is_told(what: &str, error: &chelonia::Error) -> bool {
+/// True if the error names the path `what`, or a file below it; then the text does not repeat it.
+fn names(what: &str, error: &chelonia::Error) -> bool {
     let text = error.to_string();
     if text.starts_with(&format!("{what} ")) || text.contains(&format!(" {what}: ")) {
         return true;
@@ -116,7 +116,7 @@ impl From<chelonia::Error> for Failure {
     }
 }
 
-/// Output errors: the only ones that come without a file's name.
+/// Errors of standard output: no other I/O error comes without the name of a file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
@@ -126,9 +126,9 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Says what was being done when the store failed.
+/// Adds to an error of the store what the command was doing.
 pub trait Context<T> {
-    /// `what` before the error's own text.
+    /// Puts `what` before the text of the error.
     fn context(self, what: impl Into<String>) -> Result<T>;
 }
 

@@ -1,13 +1,13 @@
-//! Ctrl-C: what a command that takes long does about it.
+//! Ctrl-C during a long command.
 //!
 //! ```text
-//!   first signal    noted; the command ends at the next record, and keeps what it has done
-//!   second signal   the process ends at once, as without any of this
+//!   first signal    the command ends at the next record; its work so far is stored
+//!   second signal   the process ends at once, as without this module
 //! ```
 //!
-//! SIGINT, SIGTERM and SIGHUP are treated alike, unless the program was started so that it ignores
-//! them, as `nohup` does. A read that waits for its input (a pipe, a
-//! terminal) is interrupted too. A command that does not ask for it ends at the first signal.
+//! SIGINT, SIGTERM and SIGHUP are treated alike, unless the program was started with them ignored,
+//! as `nohup` does. A read that waits for input (a pipe, a terminal) is interrupted too. Commands
+//! that do not use this module end at the first signal.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -19,20 +19,20 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// What a shell makes of a process that a signal ended: this and the signal's number.
+/// The exit code of a process ended by a signal is this plus the number of the signal.
 const CODE_BASE: u8 = 128;
 
-/// Whether a signal came.
+/// Signals received.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
-    /// The number of the last one, 0 if there was none.
+    /// The number of the last signal, 0 if there was none.
     signal: Arc<AtomicUsize>,
-    /// Holds a byte for each.
+    /// Contains a byte for each signal.
     pipe: Arc<UnixStream>,
 }
 
 impl Interrupt {
-    /// Takes the signals, from now on to the end of the process.
+    /// Handles signals, from now on to the end of the process.
     pub fn catch() -> io::Result<Self> {
         let (pipe, written) = UnixStream::pair()?;
         let signal = Arc::new(AtomicUsize::new(0));
@@ -51,7 +51,7 @@ impl Interrupt {
         Ok(Self { signal, pipe: Arc::new(pipe) })
     }
 
-    /// One that no signal comes to, and what has the effect of the first.
+    /// An instance that receives no signals, and a function that acts like the first signal.
     #[cfg(test)]
     pub fn by_hand() -> io::Result<(Self, impl FnMut())> {
         let (pipe, mut written) = UnixStream::pair()?;
@@ -64,13 +64,13 @@ impl Interrupt {
         Ok((interrupt, interrupt_now))
     }
 
-    /// The exit code, if a signal came.
+    /// The exit code, if a signal was received.
     pub fn code(&self) -> Option<u8> {
         let signal = u8::try_from(self.signal.load(Ordering::Relaxed)).unwrap_or(0);
         (signal != 0).then_some(CODE_BASE | signal)
     }
 
-    /// `input`, whose reads end with an error once a signal came, also those that wait.
+    /// Wraps `input`: after a signal its reads return an error, even if they are waiting.
     pub fn over<R: Read + AsFd>(&self, input: R) -> Interruptible<R> {
         Interruptible { input, interrupt: self.clone() }
     }
@@ -83,7 +83,7 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// An input whose reads end with an error once a signal came.
+/// An input whose reads return an error after a signal.
 #[derive(Debug)]
 pub struct Interruptible<R> {
     input: R,
@@ -99,7 +99,7 @@ impl<R: Read + AsFd> Read for Interruptible<R> {
             ];
             match poll(&mut waited, None) {
                 Ok(_) if waited[1].revents().is_empty() => return self.input.read(buffer),
-                // Of this kind, since those who read go on at `Interrupted`.
+                // Not `Interrupted`, after which callers would retry.
                 Ok(_) => return Err(io::Error::other("interrupted")),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -121,7 +121,7 @@ mod tests {
         other.write_all(b"abc").unwrap();
         let mut buffer = [0; 8];
         assert_eq!((input.read(&mut buffer).unwrap(), interrupt.code()), (3, None));
-        // Nothing more is in the input, and its other end stays open.
+        // The input is empty, and its other end stays open.
         signal();
         for _ in 0..2 {
             assert_eq!(input.read(&mut buffer).unwrap_err().to_string(), "interrupted");

@@ -1,19 +1,18 @@
-//! How keys and values stand in JSON: every record says itself how it is to be read.
+//! Keys and values in JSON; the names of members say how to read them.
 //!
 //! ```text
 //!   {"key": "caf\u00e9 \\ 1", "value_hex": "00ff"}
 //! ```
 //!
-//! Bytes that are UTF-8 are the text itself under `key` or `value`, with the escapes of JSON and no
-//! others. All other bytes, or all if hexadecimal is asked for, are two digits a byte under
-//! `key_hex` or `value_hex`. Reading takes either of a pair, but not both, and passes over members
-//! of other names.
+//! Bytes that are UTF-8 are a string with JSON escapes only, named `key` or `value`. Other bytes,
+//! or all bytes if hexadecimal is requested, are two digits per byte, named `key_hex` or
+//! `value_hex`. A record has one of each pair, not both; members with other names are skipped.
 
 use crate::text::Form;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-/// Bytes of JSON that one byte of a text is at most: `\u0000`.
+/// The largest number of bytes in JSON for one byte of text: `\u0000`.
 pub const TEXT_FACTOR_MAX: usize = 6;
 
 /// The two names of bytes in an object.
@@ -35,14 +34,14 @@ impl Member {
         match std::str::from_utf8(bytes) {
             Ok(text) if form == Form::Text => {
                 write!(out, "\"{}\":", self.text)?;
-                // Straight into the output: a value may be large.
+                // Directly to the output: a value may be large.
                 Ok(serde_json::to_writer(out, text)?)
             }
             _ => write!(out, "\"{}\":\"{}\"", self.hex, Form::Hex.write(bytes)),
         }
     }
 
-    /// Takes the bytes out of `object`; the error names the member.
+    /// Removes the bytes from `object`; the error names the member.
     fn take(self, object: &mut Map<String, Value>) -> Result<Vec<u8>, String> {
         let Self { text, hex } = self;
         match (object.remove(text), object.remove(hex)) {
@@ -74,19 +73,21 @@ pub fn write_key(out: &mut impl Write, form: Form, key: &[u8]) -> io::Result<()>
     out.write_all(b"}\n")
 }
 
-/// Reads an entry, and counts the members that are no part of it; the error says what is wrong.
+/// Reads an entry, and counts the other members; the error describes the flaw.
 pub fn read_entry(line: &[u8]) -> Result<(Vec<u8>, Vec<u8>, usize), String> {
     let mut object = match serde_json::from_slice(line) {
         Ok(Value::Object(object)) => object,
         _ if line.trim_ascii_start().starts_with(b"[") => {
-            return Err("a JSON array; jsonl needs one object a line".to_owned());
+            return Err("a JSON array; jsonl needs one object per line".to_owned());
         }
         Ok(_) => return Err("the line is not one JSON object".to_owned()),
         Err(error) if error.is_eof() && line.trim_ascii_start().starts_with(b"{") => {
-            return Err("a JSON object that does not end; jsonl needs one object a line".to_owned());
+            return Err(
+                "a JSON object that does not end; jsonl needs one object per line".to_owned()
+            );
         }
         Err(error) => {
-            // It counts lines too, of which there is one.
+            // The error names a line of the record, which has only one.
             let (reason, column) = (error.to_string(), error.column());
             let reason = reason.split(" at line ").next().unwrap_or_default();
             return Err(format!("the line is not one JSON object: column {column}: {reason}"));
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_itself_and_other_bytes_are_hexadecimal() {
+    fn text_is_a_string_and_other_bytes_are_hexadecimal() {
         let line = written(Form::Text, "caf\u{e9}\\x41 \"\t\0".as_bytes(), b"\xff");
         let expected = "{\"key\":\"caf\u{e9}\\\\x41 \\\"\\t\\u0000\",\"value_hex\":\"ff\"}\n";
         assert_eq!(line, expected);
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_programs_are_read_as_they_mean_it() {
+    fn lines_of_other_programs_are_read() {
         let cases: [(&str, &[u8], &[u8]); 5] = [
             (r#"{"key":"C:\\dir\\new","value":"\\\\n \\x41"}"#, b"C:\\dir\\new", b"\\\\n \\x41"),
             (
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_name_what_is_wrong() {
+    fn errors_describe_the_flaw_of_a_line() {
         let cases = [
             (r#"{"value":"v"}"#, "neither `key` nor `key_hex`"),
             (r#"{"key":"k","Value":"v"}"#, "neither `value` nor `value_hex`"),
@@ -150,15 +151,15 @@ mod tests {
             (r#"{"key":"k","value_hex":"zz"}"#, "`value_hex`: only the digits"),
             (r#"{"key":"k","value":"v"} {}"#, "not one JSON object: column 25: trailing"),
             (r#"{"key":"\ud800","value":"v"}"#, "not one JSON object: column "),
-            ("[]", "a JSON array; jsonl needs one object a line"),
-            (" [{\"key\":\"k\",\"value\":\"v\"},", "a JSON array; jsonl needs one object a line"),
-            ("{", "a JSON object that does not end; jsonl needs one object a line"),
+            ("[]", "a JSON array; jsonl needs one object per line"),
+            (" [{\"key\":\"k\",\"value\":\"v\"},", "a JSON array; jsonl needs one object per line"),
+            ("{", "a JSON object that does not end; jsonl needs one object per line"),
             ("{\"key\":\"k", "a JSON object that does not end"),
             ("", "not one JSON object"),
         ];
-        for (line, told) in cases {
+        for (line, message) in cases {
             let error = read_entry(line.as_bytes()).unwrap_err();
-            assert!(error.contains(told), "{line}: {error}");
+            assert!(error.contains(message), "{line}: {error}");
         }
         assert!(read_entry(b"{\"key\":\"\xff\",\"value\":\"\"}").is_err(), "no UTF-8");
     }

@@ -1,8 +1,8 @@
-//! The program `chelonia`: load, look into, verify and tour a Chelonia database.
+//! The program `chelonia`: load, inspect, verify and tour a Chelonia database.
 //!
-//! `arguments.rs` is the command line, `commands/mod.rs` and `tour/mod.rs` are what it does. Data
-//! goes to standard output, everything else to standard error; the exit codes are those of
-//! `failure.rs` and stand in the help. When the reader of a pipe goes, the program goes quietly.
+//! `arguments.rs` has the command line, `commands/mod.rs` and `tour/mod.rs` the commands. Data goes
+//! to standard output, everything else to standard error; `failure.rs` and the help list the exit
+//! codes. The program ends without an error if the reader of a pipe closes it.
 
 mod arguments;
 mod columns;

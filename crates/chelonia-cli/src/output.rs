@@ -1,4 +1,4 @@
-//! What the program prints: numbers for people, aligned tables, JSON.
+//! Output: numbers for people, aligned tables, standard output and error.
 
 use crate::descriptors;
 use indicatif::HumanCount;
@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 /// Standard output, buffered; flush it before the command ends.
 pub type Output = BufWriter<Standard>;
 
-/// Standard output as it is: that of the standard library takes what it cannot write to.
+/// Standard output without buffering; that of the standard library ignores that it is closed.
 #[derive(Debug)]
 pub struct Standard;
 
@@ -29,13 +29,13 @@ pub fn output() -> Output {
     BufWriter::with_capacity(1 << 16, Standard)
 }
 
-/// Tells the user something beside the data, as a line on standard error.
+/// Prints a line to standard error.
 pub fn complain(text: &str) {
-    // Where standard error is closed there is nobody to tell.
+    // Nothing can be done if standard error is closed.
     let _ = io::stderr().write_fmt(format_args!("chelonia: {text}\n"));
 }
 
-/// A number with its thousands apart: `12,345`.
+/// A number with grouped digits: `12,345`.
 pub fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
@@ -53,7 +53,7 @@ pub fn bytes(number: u64) -> String {
     }
     let mut value = number as f64 / 1024.0;
     let mut unit = 0;
-    // What would round to 1024 of a unit is one of the next; `HumanBytes` writes 1024 of the first.
+    // A number that rounds to 1024 has the next unit; `HumanBytes` prints 1024 of the former.
     while value >= 1023.95 && unit + 1 < units.len() {
         value /= 1024.0;
         unit += 1;
@@ -61,7 +61,7 @@ pub fn bytes(number: u64) -> String {
     format!("{value:.1} {}", units[unit])
 }
 
-/// Where a column's text stands.
+/// The alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
     /// At the left: words.
@@ -92,12 +92,12 @@ impl Table {
         Self { columns, rows: vec![names], has_heading: true }
     }
 
-    /// Adds a row; cells that are missing are empty.
+    /// Adds a row; missing cells are empty.
     pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
     }
 
-    /// Prints it, each line after `indent`.
+    /// Prints the table, each line after `indent`.
     pub fn write(&self, out: &mut impl Write, indent: &str) -> io::Result<()> {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));

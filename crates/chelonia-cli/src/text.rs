@@ -1,6 +1,6 @@
-//! What people write, read: bytes as text with escapes or hexadecimal, sizes with units, times.
+//! Text forms: bytes as text with escapes or as hexadecimal, sizes with units, times.
 //!
-//! Both forms of bytes are exact: every sequence of bytes has one spelling that comes back to it.
+//! Both forms of bytes are exact: what is written is read back as the same bytes.
 //!
 //! | form | spelling |
 //! | --- | --- |
@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-/// How bytes are written.
+/// The form of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Form {
     /// Text with escapes.
@@ -33,7 +33,7 @@ impl Form {
         }
     }
 
-    /// Reads what [`Form::write`] wrote; the error says what is wrong.
+    /// Reads the output of [`Form::write`]; the error describes the flaw.
     pub fn read(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
             Form::Text => unescape(text),
@@ -75,7 +75,7 @@ fn escape_bytes(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// True if a terminal shows `character` and nothing else happens.
+/// True if a terminal shows `character` and does nothing else.
 fn is_printable(character: char) -> bool {
     if character.is_ascii() {
         return matches!(character, ' '..='~');
@@ -93,7 +93,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             continue;
         }
         let Some((kind, tail)) = rest.split_first() else {
-            return Err("a backslash at the end is no escape".to_owned());
+            return Err("a backslash at the end is not an escape".to_owned());
         };
         rest = tail;
         bytes.push(match kind {
@@ -112,7 +112,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             }
             other => {
                 let other = char::from(*other).escape_default();
-                return Err(format!("`\\{other}` is no escape"));
+                return Err(format!("`\\{other}` is not an escape"));
             }
         });
     }
@@ -129,7 +129,7 @@ fn to_hex(bytes: &[u8]) -> String {
 
 fn from_hex(text: &[u8]) -> Result<Vec<u8>, String> {
     if !text.len().is_multiple_of(2) {
-        return Err("hexadecimal needs two digits a byte".to_owned());
+        return Err("hexadecimal needs two digits per byte".to_owned());
     }
     let pairs = text.chunks_exact(2).map(|pair| byte_of(pair[0], pair[1]));
     let bytes: Option<Vec<u8>> = pairs.collect();
@@ -141,8 +141,8 @@ fn byte_of(high: u8, low: u8) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Reads a size: a number, whole or decimal, and a unit of powers of 1024 (`K`, `KB`, `KiB`, `M`,
-/// ..., `G`, `T`). What is less than a byte is cut off.
+/// Parses a size: an integer or decimal number, and a unit of powers of 1024 (`K`, `KB`, `KiB`,
+/// `M`, ..., `G`, `T`). Fractions of a byte are dropped.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let end = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
     let (number, unit) = text.split_at(end);
@@ -155,25 +155,25 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ if number.is_empty() => return Err(NO_SIZE.to_owned()),
         _ => return Err("the unit of a size is one of B, KB, MB, GB, TB".to_owned()),
     };
-    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let (integer, part) = number.split_once('.').unwrap_or((number, "0"));
     if shift == 0 && number.contains('.') {
         return Err("a number of bytes has no fraction: add a unit, as in 1.5GB".to_owned());
     }
-    if [whole, part].iter().any(|digits| digits.is_empty() || digits.contains('.')) {
+    if [integer, part].iter().any(|digits| digits.is_empty() || digits.contains('.')) {
         return Err(NO_SIZE.to_owned());
     }
     let too_large = || "the size is too large".to_owned();
-    let whole: u64 = whole.parse().map_err(|_| too_large())?;
-    let whole = whole.checked_mul(1 << shift).ok_or_else(too_large)?;
-    // More digits are much less than a byte.
+    let integer: u64 = integer.parse().map_err(|_| too_large())?;
+    let integer = integer.checked_mul(1 << shift).ok_or_else(too_large)?;
+    // Further digits are much less than a byte.
     let digits = &part[..part.len().min(FRACTION_DIGITS_MAX)];
     let numerator: u128 = digits.parse().map_err(|_| NO_SIZE.to_owned())?;
     let scale = digits.bytes().fold(1_u128, |scale, _| scale * 10);
     let part = u64::try_from((numerator << shift) / scale).map_err(|_| too_large())?;
-    whole.checked_add(part).ok_or_else(too_large)
+    integer.checked_add(part).ok_or_else(too_large)
 }
 
-/// Reads a memory budget: a size that a database takes.
+/// Parses a memory budget: a size of at least the minimum.
 pub fn parse_memory(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text)?;
     if bytes < MEMORY_BYTES_MIN {
@@ -184,10 +184,10 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
 
 const NO_SIZE: &str = "a size is a number and a unit: 256MB, 1.5GB";
 
-/// Digits after the point that are looked at.
+/// The number of digits after the point that are read.
 const FRACTION_DIGITS_MAX: usize = 18;
 
-/// Reads a time in seconds, whole or decimal.
+/// Parses a time in seconds, an integer or a decimal number.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok();
     let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

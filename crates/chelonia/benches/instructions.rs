@@ -28,7 +28,7 @@ const TOGETHER: u64 = 64;
 /// The run fails if a path takes this many percent more than recorded.
 const TOLERANCE_PERCENT: u64 = 20;
 
-/// What is recorded: a path and its instructions on each line.
+/// The recorded counts: a path and its instructions on each line.
 const RECORDED: &str = include_str!("instructions.csv");
 
 /// A path: its name, what one operation is, and how it is run in a database of its own; gives how
@@ -116,7 +116,7 @@ fn get_memtable(path: &Path) -> chelonia::Result<u64> {
 fn get_record(path: &Path) -> chelonia::Result<u64> {
     const HOT: u64 = 1000;
     let (_database, keyspace) = stored(path)?;
-    // What is read again and again becomes a record.
+    // Records that are read repeatedly get cached.
     (0..100).try_for_each(|_| get_all(&keyspace, 0..HOT))?;
     measured(&mut || (0..OPERATIONS / HOT).try_for_each(|_| get_all(&keyspace, 0..HOT)))?;
     Ok(OPERATIONS)
@@ -182,11 +182,11 @@ fn count(path: &HotPath) -> Result<u64, String> {
         .args(["--path", path.name])
         .output()
         .map_err(|error| format!("valgrind cannot be started ({error}); install it"))?;
-    let told = String::from_utf8_lossy(&output.stderr);
+    let reason = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(format!("{}: {}\n{told}", path.name, output.status));
+        return Err(format!("{}: {}\n{reason}", path.name, output.status));
     }
-    let collected = told.lines().find_map(|line| line.split_once("Collected : "));
+    let collected = reason.lines().find_map(|line| line.split_once("Collected : "));
     let instructions: u64 = collected
         .and_then(|(_, count)| count.trim().parse().ok())
         .ok_or_else(|| format!("{}: valgrind told no count\n{told}", path.name))?;
@@ -196,7 +196,7 @@ fn count(path: &HotPath) -> Result<u64, String> {
     Ok(instructions / operations.max(1))
 }
 
-/// What is recorded of `name`.
+/// The recorded count of `name`.
 fn recorded(name: &str) -> Option<u64> {
     let (_, count) =
         RECORDED.lines().filter_map(|line| line.split_once(',')).find(|it| it.0 == name)?;
@@ -239,7 +239,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["--path", name] => run(name),
-        // What cargo itself adds.
+        // Arguments added by cargo.
         [] | ["--bench"] => compare(false),
         ["--record", ..] => compare(true),
         _ => Err("allowed is --record, or nothing".to_owned()),

@@ -1,25 +1,25 @@
-//! Why the program ended without doing what it was asked, and the exit code for it.
+//! Reasons why the program fails, and their exit codes.
 
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// The exit code when the store did what it must not.
+/// The exit code if an assertion about the store failed.
 pub const BROKEN: i32 = 1;
 
 /// A result of the program.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why it ended.
+/// The reason.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// The store did what it must not. Exit code 1.
+    /// An assertion about the store failed. Exit code 1.
     Broken(String),
     /// The command line or the input is wrong. Exit code 2.
     Usage(String),
-    /// A file could not do it. Exit code 3.
+    /// A file could not be read or written. Exit code 3.
     Failed(String),
-    /// Whoever read our output has gone: nobody is left to tell. Exit code 0.
+    /// The reader of our output closed the pipe. Exit code 0.
     Quiet,
 }
 
@@ -34,7 +34,7 @@ impl Failure {
         Failure::Failed(format!("{what}: {error}"))
     }
 
-    /// Tells the user, and gives the exit code.
+    /// Prints the failure, and returns the exit code.
     pub fn report(&self) -> ExitCode {
         let code = match self {
             Failure::Quiet => return ExitCode::SUCCESS,
@@ -42,7 +42,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Failed(_) => 3,
         };
-        // Where standard error is closed there is nobody to tell.
+        // Nothing can be done if standard error is closed.
         let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("chelonia-torture: {self}\n"));
         ExitCode::from(code)
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Output errors: the only ones that come without a file's name.
+/// Errors of standard output: no other I/O error comes without the name of a file.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

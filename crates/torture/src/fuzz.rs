@@ -1,16 +1,16 @@
-//! The program `chelonia-fuzz`: libFuzzer over the decoders of files and over whole stores. What it
-//! is given is changed by what it covered before, so that it gets further than chance does.
+//! The program `chelonia-fuzz`: libFuzzer over the decoders of file contents and over complete
+//! stores. Coverage guides how inputs change, so it reaches more than random changes.
 //!
-//! The first byte of an input chooses the decoder; one number more than there are decoders is a
-//! whole store, of which the rest of the input changes one block. Checksums are made right.
+//! The first byte of an input selects the decoder; the number after the last decoder selects a
+//! store, of which the rest of the input changes one block. Checksums are recomputed.
 //!
-//! Only in a build with the feature `libfuzzer`, which needs a C++ compiler; `docs/testing.md` says
-//! how it is run. Seeds are written by `chelonia-torture seeds DIR`.
+//! Needs the feature `libfuzzer` and a C++ compiler; `docs/testing.md` describes how to run it.
+//! `chelonia-torture seeds DIR` writes seeds.
 
 #![no_main]
 
 use chelonia::internals::forged;
-use chelonia_torture::trials::fuzz_store;
+use chelonia_torture::suite::fuzz_store;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

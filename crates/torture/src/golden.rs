@@ -1,17 +1,17 @@
-//! Golden stores: databases as the released format has them, which must open for ever.
+//! Golden stores: databases in a released format, which every later version must open.
 //!
 //! ```text
 //!   crates/torture/tests/golden/format-1/
 //!     closed/        everything in the data file
-//!     crashed/       with a log to replay, as a death leaves it
-//!     both-closed/   the same with two engines, and options that name theirs
+//!     crashed/       with a log to replay, as after the death of the process
+//!     both-closed/   the same with two engines, and options that name them
 //!     both-crashed/
 //! ```
 //!
-//! [`make`] writes such a store, once for each format, by `chelonia-torture golden DIR`; the tests
-//! of this crate open a copy of each with [`check`]. What they hold follows from `entries`: keys
-//! and values of all kinds, two keyspaces with different filters and, in the later stores, engines,
-//! tombstones, large values, trees of several levels with buffers.
+//! [`make`] writes such stores, once per format, for `chelonia-torture golden DIR`; the tests of
+//! this crate open a copy of each with [`check`]. `entries` defines the content: keys and values of
+//! all kinds, two keyspaces with different filters and, in the later stores, engines, tombstones,
+//! large values, and trees of several levels with buffers.
 
 use chelonia::{
     AutumnOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result,
@@ -23,13 +23,13 @@ use std::path::Path;
 /// The names of the stores of a format.
 pub const STORES: [&str; 4] = ["closed", "crashed", "both-closed", "both-crashed"];
 
-/// Changes, the last of which only the log of the crashed store has.
+/// Changes; the last ones are only in the log of the crashed store.
 const CHANGES: u64 = 1_500;
 
-/// What comes behind the last checkpoint.
+/// Changes after the last checkpoint.
 const LOGGED: u64 = 60;
 
-/// What a keyspace holds.
+/// The content of a keyspace.
 type Space = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The keyspaces of the store called `name`.
@@ -52,7 +52,7 @@ fn has_crashed(name: &str) -> bool {
     name.ends_with("crashed")
 }
 
-/// Change number `number`: in which keyspace, of which key, to which value.
+/// Change number `number`: the keyspace, the key and the value.
 fn change(number: u64) -> (usize, Vec<u8>, Option<Vec<u8>>) {
     let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let mut key = (place % 700).to_be_bytes()[5..].to_vec();
@@ -71,7 +71,7 @@ fn change(number: u64) -> (usize, Vec<u8>, Option<Vec<u8>>) {
     (usize::from(number % 5 > 3), key, (number % 7 != 3).then(filled))
 }
 
-/// What the store called `name` holds, by keyspace.
+/// The content of the store called `name`, by keyspace.
 fn entries(name: &str) -> [Space; 2] {
     let mut spaces = [Space::new(), Space::new()];
     let changes = if has_crashed(name) { CHANGES } else { CHANGES - LOGGED };
@@ -113,7 +113,7 @@ fn make_one(path: &Path, name: &str) -> Result<()> {
     database.checkpoint()?;
     database.close()?;
     if has_crashed(name) {
-        // A process that ends without a close, and without the destructors that would do it.
+        // Ends like a killed process: without a close and without destructors.
         let database = Database::builder(path).memory(32 << 20).open()?;
         let spaces = keyspaces(&database, name)?;
         for number in CHANGES - LOGGED..CHANGES {
@@ -125,8 +125,8 @@ fn make_one(path: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Opens the store called `name` at `path`, for reading and then for writing, and panics unless it
-/// holds what it must, can be written, and is whole.
+/// Opens the store called `name` at `path`, for reading and then for writing. Panics if its content
+/// differs, if `verify` finds damage, or if it cannot be written.
 ///
 /// # Errors
 /// As the store.
@@ -142,7 +142,7 @@ pub fn check(path: &Path, name: &str) -> Result<()> {
             for (key, value) in &expected {
                 assert!(keyspace.get(key)?.as_deref() == Some(value), "{name}: a get");
             }
-            assert!(keyspace.get("nobody wrote this")?.is_none());
+            assert!(keyspace.get("absent")?.is_none());
             if !read_only {
                 keyspace.insert_with("new", "entry", Durability::Sync)?;
             }
@@ -163,10 +163,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_now_is_what_it_must_be() {
+    fn new_stores_have_the_expected_content() {
         let directory = tempfile::tempdir().unwrap();
         make(directory.path()).unwrap();
-        // The process is still there that left the crashed one, and has its lock: a copy has none.
+        // This process left the crashed store and still has its lock; a copy has none.
         for name in STORES {
             let (from, to) = (directory.path().join(name), directory.path().join("copy"));
             std::fs::create_dir(&to).unwrap();

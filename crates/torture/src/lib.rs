@@ -1,8 +1,7 @@
-//! The trials of Chelonia: crashes, faults, rot and races, for the program `chelonia-torture` and
-//! for the tests of this crate.
+//! The torture tests of Chelonia: crashes, faults, bit rot and races. The program
+//! `chelonia-torture` runs them for minutes or hours, the tests of this crate a few units of each.
 //!
-//! `trial.rs` says what a trial is, `trials/mod.rs` names them all. The program (`main.rs`) runs
-//! them by the minute or by the hour; the tests of this crate run a few units of each.
+//! `test.rs` defines a torture test, `suite/mod.rs` lists all of them.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,5 +10,5 @@
 
 pub mod golden;
 pub mod marks;
-pub mod trial;
-pub mod trials;
+pub mod suite;
+pub mod test;

@@ -1,8 +1,8 @@
-//! The program `chelonia-torture`: crashes, faults, rot and races for Chelonia, by the minute or by
-//! the hour.
+//! The program `chelonia-torture`: crashes, faults, bit rot and races for Chelonia, for minutes or
+//! hours.
 //!
-//! The crate's `trials` are what is done to the store; `profile.rs` says how much of it,
-//! `runner/mod.rs` does it on several threads. Counts go to standard output, everything else to
+//! The library part of this crate has the tests (`suite`); `profile.rs` decides which units run,
+//! `runner/mod.rs` runs them on several threads. Counts go to standard output, everything else to
 //! standard error.
 
 mod failure;
@@ -11,8 +11,8 @@ mod profile;
 mod report;
 mod runner;
 
-use chelonia_torture::trial::{Trial, Unit};
-use chelonia_torture::{golden, trials};
+use chelonia_torture::test::{Test, Unit};
+use chelonia_torture::{golden, suite};
 use clap::{Parser, Subcommand};
 use failure::{Failure, Result};
 use profile::{Profile, SEED};
@@ -25,79 +25,79 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0  nothing that was done broke the store; the table says what was not reached in time
-  1  the store lost, invented or refused something, or a unit never ended
-  2  the command line or the file of a run before is wrong
+  0  no unit failed; the table shows which targets were not reached in time
+  1  a unit failed, or did not end
+  2  the command line or the journal is wrong
   3  a file could not be read or written";
 
-/// Try to make Chelonia lose or invent data.
+/// Tests whether Chelonia loses or invents data.
 #[derive(Parser, Debug)]
 #[command(name = "chelonia-torture", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
-    /// How much is done
+    /// Which units to run
     #[arg(long, value_enum, default_value = "short")]
     profile: Profile,
-    /// What random histories follow from [default: the same every time]
+    /// The seed of all random histories [default: always the same]
     #[arg(long, value_name = "N", value_parser = parse_seed)]
     seed: Option<u64>,
-    /// Begins no unit after this many minutes
+    /// Start no unit after this many minutes
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
-    /// Begins no unit after one has failed
+    /// Start no unit after the first failure
     #[arg(long)]
     until_failure: bool,
-    /// The trials to run, by name [default: all]
-    #[arg(long, value_name = "TRIAL,...", value_delimiter = ',')]
+    /// The tests to run, by name [default: all]
+    #[arg(long, value_name = "TEST,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Units that run at the same time [default: as many as there are processors]
+    /// The number of units that run at the same time [default: the number of processors]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Keeps what was done in a file, and goes on behind what that holds of the same seed
+    /// Record finished units in a journal, and continue from it if it has units of the same seed
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Runs one unit alone, as a failure named it
-    #[arg(long, value_name = "TRIAL:UNIT")]
+    /// Run one unit, as named by a failure
+    #[arg(long, value_name = "TEST:UNIT")]
     #[arg(conflicts_with_all = ["minutes", "resume", "only", "until_failure"])]
     repeat: Option<String>,
-    /// Prints results as lines of JSON
+    /// Print results as JSON, one object per line
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
 
-/// What the program runs of itself.
+/// The subcommands.
 #[derive(Subcommand, Debug)]
 enum Part {
-    /// Lists the trials
+    /// List the tests
     List,
-    /// Plants bugs in a copy of the store, one at a time, and sees whether the trials find them
+    /// Plant bugs in a copy of the store, one at a time, and check that a test finds each
     Mutants(mutants::Mutants),
-    /// Writes inputs for chelonia-fuzz to begin with
+    /// Write seeds for chelonia-fuzz
     Seeds {
-        /// Where to, a directory that exists
+        /// An existing directory to write to
         directory: PathBuf,
     },
-    /// Writes the golden stores of the present format: once for each format
+    /// Write the golden stores of the current format, once per format
     Golden {
-        /// Where to, a directory that exists
+        /// An existing directory to write to
         directory: PathBuf,
     },
-    /// The process that a trial kills
+    /// The process that a test kills
     #[command(hide = true)]
-    Child(trials::Child),
-    /// The process that soaks
+    Child(suite::Child),
+    /// The process of the test `soak`
     #[command(hide = true)]
-    SoakChild(trials::SoakChild),
+    SoakChild(suite::SoakChild),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.part {
-        Some(Part::List) => report::list(&trials::all(), arguments.json),
+        Some(Part::List) => report::list(&suite::all(), arguments.json),
         Some(Part::Mutants(mutants)) => mutants::run(mutants, arguments.json),
         Some(Part::Seeds { directory }) => {
-            trials::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
+            suite::write_seeds(directory).map_err(|error| Failure::failed("write seeds", error))
         }
         Some(Part::Golden { directory }) => golden::make(directory)
             .map_err(|error| Failure::failed("write the golden stores", error)),
@@ -116,9 +116,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     if let Some(named) = &arguments.repeat {
         return repeat(named, seed, arguments.json);
     }
-    let trials = chosen(&arguments.only)?;
-    let names: Vec<&str> = trials.iter().map(|trial| trial.name()).collect();
-    let mut statuses = vec![Status::default(); trials.len()];
+    let tests = chosen(&arguments.only)?;
+    let names: Vec<&str> = tests.iter().map(|test| test.name()).collect();
+    let mut statuses = vec![Status::default(); tests.len()];
     let journal = match &arguments.resume {
         Some(path) => Some(Journal::open(path, seed, &names, &mut statuses)?),
         None => None,
@@ -126,7 +126,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let at_most = match arguments.minutes.map(|minutes| Duration::try_from_secs_f64(60.0 * minutes))
     {
         Some(Ok(time)) => Some(time),
-        Some(Err(_)) => return Err(Failure::usage("--minutes must be a number from 0 on")),
+        Some(Err(_)) => return Err(Failure::usage("--minutes must be a number of at least 0")),
         None => None,
     };
     let threads = arguments.threads.unwrap_or_else(processors);
@@ -136,10 +136,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         at_most,
         until_failure: arguments.until_failure,
         threads,
-        trials: &trials,
+        tests: &tests,
     };
     let print =
-        |statuses: &[Status]| report::print(arguments.profile, &trials, statuses, arguments.json);
+        |statuses: &[Status]| report::print(arguments.profile, &tests, statuses, arguments.json);
     let stuck = |statuses: &[Status]| {
         let _ = print(statuses);
         failure::BROKEN
@@ -151,64 +151,69 @@ fn run(arguments: &Arguments) -> Result<()> {
     if failed > 0 {
         return Err(Failure::Broken(format!("{failed} units failed")));
     }
-    // A whole run that comes by less than everything is no whole run.
-    let are_met = trials
+    // A complete run must also reach every coverage mark.
+    let are_met = tests
         .iter()
         .zip(&statuses)
-        .all(|(trial, status)| trial.excuse().is_some() || status.has_met(trial.targets()));
+        .all(|(test, status)| test.excuse().is_some() || status.has_met(test.targets()));
     let is_complete = arguments.profile == Profile::Long
         && arguments.only.is_empty()
         && are_met
         && !cfg!(feature = "shuttle");
     if is_complete && missed > 0 {
-        return Err(Failure::Broken(format!("{missed} rare cases were not reached")));
+        return Err(Failure::Broken(format!("{missed} coverage marks were not reached")));
     }
     Ok(())
 }
 
-/// Runs one unit, and lets its panic tell what it may.
+/// Runs one unit and lets it print its panic.
 fn repeat(named: &str, seed: u64, as_json: bool) -> Result<()> {
-    let usage = || Failure::usage("--repeat takes the name of a trial and a number: crash:7");
+    let usage =
+        || Failure::usage("--repeat needs the name of a test and the number of a unit: crash:7");
     let (name, number) = named.split_once(':').ok_or_else(usage)?;
     let number: u64 = number.parse().map_err(|_| usage())?;
-    let trials = chosen(&[name.to_owned()])?;
-    let trial = &trials[0];
-    if let Some(excuse) = trial.excuse() {
+    let tests = chosen(&[name.to_owned()])?;
+    let test = &tests[0];
+    if let Some(excuse) = test.excuse() {
         return Err(Failure::usage(format!("{name} does not run here: {excuse}")));
     }
-    if let Some(most) = trial.units_max().filter(|most| number >= *most) {
+    if let Some(most) = test.units_max().filter(|most| number >= *most) {
         return Err(Failure::usage(format!("{name} has the units 0 to {}", most - 1)));
     }
     let unit = Unit::new(name, number, seed);
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| trial.run(unit))) {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test.run(unit))) {
         Ok(tally) => report::print_tally(&tally, as_json),
         Err(_) => Err(Failure::Broken(format!("{name}:{number} failed"))),
     }
 }
 
-/// The trials of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<Box<dyn Trial>>> {
-    let mut trials = trials::all();
+/// The tests with these names; all if there are none.
+fn chosen(names: &[String]) -> Result<Vec<Box<dyn Test>>> {
+    let mut tests = suite::all();
     for name in names {
-        if !trials.iter().any(|trial| trial.name() == name) {
+        if !tests.iter().any(|test| test.name() == name) {
             let message = match name.as_str() {
-                "schedules" => "schedules is a build of its own: `--features shuttle`".to_owned(),
-                _ => format!("there is no trial {name:?}; `list` names them"),
+                "schedules" => {
+                    "the test schedules needs a separate build: `--features shuttle`".to_owned()
+                }
+                _ => format!("there is no test {name:?}; `chelonia-torture list` lists all"),
             };
             return Err(Failure::usage(message));
         }
     }
-    trials.retain(|trial| names.is_empty() || names.iter().any(|name| name == trial.name()));
-    Ok(trials)
+    tests.retain(|test| names.is_empty() || names.iter().any(|name| name == test.name()));
+    Ok(tests)
 }
 
-/// A number, with 0x before it a hexadecimal one.
+/// Parses a decimal number, or a hexadecimal one after 0x.
 fn parse_seed(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| "a number from 0 to 2^64 - 1, or 0x and hexadecimal digits".to_owned())
+    parsed.map_err(|_| {
+        "expected a number from 0 to 2^64 - 1, decimal or hexadecimal after 0x".to_owned()
+    })
 }
 
 fn processors() -> usize {

@@ -1,11 +1,11 @@
-//! What the user sees: a bar for each trial, failures as they happen, a table at the end.
+//! Output for the user: a progress bar per test, failures as they happen, a table at the end.
 
 use crate::failure::Result;
 use crate::profile::Profile;
 use crate::runner::journal::hex;
 use crate::runner::status::{Failed, Status};
 use chelonia::internals::reached as marks;
-use chelonia_torture::trial::{Tally, Trial};
+use chelonia_torture::test::{Tally, Test};
 use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::io::Write;
 /// The length of a bar.
 const STEPS: u64 = 1000;
 
-/// Bars, one for each trial, on a terminal only.
+/// Progress bars, one per test; shown on a terminal only.
 pub struct Progress {
     profile: Profile,
     all: MultiProgress,
@@ -22,33 +22,33 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Draws how the trials stand.
-    pub fn new(profile: Profile, trials: &[Box<dyn Trial>], statuses: &[Status]) -> Self {
+    /// Draws the bars.
+    pub fn new(profile: Profile, tests: &[Box<dyn Test>], statuses: &[Status]) -> Self {
         let all = MultiProgress::new();
         let style = ProgressStyle::with_template("{prefix:>13} {bar:30} {percent:>3}% {msg}")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bars = trials.iter().map(|trial| {
+        let bars = tests.iter().map(|test| {
             let bar = all.add(ProgressBar::new(STEPS).with_style(style.clone()));
-            bar.set_prefix(trial.name());
+            bar.set_prefix(test.name());
             bar
         });
         let progress = Self { profile, bars: bars.collect(), all: all.clone() };
-        progress.update(trials, statuses);
+        progress.update(tests, statuses);
         progress
     }
 
-    /// Draws how they stand now.
-    pub fn update(&self, trials: &[Box<dyn Trial>], statuses: &[Status]) {
-        for ((bar, trial), status) in self.bars.iter().zip(trials).zip(statuses) {
-            bar.set_position(steps(done(self.profile, &**trial, status)));
-            bar.set_message(counts_of(&**trial, status));
+    /// Redraws the bars.
+    pub fn update(&self, tests: &[Box<dyn Test>], statuses: &[Status]) {
+        for ((bar, test), status) in self.bars.iter().zip(tests).zip(statuses) {
+            bar.set_position(steps(done(self.profile, &**test, status)));
+            bar.set_message(counts_of(&**test, status));
         }
     }
 
-    /// Tells of a failure at once: a run may take hours.
-    pub fn tell(&self, trial: &str, failed: &Failed) {
-        let text = format!("FAILED {trial} {}\n{}", again(trial, failed), failed.text);
-        // Without a terminal `println` of the bars says nothing.
+    /// Reports a failure at once, because a run may take hours.
+    pub fn failed(&self, test: &str, failed: &Failed) {
+        let text = format!("FAILED {test} {}\n{}", again(test, failed), failed.text);
+        // Without a terminal, `println` of the bars prints nothing.
         if self.all.is_hidden() {
             let _ = writeln!(std::io::stderr(), "{text}");
         } else {
@@ -63,28 +63,28 @@ impl Drop for Progress {
     }
 }
 
-/// A part of a bar.
+/// The filled length of a bar.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a part of a whole is from 0 to 1"
+    reason = "`part` is from 0 to 1"
 )]
 fn steps(part: f64) -> u64 {
     (part * STEPS as f64) as u64
 }
 
-/// How much of a profile a trial has done, from 0 to 1.
-fn done(profile: Profile, trial: &dyn Trial, status: &Status) -> f64 {
+/// The finished part of a test, from 0 to 1.
+fn done(profile: Profile, test: &dyn Test, status: &Status) -> f64 {
     match profile {
-        Profile::Short => status.units() as f64 / (trial.short_units() + 1) as f64,
-        Profile::Long => status.done(trial.targets()),
+        Profile::Short => status.units() as f64 / (test.short_units() + 1) as f64,
+        Profile::Long => status.done(test.targets()),
     }
 }
 
-/// What was counted, those things first that have a target.
-fn counts_of(trial: &dyn Trial, status: &Status) -> String {
+/// The counts of a test, those with a target first.
+fn counts_of(test: &dyn Test, status: &Status) -> String {
     let counts = status.counts();
-    let targets = trial.targets().iter().map(|target| target.what);
+    let targets = test.targets().iter().map(|target| target.what);
     let rest = counts.keys().copied().filter(|name| targets.clone().all(|what| what != *name));
     let text = targets
         .clone()
@@ -93,75 +93,75 @@ fn counts_of(trial: &dyn Trial, status: &Status) -> String {
     text.collect::<Vec<_>>().join(", ")
 }
 
-/// How to run a unit again.
-fn again(trial: &str, failed: &Failed) -> String {
+/// The command that repeats a unit.
+fn again(test: &str, failed: &Failed) -> String {
     let features = if cfg!(feature = "shuttle") { " --features shuttle" } else { "" };
     format!(
-        "(cargo run --profile sim -p chelonia-torture{features} -- --repeat {trial}:{} --seed {})",
+        "(cargo run --profile sim -p chelonia-torture{features} -- --repeat {test}:{} --seed {})",
         failed.unit,
         hex(failed.seed)
     )
 }
 
-/// Prints how all trials stand.
+/// Prints the status of all tests.
 pub fn print(
     profile: Profile,
-    trials: &[Box<dyn Trial>],
+    tests: &[Box<dyn Test>],
     statuses: &[Status],
     as_json: bool,
 ) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    for (trial, status) in trials.iter().zip(statuses) {
+    for (test, status) in tests.iter().zip(statuses) {
         if as_json {
             let failures = status.failures().iter().map(|failed| {
                 json!({ "unit": failed.unit, "seed": hex(failed.seed), "said": failed.text })
             });
-            let targets = trial.targets().iter().map(|one| (one.what, one.count));
+            let targets = test.targets().iter().map(|one| (one.what, one.count));
             let line = json!({
-                "trial": trial.name(),
+                "test": test.name(),
                 "units": status.units(),
                 "seconds": status.spent().as_secs_f64(),
                 "counts": status.counts(),
                 "targets": targets.collect::<BTreeMap<_, _>>(),
                 "failures": failures.collect::<Vec<_>>(),
-                "not_run": trial.excuse(),
+                "not_run": test.excuse(),
             });
             writeln!(out, "{line}")?;
         } else {
-            print_trial(&mut out, profile, &**trial, status)?;
+            print_test(&mut out, profile, &**test, status)?;
         }
     }
     Ok(())
 }
 
-fn print_trial(
+fn print_test(
     out: &mut dyn Write,
     profile: Profile,
-    trial: &dyn Trial,
+    test: &dyn Test,
     status: &Status,
 ) -> Result<()> {
-    let outcome = match trial.excuse() {
+    let outcome = match test.excuse() {
         _ if !status.failures().is_empty() => "FAILED".to_owned(),
-        Some(excuse) => format!("not run: {excuse}"),
-        None if profile == Profile::Short || status.has_met(trial.targets()) => "passed".to_owned(),
-        None => format!("passed, {:.0}% of its target", 100.0 * status.done(trial.targets())),
+        Some(excuse) => format!("skipped: {excuse}"),
+        None if profile == Profile::Short || status.has_met(test.targets()) => "passed".to_owned(),
+        None => format!("passed, {:.0}% of its target", 100.0 * status.done(test.targets())),
     };
     let seconds = status.spent().as_secs_f64();
-    writeln!(out, "{:>13}  {outcome}", trial.name())?;
+    writeln!(out, "{:>13}  {outcome}", test.name())?;
     writeln!(
         out,
         "{:>13}  {} units in {seconds:.0} s: {}",
         "",
         status.units(),
-        counts_of(trial, status)
+        counts_of(test, status)
     )?;
     for failed in status.failures() {
-        writeln!(out, "{:>13}  unit {} {}", "", failed.unit, again(trial.name(), failed))?;
+        writeln!(out, "{:>13}  unit {} {}", "", failed.unit, again(test.name(), failed))?;
     }
     Ok(())
 }
 
-/// Prints which rare cases of the store the run came by; gives how many it missed.
+/// Prints the coverage marks that the run did not reach; returns how many there are.
 pub fn print_marks(as_json: bool) -> Result<usize> {
     let mut out = std::io::stdout().lock();
     let (reached, missed): (Vec<_>, Vec<_>) = marks().partition(|(_, count)| *count > 0);
@@ -174,7 +174,7 @@ pub fn print_marks(as_json: bool) -> Result<usize> {
         writeln!(out, "{}", json!({ "marks": counts }))?;
     } else {
         let (count, all) = (reached.len(), reached.len() + missed.len());
-        writeln!(out, "{:>13}  {count} of {all} rare cases were reached", "marks")?;
+        writeln!(out, "{:>13}  {count} of {all} coverage marks were reached", "marks")?;
         for (mark, _) in &missed {
             writeln!(out, "{:>13}  not reached: {mark:?}", "")?;
         }
@@ -182,7 +182,7 @@ pub fn print_marks(as_json: bool) -> Result<usize> {
     Ok(missed.len())
 }
 
-/// Prints what one unit counted.
+/// Prints the counts of a unit.
 pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let distinct = tally.distinct().map(|(what, all)| (what, all.len() as u64));
@@ -198,32 +198,32 @@ pub fn print_tally(tally: &Tally, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Prints what trials there are.
-pub fn list(trials: &[Box<dyn Trial>], as_json: bool) -> Result<()> {
+/// Prints the list of tests.
+pub fn list(tests: &[Box<dyn Test>], as_json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    for trial in trials {
-        let targets = trial.targets();
+    for test in tests {
+        let targets = test.targets();
         if as_json {
             let targets: BTreeMap<_, _> =
                 targets.iter().map(|target| (target.what, target.count)).collect();
             let line = json!({
-                "trial": trial.name(), "about": trial.about(), "targets": targets,
-                "not_run": trial.excuse(),
+                "test": test.name(), "about": test.about(), "targets": targets,
+                "not_run": test.excuse(),
             });
             writeln!(out, "{line}")?;
             continue;
         }
         let excuse =
-            trial.excuse().map_or_else(String::new, |excuse| format!(" (not here: {excuse})"));
-        writeln!(out, "{:>13}  {}{excuse}", trial.name(), trial.about())?;
+            test.excuse().map_or_else(String::new, |excuse| format!(" (skipped: {excuse})"));
+        writeln!(out, "{:>13}  {}{excuse}", test.name(), test.about())?;
         for target in targets {
             writeln!(out, "{:>13}  {} {}", "", HumanCount(target.count), target.what)?;
         }
     }
     if !as_json {
         let other = match cfg!(feature = "shuttle") {
-            true => "all others: in a build without the feature `shuttle`",
-            false => "schedules: in a build of its own, with `--features shuttle`",
+            true => "all other tests: in a build without the feature `shuttle`",
+            false => "schedules: in a separate build, with `--features shuttle`",
         };
         writeln!(out, "{:>13}  {other}", "")?;
     }

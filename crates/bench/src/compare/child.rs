@@ -1,4 +1,4 @@
-//! One run in a process of its own, so that no store's memory, threads or crash is another's.
+//! Runs each store in a process of its own, so that stores share neither memory nor crashes.
 
 use crate::cgroup::{self, Killed};
 use crate::driver;
@@ -14,7 +14,7 @@ const SIGKILL: i32 = 9;
 /// The exit code of a run that read a wrong value.
 const CODE_WRONG: i32 = 1;
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ended {
     /// All phases, or as far as the cap let it.
@@ -35,7 +35,7 @@ impl Ended {
         }
     }
 
-    /// What `status` says; `killed` is what is known of one that was killed.
+    /// The end that `status` stands for; `killed` is the reason if it was killed.
     fn of(status: ExitStatus, killed: Killed) -> Self {
         Ended::Failed(match (status.code(), status.signal()) {
             (Some(0), _) => return Ended::Done,
@@ -70,7 +70,7 @@ pub fn run(engine: &str, options: &Options, part: &Path) -> Result<Ended> {
     let status = child.wait().map_err(|error| Failure::failed("wait for a run", error))?;
     let ended = Ended::of(status, cgroup::bury(process));
     if ended != Ended::Done {
-        // It may not have come to removing its database itself, and the others need the space.
+        // The run may have ended before it removed its database, and the others need the space.
         driver::clean_up(options, engine)?;
     }
     Ok(ended)
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_end_has_words() {
+    fn every_end_has_a_description() {
         // The raw status of a process: its exit code in the second byte, its signal in the first.
         let of = |status: i32| Ended::of(ExitStatus::from_raw(status), Killed::Unknown);
         assert_eq!(of(0), Ended::Done);
@@ -99,8 +99,8 @@ mod tests {
         assert_eq!(of(3 << 8).describe(), "failed with exit code 3");
         assert_eq!(of(9).describe(), "killed, probably for its memory");
         let killed = |killed| Ended::of(ExitStatus::from_raw(9), killed);
-        let told = killed(Killed::ForMemory(950));
-        assert_eq!(told.describe(), "killed for memory beyond 950 bytes");
+        let message = killed(Killed::ForMemory(950));
+        assert_eq!(message.describe(), "killed for memory beyond 950 bytes");
         assert_eq!(killed(Killed::Otherwise).describe(), "killed, not for its memory");
         assert_eq!(of(11).describe(), "died by signal 11");
     }

@@ -7,8 +7,8 @@
 //!   then the tables, from FILE alone
 //! ```
 //!
-//! So a comparison that was stopped loses at most one run, and `--resume` goes on with the next. A
-//! store that is killed or fails keeps the phases that it ended; the others go on.
+//! So a stopped comparison loses at most one run, and `--resume` continues with the next. If a
+//! store is killed or fails, its finished phases are stored, and the other stores continue.
 
 pub mod child;
 pub mod summary;
@@ -93,7 +93,7 @@ pub fn compare(arguments: &Compare) -> Result<()> {
     }
 }
 
-/// Fails with what is allowed; gives the baseline.
+/// Checks the options; returns the baseline.
 fn check(arguments: &Compare) -> Result<&str> {
     arguments.options.check()?;
     for engine in &arguments.engines {
@@ -115,7 +115,7 @@ fn check(arguments: &Compare) -> Result<&str> {
     Ok(baseline)
 }
 
-/// What an earlier comparison left in the file, if it is to go on.
+/// The results of an earlier comparison in the file, if it is to be resumed.
 fn earlier(arguments: &Compare) -> Result<Vec<Record>> {
     let path = &arguments.json;
     if !path.exists() {
@@ -128,7 +128,7 @@ fn earlier(arguments: &Compare) -> Result<Vec<Record>> {
         )));
     }
     let records = record::read(path)?;
-    // A line that was cut by a stop must not come before new ones.
+    // An incomplete last line must not precede new ones.
     record::replace(path, &records, &part_of(path))?;
     for record in &records {
         let asked = arguments.options.describe(record.settings["records"].as_u64().unwrap_or(0));
@@ -168,7 +168,7 @@ pub fn one(
     let ended = child::run(engine, options, &part)?;
     let mut records = if part.exists() { record::read(&part)? } else { Vec::new() };
     if records.is_empty() {
-        // Told in the tables, and not done again.
+        // The tables report it, and the run is not repeated.
         records.push(Record::none(engine, settings_of_none(options)));
     }
     for record in &mut records {
@@ -180,7 +180,7 @@ pub fn one(
     Ok((ended, records))
 }
 
-/// What is known of a run that left no result: what was asked, where and when.
+/// The record of a run without a result: options, place and time.
 fn settings_of_none(options: &Options) -> Value {
     let mut settings = options.describe(options.records.unwrap_or(0));
     settings["machine"] = json!(process::machine());
@@ -195,7 +195,7 @@ pub fn part_of(path: &Path) -> PathBuf {
     PathBuf::from(part)
 }
 
-/// Tells the user; where standard error is closed there is nobody to tell.
+/// Prints a line to standard error.
 pub fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "chelonia-bench: {message}");
 }

@@ -1,4 +1,4 @@
-//! What several repeats of the same phase of the same store say together.
+//! Medians and bounds over the repeats of a phase of a store.
 
 use crate::record::Record;
 

@@ -1,8 +1,7 @@
 //! The tables of a comparison, for a terminal and for a page.
 //!
 //! A cell is the median over the repeats, with the least and the greatest if there are several. A
-//! dash stands where there is nothing: a phase after a load that the cap ended, or after the end of
-//! a store.
+//! dash means no result: a phase after a load that reached the cap, or after the end of a store.
 
 use crate::compare::summary::{self, Spread};
 use crate::driver::latency::Kind;
@@ -12,7 +11,7 @@ use crate::workload::phases::Phase;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// What stands where there is nothing.
+/// The cell for no result.
 const NOTHING: &str = "\u{2013}";
 
 const SECONDS_PER_DAY: u64 = 86_400;
@@ -42,7 +41,7 @@ impl Report {
         Self { facts: facts(records, engines), tables }
     }
 
-    /// What was measured, on what.
+    /// The workload, the machine and the stores.
     pub fn facts(&self) -> &[String] {
         &self.facts
     }
@@ -72,7 +71,7 @@ impl Report {
     }
 }
 
-/// What was measured, on what, with which settings.
+/// The workload, the machine and the settings.
 fn facts(records: &[Record], engines: &[String]) -> Vec<String> {
     // One that did nothing may know less of what was asked.
     let first = records.iter().find(|record| record.phase != NONE).or(records.first());
@@ -255,8 +254,7 @@ impl View<'_> {
         self.figures(&self.speeds(), |record| Some(record.rss_peak_bytes as f64 / 1e6))
     }
 
-    /// What is written and left by the load, and by overwrites where there are any, each with a
-    /// title.
+    /// Bytes written and left by the load, and by overwrites if there are any, each with a title.
     fn settles(&self) -> Vec<(String, Table)> {
         let mut tables = vec![("Load and its settle".to_owned(), self.settle(Phase::Load.name()))];
         for name in self.phases.iter().filter_map(|name| name.strip_suffix(SETTLED)) {
@@ -409,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_hold_medians_ratios_and_dashes() {
+    fn tables_contain_medians_ratios_and_dashes() {
         let engines = ["ours".to_owned(), "other".to_owned()];
         let text = Report::new(&records(), &engines, "other").text();
         let line = |start: &str, number: usize| {
@@ -429,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overwrites_leave_has_a_table_if_there_are_any() {
+    fn overwrites_have_a_table_if_there_are_any() {
         let mut records = records();
         let engines = ["ours".to_owned(), "other".to_owned()];
         let text = Report::new(&records, &engines, "ours").text();
@@ -448,12 +446,12 @@ mod tests {
         };
         assert_eq!(of("Load and its settle"), ["2.00 1.50", "2.00 1.50"]);
         assert_eq!(of("Overwrites (o) and their settle"), ["1.50 1.00", "\u{2013} \u{2013}"]);
-        let told = "the cap ended its overwrites after 1000 of them";
-        assert_eq!(report.facts().iter().filter(|fact| fact.contains(told)).count(), 1);
+        let message = "the cap ended its overwrites after 1000 of them";
+        assert_eq!(report.facts().iter().filter(|fact| fact.contains(message)).count(), 1);
     }
 
     #[test]
-    fn a_store_that_was_killed_says_so_where_it_stopped() {
+    fn a_killed_store_has_the_reason_in_its_next_phase() {
         let mut records = records();
         let killed = "killed for memory beyond 950 bytes";
         for record in records.iter_mut().filter(|record| record.engine == "other") {
@@ -477,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_gives_no_tables_of_nothing() {
+    fn no_results_give_no_tables() {
         let text = Report::new(&[], &["ours".to_owned()], "ours").text();
         assert!(text.starts_with("No results."), "{text}");
     }

@@ -1,4 +1,4 @@
-//! The one door to time: everything that is measured or waited for goes through here.
+//! The clock: everything that is measured or waited for uses it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! How long operations took, one histogram for each kind of operation.
+//! Latencies of operations, one histogram per kind of operation.
 
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ const NANOS_MAX: u64 = 600_000_000_000;
 /// Significant digits of a histogram: an error of at most one in a thousand.
 const DIGITS: u8 = 3;
 
-/// Steps of a distribution between two halvings of what lies above.
+/// Steps of a distribution between two halvings of the rest.
 const STEPS_PER_HALF: u32 = 8;
 
 /// A kind of operation.
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-/// What is reported of a kind, in microseconds.
+/// The summary of a kind, in microseconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Percentiles {
     /// The median.
@@ -88,7 +88,7 @@ impl Latencies {
         })
     }
 
-    /// What is reported.
+    /// The summary of each kind.
     pub fn percentiles(&self) -> BTreeMap<Kind, Percentiles> {
         let of = |histogram: &Histogram<u64>| Percentiles {
             p50: micros(histogram.value_at_quantile(0.5)),

@@ -145,15 +145,15 @@ fn plan(options: &Options) -> Result<Shared> {
     })
 }
 
-/// Keeps other runs out of `base` until it is dropped: they would disturb this one, and one of the
-/// same store would remove its database.
+/// Locks `base` against other runs until this is dropped: they would disturb this one, and one of
+/// the same store would remove its database.
 fn lock(base: &Path) -> Result<File> {
-    let told = |error| Failure::failed(format!("use the directory {}", base.display()), error);
-    std::fs::create_dir_all(base).map_err(told)?;
-    let lock = File::open(base).map_err(told)?;
+    let failed = |error| Failure::failed(format!("use the directory {}", base.display()), error);
+    std::fs::create_dir_all(base).map_err(failed)?;
+    let lock = File::open(base).map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
-        Err(TryLockError::Error(error)) => Err(told(error)),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
         Err(TryLockError::WouldBlock) => Err(Failure::usage(format!(
             "another run works in {}: wait for its end, or give another --dir",
             base.display()
@@ -161,7 +161,7 @@ fn lock(base: &Path) -> Result<File> {
     }
 }
 
-/// Removes the database of a run that did not come to it, unless it is to be kept.
+/// Removes the database of a run that failed before it, unless `--keep` is given.
 pub fn clean_up(options: &Options, engine: &str) -> Result<()> {
     match options.keep {
         true => Ok(()),
@@ -173,7 +173,7 @@ fn directory_of(base: &Path, engine: &str) -> PathBuf {
     base.join(format!("chelonia-bench-{engine}"))
 }
 
-/// An empty directory for the database: what an earlier run left there goes.
+/// An empty directory for the database; files of an earlier run are removed.
 fn make_directory(base: &Path, engine: &str) -> Result<PathBuf> {
     let path = directory_of(base, engine);
     remove_directory(&path)?;
@@ -294,7 +294,7 @@ impl Run<'_> {
         Ok(outcome.capped)
     }
 
-    /// Waits for what `phase` left behind, and reports both together.
+    /// Waits for the background work of `phase`, and reports both together.
     fn settle(
         &self,
         phase: &str,
@@ -400,7 +400,7 @@ impl Run<'_> {
         })
     }
 
-    /// What was asked, and what the store was told.
+    /// The options of the run, and the settings of the store.
     fn settings(&self, outcome: &Outcome) -> Value {
         let mut settings = self.options.describe(self.shared.records);
         let facts = self.store.facts();
@@ -421,7 +421,7 @@ impl Run<'_> {
     }
 }
 
-/// What is only reported if asked.
+/// The details that are reported on request.
 fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Value {
     let kops: Vec<f64> = outcome.seconds.iter().map(|second| second.kops).collect();
     let rss: Vec<u64> = outcome.seconds.iter().map(|second| second.rss_bytes).collect();
@@ -442,12 +442,12 @@ fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Va
     })
 }
 
-/// How far a counter went.
+/// The difference of a counter.
 fn difference(now: Option<u64>, before: Option<u64>) -> Option<u64> {
     Some(now?.saturating_sub(before?))
 }
 
-/// Says in which phase it failed.
+/// Adds the phase to an error.
 fn name_phase(phase: Phase, failure: Failure) -> Failure {
     match failure {
         Failure::Wrong(message) => Failure::Wrong(format!("phase {}: {message}", phase.name())),

@@ -1,8 +1,7 @@
-//! Resident memory over the whole time of a run: also in warm-ups and settles, which no team
-//! watches.
+//! Resident memory over the complete run, including warm-ups and settles.
 //!
-//! A thread of its own looks every [`STEP`]. [`Sampler::take`] looks once more, so every result has
-//! at least one sample, and its last is from its own end.
+//! A thread takes a sample every [`STEP`]. [`Sampler::take`] takes one more, so every result has at
+//! least one sample, and its last is from its own end.
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
@@ -34,7 +33,7 @@ struct Shared {
 
 impl Shared {
     fn look(&self) {
-        // What cannot be read now may be at the next look.
+        // A failed read is skipped; the next may succeed.
         let Ok(memory) = Memory::now() else { return };
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         samples.push((clock::since(self.start).as_secs_f64(), memory.rss_bytes));
@@ -61,7 +60,7 @@ impl Sampler {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// What was seen since the last call.
+    /// The samples since the last call.
     pub fn take(&self) -> Vec<Sample> {
         self.shared.look();
         let mut samples = self.shared.samples.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +73,7 @@ impl Drop for Sampler {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It cannot panic; if it did, the run is as good as without it.
+            // It cannot panic; if it did, the run would be valid without it.
             let _ = thread.join();
         }
     }

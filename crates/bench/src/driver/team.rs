@@ -30,9 +30,9 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The work of a team.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which phase.
+    /// The phase.
     pub phase: Phase,
-    /// What it does.
+    /// The operations.
     pub workload: Workload,
     /// Operations of all threads together.
     pub operations: u64,
@@ -55,20 +55,20 @@ pub struct Second {
     pub rss_bytes: u64,
 }
 
-/// What a team did.
+/// The result of a team.
 #[derive(Debug)]
 pub struct Outcome {
     /// All threads together.
     pub tally: Tally,
     /// From the first operation to the last.
     pub time: Duration,
-    /// Every whole second.
+    /// Every complete second.
     pub seconds: Vec<Second>,
     /// The cap ended it.
     pub capped: bool,
 }
 
-/// How threads are told and seen.
+/// The shared state of a team.
 struct Control {
     barrier: Barrier,
     stop: AtomicBool,
@@ -129,7 +129,7 @@ pub fn run(store: &dyn Store, shared: &Shared, job: &Job, bar: &ProgressBar) -> 
                     outcome.tally.user_bytes += tally.user_bytes;
                     outcome.tally.latencies.add(&tally.latencies);
                 }
-                // The first that is told is the cause: others only stopped.
+                // The first error is the cause: others only stopped.
                 Err(failure) => failed = failed.and(Err(failure)),
             }
         }
@@ -137,7 +137,7 @@ pub fn run(store: &dyn Store, shared: &Shared, job: &Job, bar: &ProgressBar) -> 
     })
 }
 
-/// A worker's whole life in a phase: what it did, and when it ended.
+/// One worker in one phase: returns its counts, and when it ended.
 fn work(
     store: &dyn Store,
     shared: &Shared,

@@ -1,5 +1,5 @@
-//! Whole runs on a map in memory: a sound one passes every phase, and every fault that a store
-//! could have fails the run.
+//! Complete runs on a map in memory: a correct one passes every phase, and every kind of fault in a
+//! store fails the run.
 
 use super::*;
 use crate::stores::{Answers, Entries, Session};
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What is wrong with a store; its name says it.
+/// A fault in a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     None,
@@ -64,7 +64,7 @@ const FAULTS: [(&str, Fault); 14] = [
 
 struct Model {
     map: Mutex<Map>,
-    /// What was first inserted.
+    /// The first values.
     loaded: Mutex<Map>,
     fault: Fault,
     writes: AtomicU64,
@@ -253,7 +253,7 @@ fn a_sound_store_passes_every_phase() {
 }
 
 #[test]
-fn overwrites_are_two_for_each_record_whatever_is_asked_of_others() {
+fn overwrites_are_two_per_record_whatever_the_operations_of_others() {
     for name in ["sound", "batches"] {
         let line = ["--phases", "load,o,cu", "--ops", "30", "--threads", "4"];
         let records = run_model(name, &line).unwrap();
@@ -279,7 +279,7 @@ fn a_store_without_a_log_passes_every_phase() {
 
 #[test]
 fn every_fault_fails_the_phase_that_meets_it() {
-    for (name, phases, told) in [
+    for (name, phases, expected) in [
         ("loses-insert", "load,cu", "is not there"),
         ("loses-update", "load,a", "not the newest"),
         ("loses-update", "load,f", "not the newest"),
@@ -296,7 +296,10 @@ fn every_fault_fails_the_phase_that_meets_it() {
         ("mixes-answers", "load,m", "another record"),
     ] {
         let failure = run_model(name, &["--phases", phases]).unwrap_err();
-        assert!(matches!(&failure, Failure::Wrong(message) if message.contains(told)), "{failure}");
+        assert!(
+            matches!(&failure, Failure::Wrong(message) if message.contains(expected)),
+            "{failure}"
+        );
         assert_eq!(failure.code(), 1);
     }
     // Which record comes next is only known where keys are in order.
@@ -311,12 +314,12 @@ fn a_phase_may_run_again_and_a_directory_is_for_one_run() {
     assert_eq!(phases[2..], ["d", "d+settle", "d#2", "d#2+settle", "d#3", "d#3+settle"]);
     let directory = tempfile::tempdir().unwrap();
     let _held = lock(directory.path()).unwrap();
-    let told = lock(directory.path()).unwrap_err().to_string();
-    assert!(told.contains("another run"), "{told}");
+    let message = lock(directory.path()).unwrap_err().to_string();
+    assert!(message.contains("another run"), "{message}");
 }
 
 #[test]
-fn the_cap_ends_a_load_and_what_would_follow() {
+fn the_cap_ends_a_load_and_the_run() {
     // Two threads need three seconds at least.
     let records = run_model("slow", &["--cap", "1", "--phases", "load,c"]).unwrap();
     let phases: Vec<&str> = records.iter().map(|record| record.phase.as_str()).collect();

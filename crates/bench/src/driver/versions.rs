@@ -1,4 +1,4 @@
-//! Which version of each record a read may give: exactly the newest, unless it is being written.
+//! The versions of a record that a read may return: exactly the newest, unless it is being written.
 //!
 //! ```text
 //!   state of a record:  bit 15: an update is in flight    bits 0..15: the newest committed version
@@ -44,7 +44,7 @@ pub struct Versions {
 #[derive(Debug, Default)]
 pub struct Counter(pub AtomicU64);
 
-/// What is known of a record at one moment.
+/// The state of a record at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State(u16);
 
@@ -88,7 +88,7 @@ impl Versions {
     }
 
     /// A number that is the same at two moments if no update was in flight between them; `None` if
-    /// one is now. Whoever compares versions with it reads their states before the second moment.
+    /// one is now. A caller reads the states of versions before the second moment.
     pub fn quiet(&self) -> Option<u64> {
         let mut sum = 0;
         for counter in &self.updates {
@@ -119,7 +119,7 @@ impl Versions {
             }
             spins += 1;
             if spins.is_multiple_of(64) {
-                // Whoever holds it may need this processor.
+                // The thread that holds it may need this processor.
                 std::thread::yield_now();
             } else {
                 std::hint::spin_loop();
@@ -152,7 +152,7 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(5);
 
     #[test]
-    fn a_read_gives_the_newest_or_what_is_in_flight() {
+    fn a_read_returns_the_newest_version_or_one_in_flight() {
         let versions = Versions::new(2, 1);
         assert_eq!(versions.quiet(), Some(0));
         let idle = versions.state(1);
@@ -168,7 +168,7 @@ mod tests {
         let written = versions.state(1);
         assert!(writing.permits(written, SHORT, 0) && writing.permits(written, SHORT, 1));
         assert!(!written.permits(written, SHORT, 0), "an old value");
-        assert!(written.permits(written, Duration::from_secs(1), 0), "too long to tell");
+        assert!(written.permits(written, Duration::from_secs(1), 0), "too long to determine");
         assert_eq!(versions.state(0), idle);
     }
 

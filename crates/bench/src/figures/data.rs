@@ -56,9 +56,9 @@ impl Planned {
 /// How the runs ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ends {
-    /// So many read a wrong value.
+    /// The number of runs that read a wrong value.
     pub wrong: u64,
-    /// So many could not go on.
+    /// The number of runs that failed.
     pub failed: u64,
 }
 
@@ -96,7 +96,7 @@ pub fn gather(plan: &[Planned], path: &Path) -> Result<(Vec<Record>, Ends)> {
     Ok((records, ends))
 }
 
-/// The points of a figure as a table: what is drawn, and nothing else.
+/// The points of a figure as a table: exactly the drawn data.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Points {
     /// The names of the columns.
@@ -157,18 +157,18 @@ pub fn settings(records: &[Record], name: &str) -> Vec<u64> {
     values.into_iter().collect()
 }
 
-/// The distance that a run was asked for, if it was one for all phases; what the store made of it
-/// if it tells.
+/// The checkpoint distance of a run: as reported by the store, else as given, if it was the same in
+/// all phases.
 pub fn distance(record: &Record) -> Option<u64> {
     let asked = record.settings["checkpoint_distance_bytes"].as_array()?;
     let [asked] = asked.as_slice() else { return None };
     told_distance(record).or_else(|| asked.as_u64())
 }
 
-/// The distance that the store acted on, whoever chose it.
+/// The effective checkpoint distance, as reported by the store.
 pub fn told_distance(record: &Record) -> Option<u64> {
-    let told = record.settings["store"]["checkpoint_distance"].as_str()?;
-    told.strip_suffix(" bytes")?.parse().ok()
+    let distance = record.settings["store"]["checkpoint_distance"].as_str()?;
+    distance.strip_suffix(" bytes")?.parse().ok()
 }
 
 /// True if the cap ended the load.
@@ -176,7 +176,7 @@ pub fn is_capped(record: &Record) -> bool {
     record.settings["capped"] == Value::Bool(true)
 }
 
-/// The name of the load with its settle: what is quoted of a load.
+/// The name of the load with its settle, which documents quote.
 pub fn settled_load() -> String {
     settled(Phase::Load)
 }
@@ -202,7 +202,7 @@ pub fn speeds(records: &[Record]) -> Vec<String> {
     names.into_iter().map(|(_, name)| name).collect()
 }
 
-/// What a phase does, in two or three words.
+/// The operations of a phase, in two or three words.
 pub fn phase_words(name: &str) -> &'static str {
     match phase_of(name) {
         Some(Phase::Load) => "inserts",
@@ -259,7 +259,7 @@ pub fn work(records: &[Record]) -> String {
     )
 }
 
-/// What a reader must know of the results: where and when, and which stores are not as the others.
+/// Notes for readers of the results: place, time, and stores whose settings differ.
 pub fn notes(records: &[Record]) -> Vec<String> {
     let Some(first) = first(records) else { return Vec::new() };
     let started = setting(first, "started_unix_seconds").unwrap_or(0);
@@ -273,14 +273,14 @@ pub fn notes(records: &[Record]) -> Vec<String> {
     let mut notes = vec![format!("{}; {machine}; {}.", date(started), versions.join(", "))];
     // For each store the first reason that one of its results gives.
     let mut add = |what: &str, reason: &dyn Fn(&Record) -> Option<String>| {
-        let told = |engine: &String| {
+        let note = |engine: &String| {
             let mut own = records.iter().filter(|record| record.engine == *engine);
             let reason = own.find_map(reason)?;
             Some(if reason.is_empty() { engine.clone() } else { format!("{engine} ({reason})") })
         };
-        let told: Vec<String> = engines(records).iter().filter_map(told).collect();
-        if !told.is_empty() {
-            notes.push(format!("{what}: {}.", told.join(", ")));
+        let named: Vec<String> = engines(records).iter().filter_map(note).collect();
+        if !named.is_empty() {
+            notes.push(format!("{what}: {}.", named.join(", ")));
         }
     };
     add("No log, so one commit for many writes", &|one| {
@@ -364,7 +364,7 @@ pub mod tests {
     }
 
     #[test]
-    fn distances_are_what_the_store_made_of_them() {
+    fn distances_are_those_that_the_store_reports() {
         let mut record = result("turtle", "load", 1.0);
         assert_eq!(distance(&record), None);
         record.settings["checkpoint_distance_bytes"] = json!([64]);
@@ -395,7 +395,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_not_as_with_others_is_noted() {
+    fn different_settings_are_noted() {
         let mut records = vec![result("turtle", "load", 1.0), result("lmdb", "load", 1.0)];
         assert_eq!(notes(&records).len(), 1);
         records[1].settings["commit_every"] = json!(1000);

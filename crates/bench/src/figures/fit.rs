@@ -1,30 +1,29 @@
-//! The line of least squares through measured points, and how far they are from it.
+//! Least-squares lines through measured points, and their errors.
 //!
-//! A law says something only where it could be wrong: two points always lie on a line, so a line
-//! takes three. What is reported beside it is not how well it does on the whole but how far off it
-//! is where it is worst, as a share of what was measured there.
+//! A law says something only if it could be wrong. Two points are always on a line, so a line needs
+//! three. The reported error is the largest of all points, as a share of the measured value.
 
 use crate::figures::data::to_f64;
 
-/// The least points.
+/// The least number of points.
 const POINTS_MIN: usize = 3;
 
-/// Points that are no further from each other are at one place: no line goes through them.
+/// Points closer than this are one point, which determines no line.
 const WIDTH_MIN: f64 = 1e-6;
 
 /// The line `a + b * x`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Fit {
-    /// Where it is at 0.
+    /// The value at 0.
     pub a: f64,
-    /// How much it rises from one x to the next.
+    /// The slope.
     pub b: f64,
-    /// The most that it is off at a point, as a share of the point.
+    /// The largest error at a point, as a share of its value.
     pub error_max: f64,
 }
 
 impl Fit {
-    /// Of points `(x, y)`; none if they say nothing of a line.
+    /// The line through points `(x, y)`; `None` if they determine none.
     pub fn of(points: &[(f64, f64)]) -> Option<Self> {
         let xs = || points.iter().map(|(x, _)| *x);
         let width = xs().fold(f64::NEG_INFINITY, f64::max) - xs().fold(f64::INFINITY, f64::min);
@@ -45,7 +44,7 @@ impl Fit {
         Some(Self { error_max: points.iter().map(error).fold(0.0, f64::max), ..line })
     }
 
-    /// What it says at `x`.
+    /// The value at `x`.
     pub fn at(self, x: f64) -> f64 {
         self.a + self.b * x
     }
@@ -73,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn points_beside_the_line_are_told_by_the_worst_of_them() {
+    fn the_largest_error_of_the_points_is_reported() {
         // By hand: the means are 2 and 3, the slope (1 * 2 + 1 * 3) / 2.
         let fit = Fit::of(&[(1.0, 1.0), (2.0, 2.0), (3.0, 6.0)]).unwrap();
         near(fit.b, 2.5);
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_of_a_line_has_none() {
+    fn points_that_determine_no_line_have_none() {
         assert_eq!(Fit::of(&[]), None);
         assert_eq!(Fit::of(&[(1.0, 1.0), (2.0, 3.0)]), None);
         assert_eq!(Fit::of(&[(1.0, 1.0), (1.0, 3.0), (1.0, 2.0)]), None);

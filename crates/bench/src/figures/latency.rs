@@ -1,4 +1,4 @@
-//! `latency`: which share of operations took at most how long, a panel for each kind of operation.
+//! `latency`: the distribution of latencies, one panel per kind of operation.
 //!
 //! The upper end of a distribution is what users feel, so shares are drawn by their nines: from 99%
 //! to 99.9% is as far as from 90% to 99%.
@@ -13,7 +13,7 @@ use crate::figures::drawing::style::store;
 use crate::record::Record;
 use crate::workload::phases::Phase;
 
-/// The panels: what is looked at, and where.
+/// The panels: the kind of operation, and the phase.
 const PANELS: [(Kind, Phase); 8] = [
     (Kind::Insert, Phase::Load),
     (Kind::Update, Phase::A),

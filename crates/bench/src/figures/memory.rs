@@ -1,4 +1,4 @@
-//! `memory`: resident memory over the time of a run, beside what the store was allowed.
+//! `memory`: resident memory over the time of a run, compared with the allowed memory.
 //!
 //! A panel for each store, with the time of its own run: stores take different times for the same
 //! work. Bands are the phases, each with its warm-up before it and its settle behind it. Resident
@@ -18,7 +18,7 @@ use crate::record::{Record, SETTLED};
 
 const HEADER: [&str; 4] = ["engine", "phase", "seconds", "rss_bytes"];
 
-/// What a store held in one phase and its settle.
+/// The memory of a store in one phase and its settle.
 #[derive(Clone, PartialEq, Debug)]
 struct Stretch {
     phase: String,

@@ -1,4 +1,4 @@
-//! `figure`: what was measured, drawn.
+//! `figure`: draws measurements.
 //!
 //! ```text
 //!   plan: runs of stores  ->  OUT/NAME.jsonl: their results  ->  points  ->  OUT/NAME.csv
@@ -47,7 +47,7 @@ pub enum Name {
     Ycsb,
     /// Throughput of each phase against the checkpoint distance
     Sensitivity,
-    /// What writes and reads cost against the number of records
+    /// The cost of writes and reads against the number of records
     Growth,
     /// How latencies are distributed
     Latency,
@@ -57,7 +57,7 @@ pub enum Name {
     Stall,
     /// Levels of a tree against the number of records
     Levels,
-    /// What the shape of levels does to writes and reads
+    /// The cost of writes and reads against the shape of levels
     Shape,
 }
 
@@ -247,7 +247,8 @@ pub fn data_of(directory: &Path, name: Name) -> PathBuf {
     directory.join(format!("{}.jsonl", name.name()))
 }
 
-/// The results lie beside a figure that is drawn from another place too; never beside others.
+/// If a figure is drawn from results in another directory, they are copied beside it; never over
+/// others.
 fn keep_data(records: &[Record], path: &Path) -> Result<()> {
     if !path.exists() {
         return record::append(path, records);

@@ -1,5 +1,5 @@
-//! `sensitivity`: how much of each phase depends on the checkpoint distance, and that what a longer
-//! one saves in writes does not depend on the number of records.
+//! `sensitivity`: the dependence of each phase on the checkpoint distance, and that the savings of
+//! a longer distance do not depend on the number of records.
 //!
 //! The distance stays the same through all phases of a run. Sizes are compared with the same memory
 //! and the same distances: the greater memory, the load alone.
@@ -38,7 +38,7 @@ const HEADER: [&str; 8] = [
     "max",
 ];
 
-/// What is measured against the distance.
+/// The measurements against the distance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Measure {
     /// Thousands of operations a second of a phase.

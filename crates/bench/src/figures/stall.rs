@@ -1,7 +1,7 @@
 //! `stall`: throughput in every second of a load.
 //!
-//! A panel for each store, with scales of its own: what is looked for are seconds in which a store
-//! does much less than it does on the whole.
+//! One panel per store, with its own scales: it shows seconds in which a store does much less than
+//! on average.
 
 use crate::figures::Drawing;
 use crate::figures::data::{Points, cell, engines, notes, to_f64, work};
@@ -21,7 +21,7 @@ struct Load {
     ops: u64,
     seconds: f64,
     kops: f64,
-    /// Of each whole second; of a load that took none, of all of it.
+    /// Rates of complete seconds; of the complete load if it took less than one.
     by_second: Vec<f64>,
 }
 

@@ -62,7 +62,7 @@ pub fn ycsb_results() -> Vec<Record> {
     records
 }
 
-/// Whole runs at two settings of memory and three distances, and loads of half the records.
+/// Complete runs at two settings of memory and three distances, and loads of half the records.
 pub fn sensitivity_results() -> Vec<Record> {
     let mut records = Vec::new();
     let settings = [(1000, 1_u64 << 25), (1000, 1 << 26), (500, 1 << 26)];
@@ -112,8 +112,8 @@ pub fn growth_results() -> Vec<Record> {
                     record.settings["checkpoint_distance_bytes"] = distances.clone();
                     record.settings["capped"] = json!(is_capped);
                     if *engine == "turtle" && !is_fixed {
-                        let told = format!("{} bytes", 8000 * times / 3);
-                        record.settings["store"]["checkpoint_distance"] = json!(told);
+                        let distance = format!("{} bytes", 8000 * times / 3);
+                        record.settings["store"]["checkpoint_distance"] = json!(distance);
                     }
                     records.push(record);
                 }

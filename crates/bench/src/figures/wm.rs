@@ -1,5 +1,5 @@
-//! `wm`: what memory for writes buys: write amplification and mean insert latency of a load,
-//! against the checkpoint distance, or for stores of others the size of their write buffer.
+//! `wm`: write amplification and mean insert latency of a load, against the checkpoint distance, or
+//! for other stores the size of their write buffer.
 //!
 //! Bytes are those of the load with its settle, so that nothing is left out that a larger memory
 //! only puts off. The latency is the mean of the calls of the load. A store without such a dial is

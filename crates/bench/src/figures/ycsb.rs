@@ -28,7 +28,7 @@ struct Bar {
     memory: u64,
     phase: String,
     engine: String,
-    /// None if it did not come so far.
+    /// `None` if the phase was not reached.
     kops: Option<Spread>,
 }
 
@@ -148,7 +148,7 @@ fn panel(scene: &mut Scene, frame: Frame, bars: &[Bar], memory: u64, phases: &[S
     scene.line(&[(frame.left, frame.bottom), (frame.right, frame.bottom)], AXIS, 1.0);
 }
 
-/// What is written above a bar.
+/// The text above a bar.
 fn label(bar: &Bar) -> String {
     bar.kops.map_or("\u{2013}".to_owned(), |kops| number(three_digits(kops.median)))
 }
@@ -168,7 +168,7 @@ mod tests {
     use crate::figures::tests::ycsb_results;
 
     #[test]
-    fn bars_are_medians_and_missing_ones_are_kept() {
+    fn bars_are_medians_and_missing_ones_leave_a_gap() {
         let bars = bars(&ycsb_results());
         assert_eq!(speeds(&ycsb_results()), ["load+settle", "a", "c"]);
         assert_eq!(bars.len(), 2 * 3 * 2);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
 
-/// Tables with more rows lie folded.
+/// Tables with more rows are folded.
 const ROWS_SHOWN: usize = 40;
 
 /// A page that is being filled.
@@ -134,7 +134,7 @@ impl Section {
     }
 }
 
-/// A cell; what is in brackets behind a number stands below it, so that tables are not too wide.
+/// A cell; text in brackets after a number is below it, so that tables are not too wide.
 fn cell_text(cell: &str) -> String {
     match cell.split_once(" (") {
         Some((number, spread)) if !is_words(number) => {

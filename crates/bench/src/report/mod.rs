@@ -1,8 +1,8 @@
 //! `report`: one page of all figures and results in a directory.
 //!
 //! The page is one file that needs no other and no network. Figures are drawn again from their
-//! results, so a page never shows a figure that is not of the data beside it; what is in a
-//! directory otherwise is looked at only for results. Everything that comes from a file is escaped.
+//! results, so that a page never shows a figure of other data; other files of the directory are
+//! only searched for results. All text from files is escaped.
 
 mod html;
 
@@ -86,10 +86,10 @@ fn page(directory: &Path, baseline: Option<&str>) -> Result<String> {
 
 /// The files that may hold results and are no figure's, by name.
 fn others(directory: &Path) -> Result<Vec<PathBuf>> {
-    let told = |error| Failure::failed(format!("look into {}", directory.display()), error);
+    let failed = |error| Failure::failed(format!("look into {}", directory.display()), error);
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(told)? {
-        let path = entry.map_err(told)?.path();
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
         let ending = path.extension().and_then(|ending| ending.to_str());
         let is_figure = Name::ALL.into_iter().any(|name| data_of(directory, name) == path);
         if matches!(ending, Some("json" | "jsonl")) && path.is_file() && !is_figure {
@@ -115,7 +115,7 @@ fn of_results(path: &Path, records: &[Record], baseline: Option<&str>) -> Sectio
     section
 }
 
-/// A figure, what was done, and its points.
+/// A figure, its description, and its points.
 fn of_figure(name: Name, records: &[Record]) -> Result<Section> {
     let drawing = name.draw(records)?;
     let mut section = Section::new(name.name(), name.heading());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_results_is_told() {
+    fn a_directory_without_results_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let message = page(directory.path(), None).unwrap_err().to_string();
         assert!(message.contains("figure NAME"), "{message}");

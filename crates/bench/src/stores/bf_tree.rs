@@ -1,9 +1,9 @@
 //! bf-tree: a B-tree whose leaves have small pages for hot records in a circular buffer, by direct
 //! I/O.
 //!
-//! Its log is off: it has no level between no log and one that each insert waits a millisecond for
-//! (and rewrites its whole segment), so what is measured here is not comparable in durability. A
-//! settle does nothing: pages are written when they leave the buffer.
+//! Its log is off: it has no level between no log and a log that each insert waits a millisecond
+//! for (and whose segment it rewrites), so its results are not comparable in durability. A settle
+//! does nothing: pages are written when they leave the buffer.
 
 use crate::failure::{Failure, Result};
 use crate::kinds::Durability;

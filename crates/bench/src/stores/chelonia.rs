@@ -1,9 +1,9 @@
-//! Our own store, through the public interface alone; one name for each engine.
+//! Chelonia, through its public API only; one name per engine.
 //!
-//! Writes are commits at the level that was asked. A settle makes a checkpoint, after which nothing
-//! waits in memtables. The log is mapped into memory: the kernel counts a page of it as written
-//! when it is first dirtied after it went to the device, so the bytes that the store itself counts
-//! are given beside what the kernel counts for the process.
+//! Writes are commits at the requested level. A settle makes a checkpoint, after which the
+//! memtables are empty. The log is mapped into memory, and the kernel counts one of its pages as
+//! written when it is first dirtied after its last write-back; so the bytes that the store counts
+//! are reported in addition to those of the kernel.
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};

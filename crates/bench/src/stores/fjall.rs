@@ -6,8 +6,8 @@
 //! | `process` | is written before a write returns |
 //! | `sync` | is synced before a write returns |
 //!
-//! A settle rotates the memtable and waits until flushes and compactions are over. A compaction
-//! that is due but not begun is not told, so it must have been quiet for a while.
+//! A settle rotates the memtable and waits until flushes and compactions are over. The store does
+//! not report compactions that are due but have not begun, so it must have been quiet for a while.
 
 use crate::driver::clock;
 use crate::failure::{Failure, Result};
@@ -40,8 +40,8 @@ struct Fjall {
     memtable_bytes: u64,
 }
 
-/// Says what failed.
-fn told(what: &'static str) -> impl Fn(fjall::Error) -> Failure {
+/// Adds the failed operation to an error.
+fn failed(what: &'static str) -> impl Fn(fjall::Error) -> Failure {
     move |error| Failure::failed(what, error)
 }
 
@@ -53,7 +53,7 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         .worker_threads(WORKERS)
         .manual_journal_persist(options.durability == Durability::Memory)
         .open()
-        .map_err(told("open"))?;
+        .map_err(failed("open"))?;
     let keyspace_options = || {
         KeyspaceCreateOptions::default()
             .max_memtable_size(memtable_bytes)
@@ -62,7 +62,7 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
             .index_block_compression_policy(CompressionPolicy::disabled())
     };
     let keyspace =
-        database.keyspace("bench", keyspace_options).map_err(told("make the keyspace"))?;
+        database.keyspace("bench", keyspace_options).map_err(failed("make the keyspace"))?;
     let durability = options.durability;
     Ok(Box::new(Fjall { database, keyspace, durability, memtable_bytes }))
 }
@@ -77,7 +77,9 @@ impl Fjall {
     /// After a write, if it is to survive a power cut.
     fn sync(&self) -> Result<()> {
         match self.durability {
-            Durability::Sync => self.database.persist(PersistMode::SyncData).map_err(told("sync")),
+            Durability::Sync => {
+                self.database.persist(PersistMode::SyncData).map_err(failed("sync"))
+            }
             _ => Ok(()),
         }
     }
@@ -110,7 +112,7 @@ impl Store for Fjall {
 
     fn settle(&self, limit: Duration) -> Result<Settled> {
         let start = clock::now();
-        self.keyspace.rotate_memtable().map_err(told("rotate the memtable"))?;
+        self.keyspace.rotate_memtable().map_err(failed("rotate the memtable"))?;
         let mut quiet = 0;
         while quiet < QUIET_STEPS {
             if clock::since(start) > limit {
@@ -123,7 +125,7 @@ impl Store for Fjall {
     }
 
     fn counters(&self) -> Result<Counters> {
-        let disk = self.database.journal_disk_space().map_err(told("look at the journal"))?;
+        let disk = self.database.journal_disk_space().map_err(failed("look at the journal"))?;
         Ok(Counters { log_disk_bytes: Some(disk), ..Counters::default() })
     }
 
@@ -139,17 +141,17 @@ struct FjallSession<'a> {
 
 impl Session for FjallSession<'_> {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.store.keyspace.insert(key, value).map_err(told("insert"))?;
+        self.store.keyspace.insert(key, value).map_err(failed("insert"))?;
         self.store.sync()
     }
 
     fn remove(&mut self, key: &[u8]) -> Result<()> {
-        self.store.keyspace.remove(key).map_err(told("remove"))?;
+        self.store.keyspace.remove(key).map_err(failed("remove"))?;
         self.store.sync()
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        let found = self.store.keyspace.get(key).map_err(told("get"))?;
+        let found = self.store.keyspace.get(key).map_err(failed("get"))?;
         if let Some(found) = &found {
             value.extend_from_slice(found);
         }
@@ -158,7 +160,7 @@ impl Session for FjallSession<'_> {
 
     fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()> {
         for entry in self.store.keyspace.range(from..).take(count) {
-            let (key, value) = entry.into_inner().map_err(told("scan"))?;
+            let (key, value) = entry.into_inner().map_err(failed("scan"))?;
             entries.push(&key, &value);
         }
         Ok(())

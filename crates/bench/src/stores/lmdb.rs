@@ -25,8 +25,8 @@ use std::time::Duration;
 /// Writes of a session in one transaction.
 const COMMIT_EVERY: u32 = 1000;
 
-/// The address space for the file: so many times what is stored, and this much more. Only what is
-/// used takes memory or disk.
+/// The address space for the file: this multiple of the data, plus this. Only used parts take
+/// memory or disk.
 const MAP_PART: u64 = 10;
 const MAP_BYTES_MORE: u64 = 1 << 32;
 
@@ -42,8 +42,8 @@ struct Lmdb {
     map_bytes: u64,
 }
 
-/// Says what failed.
-fn told(what: &'static str) -> impl Fn(heed::Error) -> Failure {
+/// Adds the failed operation to an error.
+fn failed(what: &'static str) -> impl Fn(heed::Error) -> Failure {
     move |error| Failure::failed(what, error)
 }
 
@@ -58,16 +58,16 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     if options.durability != Durability::Sync {
         flags |= EnvFlags::NO_SYNC;
     }
-    // SAFETY: the folder is new and the program's own, locked by the driver: nobody else changes
-    // the file. What NO_SYNC can lose is lost with the system only, and the database is removed.
-    let env = unsafe { env_options.flags(flags).open(&options.path) }.map_err(told("open"))?;
-    let transaction = env.write_txn().map_err(told("make the table"))?;
+    // SAFETY: the folder is new and locked by the driver, so only this program changes the file.
+    // With NO_SYNC only a crash of the system loses data, and the database is removed anyway.
+    let env = unsafe { env_options.flags(flags).open(&options.path) }.map_err(failed("open"))?;
+    let transaction = env.write_txn().map_err(failed("make the table"))?;
     let made = env
         .create_databases_and_commit(transaction, |opener, transaction| {
             let table = opener.create_database::<Bytes, Bytes>(transaction, None)?;
             Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(table))
         })
-        .map_err(told("make the table"))?;
+        .map_err(failed("make the table"))?;
     let Some(table) = made.commit() else {
         return Err(Failure::failed("make the table", "its transaction was not committed"));
     };
@@ -100,7 +100,7 @@ impl Store for Lmdb {
 
     /// A sync can't be ended early: the limit is not looked at.
     fn settle(&self, _limit: Duration) -> Result<Settled> {
-        self.env.force_sync().map_err(told("sync"))?;
+        self.env.force_sync().map_err(failed("sync"))?;
         Ok(Settled::Done)
     }
 
@@ -129,21 +129,21 @@ impl Session for LmdbSession<'_> {
 
     fn commit(&mut self) -> Result<()> {
         let Lmdb { env, table, .. } = self.store;
-        let mut transaction = env.write_txn().map_err(told("begin"))?;
+        let mut transaction = env.write_txn().map_err(failed("begin"))?;
         for (key, value) in self.waiting.iter() {
             match value {
-                Some(value) => table.put(&mut transaction, key, value).map_err(told("insert"))?,
-                None => drop(table.delete(&mut transaction, key).map_err(told("remove"))?),
+                Some(value) => table.put(&mut transaction, key, value).map_err(failed("insert"))?,
+                None => drop(table.delete(&mut transaction, key).map_err(failed("remove"))?),
             }
         }
-        transaction.commit().map_err(told("commit"))?;
+        transaction.commit().map_err(failed("commit"))?;
         self.waiting.clear();
         Ok(())
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        let transaction = self.store.env.read_txn().map_err(told("begin"))?;
-        let found = self.store.table.get(&transaction, key).map_err(told("get"))?;
+        let transaction = self.store.env.read_txn().map_err(failed("begin"))?;
+        let found = self.store.table.get(&transaction, key).map_err(failed("get"))?;
         if let Some(found) = found {
             value.extend_from_slice(found);
         }
@@ -151,11 +151,11 @@ impl Session for LmdbSession<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()> {
-        let transaction = self.store.env.read_txn().map_err(told("begin"))?;
+        let transaction = self.store.env.read_txn().map_err(failed("begin"))?;
         let range = (Bound::Included(from), Bound::Unbounded);
-        let found = self.store.table.range(&transaction, &range).map_err(told("scan"))?;
+        let found = self.store.table.range(&transaction, &range).map_err(failed("scan"))?;
         for entry in found.take(count) {
-            let (key, value) = entry.map_err(told("scan"))?;
+            let (key, value) = entry.map_err(failed("scan"))?;
             entries.push(key, value);
         }
         Ok(())
@@ -163,9 +163,9 @@ impl Session for LmdbSession<'_> {
 
     /// All in one transaction.
     fn multi_get(&mut self, keys: &[Vec<u8>], answers: &mut Answers) -> Result<()> {
-        let transaction = self.store.env.read_txn().map_err(told("begin"))?;
+        let transaction = self.store.env.read_txn().map_err(failed("begin"))?;
         for key in keys {
-            answers.push(self.store.table.get(&transaction, key).map_err(told("multi_get"))?);
+            answers.push(self.store.table.get(&transaction, key).map_err(failed("multi_get"))?);
         }
         Ok(())
     }

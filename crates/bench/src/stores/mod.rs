@@ -1,4 +1,4 @@
-//! The seam: what the driver asks of a store, and the list of all stores.
+//! The interface between the driver and the stores, and the list of all stores.
 //!
 //! A [`Store`] is an open database with one ordered map. Each thread of the driver works through a
 //! [`Session`] of its own. Every value that is read is copied into a buffer of the caller, so that
@@ -57,7 +57,7 @@ pub struct StoreOptions {
     pub checkpoint_distance: Option<u64>,
     /// The shape of levels and the bits of filters, if it is an engine of ours.
     pub shape: Shape,
-    /// What a write has survived when its call returns.
+    /// The failures that a write must survive once its call has returned.
     pub durability: Durability,
     /// Threads that will work at the same time.
     #[allow(dead_code, reason = "not every store asks, and each is behind a feature")]
@@ -73,7 +73,7 @@ pub struct StoreOptions {
     pub value_bytes_max: usize,
 }
 
-/// What a store says of itself.
+/// Properties of a store.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Its version.
@@ -84,7 +84,7 @@ pub struct Facts {
     pub commit_every: u32,
 }
 
-/// What a store counts itself, since it was opened. `None` if it does not.
+/// Counters of the store since it was opened. `None` if it has no such counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     /// Bytes written to its log.
@@ -99,7 +99,7 @@ pub struct Counters {
     pub delayed: Option<Duration>,
 }
 
-/// How a settle ended.
+/// The result of a settle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
     /// Nothing is left to do in the background.
@@ -110,7 +110,7 @@ pub enum Settled {
 
 /// An open database.
 pub trait Store: Sync {
-    /// What it says of itself.
+    /// Its properties.
     fn facts(&self) -> Facts;
 
     /// A session for the calling thread.
@@ -120,13 +120,13 @@ pub trait Store: Sync {
     /// work due, and for stores with checkpoints, a checkpoint durable. No session is open.
     fn settle(&self, limit: Duration) -> Result<Settled>;
 
-    /// Turns the dial between writes and reads; false if it has none.
+    /// Sets the checkpoint distance; false if the store has none.
     fn set_checkpoint_distance(&self, bytes: u64) -> Result<bool> {
         let _ = bytes;
         Ok(false)
     }
 
-    /// What it counts itself.
+    /// Its counters.
     fn counters(&self) -> Result<Counters> {
         Ok(Counters::default())
     }
@@ -245,9 +245,9 @@ pub type Open = fn(&StoreOptions) -> Result<Box<dyn Store>>;
 pub struct Kind {
     /// The name in options and results.
     pub name: &'static str,
-    /// Its way in; `None` if it is not in this build.
+    /// Opens it; `None` if it is not in this build.
     pub open: Option<Open>,
-    /// What must be installed to build it; nothing if cargo brings everything.
+    /// The package that must be installed to build it, if any.
     pub package: Option<&'static str>,
     /// It reads through the page cache, so that only a memory cgroup can bound its memory.
     pub uses_page_cache: bool,

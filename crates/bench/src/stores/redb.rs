@@ -9,8 +9,7 @@
 //! | `memory`, `process` | `Durability::None`, each tenth `Durability::Immediate` |
 //! | `sync` | `Durability::Immediate` |
 //!
-//! With `process` it keeps less than it was asked, and its settings say so: the level between does
-//! not exist here.
+//! With `process` it does less than requested, and its settings say so: it has no level between.
 
 use crate::failure::{Failure, Result};
 use crate::kinds::Durability;
@@ -40,14 +39,14 @@ struct Redb {
     database: redb::Database,
     /// Transactions that have begun to write: there is one at a time.
     begun: AtomicU64,
-    /// Those that are committed: what was read before the last is old.
+    /// The number of committed ones: a view from before the last is outdated.
     commits: AtomicU64,
     durability: Durability,
     cache_bytes: usize,
 }
 
-/// Says what failed.
-fn told<E: Display>(what: &'static str) -> impl Fn(E) -> Failure {
+/// Adds the failed operation to an error.
+fn failed<E: Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure::failed(what, error)
 }
 
@@ -55,8 +54,10 @@ fn told<E: Display>(what: &'static str) -> impl Fn(E) -> Failure {
 pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     let cache_bytes = bytes_of(options.memory / 100 * CACHE_PERCENT)?;
     let path = options.path.join("data.redb");
-    let database =
-        redb::Database::builder().set_cache_size(cache_bytes).create(path).map_err(told("open"))?;
+    let database = redb::Database::builder()
+        .set_cache_size(cache_bytes)
+        .create(path)
+        .map_err(failed("open"))?;
     let (begun, commits) = (AtomicU64::new(0), AtomicU64::new(0));
     let store = Redb { database, begun, commits, durability: options.durability, cache_bytes };
     store.write(&Waiting::default(), Durability::Sync)?;
@@ -66,22 +67,22 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
 impl Redb {
     /// Applies `waiting` in one transaction; makes the table if there is none.
     fn write(&self, waiting: &Waiting, durability: Durability) -> Result<()> {
-        let mut transaction = self.database.begin_write().map_err(told("begin"))?;
+        let mut transaction = self.database.begin_write().map_err(failed("begin"))?;
         let is_turn = self.begun.fetch_add(1, Ordering::Relaxed).is_multiple_of(DURABLE_EVERY);
         let durability = match durability {
             Durability::Memory | Durability::Process if !is_turn => redb::Durability::None,
             _ => redb::Durability::Immediate,
         };
-        transaction.set_durability(durability).map_err(told("set the durability"))?;
-        let mut table = transaction.open_table(TABLE).map_err(told("open the table"))?;
+        transaction.set_durability(durability).map_err(failed("set the durability"))?;
+        let mut table = transaction.open_table(TABLE).map_err(failed("open the table"))?;
         for (key, value) in waiting.iter() {
             match value {
-                Some(value) => drop(table.insert(key, value).map_err(told("insert"))?),
-                None => drop(table.remove(key).map_err(told("remove"))?),
+                Some(value) => drop(table.insert(key, value).map_err(failed("insert"))?),
+                None => drop(table.remove(key).map_err(failed("remove"))?),
             }
         }
         drop(table);
-        transaction.commit().map_err(told("commit"))?;
+        transaction.commit().map_err(failed("commit"))?;
         self.commits.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -123,8 +124,8 @@ impl Store for Redb {
     }
 }
 
-/// A thread's writes that are not committed yet, and the newest that it has read from: looking the
-/// table up costs more than a get, so it is kept while nobody commits.
+/// The uncommitted writes of a thread, and the newest view it has read from: opening the table
+/// costs more than a get, so the view is reused until the next commit.
 struct RedbSession<'a> {
     store: &'a Redb,
     waiting: Waiting,
@@ -138,8 +139,8 @@ impl RedbSession<'_> {
         let table = match self.view.take() {
             Some((of, table)) if of == commits => table,
             _ => {
-                let transaction = self.store.database.begin_read().map_err(told("begin"))?;
-                transaction.open_table(TABLE).map_err(told("open the table"))?
+                let transaction = self.store.database.begin_read().map_err(failed("begin"))?;
+                transaction.open_table(TABLE).map_err(failed("open the table"))?
             }
         };
         Ok(&self.view.insert((commits, table)).1)
@@ -166,7 +167,7 @@ impl Session for RedbSession<'_> {
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        let found = self.table()?.get(key).map_err(told("get"))?;
+        let found = self.table()?.get(key).map_err(failed("get"))?;
         if let Some(found) = &found {
             value.extend_from_slice(found.value());
         }
@@ -174,9 +175,9 @@ impl Session for RedbSession<'_> {
     }
 
     fn scan(&mut self, from: &[u8], count: usize, entries: &mut Entries) -> Result<()> {
-        let found = self.table()?.range(from..).map_err(told("scan"))?;
+        let found = self.table()?.range(from..).map_err(failed("scan"))?;
         for entry in found.take(count) {
-            let (key, value) = entry.map_err(told("scan"))?;
+            let (key, value) = entry.map_err(failed("scan"))?;
             entries.push(key.value(), value.value());
         }
         Ok(())
@@ -186,7 +187,7 @@ impl Session for RedbSession<'_> {
     fn multi_get(&mut self, keys: &[Vec<u8>], answers: &mut Answers) -> Result<()> {
         let table = self.table()?;
         for key in keys {
-            let found = table.get(key.as_slice()).map_err(told("multi_get"))?;
+            let found = table.get(key.as_slice()).map_err(failed("multi_get"))?;
             answers.push(found.as_ref().map(|found| found.value()));
         }
         Ok(())

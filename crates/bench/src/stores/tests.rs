@@ -1,4 +1,4 @@
-//! The seam itself, and a battery that every store of this build passes.
+//! The interface of stores, and tests that every store of this build passes.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use tempfile::TempDir;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Entries of the battery: a few batches of a store without a log, and blocks of every store.
+/// Entries of the tests: a few batches of a store without a log, and blocks of every store.
 const ENTRIES: u64 = 5000;
 
 const MEMORY: u64 = 64_000_000;
 
-/// What keeps nothing of a commit in files until something else happens; its settings say so.
+/// Stores that do not write a commit to files at once; their settings say so.
 const FORGETFUL: [&str; 2] = ["redb", "bf-tree"];
 
 fn options(kind: Kind, path: &Path) -> StoreOptions {
@@ -47,7 +47,7 @@ fn value(number: u64, version: u64) -> Vec<u8> {
     value
 }
 
-/// A session, what it should have done, and how often to commit.
+/// A session, its expected content, and the number of writes per commit.
 struct Writer<'a> {
     session: Box<dyn Session + 'a>,
     map: Map,
@@ -106,7 +106,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Everything that can be read is what is in `map`.
+/// Asserts that everything readable equals `map`.
 fn compare(name: &str, session: &mut dyn Session, map: &Map) {
     let mut found = Vec::new();
     let numbers = 0..ENTRIES + 100;
@@ -144,7 +144,7 @@ fn compare(name: &str, session: &mut dyn Session, map: &Map) {
 }
 
 #[test]
-fn every_store_does_what_a_map_does() {
+fn every_store_behaves_like_a_map() {
     for kind in built() {
         let directory = TempDir::new().unwrap();
         let store = kind.open(&options(kind, directory.path())).unwrap();
@@ -305,7 +305,7 @@ fn names_are_unique_and_ours_come_first() {
 }
 
 #[test]
-fn a_store_that_was_not_built_says_what_it_needs() {
+fn a_store_that_was_not_built_names_its_package() {
     let absent =
         Kind { name: "other", open: None, package: Some("libother-dev"), uses_page_cache: false };
     let message = absent.check_built().unwrap_err().to_string();

@@ -1,9 +1,9 @@
 //! Writes that wait in a session until they are committed together, for stores without a log.
 //!
-//! Such stores have one writer at a time. A session that held a write transaction open between
-//! calls would keep all other threads waiting for it, and two that wait for each other's progress
-//! would never end; so a session keeps its writes here, and the store applies all of them in one
-//! transaction that begins and ends within a commit.
+//! Such stores have one writer at a time. If a session held a write transaction open between calls,
+//! all other threads would wait for it, and two that depend on each other would deadlock; so a
+//! session buffers its writes here, and the store applies all of them in one transaction during a
+//! commit.
 
 use std::ops::Range;
 

@@ -21,16 +21,16 @@ use crate::workload::random::{Permutation, mix, scale};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What stands before every key of a queue.
+/// The prefix of every key of a queue.
 const QUEUE_PREFIX: [u8; 8] = [0xff; 8];
 
 /// The length of the part that orders keys.
 pub const ORDERING_BYTES: usize = 8;
 
-/// The length of a queue's key: what stands before, the queue, the number.
+/// The length of a queue's key: the prefix, the queue, the number.
 const QUEUE_KEY_BYTES: usize = QUEUE_PREFIX.len() + size_of::<u32>() + size_of::<u64>();
 
-/// What is added to a key at the most: a byte, or one and a number.
+/// The longest suffix of a key: a byte, or one and a number.
 const SUFFIX_BYTES_MAX: usize = 1 + size_of::<u64>();
 
 /// 2025-01-01 in nanoseconds since 1970.
@@ -143,7 +143,7 @@ impl Keys {
         }
     }
 
-    /// Writes the key of entry `number` of `queue` to `key`. All queues lie behind all records.
+    /// Writes the key of entry `number` of `queue` to `key`. All queues sort after all records.
     pub fn write_queue(queue: u32, number: u64, key: &mut Vec<u8>) {
         key.clear();
         key.extend_from_slice(&QUEUE_PREFIX);
@@ -182,7 +182,7 @@ fn permutation(capacity: u64) -> Permutation {
 
 fn timestamp(record: u64) -> u64 {
     let slot = record + mix(record) % DISORDER;
-    // Records of one slot are fewer than `DISORDER` apart, so this tells them apart.
+    // Records of one slot are fewer than `DISORDER` apart, so their keys differ.
     let within = record % DISORDER * (NANOS_PER_MILLI / DISORDER);
     FIRST_TIMESTAMP + slot * NANOS_PER_MILLI + within
 }
@@ -300,14 +300,14 @@ mod tests {
         assert_eq!(keys.file_records(), Some(3));
         assert_eq!([key(&keys, 0), key(&keys, 1), key(&keys, 2)], [b"bee", b"ant", b"cat"]);
         assert!(key(&keys, 3).starts_with(b"bee\x02"));
-        for (bad, told) in [
+        for (bad, expected) in [
             ("a\nb\na\n", "lines 1 and 3 are the same"),
             ("a\n\nb\n", "line 2"),
             ("a\na\u{1}\n", "lines 1 and 2"),
             ("", "line 1"),
         ] {
             let message = read(bad).unwrap_err().to_string();
-            assert!(message.contains(told), "{message}");
+            assert!(message.contains(expected), "{message}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What is done: keys, values and streams of operations. All of it is pure and follows from a seed,
-//! so that every store does the same work and every run can be repeated.
+//! The workloads: keys, values and streams of operations. All are pure functions of a seed, so
+//! every store does the same work and every run can be repeated.
 
 pub mod keys;
 pub mod phases;

@@ -1,4 +1,4 @@
-//! The phases: their names, and what each is made of.
+//! The phases, with their names and operations.
 //!
 //! | phase | operations | records |
 //! | --- | --- | --- |
@@ -21,10 +21,9 @@
 //! entries before the head: a consumer that notes its place only now and then must pass what it
 //! deleted. The queues are filled before the operations that are timed, and emptied after them.
 //!
-//! `o` runs only if it is asked for: it takes longer than the load. It is for what a store occupies
-//! on disk when nearly everything in it was overwritten. `s1`, `s10` and `s100` run only if they
-//! are asked for, too: they tell what it costs to find a place, and what each further record does
-//! [Autumn 4.2].
+//! `o` runs only on request, because it takes longer than the load. It measures the space on disk
+//! after nearly everything was overwritten. `s1`, `s10` and `s100` also run only on request; they
+//! measure the cost of a seek, and of each further record [Autumn 4.2].
 
 /// Updates of `o` for each record that was loaded: one in seven records keeps what was loaded.
 pub const OVERWRITES: u64 = 2;

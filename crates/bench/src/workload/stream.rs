@@ -60,7 +60,7 @@ enum Choice {
     Latest(Arc<Zipf>),
 }
 
-/// What the streams of all threads of a phase share.
+/// State shared by the streams of all threads of a phase.
 #[derive(Clone, Debug)]
 pub struct Workload {
     phase: Phase,

@@ -1,5 +1,5 @@
-//! Values that can be checked: who they belong to, and which update of it they are, follows from
-//! their bytes, and all of their bytes follow from that.
+//! Values that can be checked: their bytes name the record and the version, and all other bytes
+//! follow from these.
 //!
 //! ```text
 //!   0  u64  the record, mixed                    \
@@ -71,9 +71,9 @@ impl Values {
         let (random, zeros) = value.split_at(half);
         let mut stream = Stream::new(record, version);
         let mut chunks = random[HEADER_BYTES..].chunks_exact(8);
-        let whole = chunks.by_ref().all(|chunk| chunk == stream.next());
+        let chunks_match = chunks.by_ref().all(|chunk| chunk == stream.next());
         let rest = chunks.remainder();
-        let right = whole && rest == &stream.next()[..rest.len()] && is_zero(zeros);
+        let right = chunks_match && rest == &stream.next()[..rest.len()] && is_zero(zeros);
         right.then_some((record, version))
     }
 
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_tell_whose_they_are() {
+    fn values_name_their_record_and_version() {
         for sizes in [SizeRange::fixed(16), SizeRange::fixed(120), SizeRange::new(16, 300)] {
             let values = Values::new(sizes);
             let mut value = Vec::new();

@@ -11,7 +11,7 @@ use crate::workload::random::{Permutation, Random};
 /// The skew of YCSB.
 pub const THETA: f64 = 0.99;
 
-/// So many weights are added up one by one; the rest is an integral.
+/// The number of weights that are summed; the rest is an integral.
 const EXACT_WEIGHTS: u64 = 1_000_000;
 
 /// A distribution over ranks.

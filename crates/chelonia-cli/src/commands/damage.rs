@@ -1,4 +1,4 @@
-//! `verify` and `salvage`: what is damaged, and what can be saved.
+//! `verify` and `salvage`: reports damage, copies readable data.
 
 use super::{Purpose, open};
 use crate::arguments::{Salvage, Verify};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::ops::Bound;
 
-/// A finding, as programs read it.
+/// A finding in JSON.
 fn finding_json(finding: &Error) -> Value {
     json!({
         "kind": format!("{:?}", finding.kind()),
@@ -28,7 +28,7 @@ pub fn verify(arguments: &Verify) -> Result<()> {
         (Ok(database), Some(name)) => {
             database.keyspace(name, chelonia::KeyspaceOptions::default())?.verify()?
         }
-        // Damage to what every open needs: the report is of this one finding.
+        // A block that every open needs is damaged: report this one finding.
         (Err(Failure::Store(_, error)), _) if error.kind() == ErrorKind::Corrupt => {
             let mut report = VerifyReport::default();
             report.findings.push(error);
@@ -76,7 +76,7 @@ pub fn salvage(arguments: &Salvage) -> Result<()> {
     let mut out = output();
     if arguments.json {
         let object = json!({
-            "whole": report.is_complete(),
+            "complete": report.is_complete(),
             "keyspaces": report.keyspaces.iter().map(keyspace_json).collect::<Vec<Value>>(),
             "log_records": report.log_records,
             "log_damage": report.log_damage.iter().map(finding_json).collect::<Vec<Value>>(),
@@ -89,7 +89,7 @@ pub fn salvage(arguments: &Salvage) -> Result<()> {
     if report.is_complete() {
         return Ok(());
     }
-    Err(Failure::no(format!("something of {} is lost", arguments.source.display())))
+    Err(Failure::no(format!("data of {} was lost", arguments.source.display())))
 }
 
 fn print(report: &SalvageReport, out: &mut impl Write) -> Result<()> {
@@ -115,7 +115,9 @@ fn print(report: &SalvageReport, out: &mut impl Write) -> Result<()> {
         let name = Form::Text.write(keyspace.name.as_bytes());
         if let Some((suspect, _)) = &keyspace.suspect {
             let suspect = Form::Text.write(suspect.as_bytes());
-            complain(&format!("what of {name} may be out of date is in keyspace {suspect}"));
+            complain(&format!(
+                "entries of {name} that may be out of date are in keyspace {suspect}"
+            ));
         }
         for loss in &keyspace.losses {
             writeln!(out, "{name}, {}: {}", range(loss, Form::Text), loss.cause)?;
@@ -127,7 +129,7 @@ fn print(report: &SalvageReport, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Keys of a loss, as people read them.
+/// The keys of a loss as text.
 fn range(loss: &Loss, form: Form) -> String {
     let lower = match &loss.lower {
         Bound::Included(key) => format!("from {}", form.write(key)),

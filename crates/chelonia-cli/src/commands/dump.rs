@@ -73,7 +73,7 @@ pub fn dump(arguments: &Dump) -> Result<()> {
     let json = arguments.json.then_some(form);
     let mut printer = Printer { out: output(), json, error: None };
     let dumped = until_free(path, wait, open).and_then(|database| database.dump(&mut printer));
-    // What could be read before a failure is worth seeing.
+    // Print the items read before a failure, too.
     let written = printer.error.map_or_else(|| printer.out.flush(), Err);
     written.map_err(Failure::from)?;
     dumped.context(path.display().to_string())

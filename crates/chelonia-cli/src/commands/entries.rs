@@ -23,7 +23,7 @@ pub fn put(arguments: &Put) -> Result<()> {
     Ok(database.close()?)
 }
 
-/// Standard input to its end, at most one byte more than a value may have.
+/// Reads standard input to its end, at most one byte more than a value may have.
 fn standard_input() -> Result<Vec<u8>> {
     let mut value = Vec::new();
     if descriptors::is_closed(descriptors::INPUT) {
@@ -89,7 +89,7 @@ pub fn scan(arguments: &Scan) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Calls `show` with what `found` has, from its end if `reverse`, `limit` times at most.
+/// Calls `show` for up to `limit` items of `found`, from the end if `reverse`.
 fn for_each<T>(
     mut found: impl DoubleEndedIterator<Item = chelonia::Result<T>>,
     reverse: bool,

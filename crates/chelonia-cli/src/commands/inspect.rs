@@ -1,4 +1,4 @@
-//! `stats`, `checkpoint`, `keyspaces`, `drop`: the database as a whole.
+//! `stats`, `checkpoint`, `keyspaces`, `drop`: a database or a keyspace at a time.
 
 use super::{Purpose, open};
 use crate::arguments::{Checkpoint, Drop, Inspect};
@@ -9,7 +9,7 @@ use chelonia::{KeyspaceStats, Stats};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 
-/// A figure: how people and programs read it.
+/// A value of the statistics, and how it is printed.
 #[derive(Debug)]
 enum Figure {
     Bytes(u64),
@@ -46,7 +46,7 @@ impl Figure {
     }
 }
 
-/// Named figures under one heading.
+/// Named values under one heading.
 type Section = Vec<(&'static str, Figure)>;
 
 /// `stats`
@@ -56,12 +56,12 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
     let sections = sections(&stats);
     let mut out = output();
     if arguments.json {
-        let mut whole: Map<String, Value> =
+        let mut all: Map<String, Value> =
             sections.iter().map(|(name, section)| ((*name).to_owned(), object(section))).collect();
         let keyspaces: Vec<Value> =
             stats.keyspaces.iter().map(|keyspace| object(&of_keyspace(keyspace))).collect();
-        whole.insert("keyspaces".to_owned(), Value::from(keyspaces));
-        writeln!(out, "{}", Value::from(whole))?;
+        all.insert("keyspaces".to_owned(), Value::from(keyspaces));
+        writeln!(out, "{}", Value::from(all))?;
         return Ok(out.flush()?);
     }
     for (name, section) in &sections {
@@ -70,7 +70,7 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
         table(section).write(&mut out, "  ")?;
     }
     for keyspace in &stats.keyspaces {
-        // Such a name is any text, and this is a terminal.
+        // The name may contain control characters, and this may be a terminal.
         writeln!(out, "keyspace {}", Form::Text.write(keyspace.name.as_bytes()))?;
         table(&of_keyspace(keyspace)[1..]).write(&mut out, "  ")?;
     }
@@ -84,14 +84,14 @@ fn object(section: &[(&'static str, Figure)]) -> Value {
 fn table(section: &[(&'static str, Figure)]) -> Table {
     let mut table = Table::new(&[Align::Left, Align::Right]);
     for (name, figure) in section {
-        // The text of a time says its unit itself.
+        // The text of a time contains its unit.
         let name = name.strip_suffix("_nanos").unwrap_or(name);
         table.row([name.replace('_', " "), figure.text()]);
     }
     table
 }
 
-/// The sections whose counters begin with the open, which is that of this command.
+/// The sections whose counters start with this open.
 const COUNTED: [&str; 3] = ["io", "commits", "background"];
 
 fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
@@ -253,7 +253,7 @@ mod tests {
     use chelonia::{Database, KeyspaceOptions};
 
     #[test]
-    fn every_public_figure_is_printed() {
+    fn every_public_statistic_is_printed() {
         let directory = tempfile::tempdir().unwrap();
         let database = Database::open(directory.path().join("db")).unwrap();
         for name in ["a", "b"] {
@@ -262,8 +262,7 @@ mod tests {
         }
         let _pin = database.snapshot();
         let stats = database.stats();
-        // The structs may grow, and what they grow by shows here first: `name: value`, for groups
-        // of figures too.
+        // New fields of the structs are found in their debug output: `name: value`.
         let named = format!("{stats:?}").matches(": ").count();
         let groups =
             ["memory", "io", "disk", "commits", "scans", "background", "scrub", "keyspaces"].len()

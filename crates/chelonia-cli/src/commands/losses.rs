@@ -1,34 +1,33 @@
-//! What an import left out or changed, counted: nothing of its input is lost silently.
+//! Counts of everything that an import left out or changed: no input is lost silently.
 
-use crate::columns::{Flaw, FlawKind};
-use crate::formats::{LineCounts, Record};
+use crate::formats::{Flaw, FlawKind, LineCounts, Record};
 use crate::output::{complain, counted, grouped};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 
-/// Each kind of loss, counted.
+/// The count of each kind of loss.
 #[derive(Default, Debug)]
 pub struct Losses {
-    /// Records that are not stored, in the order of [`FlawKind::ALL`].
+    /// Records not stored, in the order of [`FlawKind::ALL`].
     skipped: [u64; FlawKind::ALL.len()],
-    /// Lines that a quote hid which never closes, besides the first of its record.
+    /// Lines inside of a quote that never closes, except the first of its record.
     lines_lost: u64,
-    /// Records with escapes, which were decoded.
+    /// Records with decoded escapes.
     unescaped: u64,
-    /// Columns or members of objects that are neither key nor value, in records that are stored.
+    /// Columns, or members of objects, other than key and value, in stored records.
     left_out: u64,
-    /// Entries that replaced an earlier one of the input, which had the same key.
+    /// Entries that replaced an earlier one of the input with the same key.
     repeated: u64,
-    /// Hashes of the keys so far, of [`KEYS_SEEN_MAX`] at most.
+    /// Hashes of the first [`KEYS_SEEN_MAX`] keys.
     seen: HashSet<u64>,
 }
 
-/// At most this many keys are compared with those that follow; their hashes take 38 MB.
+/// The number of keys that are compared with later ones; their hashes take 38 MB.
 const KEYS_SEEN_MAX: usize = 3_500_000;
 
 impl Losses {
-    /// Counts a record that is not stored.
+    /// Counts a record that was not stored.
     pub fn skip(&mut self, flaw: &Flaw) {
         if let Flaw::Unclosed { lines_lost, .. } = flaw {
             self.lines_lost += lines_lost;
@@ -36,7 +35,7 @@ impl Losses {
         self.skipped[flaw.kind() as usize] += 1;
     }
 
-    /// Counts what is not stored of a record that is, under this key.
+    /// Counts the losses of a stored record with this key.
     pub fn take(&mut self, record: &Record, key: &[u8]) {
         let mut hasher = DefaultHasher::new();
         hasher.write(key);
@@ -50,12 +49,12 @@ impl Losses {
         self.left_out += record.left_out as u64;
     }
 
-    /// How many records are not stored.
+    /// The number of records not stored.
     pub fn skipped(&self) -> u64 {
         self.skipped.iter().sum()
     }
 
-    /// True if every key was compared with all before it.
+    /// True if every key was compared with all earlier ones.
     fn has_seen_all(&self) -> bool {
         self.seen.len() < KEYS_SEEN_MAX
     }
@@ -64,7 +63,7 @@ impl Losses {
         FlawKind::ALL.into_iter().map(|kind| (kind, self.skipped[kind as usize]))
     }
 
-    /// Writes a line for each kind of loss to standard error.
+    /// Prints a line for each kind of loss to standard error.
     pub fn complain(&self, lines: LineCounts, is_json: bool) {
         for text in self.texts(lines, is_json) {
             complain(&text);
@@ -110,7 +109,7 @@ impl Losses {
         all.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect()
     }
 
-    /// The same for programs, as members of an object.
+    /// The counts as members of a JSON object.
     pub fn json(&self, lines: LineCounts) -> Map<String, Value> {
         let by_kind: Map<String, Value> =
             self.by_kind().map(|(kind, count)| (kind.name().to_owned(), json!(count))).collect();
@@ -159,8 +158,8 @@ mod tests {
             losses.texts(lines, false),
             [
                 "not stored: 1 with other columns than expected, 1 with bad escapes or digits, \
-                 1 with misplaced or unclosed quotes, 1 that are no JSON object with a key and a \
-                 value, 1 with a key or value that is too long",
+                 1 with misplaced or unclosed quotes, 1 that are not a JSON object with a key and \
+                 a value, 1 with a key or value that is too long",
                 "lines lost behind open quotes: 4",
                 "escapes decoded in 3 records: add --raw if their backslashes are data",
                 "columns left out: 3",

@@ -1,7 +1,7 @@
-//! The commands, but for the tour.
+//! The commands, except the tour.
 //!
-//! A command opens the database read-only unless it writes; only `put` and `import` make one that
-//! is not there.
+//! A command that does not write opens the database read-only; only `put` and `import` create a
+//! database.
 
 pub mod damage;
 pub mod dump;
@@ -17,18 +17,18 @@ use crate::text::Form;
 use chelonia::{Database, Error, ErrorKind, Iter, Keyspace, KeyspaceOptions, limits};
 use std::ops::Bound;
 
-/// What a command does to a database.
+/// How a command opens a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// It must exist and stays as it is.
+    /// It must exist and is not changed.
     Read,
     /// It must exist.
     Write,
-    /// It is made if it is not there.
+    /// It is created if it does not exist.
     Create,
 }
 
-/// Opens the database, when it is free.
+/// Opens the database; waits for it if requested.
 pub fn open(place: &Place, purpose: Purpose) -> Result<Database> {
     let attempt = || {
         Database::builder(&place.path)
@@ -41,7 +41,7 @@ pub fn open(place: &Place, purpose: Purpose) -> Result<Database> {
         .context(place.path.display().to_string())
 }
 
-/// Opens the database and the keyspace; to delete from a keyspace it must exist.
+/// Opens the database and the keyspace, which must exist for a delete.
 fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspace)> {
     let database = open(&target.place, purpose)?;
     let name = &target.keyspace;
@@ -56,7 +56,7 @@ fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspac
     Ok((database, keyspace))
 }
 
-/// Reads a key or value of the command line.
+/// Parses a key or value of the command line.
 fn argument(form: Form, argument: &std::ffi::OsStr) -> Result<Vec<u8>> {
     form.read_argument(argument).map_err(Failure::Usage)
 }

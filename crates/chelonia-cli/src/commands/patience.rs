@@ -1,18 +1,18 @@
-//! Waiting for a database that is open elsewhere, as long as `--wait` says.
+//! `--wait`: waits for a database that is open elsewhere.
 //!
-//! The lock of a database cannot be waited for, so that the open is tried again and again. All else
-//! that can go wrong with it ends the waiting.
+//! The lock of a database cannot be waited for, so the open is retried. Any other error ends the
+//! wait.
 
 use crate::output::complain;
 use chelonia::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Between two tries.
+/// The interval between two attempts.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Calls `attempt`, and again while it finds the database at `path` open elsewhere, for `wait` at
-/// most. That it waits is told once.
+/// Calls `attempt` until the database at `path` is not open elsewhere, for at most `wait`. Prints
+/// once that it waits.
 #[expect(clippy::disallowed_methods, reason = "a user waits here, in real time, and nothing else")]
 pub fn until_free<T>(
     path: &Path,
@@ -20,14 +20,14 @@ pub fn until_free<T>(
     mut attempt: impl FnMut() -> chelonia::Result<T>,
 ) -> chelonia::Result<T> {
     let start = Instant::now();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let result = attempt();
         let Err(error) = &result else { return result };
         if error.kind() != ErrorKind::AlreadyOpen || wait.is_zero() {
             return result;
         }
-        if !std::mem::replace(&mut is_told, true) {
+        if !std::mem::replace(&mut is_reported, true) {
             let seconds = wait.as_secs_f64();
             complain(&format!("{}: {error}: waiting at most {seconds} s", path.display()));
         }
@@ -45,7 +45,7 @@ mod tests {
     use chelonia::Error;
 
     #[test]
-    fn it_tries_again_only_what_can_become_better() {
+    fn only_an_open_database_is_waited_for() {
         let open = || Err::<u32, _>(Error::new(ErrorKind::AlreadyOpen, "open"));
         let path = Path::new("db");
         let long = Duration::from_secs(1_000_000);

@@ -1,18 +1,17 @@
-//! `import` and `export`: entries to and from files and pipes.
+//! `import` and `export`: entries from and to files and pipes.
 //!
-//! Import commits in batches. At a bad record it stops (or passes over it with `--skip-bad`): what
-//! is before it is stored. So it does when a signal comes (`interrupt.rs`). Whatever ends it, the
-//! error says how much is stored, and `losses.rs` counts what of the input is not, or not as it
-//! stood there.
+//! Import commits in batches. It ends at a bad record (or skips it with `--skip-bad`) and at a
+//! signal (`interrupt.rs`); everything before that is stored. An error names the number of stored
+//! entries, and `losses.rs` counts the input that is not stored, or changed.
 
 use super::losses::Losses;
 use super::{Purpose, entries, open_keyspace};
 use crate::arguments::{Export, Import};
-use crate::columns::{Choice, Column, Flaw};
+use crate::columns::{Choice, Column};
 use crate::descriptors;
 use crate::destination::Destination;
 use crate::failure::{Failure, Result};
-use crate::formats::{Format, Layout, Reader};
+use crate::formats::{Flaw, Format, Layout, Reader};
 use crate::interrupt::Interrupt;
 use crate::output::{bytes, complain, counted, grouped, output};
 use chelonia::limits::BATCH_BYTES_MAX;
@@ -27,18 +26,18 @@ use std::path::Path;
 /// Entries of a batch.
 const BATCH_ENTRIES: usize = 1_000;
 
-/// Bytes of a batch: far enough below what a batch may hold that one more entry fits.
+/// Bytes of a batch: far enough below the limit that one more entry fits.
 const BATCH_BYTES: usize = BATCH_BYTES_MAX / 2;
 
-/// How many bad records are told one by one.
-const TOLD_MAX: u64 = 10;
-/// The one after them: that there are more is told once.
-const TELLING_ENDS: u64 = TOLD_MAX + 1;
+/// The number of bad records that are reported one by one.
+const REPORTED_MAX: u64 = 10;
+/// At this one the import reports that there are more.
+const REPORTS_END: u64 = REPORTED_MAX + 1;
 
-/// How many entries go by between two looks of the progress bar.
+/// Entries between two updates of the progress bar.
 const PROGRESS_STEP: u64 = 1_024;
 
-/// What an import has done so far.
+/// The progress of an import.
 #[derive(Default)]
 struct Progress {
     stored: u64,
@@ -73,7 +72,7 @@ pub fn import(arguments: &Import) -> Result<()> {
         writeln!(out, "{}", Value::from(report))?;
         out.flush()?;
     }
-    // What went wrong first tells more.
+    // The first error is the cause.
     result?;
     closed?;
     let skipped = losses.skipped();
@@ -94,12 +93,12 @@ fn catch() -> Result<Interrupt> {
     Interrupt::catch().map_err(|error| Failure::io("the handlers of signals", error))
 }
 
-/// The format asked for, or what the file's name says.
+/// The requested format, or that of the extension.
 fn format_of(asked: Option<Format>, file: &Path) -> Result<Format> {
     asked.map_or_else(|| Format::of(file).map_err(Failure::Usage), Ok)
 }
 
-/// How records are read.
+/// The layout of the records.
 fn layout(arguments: &Import) -> Result<Layout> {
     let format = format_of(arguments.format, &arguments.file)?;
     let choice = arguments.key_column.clone().zip(arguments.value_column.clone());
@@ -120,13 +119,13 @@ fn layout(arguments: &Import) -> Result<Layout> {
     Ok(Layout { format, form, raw, header: arguments.header, choice })
 }
 
-/// The input in messages.
+/// The name of the input in messages.
 fn input_name(file: &Path) -> String {
     let is_pipe = file == Path::new("-");
     if is_pipe { "standard input".to_owned() } else { file.display().to_string() }
 }
 
-/// The input, and a bar that knows how far it is, if the input has an end that is known.
+/// Opens the input, with a progress bar if its length is known.
 fn open_input(file: &Path, interrupt: &Interrupt) -> Result<(Box<dyn BufRead>, ProgressBar)> {
     let failed = |error| Failure::io(input_name(file), error);
     if file == Path::new("-") {
@@ -177,7 +176,7 @@ impl<'a> Importer<'a> {
     fn take_all(&mut self, reader: &mut Reader<impl BufRead>, arguments: &Import) -> Result<()> {
         let name = input_name(&arguments.file);
         let taken = self.take(reader, &name, arguments.skip_bad);
-        // What came before a bad record is good, and so is what came before a signal.
+        // Everything before a bad record or a signal is stored.
         let is_good = matches!(taken, Ok(()) | Err(Failure::Usage(_) | Failure::Interrupted(..)));
         let stored = if is_good { self.commit() } else { Ok(()) };
         taken.and(stored).map_err(|failure| failure.with(&self.stored()))
@@ -192,7 +191,7 @@ impl<'a> Importer<'a> {
         loop {
             let next = reader.next();
             if let Some(code) = self.interrupt.code() {
-                // A line of which only a part came is the last one read, or the next.
+                // An incomplete line is the last one read, or the next.
                 let line = grouped(reader.line());
                 let text = format!("{name}: interrupted at line {line}");
                 return Err(Failure::Interrupted(text, code));
@@ -244,8 +243,8 @@ impl<'a> Importer<'a> {
     fn skip(&mut self, line: u64, flaw: &Flaw) {
         self.done.losses.skip(flaw);
         let text = match self.done.losses.skipped() {
-            ..=TOLD_MAX => flaw.at(line),
-            TELLING_ENDS => "further bad lines are only counted".to_owned(),
+            ..=REPORTED_MAX => flaw.at(line),
+            REPORTS_END => "further bad lines are only counted".to_owned(),
             _ => return,
         };
         self.bar.suspend(|| complain(&text));
@@ -254,12 +253,12 @@ impl<'a> Importer<'a> {
     fn stored(&self) -> String {
         match self.done.stored {
             0 => "nothing is stored".to_owned(),
-            stored => format!("what is before it is stored: {}", entry_count(stored)),
+            stored => format!("stored before it: {}", entry_count(stored)),
         }
     }
 }
 
-/// What the store would refuse is a bad record, so that it is told with its line.
+/// Checks the limits of the store, so that a violation is reported with its line.
 fn within_limits(entry: &(Vec<u8>, Vec<u8>)) -> Result<&(Vec<u8>, Vec<u8>), Flaw> {
     use chelonia::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
     if entry.0.len() > KEY_BYTES_MAX {
@@ -274,8 +273,8 @@ fn within_limits(entry: &(Vec<u8>, Vec<u8>)) -> Result<&(Vec<u8>, Vec<u8>), Flaw
 /// `export`
 pub fn export(arguments: &Export) -> Result<()> {
     if arguments.json && arguments.file == Path::new("-") {
-        let text = "--json tells about a file that was written: name one, or ask for the entries \
-                    as JSON with --format jsonl";
+        let text = "--json reports about a written file: name a file, or use --format jsonl to \
+                    print the entries as JSON";
         return Err(Failure::usage(text));
     }
     let form = arguments.spelling.form();
@@ -285,7 +284,7 @@ pub fn export(arguments: &Export) -> Result<()> {
     let name = arguments.file.display().to_string();
     let mut out = Destination::open(&arguments.file).map_err(|error| Failure::io(&name, error))?;
     let is_pipe = out.is_pipe();
-    // Elsewhere a signal ends the process at once, also while nobody reads what is written.
+    // Otherwise a signal ends the process at once, even while nobody reads the output.
     let interrupt = if out.is_unfinished_file() { Some(catch()?) } else { None };
     let failed = |error: io::Error| {
         if is_pipe { Failure::from(error) } else { Failure::io(&name, error) }
@@ -300,7 +299,7 @@ pub fn export(arguments: &Export) -> Result<()> {
     bar.finish_and_clear();
     let count = written.map_err(|failure| match failure {
         Failure::Interrupted(text, code) => {
-            Failure::Interrupted(format!("{name}: {text}; the file is as it was before"), code)
+            Failure::Interrupted(format!("{name}: {text}; the file is unchanged"), code)
         }
         other => other,
     })?;
@@ -317,7 +316,7 @@ pub fn export(arguments: &Export) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Writes all entries, and counts them; ends early if a signal comes.
+/// Writes and counts all entries; ends early after a signal.
 fn write_entries(
     entries: Iter,
     interrupt: Option<&Interrupt>,

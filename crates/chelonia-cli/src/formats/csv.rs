@@ -1,13 +1,13 @@
-//! Fields of csv, quoted as RFC 4180 says.
+//! Fields of csv, quoted as in RFC 4180.
 //!
-//! The crate `csv` is not used: it accepts a quote that never closes, and the rest of the file
-//! becomes one field. Import must name the line where that quote opened, and count the lines that
-//! are lost behind it.
+//! The crate `csv` is not used: it accepts a quote that never closes, so that the rest of the file
+//! becomes one field. Import must name the line of that quote, and count the lines after it.
 
-use crate::columns::Flaw;
+use super::flaw::Flaw;
 use std::borrow::Cow;
 
-/// A field of csv. The form has no line breaks, so that only these two characters need quotes.
+/// Quotes a field if necessary. The text form has no line breaks, so only these characters need
+/// quotes.
 pub fn quoted(field: &str) -> String {
     if field.contains(['"', ',']) || field.starts_with(' ') || field.ends_with(' ') {
         return format!("\"{}\"", field.replace('"', "\"\""));
@@ -15,12 +15,12 @@ pub fn quoted(field: &str) -> String {
     field.to_owned()
 }
 
-/// The field at the front, and the rest with its comma.
+/// Splits off the first field; the rest begins with its comma.
 pub fn field(record: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Flaw> {
     let Some(mut rest) = record.strip_prefix(b"\"") else {
         let end = record.iter().position(|byte| *byte == b',').unwrap_or(record.len());
         if record[..end].contains(&b'"') {
-            return Err(Flaw::Quotes("a quote within a field that has none around it"));
+            return Err(Flaw::Quotes("a quote in an unquoted field"));
         }
         return Ok((Cow::Borrowed(&record[..end]), &record[end..]));
     };
@@ -42,7 +42,7 @@ pub fn field(record: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), Flaw> {
     }
 }
 
-/// Where in a record of csv the bytes so far end.
+/// The position in a record of csv after the bytes so far.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// At the beginning of a field.
@@ -56,7 +56,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place after `bytes` more, and whether a quote among them opened a field.
+    /// The position after `bytes` more, and whether a quote among them opened a field.
     pub fn after(self, bytes: &[u8]) -> (Self, bool) {
         bytes.iter().fold((self, false), |(place, is_opened), byte| match (place, byte) {
             (Place::Begin, b'"') => (Place::Quoted, true),

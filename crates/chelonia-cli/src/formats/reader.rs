@@ -1,40 +1,55 @@
-//! Reading records one by one.
+//! Reads records one by one.
 //!
-//! Empty lines are passed over, and so is a byte order mark at the start of the input: no format
-//! writes it there. A quoted field of csv may hold line breaks; they are part of it. What is left
-//! out or changed on the way is counted.
+//! Empty lines are skipped, and so is a byte order mark at the start of the input: no format writes
+//! one there. A quoted field of csv may contain line breaks. Everything skipped or changed is
+//! counted.
 
 use super::csv::Place;
-use super::{FACTOR_MAX, Format, Layout};
-use crate::columns::{Choice, Fields, Flaw, Picked, pick};
+use super::fields::{Fields, Picked, pick};
+use super::flaw::Flaw;
+use super::format::{FACTOR_MAX, Format};
+use crate::columns::Choice;
 use crate::json;
 use crate::text::Form;
 use std::io::{self, BufRead, Read};
 
-/// The longest record that is read, in bytes: the longest key and value, every byte escaped.
+/// The longest record, in bytes: the longest key and value with every byte escaped.
 const RECORD_BYTES_MAX: usize =
     FACTOR_MAX * (chelonia::limits::KEY_BYTES_MAX + chelonia::limits::VALUE_BYTES_MAX) + 1024;
 
-/// What some programs write before text: U+FEFF in UTF-8.
+/// Written before text by some programs: U+FEFF in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The same mark in UTF-16, in both orders of bytes.
 const WIDE_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
-/// How many bytes tell UTF-16 that has no mark: at least, and at most.
+/// The least and the largest number of bytes that are examined for UTF-16 without a mark.
 const WIDE_BYTES_MIN: usize = 6;
 const WIDE_BYTES_SEEN: usize = 32;
 
-/// An entry and the line it began on, or why there is none.
+/// How records are read.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub format: Format,
+    pub form: Form,
+    /// Fields of tsv and csv are taken without decoding escapes.
+    pub raw: bool,
+    /// The first line (of tsv or csv) that is not empty is a heading.
+    pub header: bool,
+    /// The columns (of tsv or csv) of key and value, if two of several were selected.
+    pub choice: Option<Choice>,
+}
+
+/// An entry and the line it began on, or the reason why there is none.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Record {
     /// From 1.
     pub line: u64,
-    /// Key and value, or what is wrong with the record.
+    /// Key and value, or the flaw of the record.
     pub entry: Result<(Vec<u8>, Vec<u8>), Flaw>,
     /// Columns, or members of the object, that are neither key nor value.
     pub left_out: usize,
-    /// Escapes of its fields were decoded, so that the entry is not what stands in the input.
+    /// Escapes were decoded, so the entry differs from the bytes of the input.
     pub is_unescaped: bool,
 }
 
@@ -49,21 +64,21 @@ impl Record {
     }
 }
 
-/// What was taken out of a record.
+/// The content of a valid record.
 struct Taken {
     entry: (Vec<u8>, Vec<u8>),
     left_out: usize,
     is_unescaped: bool,
 }
 
-/// Lines that were read, counted.
+/// Counts of lines.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct LineCounts {
-    /// Passed over: nothing stands in them.
+    /// Skipped empty lines.
     pub empty: u64,
-    /// Records that end with CR LF, both of which are their break.
+    /// Records that end with CR LF.
     pub crlf: u64,
-    /// Records that end with LF alone.
+    /// Records that end with LF only.
     pub lf: u64,
 }
 
@@ -96,7 +111,7 @@ impl<R: BufRead> Reader<R> {
         self.counts
     }
 
-    /// The next record; none at the end of the input.
+    /// The next record; `None` at the end of the input.
     pub fn next(&mut self) -> io::Result<Option<Record>> {
         loop {
             self.buffer.clear();
@@ -115,7 +130,7 @@ impl<R: BufRead> Reader<R> {
             }
             let content = without_break(&self.buffer);
             if content.is_empty() {
-                // An empty line is no heading either.
+                // Nor is an empty line a heading.
                 self.counts.empty += 1;
                 continue;
             }
@@ -134,7 +149,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Adds what follows in the input to a line of csv that ends between quotes.
+    /// Adds further lines to a record of csv until its quotes are closed.
     fn read_to_closing_quote(&mut self) -> io::Result<Option<Flaw>> {
         if self.layout.format != Format::Csv {
             return Ok(None);
@@ -163,7 +178,7 @@ impl<R: BufRead> Reader<R> {
         let mut bounded = (&mut self.input).take(room);
         let count = bounded.read_until(b'\n', &mut self.buffer)?;
         if count as u64 == room {
-            let message = format!("line {}: longer than any entry can be", self.line + 1);
+            let message = format!("line {}: longer than the longest possible entry", self.line + 1);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         self.line += u64::from(count > 0);
@@ -171,7 +186,7 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-/// Fails if the first line is UTF-16: by its byte order mark, or since every other byte is zero.
+/// Fails if the first line is UTF-16: it has a byte order mark, or every other byte is zero.
 fn check_encoding(line: &[u8]) -> io::Result<()> {
     let start = &line[..line.len().min(WIDE_BYTES_SEEN) / 2 * 2];
     let is_zero = |skipped: usize, zero: bool| {
@@ -187,14 +202,14 @@ fn check_encoding(line: &[u8]) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, text))
 }
 
-/// Places the columns that are named.
+/// Resolves the names of columns.
 fn read_heading(layout: &mut Layout, line: &[u8]) -> Result<(), String> {
     let Some(choice) = &mut layout.choice else { return Ok(()) };
     let names: Result<Vec<_>, Flaw> = Fields::new(layout.format, line).collect();
     choice.place(&names.map_err(|_| "the quotes of the heading are misplaced".to_owned())?)
 }
 
-/// Takes the entry out of a record without its break.
+/// Parses a record without its line break.
 fn read_record(layout: &Layout, content: &[u8]) -> Result<Taken, Flaw> {
     if layout.format == Format::Jsonl {
         let (key, value, left_out) = json::read_entry(content).map_err(Flaw::Json)?;
@@ -244,7 +259,7 @@ mod tests {
     fn entries() -> Vec<(Vec<u8>, Vec<u8>)> {
         let all: Vec<u8> = (0..=255).collect();
         let samples: [&[u8]; 10] = [
-            // The first of the input: it must not be taken for a mark that is no part of it.
+            // The first of the input: it must not be mistaken for a byte order mark.
             BYTE_ORDER_MARK,
             b"",
             b" ",
@@ -291,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Bytes of which some are UTF-8 and some are not, with what the formats treat apart.
+    /// Bytes, partly UTF-8, with the characters that the formats treat specially.
     fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
         let pieces = prop_oneof![
             any::<u8>().prop_map(|byte| vec![byte]),
@@ -303,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_was_written_is_read_again(
+        fn any_entry_is_read_back(
             entries in vec((any_bytes(), any_bytes()), 1..8),
             marked: bool,
             header: bool,
@@ -333,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_at_the_start_is_passed_over() {
+    fn a_byte_order_mark_at_the_start_is_skipped() {
         let cases: [(Format, &[u8]); 3] = [
             (Format::Tsv, b"\xef\xbb\xbfa\tb\n"),
             (Format::Csv, b"\xef\xbb\xbf\"a\",b\r\n"),
@@ -356,7 +371,7 @@ mod tests {
 {"key":"c","value":"d"}"#;
 
     #[test]
-    fn bad_records_tell_their_line_and_the_next_is_read() {
+    fn bad_records_name_their_line_and_the_next_is_read() {
         let cases: [(Format, &[u8]); 3] = [
             (Format::Tsv, b"a\tb\n\nno tab\na\tb\tc\nbad \\q\tx\r\nc\td"),
             (Format::Csv, b"a,b\n\nno comma\na,b,c\nx\"y,\"z\"\r\nc,d"),
@@ -376,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_fields_hold_anything() {
+    fn quoted_fields_contain_anything() {
         let records = read_all(Format::Csv, Form::Text, b"\"a\nb\",\"say \"\"hi\"\", ok\"\nc,d\n");
         assert_eq!(records[0].entry, Ok((b"a\nb".to_vec(), b"say \"hi\", ok".to_vec())));
         assert_eq!((records[1].line, records.len()), (3, 2));
@@ -385,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_are_passed_over() {
+    fn headings_are_skipped() {
         let mut reader = Reader::new(
             &b"key,value\na,b\n"[..],
             Layout { header: true, ..layout(Format::Csv, Form::Text) },

@@ -1,4 +1,4 @@
-//! A process is killed while it writes, and every write that it acknowledged is found.
+//! A process is killed while it writes; every write that it acknowledged must be found.
 //!
 //! ```text
 //!   tour                                 tour-writer (this program again)
@@ -7,20 +7,16 @@
 //!     open the same database: every number that was printed is there
 //! ```
 //!
-//! A record is one batch over two keyspaces, so that half a batch would show.
+//! A record is one batch over two keyspaces, so that half a batch would be noticed.
 
-use super::{Amount, Report, compare, digest, open, verify_and_close};
+use super::report::{Done, Report, compare, digest, open};
 use crate::arguments::TourWriter;
 use crate::failure::{Failure, Result};
-use crate::output::counted;
 use chelonia::{Database, KeyspaceOptions, limits};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-/// The writer ends after this many records if nothing kills it.
-const RECORDS_MAX: u64 = 100_000_000;
 
 /// The signal of `Child::kill`, as the kernel numbers it.
 const SIGKILL: i32 = 9;
@@ -28,10 +24,9 @@ const SIGKILL: i32 = 9;
 /// The two keyspaces of a record.
 const KEYSPACES: [&str; 2] = ["records", "mirror"];
 
-/// The value of record `number`: its length and bytes follow from the number.
+/// The value of record `number`.
 fn value_of(number: u64) -> Vec<u8> {
-    let words = usize::try_from(number % 25).unwrap_or(0) + 1;
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes().repeat(words)
+    number.to_le_bytes().repeat(1 + usize::try_from(number % 25).unwrap_or(0))
 }
 
 /// `tour-writer`: stores numbered records and prints each number once it is acknowledged.
@@ -41,8 +36,8 @@ pub fn write_until_killed(arguments: &TourWriter) -> Result<()> {
     let records = database.keyspace(KEYSPACES[0], KeyspaceOptions::default())?;
     let mirror = database.keyspace(KEYSPACES[1], KeyspaceOptions::default())?;
     let mut out = io::stdout().lock();
-    for number in 1..=RECORDS_MAX {
-        let (key, value) = (number.to_be_bytes(), value_of(number));
+    for number in 1.. {
+        let (key, value) = (u64::to_be_bytes(number), value_of(number));
         let mut batch = database.batch();
         batch.insert(&records, key, &value).insert(&mirror, key, &value);
         batch.commit()?;
@@ -52,7 +47,7 @@ pub fn write_until_killed(arguments: &TourWriter) -> Result<()> {
     Ok(())
 }
 
-/// The writer; dead when this is dropped.
+/// The writer; killed when this is dropped.
 struct Writer(Child);
 
 impl Drop for Writer {
@@ -62,7 +57,7 @@ impl Drop for Writer {
     }
 }
 
-/// Reads numbers until `enough` or the end: the last one. A line that was cut does not count.
+/// Reads numbers until `enough` or the end; returns the last. An incomplete line does not count.
 fn read_numbers(pipe: &mut impl BufRead, mut last: u64, enough: u64) -> Result<u64> {
     let mut line = String::new();
     while last < enough {
@@ -79,8 +74,8 @@ fn read_numbers(pipe: &mut impl BufRead, mut last: u64, enough: u64) -> Result<u
     Ok(last)
 }
 
-/// Kills a writer of the database at `path` after `enough` acknowledgements, and looks for each.
-pub(super) fn kill(path: &Path, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
+/// Kills a writer of the database at `path` after `enough` acknowledgements, and finds each.
+pub fn kill(path: &Path, memory: u64, enough: u64, report: &mut Report) -> Result<()> {
     report.say("Killing a process while it writes to the same database")?;
     let failed = |error| Failure::io("the process that writes", error);
     let interrupt = report.interrupt.clone();
@@ -97,32 +92,27 @@ pub(super) fn kill(path: &Path, memory: u64, enough: u64, report: &mut Report) -
         if status.signal() != Some(SIGKILL) {
             return Err(Failure::no(format!("the writer ended before it was killed: {status}")));
         }
-        Ok(Amount { count: read_numbers(&mut pipe, count, u64::MAX)?, bytes: 0 })
+        Ok(Done { count: read_numbers(&mut pipe, count, u64::MAX)?, ..Done::default() })
     })?;
 
     let database = open(path, memory)?;
-    let mut records = 0;
-    report.step("acknowledged writes found", |_| {
-        records = count_records(&database, 0)?;
-        let mirrored = count_records(&database, 1)?;
-        if records != mirrored || records < acknowledged.count {
-            let wanted = format!("writes acknowledged: {}", acknowledged.count);
+    report.step("records found", |_| {
+        let (records, mirrored) = (count_records(&database, 0)?, count_records(&database, 1)?);
+        if records != mirrored || records < acknowledged {
             let found = format!("found: {records}, mirrored: {mirrored}");
-            return Err(Failure::no(format!("MISMATCH: {wanted}, {found}")));
+            return Err(Failure::no(format!("MISMATCH: acknowledged: {acknowledged}, {found}")));
         }
-        Ok(acknowledged)
+        let note = "every acknowledged write is there".to_owned();
+        Ok(Done { count: records, bytes: 0, note })
     })?;
-    let others = counted(records - acknowledged.count, "other", "others");
-    report.say(&format!("  every acknowledged write is there, and {others}"))?;
-    verify_and_close(database, report)
+    Ok(database.close()?)
 }
 
-/// How many records keyspace `index` has; fails unless they are 1, 2, 3, ... as written.
+/// The number of records of keyspace `index`; fails unless they are 1, 2, 3, ... as written.
 fn count_records(database: &Database, index: usize) -> Result<u64> {
     let keyspace = database.keyspace(KEYSPACES[index], KeyspaceOptions::default())?;
-    let expected = (1..).map(|number: u64| (number.to_be_bytes(), digest(&value_of(number))));
-    let count = keyspace.len()?;
-    let expected = expected.take(usize::try_from(count).unwrap_or(usize::MAX));
+    let expected = (1..=keyspace.len()?).map(|number| (number.to_be_bytes(), number));
+    let expected = expected.map(|(key, number)| (key, digest(&value_of(number))));
     Ok(compare(KEYSPACES[index], expected, keyspace.iter())?.count)
 }
 
@@ -131,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_to_the_last_whole_line() {
+    fn numbers_are_read_to_the_last_complete_line() {
         let read = |text: &str, enough| read_numbers(&mut text.as_bytes(), 0, enough);
         assert_eq!(read("1\n2\n3\n", 2).unwrap(), 2);
         assert_eq!(read("1\n2\n3", 9).unwrap(), 2);

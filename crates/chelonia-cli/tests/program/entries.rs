@@ -25,18 +25,18 @@ fn values_come_back_in_every_spelling() {
 }
 
 #[test]
-fn keyspaces_are_apart() {
+fn keyspaces_are_separate() {
     let place = Place::new();
     place.print("put", &["key", "1"]);
     place.print("put", &["key", "2", "--keyspace", "other"]);
     assert_eq!(place.print("get", &["key"]), "1\n");
     assert_eq!(place.print("get", &["key", "-k", "other"]), "2\n");
     assert_eq!(place.print("keyspaces", &[]), "default\nother\n");
-    let told = place.print("keyspaces", &["--json"]);
-    let told: Vec<serde_json::Value> =
-        told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let printed = place.print("keyspaces", &["--json"]);
+    let printed: Vec<serde_json::Value> =
+        printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let other = serde_json::json!({"keyspace": "other", "engine": "turtle"});
-    assert!(told.len() == 2 && told[1] == other, "{told:?}");
+    assert!(printed.len() == 2 && printed[1] == other, "{printed:?}");
     place.print("delete", &["key"]);
     assert_eq!(place.print("get", &["key", "-k", "other"]), "2\n");
 }
@@ -45,8 +45,8 @@ fn keyspaces_are_apart() {
 fn ranges_are_scanned_and_counted_both_ways() {
     let place = Place::new();
     let lines: String = (0..100).map(|n| format!("key-{n:02}\tvalue {n}\n")).collect();
-    let told = succeeded(&place.run_with("import", &[], lines.as_bytes()));
-    assert!(told.starts_with("100 entries"), "{told}");
+    let printed = succeeded(&place.run_with("import", &[], lines.as_bytes()));
+    assert!(printed.starts_with("100 entries"), "{printed}");
     assert_eq!(place.print("scan", &[]), lines);
     let reverse: String = lines.lines().rev().map(|line| format!("{line}\n")).collect();
     assert_eq!(place.print("scan", &["--reverse"]), reverse);
@@ -114,18 +114,18 @@ fn closed_descriptors_are_errors() {
     ] {
         fails(&shell(command), 3, "standard output: it is closed");
     }
-    // Open, but not to be written to.
+    // Open, but not for writing.
     fails(&shell("get \"$1\" a 1</dev/null"), 3, "standard output: Bad file descriptor");
     fails(&shell("put \"$1\" a <&-"), 3, "standard input: it is closed");
     fails(&shell("import \"$1\" <&-"), 3, "standard input: it is closed");
     assert_eq!(place.print("get", &["a"]), "value\n", "nothing was stored");
-    // Where nothing is printed or read it does not matter.
+    // Commands that neither print nor read do not need them.
     succeeded(&shell("put \"$1\" b value >&- <&-"));
     succeeded(&shell("get \"$1\" b >/dev/null"));
 }
 
 #[test]
-fn the_reader_of_a_pipe_may_go() {
+fn the_reader_may_close_the_pipe() {
     let place = Place::new();
     let lines: String = (0..50_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
     succeeded(&place.run_with("import", &[], lines.as_bytes()));

@@ -9,17 +9,17 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 #[test]
-fn exit_codes_tell_what_happened() {
+fn exit_codes_distinguish_failures() {
     let place = Place::new();
     fails(&place.run("get", &["key"]), 3, "db");
     fails(&place.run("delete", &["key"]), 3, "db");
     fails(&place.run("checkpoint", &[]), 3, "db");
-    assert!(!place.database().exists(), "reading makes no database");
+    assert!(!place.database().exists(), "a read created a database");
     place.print("put", &["key", "value"]);
     fails(&place.run("get", &["other"]), 1, "there is no key \"other\" in keyspace \"default\"");
     fails(&place.run("get", &["key", "--keyspace", "none"]), 3, "none");
     fails(&place.run("delete", &["key", "--keyspace", "none"]), 3, "none");
-    fails(&place.run("get", &["\\q"]), 2, "no escape");
+    fails(&place.run("get", &["\\q"]), 2, "not an escape");
     fails(&place.run("get", &["0g", "--hex"]), 2, "hexadecimal");
     fails(&place.run("get", &[]), 2, "Usage");
     fails(&place.run("get", &["key", "--memory", "1XB"]), 2, "unit");
@@ -56,7 +56,7 @@ fn files_and_pipes_that_fail_have_a_code() {
     let full = || std::fs::File::create("/dev/full").unwrap();
     let scan = |output| program().arg("scan").arg(place.database()).stdout(output).output();
     let mut shown = scan(full()).unwrap();
-    // Where standard output is lost, standard error tells.
+    // If standard output cannot be written, standard error reports it.
     shown.stdout.clear();
     fails(&shown, 3, "standard output: No space left");
     fails(&place.run("export", &["/dev/full"]), 3, "/dev/full: No space left");
@@ -67,36 +67,36 @@ fn files_and_pipes_that_fail_have_a_code() {
 }
 
 #[test]
-fn errors_say_what_is_wrong_once() {
+fn errors_name_the_cause_once() {
     let place = Place::new();
-    let told = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let errors = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
     let at = |path: &Path, text: &str| format!("chelonia: {}: {text}\n", path.display());
     let database = place.database();
     for command in ["count", "checkpoint", "stats", "verify"] {
-        let none = told(&place.run(command, &[]));
+        let none = errors(&place.run(command, &[]));
         assert_eq!(none, at(&database, "there is no database at this path"), "{command}");
     }
     std::fs::create_dir(&database).unwrap();
-    let empty = told(&place.run("count", &[]));
+    let empty = errors(&place.run("count", &[]));
     assert!(empty.starts_with(at(&database, "there is no database at this path").trim_end()));
     std::fs::remove_dir(&database).unwrap();
     let deep = place.file("none").join("db");
     let output = program().args(["put", name(&deep), "k", "v"]).output().unwrap();
     let parent = format!("{} does not exist: create it first", place.file("none").display());
-    assert_eq!(told(&output), format!("chelonia: cannot create {}: {parent}\n", deep.display()));
+    assert_eq!(errors(&output), format!("chelonia: cannot create {}: {parent}\n", deep.display()));
     let plain = place.file("plain");
     std::fs::write(&plain, "no database").unwrap();
     for command in ["put", "get"] {
         let output = program().args([command, name(&plain), "k"]).output().unwrap();
         let text = format!("chelonia: {} is a file; a database is a directory\n", plain.display());
-        assert_eq!((output.status.code(), told(&output)), (Some(2), text), "{command}");
+        assert_eq!((output.status.code(), errors(&output)), (Some(2), text), "{command}");
         let below = plain.join("db");
         let output = program().args([command, name(&below), "k"]).output().unwrap();
         let text = format!("{} is a file, not a directory\n", plain.display());
-        assert!(told(&output).ends_with(&text), "{command}: {}", told(&output));
+        assert!(errors(&output).ends_with(&text), "{command}: {}", errors(&output));
         assert_eq!(output.status.code(), Some(2), "{command}");
     }
-    // A directory of somebody else's: told, and left as it is.
+    // A foreign directory is reported, and not changed.
     let foreign = place.file("foreign");
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("data"), "a diary").unwrap();
@@ -104,18 +104,18 @@ fn errors_say_what_is_wrong_once() {
         let rest = if command == "import" { &["-"][..] } else { &["k"] };
         let output = program().args([command, name(&foreign)]).args(rest).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{command}");
-        assert_eq!(told(&output), at(&foreign, "the file data is no Chelonia database"));
+        assert_eq!(errors(&output), at(&foreign, "the file data is no Chelonia database"));
         assert_eq!(std::fs::read_dir(&foreign).unwrap().count(), 1, "{command}");
     }
     place.print("put", &["key", "value"]);
     for (command, key) in [("get", "key"), ("delete", "key")] {
-        let none = told(&place.run(command, &[key, "-k", "none"]));
+        let none = errors(&place.run(command, &[key, "-k", "none"]));
         assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
     }
 }
 
 #[test]
-fn damage_that_is_met_names_the_path_once() {
+fn errors_about_damage_name_the_path_once() {
     let place = Place::new();
     let lines: String = (0..2_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
     succeeded(&place.run_with("import", &[], lines.as_bytes()));
@@ -126,24 +126,24 @@ fn damage_that_is_met_names_the_path_once() {
     bytes[value] ^= 1;
     std::fs::write(&data, &bytes).unwrap();
     let named = format!("(file {}, offset {})", data.display(), value / 4096 * 4096);
-    // From elsewhere and from within, where the path of the command line is a short one.
+    // From another directory and from the database's own, where the given path is short.
     for folder in [Path::new("/"), place.directory.path()] {
         let path = if folder == Path::new("/") { place.database() } else { "db".into() };
         let output = program().arg("scan").arg(&path).current_dir(folder).output().unwrap();
         fails(&output, 3, &named);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(told.matches("/db").count(), 1, "{told}");
+        let output = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.matches("/db").count(), 1, "{output}");
     }
 }
 
 #[test]
-fn who_may_not_read_is_told_so() {
+fn missing_permissions_are_reported() {
     const NOBODY: u32 = 65_534;
     let place = Place::new();
     place.print("put", &["key", "value"]);
     let is_root = place.directory.path().metadata().unwrap().uid() == 0;
     let mut other = if is_root {
-        // Root may read everything: somebody else must ask, with a program that he may start.
+        // Root may read everything, so another user runs a program that this user may start.
         let copy = place.file("chelonia");
         std::fs::copy(env!("CARGO_BIN_EXE_chelonia"), &copy).unwrap();
         open_to_all(place.directory.path());
@@ -156,7 +156,7 @@ fn who_may_not_read_is_told_so() {
         program()
     };
     other.arg("get").arg(place.database()).arg("key");
-    // A child that another test starts may hold the copy open for writing until it runs its own.
+    // A child process of another test may briefly hold the copy open for writing.
     let output = loop {
         match other.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {}

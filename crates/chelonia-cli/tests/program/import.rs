@@ -1,4 +1,4 @@
-//! `import` of what other programs wrote: columns, fields as they are, and counts of what is lost.
+//! `import` of files from other programs: columns, raw fields, and counts of losses.
 
 use super::support::{Place, fails, interruptible_program, name, succeeded};
 use rustix::process::{Pid, Signal};
@@ -15,7 +15,7 @@ fn complaints(output: &Output) -> String {
 }
 
 #[test]
-fn fields_are_taken_as_they_are_if_asked() {
+fn raw_fields_are_not_decoded() {
     let place = Place::new();
     let input = b"path\tC:\\new\nodd\t\\s \\\nquote\t\"x\"\nhex\t\\x41\xff\n";
     let raw = place.run_with("import", &["--raw", "--json"], input);
@@ -28,9 +28,9 @@ fn fields_are_taken_as_they_are_if_asked() {
     succeeded(&place.run_with("import", &["--raw", "--format", "csv", "-k", "csv"], csv));
     assert_eq!(place.run("get", &["a,b", "--raw", "-k", "csv"]).stdout, b"C:\\new \"x\"");
 
-    // Without the option escapes are decoded, and that is said.
+    // Without the option escapes are decoded, and counted.
     let bad = place.run_with("import", &["-k", "decoded"], input);
-    let advice = "line 2: the value: `\\s` is no escape: add --raw to take fields as they are";
+    let advice = "line 2: the value: `\\s` is not an escape: add --raw to take fields as they are";
     fails(&bad, 2, advice);
     fails(&bad, 2, "escapes decoded in 1 record: add --raw if their backslashes are data");
     let skipping = place.run_with("import", &["-k", "decoded", "--skip-bad", "--json"], input);
@@ -42,7 +42,7 @@ fn fields_are_taken_as_they_are_if_asked() {
 }
 
 #[test]
-fn columns_are_chosen_by_number_or_name() {
+fn columns_are_selected_by_number_or_name() {
     let place = Place::new();
     let input = b"id\tname\tx\ty\tz\n7\tada\t1\t2\t3\n8\tgrace\t4\t5\t6\n9\talan\n";
     let file = place.file("five.tsv");
@@ -53,19 +53,19 @@ fn columns_are_chosen_by_number_or_name() {
          nothing is stored\n",
         file.display()
     );
-    let told = import(&[]);
-    assert_eq!((told.status.code(), complaints(&told)), (Some(2), refused));
+    let output = import(&[]);
+    assert_eq!((output.status.code(), complaints(&output)), (Some(2), refused));
     let numbers = ["--key-column", "2", "--value-column", "1", "-k", "n"];
-    let told = import(&numbers);
-    assert_eq!(succeeded(&told), "4 entries (21 B) stored\n");
-    assert!(complaints(&told).contains("columns left out: 9\n"), "{}", complaints(&told));
+    let output = import(&numbers);
+    assert_eq!(succeeded(&output), "4 entries (21 B) stored\n");
+    assert!(complaints(&output).contains("columns left out: 9\n"), "{}", complaints(&output));
     assert_eq!(place.print("scan", &["-k", "n"]), "ada\t7\nalan\t9\ngrace\t8\nname\tid\n");
     let names = ["--header", "--key-column", "name", "--value-column", "z", "-k", "m"];
-    let told = import(&names);
-    fails(&told, 2, "line 4 has 2 columns, and column 5 was chosen; what is before it is stored");
-    let told = import(&[&names[..], &["--skip-bad", "--json"]].concat());
-    succeeded(&told);
-    let report = report(&told);
+    let output = import(&names);
+    fails(&output, 2, "line 4 has 2 columns, but column 5 was selected; stored before it");
+    let output = import(&[&names[..], &["--skip-bad", "--json"]].concat());
+    succeeded(&output);
+    let report = report(&output);
     assert_eq!((&report["stored"], &report["left_out"]), (&2.into(), &6.into()), "{report}");
     assert_eq!(report["skipped_by_reason"]["columns"], 1, "{report}");
     assert_eq!(place.print("scan", &["-k", "m"]), "ada\t3\ngrace\t6\n");
@@ -84,9 +84,9 @@ fn every_kind_of_loss_is_counted() {
     let place = Place::new();
     place.print("put", &["old", "value"]);
     let input = b"a,1\n\nold,2\r\na,3\nx,y,z\n\\q,1\nb\"c,1\n\"open,1\nd,4\ne,5\n";
-    let told = place.run_with("import", &["--format", "csv", "--skip-bad", "--json"], input);
-    succeeded(&told);
-    let counted = report(&told);
+    let output = place.run_with("import", &["--format", "csv", "--skip-bad", "--json"], input);
+    succeeded(&output);
+    let counted = report(&output);
     let expected = serde_json::json!({
         "stored": 3, "bytes": 8, "skipped": 4, "lines_lost": 2, "unescaped": 0, "left_out": 0,
         "skipped_by_reason": {"columns": 1, "spelling": 1, "quotes": 2, "json": 0, "size": 0},
@@ -103,11 +103,11 @@ fn every_kind_of_loss_is_counted() {
         "CR left out before the line break of 1 record, where other lines have none",
     ] {
         let line = format!("chelonia: {line}\n");
-        assert!(complaints(&told).contains(&line), "{line} in {}", complaints(&told));
+        assert!(complaints(&output).contains(&line), "{line} in {}", complaints(&output));
     }
     let json = br#"{"key":"k","value":"v","id":1,"more":{"key":2}}"#;
-    let told = place.run_with("import", &["--format", "jsonl"], json);
-    assert_eq!(complaints(&told), "chelonia: members of objects left out: 2\n");
+    let output = place.run_with("import", &["--format", "jsonl"], json);
+    assert_eq!(complaints(&output), "chelonia: members of objects left out: 2\n");
     let plain = place.run_with("import", &["--json"], b"new\tvalue\n\n");
     succeeded(&plain);
     assert_eq!(complaints(&plain), "", "nothing is lost");
@@ -116,23 +116,23 @@ fn every_kind_of_loss_is_counted() {
 #[test]
 fn an_import_of_bad_lines_alone_fails() {
     let place = Place::new();
-    let told = place.run_with("import", &["--skip-bad", "--json"], b"a\nb\nc\n");
-    fails(&told, 2, "standard input: nothing is stored: 3 records are bad\n");
-    assert_eq!((&report(&told)["stored"], &report(&told)["skipped"]), (&0.into(), &3.into()));
+    let output = place.run_with("import", &["--skip-bad", "--json"], b"a\nb\nc\n");
+    fails(&output, 2, "standard input: nothing is stored: 3 records are bad\n");
+    assert_eq!((&report(&output)["stored"], &report(&output)["skipped"]), (&0.into(), &3.into()));
     let one = place.run_with("import", &["--skip-bad"], b"a\n");
     fails(&one, 2, "standard input: nothing is stored: 1 record is bad\n");
     assert_eq!(one.stdout, b"");
     succeeded(&place.run_with("import", &["--skip-bad"], b""));
-    // Whatever ends it, the counts are printed.
+    // The counts are printed however the import ends.
     let ended = place.run_with("import", &["--json"], b"a\t1\nbad\n");
-    fails(&ended, 2, "what is before it is stored: 1 entry");
+    fails(&ended, 2, "stored before it: 1 entry");
     assert_eq!(report(&ended)["stored"], 1);
 }
 
-/// Feeds an import through a pipe, ends it by `signal`, and looks at what is stored.
+/// Sends input to an import through a pipe, ends it by `signal`, and checks the stored entries.
 fn interrupted(signal: Signal, code: i32) {
     const LINES: usize = 120_000;
-    /// What a pipe and the program hold of the input at most, read but not yet stored.
+    /// The most input that the pipe and the program hold, read but not yet stored.
     const UNSTORED_BYTES: usize = (64 << 10) + (1 << 20);
     let place = Place::new();
     let mut import = interruptible_program()
@@ -146,7 +146,7 @@ fn interrupted(signal: Signal, code: i32) {
         .unwrap();
     let line = |number: usize| format!("{number:08}\tvalue{}\n", number % 10);
     let lines: String = (1..=LINES).map(line).collect();
-    // Its end stays open: the import waits for more, or is busy.
+    // The end of the pipe stays open: the import waits for more, or is busy.
     let mut input = import.stdin.take().unwrap();
     input.write_all(lines.as_bytes()).unwrap();
     input.write_all(b"a part of a line").unwrap();
@@ -155,21 +155,21 @@ fn interrupted(signal: Signal, code: i32) {
     drop(input);
     let stored = report(&output)["stored"].as_u64().unwrap();
     fails(&output, code, "standard input: interrupted at line ");
-    let told = complaints(&output);
-    let count = told.trim_end().rsplit_once(": ").unwrap().1.replace(',', "");
-    assert_eq!(count, format!("{stored} entries"), "{told}");
+    let output = complaints(&output);
+    let count = output.trim_end().rsplit_once(": ").unwrap().1.replace(',', "");
+    assert_eq!(count, format!("{stored} entries"), "{output}");
     let found: String = (1..=usize::try_from(stored).unwrap()).map(line).collect();
     assert!(found.len() >= lines.len() - UNSTORED_BYTES, "{stored}");
     assert_eq!(place.print("scan", &[]), found);
 }
 
 #[test]
-fn ctrl_c_ends_an_import_with_what_was_stored() {
+fn ctrl_c_ends_an_import_after_storing_what_was_read() {
     interrupted(Signal::INT, 130);
 }
 
 #[test]
-fn a_termination_ends_an_import_with_what_was_stored() {
+fn sigterm_ends_an_import_after_storing_what_was_read() {
     interrupted(Signal::TERM, 143);
 }
 
@@ -185,11 +185,15 @@ fn utf_16_is_refused() {
     for big in [false, true] {
         for input in [wide(text, big), wide(&marked, big)] {
             for options in [&[][..], &["--raw"], &["--skip-bad"], &["--format", "jsonl"]] {
-                let told = place.run_with("import", options, &input);
-                fails(&told, 2, "standard input: the input is UTF-16, and must be UTF-8: convert");
+                let output = place.run_with("import", options, &input);
+                fails(
+                    &output,
+                    2,
+                    "standard input: the input is UTF-16, and must be UTF-8: convert",
+                );
             }
         }
     }
-    // Zeros alone do not make it so.
+    // Zero bytes alone are not UTF-16.
     succeeded(&place.run_with("import", &["--raw"], b"a\0b\0\0\tvalue\n\0\0\tvalue\n"));
 }

@@ -1,11 +1,11 @@
-//! What the tests of the program share: a place for a database, and calls of the program.
+//! Shared by the tests of the program: a temporary database, and calls of the program.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// A directory that vanishes, with a database in it.
+/// A temporary directory with the path of a database.
 pub struct Place {
     pub directory: TempDir,
 }
@@ -43,7 +43,7 @@ impl Place {
         self.run_with(command, arguments, b"")
     }
 
-    /// Runs a command that must succeed; gives what it printed.
+    /// Runs a command that must succeed; returns its output.
     pub fn print(&self, command: &str, arguments: &[&str]) -> String {
         succeeded(&self.run(command, arguments))
     }
@@ -53,8 +53,8 @@ pub fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_chelonia"))
 }
 
-/// The program, which signals end as usual: the tests may run where some are ignored, in the
-/// background of a script for example.
+/// The program with default signal handling, because the tests may run with signals ignored, for
+/// example in the background of a script.
 pub fn interruptible_program() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,TERM").arg(program().get_program());
@@ -68,10 +68,10 @@ pub fn succeeded(output: &Output) -> String {
 }
 
 #[track_caller]
-pub fn fails(output: &Output, code: i32, told: &str) {
+pub fn fails(output: &Output, code: i32, message: &str) {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{error}");
-    assert!(error.contains(told), "{error}");
+    assert!(error.contains(message), "{error}");
 }
 
 pub fn name(path: &Path) -> &str {

@@ -11,27 +11,27 @@ fn exports_are_imported_unchanged() {
         .map(|byte| format!("{byte:02x}00\t{byte:02x}2c2209205c0a0d{byte:02x}\n"))
         .collect();
     succeeded(&place.run_with("import", &["--hex"], format!("\t\n{entries}").as_bytes()));
-    let whole = place.print("scan", &["--hex"]);
-    assert_eq!(whole.lines().count(), 257);
+    let entries = place.print("scan", &["--hex"]);
+    assert_eq!(entries.lines().count(), 257);
     for format in ["tsv", "csv", "jsonl"] {
         for options in [&[][..], &["--hex"], &["--header"]] {
             let file = place.file(&format!("{}.{format}", options.join("")));
             let keyspace = format!("{format}{}", options.join(""));
-            let told = place.print("export", &[&[name(&file)], options].concat());
-            assert_eq!(told, "257 entries written\n");
+            let output = place.print("export", &[&[name(&file)], options].concat());
+            assert_eq!(output, "257 entries written\n");
             place.print("import", &[&[name(&file), "--keyspace", &keyspace], options].concat());
-            assert_eq!(place.print("scan", &["--hex", "-k", &keyspace]), whole, "{keyspace}");
+            assert_eq!(place.print("scan", &["--hex", "-k", &keyspace]), entries, "{keyspace}");
         }
     }
-    // Through a pipe, the format named.
+    // Through a pipe, with the format given.
     let piped = place.run("export", &["--format", "jsonl", "--prefix", "a\\0"]).stdout;
     let arguments = ["-", "--format", "jsonl", "-k", "piped", "--json"];
-    let told = succeeded(&place.run_with("import", &arguments, &piped));
-    assert!(told.contains("\"stored\":1"), "{told}");
+    let output = succeeded(&place.run_with("import", &arguments, &piped));
+    assert!(output.contains("\"stored\":1"), "{output}");
 }
 
 #[test]
-fn json_of_other_programs_is_taken_as_it_is() {
+fn json_of_other_programs_is_imported() {
     let place = Place::new();
     let foreign = [
         r#"{"key":"C:\\dir","value":"\\\\n"}"#,
@@ -44,34 +44,34 @@ fn json_of_other_programs_is_taken_as_it_is() {
     assert_eq!(place.run("get", &["C:\\\\dir", "--raw"]).stdout, b"\\\\n");
     assert_eq!(place.run("get", &["x41", "--raw"]).stdout, "caf\u{e9}".as_bytes());
     assert_eq!(place.run("get", &["00ff", "--hex"]).stdout, b"5c783431\n");
-    let whole = "{\"key_hex\":\"00ff\",\"value\":\"\\\\x41\"}\n\
+    let json = "{\"key_hex\":\"00ff\",\"value\":\"\\\\x41\"}\n\
                  {\"key\":\"C:\\\\dir\",\"value\":\"\\\\\\\\n\"}\n\
                  {\"key\":\"x41\",\"value\":\"caf\u{e9}\"}\n";
-    assert_eq!(place.print("scan", &["--json"]), whole);
-    assert_eq!(place.print("export", &["--format", "jsonl"]), whole);
+    assert_eq!(place.print("scan", &["--json"]), json);
+    assert_eq!(place.print("export", &["--format", "jsonl"]), json);
     assert_eq!(
         place.print("get", &["\\x00\\xff", "--json"]),
-        whole.split_inclusive('\n').next().unwrap()
+        json.split_inclusive('\n').next().unwrap()
     );
     let hex = place.print("get", &["00ff", "--hex", "--json"]);
     assert_eq!(hex, "{\"key_hex\":\"00ff\",\"value_hex\":\"5c783431\"}\n");
-    // The record says what it is, not the option.
+    // The names in a record determine its form, not the option.
     let plain = b"{\"key\":\"00ff\",\"value\":\"text\"}";
     let options = ["--format", "jsonl", "--hex", "-k", "plain"];
     succeeded(&place.run_with("import", &options, plain));
     assert_eq!(place.print("get", &["00ff", "-k", "plain"]), "text\n");
 
-    for (line, told) in [
+    for (line, message) in [
         (r#"{"value":"v"}"#, "line 1: there is neither `key` nor `key_hex`"),
         (r#"{"key":"k","value":"v","value_hex":""}"#, "line 1: there are both `value` and"),
         (r#"{"key_hex":"0","value":"v"}"#, "line 1: `key_hex`: hexadecimal needs two digits"),
     ] {
-        fails(&place.run_with("import", &["--format", "jsonl"], line.as_bytes()), 2, told);
+        fails(&place.run_with("import", &["--format", "jsonl"], line.as_bytes()), 2, message);
     }
 }
 
 #[test]
-fn bad_lines_are_told_or_skipped() {
+fn bad_lines_are_reported_or_skipped() {
     let place = Place::new();
     let mut input: Vec<u8> = Vec::new();
     for number in 1..=2_500 {
@@ -79,16 +79,16 @@ fn bad_lines_are_told_or_skipped() {
             if number == 2_100 { "no tab\n".to_owned() } else { format!("{number:05}\tv\n") };
         input.extend_from_slice(line.as_bytes());
     }
-    let told = place.run_with("import", &[], &input);
-    fails(&told, 2, "standard input: line 2100: there is no tab between key and value");
-    fails(&told, 2, "; what is before it is stored: 2,099 entries\n");
+    let output = place.run_with("import", &[], &input);
+    fails(&output, 2, "standard input: line 2100: there is no tab between key and value");
+    fails(&output, 2, "; stored before it: 2,099 entries\n");
     assert_eq!(place.print("count", &[]), "2099\n", "all before the line is stored");
     let many = "bad\n".repeat(30);
-    let told = place.run_with("import", &["--skip-bad"], many.as_bytes());
-    let told = String::from_utf8(told.stderr).unwrap();
-    // Besides them what was lost, and that nothing is stored.
-    assert_eq!(told.lines().count(), 11 + 2, "{told}");
-    assert!(told.contains("further bad lines are only counted\n"), "{told}");
+    let output = place.run_with("import", &["--skip-bad"], many.as_bytes());
+    let output = String::from_utf8(output.stderr).unwrap();
+    // The message also says what was lost, and that nothing is stored.
+    assert_eq!(output.lines().count(), 11 + 2, "{output}");
+    assert!(output.contains("further bad lines are only counted\n"), "{output}");
     let skipped = place.run_with("import", &["--skip-bad"], &input);
     assert!(String::from_utf8_lossy(&skipped.stderr).contains("line 2100"));
     assert!(succeeded(&skipped).contains("1 bad skipped"));
@@ -99,17 +99,17 @@ fn bad_lines_are_told_or_skipped() {
     for (bad, message) in [
         ("not json", "the line is not one JSON object"),
         ("7", "the line is not one JSON object"),
-        ("[\n", "a JSON array; jsonl needs one object a line"),
-        ("[{\"key\":\"k\",\"value\":\"v\"}]", "a JSON array; jsonl needs one object a line"),
-        ("{\n\"key\":", "a JSON object that does not end; jsonl needs one object a line"),
+        ("[\n", "a JSON array; jsonl needs one object per line"),
+        ("[{\"key\":\"k\",\"value\":\"v\"}]", "a JSON array; jsonl needs one object per line"),
+        ("{\n\"key\":", "a JSON object that does not end; jsonl needs one object per line"),
     ] {
-        let told = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
-        fails(&told, 2, &format!("line 1: {message}"));
+        let output = place.run_with("import", &["--format", "jsonl"], bad.as_bytes());
+        fails(&output, 2, &format!("line 1: {message}"));
     }
-    let told =
+    let output =
         place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3\nd,4\n");
-    assert!(succeeded(&told).contains("1 bad skipped"));
-    let error = String::from_utf8(told.stderr).unwrap();
+    assert!(succeeded(&output).contains("1 bad skipped"));
+    let error = String::from_utf8(output.stderr).unwrap();
     assert!(
         error.contains("the quote opened at line 2 never closes: 2 more lines are lost"),
         "{error}"
@@ -117,7 +117,7 @@ fn bad_lines_are_told_or_skipped() {
 }
 
 #[test]
-fn an_export_has_its_name_when_it_is_whole() {
+fn an_export_gets_its_name_at_the_end() {
     const BLOCK: usize = 4096;
     let place = Place::new();
     let folder = place.file("exports");
@@ -129,7 +129,7 @@ fn an_export_has_its_name_when_it_is_whole() {
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is beside it");
     };
     std::fs::write(&target, "old\n").unwrap();
-    // No database, no such keyspace, a wrong range.
+    // No database, no such keyspace, an invalid range.
     fails(&export(&[]), 3, "no database");
     let lines: String = (0..5_000).map(|n| format!("{n:08}\t{}\n", "v".repeat(40))).collect();
     succeeded(&place.run_with("import", &[], lines.as_bytes()));
@@ -138,11 +138,11 @@ fn an_export_has_its_name_when_it_is_whole() {
     fails(&export(&["--from", "b", "--to", "a"]), 2, "");
     is_as_it_was();
 
-    // What is stored is damaged: the open does not see it, the export meets it.
+    // Stored data is damaged: the open succeeds, the export reads the damaged block.
     let data = place.database().join("data");
-    let whole = std::fs::read(&data).unwrap();
-    let is_met = (2..whole.len() / BLOCK).any(|block| {
-        let mut damaged = whole.clone();
+    let undamaged = std::fs::read(&data).unwrap();
+    let is_met = (2..undamaged.len() / BLOCK).any(|block| {
+        let mut damaged = undamaged.clone();
         damaged[block * BLOCK + 100] ^= 0x10;
         std::fs::write(&data, damaged).unwrap();
         let output = export(&[]);
@@ -156,7 +156,7 @@ fn an_export_has_its_name_when_it_is_whole() {
         false
     });
     assert!(is_met, "an export meets damage");
-    std::fs::write(&data, &whole).unwrap();
+    std::fs::write(&data, &undamaged).unwrap();
     assert_eq!(succeeded(&export(&["--json"])), "{\"written\":5000}\n");
     assert_eq!(std::fs::read_to_string(&target).unwrap(), lines);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
@@ -173,16 +173,16 @@ fn a_file_of_an_unknown_format_is_refused() {
     for file in ["out.parquet", "out.csv.gz"] {
         let file = place.file(file);
         for command in ["export", "import"] {
-            let told = place.run(command, &[name(&file)]);
-            fails(&told, 2, ": add --format tsv, csv or jsonl\n");
+            let output = place.run(command, &[name(&file)]);
+            fails(&output, 2, ": add --format tsv, csv or jsonl\n");
             assert!(!file.exists());
         }
         place.print("export", &[name(&file), "--format", "tsv"]);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "key\tvalue\n");
     }
     let parquet = place.file("in.parquet");
-    let told = format!("{}: there is no format .parquet: add", parquet.display());
-    fails(&place.run("import", &[name(&parquet)]), 2, &told);
+    let message = format!("{}: there is no format .parquet: add", parquet.display());
+    fails(&place.run("import", &[name(&parquet)]), 2, &message);
 }
 
 #[test]
@@ -191,19 +191,19 @@ fn one_entry_is_no_entries() {
     assert_eq!(succeeded(&place.run_with("import", &[], b"a\tb\n")), "1 entry (2 B) stored\n");
     let file = place.file("out.tsv");
     assert_eq!(place.print("export", &[name(&file)]), "1 entry written\n");
-    let told = place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3");
-    assert!(String::from_utf8_lossy(&told.stderr).contains("never closes: 1 more line is lost"));
-    let told = place.run_with("import", &["--format", "csv"], b"\"a,1");
-    fails(&told, 2, "standard input: the quote opened at line 1 never closes; nothing is stored");
-    // The field that does not end is not the record's first.
-    let told = place.run_with("import", &["--format", "csv"], b"\"a\nb\",\"1\n2\n");
-    fails(&told, 2, "the quote opened at line 2 never closes: 2 more lines are lost");
-    let told = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
-    fails(&told, 2, "line 1: there is no tab between key and value; nothing is stored");
+    let output = place.run_with("import", &["--format", "csv", "--skip-bad"], b"a,1\n\"b,2\nc,3");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("never closes: 1 more line is lost"));
+    let output = place.run_with("import", &["--format", "csv"], b"\"a,1");
+    fails(&output, 2, "standard input: the quote opened at line 1 never closes; nothing is stored");
+    // The unclosed field is not the first of its record.
+    let output = place.run_with("import", &["--format", "csv"], b"\"a\nb\",\"1\n2\n");
+    fails(&output, 2, "the quote opened at line 2 never closes: 2 more lines are lost");
+    let output = place.run_with("import", &["--memory", "0.0625GB"], b"no tab");
+    fails(&output, 2, "line 1: there is no tab between key and value; nothing is stored");
 }
 
 #[test]
-fn an_export_to_standard_output_leaves_it_where_it_is() {
+fn an_export_to_standard_output_does_not_replace_it() {
     let place = Place::new();
     place.print("put", &["key", "value"]);
     let shown = place.file("shown");

@@ -17,7 +17,7 @@ use crate::{Database, KeyspaceOptions};
 use std::collections::BTreeMap;
 
 #[test]
-fn a_keyspace_is_dropped_though_there_is_no_room() {
+fn a_keyspace_can_be_dropped_on_a_full_device() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("full", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", "value").unwrap();
@@ -44,7 +44,7 @@ fn a_keyspace_is_dropped_though_there_is_no_room() {
 }
 
 #[test]
-fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
+fn commits_are_synced_even_if_no_log_segment_can_be_created() {
     for failure in [Failure::NoSpace, Failure::TooManyFiles] {
         let (database, plan) = open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -71,7 +71,7 @@ fn what_is_written_is_synced_though_no_log_segment_can_be_made() {
 }
 
 #[test]
-fn a_log_segment_that_cannot_be_made_stops_all_writes() {
+fn a_failed_creation_of_a_log_segment_stops_all_writes() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let core = database.handle.core();
@@ -91,7 +91,7 @@ fn a_log_segment_that_cannot_be_made_stops_all_writes() {
 }
 
 #[test]
-fn a_flush_without_space_makes_the_checkpoint_that_frees_some() {
+fn a_flush_without_space_makes_a_checkpoint_that_frees_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let core = database.handle.core();
@@ -120,7 +120,7 @@ fn a_flush_without_space_makes_the_checkpoint_that_frees_some() {
 }
 
 #[test]
-fn a_batch_that_is_refused_keeps_no_space() {
+fn a_refused_batch_leaks_no_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let core = database.handle.core();
@@ -146,7 +146,7 @@ fn a_batch_that_is_refused_keeps_no_space() {
 }
 
 #[test]
-fn a_checkpoint_needs_no_room() {
+fn a_checkpoint_needs_no_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let storage = &database.handle.core().storage;
@@ -165,7 +165,7 @@ fn a_checkpoint_needs_no_room() {
 }
 
 #[test]
-fn a_root_that_may_be_durable_is_kept_though_the_device_said_that_it_is_full() {
+fn a_root_that_may_be_durable_is_not_overwritten_after_a_full_device_error() {
     let memory = MemoryDirectory::new();
     let (database, plan) = open_faulty(&memory);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -192,7 +192,7 @@ fn a_root_that_may_be_durable_is_kept_though_the_device_said_that_it_is_full() {
 }
 
 #[test]
-fn free_space_within_the_data_file_makes_room_for_the_log() {
+fn free_space_of_the_data_file_is_used_for_the_log() {
     let memory = MemoryDirectory::new();
     let (database, plan) = open_faulty(&memory);
     let first = database.keyspace("first", KeyspaceOptions::new()).unwrap();
@@ -225,7 +225,7 @@ fn free_space_within_the_data_file_makes_room_for_the_log() {
 }
 
 #[test]
-fn a_full_device_is_looked_at_before_it_is_written_again() {
+fn a_full_device_is_checked_before_it_is_written_again() {
     let plan = FaultPlan::new();
     let memory = Arc::new(MemoryDirectory::new());
     let faulty = FaultDirectory::new(memory, plan.clone()).unwrap();
@@ -242,7 +242,7 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
     {
         count += 1;
     }
-    // Whatever wakes it, the background only checks whether there is space.
+    // However it is woken, the background only checks whether there is space.
     let looks = || plan.calls_on(Call::Open, "(scratch");
     let (tries, asked) = (plan.calls_on(Call::Allocate, "data"), looks());
     while looks() < asked + 20 {
@@ -258,7 +258,7 @@ fn a_full_device_is_looked_at_before_it_is_written_again() {
 }
 
 #[test]
-fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
+fn maintenance_without_space_is_postponed_until_there_is_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let options = KeyspaceOptions::new().engine(EngineKind::Autumn);
     let keyspace = database.keyspace("k", options).unwrap();
@@ -298,7 +298,7 @@ fn maintenance_that_finds_no_room_is_left_until_there_is_some() {
 }
 
 #[test]
-fn batches_over_many_keyspaces_find_memory_in_the_end() {
+fn batches_over_many_keyspaces_get_memory_eventually() {
     let memory = Arc::new(MemoryDirectory::new());
     let builder = Database::builder("memory").memory(32 << 20);
     let builder = builder.internals(|internals| internals.directory = Some(memory));
@@ -325,7 +325,7 @@ fn batches_over_many_keyspaces_find_memory_in_the_end() {
 }
 
 #[test]
-fn deletes_get_through_on_a_full_device_and_make_room() {
+fn deletes_on_a_full_device_are_accepted_and_free_space() {
     for engine in EngineKind::ALL {
         let (database, plan) = open_faulty(&MemoryDirectory::new());
         let options = KeyspaceOptions::new().engine(engine);
@@ -366,7 +366,7 @@ fn deletes_get_through_on_a_full_device_and_make_room() {
 }
 
 #[test]
-fn deletes_get_a_log_segment_though_all_space_is_in_the_data_file() {
+fn deletes_get_a_log_segment_from_free_space_of_the_data_file() {
     for engine in EngineKind::ALL {
         for (bytes, keys) in [(40_u64 << 20, 26_000_u64), (60 << 20, 40_000)] {
             let (database, plan) = open_faulty(&MemoryDirectory::new());
@@ -395,7 +395,7 @@ fn deletes_get_a_log_segment_though_all_space_is_in_the_data_file() {
 }
 
 #[test]
-fn a_log_write_without_space_is_refused_and_the_next_ones_go_on() {
+fn a_log_write_without_space_is_refused_and_later_ones_are_accepted() {
     for failure in [Failure::NoSpace, Failure::IoHalfDone] {
         for after in 0..12 {
             let memory = MemoryDirectory::new().without_mapping();
@@ -450,7 +450,7 @@ fn a_log_write_without_space_is_refused_and_the_next_ones_go_on() {
 }
 
 #[test]
-fn an_open_finds_a_log_segment_on_a_device_that_somebody_filled() {
+fn an_open_gets_a_log_segment_on_a_device_full_of_foreign_files() {
     let memory = MemoryDirectory::new();
     let (database, _plan) = open_faulty(&memory);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -468,7 +468,7 @@ fn an_open_finds_a_log_segment_on_a_device_that_somebody_filled() {
 }
 
 #[test]
-fn deletes_on_a_device_that_somebody_filled_do_not_repeat_what_failed() {
+fn deletes_on_a_device_full_of_foreign_files_do_not_repeat_failed_work() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();

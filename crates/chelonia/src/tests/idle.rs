@@ -35,7 +35,7 @@ fn read_and_tick(database: &Database, keyspace: &Keyspace, progress: &mut LogPro
 }
 
 #[test]
-fn a_memtable_that_waits_for_writes_is_flushed_while_others_read() {
+fn a_write_idle_memtable_is_flushed_while_others_read() {
     let (database, keyspace) = half_in_memory();
     let waiting = keyspace.core.memtable_bytes();
     assert!(waiting.0 > 4_000_000 && waiting.1 == 0, "{waiting:?}");

@@ -61,7 +61,7 @@ fn eventually(database: &Database, done: impl Fn() -> bool) -> bool {
 }
 
 #[test]
-fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
+fn an_unreadable_keyspace_can_be_dropped_completely() {
     for (engine, is_seen) in ENGINES.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let memory = MemoryDirectory::new();
         let database = open(Arc::new(memory.clone()));
@@ -118,7 +118,7 @@ fn a_keyspace_that_cannot_be_read_is_dropped_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
+fn a_pin_of_a_dropped_keyspace_retains_disk_space_but_no_memory() {
     for engine in ENGINES {
         let database = open(Arc::new(MemoryDirectory::new()));
         let options = KeyspaceOptions::new().engine(engine);
@@ -146,7 +146,7 @@ fn a_pin_of_a_dropped_keyspace_holds_disk_and_no_memory() {
 }
 
 #[test]
-fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted() {
+fn a_handle_of_a_dropped_keyspace_retains_no_space_and_space_of_pins_is_counted() {
     for engine in ENGINES {
         let database = open(Arc::new(MemoryDirectory::new()));
         let used = || database.handle.core().storage.stats().space.used_blocks * BLOCK_BYTES as u64;
@@ -191,7 +191,7 @@ fn a_handle_of_a_dropped_keyspace_keeps_no_space_and_what_pins_keep_is_counted()
 }
 
 #[test]
-fn the_shape_of_levels_is_as_it_was_set_last() {
+fn the_last_shape_of_levels_is_stored() {
     let memory = MemoryDirectory::new();
     let first = LevelOptions::new().size_ratio(3);
     let set = LevelOptions::new().size_ratio(7).scaling_percent(60);
@@ -225,9 +225,9 @@ fn the_shape_of_levels_is_as_it_was_set_last() {
 }
 
 /// A snapshot made while a keyspace is being dropped shows it unchanged, or empty, and stays
-/// consistent. No memtable is kept for it.
+/// consistent. No memtable is retained for it.
 #[test]
-fn a_snapshot_that_is_made_during_a_drop_goes_on_showing_what_it_showed() {
+fn a_snapshot_taken_during_a_drop_does_not_change() {
     for engine in ENGINES {
         let (database, plan) = open_faulty(&MemoryDirectory::new());
         let options = KeyspaceOptions::new().engine(EngineOptions::tiny(engine, 4 << 10));

@@ -17,7 +17,7 @@ fn filled(database: &Database, engine: EngineKind, records: u32) -> Keyspace {
 }
 
 #[test]
-fn a_closed_database_keeps_no_memory_for_its_other_handles() {
+fn a_closed_database_retains_no_memory_for_its_handles() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspaces =
         [EngineKind::Turtle, EngineKind::Autumn].map(|engine| filled(&database, engine, 10_000));
@@ -36,7 +36,7 @@ fn a_closed_database_keeps_no_memory_for_its_other_handles() {
 }
 
 #[test]
-fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
+fn an_idle_database_returns_memory_when_its_budget_is_lowered() {
     let database = open(Arc::new(MemoryDirectory::new()));
     database.set_memory(512 << 20).unwrap();
     let keyspace = filled(&database, EngineKind::Turtle, 100_000);
@@ -51,7 +51,7 @@ fn an_idle_database_gives_back_what_a_smaller_budget_does_not_allow() {
 }
 
 #[test]
-fn iterators_in_numbers_read_ahead_no_more_than_a_part_of_the_budget() {
+fn the_read_ahead_of_all_iterators_is_bounded() {
     const ITERATORS: u32 = 2_000;
     let database = open(Arc::new(MemoryDirectory::new()));
     for engine in [EngineKind::Turtle, EngineKind::Autumn] {

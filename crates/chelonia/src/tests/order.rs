@@ -19,7 +19,7 @@ fn give_way() {
 }
 
 #[test]
-fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
+fn a_late_flush_skips_a_dropped_keyspace() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let (core, options) = (database.handle.core(), KeyspaceOptions::new());
     let keyspace = database.keyspace("dropped", options.clone()).unwrap();
@@ -55,7 +55,7 @@ fn who_comes_to_drain_a_keyspace_after_it_was_dropped_leaves_it_alone() {
 }
 
 #[test]
-fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
+fn a_keyspace_is_dropped_during_a_flush() {
     let mut half_absorbed = 0;
     for after in 0..12 {
         let plan = FaultPlan::new();
@@ -91,7 +91,7 @@ fn a_keyspace_is_dropped_while_its_memtable_is_half_absorbed() {
 }
 
 #[test]
-fn nobody_sees_a_keyspace_before_it_is_durable() {
+fn a_keyspace_is_not_visible_before_it_is_durable() {
     let (directory, watcher) = Watched::new(&MemoryDirectory::new());
     let database = open(Arc::new(directory));
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -109,7 +109,7 @@ fn nobody_sees_a_keyspace_before_it_is_durable() {
 }
 
 #[test]
-fn a_large_value_that_is_needless_before_it_is_verified_is_no_damage() {
+fn a_large_value_deleted_before_it_is_verified_is_no_damage() {
     let (directory, watcher) = Watched::new(&MemoryDirectory::new());
     let database = open(Arc::new(directory));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -138,7 +138,7 @@ fn a_large_value_that_is_needless_before_it_is_verified_is_no_damage() {
 }
 
 #[test]
-fn a_checkpoint_that_meets_a_close_leaves_a_database_that_opens() {
+fn a_database_opens_after_a_checkpoint_during_a_close() {
     let memory = MemoryDirectory::new();
     let (directory, watcher) = Watched::new(&memory);
     let database = open(Arc::new(directory));
@@ -202,7 +202,7 @@ fn cut_behind_a_drain_within_a_checkpoint() -> MemoryDirectory {
 }
 
 #[test]
-fn no_root_is_ahead_of_the_log_whatever_was_flushed_while_it_was_made() {
+fn no_root_is_ahead_of_the_log_after_a_concurrent_flush() {
     let memory = cut_behind_a_drain_within_a_checkpoint();
     let database = open(Arc::new(memory.clone()));
     let one = database.keyspace("one", KeyspaceOptions::new()).unwrap();
@@ -217,7 +217,7 @@ fn no_root_is_ahead_of_the_log_whatever_was_flushed_while_it_was_made() {
 }
 
 #[test]
-fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
+fn an_iterator_retains_what_it_is_reading() {
     let (directory, watcher) = Watched::new(&MemoryDirectory::new());
     let database = open(Arc::new(directory));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -263,7 +263,7 @@ fn an_iterator_in_the_middle_of_a_read_keeps_what_it_reads() {
 }
 
 #[test]
-fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
+fn segments_are_written_through_only_for_commits_that_wait_for_a_sync() {
     for (level, is_written_through) in [(Durability::Process, false), (Durability::Sync, true)] {
         let (database, plan) = super::open_faulty(&MemoryDirectory::new());
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -284,7 +284,7 @@ fn only_commits_that_wait_for_a_sync_have_segments_written_through() {
 }
 
 #[test]
-fn a_checkpoint_that_fails_lets_nothing_go_of_the_log() {
+fn a_failed_checkpoint_releases_nothing_of_the_log() {
     let memory = MemoryDirectory::new();
     let (database, plan) = super::open_faulty(&memory);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();

@@ -39,7 +39,7 @@ fn check(written: &Keyspace, snapshots: &[Snapshot]) {
 }
 
 #[test]
-fn snapshots_share_what_did_not_change_between_them_and_are_charged() {
+fn snapshots_share_unchanged_versions_and_are_charged() {
     for engine in [EngineKind::Turtle, EngineKind::Autumn] {
         let database = open(Arc::new(MemoryDirectory::new()));
         let keyspaces = keyspaces(&database, engine);
@@ -87,7 +87,7 @@ fn snapshots_share_what_did_not_change_between_them_and_are_charged() {
 }
 
 #[test]
-fn keyspaces_that_nobody_wrote_get_no_version_for_a_snapshot() {
+fn unwritten_keyspaces_get_no_version_for_a_snapshot() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspaces = keyspaces(&database, EngineKind::Turtle);
     let mut snapshots = Vec::new();
@@ -106,7 +106,7 @@ fn keyspaces_that_nobody_wrote_get_no_version_for_a_snapshot() {
 }
 
 #[test]
-fn iterators_in_numbers_are_charged_and_see_their_moment() {
+fn many_iterators_are_charged_and_show_their_point_in_time() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let before = charged(&database);
@@ -162,10 +162,10 @@ fn pins_beyond_half_of_the_budget_are_refused_until_some_are_dropped() {
     assert_eq!(keyspace.iter().next().unwrap().unwrap().1, count.to_le_bytes());
 }
 
-/// A view that several pins need is kept once, and dropped with the last of them, in whatever order
-/// they are dropped.
+/// A view that several pins need is retained once, and dropped with the last of them, in any order
+/// of drops.
 #[test]
-fn what_is_kept_for_pins_is_kept_once_and_goes_with_the_last_of_them() {
+fn a_view_shared_by_pins_is_retained_once_until_the_last_is_dropped() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspaces = keyspaces(&database, EngineKind::Turtle);
     let mut held: Vec<(u64, Snapshot)> = Vec::new();

@@ -26,7 +26,7 @@ impl<T> Drop for Held<T> {
 }
 
 #[test]
-fn calls_that_get_no_memory_say_so_and_succeed_once_there_is_some() {
+fn calls_without_memory_fail_and_succeed_once_there_is_memory() {
     let (database, _) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.insert("large", [7; 100_000]).unwrap();
@@ -60,7 +60,7 @@ fn calls_that_get_no_memory_say_so_and_succeed_once_there_is_some() {
 }
 
 #[test]
-fn commits_stop_before_a_memtable_gets_no_memory() {
+fn commits_are_refused_before_a_memtable_runs_out_of_memory() {
     let (database, _) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.set_checkpoint_distance(1 << 30).unwrap();
@@ -85,7 +85,7 @@ fn commits_stop_before_a_memtable_gets_no_memory() {
 }
 
 #[test]
-fn large_values_whose_sync_failed_are_durable_for_nobody() {
+fn large_values_with_a_failed_sync_are_not_durable() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     let keyspace = database.keyspace("default", KeyspaceOptions::default()).unwrap();
     plan.fail(Fault::once(Call::Sync, 0).on("data"));

@@ -80,7 +80,7 @@ fn wait(database: &Database, clock: &Clock, passed: Duration) {
 }
 
 #[test]
-fn a_tour_reads_everything_once_in_an_interval() {
+fn a_scrub_pass_reads_everything_once_per_interval() {
     let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
     let database = open(&directory, &clock);
     fill(&database);
@@ -95,7 +95,7 @@ fn a_tour_reads_everything_once_in_an_interval() {
 }
 
 #[test]
-fn rot_is_found_and_what_was_written_anew_is_not_rot() {
+fn bit_rot_is_found_and_rewritten_blocks_are_not_reported() {
     let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
     let database = open(&directory, &clock);
     fill(&database);
@@ -117,7 +117,7 @@ fn rot_is_found_and_what_was_written_anew_is_not_rot() {
 }
 
 #[test]
-fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
+fn an_unreadable_node_is_reported_once_and_hides_nothing_else() {
     let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
     let engines = [("0", EngineKind::Turtle), ("1", EngineKind::Autumn)];
     let database = open(&directory, &clock);
@@ -155,13 +155,13 @@ fn a_node_that_cannot_be_read_hides_nothing_else_and_is_told_once() {
         database.handle.core().scrub_tick();
     }
     let scrub = database.stats().scrub;
-    let told: Vec<_> = scrub.findings.iter().filter_map(Error::offset).collect();
-    assert_eq!(BTreeSet::from_iter(told.iter().copied()), damaged, "{scrub:?}");
-    assert_eq!((told.len(), scrub.damaged_blocks), (damaged.len(), damaged.len() as u64));
+    let offsets: Vec<_> = scrub.findings.iter().filter_map(Error::offset).collect();
+    assert_eq!(BTreeSet::from_iter(offsets.iter().copied()), damaged, "{scrub:?}");
+    assert_eq!((offsets.len(), scrub.damaged_blocks), (damaged.len(), damaged.len() as u64));
 }
 
 #[test]
-fn rot_at_the_end_of_a_long_extent_is_found() {
+fn bit_rot_at_the_end_of_a_long_extent_is_found() {
     let (directory, clock) = (MemoryDirectory::new(), Clock::manual());
     let database = open(&directory, &clock);
     let keyspace = database.keyspace("default", KeyspaceOptions::new()).unwrap();

@@ -19,7 +19,7 @@ fn open(directory: Arc<dyn Directory>) -> Database {
 const AGES: Duration = Duration::from_mins(10);
 
 #[test]
-fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
+fn a_commit_without_waiting_is_refused_and_changes_nothing() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let options = CommitOptions::new().no_wait();
@@ -73,7 +73,7 @@ fn a_commit_that_may_not_wait_for_memory_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn who_only_tries_learns_that_the_device_is_full_and_goes_on_when_it_is_not() {
+fn commits_without_waiting_report_a_full_device_and_resume_later() {
     let plan = FaultPlan::new();
     let memory = Arc::new(MemoryDirectory::new());
     let database = open(Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap()));
@@ -109,7 +109,7 @@ fn who_only_tries_learns_that_the_device_is_full_and_goes_on_when_it_is_not() {
 /// outrun the merging between levels for some time. They stop nothing, and the debt is paid when
 /// they end.
 #[test]
-fn large_batches_stop_nothing_and_what_they_leave_to_merge_is_merged() {
+fn large_batches_stop_nothing_and_their_merges_are_done() {
     const BATCHES: u64 = 24;
     for engine in EngineKind::ALL {
         let database = open(Arc::new(MemoryDirectory::new()));

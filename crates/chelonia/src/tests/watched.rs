@@ -50,7 +50,7 @@ impl Directory for Watched {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        tell(&self.watcher, On::Remove);
+        notify(&self.watcher, On::Remove);
         self.inner.remove(name)
     }
 
@@ -86,7 +86,7 @@ impl std::fmt::Debug for WatchedFile {
     }
 }
 
-fn tell(watcher: &Watcher, on: On) {
+fn notify(watcher: &Watcher, on: On) {
     let Some((watched, mut action)) = watcher.lock().take() else { return };
     if watched == on {
         action();
@@ -95,8 +95,8 @@ fn tell(watcher: &Watcher, on: On) {
 }
 
 impl WatchedFile {
-    fn tell(&self, on: On) {
-        tell(&self.watcher, on);
+    fn notify(&self, on: On) {
+        notify(&self.watcher, on);
     }
 }
 
@@ -107,9 +107,9 @@ impl File for WatchedFile {
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         if self.inner.name().starts_with("log-") {
-            self.tell(On::LogRead);
+            self.notify(On::LogRead);
         } else {
-            self.tell(On::DataRead);
+            self.notify(On::DataRead);
         }
         self.inner.read_at(buffer, offset)
     }
@@ -120,7 +120,7 @@ impl File for WatchedFile {
 
     fn sync(&self) -> Result<()> {
         if self.inner.name() == "data" {
-            self.tell(On::DataSync);
+            self.notify(On::DataSync);
         }
         self.inner.sync()
     }

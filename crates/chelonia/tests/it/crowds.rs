@@ -1,8 +1,8 @@
-//! The memory budget under crowds, measured: hundreds of keyspaces of every engine, snapshots,
+//! The memory budget under load, measured: hundreds of keyspaces of every engine, snapshots,
 //! iterators, large values, batches near the limit, large reads and verifications, each alone and
 //! all together, stay within budget + 5% + 16 MiB of resident memory at their peak.
 //!
-//! The batch that is being filled is the process's own, not the database's, and is taken off.
+//! A batch under construction belongs to the process, not to the database, and is subtracted.
 
 use super::memory::{child_within, limit, peak_resident_bytes};
 use chelonia::internals::Rng;
@@ -17,7 +17,7 @@ const KEYS: u64 = 2_000;
 /// The size of a full batch: no entry fits any more.
 const FULL: usize = Batch::limit() - 1_100;
 
-/// What a crowd does in each of its rounds, besides 10,000 inserts over all keyspaces.
+/// The operations of each round, in addition to 10,000 inserts over all keyspaces.
 #[derive(Clone, Copy, Default)]
 struct Load {
     keyspaces: usize,
@@ -132,7 +132,7 @@ impl Crowd {
         }
     }
 
-    /// Pins that stay. Those beyond what the budget allows are refused, and tell it.
+    /// Holds pins. Those beyond the budget are refused with an error.
     fn pin(&mut self, load: Load) {
         for _ in 0..load.snapshots {
             self.snapshots.push(self.database.snapshot());
@@ -197,7 +197,7 @@ fn batches_and_large_reads_stay_within_the_least_budget() {
     }
 }
 
-/// The worst case that is known: everything that cannot be given up at once.
+/// The worst case known: all memory that cannot be freed at once.
 #[test]
 fn full_batches_over_hundreds_of_pins_and_keyspaces_stay_within_the_budget() {
     for mebibytes in [32, 64] {

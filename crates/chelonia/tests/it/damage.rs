@@ -1,8 +1,8 @@
-//! Damage to the data file stays where it is: what is whole can be read and written on, and
-//! `verify` names what is not.
+//! Damage to the data file: undamaged data stays readable and writable, and `verify` names every
+//! damaged block.
 
 use chelonia::limits::MEMORY_BYTES_MIN;
-use chelonia::{Database, Keyspace, KeyspaceOptions};
+use chelonia::{Database, ErrorKind, Keyspace, KeyspaceOptions};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ fn keyspace(database: &Database, name: &str) -> Keyspace {
     database.keyspace(name, KeyspaceOptions::new()).unwrap()
 }
 
-/// A closed database of these keyspaces, each with all keys and a value of its own.
+/// A closed database of these keyspaces, each with all keys and its own value.
 fn closed(keyspaces: &[(&str, &[u8])]) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
@@ -40,53 +40,53 @@ fn change(path: &Path, change: impl FnOnce(&mut [u8])) {
 }
 
 #[test]
-fn a_rotten_leaf_block_closes_neither_its_keyspace_nor_the_database() {
-    let (_directory, path) = closed(&[("rotten", &[b'v'; 120]), ("sound", &[b's'; 120])]);
-    let mut rotten_block = 0;
+fn a_damaged_leaf_block_closes_neither_its_keyspace_nor_the_database() {
+    let (_directory, path) = closed(&[("damaged", &[b'v'; 120]), ("sound", &[b's'; 120])]);
+    let mut damaged_block = 0;
     change(&path, |bytes| {
         let place = bytes.windows(64).position(|window| window == [b'v'; 64]).unwrap();
         bytes[place] ^= 1;
-        rotten_block = place / BLOCK * BLOCK;
+        damaged_block = place / BLOCK * BLOCK;
     });
     let database = open(&path);
-    let rotten = keyspace(&database, "rotten");
+    let damaged = keyspace(&database, "damaged");
     let lost: Vec<u64> =
-        (0..KEYS).filter(|number| rotten.get(number.to_be_bytes()).is_err()).collect();
+        (0..KEYS).filter(|number| damaged.get(number.to_be_bytes()).is_err()).collect();
     assert!((1..100).contains(&lost.len()), "one block holds {} keys", lost.len());
-    // The drain meets the block; nothing of what is lost is written again.
+    // A flush reads the block; lost entries are not written again.
     for number in 0..300_000_u64 {
         let number = number % KEYS;
         if !lost.contains(&number) {
-            rotten.insert(number.to_be_bytes(), [b'w'; 120]).unwrap();
+            damaged.insert(number.to_be_bytes(), [b'w'; 120]).unwrap();
         }
     }
     assert!(database.stats().background.flushes > 3);
-    drop((rotten, database));
+    drop((damaged, database));
     for read_only in [true, false] {
         let builder = Database::builder(&path).memory(MEMORY_BYTES_MIN).read_only(read_only);
         let database = builder.open().unwrap();
-        let (rotten, sound) = (keyspace(&database, "rotten"), keyspace(&database, "sound"));
+        let (damaged, sound) = (keyspace(&database, "damaged"), keyspace(&database, "sound"));
         for number in 0..KEYS {
             let key = number.to_be_bytes();
             assert_eq!(sound.get(key).unwrap().unwrap(), [b's'; 120]);
-            match rotten.get(key) {
+            match damaged.get(key) {
                 Ok(value) => assert_eq!(value.unwrap(), [b'w'; 120]),
                 Err(error) => assert!(lost.contains(&number), "{error}"),
             }
         }
         let findings = database.verify().unwrap().findings;
         let named: Vec<_> = findings.iter().map(chelonia::Error::offset).collect();
-        assert_eq!(named, [Some(rotten_block as u64)], "{findings:?}");
+        assert_eq!(named, [Some(damaged_block as u64)], "{findings:?}");
         if !read_only {
-            lost.iter().for_each(|number| rotten.insert(number.to_be_bytes(), "new").unwrap());
+            lost.iter().for_each(|number| damaged.insert(number.to_be_bytes(), "new").unwrap());
             database.checkpoint().unwrap();
-            let again = |number: &u64| rotten.get(number.to_be_bytes()).unwrap().unwrap();
+            let again = |number: &u64| damaged.get(number.to_be_bytes()).unwrap().unwrap();
             assert!(lost.iter().all(|number| again(number) == *b"new"));
         }
     }
 }
 
-/// The number of a block's kind, which stands in its header.
+/// Matches blocks of this kind, by the byte in the header.
 const ENTRIES: u8 = 1;
 const FILTER: u8 = 4;
 
@@ -94,9 +94,9 @@ fn is_of(bytes: &[u8], kind: u8) -> impl Fn(&usize) -> bool {
     move |block| bytes[block * BLOCK + 8] == kind
 }
 
-/// A filter holds nothing that a user stored.
+/// A filter contains no data of users.
 #[test]
-fn a_rotten_filter_block_hides_no_entry() {
+fn a_damaged_filter_block_hides_no_entry() {
     let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
     let mut filter = 0;
     change(&path, |bytes| {
@@ -118,7 +118,7 @@ fn a_rotten_filter_block_hides_no_entry() {
 }
 
 #[test]
-fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
+fn every_damaged_block_of_a_run_is_reported_once() {
     let (_directory, path) = closed(&[("k", &[b'v'; 12])]);
     let mut damaged = Vec::new();
     change(&path, |bytes| {
@@ -129,8 +129,74 @@ fn damage_behind_damage_in_one_run_is_told_and_each_block_once() {
         damaged.iter().for_each(|block| bytes[block * BLOCK + 1000] ^= 1);
     });
     let findings = open(&path).verify().unwrap().findings;
-    let mut told: Vec<_> =
+    let mut found: Vec<_> =
         findings.iter().map(|finding| finding.offset().unwrap() as usize / BLOCK).collect();
-    told.sort_unstable();
-    assert_eq!(told, damaged, "{findings:?}");
+    found.sort_unstable();
+    assert_eq!(found, damaged, "{findings:?}");
+}
+
+#[test]
+fn a_damaged_block_is_named_and_the_rest_stays_readable() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..20_000_u64 {
+        keyspace.insert(number.to_be_bytes(), [b'v'; 120]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    database.close().unwrap();
+    let data = path.join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    // A block with values of some keys: damage one byte of a value.
+    let place = 600_000 + bytes[600_000..].windows(64).position(|w| w == [b'v'; 64]).unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&data, &bytes).unwrap();
+
+    let database = open(&path);
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let (mut damaged, mut first_damaged) = (0, 0);
+    for number in 0..20_000_u64 {
+        match keyspace.get(number.to_be_bytes()) {
+            Ok(value) => assert_eq!(value.unwrap(), [b'v'; 120]),
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                assert_eq!(error.file(), Some("data"));
+                assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+                let named = format!("(file {}, offset {})", data.display(), place / 4096 * 4096);
+                assert!(error.to_string().contains(&named), "{error}");
+                if damaged == 0 {
+                    first_damaged = number;
+                }
+                damaged += 1;
+            }
+        }
+    }
+    assert!((1..100).contains(&damaged), "{damaged} keys are damaged");
+    // Scans from either end return every entry before the damage, report it once, and end.
+    for forward in [true, false] {
+        let mut iter = keyspace.iter();
+        let mut next = || if forward { iter.next() } else { iter.next_back() };
+        let mut given = 0;
+        let error = loop {
+            match next().unwrap() {
+                Ok(_) => given += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.offset(), Some(place as u64 / 4096 * 4096));
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+        assert_eq!(given, if forward { first_damaged } else { 20_000 - first_damaged - damaged });
+        assert!(next().is_none());
+    }
+    let report = database.verify().unwrap();
+    assert!(!report.is_clean());
+    assert_eq!(report.findings[0].offset(), Some(place as u64 / 4096 * 4096));
+    assert!(report.findings[0].to_string().contains(&path.display().to_string()));
+    let several = keyspace.multi_get((0..20_000_u64).map(u64::to_be_bytes)).unwrap_err();
+    let in_snapshot = database.snapshot().get(&keyspace, first_damaged.to_be_bytes()).unwrap_err();
+    for error in [several, in_snapshot] {
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    }
+    keyspace.insert("still", "writable").unwrap();
 }

@@ -1,19 +1,19 @@
-//! One process writes at a time, however a second one comes to the files, and whatever became of
-//! the first.
+//! Only one process writes at a time, through whatever path a second one opens the files, and
+//! however the first one ended.
 
 use chelonia::{Database, ErrorKind, KeyspaceOptions};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Set for a child to the database that it opens and holds; the test below is what it runs.
+/// Set for a child to the database that it opens and holds; it runs the test below.
 const HOLD: &str = "CHELONIA_TEST_HOLD";
 
 fn open(path: &Path) -> Result<Database, ErrorKind> {
     Database::open(path).map_err(|error| error.kind())
 }
 
-/// A database that is open.
+/// An open database.
 fn database() -> (tempfile::TempDir, PathBuf, Database) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
@@ -44,7 +44,7 @@ fn holder(path: &Path) -> Child {
 }
 
 #[test]
-fn another_path_to_the_same_files_is_no_way_around() {
+fn another_path_to_the_same_files_is_locked() {
     let (directory, path, database) = database();
     let mut ways = vec![path.clone(), path.join("."), path.join("../database")];
     let link = directory.path().join("link");
@@ -61,7 +61,7 @@ fn another_path_to_the_same_files_is_no_way_around() {
 }
 
 #[test]
-fn files_that_are_linked_elsewhere_are_locked_there_too() {
+fn hard_links_of_the_files_are_locked() {
     let (directory, path, database) = database();
     let other = directory.path().join("other");
     std::fs::create_dir(&other).unwrap();
@@ -74,7 +74,7 @@ fn files_that_are_linked_elsewhere_are_locked_there_too() {
 }
 
 #[test]
-fn a_directory_that_is_mounted_twice_is_one() {
+fn a_directory_mounted_twice_is_one_database() {
     let (directory, path, database) = database();
     let other = directory.path().join("mounted");
     std::fs::create_dir(&other).unwrap();
@@ -94,7 +94,7 @@ fn a_directory_that_is_mounted_twice_is_one() {
 }
 
 #[test]
-fn another_process_is_told_until_the_first_is_gone_however_it_went() {
+fn another_process_is_refused_until_the_first_has_ended() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
     let mut child = holder(&path);
@@ -107,7 +107,7 @@ fn another_process_is_told_until_the_first_is_gone_however_it_went() {
 }
 
 #[test]
-fn a_refusal_names_the_processes_that_have_the_database() {
+fn the_error_names_the_processes_that_have_the_database_open() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
     let mut child = holder(&path);
@@ -122,7 +122,7 @@ fn a_refusal_names_the_processes_that_have_the_database() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // Readers too, and this process. What a writer left behind names nobody.
+    // Readers too, and this process. The files of a dead writer name no process.
     let reader = Database::builder(&path).read_only(true).open().unwrap();
     let own = format!("the database is in use by this process, pid {}", std::process::id());
     assert_eq!(refused(false), own);
@@ -131,9 +131,9 @@ fn a_refusal_names_the_processes_that_have_the_database() {
 }
 
 #[test]
-fn closing_another_descriptor_of_a_file_lets_nobody_in() {
+fn closing_another_descriptor_of_a_file_does_not_release_the_lock() {
     let (_directory, path, database) = database();
-    // The locks of POSIX would be gone now.
+    // POSIX locks would be released now.
     for name in ["lock", "data", "log-0000"] {
         drop(std::fs::File::open(path.join(name)).unwrap());
     }
@@ -152,13 +152,13 @@ fn closing_another_descriptor_of_a_file_lets_nobody_in() {
 }
 
 #[test]
-fn removing_the_lock_file_lets_nobody_in() {
+fn removing_the_lock_file_does_not_release_the_lock() {
     let (_directory, path, database) = database();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let reader = || Database::builder(&path).read_only(true).open().map_err(|error| error.kind());
     for _ in 0..2 {
         std::fs::remove_file(path.join("lock")).unwrap();
-        // The first attempt makes a lock file, which is free.
+        // The first attempt creates a lock file, which is not locked.
         for _ in 0..2 {
             assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
             assert_eq!(reader().err(), Some(ErrorKind::AlreadyOpen));
@@ -177,13 +177,36 @@ fn removing_the_lock_file_lets_nobody_in() {
 }
 
 #[test]
-fn a_program_that_is_started_does_not_hold_the_database() {
+fn a_started_program_does_not_hold_the_lock() {
     let (_directory, path, database) = database();
-    // It has nothing of ours open: what a database opens is closed when a program is started.
+    // The started program has no file of the database open: they are closed when it starts.
     let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
     drop(database);
     let opened = open(&path);
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(opened.is_ok());
+}
+
+#[test]
+fn a_second_open_fails_at_once() {
+    let (directory, path, database) = database();
+    let read_only =
+        |path: &Path| Database::builder(path).read_only(true).open().map_err(|error| error.kind());
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+    assert_eq!(read_only(&path).err(), Some(ErrorKind::AlreadyOpen));
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert_eq!(open(&link).err(), Some(ErrorKind::AlreadyOpen));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    database.close().unwrap();
+    assert_eq!(keyspace.get("a").unwrap_err().kind(), ErrorKind::Stopped);
+    assert_eq!(keyspace.insert("a", "b").unwrap_err().kind(), ErrorKind::Stopped);
+    let readers = [0, 1].map(|_| read_only(&path).unwrap());
+    assert_eq!(open(&path).err(), Some(ErrorKind::AlreadyOpen));
+    let reader = readers[0].keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(reader.insert("a", "b").unwrap_err().kind(), ErrorKind::ReadOnly);
+    assert_eq!(readers[1].drop_keyspace("k").unwrap_err().kind(), ErrorKind::ReadOnly);
+    drop((readers, reader));
+    open(&path).unwrap();
 }

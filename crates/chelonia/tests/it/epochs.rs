@@ -1,5 +1,5 @@
-//! Databases of one process do not wait for each other's readers, nor for what the application does
-//! with epochs of its own.
+//! Databases of one process do not wait for each other's readers, nor for epochs of the
+//! application.
 
 use chelonia::internals::{Call, FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::{CommitOptions, Database, Keyspace, KeyspaceOptions};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 
-/// A wait as long as this is for ever. Nothing waits for it unless it fails.
+/// A timeout: reached only if a test fails.
 const FOR_EVER: Duration = Duration::from_secs(120);
 
 fn open(directory: &MemoryDirectory, plan: &FaultPlan) -> Database {
@@ -19,7 +19,7 @@ fn open(directory: &MemoryDirectory, plan: &FaultPlan) -> Database {
     builder.internals(|internals| internals.directory = Some(Arc::new(faulty))).open().unwrap()
 }
 
-/// Writes six times the memory.
+/// Writes six times the memory budget.
 fn write_much(keyspace: &Keyspace) {
     let value = [7; 4_000];
     for number in 0..6 * MEMORY / 4_000 {
@@ -29,7 +29,7 @@ fn write_much(keyspace: &Keyspace) {
 }
 
 #[test]
-fn a_thread_that_holds_a_guard_of_its_own_writes_as_much_as_it_likes() {
+fn a_thread_with_an_epoch_guard_of_the_application_can_write() {
     let database = open(&MemoryDirectory::new(), &FaultPlan::new());
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let guard = crossbeam_epoch::pin();
@@ -40,7 +40,7 @@ fn a_thread_that_holds_a_guard_of_its_own_writes_as_much_as_it_likes() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a thread that hangs is left behind")]
-fn a_snapshot_whose_drop_is_deferred_by_the_application_locks_nobody_up() {
+fn a_snapshot_dropped_by_an_epoch_of_the_application_does_not_deadlock() {
     let (done, ended) = mpsc::channel();
     let work = std::thread::spawn(move || {
         let database = open(&MemoryDirectory::new(), &FaultPlan::new());
@@ -73,7 +73,7 @@ thread_local! {
     static HANGS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work` while a get of a database, which `work` is given, hangs in a read of the device.
+/// Runs `work` while a get of the database that is passed to it hangs in a read of the device.
 fn while_a_read_hangs(work: impl FnOnce(&Keyspace)) {
     let (directory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     {
@@ -91,12 +91,12 @@ fn while_a_read_hangs(work: impl FnOnce(&Keyspace)) {
     plan.before_call(move |call, file| {
         if call == Call::Read && file.starts_with("data") && HANGS.replace(false) {
             hangs.send(()).unwrap();
-            // Until the other end is dropped.
+            // Until the other end of the channel is dropped.
             let _ = is_released.lock().unwrap().recv();
         }
     });
     std::thread::scope(|scope| {
-        // Dropped when this fails, too.
+        // Also dropped if this fails.
         let release = release;
         let reader = scope.spawn(|| {
             HANGS.set(true);

@@ -1,9 +1,10 @@
-//! A process that has too many files open. That every call may fail is for the trial `faults`
-//! (`crates/torture`).
+//! Devices and processes at their limits: full devices, and too many open files. The torture test
+//! `faults` makes every call fail.
 
 use crate::support::tiny_options;
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
-use chelonia::{Database, Durability, ErrorKind, Result};
+use chelonia::limits::MEMORY_BYTES_MIN;
+use chelonia::{Database, Durability, ErrorKind, KeyspaceOptions, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,8 +20,8 @@ fn open(memory: &MemoryDirectory, plan: &FaultPlan) -> Result<Database> {
         .open()
 }
 
-/// Commits, at level `Sync`, number after number until one fails; returns how many were
-/// acknowledged and the error.
+/// Commits ascending numbers at level `Sync` until a commit fails; returns the number of
+/// acknowledged ones and the error.
 fn write(database: &Database, from: u64, count: u64) -> (u64, Option<chelonia::Error>) {
     let run = || -> Result<chelonia::Keyspace> {
         let keyspace = database.keyspace("k", tiny_options())?;
@@ -45,7 +46,7 @@ fn write(database: &Database, from: u64, count: u64) -> (u64, Option<chelonia::E
     (from + count, None)
 }
 
-/// What must hold after a failure: reads answer, and a reopen has everything acknowledged.
+/// The assertions after a failure: reads succeed, and a reopen has everything acknowledged.
 fn check(memory: &MemoryDirectory, database: Option<Database>, acknowledged: u64, what: &str) {
     if let Some(database) = database {
         if let Ok(keyspace) = database.keyspace("k", tiny_options()) {
@@ -72,7 +73,7 @@ fn check(memory: &MemoryDirectory, database: Option<Database>, acknowledged: u64
 }
 
 #[test]
-fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
+fn too_many_open_files_are_reported_and_writes_resume_once_some_are_closed() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let database = open(&memory, &plan).unwrap();
     let (written, error) = write(&database, 0, 20);
@@ -95,7 +96,7 @@ fn too_many_open_files_are_told_and_writes_resume_once_some_are_closed() {
 }
 
 #[test]
-fn a_file_that_may_not_grow_is_a_full_device_and_no_failure() {
+fn a_file_that_may_not_grow_is_reported_as_a_full_device() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let database = open(&memory, &plan).unwrap();
     let (written, error) = write(&database, 0, 20);
@@ -114,7 +115,7 @@ fn a_file_that_may_not_grow_is_a_full_device_and_no_failure() {
 }
 
 #[test]
-fn reads_that_fail_in_maintenance_stop_no_writes() {
+fn failing_reads_in_maintenance_stop_no_writes() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let directory = FaultDirectory::new(Arc::new(memory), plan.clone()).unwrap();
     let builder = Database::builder("maintenance").memory(32 << 20);
@@ -127,7 +128,7 @@ fn reads_that_fail_in_maintenance_stop_no_writes() {
         keyspace.insert(key(number % 300_000), [1; 150]).unwrap();
     }
     database.checkpoint().unwrap();
-    // Scans pay for flushes, and now and then a read fails: theirs, or that of a flush.
+    // Scans trigger flushes, and some reads fail: those of scans, or those of flushes.
     let (done, scans) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..2_u64 {
@@ -154,5 +155,49 @@ fn reads_that_fail_in_maintenance_stop_no_writes() {
     assert!(plan.failures() > 20);
     keyspace.insert("after", "all").unwrap();
     database.checkpoint().unwrap();
+    assert!(database.verify().unwrap().is_clean());
+}
+
+fn on_a_device_that_can_fail() -> (Database, FaultPlan) {
+    let plan = FaultPlan::new();
+    let memory = Arc::new(MemoryDirectory::new());
+    let directory = Arc::new(FaultDirectory::new(memory, plan.clone()).unwrap());
+    let database = Database::builder("memory")
+        .memory(MEMORY_BYTES_MIN)
+        .internals(|internals| internals.directory = Some(directory))
+        .open()
+        .unwrap();
+    (database, plan)
+}
+
+#[test]
+fn a_full_device_is_reported_and_writes_resume_once_it_has_space() {
+    let (database, plan) = on_a_device_that_can_fail();
+    let options = KeyspaceOptions::new().checkpoint_distance(200_000);
+    let keyspace = database.keyspace("k", options).unwrap();
+    plan.set_capacity(Some(plan.taken_bytes() + (6 << 20)));
+    let mut written = 0_u64;
+    let error = loop {
+        match keyspace.insert(written.to_be_bytes(), [3; 1000]) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 100_000, "the device never became full");
+    };
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    // Accepted writes can be flushed, and a delete is accepted.
+    database.checkpoint().unwrap();
+    keyspace.remove(u64::MAX.to_be_bytes()).unwrap();
+    for number in 0..written {
+        assert_eq!(keyspace.get(number.to_be_bytes()).unwrap().unwrap(), [3; 1000]);
+    }
+    assert_eq!(keyspace.iter().count() as u64, written);
+    plan.set_capacity(None);
+    database.checkpoint().unwrap();
+    for number in written..written + 5_000 {
+        keyspace.insert(number.to_be_bytes(), [3; 1000]).unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert_eq!(keyspace.iter().count() as u64, written + 5_000);
     assert!(database.verify().unwrap().is_clean());
 }

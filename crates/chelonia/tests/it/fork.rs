@@ -1,4 +1,4 @@
-//! A database that was opened before a fork is not used by the child.
+//! A child process cannot use a database that was opened before the fork.
 
 #![expect(unsafe_code, reason = "an island: runs code between a fork and what follows it")]
 
@@ -9,14 +9,14 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 #[test]
-fn a_child_can_neither_write_nor_read_nor_close_what_its_parent_opened() {
+fn a_child_cannot_use_a_database_of_its_parent() {
     let directory = tempfile::tempdir().unwrap();
     let database = Database::open(directory.path().join("database")).unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", "value").unwrap();
     let (inherited, space) = (database.clone(), keyspace.clone());
     let check = move || {
-        let told = [
+        let errors = [
             space.insert("key", "other").err(),
             space.get("key").err(),
             inherited.sync().err(),
@@ -26,12 +26,16 @@ fn a_child_can_neither_write_nor_read_nor_close_what_its_parent_opened() {
         let refused = |error: &Option<chelonia::Error>| {
             error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Stopped)
         };
-        if told.iter().all(refused) { Ok(()) } else { Err(io::Error::other("it was used")) }
+        if errors.iter().all(refused) {
+            Ok(())
+        } else {
+            Err(io::Error::other("the child used the database"))
+        }
     };
     let mut command = Command::new("true");
-    // SAFETY: the child allocates, which may wait for ever if another thread of the parent was
-    // about to; no other thread of this test allocates while it forks, and what the child calls
-    // takes no locks but the allocator's.
+    // SAFETY: the child allocates, which may block forever if another thread of the parent holds
+    // the allocator's lock; no other thread of this test allocates during the fork, and the calls
+    // of the child take no other locks.
     unsafe { command.pre_exec(check) };
     let status = command.status().unwrap();
     assert!(status.success());
@@ -41,7 +45,7 @@ fn a_child_can_neither_write_nor_read_nor_close_what_its_parent_opened() {
 }
 
 #[test]
-fn a_child_waits_for_no_lock_that_its_parent_held_while_it_forked() {
+fn a_child_does_not_wait_for_locks_held_during_the_fork() {
     let directory = tempfile::tempdir().unwrap();
     let database = Database::open(directory.path().join("database")).unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -61,7 +65,7 @@ fn a_child_waits_for_no_lock_that_its_parent_held_while_it_forked() {
         let ends = |iter: &mut chelonia::Iter| {
             is_refused(iter.next().and_then(Result::err)) && iter.next().is_none()
         };
-        let told = [
+        let refused = [
             is_refused(space.multi_get(["key"]).err()),
             is_refused(space.contains_key("key").err()),
             is_refused(space.first_key_value().err()),
@@ -79,10 +83,14 @@ fn a_child_waits_for_no_lock_that_its_parent_held_while_it_forked() {
             ends(&mut read),
         ];
         drop((snapshot, fresh, unread, read));
-        if told.iter().all(|told| *told) { Ok(()) } else { Err(io::Error::other("it was used")) }
+        if refused.iter().all(|refused| *refused) {
+            Ok(())
+        } else {
+            Err(io::Error::other("the child used the database"))
+        }
     };
     let mut command = Command::new("true");
-    // SAFETY: as above; locks of the database that are held are what the test is about.
+    // SAFETY: as above; locks of the database that are held are the subject of the test.
     unsafe { command.pre_exec(check) };
     let status = while_pins_are_locked(&database, || command.status());
     assert!(status.unwrap().success());
@@ -93,26 +101,26 @@ fn a_child_waits_for_no_lock_that_its_parent_held_while_it_forked() {
 }
 
 #[test]
-fn a_child_that_is_being_started_does_not_hold_the_lock_of_what_is_closed() {
+fn a_child_being_started_does_not_hold_the_lock_of_a_closed_database() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
     let database = Database::open(&path).unwrap();
     let (go_on, waiting) = (io::pipe().unwrap(), io::pipe().unwrap());
-    let (said, told) = (go_on.1.try_clone().unwrap(), waiting.0.try_clone().unwrap());
+    let (to_child, from_child) = (go_on.1.try_clone().unwrap(), waiting.0.try_clone().unwrap());
     let wait = move || {
-        // It has all files of its parent, until it is another program.
+        // The child has all files of its parent until it starts another program.
         (&waiting.1).write_all(b"x")?;
         (&go_on.0).read_exact(&mut [0])
     };
     let mut command = Command::new("true");
-    // SAFETY: the child writes to a pipe and reads from another one, and no more.
+    // SAFETY: the child only writes to a pipe and reads from another one.
     unsafe { command.pre_exec(wait) };
     std::thread::scope(|scope| {
         let child = scope.spawn(|| command.status().unwrap());
-        (&told).read_exact(&mut [0]).unwrap();
+        (&from_child).read_exact(&mut [0]).unwrap();
         database.close().unwrap();
         let again = Database::open(&path);
-        (&said).write_all(b"x").unwrap();
+        (&to_child).write_all(b"x").unwrap();
         assert!(child.join().unwrap().success());
         again.unwrap();
     });

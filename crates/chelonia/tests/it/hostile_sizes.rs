@@ -1,5 +1,5 @@
-//! Keys and values of the sizes and shapes that break stores: at every limit and one beyond, at the
-//! ends of blocks, with nothing or everything in common.
+//! Keys and values of unusual sizes and shapes: at every limit and one beyond, at the ends of
+//! blocks, with nothing or everything in common.
 
 use chelonia::internals::{Directory, MemoryDirectory, Rng, forged};
 use chelonia::limits::{
@@ -34,7 +34,7 @@ fn keyspace(database: &Database) -> Keyspace {
     database.keyspace("k", options).unwrap()
 }
 
-/// Writes `entries` in an order of its own, some twice, through flushes, and holds everything to
+/// Writes `entries` in a random order, some twice, through flushes, and compares everything with
 /// them, before and after a reopen.
 fn check(entries: &[(Vec<u8>, Vec<u8>)]) {
     let directory = MemoryDirectory::new();
@@ -107,7 +107,7 @@ fn keys_of_one_byte_value_and_of_every_length() {
 }
 
 #[test]
-fn values_that_end_where_blocks_do() {
+fn values_that_end_at_block_boundaries() {
     let mut sizes: Vec<usize> = vec![0, 1];
     for edge in [512, 4_064, 4_080, 4_096, 8_160, 8_192, 12_288, LARGE_VALUE_BYTES_MIN, 65_536] {
         sizes.extend(edge - 20..edge + 3);
@@ -124,7 +124,7 @@ fn the_largest_keys_and_values() {
         (key, vec![9; LARGE_VALUE_BYTES_MIN - 1])
     };
     check(&(0..40).map(entry).collect::<Vec<_>>());
-    check(&[(b"whole".to_vec(), vec![5; VALUE_BYTES_MAX]), (Vec::new(), Vec::new())]);
+    check(&[(b"largest".to_vec(), vec![5; VALUE_BYTES_MAX]), (Vec::new(), Vec::new())]);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_batch_of_a_million_entries_is_refused_and_one_at_the_limit_is_not() {
 }
 
 #[test]
-fn a_log_with_an_inline_value_that_should_be_large_is_damaged() {
+fn an_inline_value_of_a_large_size_in_the_log_is_damage() {
     let directory = MemoryDirectory::new();
     let database = open(&directory);
     keyspace(&database).insert("key", "value").unwrap();
@@ -163,9 +163,9 @@ fn a_log_with_an_inline_value_that_should_be_large_is_damaged() {
     }
 }
 
-/// The limit is what `size` says it is, to the byte, with values of every kind.
+/// The limit equals `size`, to the byte, with values of every kind.
 #[test]
-fn a_batch_of_exactly_the_limit_is_accepted_and_one_byte_more_leaves_it_as_it_was() {
+fn a_batch_at_the_limit_is_accepted_and_one_byte_more_is_refused() {
     let database = open(&MemoryDirectory::new());
     let space = keyspace(&database);
     let mut batch = database.batch();
@@ -175,13 +175,13 @@ fn a_batch_of_exactly_the_limit_is_accepted_and_one_byte_more_leaves_it_as_it_wa
     for number in 0..fitting {
         batch.insert(&space, u32::try_from(number).unwrap().to_be_bytes(), value);
     }
-    // Stored apart, and so counted without its value.
+    // Stored separately, and counted without its value.
     batch.insert(&space, "l", vec![7; LARGE_VALUE_BYTES_MIN]);
     let rest = Batch::limit() - batch.size() - 1 - BATCH_ENTRY_BYTES;
     batch.insert(&space, "f", vec![7; rest]);
     assert_eq!(batch.size(), Batch::limit());
 
-    // An entry with an empty key and no value is all that is over.
+    // An entry with an empty key and no value is enough to exceed the limit.
     batch.remove(&space, "");
     let (size, len) = (batch.size(), batch.len());
     assert_eq!((size, len), (Batch::limit() + BATCH_ENTRY_BYTES, fitting + 3));
@@ -201,13 +201,13 @@ fn a_batch_of_exactly_the_limit_is_accepted_and_one_byte_more_leaves_it_as_it_wa
     assert!(batch.is_empty() && batch.size() == 0);
     assert_eq!(space.len().unwrap(), fitting as u64 + 2);
 
-    // It is as good as new, and so is one that nobody gave a name.
+    // The batch is as good as new, and so is an unnamed one.
     batch.remove(&space, "l").commit().unwrap();
     database.batch().remove(&space, "f").insert(&space, "n", "").commit().unwrap();
     assert_eq!(space.len().unwrap(), fitting as u64 + 1);
 }
 
-/// Every structure begins with its format; counts follow, which the bytes behind them belie.
+/// Structures with counts that the bytes after them do not contain.
 #[test]
 fn child_that_decodes_forged_counts() {
     if std::env::var_os(CHILD_COUNTS).is_none() {
@@ -215,7 +215,7 @@ fn child_that_decodes_forged_counts() {
     }
     let claimed = STRUCTURE_BYTES as u32 / 8 - 4;
     let [one, two, three, four] = claimed.to_le_bytes();
-    // As a varint: 7 bits a byte.
+    // As a varint: 7 bits per byte.
     let varint = [0, 7, 14].map(|shift| (claimed >> shift) as u8 | 0x80);
     let last = (claimed >> 21) as u8;
     let heads: [&[u8]; 4] = [
@@ -237,8 +237,8 @@ fn child_that_decodes_forged_counts() {
 }
 
 #[test]
-fn a_forged_count_takes_no_memory_before_its_items_come() {
-    // What the lists would take, 200 MB and more, does not fit beside the process and its input.
+fn a_forged_count_allocates_no_memory() {
+    // Lists of these lengths would take 200 MB and more, beyond the limit of the process.
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -v 280000; exec \"$0\" \"$@\""]);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", "--test-threads=1"]);

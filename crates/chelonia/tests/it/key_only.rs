@@ -1,11 +1,11 @@
-//! Reads of keys alone: what contains, counts or goes over keys never reads a large value.
+//! Key-only reads: `contains_key`, counting and iterating over keys never read a large value.
 
 use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions, Result};
 
 const LARGE: usize = 1 << 20;
 const COUNT: u32 = 20;
 
-/// Every second key of these has a value, in an extent of its own.
+/// Every second of these keys has a value in an extent of its own.
 fn filled(engine: EngineKind, is_checkpointed: bool) -> (tempfile::TempDir, Database, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
     let database = Database::builder(dir.path()).memory(32 << 20).open().unwrap();
@@ -48,7 +48,7 @@ fn read_keys(database: &Database, keyspace: &Keyspace) {
     assert_eq!(backward, even);
     let within = 3_u32.to_be_bytes()..=8_u32.to_be_bytes();
     assert_eq!(numbers(keyspace.range(within).keys()), [4, 6, 8]);
-    // From both ends, and none twice.
+    // From both ends, each key once.
     let mut both = keyspace.iter().keys();
     let ends = [both.next(), both.next_back(), both.next()].map(|key| key.unwrap());
     assert_eq!(numbers(ends.into_iter()), [0, 2 * COUNT - 2, 2]);
@@ -56,7 +56,7 @@ fn read_keys(database: &Database, keyspace: &Keyspace) {
 }
 
 #[test]
-fn reads_of_keys_alone_never_read_large_values() {
+fn key_only_reads_never_read_large_values() {
     for engine in [EngineKind::Turtle, EngineKind::Autumn] {
         for is_checkpointed in [false, true] {
             let (_dir, database, keyspace) = filled(engine, is_checkpointed);
@@ -65,7 +65,7 @@ fn reads_of_keys_alone_never_read_large_values() {
             read_keys(&database, &keyspace);
             let read = bytes_read() - before;
             assert!(read < LARGE as u64 / 2, "{engine:?}: {read} bytes read");
-            // One that is read counts, so that the measure is good for something.
+            // A value that is read is counted, so the assertion can fail.
             let before = bytes_read();
             let (key, value) = keyspace.iter().nth(1).unwrap().unwrap();
             assert_eq!((key, value.len()), (2_u32.to_be_bytes()[..].into(), LARGE + 2));
@@ -76,7 +76,7 @@ fn reads_of_keys_alone_never_read_large_values() {
 }
 
 #[test]
-fn an_empty_keyspace_has_length_zero_whatever_it_held() {
+fn an_emptied_keyspace_has_length_zero() {
     let (_dir, database, keyspace) = filled(EngineKind::Turtle, true);
     let before = database.snapshot();
     for number in 0..2 * COUNT {

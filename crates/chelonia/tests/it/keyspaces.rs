@@ -1,5 +1,5 @@
-//! Keyspaces that come and go: nobody sees one that a crash would forget, a full device changes
-//! nothing, and what is dropped holds no memory.
+//! Creation and drop of keyspaces: a keyspace is visible once it is durable, a full device changes
+//! nothing, and a dropped keyspace has no memory.
 
 use crate::support::tiny_options;
 use chelonia::internals::{
@@ -18,7 +18,7 @@ fn open(directory: Arc<dyn chelonia::internals::Directory>) -> Database {
 }
 
 #[test]
-fn a_new_keyspace_is_seen_by_others_only_when_it_is_durable() {
+fn a_new_keyspace_is_visible_to_others_once_it_is_durable() {
     let memory = MemoryDirectory::new();
     let database = open(Arc::new(memory.clone()));
     const COUNT: usize = 100;
@@ -38,7 +38,7 @@ fn a_new_keyspace_is_seen_by_others_only_when_it_is_durable() {
             seen = names.len();
             let newest = database.keyspace(&names[seen - 1], KeyspaceOptions::new()).unwrap();
             newest.insert_with("key", "acknowledged", Durability::Sync).unwrap();
-            // The power goes.
+            // A power cut.
             let files = memory.to_files();
             let after = open(Arc::new(MemoryDirectory::from_files(files)));
             assert!(after.keyspaces().len() >= seen, "{:?} was seen and is gone", names.last());
@@ -72,7 +72,7 @@ fn a_full_device_neither_creates_nor_drops_and_stops_nothing() {
 }
 
 #[test]
-fn what_was_dropped_holds_no_memory_whoever_holds_it() {
+fn a_dropped_keyspace_has_no_memory_while_handles_exist() {
     let database = open(Arc::new(MemoryDirectory::new()));
     let mut held = Vec::new();
     for number in 0..12_u64 {
@@ -87,7 +87,7 @@ fn what_was_dropped_holds_no_memory_whoever_holds_it() {
         database.drop_keyspace(&name).unwrap();
         held.push((keyspace, snapshot));
     }
-    // A thread of another test may be on its way through what it saw, without a processor.
+    // A thread of another test may still hold an epoch guard, without a processor.
     let used = || database.stats().memory.memtable_bytes;
     for _ in 0..1_000 {
         if used() < 4 << 20 {
@@ -109,7 +109,7 @@ fn what_was_dropped_holds_no_memory_whoever_holds_it() {
 }
 
 #[test]
-fn unset_options_mean_as_stored() {
+fn unset_options_are_taken_from_the_stored_ones() {
     let directory: Arc<dyn chelonia::internals::Directory> = Arc::new(MemoryDirectory::new());
     let database = open(Arc::clone(&directory));
     let options = KeyspaceOptions::new().filter_bits_per_key(9);
@@ -122,7 +122,7 @@ fn unset_options_mean_as_stored() {
 }
 
 #[test]
-fn gets_that_race_a_drop_show_what_there_was_or_that_it_is_gone() {
+fn gets_during_a_drop_return_the_value_or_not_found() {
     let database = open(Arc::new(MemoryDirectory::new()));
     for _ in 0..60 {
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -180,7 +180,7 @@ impl Drop for AtEnd {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the thread that ends is what is tested")]
-fn a_thread_that_ends_may_write_and_read() {
+fn an_ending_thread_can_write_and_read() {
     thread_local! {
         static AT_END: std::cell::RefCell<Option<AtEnd>> = const { std::cell::RefCell::new(None) };
     }
@@ -189,7 +189,7 @@ fn a_thread_that_ends_may_write_and_read() {
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let used = keyspace.clone();
     let thread = std::thread::spawn(move || {
-        // Before everything that the store keeps for the thread, so that it goes after that.
+        // Set before all thread locals of the store, so that it is dropped after them.
         AT_END.with_borrow_mut(|at_end| *at_end = Some(AtEnd(used.clone())));
         used.insert("first", "words").unwrap();
         database.snapshot().get(&used, "first").unwrap();

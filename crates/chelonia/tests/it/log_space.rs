@@ -1,14 +1,16 @@
-//! The log does not grow for ever, whoever is idle; its files have blocks of their own.
+//! The size of the files: the log stays bounded while keyspaces are idle, its files have blocks of
+//! their own, and an empty database is small.
 
 use crate::support::{TINY_DISTANCE, tiny_options};
 use chelonia::internals::{Access, DirectDirectory, Directory, MemoryDirectory, OpenMode};
+use chelonia::limits::MEMORY_BYTES_MIN;
 use chelonia::{Database, EngineKind, ErrorKind, KeyspaceOptions};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 #[test]
-fn one_old_record_in_an_idle_keyspace_does_not_keep_the_log() {
+fn one_old_record_of_an_idle_keyspace_does_not_retain_the_log() {
     let share = 1 << 20;
     let database = Database::builder("memory")
         .memory(48 << 20)
@@ -54,7 +56,7 @@ fn large_values_count_for_the_checkpoint_distance() {
     assert!((3..=6).contains(&flushes), "{flushes} flushes for 5 MB at a distance of 1 MiB");
 }
 
-/// Threads that write as fast as they can, with flushes in the background that never find an end.
+/// Threads that write as fast as they can, with background flushes that never finish.
 #[test]
 fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,11 +85,12 @@ fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
             largest = largest.max(database.stats().disk.log_file_bytes);
             std::thread::yield_now();
         }
-        // Writers go on until this closes the database.
+        // Writers continue until this closes the database.
         let flushes = database.stats().background.flushes;
         database.clone().close().unwrap();
         let more = database.stats().background.flushes - flushes;
-        // It flushes what was immutable when it came, and no memtable takes fewer bytes than this.
+        // The close flushes the memtables that were immutable then, and each has at least this
+        // size.
         let immutable_most = write_share / TINY_DISTANCE;
         assert!(more <= immutable_most, "{more} flushes during the close");
     });
@@ -95,11 +98,11 @@ fn the_log_and_a_close_do_not_wait_for_writers_to_pause() {
     assert!(largest < 16 << 20, "the log had {largest} bytes");
 }
 
-/// A file system of its own, taken down when dropped.
+/// A separate file system, unmounted when this is dropped.
 struct Mounted(std::path::PathBuf);
 
 impl Mounted {
-    /// XFS in a file; `None` where it cannot be made or mounted.
+    /// XFS in a file; `None` if it cannot be created or mounted.
     fn xfs(place: &Path) -> Option<Self> {
         Self::new(place, "mkfs.xfs", &["-q", "-m", "reflink=1"], "loop")
     }
@@ -150,14 +153,14 @@ fn blocks_that_a_copy_shares_are_replaced_before_a_log_is_mapped() {
     file.allocate(0, BYTES).unwrap();
     let taken = before - directory.free_bytes().unwrap();
     assert!(taken >= BYTES, "{taken} bytes for {BYTES} that were shared");
-    // What was there stays, here and in the copy.
+    // The content stays, here and in the copy.
     let mut region = file.map(0, 1 << 20).unwrap();
     region.write(0, &[0xff; 5000]).unwrap();
     file.sync().unwrap();
     assert!(std::fs::read(copy.join("log-0000")).unwrap() == content);
     let ours = std::fs::read(path.join("log-0000")).unwrap();
     assert!(ours[..5000].iter().all(|byte| *byte == 0xff) && ours[5000..] == content[5000..]);
-    // On a full device what is not there cannot be promised.
+    // On a full device, blocks that are not allocated cannot be promised.
     let copied = Command::new("cp").args(arguments).arg(path.join("log-0000")).arg(&copy).status();
     assert!(copied.unwrap().success());
     let filler = directory.open("filler", OpenMode::CreateNew, Access::Buffered).unwrap();
@@ -168,7 +171,7 @@ fn blocks_that_a_copy_shares_are_replaced_before_a_log_is_mapped() {
 
 const CHILD_LIMITED: &str = "CHELONIA_TEST_FILE_LIMIT";
 
-/// Not a test of its own: what the next one runs under a limit on the length of files.
+/// Not a test: the next one runs it under a limit on the length of files.
 #[test]
 fn fills_what_a_limit_on_files_allows() {
     let Ok(engine) = std::env::var(CHILD_LIMITED) else { return };
@@ -191,9 +194,9 @@ fn fills_what_a_limit_on_files_allows() {
 }
 
 #[test]
-fn deletes_make_space_where_the_length_of_files_is_limited() {
+fn deletes_free_space_if_the_length_of_files_is_limited() {
     for engine in [EngineKind::Turtle, EngineKind::Autumn] {
-        // A write beyond the limit is an error, not a signal that ends the process. 48 MiB.
+        // A write beyond the limit (48 MiB) is an error, not a signal that ends the process.
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' XFSZ; ulimit -f 98304; exec \"$0\" \"$@\""]);
         command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
@@ -204,4 +207,15 @@ fn deletes_make_space_where_the_length_of_files_is_limited() {
         assert!(output.status.success(), "{engine:?}: {text} {errors}");
         assert!(text.contains("1 passed"), "{text}");
     }
+}
+
+#[test]
+fn an_empty_database_is_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    Database::builder(&path).memory(MEMORY_BYTES_MIN).open().unwrap().close().unwrap();
+    let sizes =
+        std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len());
+    let total: u64 = sizes.sum();
+    assert!(total <= 64 << 10, "{total} bytes");
 }

@@ -1,4 +1,4 @@
-//! Long keys: memory, the data file and its nodes stay small where keys have up to 65,536 bytes.
+//! Long keys: memory, the data file and its nodes stay small with keys of up to 65,536 bytes.
 
 use crate::memory::{limit, peak_resident_bytes};
 use chelonia::internals::Rng;
@@ -13,14 +13,14 @@ const BUDGET: u64 = 32 << 20;
 /// Keys of one `multi_get`.
 const TOGETHER: u64 = 200;
 
-/// What keys have in common.
+/// The shared prefix of keys.
 #[derive(Clone, Copy)]
 enum Keys {
-    /// Nothing.
+    /// None.
     Random,
     /// All but the last bytes.
     Shared,
-    /// All but the last bytes, with few others.
+    /// All but the last bytes, with few other keys.
     Clusters,
 }
 
@@ -60,7 +60,7 @@ fn get_together(keyspace: &Keyspace, keys: &[Vec<u8>]) -> usize {
     keyspace.multi_get(keys).unwrap().iter().flatten().count()
 }
 
-/// The engine, the keys and the path that a child is called with.
+/// The engine, the keys and the path that are passed to a child.
 fn arguments(variable: &str) -> Option<(EngineKind, Keys, std::path::PathBuf)> {
     let arguments = std::env::var(variable).ok()?;
     let mut words = arguments.splitn(3, ' ');
@@ -95,7 +95,8 @@ fn child_that_loads_long_keys() {
     println!("peak {}", peak_resident_bytes());
 }
 
-/// Keys of all lengths written, overwritten, removed and read, compared with a map in the end.
+/// Keys of all lengths are written, overwritten, removed and read, and compared with a map at the
+/// end.
 #[test]
 fn child_with_a_history_of_long_keys() {
     let Some((engine, keys, path)) = arguments(CHILD_HISTORY) else { return };
@@ -141,7 +142,8 @@ fn child_with_a_history_of_long_keys() {
     println!("peak {}", peak_resident_bytes());
 }
 
-/// Runs `child` in a process of its own; gives its peak of resident memory and its data file.
+/// Runs `child` in a separate process; returns its peak of resident memory and the size of its data
+/// file.
 fn run(child: &str, variable: &str, engine: &str, keys: &str) -> (u64, u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
@@ -160,28 +162,28 @@ fn run(child: &str, variable: &str, engine: &str, keys: &str) -> (u64, u64) {
     (number("peak "), number("data "))
 }
 
-/// What the allocator may keep of keys that share most of their bytes: they come and go in pieces
-/// of tens of kilobytes, in several threads.
-const KEPT_BYTES: u64 = 32 << 20;
+/// The memory that the allocator may retain with keys that share most of their bytes: several
+/// threads allocate and free them in pieces of tens of kilobytes.
+const ALLOCATOR_BYTES: u64 = 32 << 20;
 
-/// What one `multi_get` has is the caller's: its keys and its values, `own` bytes.
+/// The caller's memory of one `multi_get`: its keys and values, `own` bytes.
 fn stays_within(child: &str, variable: &str, (engine, keys): (&str, &str), own: u64, file: u64) {
     let (peak, data) = run(child, variable, engine, keys);
-    let kept = if keys == "random" { 0 } else { KEPT_BYTES };
-    let most = limit(BUDGET) + own + kept;
+    let retained = if keys == "random" { 0 } else { ALLOCATOR_BYTES };
+    let most = limit(BUDGET) + own + retained;
     println!("{engine} {keys}: {} of {} KiB, data {} MiB", peak >> 10, most >> 10, data >> 20);
     assert!(peak <= most, "{engine} {keys}: {peak} bytes resident, not {most}");
     assert!(data <= file, "{engine} {keys}: a data file of {data} bytes, not {file}");
 }
 
 fn load_within(engine: &str, keys: &str) {
-    // 180 MB of keys, up to twice that while they are merged. The call has 12 MB, rounded up.
+    // 180 MB of keys, up to twice that during merges. A call has 12 MB, rounded up.
     let child = "long_keys::child_that_loads_long_keys";
     stays_within(child, CHILD_LOAD, (engine, keys), 16 << 20, 450 << 20);
 }
 
 fn history_within(engine: &str, keys: &str) {
-    // 60 MB are alive, and as much waits to be merged. A call has 8 MB, rounded up.
+    // 60 MB are live, and as much waits to be merged. A call has 8 MB, rounded up.
     let child = "long_keys::child_with_a_history_of_long_keys";
     stays_within(child, CHILD_HISTORY, (engine, keys), 12 << 20, 240 << 20);
 }

@@ -1,4 +1,4 @@
-//! The integration tests of the library: one binary, one module a subject.
+//! The integration tests of the library: one binary, one module per subject.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -6,7 +6,8 @@
     reason = "a test that fails says so by a panic, and its figures are for people"
 )]
 
-mod bad_input;
+mod arguments;
+mod bad_files;
 mod crowds;
 mod damage;
 mod double_open;

@@ -66,7 +66,7 @@ fn child_that_works_within_a_budget() {
     let budget: u64 = budget.parse().unwrap();
     let database = Database::builder(path).memory(budget).open().unwrap();
     let mut rng = Rng::new(budget);
-    // Twice the budget of data, then snapshots over as many flushes as there are snapshots.
+    // Twice the budget of data, then as many flushes as snapshots.
     let keys = budget / 500;
     write(&database, &mut rng, 2 * budget, keys).unwrap();
     read(&database, &mut rng, keys).unwrap();
@@ -106,7 +106,7 @@ fn child_with_large_leaves() {
     println!("peak {} of {}", peak_resident_bytes(), limit(budget));
 }
 
-/// Reads and writes together: memory moves between cache and memtables again and again.
+/// Reads and writes together: memory moves between cache and memtables repeatedly.
 #[test]
 fn child_that_reads_and_writes() {
     let Ok(arguments) = std::env::var(CHILD_MIXED) else { return };
@@ -121,7 +121,7 @@ fn child_that_reads_and_writes() {
             keyspace.insert(rng.below(keys).to_be_bytes(), [1; 120]).unwrap();
         }
         for _ in 0..1_200_000 {
-            // Half of it goes to a tenth of the keys.
+            // Half of the writes go to a tenth of the keys.
             let most = if rng.below(2) == 0 { keys / 10 } else { keys };
             let key = rng.below(most).to_be_bytes();
             match rng.below(2) {
@@ -154,8 +154,8 @@ fn the_largest_leaves_fit_the_least_budget() {
     child_within(32, "memory::child_with_large_leaves", CHILD_LEAVES, &[]);
 }
 
-/// Runs `child` in a process of its own, which finds its arguments under the name `variable`: those
-/// of `more`, the budget in bytes, and where the database is to be.
+/// Runs `child` in a separate process. It finds its arguments in the environment under `variable`:
+/// those of `more`, the budget in bytes, and the path of the database.
 pub fn child_within(mebibytes: u64, child: &str, variable: &str, more: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
@@ -178,22 +178,22 @@ pub fn child_within(mebibytes: u64, child: &str, variable: &str, more: &[&str]) 
 }
 
 #[test]
-fn the_least_budget_holds() {
+fn resident_memory_stays_within_the_smallest_budget() {
     within_budget(32);
 }
 
 #[test]
-fn a_middle_budget_holds() {
+fn resident_memory_stays_within_a_medium_budget() {
     within_budget(128);
 }
 
 #[test]
-fn a_large_budget_holds() {
+fn resident_memory_stays_within_a_large_budget() {
     within_budget(512);
 }
 
 /// Batches of many small entries take several times their bytes in a memtable, and many threads
-/// come with one at the same time.
+/// commit one at the same time.
 #[test]
 fn many_full_batches_at_once_stay_within_the_write_share() {
     let directory = tempfile::tempdir().unwrap();
@@ -223,7 +223,7 @@ fn many_full_batches_at_once_stay_within_the_write_share() {
     assert!(most <= budget / 16 * 9 + (2 << 20), "memtables took {most} bytes");
 }
 
-/// The same where each batch goes to many keyspaces, and nothing else is written.
+/// The same with batches over many keyspaces, and no other writes.
 #[test]
 fn many_full_batches_over_many_keyspaces_stay_within_the_budget() {
     const KEYSPACES: usize = 40;
@@ -252,7 +252,7 @@ fn many_full_batches_over_many_keyspaces_stay_within_the_budget() {
         }
     });
     let most = most.into_inner();
-    // What each keyspace takes is guessed when a batch is admitted.
+    // Admission estimates the memory that each keyspace needs.
     assert!(most <= budget, "memtables took {most} bytes");
 }
 
@@ -275,13 +275,13 @@ fn a_batch_over_a_thousand_keyspaces_takes_a_block_each() {
 }
 
 #[test]
-fn one_key_overwritten_for_ever_grows_nothing() {
+fn overwriting_one_key_forever_needs_bounded_space() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
     let database = chelonia::Database::builder(&path).memory(32 << 20).open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     keyspace.insert("key", [0; 100]).unwrap();
-    // What the snapshot sees must be kept, and only that.
+    // The versions that the snapshot sees are retained, and no others.
     let snapshot = database.snapshot();
     let (mut memtables, mut log, mut data) = (0, 0, 0);
     for number in 0..1_000_000_u64 {
@@ -297,8 +297,7 @@ fn one_key_overwritten_for_ever_grows_nothing() {
     }
     assert_eq!(keyspace.get("key").unwrap().unwrap()[..8], 999_999_u64.to_le_bytes());
     assert_eq!(snapshot.get(&keyspace, "key").unwrap().unwrap(), [0; 100]);
-    // The most that writes get where nobody reads, which this takes longer than usual to come to on
-    // a machine that is busy.
+    // The largest share of writes without reads, which a busy machine reaches later than usual.
     assert!(memtables <= 26 << 20, "{memtables} bytes of memtables");
     assert!(log <= 64 << 20, "{log} bytes of log");
     assert!(data <= 4 << 20, "{data} bytes of data");

@@ -1,5 +1,4 @@
-//! What is not for others: who may read the files, where writes go, what stands on disk and in
-//! messages.
+//! Confidentiality: permissions of files, links, and the content of files and messages.
 
 use chelonia::internals::{Directory, MemoryDirectory, Rng};
 use chelonia::{Database, ErrorKind, KeyspaceOptions, TurtleOptions, limits};
@@ -8,11 +7,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-/// Set for a child to the database that it makes; the test below is what it runs.
+/// Set for a child to the database that it creates; it runs the test below.
 const MAKE: &str = "CHELONIA_TEST_MAKE";
 
-/// What nobody but its owner should meet.
-const SECRET: &[u8] = b"the-secret-of-somebody-else";
+/// Bytes that must not appear elsewhere.
+const SECRET: &[u8] = b"the-secret-of-another-process";
 
 fn open(directory: &MemoryDirectory) -> Database {
     let directory: Arc<dyn Directory> = Arc::new(directory.clone());
@@ -24,7 +23,7 @@ fn open(directory: &MemoryDirectory) -> Database {
     builder.open().unwrap()
 }
 
-/// Writes what takes every way to the files; values are made of what `fill` says.
+/// Writes records of all kinds, which use every path to the files; `fill` makes the values.
 fn write(database: &Database, fill: impl Fn(usize) -> Vec<u8>) {
     let engine = TurtleOptions::new().leaf_bytes(16 << 10).pivots_max(4);
     let options = KeyspaceOptions::new().engine(engine);
@@ -54,7 +53,7 @@ fn child_that_makes_a_database() {
 }
 
 #[test]
-fn files_are_their_owners_whatever_the_mask_is() {
+fn files_belong_to_their_owner_under_every_umask() {
     let directory = tempfile::tempdir().unwrap();
     let program = std::env::current_exe().unwrap();
     for mask in ["000", "022", "077"] {
@@ -80,7 +79,7 @@ fn files_are_their_owners_whatever_the_mask_is() {
 }
 
 #[test]
-fn links_that_somebody_laid_are_not_followed() {
+fn planted_links_are_not_followed() {
     for name in ["lock", "data", "log-0000"] {
         let directory = tempfile::tempdir().unwrap();
         let (path, victim) = (directory.path().join("database"), directory.path().join("victim"));
@@ -88,7 +87,7 @@ fn links_that_somebody_laid_are_not_followed() {
         std::fs::write(&victim, "precious").unwrap();
         std::os::unix::fs::symlink(&victim, path.join(name)).unwrap();
         let opened = Database::open(&path);
-        // Either it is refused, or it is as if the link were not there.
+        // The open fails, or works as without the link.
         if let Ok(database) = opened {
             let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
             keyspace.insert("key", vec![7; 100_000]).unwrap();
@@ -99,9 +98,9 @@ fn links_that_somebody_laid_are_not_followed() {
 }
 
 #[test]
-fn what_was_in_memory_before_is_not_on_disk() {
+fn freed_memory_is_not_written_to_disk() {
     let secret = |length: usize| SECRET.iter().copied().cycle().take(length).collect();
-    // One database after the other gives its memory back, and the last one has it then.
+    // The databases free their memory one after the other, and the last one reuses it.
     for _ in 0..3 {
         write(&open(&MemoryDirectory::new()), secret);
         drop((0..2_000).map(|number| secret(64 + number * 11)).collect::<Vec<Vec<u8>>>());
@@ -112,15 +111,15 @@ fn what_was_in_memory_before_is_not_on_disk() {
     let before_the_end = directory.to_files();
     database.close().unwrap();
     for (name, content) in before_the_end.iter().chain(&directory.to_files()) {
-        // Parts of it would be as bad.
+        // A part of the secret would be as bad.
         let part = &SECRET[4..12];
         let found = content.windows(part.len()).position(|window| window == part);
-        assert_eq!(found, None, "{name} holds what was somebody else's");
+        assert_eq!(found, None, "{name} contains the secret");
     }
 }
 
 #[test]
-fn messages_hold_no_keys_and_no_values() {
+fn messages_contain_no_keys_and_no_values() {
     let text = String::from_utf8(SECRET.to_vec()).unwrap();
     let directory = MemoryDirectory::new();
     let database = open(&directory);
@@ -141,7 +140,7 @@ fn messages_hold_no_keys_and_no_values() {
     errors.extend(batch.commit().err());
     drop(keyspace);
     database.close().unwrap();
-    // Every block damaged, one after the other.
+    // Every block is damaged, one at a time.
     let files = directory.to_files();
     for name in files.keys() {
         for block in 0..files[name].len() / 4096 {
@@ -167,7 +166,20 @@ fn messages_hold_no_keys_and_no_values() {
     assert!(errors.len() > 50, "{}", errors.len());
     for error in errors {
         let said = format!("{error} {error:?}");
-        let is_told = said.contains(&text) || said.contains(&text[4..12]);
-        assert!(!is_told && error.kind() != ErrorKind::Internal, "{said}");
+        let has_secret = said.contains(&text) || said.contains(&text[4..12]);
+        assert!(!has_secret && error.kind() != ErrorKind::Internal, "{said}");
+    }
+}
+
+#[test]
+fn files_are_for_their_owner_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = Database::open(&path).unwrap();
+    database.keyspace("k", KeyspaceOptions::new()).unwrap().insert("a", "b").unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o700);
+    for entry in std::fs::read_dir(&path).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
     }
 }

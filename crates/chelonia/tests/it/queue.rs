@@ -1,5 +1,5 @@
-//! Rows of tombstones: who takes from the head of a queue passes over each once, and no scan that
-//! jumps over a gap ever misses what is alive.
+//! Rows of tombstones: a consumer at the head of a queue skips each tombstone once, and no scan
+//! that skips an empty range misses a live entry.
 
 use crate::support::{fresh_seed, hex_seed};
 use chelonia::internals::{MemoryDirectory, Rng};
@@ -23,9 +23,9 @@ fn number(key: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_queue_passes_over_each_tombstone_once() {
+fn a_queue_skips_each_tombstone_once() {
     const COUNT: u64 = 20_000;
-    // Nothing is drained: all tombstones stay in the memtable.
+    // Nothing is flushed: all tombstones stay in the memtable.
     let database = open(true);
     let queue = database.keyspace("queue", KeyspaceOptions::new()).unwrap();
     for number in 0..COUNT {
@@ -37,7 +37,7 @@ fn a_queue_passes_over_each_tombstone_once() {
         queue.remove(&key).unwrap();
         queue.insert((COUNT + taken).to_be_bytes(), [1; 20]).unwrap();
     }
-    // Each is passed over by those who come before the gap is learned, and by who learns it.
+    // Each tombstone is scanned until the empty range is learned.
     let passed = database.stats().scans.tombstones_passed;
     assert!(passed < 100 * COUNT, "{passed} tombstones for {COUNT} entries");
     let before = passed;
@@ -52,12 +52,12 @@ fn a_queue_passes_over_each_tombstone_once() {
     assert_eq!(queue.iter().rev().count(), 10);
 }
 
-/// What a keyspace holds, and held when a snapshot was taken.
+/// The content of a keyspace now, and when a snapshot was taken.
 type Model = BTreeMap<Vec<u8>, u8>;
 
 fn key_of(rng: &mut Rng) -> Vec<u8> {
     let mut key = (rng.below(3_000) as u16).to_be_bytes().to_vec();
-    // Some keys continue others.
+    // Some keys are prefixes of others.
     key.resize(2 + rng.below(3) as usize, 0);
     key
 }
@@ -159,7 +159,7 @@ fn queues_on_many_threads_lose_nothing() {
             let mut rng = Rng::new(queue);
             let (mut head, mut tail) = (0, 0);
             while head < TAKEN {
-                // Sometimes it runs empty, so that what is put in falls into a gap.
+                // Sometimes the queue becomes empty, so that an insert falls into an empty range.
                 for _ in 0..rng.below(200) {
                     keyspace.insert(key_of(queue, tail), [2; 10]).unwrap();
                     tail += 1;
@@ -180,7 +180,7 @@ fn queues_on_many_threads_lose_nothing() {
         let queues: Vec<_> = (0..QUEUES).map(|queue| scope.spawn(move || work(queue))).collect();
         let (database, keyspace, done) = (&database, &keyspace, &done);
         scope.spawn(move || {
-            // What a queue holds is always a row without a hole, from either end.
+            // The content of a queue is always contiguous, from either end.
             while !done.load(Ordering::Relaxed) {
                 let snapshot = database.snapshot();
                 for queue in 0..QUEUES {
@@ -200,7 +200,7 @@ fn queues_on_many_threads_lose_nothing() {
 }
 
 #[test]
-fn a_gap_that_is_learned_while_a_write_lands_in_it_hides_nothing() {
+fn an_empty_range_learned_during_a_write_hides_nothing() {
     const TOMBSTONES: u64 = 200;
     let database = open(true);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -242,7 +242,7 @@ fn a_gap_that_is_learned_while_a_write_lands_in_it_hides_nothing() {
 }
 
 #[test]
-fn a_batch_over_several_keyspaces_cuts_the_gaps_of_each() {
+fn a_batch_over_several_keyspaces_splits_the_empty_ranges_of_each() {
     const TOMBSTONES: u64 = 1_000;
     let database = open(true);
     let names = ["a", "b", "c"];

@@ -1,10 +1,9 @@
-//! The record cache as users see it: what is cached is what is there, whoever asks and whatever
-//! was written since.
+//! The record cache through the public API: a cached record always equals the stored one.
 
 use chelonia::{Database, Keyspace, KeyspaceOptions};
 use std::path::Path;
 
-/// More than the block cache of the smallest budget holds.
+/// More keys than the block cache of the smallest budget holds.
 const RECORDS: u32 = 300_000;
 
 fn key(number: u32) -> [u8; 4] {
@@ -15,7 +14,7 @@ fn value(number: u32, version: u32) -> Vec<u8> {
     [number.to_le_bytes(), version.to_le_bytes()].concat().repeat(16)
 }
 
-/// Keys that are read again and again.
+/// Keys that are read repeatedly.
 fn hot() -> impl Iterator<Item = u32> {
     (0..2_000).map(|number| number * 149 % RECORDS)
 }
@@ -34,7 +33,7 @@ fn loaded(path: &Path) -> (Database, Keyspace) {
     (database, keyspace)
 }
 
-/// Reads the hot keys, each between others that push its block out of memory.
+/// Reads the hot keys, each between other keys that evict its block.
 fn read_hot(keyspace: &Keyspace, version: impl Fn(u32) -> Option<u32>) {
     for (round, number) in hot().enumerate() {
         let expected = version(number).map(|version| value(number, version));
@@ -55,7 +54,7 @@ fn cached_records_follow_writes_and_snapshots_do_not() {
     assert!(filled.cached_records > 1_000, "{filled:?}");
     assert!(database.stats().memory.record_bytes > 0);
     let before = database.snapshot();
-    // Every third hot key gets a new value, every fifth goes.
+    // Every third hot key gets a new value, every fifth is removed.
     let version = |number: u32| match number {
         number if number % 5 == 0 => None,
         number if number % 3 == 0 => Some(1),
@@ -69,7 +68,7 @@ fn cached_records_follow_writes_and_snapshots_do_not() {
         }
     }
     read_hot(&keyspace, version);
-    // Now the memtable goes, and the records stand for it.
+    // The memtable is flushed; now reads come from the cached records.
     database.checkpoint().unwrap();
     let after = database.snapshot();
     for _ in 0..2 {
@@ -117,7 +116,7 @@ fn records_of_one_keyspace_are_not_those_of_another() {
 }
 
 #[test]
-fn memory_goes_from_records_to_writes_and_comes_back() {
+fn memory_moves_from_cached_records_to_writes_and_back() {
     let dir = tempfile::tempdir().unwrap();
     let (database, keyspace) = loaded(dir.path());
     for _ in 0..3 {
@@ -127,7 +126,7 @@ fn memory_goes_from_records_to_writes_and_comes_back() {
         keyspace.insert(key(RECORDS + number), value(number, 0)).unwrap();
         if number % 16 == 0 {
             let memory = database.stats().memory;
-            // Slabs that readers still saw are on their way.
+            // Slabs that readers still hold are freed later.
             assert!(memory.used_bytes <= memory.budget_bytes + (2 << 20), "{memory:?}");
         }
     }
@@ -142,7 +141,7 @@ fn memory_goes_from_records_to_writes_and_comes_back() {
     assert!(memory.used_bytes <= memory.budget_bytes + (2 << 20), "{memory:?}");
 }
 
-/// A key that is another one each time it is asked for.
+/// A key that returns other bytes each time.
 struct Shifty<'a>(&'a [[u8; 4]; 2], std::cell::Cell<usize>);
 
 impl AsRef<[u8]> for Shifty<'_> {
@@ -154,7 +153,7 @@ impl AsRef<[u8]> for Shifty<'_> {
 }
 
 #[test]
-fn keys_that_change_while_they_are_looked_up_are_asked_for_once() {
+fn the_bytes_of_a_key_are_requested_once() {
     let dir = tempfile::tempdir().unwrap();
     let (database, keyspace) = loaded(dir.path());
     let snapshot = database.snapshot();

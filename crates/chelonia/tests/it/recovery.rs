@@ -1,5 +1,5 @@
-//! Recovery beyond the crash images: logs that do not fit into memory, devices without room, what
-//! is told meanwhile, and how much there is to do.
+//! Recovery, in addition to the crash tests: logs that do not fit into memory, full devices,
+//! progress reports, the amount of replay.
 
 use chelonia::internals::{Call, Failure, Fault, FaultDirectory, FaultPlan, MemoryDirectory};
 use chelonia::limits::MEMORY_BYTES_MIN;
@@ -22,10 +22,10 @@ fn builder(directory: Arc<dyn chelonia::internals::Directory>) -> DatabaseBuilde
     })
 }
 
-/// The files of a database that died with `count` entries in its log and nothing absorbed.
+/// The files of a database whose process died with `count` entries in the log and nothing flushed.
 fn died_with(count: u64) -> Files {
     let memory = MemoryDirectory::new();
-    // With so much memory nothing is drained.
+    // With this much memory nothing is flushed.
     let database = builder(Arc::new(memory.clone())).memory(1 << 30).open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     for number in 0..count {
@@ -57,11 +57,11 @@ fn check(database: &Database, count: u64) {
 }
 
 #[test]
-fn a_reader_takes_a_log_that_does_not_fit_into_memory_and_changes_nothing() {
+fn a_read_only_open_replays_a_log_larger_than_memory_and_changes_nothing() {
     let files = died_with(MANY);
     let memory = MemoryDirectory::from_files(files.clone());
     let open = || builder(Arc::new(memory.clone())).read_only(true).open().unwrap();
-    // What writers see of the disk, before they go on with the log.
+    // The disk statistics of a writer, before it continues the log.
     let crashed = MemoryDirectory::from_files(files.clone());
     let crashed = builder(Arc::new(crashed)).memory(1 << 30).open().unwrap().stats().disk;
     let (one, other) = (open(), open());
@@ -88,7 +88,7 @@ fn a_reader_takes_a_log_that_does_not_fit_into_memory_and_changes_nothing() {
 }
 
 #[test]
-fn a_reader_without_room_for_a_scratch_file_says_how_much_memory_it_needs() {
+fn a_read_only_open_without_scratch_space_names_the_memory_it_needs() {
     let files = died_with(MANY);
     let open = |memory_bytes: u64| {
         let plan = FaultPlan::new();
@@ -106,7 +106,7 @@ fn a_reader_without_room_for_a_scratch_file_says_how_much_memory_it_needs() {
     check(&open(needed).unwrap(), MANY);
 }
 
-/// Opens it; if its log neither fits into memory nor can be drained, with the memory that the error
+/// Opens it; if the log neither fits into memory nor can be flushed, with the memory that the error
 /// names.
 fn open_on_a_full_device(builder: impl Fn() -> DatabaseBuilder) -> Database {
     let error = match builder().open() {
@@ -114,19 +114,19 @@ fn open_on_a_full_device(builder: impl Fn() -> DatabaseBuilder) -> Database {
         Err(error) => error,
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-    let told = error.to_string();
-    let (_, named) = told.split_once("with about ").expect("it names the memory");
+    let message = error.to_string();
+    let (_, named) = message.split_once("with about ").expect("the error names the memory");
     let bytes = named.split_once(" bytes of memory").expect("in bytes").0;
     builder().memory(bytes.parse().unwrap()).open().unwrap()
 }
 
 #[test]
-fn a_database_that_filled_its_device_opens_on_it() {
+fn a_database_that_filled_its_device_can_be_opened() {
     let (memory, plan) = (MemoryDirectory::new(), FaultPlan::new());
     let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
     let database = builder(Arc::new(faulty)).open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
-    // Room for some flushes and their checkpoints, and then for none.
+    // Space for some flushes with their checkpoints, then for none.
     plan.set_capacity(Some(40 << 20));
     let mut count = 0_u64;
     let error = loop {
@@ -137,7 +137,7 @@ fn a_database_that_filled_its_device_opens_on_it() {
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     let files = memory.to_files();
-    let whole = |database: &Database| {
+    let check_all = |database: &Database| {
         let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
         assert_eq!(keyspace.iter().count() as u64, count);
         assert_eq!(*keyspace.get((count - 1).to_be_bytes()).unwrap().unwrap(), VALUE);
@@ -148,12 +148,12 @@ fn a_database_that_filled_its_device_opens_on_it() {
     let directory: Arc<FaultDirectory> = Arc::new(faulty);
     plan.set_capacity(Some(plan.taken_bytes()));
     let new = || builder(Arc::clone(&directory) as _);
-    // How much of the log waits for a checkpoint depends on how far flushes came.
+    // The size of the log depends on the progress of flushes.
     let reader = open_on_a_full_device(|| new().read_only(true));
-    whole(&reader);
+    check_all(&reader);
     drop(reader);
     let again = open_on_a_full_device(new);
-    whole(&again);
+    check_all(&again);
     plan.set_capacity(None);
     again.checkpoint().unwrap();
     again.keyspace("k", KeyspaceOptions::new()).unwrap().insert("more", "room").unwrap();
@@ -166,30 +166,30 @@ fn a_database_that_filled_its_device_opens_on_it() {
 }
 
 #[test]
-fn recovery_tells_how_far_it_is() {
+fn recovery_reports_its_progress() {
     let memory = MemoryDirectory::from_files(died_with(20_000));
-    let told: Arc<Mutex<Vec<RecoveryProgress>>> = Arc::default();
-    let report = Arc::clone(&told);
+    let progress: Arc<Mutex<Vec<RecoveryProgress>>> = Arc::default();
+    let report = Arc::clone(&progress);
     let database = builder(Arc::new(memory))
         .on_recovery(move |progress| report.lock().unwrap().push(progress))
         .open()
         .unwrap();
     check(&database, 20_000);
-    let told = told.lock().unwrap();
-    assert!(told.len() >= 4, "{}", told.len());
-    for pair in told.windows(2) {
-        assert!(pair[0].records < pair[1].records || pair[1] == *told.last().unwrap());
+    let progress = progress.lock().unwrap();
+    assert!(progress.len() >= 4, "{}", progress.len());
+    for pair in progress.windows(2) {
+        assert!(pair[0].records < pair[1].records || pair[1] == *progress.last().unwrap());
         assert!(pair[0].log_bytes_done <= pair[1].log_bytes_done);
         assert_eq!(pair[0].log_bytes_total, pair[1].log_bytes_total);
     }
-    let last = told.last().unwrap();
+    let last = progress.last().unwrap();
     assert_eq!(last.records, 20_002);
     assert_eq!(last.log_bytes_done, last.log_bytes_total);
     assert!(last.log_bytes_total > 20_000 * 1_008);
 }
 
 #[test]
-fn only_what_came_after_the_last_checkpoint_is_replayed() {
+fn only_commits_after_the_last_checkpoint_are_replayed() {
     let memory = MemoryDirectory::new();
     let database = builder(Arc::new(memory.clone())).open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -201,15 +201,15 @@ fn only_what_came_after_the_last_checkpoint_is_replayed() {
         written += count;
     };
     let replayed = || {
-        let told: Arc<Mutex<RecoveryProgress>> = Arc::default();
-        let report = Arc::clone(&told);
+        let progress: Arc<Mutex<RecoveryProgress>> = Arc::default();
+        let report = Arc::clone(&progress);
         let after = builder(Arc::new(MemoryDirectory::from_files(memory.to_files())))
             .on_recovery(move |progress| *report.lock().unwrap() = progress)
             .open()
             .unwrap();
         drop(after);
-        let told = *told.lock().unwrap();
-        told.records
+        let progress = *progress.lock().unwrap();
+        progress.records
     };
     for round in 1..=5 {
         write(4_000);
@@ -218,7 +218,7 @@ fn only_what_came_after_the_last_checkpoint_is_replayed() {
         write(100 * round);
         assert_eq!(replayed(), 100 * round);
     }
-    // Without asking for one: what a crash finds is bounded by memory, not by what was written.
+    // Without an explicit checkpoint: replay is bounded by memory, not by the amount of writes.
     write(4 * MANY);
     let bound = 2 * MEMORY_BYTES_MIN / VALUE.len() as u64;
     let found = replayed();
@@ -226,7 +226,7 @@ fn only_what_came_after_the_last_checkpoint_is_replayed() {
     keyspace.insert_with("last", "one", Durability::Sync).unwrap();
 }
 
-/// Writes to both engines, with values in extents of their own and a keyspace that is dropped.
+/// Writes to both engines, with large values and a dropped keyspace.
 fn write_a_little_of_everything(database: &Database) {
     for engine in EngineKind::ALL {
         let options = KeyspaceOptions::new().engine(engine);
@@ -242,7 +242,7 @@ fn write_a_little_of_everything(database: &Database) {
     database.drop_keyspace("gone").unwrap();
 }
 
-/// Opens it and gives the records that were replayed.
+/// Opens the database; returns it and the number of replayed records.
 fn replayed(builder: DatabaseBuilder) -> (Database, u64) {
     let records = Arc::new(Mutex::new(0));
     let seen = Arc::clone(&records);
@@ -259,7 +259,7 @@ fn a_close_leaves_nothing_to_replay_and_little_log() {
     let closes: [fn(Database); 3] = [
         |database| database.close().unwrap(),
         drop,
-        // Closed while other handles live.
+        // A close while other handles exist.
         |database| {
             let keyspace = database.keyspace("turtle", KeyspaceOptions::new()).unwrap();
             database.close().unwrap();
@@ -290,7 +290,7 @@ fn a_close_leaves_nothing_to_replay_and_little_log() {
 }
 
 #[test]
-fn a_close_on_a_full_device_keeps_the_log_and_reports_it() {
+fn a_close_on_a_full_device_retains_the_log_and_reports_it() {
     let memory = MemoryDirectory::new();
     let plan = FaultPlan::new();
     let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
@@ -318,4 +318,33 @@ fn a_thread_that_panics_closes_without_a_checkpoint() {
     assert!(panicked.is_err());
     let (_, records) = replayed(builder(Arc::new(memory)));
     assert!(records > 5_000, "{records}");
+}
+
+#[test]
+fn read_only_opens_see_entries_that_are_only_in_the_log_and_write_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("database");
+    let database = Database::builder(&path).memory(MEMORY_BYTES_MIN).open().unwrap();
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    for number in 0..500_u32 {
+        keyspace.insert(number.to_be_bytes(), vec![1; 40_000 * usize::from(number == 7)]).unwrap();
+    }
+    drop((keyspace, database));
+    let bytes = |name: &str| std::fs::read(path.join(name)).unwrap();
+    let names: Vec<_> = std::fs::read_dir(&path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let before: Vec<_> = names.iter().map(|name| bytes(name)).collect();
+    let reader = Database::builder(&path).read_only(true).open().unwrap();
+    let keyspace = reader.keyspace("k", KeyspaceOptions::new()).unwrap();
+    assert_eq!(keyspace.iter().count(), 500);
+    assert_eq!(keyspace.get(7_u32.to_be_bytes()).unwrap().unwrap().len(), 40_000);
+    assert!(reader.verify().unwrap().is_clean());
+    let log_bytes = reader.stats().disk.log_file_bytes;
+    let logs = names.iter().filter(|name| name.starts_with("log-"));
+    assert_eq!(log_bytes, logs.map(|name| bytes(name).len() as u64).sum::<u64>());
+    reader.close().unwrap();
+    let after: Vec<_> = names.iter().map(|name| bytes(name)).collect();
+    assert!(before == after, "a reader wrote");
 }

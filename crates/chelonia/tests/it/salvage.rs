@@ -1,5 +1,5 @@
-//! Salvage: what can be read of a damaged database comes over, nothing that never was, and what may
-//! be out of date is apart.
+//! Salvage: everything readable of a damaged database is copied, nothing else, and entries that may
+//! be out of date are separate.
 
 use chelonia::internals::{
     Call, CrashDirectory, Directory, Fault, FaultDirectory, FaultPlan, MemoryDirectory, Survivors,
@@ -18,20 +18,20 @@ const BLOCK: usize = 4096;
 const KEYSPACES: [&str; 2] = ["left", "right"];
 const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
 
-/// The numbers of kinds of blocks, which stand in their headers: of entries, and of nodes.
+/// The kinds of blocks in their headers: entries, and nodes.
 const DATA: u8 = 1;
 const NODE: u8 = 7;
 
-/// Commits that only the log has.
+/// Commits that are only in the log.
 const LOGGED: u64 = 400;
 
-/// What a keyspace holds.
+/// The content of a keyspace.
 type Space = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A store with a history.
 struct Store {
     files: BTreeMap<String, Vec<u8>>,
-    /// What it holds.
+    /// The content.
     newest: BTreeMap<&'static str, Space>,
     /// Every value that a key ever had.
     ever: BTreeMap<(&'static str, Vec<u8>), BTreeSet<Vec<u8>>>,
@@ -55,7 +55,7 @@ fn options(engine: EngineKind) -> KeyspaceOptions {
     })
 }
 
-/// What can be read of `files` is in a new database then, which is given with the report.
+/// Salvages `files`; returns the new database and the report.
 fn save(files: BTreeMap<String, Vec<u8>>) -> Result<(SalvageReport, BTreeMap<String, Space>)> {
     let source = Arc::new(MemoryDirectory::from_files(files));
     let destination = MemoryDirectory::new();
@@ -125,18 +125,18 @@ impl Store {
         Ok(())
     }
 
-    /// Holds what was saved to what there was, where only the data file was damaged.
+    /// Compares a salvage with the content, if only the data file was damaged.
     fn check(&self, report: &SalvageReport, saved: &BTreeMap<String, Space>, what: &str) {
         for keyspace in &report.keyspaces {
             let name = KEYSPACES.into_iter().find(|name| *name == keyspace.name).unwrap();
             let newest = &self.newest[name];
             for (key, value) in &saved[name] {
-                assert_eq!(newest.get(key), Some(value), "{what}: {name} has what is out of date");
+                assert_eq!(newest.get(key), Some(value), "{what}: {name} has an entry out of date");
             }
             for key in newest.keys().filter(|key| !saved[name].contains_key(*key)) {
                 let mut losses = keyspace.losses.iter();
-                let is_told = losses.any(|loss| contains((&loss.lower, &loss.upper), key));
-                assert!(is_told, "{what}: {key:?} is missing and not told");
+                let is_reported = losses.any(|loss| contains((&loss.lower, &loss.upper), key));
+                assert!(is_reported, "{what}: {key:?} is missing and not reported");
             }
             let suspect = keyspace.suspect.as_ref().map(|(suspect, _)| &saved[suspect]);
             for (key, value) in suspect.into_iter().flatten() {
@@ -159,7 +159,7 @@ fn contains(range: (&Bound<Vec<u8>>, &Bound<Vec<u8>>), key: &[u8]) -> bool {
 }
 
 #[test]
-fn all_of_a_healthy_database_comes_over() {
+fn a_healthy_database_is_copied_completely() {
     for engine in ENGINES {
         let store = Store::new(engine);
         let (report, saved) = save(store.files.clone()).unwrap();
@@ -169,7 +169,7 @@ fn all_of_a_healthy_database_comes_over() {
 }
 
 #[test]
-fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date() {
+fn everything_readable_of_a_damaged_data_file_is_copied_and_nothing_out_of_date() {
     for engine in ENGINES {
         let store = Store::new(engine);
         let blocks = store.files["data"].len() / BLOCK;
@@ -185,7 +185,7 @@ fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date()
                 continue;
             };
             store.check(&report, &saved, &what);
-            // What is lost may be older than what is there.
+            // A lost entry may be older than the one found.
             assert!(store.is_all_of(&saved) || !report.is_complete(), "{what}: {report:?}");
             let is_doubted = report.keyspaces.iter().any(|one| one.suspect.is_some());
             lost += usize::from(!report.is_complete());
@@ -195,7 +195,7 @@ fn of_a_damaged_data_file_all_that_can_be_read_and_nothing_that_is_out_of_date()
         }
         assert!(refused <= 1, "only the catalog is needed for all: {refused} of {blocks} blocks");
         assert!(lost > blocks / 4 && doubted > 0, "{engine:?}, {blocks}: {lost} {doubted}");
-        // Of a turtle tree nothing was said of a node's keys before the node.
+        // A turtle tree reports the keys of a lost node by its pivots.
         let least = if engine == EngineKind::Autumn { [1, 1] } else { [1, 0] };
         assert!(nodes[0] >= least[0] && nodes[1] >= least[1], "{engine:?}: {nodes:?}");
     }
@@ -225,14 +225,14 @@ fn each_loss_names_its_own_block() {
         let (report, _) = save(files).unwrap();
         let losses = &report.keyspaces[0].losses;
         let named: Vec<Option<u64>> = losses.iter().map(|loss| loss.cause.offset()).collect();
-        // Of neighbours one loss is told, with the first of them.
+        // Losses of neighbouring blocks are one loss with the location of the first.
         let expected = [damaged[0], damaged[2], damaged[3]];
         assert_eq!(named, expected.map(|block| Some((block * BLOCK) as u64)), "{losses:?}");
     }
 }
 
 #[test]
-fn a_data_file_that_was_cut_short_gives_what_is_left() {
+fn the_rest_of_a_truncated_data_file_is_copied() {
     let store = Store::new(EngineKind::Turtle);
     let mut losses = 0;
     for part in 4..8 {
@@ -249,7 +249,7 @@ fn a_data_file_that_was_cut_short_gives_what_is_left() {
 }
 
 #[test]
-fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
+fn the_log_after_a_damaged_part_is_copied() {
     let store = Store::new(EngineKind::Turtle);
     let log: Vec<&String> = store.files.keys().filter(|name| name.starts_with("log-")).collect();
     let mut saved_behind = 0;
@@ -274,7 +274,7 @@ fn behind_a_damaged_part_of_the_log_the_rest_is_taken_over() {
 }
 
 #[test]
-fn what_a_device_cannot_read_is_lost_for_that_reason() {
+fn unreadable_blocks_are_lost_with_an_io_error() {
     let store = Store::new(EngineKind::Turtle);
     let mut losses = 0;
     for after in 0..60 {
@@ -294,7 +294,7 @@ fn what_a_device_cannot_read_is_lost_for_that_reason() {
 }
 
 #[test]
-fn a_salvage_wants_a_free_place_and_a_source_that_nobody_writes() {
+fn a_salvage_needs_an_empty_destination_and_a_closed_source() {
     let directory = tempfile::tempdir().unwrap();
     let (source, destination) = (directory.path().join("a"), directory.path().join("b"));
     let kind = || Salvage::new(&source, &destination).run().map_err(|error| error.kind());
@@ -311,40 +311,40 @@ fn a_salvage_wants_a_free_place_and_a_source_that_nobody_writes() {
 }
 
 #[test]
-fn a_database_whose_creation_did_not_finish_is_none() {
+fn an_unfinished_creation_is_not_a_database() {
     let crashing = CrashDirectory::new();
     let directory: Arc<dyn Directory> = Arc::new(crashing.clone());
     let builder = Database::builder("in memory").memory(32 << 20);
     drop(builder.internals(|internals| internals.directory = Some(directory)).open().unwrap());
     let journal = crashing.journal();
-    let mut whole = 0;
+    let mut complete = 0;
     for boundary in 0..=journal.boundaries() {
         match save(journal.image(boundary, Survivors::All)) {
             Ok((report, found)) => {
                 assert!(report.is_complete() && found.is_empty(), "at {boundary}: {report:?}");
-                whole += 1;
+                complete += 1;
             }
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NotFound, "at {boundary}: {error}");
-                assert_eq!(whole, 0, "at {boundary}: there was a database before");
+                assert_eq!(complete, 0, "at {boundary}: there was a database before");
             }
         }
     }
-    assert!(whole > 0);
+    assert!(complete > 0);
 }
 
 #[test]
-fn a_destination_that_cannot_be_looked_at_is_told_as_what_it_is() {
+fn an_inaccessible_destination_is_reported_as_such() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     Database::builder(&source).open().unwrap().close().unwrap();
     let salvage = |name: &str| Salvage::new(&source, directory.path().join(name)).run();
-    // No file system has such a name.
+    // A name that no file system accepts.
     let error = salvage(&"x".repeat(5000)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-    // Something is there.
+    // The destination is not empty.
     assert_eq!(salvage("source").unwrap_err().kind(), ErrorKind::InvalidArgument);
-    // The source stays as it is, and has nothing that is not its own.
+    // The source is not changed, and no files are added to it.
     std::os::unix::fs::symlink(&source, directory.path().join("link")).unwrap();
     let names = || std::fs::read_dir(&source).unwrap().count();
     let before = names();
@@ -382,7 +382,7 @@ fn full_of_keyspaces(count: usize) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn suspect_entries_are_reported_as_lost_if_there_is_no_keyspace_for_them() {
+fn suspect_entries_without_a_keyspace_are_reported_as_lost() {
     for free in [0, 1] {
         let (report, saved) = save(full_of_keyspaces(KEYSPACES_MAX - free)).unwrap();
         assert_eq!(report.keyspaces.len(), KEYSPACES_MAX - free);
@@ -396,13 +396,13 @@ fn suspect_entries_are_reported_as_lost_if_there_is_no_keyspace_for_them() {
                 let mut losses = keyspace.losses.iter();
                 losses.any(|loss| contains((&loss.lower, &loss.upper), &key.to_be_bytes()))
             };
-            let kept = (0..1_000).filter(|key| !is_lost(key)).count();
-            assert!(certain.len() == kept && (700..=800).contains(&kept), "{kept}");
+            let intact = (0..1_000).filter(|key| !is_lost(key)).count();
+            assert!(certain.len() == intact && (700..=800).contains(&intact), "{intact}");
             let has_place = free == 1 && place == 0;
             assert_eq!(keyspace.suspect.is_some(), has_place, "{free} free");
             let reasons = keyspace.losses.iter().map(|loss| loss.cause.kind());
-            let is_told = reasons.clone().any(|kind| kind == ErrorKind::InvalidArgument);
-            assert_eq!(is_told, !has_place, "{:?}", keyspace.losses);
+            let is_reported = reasons.clone().any(|kind| kind == ErrorKind::InvalidArgument);
+            assert_eq!(is_reported, !has_place, "{:?}", keyspace.losses);
             assert!(reasons.clone().any(|kind| kind == ErrorKind::Corrupt));
         }
     }

@@ -1,5 +1,5 @@
-//! Keyspaces of all engines in one database: one batch goes into all of them or none, one snapshot
-//! shows one moment of all of them, and a crash leaves them all at the same commit.
+//! Keyspaces of all engines in one database: a batch is in all of them or in none, a snapshot shows
+//! one point in time of all, and after a crash they are at the same commit.
 
 use crate::support::tiny_options;
 use chelonia::internals::{CrashDirectory, Directory, Journal, MemoryDirectory, Rng, Survivors};
@@ -32,7 +32,7 @@ fn open(directory: Arc<dyn Directory>) -> Database {
         .unwrap()
 }
 
-/// One keyspace of each engine.
+/// One keyspace per engine.
 fn keyspaces(database: &Database) -> Vec<Keyspace> {
     let few = LevelOptions::new().size_ratio(2).scaling_percent(100);
     let options = |engine: EngineKind| {
@@ -84,7 +84,7 @@ fn commit(database: &Database, keyspaces: &[Keyspace], number: u64, level: Durab
     batch.commit_with(level).unwrap();
 }
 
-/// Holds that every keyspace is as `batches` batches left it, by scans and by gets.
+/// Checks by scans and gets that every keyspace has the content after `batches` batches.
 fn check(snapshot: &Snapshot, keyspaces: &[Keyspace], batches: u64, what: &str) {
     let state = state_after(batches);
     for keyspace in keyspaces {
@@ -101,7 +101,7 @@ fn check(snapshot: &Snapshot, keyspaces: &[Keyspace], batches: u64, what: &str) 
     }
 }
 
-/// How many batches the keyspaces show: the same in all, or it panics.
+/// The number of batches that the keyspaces contain; panics if it differs among them.
 fn batches_shown(keyspaces: &[Keyspace], least: u64, most: u64) -> u64 {
     let shown = |keyspace: &Keyspace| -> State {
         keyspace
@@ -119,14 +119,14 @@ fn batches_shown(keyspaces: &[Keyspace], least: u64, most: u64) -> u64 {
         .unwrap_or_else(|| panic!("it is no state after {least} to {most} batches"))
 }
 
-/// What a life recorded.
+/// A recorded history.
 struct Life {
     journal: Journal,
     /// For each batch the boundaries when it began and when it returned, and its level.
     batches: Vec<(usize, usize, Durability)>,
 }
 
-/// Commits all batches, snapshots held over flushes, merges and checkpoints meanwhile.
+/// Commits all batches, with snapshots held across flushes, merges and checkpoints.
 fn live() -> Life {
     let directory = CrashDirectory::new();
     let database = open(Arc::new(directory.clone()));
@@ -193,7 +193,7 @@ fn a_crash_leaves_keyspaces_of_all_engines_at_the_same_batch() {
         let report = database.verify().unwrap();
         assert!(report.is_clean(), "cut {cut} at {boundary}: {:?}", report.findings);
 
-        // It goes on from there, and a snapshot of what the crash left stays as it was.
+        // Writes continue, and a snapshot of the recovered state does not change.
         let snapshot = database.snapshot();
         for number in shown..shown + 80 {
             commit(&database, &keyspaces, number, Durability::Process);

@@ -1,4 +1,4 @@
-//! What several test modules need: tiny trees, seeds.
+//! Shared by several test modules: small trees, seeds.
 
 use chelonia::internals::Rng;
 use chelonia::{EngineKind, EngineOptions, KeyspaceOptions};
@@ -6,7 +6,7 @@ use chelonia::{EngineKind, EngineOptions, KeyspaceOptions};
 /// The checkpoint distance of [`tiny_options`], in bytes.
 pub const TINY_DISTANCE: u64 = 2_000;
 
-/// The smallest tree there is: leaves of one block, four pivots.
+/// The smallest tree: leaves of one block, four pivots.
 pub fn tiny_options() -> KeyspaceOptions {
     let engine = EngineOptions::tiny(EngineKind::Turtle, 4 << 10);
     KeyspaceOptions::new().engine(engine).checkpoint_distance(TINY_DISTANCE)
@@ -23,12 +23,12 @@ impl Drop for SeedGuard {
     }
 }
 
-/// Holds a seed to be printed on failure.
+/// Prints this seed on failure.
 pub fn hex_seed(seed: u64) -> SeedGuard {
     SeedGuard(seed)
 }
 
-/// A seed that no run had before.
+/// A random seed.
 pub fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();

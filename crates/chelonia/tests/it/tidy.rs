@@ -1,23 +1,24 @@
 //! The house rules, as a test over the files of the repository.
 //!
 //! Every rule is a function from files to [`Finding`]s; a finding names the file and the line and
-//! says what to do instead. [`the_house_is_tidy`] runs all of them over the checkout that the test
-//! was built from, and each rule has tests of its own that it fails on a bad sample.
+//! says what to do. [`the_house_is_tidy`] runs all rules over the checkout that the test was built
+//! from; each rule has tests with bad samples.
 //!
 //! | module | rules |
 //! | --- | --- |
-//! | `source` | what is code, comment, string or test in a Rust file |
+//! | `source` | distinguishes code, comments, strings and tests in a Rust file |
 //! | `imports` | the import table of `docs/ARCHITECTURE.md` |
 //! | `circles` | files that import each other in a circle |
-//! | `islands` | which files may contain unsafe code |
-//! | `banned` | calls that have a home or a better way |
+//! | `islands` | files that may contain unsafe code |
+//! | `banned` | calls that only some files may contain, or that have a replacement |
 //! | `shape` | sizes of files and functions, width, characters, file headers, TODOs |
 //! | `packages` | metadata, users of `internals`, examples that are named, run and short |
 //! | `examples` | public methods without a documented example |
-//! | `citations` | promises, invariants and rules that are cited by number are defined |
-//! | `documents` | named paths exist, dependencies have reasons, no machine paths, no odd hosts |
+//! | `citations` | promises, invariants and rules cited by number are defined |
+//! | `documents` | named paths exist, dependencies have reasons, no machine paths, no other hosts |
+//! | `vocabulary` | words that were replaced do not come back |
 //!
-//! It needs nothing but the files: no network, no version control, no built program.
+//! The test needs only the files: no network, no version control, no built program.
 
 mod banned;
 mod circles;
@@ -133,7 +134,7 @@ fn list(root: &Path, folder: &Path, files: &mut Vec<String>) {
             list(root, &entry.path(), files);
         } else if kind.is_file() && !name.ends_with(".profraw") {
             let path = entry.path();
-            let path = path.strip_prefix(root).expect("an entry lies below its root");
+            let path = path.strip_prefix(root).expect("an entry is below its root");
             files.push(path.to_str().expect("file names are UTF-8").replace('\\', "/"));
         }
     }
@@ -142,7 +143,7 @@ fn list(root: &Path, folder: &Path, files: &mut Vec<String>) {
 /// The root of the checkout.
 fn root() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.join("../..").canonicalize().expect("the package lies two folders below the root")
+    package.join("../..").canonicalize().expect("the package is two folders below the root")
 }
 
 /// All rules.

@@ -1,4 +1,4 @@
-//! `verify` reads the log too: damage in it is named, and writers who go on are no damage.
+//! `verify` also reads the log: it names damage there, and reports none while writers continue.
 
 use crate::support::tiny_options;
 use chelonia::internals::{Access, Directory, MemoryDirectory, OpenMode};
@@ -24,13 +24,13 @@ fn open(directory: &MemoryDirectory, read_only: bool) -> Database {
     builder.open().unwrap()
 }
 
-/// A database whose log has several segments, nothing of them absorbed, and its directory.
+/// A database whose log has several segments, with nothing flushed, and its directory.
 fn with_a_long_log() -> (MemoryDirectory, Database) {
     let directory = MemoryDirectory::new();
     let database = open(&directory, false);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     for number in 0..700_u32 {
-        // Some records go over the end of a block, and one over several.
+        // Some records span two blocks, and one several.
         let bytes = if number == 300 { 10_000 } else { number % 300 };
         keyspace.insert(number.to_be_bytes(), vec![7; bytes as usize]).unwrap();
     }
@@ -46,18 +46,18 @@ fn flip(directory: &MemoryDirectory, name: &str, place: usize) {
     file.write_at(&[byte[0] ^ 0x20], place as u64).unwrap();
 }
 
-/// Fails unless all findings are of this file, and one of them is in the block of `place`, or of
-/// the record that begins in the block before and runs into it.
+/// Fails unless all findings are in this file, and one of them is in the block of `place`, or in
+/// the record that begins in the block before and extends into it.
 fn assert_named(report: &VerifyReport, name: &str, place: usize) {
     let findings = &report.findings;
-    assert!(!findings.is_empty(), "{name} {place} is not told");
+    assert!(!findings.is_empty(), "{name} {place} is not reported");
     for finding in findings {
         assert_eq!(finding.kind(), ErrorKind::Corrupt, "{finding}");
     }
     let block = (place / BLOCK * BLOCK) as u64;
     let near = findings.iter().any(|finding| {
         let offset = finding.offset().unwrap();
-        // A record that spans blocks is blamed where it begins, maybe in the file before.
+        // A record that spans blocks is named by its start, possibly in the file before.
         let here = finding.file() == Some(name) && offset <= place as u64;
         here && (offset + BLOCK as u64 >= block || block <= 4 * BLOCK as u64)
     });
@@ -76,9 +76,9 @@ fn a_flipped_bit_in_the_log_is_named() {
     for read_only in [false, true] {
         let directory = MemoryDirectory::from_files(files.clone());
         let database = open(&directory, read_only);
-        // Opening for writing begins a segment behind those.
+        // An open for writing begins a segment after these.
         let logs = files.keys().filter(|name| name.starts_with("log-"));
-        let mut told = 0;
+        let mut tried = 0;
         for name in logs {
             let content = &files[name];
             for place in (0..content.len()).step_by(83).filter(|place| content[*place] == 7) {
@@ -86,13 +86,13 @@ fn a_flipped_bit_in_the_log_is_named() {
                 let report = database.verify().unwrap();
                 if place % BLOCK < BLOCK - 8 {
                     assert_named(&report, name, place);
-                    told += 1;
+                    tried += 1;
                 }
                 assert!(report.log_bytes > clean.log_bytes / 2, "the rest is read");
                 flip(&directory, name, place);
             }
         }
-        assert!(told > 500, "only {told} places were tried");
+        assert!(tried > 500, "only {tried} places were tried");
         assert!(database.verify().unwrap().is_clean());
     }
 }
@@ -113,7 +113,7 @@ fn headers_and_large_values_that_the_log_needs_are_read() {
     for place in [9, 40, 2048 + 9, 2048 + 40, 3 * BLOCK + 12] {
         named("log-0001", place);
     }
-    // One after the other: both are told.
+    // One after the other: both are reported.
     flip(&directory, "log-0000", 3 * BLOCK + 500);
     flip(&directory, "log-0003", 3 * BLOCK + 500);
     let findings = database.verify().unwrap().findings;
@@ -134,13 +134,13 @@ fn headers_and_large_values_that_the_log_needs_are_read() {
 }
 
 #[test]
-fn a_segment_that_is_gone_is_told_unless_nothing_needs_it() {
+fn a_missing_segment_is_reported_unless_it_is_not_needed() {
     let (directory, database) = with_a_long_log();
     directory.remove("log-0001").unwrap();
     let report = database.verify().unwrap();
     assert!(!report.is_clean());
     assert!(report.findings.iter().all(|error| error.kind() == ErrorKind::Corrupt));
-    // Absorbed, it is not needed any more.
+    // After the flush the record is not needed any more.
     database.checkpoint().unwrap();
     let report = database.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.findings);
@@ -166,7 +166,7 @@ fn the_log_of_several_opens_is_read_as_one() {
     }
 }
 
-/// Writes what fills segments, memtables and extents, until told to stop.
+/// Writes records of all kinds until `stop` is set.
 fn write_until(stop: &AtomicBool, database: &Database, keyspace: &Keyspace, seed: u32) {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
@@ -184,7 +184,7 @@ fn write_until(stop: &AtomicBool, database: &Database, keyspace: &Keyspace, seed
     }
 }
 
-/// Verifies while others write, drain, checkpoint, make and drop keyspaces.
+/// Runs `verify` while others write, flush, make checkpoints, and create and drop keyspaces.
 fn verify_under_load(database: &Database) {
     let keyspaces: Vec<_> = ["a", "b"]
         .into_iter()
@@ -222,7 +222,7 @@ fn verify_under_load(database: &Database) {
 }
 
 #[test]
-fn writers_who_go_on_are_no_damage() {
+fn concurrent_writers_cause_no_findings() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("database");
     let database = Database::builder(&path).memory(64 << 20).open().unwrap();
@@ -239,7 +239,7 @@ fn writers_who_go_on_are_no_damage() {
 }
 
 #[test]
-fn what_is_counted_does_not_depend_on_memory() {
+fn the_counts_do_not_depend_on_memory() {
     const WRITES: u32 = 24_000;
     let directory = MemoryDirectory::new();
     let opened = |memory: u64, read_only: bool| {
@@ -251,7 +251,7 @@ fn what_is_counted_does_not_depend_on_memory() {
         });
         builder.open().unwrap()
     };
-    // All of it stays in the log, more than the least memory holds.
+    // All records stay in the log, more than the smallest memory holds.
     let database = opened(512 << 20, false);
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     for number in 0..WRITES {

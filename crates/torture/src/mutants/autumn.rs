@@ -1,5 +1,5 @@
-//! Mutants in the engine `autumn`, and in what a database does on a full device: bugs that people
-//! thought of who had not written the trials.
+//! Mutants in the engine `autumn`, and in the handling of full devices. Their authors did not write
+//! the tests.
 
 use super::Mutant;
 
@@ -7,7 +7,7 @@ use super::Mutant;
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "newer-behind-older",
-        bug: "a memtable is put behind the older sequences of level 0",
+        bug: "a memtable is placed behind the older sequences of level 0",
         file: "engines/autumn/mod.rs",
         text: "next.level0.insert(0, Arc::new(sequence));",
         instead: "next.level0.push(Arc::new(sequence));",
@@ -21,7 +21,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "moved-past-older",
-        bug: "a table of level 0 moves down past older ones that have its keys",
+        bug: "a table of level 0 moves down past older tables with the same keys",
         file: "engines/autumn/merge/level0_picker.rs",
         text: "                && (0..at.len()).all(|other| \
                other == place || !meets(next(other)))\n",
@@ -29,42 +29,42 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "barrier-ignored",
-        bug: "a table is written across one of its level that was not merged",
+        bug: "a table is written across the range of an unmerged table of its level",
         file: "engines/autumn/merge/unit.rs",
         text: "let is_across = barriers.peek().is_some_and(|barrier| **barrier <= *key);",
         instead: "let is_across = false;",
     },
     Mutant {
         name: "sunk-comes-back",
-        bug: "what has sunk out of a table of level 0 is still read there",
+        bug: "the part of a level 0 table that was merged down is still read there",
         file: "engines/autumn/merge/unit.rs",
         text: "            rest.first = to.clone();\n",
         instead: "            let _ = to;\n",
     },
     Mutant {
         name: "large-gone-twice",
-        bug: "a table forgets which of its large values went before",
+        bug: "a table forgets which of its large values were released before",
         file: "engines/autumn/merge/unit.rs",
         text: "rest.large_skipped += large;",
         instead: "rest.large_skipped = *large;",
     },
     Mutant {
         name: "shape-forgotten",
-        bug: "the shape of levels that was set is not stored",
+        bug: "a changed level shape is not stored",
         file: "state/keyspace.rs",
         text: "        *current = current.with_live(live)?;\n",
         instead: "        let _ = current.with_live(live)?;\n        let _ = &mut current;\n",
     },
     Mutant {
         name: "older-saved-last",
-        bug: "a salvage lets older values win over newer ones",
+        bug: "in a salvage older values replace newer ones",
         file: "engines/autumn/check/salvage.rs",
         text: "    sequences.reverse();\n",
         instead: "",
     },
     Mutant {
         name: "filled-to-the-end",
-        bug: "puts fill the device, and nothing can be drained any more",
+        bug: "puts fill the device until nothing can be flushed",
         file: "write/commit.rs",
         text: "        self.check_disk(bytes, large_bytes(writes), is_deletes, deadline)?;\n",
         instead: "",

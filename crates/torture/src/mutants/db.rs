@@ -20,7 +20,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "log-cut-before-root",
-        bug: "the log is let go before the root that makes it needless is durable",
+        bug: "the log is released before the root that replaces it is durable",
         file: "flush/checkpoint.rs",
         text: "        if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
         instead: "        log.trim(LogPosition { lsn: mark.lsn, chain: mark.chain });\n        \
@@ -28,16 +28,16 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "space-reused-before-root",
-        bug: "space that the durable root needs is free before the next root is durable",
+        bug: "space that the durable root needs is freed before the next root is durable",
         file: "flush/checkpoint.rs",
         text: "        if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
         instead: "        state.durable.clear();\n        \
                   if let Err(error) = self.storage.checkpoint(&catalog, mark) {",
     },
     Mutant {
-        name: "checkpoint-misses-a-drain",
-        bug: "what is flushed while a checkpoint is made is neither in the root nor in the log \
-              (WT-7984, SQLite's WAL-reset race)",
+        name: "checkpoint-misses-a-flush",
+        bug: "data flushed during a checkpoint is neither in the root nor in the log (WT-7984, \
+              SQLite's WAL-reset race)",
         file: "flush/checkpoint.rs",
         text: "        // Only now: what was drained since the mark is in the versions too.\n",
         instead: "        std::thread::yield_now();\n        mark = self.log_mark(&keyspaces)?;\n",
@@ -51,13 +51,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "absorbed-too-high",
-        bug: "the root says that it holds more than was flushed (etcd#13766)",
+        bug: "the root claims more than was flushed (etcd#13766)",
         file: "flush/memtable.rs",
         text: "Latest { root, absorbed: last, version: newest.clone() };",
         instead: "Latest { root, absorbed: self.visibility.visible(), version: newest.clone() };",
     },
     Mutant {
-        name: "drain-does-not-wait",
+        name: "flush-does-not-wait",
         bug: "a memtable is flushed while commits still write to it (fjall#112, lsm-tree#230)",
         file: "flush/memtable.rs",
         text: "        self.visibility.wait_until_visible(buffer.last())?;\n        let start",
@@ -65,14 +65,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "drop-not-durable",
-        bug: "a dropped keyspace is gone in memory only: it comes back (fjall#241)",
+        bug: "a dropped keyspace is removed in memory only: it comes back (fjall#241)",
         file: "api/keyspace_set.rs",
         text: "        core.checkpoint_change(&mut state, Change::Drop(keyspace.id))?;\n",
         instead: "        state.change = Change::Nothing;\n",
     },
     Mutant {
         name: "seen-too-early",
-        bug: "a commit is visible before those before it are",
+        bug: "a commit is visible before its predecessors are",
         file: "versions/visibility.rs",
         text: "        self.advance(false);\n        self.wait_until_visible(end)",
         instead: "        self.advance(false);\n        \
@@ -80,7 +80,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "half-a-batch-seen",
-        bug: "a batch is visible while its entries still go into memtables",
+        bug: "a batch is visible while its entries are still being inserted into memtables",
         file: "write/pipeline.rs",
         text: "        let unfinished = Unfinished { pipeline: self };\n",
         instead: "        let unfinished = Unfinished { pipeline: self };\n        \
@@ -88,7 +88,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "half-a-batch-replayed",
-        bug: "of a batch that spans keyspaces a recovery replays the first keyspace's part only \
+        bug: "of a batch that spans keyspaces, recovery replays only the first keyspace's part \
               (rocksdb#12995)",
         file: "recovery/replay.rs",
         text: "            let Some(keyspace) = self.keyspaces.get(&id) else { continue };",
@@ -99,14 +99,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "snapshot-forgotten",
-        bug: "a drain does not keep what a snapshot sees",
+        bug: "a flush does not retain what a snapshot sees",
         file: "versions/pins.rs",
         text: "registry.all.within(from, to).chain(one).collect();",
         instead: "registry.all.within(from, to).chain(one).skip(1).collect();",
     },
     Mutant {
         name: "stop-ignored",
-        bug: "writes go on after a failed one (rocksdb#6316: an append behind garbage)",
+        bug: "writes continue after a failed one (rocksdb#6316: an append behind garbage)",
         file: "state/health.rs",
         text: "        let _ = self.state.compare_exchange(HEALTHY, \
                   STOPPED, Ordering::AcqRel, Ordering::Relaxed);\n",
@@ -114,28 +114,28 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "reads-stop-too",
-        bug: "after a failed write reads are refused as well",
+        bug: "after a failed write, reads are refused as well",
         file: "state/health.rs",
         text: "self.state.load(Ordering::Acquire) != CLOSED;",
         instead: "self.state.load(Ordering::Acquire) == HEALTHY;",
     },
     Mutant {
         name: "full-device-stops",
-        bug: "after a full device writes never resume",
+        bug: "after a full device, writes never resume",
         file: "state/health.rs",
         text: "        if error.is_transient() || error.kind() == ErrorKind::InvalidArgument {",
         instead: "        if error.kind() == ErrorKind::InvalidArgument {",
     },
     Mutant {
         name: "scan-error-is-end",
-        bug: "a scan that cannot read on ends as if that were all (redb 4.3.0)",
+        bug: "a scan that hits a read error ends as if there were no more entries (redb 4.3.0)",
         file: "api/iter.rs",
         text: "            state.finish();\n            return Some(Err(error));",
         instead: "            state.finish();\n            drop(error);\n            return None;",
     },
     Mutant {
         name: "strange-files-refused",
-        bug: "a file that somebody left in the directory blocks the open (sled#1527)",
+        bug: "a foreign file in the directory makes the open fail (sled#1527)",
         file: "recovery/open.rs",
         text: "    if names.is_empty() || names.iter().any(|name| \
                   name == DATA_FILE || Log::has_file(name)) {",
@@ -144,7 +144,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "space-leaks",
-        bug: "large values of a commit that was refused keep their space",
+        bug: "large values of a refused commit keep their space",
         file: "write/commit.rs",
         text: "                    extents.for_each(|extent| \
                   self.storage.free_unreachable(extent));\n",

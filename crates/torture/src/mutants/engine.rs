@@ -1,4 +1,4 @@
-//! Mutants in engines and parts: what is in memory, what a drain makes of it, what is found again.
+//! Mutants in engines and parts: memtables, flushes, merges and filters.
 
 use super::Mutant;
 
@@ -6,14 +6,14 @@ use super::Mutant;
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cut-off-by-one",
-        bug: "a drain puts the write that a snapshot just sees behind the snapshot",
+        bug: "a flush orders the newest write that a snapshot sees after the snapshot",
         file: "memtable/sorted.rs",
         text: "cuts.partition_point(|cut| *cut < version.seqno())",
         instead: "cuts.partition_point(|cut| *cut <= version.seqno())",
     },
     Mutant {
         name: "last-key-lost",
-        bug: "a piece of a drain ends one key too early",
+        bug: "a task of a flush ends one key too early",
         file: "engines/turtle/source.rs",
         text: "start..span.upper.map_or(self.ranks.end, bound).max(start)",
         instead: "start..span\n            .upper\n            \
@@ -22,7 +22,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "merge-error-is-end",
-        bug: "a run that a merge cannot read on ends there (rocksdb 6.8.0)",
+        bug: "a merge treats a read error in a run as the end of the run (rocksdb 6.8.0)",
         file: "run/read/ranges/stream.rs",
         text: "            current.advance()?;\n            if current.key().is_some() {",
         instead: "            if current.advance().is_err() {\n                \
@@ -31,14 +31,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "tombstone-dropped-early",
-        bug: "a tombstone goes while what it hides is still below (rocksdb 6.11)",
+        bug: "a tombstone is dropped while the entry it hides is still below (rocksdb 6.11)",
         file: "engines/turtle/pass/mod.rs",
         text: "Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;",
         instead: "Merge::new(sources, Direction::Ascending, Tombstones::Drop)?;",
     },
     Mutant {
         name: "older-wins",
-        bug: "of two sources of a merge that have the same key the older one wins",
+        bug: "of two merge sources with the same key the older one wins",
         file: "merge/mod.rs",
         text: "                    self.order[place] = source.min(other);\n                    \
                source = source.max(other);",
@@ -47,14 +47,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "filter-misses-a-key",
-        bug: "a filter says no to a key that is there",
+        bug: "a filter returns a false negative",
         file: "filters/bloom.rs",
         text: "    for hash in hashes {\n",
         instead: "    for hash in hashes.iter().skip(1) {\n",
     },
     Mutant {
-        name: "stale-record-kept",
-        bug: "cached records are not renewed when a drain brings new values",
+        name: "stale-record-cached",
+        bug: "cached records are not updated when a flush brings new values",
         file: "flush/memtable.rs",
         text: "        self.records.refresh(&keyspace.cache_epoch, newest.number(), \
                &flushed.batches);\n",

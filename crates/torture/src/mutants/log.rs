@@ -6,14 +6,15 @@ use super::Mutant;
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "name-unsynced",
-        bug: "a new log segment is written before its name is durable (leveldb#189, rocksdb#10573)",
+        bug: "a new log segment is written before its directory entry is durable (leveldb#189, \
+              rocksdb#10573)",
         file: "log/segments/prepare.rs",
         text: "        if !recycled {\n            self.dir.sync()?;\n        }\n",
         instead: "",
     },
     Mutant {
         name: "removal-unsynced",
-        bug: "recovery looks at the log before removals are durable (leveldb#195: an unlink that \
+        bug: "recovery reads the log before removals are durable (leveldb#195: an unlinked file \
               comes back)",
         file: "log/recover.rs",
         text: "            dir.sync()?;\n",
@@ -21,14 +22,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "segment-header-unsynced",
-        bug: "the tail writes to a segment whose header and size are not durable",
+        bug: "records are appended to a segment whose header and size are not durable",
         file: "log/segments/prepare.rs",
         text: "        file.sync()?;\n        if !recycled {",
         instead: "        if !recycled {",
     },
     Mutant {
         name: "older-segment-unsynced",
-        bug: "a sync covers the newest segment and not the ones before (rocksdb#10185, #12489)",
+        bug: "a sync covers the newest segment but not the ones before it (rocksdb#10185, #12489)",
         file: "log/mod.rs",
         text: "for file in self.segments.unsynced(self.synced(), target) {",
         instead: "for file in self.segments.unsynced(self.synced(), target)\
@@ -36,21 +37,22 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "stale-records-believed",
-        bug: "a record is not bound to its place and predecessor (rocksdb#12918, pebble#543)",
+        bug: "a record is not bound to its position and its predecessor (rocksdb#12918, \
+              pebble#543)",
         file: "log/format.rs",
         text: "identity([start.lsn.0, chained, payload_hash])",
         instead: "identity([0, chained & 0xffff_ffff, payload_hash])",
     },
     Mutant {
         name: "block-numbers-reused",
-        bug: "a recovery gives numbers again that blocks behind the cut have (pebble#984)",
+        bug: "recovery reuses block numbers of blocks behind the cut (pebble#984)",
         file: "log/recover.rs",
         text: "next_block: next_block.max(block_of(walk.end.lsn) + 1),",
         instead: "next_block: next_block.min(block_of(walk.end.lsn) + 1),",
     },
     Mutant {
         name: "watermark-ignored",
-        bug: "rot in the synced part of the log is cut as if it were a torn end (rocksdb#7701)",
+        bug: "bit rot in the synced part of the log is cut off like a torn tail (rocksdb#7701)",
         file: "log/recover.rs",
         text: "        Some((watermark, file, offset)) if *watermark > end => {",
         instead: "        Some((watermark, file, offset)) \
@@ -58,21 +60,21 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "durable-mark-ignored",
-        bug: "the same, with the mark that a clean close left in the superblock (WT-4240)",
+        bug: "the same, for the position that a clean close stores in the superblock (WT-4240)",
         file: "log/recover.rs",
         text: "        _ if durable > end => \"the superblock\".to_owned(),",
         instead: "        _ if durable > Lsn(end.0 + (1 << 40)) => \"the superblock\".to_owned(),",
     },
     Mutant {
         name: "watermark-ahead",
-        bug: "blocks say that more is durable than is: a healthy log is refused",
+        bug: "blocks claim that more is durable than is: a healthy log is refused",
         file: "log/tail.rs",
         text: "watermark: self.log.synced(), chain, first_start };",
         instead: "watermark: self.log.written(), chain, first_start };",
     },
     Mutant {
         name: "payload-unchecked",
-        bug: "a record is believed by its head, whatever its payload is",
+        bug: "a record is accepted by its header alone, whatever its payload",
         file: "log/reader.rs",
         text: "        if record_check(position, length, \
                   checksum(payload, self.payload_seed)) != check {",
@@ -80,14 +82,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "sync-failure-ignored",
-        bug: "a failed sync of the log is taken for a good one (rocksdb#4990)",
+        bug: "a failed sync of the log counts as successful (rocksdb#4990)",
         file: "log/mod.rs",
         text: "            file.sync().map_err(|error| self.poison(error))?;",
         instead: "            let _ = file.sync();",
     },
     Mutant {
         name: "sync-retried",
-        bug: "a failed sync of the log is tried again, and succeeds (PostgreSQL's fsyncgate)",
+        bug: "a failed sync of the log is retried and succeeds (PostgreSQL's fsyncgate)",
         file: "log/mod.rs",
         text: "            file.sync().map_err(|error| self.poison(error))?;",
         instead: "            file.sync().or_else(|_| file.sync())\
@@ -95,14 +97,15 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "replayed-log-unsynced",
-        bug: "a recovery shows what is only in the page cache; a power cut takes it (rocksdb#7607)",
+        bug: "recovery exposes data that is only in the page cache; a power cut loses it \
+              (rocksdb#7607)",
         file: "log/recover.rs",
         text: "            found.file.sync()?;\n",
         instead: "",
     },
     Mutant {
         name: "unreadable-log-ends",
-        bug: "an error of the device is taken for the end of the log (rocksdb 8.7.0)",
+        bug: "a device error is treated as the end of the log (rocksdb 8.7.0)",
         file: "log/reader.rs",
         text: "        found.file.read_at(&mut chunk, offset)?;\n        self.chunk = chunk;",
         instead: "        if found.file.read_at(&mut chunk, offset).is_err() {\n            \

@@ -1,19 +1,17 @@
-//! Mutants: bugs that are planted in a copy of the store, one at a time, to see whether the trials
-//! find them. A trial that finds nothing proves little; a runner that finds every mutant proves
-//! something.
+//! Mutants: bugs planted in a copy of the store, one at a time, to check that the tests find them.
+//! A test that finds nothing proves little; a suite that finds every mutant proves something.
 //!
-//! A mutant is a small change to one file of the library, by its text: what stands there, and what
-//! stands there instead. So production code knows nothing of mutants, and any mistake that
-//! somebody could make can be one. A test holds that each text stands in its file exactly once;
-//! whoever changes such a line changes its mutant.
+//! A mutant replaces a text in one file of the library. So the production code contains no hooks,
+//! and any mistake can be a mutant. A test ensures that each text occurs exactly once in its file;
+//! a change of such a line must also change its mutant.
 //!
 //! ```text
 //!   copy of the checkout -- replace text --> build --> torture until a unit fails --> restore
 //! ```
 //!
-//! The list was written from the bugs that other stores had, by their rows in `docs/testing.md`,
-//! and from the rules of order in `docs/durability.md`, before any of them was run. Those in
-//! `autumn.rs` came later, from people who read the engine to find what no trial would.
+//! The list was written before any mutant was run, from the bugs of other stores (see the rows in
+//! `docs/testing.md`) and from the ordering rules in `docs/durability.md`. The mutants in
+//! `autumn.rs` were added later, to find bugs that no test would find.
 
 mod autumn;
 mod db;
@@ -27,19 +25,19 @@ pub use mutation_runner::{Mutants, run};
 /// A bug that can be planted.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
-    /// What it is called.
+    /// The name.
     pub name: &'static str,
-    /// What is wrong then, and where something like it happened.
+    /// The bug, and another store that had one like it.
     pub bug: &'static str,
-    /// The file that it is planted in, below the library's sources.
+    /// The file to change, below the library's sources.
     pub file: &'static str,
-    /// What stands there.
+    /// The text to replace.
     pub text: &'static str,
-    /// What stands there instead.
+    /// The replacement.
     pub instead: &'static str,
 }
 
-/// All of them.
+/// All mutants.
 pub fn all() -> Vec<Mutant> {
     [log::MUTANTS, storage::MUTANTS, db::MUTANTS, engine::MUTANTS, autumn::MUTANTS].concat()
 }
@@ -51,11 +49,11 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn every_mutant_has_its_place() {
+    fn every_text_occurs_exactly_once() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../chelonia/src");
         let mut names = BTreeSet::new();
         for mutant in all() {
-            assert!(names.insert(mutant.name), "{} is there twice", mutant.name);
+            assert!(names.insert(mutant.name), "two mutants are called {}", mutant.name);
             let source = std::fs::read_to_string(sources.join(mutant.file)).unwrap();
             let count = source.matches(mutant.text).count();
             assert_eq!(count, 1, "the text of {} is {count} times in {}", mutant.name, mutant.file);

@@ -1,12 +1,12 @@
 //! Builds a copy of the checkout with each mutant, and runs a profile until a unit fails. Mutants
-//! that survive it are run against the schedules and the library's own tests.
+//! that survive are also run against the test `schedules` and the library's own tests.
 //!
-//! It needs cargo, and the checkout that this program was built from.
+//! Needs cargo, and the checkout that this program was built from.
 
 use super::{Mutant, all};
 use crate::failure::{Failure, Result};
 use chelonia::internals::Clock;
-use chelonia_torture::trials;
+use chelonia_torture::suite;
 use clap::Args;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// How long the trial of schedules looks, in a build of its own, for what the others do not find.
+/// How long the test `schedules` runs, in a build of its own, if no other test found the mutant.
 const SCHEDULES_MINUTES: &str = "0.5";
 
-/// What of a checkout is no source.
+/// Folders of the checkout that are not copied.
 const SKIPPED: [&str; 2] = ["target", ".git"];
 
-/// How the copy is built: fast, for it is built often.
+/// The build command for the copy, optimized for build time.
 const BUILD: [&str; 10] = [
     "build",
     "--release",
@@ -34,39 +34,38 @@ const BUILD: [&str; 10] = [
     "profile.release.opt-level=1",
 ];
 
-/// What is planted, and for how long.
+/// The arguments of `mutants`.
 #[derive(Args, Debug)]
 pub struct Mutants {
     /// The mutants to plant, by name [default: all]
-    #[arg(long, value_name = "CANARY,...", value_delimiter = ',')]
+    #[arg(long, value_name = "MUTANT,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// The long profile instead of the short one
+    /// Run the long profile instead of the short one
     #[arg(long)]
     long: bool,
-    /// How long each is looked for, at most
+    /// The longest time per mutant
     #[arg(long, value_name = "M", default_value_t = 5.0)]
     minutes: f64,
-    /// Where the copy is made and built, outside of the checkout; kept, so that the next run builds
-    /// less
+    /// The directory of the copy and its build, outside of the checkout; reused by the next run
     #[arg(long, value_name = "DIR", required_unless_present = "list")]
     dir: Option<PathBuf>,
-    /// Lets schedules and the library's own tests look for what no other trial finds
+    /// Also run `schedules` and the library's own tests if no other test finds a mutant
     #[arg(long)]
     with_tests: bool,
-    /// Lists the mutants and does nothing
+    /// List the mutants and do nothing else
     #[arg(long)]
     list: bool,
 }
 
-/// What became of a mutant.
+/// The result of a mutant.
 struct Fate {
     mutant: Mutant,
-    /// The trial that failed, and what it said first.
+    /// The test that failed, and its message.
     caught: Option<(String, String)>,
     took: Duration,
 }
 
-/// Plants each mutant and looks for it. Fails if one is not found.
+/// Plants each mutant and runs the tests. Fails if one is not found.
 pub fn run(arguments: &Mutants, as_json: bool) -> Result<()> {
     let chosen = chosen(&arguments.only)?;
     let mut out = std::io::stdout().lock();
@@ -84,7 +83,7 @@ pub fn run(arguments: &Mutants, as_json: bool) -> Result<()> {
     let mut missed = 0;
     for (number, mutant) in chosen.iter().enumerate() {
         let _ = writeln!(std::io::stderr(), "{}/{} {}", number + 1, chosen.len(), mutant.name);
-        let fate = mutation_runner.hatch(*mutant, arguments)?;
+        let fate = mutation_runner.plant(*mutant, arguments)?;
         missed += usize::from(fate.caught.is_none());
         fate.print(&mut out, as_json)?;
     }
@@ -94,7 +93,7 @@ pub fn run(arguments: &Mutants, as_json: bool) -> Result<()> {
     }
 }
 
-/// The mutants of these names, or all.
+/// The mutants with these names; all if there are none.
 fn chosen(names: &[String]) -> Result<Vec<Mutant>> {
     let mut mutants = all();
     for name in names {
@@ -110,18 +109,18 @@ impl Fate {
     fn print(&self, out: &mut dyn Write, as_json: bool) -> Result<()> {
         let (name, seconds) = (self.mutant.name, self.took.as_secs_f64());
         if as_json {
-            let (trial, said) = self.caught.clone().unzip();
+            let (test, said) = self.caught.clone().unzip();
             let line = json!({
-                "mutant": name, "bug": self.mutant.bug, "found_by": trial, "said": said,
+                "mutant": name, "bug": self.mutant.bug, "found_by": test, "said": said,
                 "seconds": seconds,
             });
             writeln!(out, "{line}")?;
             return Ok(());
         }
         match &self.caught {
-            Some((trial, said)) => {
+            Some((test, said)) => {
                 let first: String = said.lines().next().unwrap_or_default().chars().collect();
-                writeln!(out, "{name:>26}  {trial:<20} {seconds:>6.1} s  {first}")?;
+                writeln!(out, "{name:>26}  {test:<20} {seconds:>6.1} s  {first}")?;
             }
             None => writeln!(out, "{name:>26}  {:<20} {seconds:>6.1} s", "NOT FOUND")?,
         }
@@ -129,7 +128,7 @@ impl Fate {
     }
 }
 
-/// The copy.
+/// The copy of the checkout, and its build.
 struct MutationRunner {
     source: PathBuf,
     target: PathBuf,
@@ -142,7 +141,7 @@ impl MutationRunner {
         let checkout = checkout.canonicalize().map_err(failed)?;
         std::fs::create_dir_all(dir).map_err(failed)?;
         if dir.canonicalize().map_err(failed)?.starts_with(&checkout) {
-            let text = "--dir: a place outside of the checkout, which is copied there";
+            let text = "--dir must be outside of the checkout, which is copied there";
             return Err(Failure::usage(text));
         }
         let mutation_runner = Self { source: dir.join("source"), target: dir.join("target") };
@@ -150,29 +149,37 @@ impl MutationRunner {
         Ok(mutation_runner)
     }
 
-    /// Plants a mutant, looks for it, and takes it away.
-    fn hatch(&self, mutant: Mutant, arguments: &Mutants) -> Result<Fate> {
+    /// Plants a mutant, runs the tests, and restores the file.
+    fn plant(&self, mutant: Mutant, arguments: &Mutants) -> Result<Fate> {
         let path = self.source.join("crates/chelonia/src").join(mutant.file);
         let failed = |error| Failure::failed(path.display(), error);
         let healthy = std::fs::read_to_string(&path).map_err(failed)?;
         if healthy.matches(mutant.text).count() != 1 {
             let (name, file) = (mutant.name, mutant.file);
-            return Err(Failure::usage(format!("{file}: the text of {name} is not there once")));
+            return Err(Failure::usage(format!(
+                "{file}: the text of {name} does not occur exactly once"
+            )));
         }
         let planted = healthy.replace(mutant.text, mutant.instead);
         std::fs::write(&path, planted).map_err(failed)?;
-        let fate = self.look_for(mutant, arguments);
+        let fate = self.find(mutant, arguments);
         std::fs::write(&path, healthy).map_err(failed)?;
         fate
     }
 
-    fn look_for(&self, mutant: Mutant, arguments: &Mutants) -> Result<Fate> {
+    fn find(&self, mutant: Mutant, arguments: &Mutants) -> Result<Fate> {
         self.build(mutant, &[])?;
         let clock = Clock::real();
         let profile_name = if arguments.long { "long" } else { "short" };
         let minutes = arguments.minutes.to_string();
-        let mut caught =
-            self.run(&["--profile", profile_name, "--only", &looking(), "--minutes", &minutes])?;
+        let mut caught = self.run(&[
+            "--profile",
+            profile_name,
+            "--only",
+            &tests_for_mutants(),
+            "--minutes",
+            &minutes,
+        ])?;
         let mut took = clock.now();
         if caught.is_none() && arguments.with_tests {
             self.build(mutant, &["--features", "shuttle"])?;
@@ -197,7 +204,7 @@ impl MutationRunner {
         Err(Failure::failed(format!("build with {}", mutant.name), said))
     }
 
-    /// Runs what was built until a unit fails; gives the trial, and what it said.
+    /// Runs the built program until a unit fails; returns the test and its message.
     fn run(&self, profile: &[&str]) -> Result<Option<(String, String)>> {
         let mut program = Command::new(self.target.join("release/chelonia-torture"));
         let ran = output(program.args(["--until-failure", "--json"]).args(profile))?;
@@ -206,14 +213,14 @@ impl MutationRunner {
         }
         let text = String::from_utf8_lossy(&ran.stdout);
         Ok(Some(text.lines().find_map(first_failure).unwrap_or_else(|| {
-            // A process that died, for example because the stack or memory was used up.
+            // The process died, for example by a stack overflow or out of memory.
             ("the process".to_owned(), format!("{}", ran.status))
         })))
     }
 }
 
 impl MutationRunner {
-    /// Runs the tests in the library's sources; gives those that failed.
+    /// Runs the library's own tests; returns those that failed.
     fn test(&self) -> Result<Option<(String, String)>> {
         let mut test = Command::new(cargo());
         test.args(["test", "--package", "chelonia", "--lib", "--target-dir"]).arg(&self.target);
@@ -225,16 +232,16 @@ impl MutationRunner {
         let failed = text.lines().filter_map(|line| line.strip_suffix(" ... FAILED"));
         let names: Vec<&str> = failed.map(|name| name.trim_start_matches("test ")).collect();
         let said = match names[..] {
-            [] => "they do not build or end".to_owned(),
+            [] => "they do not compile or did not end".to_owned(),
             _ => names.join(", "),
         };
         Ok(Some(("the library's tests".to_owned(), said)))
     }
 }
 
-/// The trials that look for mutants: all but one whose units take minutes.
-fn looking() -> String {
-    let mut names: Vec<&str> = trials::all().iter().map(|trial| trial.name()).collect();
+/// The tests that are run against mutants: all except one whose units take minutes.
+fn tests_for_mutants() -> String {
+    let mut names: Vec<&str> = suite::all().iter().map(|test| test.name()).collect();
     names.retain(|name| *name != "soak");
     names.join(",")
 }
@@ -243,11 +250,11 @@ fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// The first failure that a line of the profile's table tells of: the trial, and what it said.
+/// The first failure in a line of JSON output: the test and its message.
 fn first_failure(line: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(line).ok()?;
     let said = value["failures"].get(0)?["said"].as_str()?;
-    Some((value["trial"].as_str()?.to_owned(), said.to_owned()))
+    Some((value["test"].as_str()?.to_owned(), said.to_owned()))
 }
 
 fn output(command: &mut Command) -> Result<Output> {
@@ -255,7 +262,7 @@ fn output(command: &mut Command) -> Result<Output> {
     ran.map_err(|error| Failure::failed(format!("run {}", command.get_program().display()), error))
 }
 
-/// Copies what differs of the checkout, so that what does not is not built anew.
+/// Copies the files that differ, so that the rest is not rebuilt.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.display().to_string();
@@ -287,11 +294,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_found_is_told_by_trial() {
-        let failed = r#"{"trial":"crash","failures":[{"unit":1,"said":"lost"}]}"#;
+    fn the_first_failure_is_found_in_the_output() {
+        let failed = r#"{"test":"crash","failures":[{"unit":1,"said":"lost"}]}"#;
         let line = first_failure(failed);
         assert_eq!(line, Some(("crash".to_owned(), "lost".to_owned())));
-        assert_eq!(first_failure(r#"{"trial":"crash","failures":[]}"#), None);
+        assert_eq!(first_failure(r#"{"test":"crash","failures":[]}"#), None);
         assert!(chosen(&["nothing".to_owned()]).is_err());
     }
 }

@@ -6,8 +6,8 @@ use super::Mutant;
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "superblock-before-data",
-        bug: "a superblock is durable before what it refers to, the length of the file included \
-              (redb 4.2.0, LMDB's growth)",
+        bug: "a superblock is durable before the data it refers to, including the length of the \
+              file (redb 4.2.0, LMDB's growth)",
         file: "storage/data_file/mod.rs",
         text: "        let done = file.sync().and_then(|()| {",
         instead: "        let done = Ok(()).and_then(|()| {",
@@ -28,42 +28,43 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "superblock-failure-ignored",
-        bug: "a checkpoint whose superblock could not be synced goes on as if it were durable",
+        bug: "a checkpoint whose superblock could not be synced continues as if it were durable",
         file: "storage/data_file/superblock.rs",
         text: "            file.sync()?;\n",
         instead: "            let _ = file.sync();\n",
     },
     Mutant {
         name: "older-superblock-believed",
-        bug: "of two good copies the older one is opened",
+        bug: "of two valid copies of the superblock the older one is used",
         file: "storage/data_file/superblock.rs",
         text: "let a_is_newer = a.generation > b.generation;",
         instead: "let a_is_newer = a.generation < b.generation;",
     },
     Mutant {
         name: "blocks-unchecked",
-        bug: "a block is believed whatever its checksum says (leveldb without paranoid checks)",
+        bug: "block checksums are not verified (leveldb without paranoid checks)",
         file: "storage/block.rs",
         text: "    if right {\n",
         instead: "    if right || block.len() == BLOCK_BYTES {\n",
     },
     Mutant {
         name: "place-unchecked",
-        bug: "a block is believed in any place (TigerBeetle's misdirected write)",
+        bug: "a block is accepted at any location (TigerBeetle's misdirected write)",
         file: "storage/block.rs",
         text: "    identity([salt, generation.0, number.0])",
         instead: "    identity([salt, generation.0, number.0 & 0])",
     },
     Mutant {
         name: "age-unchecked",
-        bug: "a block of an earlier use of its place is believed: a lost write is not seen",
+        bug: "a block of an earlier generation of its location is accepted: a lost write is not \
+              detected",
         file: "storage/block.rs",
         text: "    identity([salt, generation.0, number.0])",
         instead: "    identity([salt, generation.0 & 0, number.0])",
     },
     Mutant {
         name: "catalog-overwritten",
-        bug: "the durable catalog's extent is used for the next catalog",
+        bug: "the extent of the durable catalog is reused for the next catalog",
         file: "storage/checkpoint.rs",
         text: "        let allocation = match spare.take_if(|spare| spare.blocks >= count) {",
         instead: "        let durable = root.current().catalog.map(|catalog| \
@@ -73,7 +74,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "overlaps-unchecked",
-        bug: "two structures that own the same block are not seen (bbolt#701)",
+        bug: "two structures that own the same block are not detected (bbolt#701)",
         file: "storage/space.rs",
         text: "        if !self.free.take(range.clone()) {\n            let reason",
         instead: "        if !self.free.take(range.clone()) && \

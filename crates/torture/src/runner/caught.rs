@@ -1,7 +1,7 @@
-//! Panics of units, caught and told apart.
+//! Catches panics of units, and attributes their messages.
 //!
-//! A unit runs on a thread of the runner and may use more; the first panic of any of them ends
-//! it. What they said is kept here, for the thread that joins them learns only that they panicked.
+//! A unit runs on a thread of the runner and may start more; the first panic of any of them ends
+//! it. Messages are stored here, because the thread that joins them only learns that they panicked.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -9,17 +9,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 thread_local! {
-    /// The unit's number among those that run, on the threads of the runner.
+    /// The slot of the unit that runs on this thread of the runner.
     static WITHIN: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// What panics said since the last unit failed.
+/// Messages of panics since the last failed unit.
 static SAID: Mutex<Vec<(Option<usize>, String)>> = Mutex::new(Vec::new());
 
-/// Keeps what panics say from now on, instead of printing it.
+/// From now on stores panic messages instead of printing them.
 pub fn install() {
     std::panic::set_hook(Box::new(|info| {
-        let text = info.payload_as_str().unwrap_or("a panic without words");
+        let text = info.payload_as_str().unwrap_or("a panic without a message");
         let place = info.location().map_or_else(String::new, |place| format!(" ({place})"));
         let trace = Backtrace::capture();
         let trace = match trace.status() {
@@ -31,8 +31,9 @@ pub fn install() {
     }));
 }
 
-/// Runs `work` as unit `within` of those that run now; gives what its panics said if it panicked.
-/// Threads that it starts are not told from those of other units that fail at the same time.
+/// Runs `work` as the unit in slot `within`; returns its panic messages if it panicked. Messages of
+/// threads that it started cannot be distinguished from those of another unit that fails at the
+/// same time.
 pub fn run<T>(within: usize, work: impl FnOnce() -> T) -> Result<T, String> {
     WITHIN.set(Some(within));
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -46,7 +47,7 @@ pub fn run<T>(within: usize, work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Held by tests in which units fail: what their panics say is kept in one place.
+/// Held by tests in which units fail, because all panic messages are stored in one place.
 #[cfg(test)]
 pub static FAILING: Mutex<()> = Mutex::new(());
 
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_of_a_unit_or_of_its_threads_is_told() {
+    fn panics_of_a_unit_and_of_its_threads_are_reported() {
         let _alone = FAILING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = std::panic::take_hook();
         install();

@@ -1,44 +1,44 @@
-//! What a run has done, journal in a file so that the next one goes on where it ended.
+//! The journal of a run: a file from which the next run continues.
 //!
 //! One line of JSON for each unit that ended:
 //!
 //! ```text
-//! {"trial":"crash","unit":7,"seed":"0x1f","seconds":1.5,"counts":{"histories":1},
+//! {"test":"crash","unit":7,"seed":"0x1f","seconds":1.5,"counts":{"histories":1},
 //!  "distinct":{"crash states":["5a01...", ...]}}
-//! {"trial":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
+//! {"test":"crash","unit":8,"seed":"0x1f","seconds":0.3,"failure":"what it said"}
 //! ```
 //!
-//! At its end each run adds the rare cases that it and those before it came by:
+//! A run ends with the coverage marks that it and the runs before it reached:
 //!
 //! ```text
 //! {"seed":"0x1f","marks":{"RecordRefreshed":12}}
 //! ```
 //!
-//! A unit that failed is done again by the next run: what it found may have been mended. What
-//! units counted stays, whatever the store was like then: figures of one state of it begin with a
-//! new file.
+//! The next run repeats failed units, because the bug may have been fixed. Counts of earlier units
+//! are retained even if the code has changed since; to count one state of the code, start a new
+//! journal.
 //!
-//! A line that was cut off at the end, because the run was killed, counts for nothing.
+//! An incomplete last line, after a killed run, is ignored.
 
 use crate::failure::{Failure, Result};
 use crate::runner::status::{Failed, Status};
 use chelonia_torture::marks;
-use chelonia_torture::trial::Tally;
+use chelonia_torture::test::Tally;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A file of units that ended.
+/// The open file.
 pub struct Journal {
     path: PathBuf,
     file: File,
 }
 
 impl Journal {
-    /// Opens or makes the file, and adds what it holds of runner `seed` to `statuses`, which
-    /// are those of the trials called `names`.
+    /// Opens or creates the file, and adds its units with this `seed` to `statuses`, which belong
+    /// to the tests called `names`.
     pub fn open(path: &Path, seed: u64, names: &[&str], statuses: &mut [Status]) -> Result<Self> {
         let failed = |error| Failure::failed(format!("open {}", path.display()), error);
         let mut options = OpenOptions::new();
@@ -50,9 +50,9 @@ impl Journal {
             .open(path)
             .map_err(failed)?;
         let text = std::io::read_to_string(&mut file).map_err(failed)?;
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let complete = text.rfind('\n').map_or(0, |end| end + 1);
         let mut met = json!({});
-        for (number, line) in text[..whole].lines().enumerate() {
+        for (number, line) in text[..complete].lines().enumerate() {
             let mut add_line = || {
                 let value: Value = serde_json::from_str(line).ok()?;
                 if value["seed"].as_str()? != hex(seed) {
@@ -62,9 +62,9 @@ impl Journal {
                     met = marks.clone();
                     return Some(());
                 }
-                let name = value["trial"].as_str()?;
-                if let Some(trial) = names.iter().position(|known| *known == name) {
-                    add(&mut statuses[trial], &value)?;
+                let name = value["test"].as_str()?;
+                if let Some(test) = names.iter().position(|known| *known == name) {
+                    add(&mut statuses[test], &value)?;
                 }
                 Some(())
             };
@@ -72,15 +72,15 @@ impl Journal {
                 return Err(not_in_journal(path, number + 1));
             }
         }
-        marks::add(&met).ok_or_else(|| not_in_journal(path, text[..whole].lines().count()))?;
-        file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+        marks::add(&met).ok_or_else(|| not_in_journal(path, text[..complete].lines().count()))?;
+        file.set_len(complete as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Adds a unit that ended well.
+    /// Adds a unit that succeeded.
     pub fn add(
         &mut self,
-        trial: &str,
+        test: &str,
         unit: u64,
         seed: u64,
         took: Duration,
@@ -93,22 +93,22 @@ impl Journal {
         let distinct: Map<String, Value> =
             tally.distinct().map(|(what, all)| (what.to_owned(), json!(states(all)))).collect();
         self.write(&json!({
-            "trial": trial, "unit": unit, "seed": hex(seed), "seconds": took.as_secs_f64(),
+            "test": test, "unit": unit, "seed": hex(seed), "seconds": took.as_secs_f64(),
             "counts": counts, "distinct": distinct,
         }))
     }
 
     /// Adds a unit that failed.
-    pub fn add_failed(&mut self, trial: &str, failed: &Failed, took: Duration) -> Result<()> {
+    pub fn add_failed(&mut self, test: &str, failed: &Failed, took: Duration) -> Result<()> {
         self.write(&json!({
-            "trial": trial, "unit": failed.unit, "seed": hex(failed.seed),
+            "test": test, "unit": failed.unit, "seed": hex(failed.seed),
             "seconds": took.as_secs_f64(), "failure": failed.text,
         }))
     }
 
-    /// The run has ended: adds which rare cases there were, those of earlier runs included.
+    /// Adds the coverage marks at the end of a run, including those of earlier runs.
     pub fn end(&mut self, seed: u64) -> Result<()> {
-        self.write(&json!({ "seed": hex(seed), "marks": marks::told() }))
+        self.write(&json!({ "seed": hex(seed), "marks": marks::reached() }))
     }
 
     fn write(&mut self, value: &Value) -> Result<()> {
@@ -120,15 +120,15 @@ impl Journal {
 }
 
 fn not_in_journal(path: &Path, line: usize) -> Failure {
-    Failure::usage(format!("{}, line {line}: not of a run before", path.display()))
+    Failure::usage(format!("{}, line {line}: not a line of a journal", path.display()))
 }
 
-/// Adds a unit to its trial; `None` if the line says something else.
+/// Adds a unit to its test; `None` if the line has another form.
 fn add(status: &mut Status, value: &Value) -> Option<()> {
     let unit = value["unit"].as_u64()?;
     let took = Duration::try_from_secs_f64(value["seconds"].as_f64()?).ok()?;
     if value["failure"].is_string() {
-        // It is done again: what it found may have been mended.
+        // It is run again.
         return Some(());
     }
     let mut counts = Vec::new();
@@ -144,7 +144,7 @@ fn add(status: &mut Status, value: &Value) -> Option<()> {
     Some(())
 }
 
-/// A seed as the command line takes it.
+/// A seed in the form that the command line accepts.
 pub fn hex(seed: u64) -> String {
     format!("{seed:#x}")
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_goes_on_behind_what_was_kept() {
+    fn a_run_continues_from_its_journal() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal.jsonl");
         let names = ["crash", "model"];
@@ -169,13 +169,13 @@ mod tests {
         let failed = Failed { unit: 1, seed: 7, text: "it \"broke\"\nin two".to_owned() };
         journal.add_failed("crash", &failed, Duration::ZERO).unwrap();
         journal.end(7).unwrap();
-        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"trial\":\"mo").unwrap();
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"test\":\"mo").unwrap();
         for _ in 0..2 {
             statuses = fresh();
             drop(Journal::open(&path, 7, &names, &mut statuses).unwrap());
             assert_eq!((statuses[0].count("histories"), statuses[0].count("states")), (2, 1));
             assert_eq!(statuses[0].units(), 1);
-            assert!(statuses[0].units_ended().iter().eq(&[0]), "what failed is done again");
+            assert!(statuses[0].units_ended().iter().eq(&[0]), "a failed unit is run again");
             assert!(statuses[0].failures().is_empty());
             assert_eq!(statuses[1].units(), 0);
         }

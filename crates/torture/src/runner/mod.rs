@@ -1,10 +1,10 @@
-//! Runs units on several threads until the profile has none, and keeps what they count.
+//! Runs units on several threads until the profile has none left, and collects their counts.
 //!
-//! `journal.rs` keeps what was done in a file, `status.rs` is how a trial stands, `caught.rs`
+//! `journal.rs` records finished units in a file, `status.rs` has the status of a test, `caught.rs`
 //! catches the panics of units.
 //!
-//! A unit that does not end has failed like any other: threads may wait for each other for ever. It
-//! cannot be broken off, so the whole run ends with it.
+//! A unit that does not end, for example because of a deadlock, has failed. It cannot be aborted,
+//! so the process ends.
 
 mod caught;
 pub mod journal;
@@ -14,45 +14,45 @@ use crate::failure::{Failure, Result};
 use crate::profile::{Job, Profile, Queue};
 use crate::report::Progress;
 use chelonia::internals::Clock;
-use chelonia_torture::trial::{Tally, Trial};
+use chelonia_torture::test::{Tally, Test};
 use journal::Journal;
 use status::{Failed, Status};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A unit takes seconds, that of `soak` minutes, and more where others use the processors as well;
-/// one that takes longer than this does not end.
+/// A unit takes seconds, one of `soak` minutes, and more on a busy machine; a unit that takes
+/// longer than this does not end.
 const UNIT_TIME_MAX: Duration = Duration::from_secs(1_200);
 
-/// How often that is looked at.
+/// The interval of checks for such units.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is to be run.
+/// The settings of a run.
 pub struct Runner<'t> {
-    /// How much.
+    /// Which units to run.
     pub profile: Profile,
-    /// What its units follow from.
+    /// The seed of the units.
     pub seed: u64,
-    /// No unit begins later.
+    /// No unit starts after this time.
     pub at_most: Option<Duration>,
-    /// No unit begins after one has failed.
+    /// No unit starts after the first failure.
     pub until_failure: bool,
-    /// Units at the same time.
+    /// The number of units that run at the same time.
     pub threads: usize,
-    /// Which.
-    pub trials: &'t [Box<dyn Trial>],
+    /// The tests to run.
+    pub tests: &'t [Box<dyn Test>],
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared<'t> {
     queue: Queue<'t>,
     statuses: Vec<Status>,
     journal: Option<Journal>,
     progress: Progress,
-    /// What each thread is at, and since when.
+    /// The current unit of each thread, and when it started.
     under_way: Vec<Option<(Job, Clock)>>,
-    /// Why the run ends early.
+    /// The error that ends the run early.
     failure: Option<Failure>,
 }
 
@@ -61,8 +61,8 @@ fn lock<'s, 't>(shared: &'s Mutex<Shared<'t>>) -> MutexGuard<'s, Shared<'t>> {
 }
 
 impl Runner<'_> {
-    /// Runs it, on top of what `statuses` say was done before, and gives how the trials stand
-    /// then. If a unit does not end it ends the process, with the code that `stuck` gives.
+    /// Runs the units that `statuses` do not have yet, and returns the statuses at the end. If a
+    /// unit does not end, the process exits with the code that `stuck` returns.
     pub fn run(
         &self,
         statuses: Vec<Status>,
@@ -70,14 +70,14 @@ impl Runner<'_> {
         stuck: &dyn Fn(&[Status]) -> i32,
     ) -> Result<Vec<Status>> {
         caught::install();
-        let queue = Queue::new(self.profile, self.seed, self.at_most, self.trials, &statuses);
+        let queue = Queue::new(self.profile, self.seed, self.at_most, self.tests, &statuses);
         let queue = queue.until_failure(self.until_failure);
-        let progress = Progress::new(self.profile, self.trials, &statuses);
+        let progress = Progress::new(self.profile, self.tests, &statuses);
         let under_way = vec![None; self.threads.max(1)];
         let shared = Shared { queue, statuses, journal, progress, under_way, failure: None };
         let shared = Mutex::new(shared);
         std::thread::scope(|scope| {
-            // Held by every thread that works: gone when all are done.
+            // Every working thread holds a sender; the channel closes when all are done.
             let (working, done) = mpsc::channel::<()>();
             for within in 0..self.threads.max(1) {
                 let (shared, working) = (&shared, working.clone());
@@ -88,7 +88,7 @@ impl Runner<'_> {
             }
             drop(working);
             while done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                if lock(&shared).tell_overdue(self.trials) {
+                if lock(&shared).fail_overdue(self.tests) {
                     let code = stuck(&lock(&shared).statuses);
                     std::process::exit(code);
                 }
@@ -105,17 +105,17 @@ impl Runner<'_> {
         Ok(shared.statuses)
     }
 
-    /// One thread: a unit after the other.
+    /// One thread: runs one unit after the other.
     fn work(&self, within: usize, shared: &Mutex<Shared<'_>>) {
         loop {
             let job = lock(shared).begin(within);
             let Some(job) = job else { return };
             let clock = Clock::real();
-            let result = caught::run(within, || self.trials[job.trial].run(job.unit));
+            let result = caught::run(within, || self.tests[job.test].run(job.unit));
             let took = clock.now();
             let mut shared = lock(shared);
             shared.under_way[within] = None;
-            if let Err(failure) = shared.ended(self.trials, job, took, result) {
+            if let Err(failure) = shared.ended(self.tests, job, took, result) {
                 shared.failure = Some(failure);
             }
         }
@@ -123,35 +123,35 @@ impl Runner<'_> {
 }
 
 impl Shared<'_> {
-    /// The next unit, for thread `within`.
+    /// Takes the next unit for thread `within`.
     fn begin(&mut self, within: usize) -> Option<Job> {
         let job = if self.failure.is_some() { None } else { self.queue.next(&self.statuses) };
         self.under_way[within] = job.map(|job| (job, Clock::real()));
         job
     }
 
-    /// Tells of a unit that takes too long, if there is one.
-    fn tell_overdue(&mut self, trials: &[Box<dyn Trial>]) -> bool {
+    /// Reports a unit that takes too long, if there is one.
+    fn fail_overdue(&mut self, tests: &[Box<dyn Test>]) -> bool {
         let overdue = |(_, since): &&(Job, Clock)| since.now() > UNIT_TIME_MAX;
         let Some((job, since)) = self.under_way.iter().flatten().find(overdue).cloned() else {
             return false;
         };
-        let text = format!("it does not end: {} s and more", UNIT_TIME_MAX.as_secs());
-        // The run ends anyway.
-        let _ = self.ended(trials, job, since.now(), Err(text));
+        let text = format!("the unit has not ended after {} s", UNIT_TIME_MAX.as_secs());
+        // The process exits anyway.
+        let _ = self.ended(tests, job, since.now(), Err(text));
         true
     }
 
-    /// A unit ended.
+    /// Records the result of a unit.
     fn ended(
         &mut self,
-        trials: &[Box<dyn Trial>],
+        tests: &[Box<dyn Test>],
         job: Job,
         took: Duration,
         result: Result<Tally, String>,
     ) -> Result<()> {
-        let (name, unit, seed) = (trials[job.trial].name(), job.unit.number, job.seed);
-        let status = &mut self.statuses[job.trial];
+        let (name, unit, seed) = (tests[job.test].name(), job.unit.number, job.seed);
+        let status = &mut self.statuses[job.test];
         match result {
             Ok(tally) => {
                 status.add(unit, took, &tally);
@@ -161,14 +161,14 @@ impl Shared<'_> {
             }
             Err(text) => {
                 let failed = Failed { unit, seed, text };
-                self.progress.tell(name, &failed);
+                self.progress.failed(name, &failed);
                 if let Some(journal) = &mut self.journal {
                     journal.add_failed(name, &failed, took)?;
                 }
                 status.fail(failed, took);
             }
         }
-        self.progress.update(trials, &self.statuses);
+        self.progress.update(tests, &self.statuses);
         Ok(())
     }
 }
@@ -176,12 +176,12 @@ impl Shared<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use chelonia_torture::trial::{Target, Unit};
+    use chelonia_torture::test::{Target, Unit};
 
     /// Fails in unit 1.
     struct Brittle;
 
-    impl Trial for Brittle {
+    impl Test for Brittle {
         fn name(&self) -> &'static str {
             "brittle"
         }
@@ -207,20 +207,20 @@ mod tests {
     }
 
     fn run(profile: Profile, at_most: Option<Duration>) -> Status {
-        let trials: [Box<dyn Trial>; 1] = [Box::new(Brittle)];
+        let tests: [Box<dyn Test>; 1] = [Box::new(Brittle)];
         let runner =
-            Runner { profile, seed: 1, at_most, until_failure: false, threads: 2, trials: &trials };
+            Runner { profile, seed: 1, at_most, until_failure: false, threads: 2, tests: &tests };
         runner.run(vec![Status::default()], None, &|_| 1).unwrap().remove(0)
     }
 
     #[test]
-    fn lanes_end_and_failures_are_told() {
+    fn profiles_end_and_failures_are_reported() {
         let _alone = caught::FAILING.lock().unwrap_or_else(PoisonError::into_inner);
         let long = run(Profile::Long, None);
         assert!(long.count("things") >= 50);
         assert_eq!(long.failures().len(), 1);
         assert!(long.failures()[0].text.contains("number one"), "{:?}", long.failures());
-        // Units 0 and 2, and one that nobody ran before.
+        // Units 0 and 2, and the one with a fresh seed.
         assert_eq!(run(Profile::Short, None).count("things"), 30);
         assert_eq!(run(Profile::Long, Some(Duration::ZERO)).units(), 0);
     }

@@ -1,6 +1,6 @@
-//! How a trial stands: what its units have counted, and how they failed.
+//! The status of a test: the counts of its units, and its failures.
 
-use chelonia_torture::trial::{Tally, Target};
+use chelonia_torture::test::{Tally, Target};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ pub struct Failed {
     pub unit: u64,
     /// The seed of its runner.
     pub seed: u64,
-    /// What it said.
+    /// The panic messages.
     pub text: String,
 }
 
-/// How one trial stands.
+/// The status of one test.
 #[derive(Clone, Default, Debug)]
 pub struct Status {
     units: u64,
@@ -27,40 +27,40 @@ pub struct Status {
 }
 
 impl Status {
-    /// Units that ended well.
+    /// The number of units that succeeded.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// The numbers of the units that ended, however. Those of a run that was killed have gaps:
-    /// what was under way then is not among them.
+    /// The numbers of the units that ended, successfully or not. After a killed run there are gaps:
+    /// the units that were running then.
     pub fn units_ended(&self) -> &BTreeSet<u64> {
         &self.ended
     }
 
-    /// The time that units took, added up.
+    /// The total time of units.
     pub fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// Those that failed.
+    /// The failed units.
     pub fn failures(&self) -> &[Failed] {
         &self.failures
     }
 
-    /// How many of `what` were counted.
+    /// The count of `what`.
     pub fn count(&self, what: &str) -> u64 {
         let distinct = self.seen.get(what).map_or(0, |seen| seen.len() as u64);
         self.counts.get(what).copied().unwrap_or(0) + distinct
     }
 
-    /// Everything that was counted, by name.
+    /// All counts, by name.
     pub fn counts(&self) -> BTreeMap<&str, u64> {
         let names = self.counts.keys().chain(self.seen.keys());
         names.map(|name| (name.as_str(), self.count(name))).collect()
     }
 
-    /// A unit ended well.
+    /// Adds a unit that succeeded.
     pub fn add(&mut self, unit: u64, took: Duration, tally: &Tally) {
         for (what, count) in tally.counts() {
             *self.counts.entry(what.to_owned()).or_default() += count;
@@ -72,7 +72,7 @@ impl Status {
         self.ended(unit, took);
     }
 
-    /// The same of an earlier run, as it was journal.
+    /// Adds a unit of an earlier run, from the journal.
     pub fn add_recorded(
         &mut self,
         unit: u64,
@@ -90,7 +90,7 @@ impl Status {
         self.ended(unit, took);
     }
 
-    /// A unit failed.
+    /// Adds a unit that failed.
     pub fn fail(&mut self, failed: Failed, took: Duration) {
         self.ended(failed.unit, took);
         self.failures.push(failed);
@@ -101,7 +101,7 @@ impl Status {
         self.spent += took;
     }
 
-    /// How much of `targets` is done, from 0 to 1: of the one that is furthest behind.
+    /// The finished part of `targets`, from 0 to 1: that of the target furthest behind.
     pub fn done(&self, targets: &[Target]) -> f64 {
         let part = |target: &Target| self.count(target.what) as f64 / target.count.max(1) as f64;
         targets.iter().map(part).fold(1.0, f64::min)
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_before_counts_once() {
+    fn a_repeated_fingerprint_counts_once() {
         let mut status = Status::default();
         let mut tally = Tally::default();
         tally.add("commits", 3);

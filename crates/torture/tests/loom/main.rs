@@ -1,11 +1,11 @@
-//! Small parts that threads share without locks, in every order of events that their memory model
-//! allows, up to so many preemptions (`loom`). The files are those of the library, over locks and
-//! atomics of loom.
+//! Small parts that threads share without locks, in every order of events that the memory model
+//! allows, up to a number of preemptions (`loom`). The files are those of the library, with the
+//! locks and atomics of loom.
 //!
-//! | part | what holds |
+//! | part | assertion |
 //! | --- | --- |
-//! | `versions/visibility.rs` | what is visible is a completed prefix; nobody waits for ever |
-//! | `versions/pins.rs` | what a pin needs is not unlinked, however the two meet |
+//! | `versions/visibility.rs` | visible commits are a completed prefix; no thread waits forever |
+//! | `versions/pins.rs` | a version that a pin needs is not unlinked |
 #![allow(
     dead_code,
     unused_imports,
@@ -31,17 +31,14 @@ use runtime::sync::{Arc, AtomicU64, Ordering, thread};
 use versions::pins::{Scope, Snapshots};
 use versions::visibility::Visibility;
 
-/// The usual number of preemptions: few bugs need more.
+/// The number of preemptions: few bugs need more.
 const PREEMPTIONS: usize = 3;
 
 fn main() {
     let models: [(&str, fn()); 4] = [
         ("what is visible is a completed prefix", what_is_visible_is_a_completed_prefix),
         ("tickets wait for room and get it", tickets_wait_for_room_and_get_it),
-        (
-            "nobody waits for a ticket that was given up",
-            nobody_waits_for_a_ticket_that_was_given_up,
-        ),
+        ("a thread waits for an abandoned ticket", nobody_waits_for_a_ticket_that_was_given_up),
         ("what a pin needs stays", what_a_pin_needs_stays),
     ];
     for (name, model) in models {
@@ -59,7 +56,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 fn what_is_visible_is_a_completed_prefix() {
     explore(|| {
         let visibility: Arc<Visibility<4>> = Arc::new(Visibility::new(SeqNo(10)));
-        // For each ticket, whether its entries are there.
+        // For each ticket, whether its entries are inserted.
         let written: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let commit = |ticket: usize| {
             let (visibility, written) = (Arc::clone(&visibility), Arc::clone(&written));
@@ -76,7 +73,7 @@ fn what_is_visible_is_a_completed_prefix() {
         assert!((10..=12).contains(&visible));
         for ticket in 0..visible - 10 {
             let ticket = usize::try_from(ticket).unwrap();
-            assert_eq!(written[ticket].load(Ordering::Relaxed), 1, "seen and not written");
+            assert_eq!(written[ticket].load(Ordering::Relaxed), 1, "visible but not inserted");
         }
         first.join().unwrap();
         later.join().unwrap();
@@ -120,13 +117,13 @@ fn what_a_pin_needs_stays() {
         let visibility: Arc<Visibility> = Arc::new(Visibility::new(SeqNo(1)));
         let snapshots =
             Snapshots::new(Arc::clone(&visibility), Arc::new(Budget), Arc::new(ForkMark));
-        // Version 1 of a key is there; 1 means that it was unlinked.
+        // Version 1 of a key exists; 1 means that it was unlinked.
         let unlinked = Arc::new(AtomicU64::new(0));
         let writer = {
             let (visibility, snapshots) = (Arc::clone(&visibility), Arc::clone(&snapshots));
             let unlinked = Arc::clone(&unlinked);
             thread::spawn(move || {
-                // Version 2 comes, and then what a memtable does with the one before.
+                // Version 2 is inserted; then the memtable handles the previous one.
                 visibility.complete(0, SeqNo(2)).unwrap();
                 if snapshots.visible() >= SeqNo(2) && !snapshots.any_in(SeqNo(1), SeqNo(2)) {
                     unlinked.store(1, Ordering::SeqCst);
@@ -135,9 +132,17 @@ fn what_a_pin_needs_stays() {
         };
         let pin = snapshots.pin(Scope::All);
         if pin.seqno() == SeqNo(1) {
-            assert_eq!(unlinked.load(Ordering::SeqCst), 0, "a version that a pin needs is gone");
+            assert_eq!(
+                unlinked.load(Ordering::SeqCst),
+                0,
+                "a version that a pin needs was unlinked"
+            );
             writer.join().unwrap();
-            assert_eq!(unlinked.load(Ordering::SeqCst), 0, "it went while it was needed");
+            assert_eq!(
+                unlinked.load(Ordering::SeqCst),
+                0,
+                "a version was unlinked while a pin needed it"
+            );
         } else {
             writer.join().unwrap();
         }

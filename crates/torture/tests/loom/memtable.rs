@@ -1,4 +1,4 @@
-//! What the pins of the library serve.
+//! The trait that the library's pins implement.
 
 use crate::base::ids::SeqNo;
 

@@ -1,8 +1,8 @@
-//! One thread at work: it does the operations of a stream through a session, measures each, and
-//! checks everything that it reads.
+//! One worker thread: runs the operations of a stream in a session, measures each, and checks
+//! everything that it reads.
 //!
-//! What is timed of an operation is the calls of the store, copies of what was read included;
-//! making keys and values and checking them is not. The operations of queues are in `queue.rs`.
+//! The time of an operation is that of the calls of the store, including copies of the values read;
+//! making and checking keys and values is not included. `queue.rs` has the operations of queues.
 
 mod queue;
 
@@ -18,7 +18,7 @@ use queue::Queue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What all threads of a run share.
+/// State shared by all threads of a run.
 #[derive(Debug)]
 pub struct Shared {
     /// The key of each record.
@@ -69,7 +69,7 @@ impl Timed {
     }
 }
 
-/// What a thread has done.
+/// The counts of a thread.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// How long operations took.
@@ -80,7 +80,7 @@ pub struct Tally {
     pub user_bytes: u64,
 }
 
-/// Where the thread stands among the others.
+/// The place of a thread among the others.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// Which one it is.
@@ -107,7 +107,7 @@ pub struct Worker<'a> {
     chosen: Vec<u64>,
     chosen_keys: Vec<Vec<u8>>,
     states: Vec<State>,
-    /// What was done.
+    /// The counts.
     pub tally: Tally,
 }
 
@@ -171,7 +171,7 @@ impl<'a> Worker<'a> {
         self.place.commit_every == 1
     }
 
-    /// What this thread wrote may be read by all.
+    /// Lets all threads read the writes of this one.
     fn publish(&mut self) {
         let inserted = &self.shared.inserted[index(self.place.thread)];
         inserted.store(self.inserted, Ordering::Release);
@@ -294,13 +294,13 @@ impl<'a> Worker<'a> {
         value: &[u8],
         permits: impl FnOnce(Version) -> bool,
     ) -> Result<()> {
-        let told = |what: &str| Err(Failure::wrong(format!("record {record}: {what}")));
+        let wrong = |what: &str| Err(Failure::wrong(format!("record {record}: {what}")));
         match self.shared.values.read(value) {
-            None => told("the value is damaged"),
-            Some((other, _)) if other != record => told("the value of another record"),
+            None => wrong("the value is damaged"),
+            Some((other, _)) if other != record => wrong("the value of another record"),
             // Writes that wait in a session are seen late.
             Some((_, seen)) if self.is_exact() && !permits(seen) => {
-                told(&format!("version {seen}, which is not the newest"))
+                wrong(&format!("version {seen}, which is not the newest"))
             }
             Some(_) => Ok(()),
         }

@@ -1,6 +1,6 @@
 //! How figures are drawn.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
 //! | `scene.rs` | a drawing as a list of shapes |
 //! | `page.rs` | the title, the legend and the notes of a figure |

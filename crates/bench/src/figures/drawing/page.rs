@@ -1,4 +1,4 @@
-//! What all figures have around their panels: a title, what was done in words, a legend, notes.
+//! The frame of all figures: a title, a description, a legend, notes.
 //!
 //! A page is filled from the top: each call takes the room that it needs and moves on, so that
 //! nothing covers anything, whatever the number of stores.
@@ -15,7 +15,7 @@ const SAMPLE: f64 = 26.0;
 /// The width of a sample of a bar.
 const SWATCH: f64 = 14.0;
 
-/// What a legend shows of a look.
+/// The symbol of a look in a legend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sample {
     /// A line with a marker.
@@ -45,14 +45,14 @@ impl Room {
 /// A figure that is being filled.
 #[derive(Debug)]
 pub struct Page {
-    /// What is drawn so far.
+    /// The drawing so far.
     pub scene: Scene,
     /// The next free line.
     top: f64,
 }
 
 impl Page {
-    /// Begins with `title` and, in words, what was done.
+    /// Begins with a title and a description of the workload.
     pub fn new(title: &str, work: &str) -> Self {
         let scene =
             Scene { width: WIDTH, height: 0.0, title: title.to_owned(), shapes: Vec::new() };
@@ -114,8 +114,8 @@ impl Page {
     pub fn row(&mut self, columns: usize, height: f64, room: Room) -> Vec<Frame> {
         let count = u32::try_from(columns.max(1)).map_or(1.0, f64::from);
         let between = 18.0;
-        let whole = WIDTH - 2.0 * MARGIN - between * (count - 1.0);
-        let width = whole / count;
+        let free = WIDTH - 2.0 * MARGIN - between * (count - 1.0);
+        let width = free / count;
         let top = self.top + room.above;
         self.top = top + height + room.below;
         let frame = |column: usize| {

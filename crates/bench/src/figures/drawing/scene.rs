@@ -1,8 +1,7 @@
 //! A drawing as a list of shapes, from which an SVG is made.
 //!
-//! Coordinates are pixels of a page, from the upper left corner. What is added later lies above
-//! what was added before. Tests ask a scene whether its texts are all on it and none covers
-//! another.
+//! Coordinates are pixels of a page, from the upper left corner. Later shapes cover earlier ones.
+//! Tests check that all texts of a scene are on it and that none covers another.
 
 use crate::figures::drawing::lettering;
 use crate::figures::drawing::style::{Color, Look, Marker, WHITE};
@@ -64,7 +63,7 @@ pub enum Anchor {
 /// Letters.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Text {
-    /// What they say.
+    /// The text.
     pub text: String,
     /// Where their base line is.
     pub at: Point,
@@ -209,7 +208,7 @@ impl Scene {
         self.shapes.push(Shape::Text(text));
     }
 
-    /// What is wrong with the texts: one that is cut by the edge, or covered by another.
+    /// Texts that do not fit: cut by the edge, or covered by another one.
     #[cfg(test)]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -241,7 +240,7 @@ impl Scene {
 }
 
 impl Text {
-    /// What it covers.
+    /// The rectangle that it covers.
     #[cfg(test)]
     pub fn frame(&self) -> Frame {
         let width = lettering::width(&self.text, self.size);

@@ -1,8 +1,8 @@
 //! The look of all figures: colours, markers, sizes of text.
 //!
-//! A store has one colour and one marker in every figure, so that a reader learns them once. The
-//! colours are those of Okabe and Ito, which people who see few colours can tell apart; markers say
-//! the same again for print without colours.
+//! A store has one colour and one marker in every figure, so that readers learn them once. The
+//! colours are those of Okabe and Ito, which colour-blind people can distinguish; markers repeat
+//! the distinction for print without colours.
 
 /// The width of every figure, in pixels of a page.
 pub const WIDTH: f64 = 900.0;
@@ -44,7 +44,7 @@ pub const GRID: Color = Color(0xe3, 0xe3, 0xe3);
 /// Bands that part one stretch from the next.
 pub const BAND: Color = Color(0xf3, 0xf4, 0xf6);
 
-/// What stands for one measured point.
+/// The marker of a measured point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Marker {
     /// A circle.

@@ -4,7 +4,7 @@ use super::lettering::FAMILY;
 use super::scene::{Anchor, Point, Scene, Shape};
 use super::style::{Color, WHITE};
 
-/// What makes a tag one of an SVG.
+/// The namespace of SVG.
 const NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
 /// The text of an SVG.

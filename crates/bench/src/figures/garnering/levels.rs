@@ -1,5 +1,4 @@
-//! `levels`: how many levels a tree has when there is more and more data, beside what the paper's
-//! equation 5 says.
+//! `levels`: the number of levels of a tree as data grows, compared with equation 5 of the paper.
 //!
 //! ```text
 //!   C(L) = T^L / c^(L (L-1) / 2) * B          the last of L levels [5, with i = L]
@@ -25,13 +24,13 @@ use crate::figures::drawing::style::INK;
 use crate::figures::options::{Figure, rounded};
 use crate::record::Record;
 
-/// Each size is so many times less than the next.
+/// The ratio between neighbouring sizes.
 const STEP: u64 = 2;
 
-/// So many sizes, the greatest the records that are asked for.
+/// The number of sizes; the greatest is the requested number of records.
 const SIZES: u32 = 8;
 
-/// The checkpoint distance by default: so many parts of the greatest data.
+/// The default checkpoint distance is the greatest size divided by this.
 const DISTANCE_PART: u64 = 1000;
 
 /// Sequences of level 0 that are merged into level 1 at one time: `B` by the checkpoint distance.

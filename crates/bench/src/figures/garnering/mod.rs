@@ -1,5 +1,4 @@
-//! What the two figures of the Garnering policy share: the shapes that are compared, and how they
-//! look.
+//! Shared by the two figures of the Garnering policy: the compared shapes, and their look.
 //!
 //! `T` is the ratio between the last two levels, `c` says how much larger the ratios above are
 //! [Autumn 3.1]. Both figures are about engines that have levels, nothing else.
@@ -12,7 +11,7 @@ use crate::figures::options::Figure;
 use crate::record::Record;
 use crate::shape::Shape;
 
-/// What is compared if nothing is asked for: `T`, and 100 `c`.
+/// The shapes compared by default: `T`, and 100 `c`.
 const RATIOS: [u32; 3] = [2, 3, 5];
 const SCALINGS: [u32; 3] = [100, 80, 40];
 

@@ -1,6 +1,6 @@
-//! `shape`: what reads and writes of a tree of levels cost for other shapes of it [Autumn 4.2,
+//! `shape`: the cost of reads and writes of a tree for different shapes of its levels [Autumn 4.2,
 //! 4.4]: random writes, gets with and without filters, scans of one, ten and a hundred records,
-//! random updates and the space they take, against `c`, for each `T`.
+//! random updates and the space they need, against `c`, for each `T`.
 //!
 //! Each shape is loaded twice, with filters and without. Memory is an eighth of the data and the
 //! checkpoint distance a small part of it, so that there are several levels and most reads meet the
@@ -19,7 +19,7 @@ use crate::figures::options::{Figure, rounded};
 use crate::record::{Record, phase_of};
 use crate::workload::phases::Phase;
 
-/// The checkpoint distance by default: so many parts of the data.
+/// The default checkpoint distance is the size of the data divided by this.
 const DISTANCE_PART: u64 = 320;
 
 /// The bytes that are called one read of the device.
@@ -30,7 +30,7 @@ const COLUMNS: usize = 3;
 const HEADER: [&str; 8] =
     ["engine", "measure", "filter_bits", "size_ratio", "scaling_percent", "median", "min", "max"];
 
-/// What is measured of every shape.
+/// The measurements of every shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Measure {
     /// Thousands of operations a second, of phases that write with their settle.
@@ -85,7 +85,7 @@ impl Measure {
         }
     }
 
-    /// What a result says of it, if it is of the right phase.
+    /// The value in a result, if it is of the right phase.
     fn of(self, record: &Record) -> Option<f64> {
         let phase = match self {
             Measure::Kops(phase)
@@ -151,7 +151,7 @@ pub fn plan(figure: &Figure) -> Vec<Planned> {
 }
 
 /// True for phases that do a work of one size: of a part of it nothing is drawn.
-fn is_whole_work(phase: Option<Phase>) -> bool {
+fn has_fixed_work(phase: Option<Phase>) -> bool {
     matches!(phase, Some(Phase::Load | Phase::O))
 }
 
@@ -160,13 +160,13 @@ fn has_filters(record: &Record) -> bool {
 }
 
 fn curves(results: &[Record]) -> Vec<Curve> {
-    let whole: Vec<(Way, &Record)> = results
+    let complete: Vec<(Way, &Record)> = results
         .iter()
-        .filter(|one| !(is_whole_work(phase_of(&one.phase)) && is_capped(one)))
+        .filter(|one| !(has_fixed_work(phase_of(&one.phase)) && is_capped(one)))
         .filter_map(|one| Some((Way::of(one)?, one)))
         .collect();
-    let mut ratios = different(whole.iter().map(|(way, _)| way.ratio));
-    let mut percents = different(whole.iter().map(|(way, _)| way.percent));
+    let mut ratios = different(complete.iter().map(|(way, _)| way.ratio));
+    let mut percents = different(complete.iter().map(|(way, _)| way.percent));
     ratios.sort_unstable();
     percents.sort_unstable();
     let mut curves = Vec::new();
@@ -175,7 +175,7 @@ fn curves(results: &[Record]) -> Vec<Curve> {
             let point = |percent: &u32| {
                 let way = Way { ratio: *ratio, percent: *percent };
                 let own =
-                    whole.iter().filter(|(of, one)| *of == way && has_filters(one) == filtered);
+                    complete.iter().filter(|(of, one)| *of == way && has_filters(one) == filtered);
                 let values = own.filter_map(|(_, one)| measure.of(one));
                 Some((*percent, Spread::of(values)?))
             };
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_filters_is_not_mixed_with_what_has() {
+    fn results_with_and_without_filters_are_not_mixed() {
         let curves = curves(&shape_results());
         let of = |measure: Measure, filtered: bool| {
             let same = |one: &&Curve| one.shown == (measure, filtered) && one.ratio == 2;

@@ -4,7 +4,8 @@
 //! changed. The library is that of the system, linked by the build script.
 //!
 //! 1. A handle belongs to one owner here, which destroys it once, when it is dropped.
-//! 2. What the library allocates for us (messages, properties) is copied and freed at once.
+//! 2. Memory that the library allocates for the caller (messages, properties) is copied and freed
+//!    at once.
 //! 3. Calls with options in hand take them by reference: the library copies what it keeps.
 //!
 //! A [`Db`] is used from any thread, as RocksDB allows; iterators stay in the call that made them.
@@ -178,7 +179,7 @@ pub struct Tuning {
     pub syncs: bool,
 }
 
-/// An open database. What it was opened with is dropped after it, in this order.
+/// An open database. Its options are dropped after it, in this order.
 pub struct Db {
     family: Owned,
     db: Owned,
@@ -308,7 +309,7 @@ impl Db {
                 false,
             );
         }
-        // All are taken before the first error is told, so that none is left.
+        // All are taken before the first error is returned, so that none is leaked.
         let values: Vec<Option<Pinned>> = values.into_iter().map(Pinned::of).collect();
         // SAFETY: the library left null or a message of its own in each place.
         let errors = errors.into_iter().filter_map(|error| unsafe { taken(error) });

@@ -20,17 +20,17 @@ use std::time::Duration;
 /// Bytes of a memtable, if there is memory for it.
 const WRITE_BUFFER_BYTES: u64 = 64_000_000;
 
-/// What is not in cache or memtables: index and filter blocks (37 MB were seen with 20 million
-/// records), stacks, the allocator.
+/// Memory outside of cache and memtables: index and filter blocks (37 MB were measured with 20
+/// million records), stacks, the allocator.
 const HEAP_BYTES: u64 = 50_000_000;
 
 /// With little memory a memtable and the rest take at most this part of it each.
 const SMALL_PART: u64 = 8;
 
-/// So many such parts are the most that one of the two memtables may have.
+/// The largest size of one of the two memtables, in such parts.
 const WRITE_BUFFER_PARTS_MAX: u64 = 3;
 
-/// What is zero when nothing is left to do.
+/// Properties that are zero when no background work is left.
 const WORK: [&CStr; 5] = [
     c"rocksdb.mem-table-flush-pending",
     c"rocksdb.num-running-flushes",
@@ -42,7 +42,7 @@ const WORK: [&CStr; 5] = [
 /// How often a settle looks.
 const SETTLE_STEP: Duration = Duration::from_millis(10);
 
-/// What the statistics of the database are in.
+/// The property with the statistics of the database.
 const GIB: f64 = 1_073_741_824.0;
 
 struct RocksDb {
@@ -55,7 +55,7 @@ struct RocksDb {
 
 /// Makes a new database.
 pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
-    // What is asked of other stores as a checkpoint distance is the size of a memtable here.
+    // The option for a checkpoint distance sets the size of a memtable here.
     let write_buffer = match options.checkpoint_distance {
         Some(bytes) => bytes.min(options.memory / SMALL_PART * WRITE_BUFFER_PARTS_MAX),
         None => WRITE_BUFFER_BYTES.min(options.memory / SMALL_PART),
@@ -76,15 +76,15 @@ pub fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
     Ok(Box::new(RocksDb { db, path, tuning, version, durability }))
 }
 
-/// The version that the library writes of itself beside its options: its C interface tells none.
+/// The version, which the library writes to its options file: the C interface does not return it.
 fn version(path: &Path) -> Result<String> {
-    let told = |error| Failure::failed("read the version", error);
-    for entry in std::fs::read_dir(path).map_err(told)? {
-        let entry = entry.map_err(told)?;
+    let failed = |error| Failure::failed("read the version", error);
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
         if !entry.file_name().as_encoded_bytes().starts_with(b"OPTIONS-") {
             continue;
         }
-        let text = std::fs::read_to_string(entry.path()).map_err(told)?;
+        let text = std::fs::read_to_string(entry.path()).map_err(failed)?;
         let mut lines = text.lines().map(str::trim);
         if let Some(version) = lines.find_map(|line| line.strip_prefix("rocksdb_version=")) {
             return Ok(version.to_owned());

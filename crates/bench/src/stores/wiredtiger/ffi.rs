@@ -106,7 +106,7 @@ struct Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // SAFETY: an open session with no other owner. What could fail is not ours to repair.
+        // SAFETY: an open session with no other owner. A failure cannot be handled here.
         unsafe { chelonia_wt_session_close(self.handle) };
     }
 }
@@ -177,7 +177,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: as in `close`; nobody is left to be told of an error.
+            // SAFETY: as in `close`; an error cannot be reported here.
             unsafe { chelonia_wt_close(self.handle) };
         }
     }

@@ -18,8 +18,8 @@ use ffi::{Connection, Cursor};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The cache is this part of the memory. The library counts what it asks the allocator for, not
-/// what that takes: with a cache of 2.6 GB, 5.7 GB were resident.
+/// The part of the memory that is the cache. The library counts requested bytes, not those that the
+/// allocator takes: with a cache of 2.6 GB, 5.7 GB were resident.
 const CACHE_PART: u64 = 2;
 
 /// Below this the library can't hold the pages that a few threads need.

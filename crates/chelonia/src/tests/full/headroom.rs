@@ -6,7 +6,7 @@ use crate::storage::io::memory::MemoryDirectory;
 use crate::tests::open_faulty;
 
 #[test]
-fn flushed_memtables_that_are_still_read_hide_no_lack_of_space() {
+fn flushed_memtables_held_by_readers_hide_no_lack_of_space() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     plan.set_capacity(Some(22 << 20));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
@@ -31,7 +31,7 @@ fn flushed_memtables_that_are_still_read_hide_no_lack_of_space() {
 }
 
 #[test]
-fn large_values_take_room_that_is_looked_for() {
+fn large_values_reduce_headroom() {
     let (database, plan) = open_faulty(&MemoryDirectory::new());
     plan.set_capacity(Some(40 << 20));
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();

@@ -22,7 +22,7 @@ fn keyspace(database: &Database, engine: EngineKind) -> Keyspace {
 
 /// Fills a device, and repeatedly opens the database without any free space.
 #[test]
-fn opens_in_a_row_succeed_on_a_device_with_nothing_left() {
+fn repeated_opens_of_a_full_device_succeed() {
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     for engine in EngineKind::ALL {
         for (bytes, is_checkpointed, closes) in [
@@ -93,7 +93,7 @@ fn after_a_crash() -> MemoryDirectory {
 /// Only the log has space, in its own files: each open takes a segment, and a delete is written to
 /// the log, or nothing is.
 #[test]
-fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
+fn repeated_opens_get_a_log_segment_if_only_the_log_has_space() {
     for deletes in [true, false] {
         let mut memory = after_a_crash();
         let mut there = 200;
@@ -116,7 +116,7 @@ fn opens_in_a_row_find_a_log_segment_where_only_the_log_has_space() {
 /// If space cannot be returned, the log may have none: then all is readable, and writes wait for
 /// space.
 #[test]
-fn an_open_whose_log_cannot_give_space_back_succeeds_and_writes_may_lack_space() {
+fn an_open_succeeds_if_the_log_cannot_return_space() {
     let mut memory = after_a_crash();
     let mut refused = 0;
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Documents and comments that stay true: what they name exists.
+//! Paths, links and dependencies that documents and comments name exist.
 //!
 //! A path in back-ticks in a document or comment must be the end of a path of the repository, at a
 //! component: `storage/block.rs` is enough. A link in a document must lead to a file. Every
@@ -59,7 +59,7 @@ fn without_fences(text: &str) -> String {
     prose
 }
 
-/// What stands in back-ticks on one line, with its position.
+/// The texts in back-ticks on one line, with their positions.
 fn ticked(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_and_strange_hosts_are_not_named() {
+    fn machine_paths_and_unlisted_hosts_are_found() {
         for first in MACHINE {
             assert_eq!(findings(&[("README.md", &format!("in `/{first}/x`\n"))]).len(), 1);
         }

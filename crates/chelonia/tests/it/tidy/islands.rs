@@ -1,7 +1,7 @@
-//! Unsafe code lives on the islands, and nowhere else.
+//! Unsafe code is in islands only.
 //!
-//! An island is a file that may contain the word `unsafe` in its code. It says so itself, in an
-//! attribute after its documentation; everything else of the workspace denies it at the root.
+//! An island is a file that may contain the word `unsafe` in its code. An attribute after its
+//! documentation says so; the workspace denies unsafe code everywhere else.
 
 use super::{Finding, Tree};
 
@@ -32,10 +32,10 @@ const OTHER_ISLANDS: [&str; 6] = [
     "crates/bench/src/stores/wiredtiger/ffi.rs",
     "crates/chelonia-cli/src/descriptors.rs",
     "crates/chelonia/tests/it/fork.rs",
-    "crates/torture/src/trials/process/shutdown.rs",
+    "crates/torture/src/suite/process/shutdown.rs",
 ];
 
-/// What an island says of itself.
+/// The declaration of an island.
 const DECLARATION: &str = "#![expect(unsafe_code, reason = \"an island: ";
 
 /// Every file against the list, every crate against the denial.

@@ -3,7 +3,7 @@
 use super::source::{closing_brace, is_word, line_of};
 use super::{Finding, Source, Tree};
 
-/// A file is one noun that a reader can hold; beyond this it is certainly two.
+/// A file covers one concept; a longer file covers several.
 const FILE_LINES_MAX: usize = 1_000;
 
 /// From the line of `fn` to the line of the closing brace.
@@ -26,8 +26,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(lines(source));
         findings.extend(notes(source));
         if !source.text.starts_with("//!") {
-            let message =
-                "a file begins with `//!`: what it is, what always holds, what it does not";
+            let message = "a file begins with `//!`: its purpose, invariants and limits";
             findings.push(Finding::new(&source.path, 1, message));
         }
     }
@@ -125,7 +124,7 @@ fn notes(source: &Source) -> Vec<Finding> {
             let number = after.strip_prefix("(#").and_then(|rest| rest.split(')').next());
             let named = word == "TODO"
                 && number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-            // In back-ticks it is spoken of, not meant.
+            // In back-ticks it is a quotation.
             if !named && !source.comments[..position].ends_with('`') {
                 let message = format!("`{word}` without an issue: finish it, or `TODO(#number)`");
                 findings.push(Finding::new(&source.path, source.line(position), message));
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn long_files_and_functions_are_told() {
+    fn long_files_and_functions_are_found() {
         assert_eq!(findings("//! A.\n"), [""; 0]);
         assert_eq!(findings(&format!("//! A.\n{}", "//\n".repeat(1_000))).len(), 1);
         let of =

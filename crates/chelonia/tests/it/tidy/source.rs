@@ -1,7 +1,7 @@
-//! A Rust file, taken apart just far enough: what is code, what is comment, what is test.
+//! Distinguishes code, comments and tests in a Rust file.
 //!
-//! [`Source::code`] and [`Source::comments`] are as long as the text and have the same lines; what
-//! is not of their sort is blank. String and character literals are blank in both. No macro is
+//! [`Source::code`] and [`Source::comments`] are as long as the text and have the same lines;
+//! everything else is blank. String and character literals are blank in both. No macro is
 //! expanded and nothing is parsed beyond literals, comments and braces.
 
 /// A Rust file.
@@ -27,7 +27,7 @@ impl Source {
         Self { path: path.to_owned(), text: text.to_owned(), code, comments, test_ranges }
     }
 
-    /// True if the whole file belongs to tests.
+    /// True if all of the file belongs to tests.
     pub fn is_test_file(&self) -> bool {
         self.path.contains("/tests/")
             || self.path.contains("/testing/")
@@ -119,7 +119,7 @@ fn test_ranges(code: &str) -> Vec<(usize, usize)> {
     ranges
 }
 
-/// What the byte under the cursor belongs to.
+/// The part of the file to which a byte belongs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Code,
@@ -131,13 +131,13 @@ enum Part {
 fn separate(text: &str) -> (String, String) {
     let parts = parts_of(text.as_bytes());
     let keep = |part: Part| {
-        let kept = text.bytes().zip(&parts).map(|(byte, of)| match byte {
+        let characters = text.bytes().zip(&parts).map(|(byte, of)| match byte {
             b'\n' => '\n',
             _ if *of == part && byte.is_ascii() => char::from(byte),
             _ if *of == part => '?',
             _ => ' ',
         });
-        kept.collect::<String>()
+        characters.collect::<String>()
     };
     (keep(Part::Code), keep(Part::Comment))
 }
@@ -231,7 +231,7 @@ fn raw_string(bytes: &[u8]) -> usize {
 }
 
 #[test]
-fn code_comments_and_literals_are_told_apart() {
+fn code_comments_and_literals_are_distinguished() {
     let text = concat!(
         "let a = \"unsafe // no\"; // unsafe in a comment\n",
         "let b = r#\"unsafe \" /* \"#; /* unsafe /* nested */ too */ let c = '\"';\n",
@@ -249,7 +249,7 @@ fn code_comments_and_literals_are_told_apart() {
 }
 
 #[test]
-fn words_are_whole_and_tests_are_found() {
+fn words_are_bounded_and_tests_are_found() {
     let text =
         "fn unsafely() {}\n#[cfg(test)]\nmod tests {\n fn x() { y.unwrap() }\n}\nfn z() {}\n";
     let source = Source::new("crates/chelonia/src/a.rs", text);

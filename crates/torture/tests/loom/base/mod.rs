@@ -1,4 +1,4 @@
-//! The floor that the files stand on.
+//! The lowest layer.
 
 #[path = "../../../../chelonia/src/base/error.rs"]
 pub mod error;

@@ -1,7 +1,7 @@
-//! Locks and atomics of loom, with the face of those of the library.
+//! The locks and atomics of loom, with the interface of the library's.
 //!
-//! Loom takes sequentially consistent operations for acquiring and releasing ones; fences around
-//! them give back what it forgets.
+//! Loom treats sequentially consistent operations as acquire and release; fences around them
+//! restore the difference.
 
 use std::ops::{Deref, DerefMut};
 
@@ -63,7 +63,7 @@ impl Condvar {
     }
 }
 
-/// Does `operation` between fences, if it is to be sequentially consistent.
+/// Runs `operation` between fences, if it is sequentially consistent.
 fn ordered<T>(order: Ordering, weaker: Ordering, operation: impl FnOnce(Ordering) -> T) -> T {
     if order != Ordering::SeqCst {
         return operation(order);

@@ -1,4 +1,4 @@
-//! Versions play no part here.
+//! Not used: nothing here has versions.
 
 #[derive(Clone)]
 pub struct HeldVersion;

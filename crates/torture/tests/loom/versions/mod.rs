@@ -1,4 +1,4 @@
-//! The files of the library, and what they lean on.
+//! The files of the library, and stubs for their imports.
 
 #[path = "../../../../chelonia/src/versions/history.rs"]
 pub mod history;

@@ -1,4 +1,4 @@
-//! Views play no part here.
+//! Not used: nothing here has views.
 
 use super::lifetimes::HeldVersion;
 

@@ -1,0 +1,92 @@
+//! The databases of crash tests: small, stepped, with keyspaces that their options distinguish.
+
+use super::run::{AllDials, Dials, Space, State};
+use crate::suite::support::{ENGINES, ModelSpace, engine_of};
+use chelonia::internals::Directory;
+use chelonia::{
+    Database, DatabaseBuilder, EngineOptions, FilterKind, Keyspace, KeyspaceOptions, LevelOptions,
+    Result,
+};
+use std::sync::Arc;
+
+/// The names of keyspaces; histories use each of them several times.
+pub const NAMES: [&str; 3] = ["left", "right", "third"];
+
+/// How many keyspaces made one after the other differ in their options.
+pub const MAKES: u32 = 29;
+
+/// Shapes with several levels even for few bytes. With the last, levels hold the most.
+pub const SHAPES: [LevelOptions; 3] = {
+    let plain = LevelOptions::new().size_ratio(2).scaling_percent(100);
+    let steep = LevelOptions::new().size_ratio(4).scaling_percent(50);
+    [plain, plain.dynamic_sizes(true), steep.allocate_filters_by_level(false)]
+};
+
+/// The fixed options of the keyspace that was made as number `made`. Two keyspaces made one after
+/// the other have different engines.
+pub fn options_of(made: u32) -> KeyspaceOptions {
+    let is_even = (u64::from(made) / ENGINES as u64).is_multiple_of(2);
+    let kind = if is_even { FilterKind::Bloom } else { FilterKind::Quotient };
+    let options = KeyspaceOptions::new().engine(engine_options_of(made));
+    options.filter(kind).filter_bits_per_key(4 + made % MAKES)
+}
+
+/// The engine of the keyspace that was made as number `made`, with its fixed options.
+pub fn engine_options_of(made: u32) -> EngineOptions {
+    let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
+    EngineOptions::tiny(engine_of(u64::from(made)), leaf_bytes)
+}
+
+/// Whether the engine of that keyspace has levels.
+pub fn has_levels(made: u32) -> bool {
+    engine_of(u64::from(made)).has_levels()
+}
+
+/// A write share so small that recovery has to flush while it replays.
+pub const SHARE_MIN: u64 = 16 << 10;
+
+/// Opens a stepped database with small segments and a small budget.
+pub fn open(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
+    builder(directory, write_share).open()
+}
+
+/// Opens it read-only.
+pub fn open_to_read(directory: Arc<dyn Directory>, write_share: Option<u64>) -> Result<Database> {
+    builder(directory, write_share).read_only(true).open()
+}
+
+fn builder(directory: Arc<dyn Directory>, write_share: Option<u64>) -> DatabaseBuilder {
+    Database::builder("crash").memory(64 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.write_share = write_share;
+        internals.stepped = true;
+        internals.salt = Some(7);
+        internals.log_segment_bytes = Some(16 << 10);
+        // A close may make a checkpoint or leave a log to be replayed.
+        internals.leave_log = write_share.is_none();
+    })
+}
+
+/// The content of a database, read entry by entry, and its live options.
+pub fn read(database: &Database) -> Result<(State, AllDials)> {
+    let (mut state, mut dials) = (State::new(), AllDials::new());
+    for name in database.keyspaces() {
+        let keyspace = database.keyspace(&name, KeyspaceOptions::new())?;
+        let mut entries = ModelSpace::new();
+        for entry in keyspace.iter() {
+            let (key, value) = entry?;
+            entries.insert(key.to_vec(), value.to_vec());
+        }
+        // Options that differ from the stored ones are refused.
+        let made = (0..MAKES).find(|made| database.keyspace(&name, options_of(*made)).is_ok());
+        let made = made.unwrap_or_else(|| panic!("{name:?} has options that no history sets"));
+        dials.insert(name.clone(), dials_of(&keyspace));
+        state.insert(name, Space { made, entries: Arc::new(entries) });
+    }
+    Ok((state, dials))
+}
+
+/// The live options of `keyspace`.
+pub fn dials_of(keyspace: &Keyspace) -> Dials {
+    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.engine_options().levels() }
+}

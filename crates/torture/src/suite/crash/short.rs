@@ -1,0 +1,123 @@
+//! Short histories: their start, their operations, and their cuts.
+
+use super::cuts::{Cutter, Effort, Files};
+use super::database::SHAPES;
+use super::history::{History, Verb};
+use super::run::{Run, State};
+use crate::suite::support::{ENGINES, engine_of};
+use crate::test::Tally;
+use chelonia::Durability::{Process, Sync};
+use chelonia::internals::CrashDirectory;
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+/// The operations of short histories. (A commit at level `Memory` acts as one at `Process`, and
+/// recreating a keyspace is a drop and a creation.)
+pub const EVERY: [Verb; 16] = [
+    Verb::Insert(Process),
+    Verb::Insert(Sync),
+    Verb::Remove(Process),
+    Verb::Batch(Process),
+    Verb::Large(Process),
+    Verb::Large(Sync),
+    Verb::Make,
+    Verb::Drop,
+    Verb::Dial,
+    Verb::Shape,
+    Verb::Checkpoint,
+    Verb::Sync,
+    Verb::Tick,
+    Verb::Close,
+    Verb::LetGo,
+    Verb::Die,
+];
+
+/// How thoroughly short histories are cut.
+pub const EFFORT: Effort = Effort { all_subsets_of: 3, subsets: 1, recovery_one_in: 60 };
+
+/// The height of the trees at the start: an inner node above inner nodes, a level below a level.
+const HEIGHT: u32 = 2;
+
+/// Memtables flushed before the last commits without maintenance in between: more than level 0 may
+/// have.
+const LEVEL0_TRIGGER: usize = 4;
+
+/// This many flushes fill level 1.
+const FILLS: usize = 12;
+
+/// The start of short histories.
+pub struct Start {
+    files: Files,
+    /// The content of the files.
+    pub state: State,
+    /// The number of the next keyspace.
+    pub next_made: u32,
+}
+
+impl Start {
+    /// A keyspace per engine with a tree of several levels, a dropped keyspace, large values, and a
+    /// log to replay.
+    pub fn get() -> &'static Start {
+        static START: OnceLock<Start> = OnceLock::new();
+        START.get_or_init(|| {
+            let nothing = (State::new(), 0);
+            let mut history = History::begin(CrashDirectory::new(), None, nothing, 0x57a7);
+            let before = [Verb::Make, Verb::Make, Verb::Make, Verb::Large(Process)];
+            do_all(&mut history, &before);
+            let (_, state, next_made) = history.files();
+            let last = state.iter().find(|(_, space)| space.made + 1 == next_made).unwrap();
+            history.drop_as(last.0);
+            do_all(&mut history, &[Verb::Batch(Process); 3]);
+            fill(&mut history);
+            do_all(&mut history, &[Verb::Large(Process)]);
+            // Level 1 is over its capacity once the shape is the first again.
+            history.shape_all(SHAPES[SHAPES.len() - 1]);
+            (0..FILLS).for_each(|_| history.put_cold(8));
+            do_all(&mut history, &[Verb::Checkpoint]);
+            history.shape_all(SHAPES[0]);
+            // The next flush comes soon and finds level 0 full.
+            for _ in 0..LEVEL0_TRIGGER {
+                history.put_cold(2);
+                do_all(&mut history, &[Verb::Checkpoint]);
+            }
+            do_all(&mut history, &[Verb::Insert(Process)]);
+            history.put_cold(4);
+            let (files, state, next_made) = history.files();
+            let engines = state.values().map(|space| engine_of(u64::from(space.made)).name());
+            let engines: BTreeSet<&str> = engines.collect();
+            assert_eq!(engines.len(), ENGINES, "an engine is missing");
+            Start { files, state, next_made }
+        })
+    }
+
+    /// Begins a history here, with this write share; `seed` determines the random choices.
+    pub fn begin(&self, write_share: Option<u64>, seed: u64) -> History {
+        let directory = CrashDirectory::from_files(&self.files);
+        History::begin(directory, write_share, (self.state.clone(), self.next_made), seed)
+    }
+}
+
+fn do_all(history: &mut History, verbs: &[Verb]) {
+    for verb in verbs {
+        assert!(history.apply(*verb), "{verb:?}");
+    }
+}
+
+/// Writes until every tree has several levels and has moved data between them.
+fn fill(history: &mut History) {
+    for _ in 0..40 {
+        let trees = history.database().stats().keyspaces;
+        let are_high = trees.iter().all(|tree| tree.engine_stats.height >= HEIGHT);
+        if are_high && history.events().all(|(_, count)| count > 0) {
+            return;
+        }
+        history.put_cold(8);
+    }
+    panic!("the trees do not grow");
+}
+
+/// Cuts at every boundary after `began`, and at the last one.
+pub fn cut_from(run: &Run, began: usize, name: String) -> Tally {
+    let ended = run.journal.boundaries();
+    Cutter::new(run, EFFORT, 0, name).cut_at((began + 1).min(ended)..=ended)
+}

@@ -1,0 +1,329 @@
+//! Complete stores with forged input: one block is modified, its checksum recomputed, and the store
+//! is opened, read, verified, written and salvaged. It must not panic, loop forever, return an
+//! internal error, or exceed its memory.
+//!
+//! Answers may be wrong: a checksum is not a signature.
+
+use super::mutate::mutate;
+use crate::suite::support::{below, engine_of};
+use crate::test::{Tally, Target, Test, Unit};
+use chelonia::internals::{Directory, MemoryDirectory, Rng, forged, stopped_by, tick};
+use chelonia::limits::{KEY_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
+use chelonia::{Database, EngineOptions, Error, KeyspaceOptions, Result, Salvage};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+const BLOCK: usize = 4096;
+const BLOCK_U64: u64 = 4096;
+
+/// Stores of a unit.
+const STORES: u64 = 200;
+
+/// The largest number of entries read: a forged store may look endless.
+const ENTRIES_MAX: usize = 20_000;
+
+/// Files by name.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// A valid store, to be modified.
+pub struct Sample {
+    files: Files,
+    /// The generation of each used block of the data file.
+    generations: BTreeMap<u64, u64>,
+    /// Records of the log.
+    records: Vec<Vec<u8>>,
+}
+
+fn open(directory: &MemoryDirectory) -> Result<Database> {
+    let directory: Arc<dyn Directory> = Arc::new(directory.clone());
+    let builder = Database::builder("forged").memory(32 << 20).internals(|internals| {
+        internals.directory = Some(directory);
+        internals.stepped = true;
+        internals.salt = Some(forged::SALT);
+        internals.log_segment_bytes = Some(16 << 10);
+        internals.leave_log = true;
+    });
+    builder.open()
+}
+
+impl Sample {
+    /// The sample, created once.
+    pub fn get() -> &'static Sample {
+        static SAMPLE: OnceLock<Sample> = OnceLock::new();
+        SAMPLE.get_or_init(|| Self::make().unwrap())
+    }
+
+    fn make() -> Result<Self> {
+        let directory = MemoryDirectory::new();
+        let database = open(&directory)?;
+        let options = KeyspaceOptions::new;
+        for (number, name) in (0..).zip(["one", "two"]) {
+            let tiny = options().engine(EngineOptions::tiny(engine_of(number), 8 << 10));
+            database.keyspace(name, tiny)?.set_checkpoint_distance(3_000)?;
+        }
+        let write = |numbers: std::ops::Range<u64>| -> Result<()> {
+            for number in numbers {
+                let keyspace =
+                    database.keyspace(if number % 3 > 1 { "one" } else { "two" }, options())?;
+                let key = (number.wrapping_mul(0x9e37_79b9) % 400).to_be_bytes();
+                let length = if number % 150 == 9 { 40_000 } else { number % 120 };
+                let value = vec![1; usize::try_from(length).unwrap()];
+                keyspace.insert(&key[5..], value)?;
+                keyspace.remove((number % 70).to_be_bytes())?;
+            }
+            Ok(())
+        };
+        write(0..800)?;
+        database.checkpoint()?;
+        for name in ["one", "two"] {
+            database.keyspace(name, options())?.set_checkpoint_distance(1 << 20)?;
+        }
+        write(800..840)?;
+        tick(&database)?;
+        let mut generations = BTreeMap::new();
+        for (first, blocks, generation) in forged::extents(&database)? {
+            let numbers = first..first + u64::from(blocks);
+            generations.extend(numbers.map(|number| (number, generation)));
+        }
+        let mut records = vec![vec![1, 2, 0, 0], vec![2, 4, 1, b'k', 1, b'v', 5, 1, b'x']];
+        records.push([&[1, 4, 1, b'k', 120][..], &[7; 120]].concat());
+        // Keys and inline values at their limits, and one beyond.
+        for key in [KEY_BYTES_MAX, KEY_BYTES_MAX + 1] {
+            records.push([&[1, 4][..], &length(key), &vec![b'k'; key], &[1, b'v']].concat());
+        }
+        for value in [LARGE_VALUE_BYTES_MIN - 1, LARGE_VALUE_BYTES_MIN] {
+            records.push([&[1, 4, 1, b'k'][..], &length(value), &vec![7; value]].concat());
+        }
+        Ok(Self { files: directory.to_files(), generations, records })
+    }
+
+    /// Valid inputs of the decoder with this name.
+    pub fn seeds_of(&self, decoder: &str) -> Vec<Vec<u8>> {
+        let data = &self.files["data"];
+        let logs = || self.files.iter().filter(|(name, _)| name.starts_with("log-"));
+        let kind = |kind: u8| {
+            let of_kind = self.generations.keys().map(|number| block_of(data, *number));
+            of_kind.filter(move |block| block[8] == kind).map(<[u8]>::to_vec).collect()
+        };
+        let payload = |kind: u8, from: usize, length: usize| -> Vec<Vec<u8>> {
+            let of_kind = self.generations.keys().map(|number| block_of(data, *number));
+            let blocks = of_kind.filter(|block| block[8] == kind);
+            blocks.map(|block| block[from..][..length].to_vec()).collect()
+        };
+        match decoder {
+            "superblock" => vec![data[..BLOCK].to_vec()],
+            "catalog" => payload(8, 16, 300),
+            "options" => vec![vec![1, 1, 0, 16, 0, 64, 0], vec![1, 1, 1, 10, 128, 64, 4, 232, 7]],
+            "root" => vec![
+                vec![1, 1, 0],
+                [&[1, 2, 1][..], &[9; 40]].concat(),
+                [&[1, 1][..], &[9; 40]].concat(),
+            ],
+            "entries" => kind(1),
+            "index" => kind(3),
+            "large values" => kind(5),
+            "structure" => payload(7, 16, BLOCK - 16).iter().map(|part| trimmed(part)).collect(),
+            "log segment" => logs().map(|(_, bytes)| bytes[..BLOCK].to_vec()).collect(),
+            "log block" => logs()
+                .flat_map(|(_, bytes)| bytes.chunks_exact(BLOCK).skip(1))
+                .map(<[u8]>::to_vec)
+                .collect(),
+            _ => self.records.clone(),
+        }
+    }
+}
+
+/// A length from 16,384 to 2,097,151 as encoded in records: seven bits a byte, the lowest first.
+fn length(length: usize) -> [u8; 3] {
+    let byte = |shift: u32| u8::try_from(length >> shift & 0x7f).unwrap();
+    [byte(0) | 0x80, byte(7) | 0x80, byte(14)]
+}
+
+/// Removes the zeros that fill the last block.
+fn trimmed(part: &[u8]) -> Vec<u8> {
+    let end = part.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    part[..end].to_vec()
+}
+
+fn block_of(data: &[u8], number: u64) -> &[u8] {
+    let start = usize::try_from(number * BLOCK_U64).unwrap();
+    &data[start..start + BLOCK]
+}
+
+/// A unit is some stores.
+pub struct Stores;
+
+impl Test for Stores {
+    fn name(&self) -> &'static str {
+        "forged"
+    }
+
+    fn about(&self) -> &'static str {
+        "opens, reads, verifies, writes and salvages stores with forged input"
+    }
+
+    fn short_units(&self) -> u64 {
+        6
+    }
+
+    fn targets(&self) -> &'static [Target] {
+        &[Target { what: "forged stores", count: 100_000 }]
+    }
+
+    fn run(&self, unit: Unit) -> Tally {
+        let sample = Sample::get();
+        let mut rng = unit.rng();
+        let mut tally = Tally::default();
+        for _ in 0..STORES {
+            let (files, record) = change(sample, &mut rng);
+            look(files, record, &mut tally);
+            tally.add("forged stores", 1);
+        }
+        tally
+    }
+}
+
+/// A modified store, and a record to append to its log.
+fn change(sample: &Sample, rng: &mut Rng) -> (Files, Option<Vec<u8>>) {
+    let mut files = sample.files.clone();
+    let forge = |bytes: &mut [u8], rng: &mut Rng| {
+        let mut block = bytes.to_vec();
+        mutate(&mut block, rng, true);
+        bytes.copy_from_slice(&block);
+    };
+    match rng.below(10) {
+        0 => {
+            let copies = rng.below(2);
+            for copy in 0..=usize::try_from(copies).unwrap() {
+                let block = &mut files.get_mut("data").unwrap()[copy * BLOCK..(copy + 1) * BLOCK];
+                forge(&mut block[..120], rng);
+                forged::reseal_superblock(block, copy);
+            }
+        }
+        1 | 2 => {
+            let names: Vec<String> =
+                files.keys().filter(|name| name.starts_with("log-")).cloned().collect();
+            let bytes = files.get_mut(&names[below(rng, names.len())]).unwrap();
+            let block = below(rng, bytes.len() / BLOCK);
+            let block = &mut bytes[block * BLOCK..(block + 1) * BLOCK];
+            forge(block, rng);
+            forged::reseal_log_block(block, forged::SALT);
+        }
+        3 => {
+            let mut record = sample.records[below(rng, sample.records.len())].clone();
+            mutate(&mut record, rng, false);
+            return (files, Some(record).filter(|record| !record.is_empty()));
+        }
+        _ => {
+            let numbers: Vec<(u64, u64)> = sample
+                .generations
+                .iter()
+                .map(|(number, generation)| (*number, *generation))
+                .collect();
+            let data = files.get_mut("data").unwrap();
+            // Structure blocks are rarer than blocks of entries, and matter more.
+            let structure = [3, 5, 7, 8];
+            let is_structure = rng.one_in(2);
+            let chosen: Vec<(u64, u64)> = numbers
+                .into_iter()
+                .filter(|(number, _)| {
+                    structure.contains(&block_of(data, *number)[8]) == is_structure
+                })
+                .collect();
+            let (number, generation) = chosen[below(rng, chosen.len())];
+            let start = usize::try_from(number * BLOCK_U64).unwrap();
+            let block = &mut data[start..start + BLOCK];
+            forge(block, rng);
+            forged::seal_block(block, forged::SALT, generation, number);
+        }
+    }
+    (files, None)
+}
+
+/// One store of `chelonia-fuzz`: of the input, two bytes select a block, two a position in it, and
+/// the rest are the new bytes.
+pub fn fuzz_store(input: &[u8]) {
+    let Some((chosen, rest)) = input.split_first_chunk::<4>() else { return };
+    let sample = Sample::get();
+    let [block, place] = [[chosen[0], chosen[1]], [chosen[2], chosen[3]]].map(u16::from_le_bytes);
+    let numbers: Vec<(&u64, &u64)> = sample.generations.iter().collect();
+    let (number, generation) = numbers[usize::from(block) % numbers.len()];
+    let mut files = sample.files.clone();
+    let start = usize::try_from(number * BLOCK_U64).unwrap();
+    let block = &mut files.get_mut("data").unwrap()[start..start + BLOCK];
+    // Not the checksum, which is recomputed.
+    let place = 8 + usize::from(place) % (BLOCK - 8);
+    let length = rest.len().min(BLOCK - place);
+    block[place..place + length].copy_from_slice(&rest[..length]);
+    forged::seal_block(block, forged::SALT, *generation, *number);
+    look(files, None, &mut Tally::default());
+}
+
+/// Opens a modified store and uses all functions.
+fn look(files: Files, record: Option<Vec<u8>>, tally: &mut Tally) {
+    let mut files = files;
+    if let Some(record) = record {
+        let directory = MemoryDirectory::from_files(files);
+        let database = open(&directory).unwrap();
+        forged::append_to_log(&database, &record).unwrap();
+        files = directory.to_files();
+        std::mem::drop(database);
+    }
+    let directory = MemoryDirectory::from_files(files.clone());
+    match open(&directory) {
+        Ok(database) => {
+            tally.add("that open", 1);
+            use_it(&database);
+        }
+        Err(error) => check(&error),
+    }
+    let (source, destination) = (MemoryDirectory::from_files(files), MemoryDirectory::new());
+    let salvage = Salvage::new("forged", "saved").memory(32 << 20);
+    match salvage.directories(Arc::new(source), Arc::new(destination)).run() {
+        Ok(report) => {
+            report.log_damage.iter().for_each(check);
+            let losses = report.keyspaces.iter().flat_map(|one| &one.losses);
+            losses.for_each(|loss| check(&loss.cause));
+        }
+        Err(error) => check(&error),
+    }
+}
+
+fn use_it(database: &Database) {
+    match database.verify() {
+        Ok(report) => report.findings.iter().for_each(check),
+        Err(error) => check(&error),
+    }
+    for name in database.keyspaces() {
+        let Ok(keyspace) = database.keyspace(&name, KeyspaceOptions::new()) else { continue };
+        for number in 0..20_u64 {
+            let key = (number.wrapping_mul(0x9e37_79b9) % 400).to_be_bytes();
+            keyspace.get(&key[5..]).err().iter().for_each(check);
+        }
+        keyspace.multi_get((0..40_u64).map(u64::to_be_bytes)).err().iter().for_each(check);
+        for mut iter in [keyspace.iter(), keyspace.iter()] {
+            iter.by_ref().take(ENTRIES_MAX).filter_map(Result::err).for_each(|error| check(&error));
+            iter.rev().take(ENTRIES_MAX).filter_map(Result::err).for_each(|error| check(&error));
+        }
+        let backward = keyspace.iter().rev().take(ENTRIES_MAX);
+        backward.filter_map(Result::err).for_each(|error| check(&error));
+        for number in 0..60_u64 {
+            let done = keyspace.insert(number.to_be_bytes(), [5; 90]);
+            done.err().iter().for_each(|error| check_write(database, error));
+        }
+    }
+    database.checkpoint().err().iter().for_each(|error| check_write(database, error));
+}
+
+fn check(error: &Error) {
+    assert!(forged::is_expected_of_forged(error), "{:?}: {error}", error.kind());
+}
+
+/// If a flush that met forged input stopped writes, checks the error that stopped them.
+fn check_write(database: &Database, error: &Error) {
+    if error.kind() == chelonia::ErrorKind::Stopped {
+        check(&stopped_by(database).expect("something stopped writes"));
+    } else {
+        check(error);
+    }
+}

@@ -1,0 +1,27 @@
+//! Shared by several tests: models, engines, random choices.
+
+use chelonia::EngineKind;
+use chelonia::internals::Rng;
+use std::collections::BTreeMap;
+
+/// The expected content of a keyspace.
+pub type ModelSpace = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The number of engines.
+pub const ENGINES: usize = EngineKind::ALL.len();
+
+/// The engine of keyspace number `number`: every test uses all engines side by side.
+pub fn engine_of(number: u64) -> EngineKind {
+    let all = EngineKind::ALL;
+    all[usize::try_from(number % all.len() as u64).unwrap()]
+}
+
+/// A number below `bound`, as an index.
+pub fn below(rng: &mut Rng, bound: usize) -> usize {
+    usize::try_from(rng.below(bound.max(1) as u64)).unwrap()
+}
+
+/// One of `all`.
+pub fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[below(rng, all.len())]
+}
