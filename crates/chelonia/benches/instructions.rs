@@ -182,17 +182,19 @@ fn count(path: &HotPath) -> Result<u64, String> {
         .args(["--path", path.name])
         .output()
         .map_err(|error| format!("valgrind cannot be started ({error}); install it"))?;
-    let reason = String::from_utf8_lossy(&output.stderr);
+    let report = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(format!("{}: {}\n{reason}", path.name, output.status));
+        return Err(format!("{}: {}\n{report}", path.name, output.status));
     }
-    let collected = reason.lines().find_map(|line| line.split_once("Collected : "));
+    let collected = report.lines().find_map(|line| line.split_once("Collected : "));
     let instructions: u64 = collected
         .and_then(|(_, count)| count.trim().parse().ok())
-        .ok_or_else(|| format!("{}: valgrind told no count\n{told}", path.name))?;
+        .ok_or_else(|| format!("{}: valgrind printed no count\n{report}", path.name))?;
     let done = String::from_utf8_lossy(&output.stdout);
-    let operations: u64 =
-        done.trim().parse().map_err(|_| format!("{}: it told no operations: {done}", path.name))?;
+    let operations: u64 = done
+        .trim()
+        .parse()
+        .map_err(|_| format!("{}: it printed no operations: {done}", path.name))?;
     Ok(instructions / operations.max(1))
 }
 

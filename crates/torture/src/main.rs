@@ -30,7 +30,7 @@ Exit codes:
   2  the command line or the journal is wrong
   3  a file could not be read or written";
 
-/// Tests whether Chelonia loses or invents data.
+/// Test whether Chelonia loses or invents data.
 #[derive(Parser, Debug)]
 #[command(name = "chelonia-torture", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
