@@ -58,7 +58,7 @@ fn work_that_began_before_puts_leaves_the_space_to_flush_them() {
         let insert = |number: u64, bytes| keyspace.insert(number.to_be_bytes(), vec![7; bytes]);
         (0..1_000).for_each(|number| insert(number, 1_000).unwrap());
         database.checkpoint().unwrap();
-        let core = &database.handle;
+        let core = database.handle.core();
         insert(1_000, 1_000).unwrap();
         let quota = core.quota_beside_flushes(0);
         (0..2_000).for_each(|number| insert(number, 1_000).unwrap());

@@ -175,11 +175,11 @@ impl Life {
             4 => self.drop_and_create(),
             5 => self.db().set_memory((32 + rng.below(64)) << 20).unwrap(),
             6 => {
-                let done = handle.log_tick(&mut self.progress);
+                let done = handle.core().log_tick(&mut self.progress);
                 self.is_done("tick", done);
             }
             7 => {
-                let done = handle.log.get().unwrap().prepare_next();
+                let done = handle.core().log.get().unwrap().prepare_next();
                 self.is_done("prepare", done);
             }
             8 => self.db().sync().unwrap(),
@@ -231,7 +231,12 @@ fn a_log_without_a_segment_loses_nothing_and_writes_go_on_when_there_is_space() 
             (0..2).for_each(|_| life.db().checkpoint().unwrap());
             life.check();
             assert!(life.db().verify().unwrap().is_clean(), "{:#?}", life.trace);
-            assert_eq!(life.db().handle.unreachable_blocks().unwrap(), 0, "{:#?}", life.trace);
+            assert_eq!(
+                life.db().handle.core().unreachable_blocks().unwrap(),
+                0,
+                "{:#?}",
+                life.trace
+            );
         }
         refused += life.refused;
     }
