@@ -60,7 +60,7 @@ impl Life {
     }
 
     /// True if the call succeeded; it may lack space only.
-    fn is_done<T>(&mut self, what: &str, result: Result<T>) -> bool {
+    fn is_done<T>(&mut self, what: &str, result: &Result<T>) -> bool {
         let kind = result.as_ref().err().map(Error::kind);
         self.trace.push(format!("{what} {kind:?}"));
         assert!(matches!(kind, None | Some(ErrorKind::NoSpace)), "{:#?}", self.trace);
@@ -74,7 +74,7 @@ impl Life {
         self.pin = None;
         if closes {
             let closed = self.database.take().unwrap().close();
-            self.is_done("close", closed);
+            self.is_done("close", &closed);
             self.memory = MemoryDirectory::from_files(self.memory.to_files());
         } else {
             self.memory = MemoryDirectory::from_files(self.memory.to_files());
@@ -119,9 +119,9 @@ impl Life {
 
     fn step(&mut self, rng: &mut Rng) {
         if rng.one_in(2) {
-            self.write(rng)
+            self.write(rng);
         } else {
-            self.maintain(rng)
+            self.maintain(rng);
         }
         if rng.one_in(4) {
             self.check();
@@ -138,13 +138,13 @@ impl Life {
         match rng.below(5) {
             0..2 => {
                 let done = self.keyspace(at).insert_with(key.to_be_bytes(), &value, level);
-                if self.is_done("insert", done) {
+                if self.is_done("insert", &done) {
                     self.model.insert((at, key), value);
                 }
             }
             2..4 => {
                 let done = self.keyspace(at).remove_with(key.to_be_bytes(), level);
-                if self.is_done("remove", done) {
+                if self.is_done("remove", &done) {
                     self.model.remove(&(at, key));
                 }
             }
@@ -153,7 +153,7 @@ impl Life {
                 batch.insert(&self.keyspace(0), key.to_be_bytes(), &value);
                 batch.remove(&self.keyspace(1), key.to_be_bytes());
                 let done = batch.commit_with(level);
-                if self.is_done("batch", done) {
+                if self.is_done("batch", &done) {
                     self.model.insert((0, key), value);
                     self.model.remove(&(1, key));
                 }
@@ -167,7 +167,7 @@ impl Life {
         match rng.below(12) {
             0 => {
                 let done = self.db().checkpoint();
-                self.is_done("checkpoint", done);
+                self.is_done("checkpoint", &done);
             }
             1 => assert!(self.db().verify().unwrap().is_clean(), "{:#?}", self.trace),
             2 => self.pin = Some((self.db().snapshot(), self.model.clone())),
@@ -176,11 +176,11 @@ impl Life {
             5 => self.db().set_memory((32 + rng.below(64)) << 20).unwrap(),
             6 => {
                 let done = handle.core().log_tick(&mut self.progress);
-                self.is_done("tick", done);
+                self.is_done("tick", &done);
             }
             7 => {
                 let done = handle.core().log.get().unwrap().prepare_next();
-                self.is_done("prepare", done);
+                self.is_done("prepare", &done);
             }
             8 => self.db().sync().unwrap(),
             9..11 => {
@@ -198,7 +198,7 @@ impl Life {
 
     fn drop_and_create(&mut self) {
         let done = self.db().drop_keyspace(NAMES[1]);
-        if self.is_done("drop", done) {
+        if self.is_done("drop", &done) {
             self.pin = None;
             self.model.retain(|(at, _), _| *at == 0);
             self.plan.set_capacity(Some(self.plan.taken_bytes() + (1 << 20)));
@@ -222,7 +222,7 @@ fn a_log_without_a_segment_loses_nothing_and_writes_go_on_when_there_is_space() 
             life.plan.set_capacity(Some(life.plan.taken_bytes() + (16 << 20)));
             for at in 0..2 {
                 let done = life.keyspace(at).insert(7_u64.to_be_bytes(), [5; 500]);
-                assert!(life.is_done("insert with space", done), "{:#?}", life.trace);
+                assert!(life.is_done("insert with space", &done), "{:#?}", life.trace);
                 life.model.insert((at, 7), vec![5; 500]);
             }
             life.check();
