@@ -1,4 +1,4 @@
-//! An embedded, ordered, crash-safe key-value store with one setting: its memory.
+//! An embedded, ordered, crash-safe key-value store with one number to set: its memory budget.
 //!
 //! ```
 //! use chelonia::{Database, KeyspaceOptions};
@@ -21,7 +21,8 @@
 //!
 //! A [`Database`] is a directory with any number of [`Keyspace`]s, ordered maps of bytes to bytes.
 //! A [`Batch`] writes to several of them atomically; a [`Snapshot`] is a consistent view of all of
-//! them; [`Iter`] iterates over a range from both ends. Handles are cheap to clone and can be used
+//! them; an [`Iter`] iterates over a range of one keyspace from either end. Handles are cheap to
+//! clone and can be used
 //! from any thread.
 //!
 //! # Durability
@@ -30,7 +31,7 @@
 //! once it is synced: a background sync starts at most 100 ms after the write, so a power failure
 //! can lose the commits of the last 100 ms plus the duration of one sync ([`Durability::Process`]).
 //! [`Durability::Sync`] makes a commit survive a power failure when its call returns. After any
-//! crash the database is a prefix of its commits, with complete batches.
+//! crash the database contains a prefix of its commits, with complete batches.
 //!
 //! # Memory
 //!
@@ -41,8 +42,8 @@
 //! # Errors
 //!
 //! Every [`Error`] has an [`ErrorKind`] that says how to handle it. Errors about damage name file
-//! and offset. After a failed write, no writes are accepted until the database is reopened; reads
-//! go on.
+//! and offset. After a failed write or sync, no writes are accepted until the database is reopened;
+//! reads continue.
 //!
 //! # Features
 //!
