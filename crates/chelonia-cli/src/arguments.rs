@@ -14,11 +14,11 @@ use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Keys and values are text: printable characters stand for themselves, a backslash is written `\\\\`,
-any other byte `\\xNN`. With --hex they are hexadecimal, two digits a byte.
+any other byte `\\xNN`. With --hex they are hexadecimal, two digits per byte.
 
-JSON (--json and jsonl) says itself which it is: `key` and `value` are the text as it is, with the
-escapes of JSON only; `key_hex` and `value_hex` are hexadecimal, for what is not UTF-8, and for all
-with --hex. Import takes either, whatever the options say.
+JSON (--json and jsonl) has `key` and `value` as plain text, with the escapes of JSON only. Bytes
+that are not UTF-8, and all keys and values with --hex, are in `key_hex` and `value_hex`, in
+hexadecimal. Import accepts both forms, with or without --hex.
 
 Exit codes:
   0  success
@@ -49,7 +49,7 @@ pub enum Command {
     Scan(Scan),
     /// Count the entries of a range
     Count(Count),
-    /// Store the entries of a file; Ctrl-C ends it after storing everything read so far
+    /// Store the entries of a file; Ctrl-C stops it after storing everything read so far
     Import(Import),
     /// Write the entries of a range to a file, which is renamed to its name at the end
     Export(Export),
@@ -59,14 +59,14 @@ pub enum Command {
     ///
     /// The open replays the log. Entries that do not fit into the memory budget go to an unnamed
     /// temporary file in the directory of the database, or in /var/tmp if that is not writable; it
-    /// is at most as large as the log. Only the database is verified and counted, whatever the
-    /// budget.
+    /// is at most as large as the log. The file is neither verified nor counted, so the result does
+    /// not depend on the budget.
     Verify(Verify),
-    /// Copy everything readable of a damaged database to a new one
+    /// Copy the readable data of a damaged database to a new one
     Salvage(Salvage),
     /// Print the structure on disk
     Dump(Dump),
-    /// Move the content of the log to the data file
+    /// Make a checkpoint: move the contents of the log to the data file
     Checkpoint(Checkpoint),
     /// List the keyspaces
     Keyspaces(Inspect),
@@ -148,7 +148,7 @@ pub struct Bounds {
     /// The first key
     #[arg(long, value_name = "KEY")]
     pub from: Option<OsString>,
-    /// The key to stop before
+    /// The key before which to stop
     #[arg(long, value_name = "KEY")]
     pub to: Option<OsString>,
     /// Only keys that begin with this
@@ -216,7 +216,7 @@ pub struct Scan {
     /// The range.
     #[command(flatten)]
     pub bounds: Bounds,
-    /// Descending, from the last key
+    /// In descending order, from the last key
     #[arg(long)]
     pub reverse: bool,
     /// At most this many entries
@@ -262,13 +262,13 @@ pub struct Import {
     /// The format [default: by the extension of the file, tsv if it has none]
     #[arg(long, value_enum)]
     pub format: Option<Format>,
-    /// The first line (of tsv or csv) that is not empty is a heading
+    /// Skip the first line (of tsv or csv) that is not empty: it is the header
     #[arg(long)]
     pub header: bool,
     /// Do not decode escapes in fields of tsv and csv
     #[arg(long, conflicts_with_all = ["text", "hex"])]
     pub raw: bool,
-    /// The column (of tsv or csv) that is the key: a number from 1, or a name of the heading
+    /// The column (of tsv or csv) that is the key: a number from 1, or a name in the header
     #[arg(long, value_name = "COLUMN", value_parser = parse_column, requires = "value_column")]
     pub key_column: Option<Column>,
     /// The column that is the value
@@ -280,7 +280,7 @@ pub struct Import {
     /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
-    /// Print a JSON object with counts of stored entries and of losses
+    /// Print a JSON object with the counts of stored, skipped and changed entries
     #[arg(long)]
     pub json: bool,
 }
@@ -297,7 +297,7 @@ pub struct Export {
     /// The format [default: by the extension of the file, tsv if it has none]
     #[arg(long, value_enum)]
     pub format: Option<Format>,
-    /// Begin (tsv or csv) with the heading `key`, `value`
+    /// Begin (tsv or csv) with the header line `key`, `value`
     #[arg(long)]
     pub header: bool,
     /// The range.
@@ -306,7 +306,7 @@ pub struct Export {
     /// The form of keys and values.
     #[command(flatten)]
     pub spelling: Spelling,
-    /// Print a JSON object with the counts of a written file
+    /// Print a JSON object with the counts of the written file
     #[arg(long)]
     pub json: bool,
 }
@@ -328,7 +328,7 @@ pub struct Verify {
     /// The database.
     #[command(flatten)]
     pub place: Place,
-    /// Only this keyspace, and not the log
+    /// Verify only this keyspace, without the log
     #[arg(short, long, value_name = "NAME")]
     pub keyspace: Option<String>,
     /// Print JSON
@@ -339,13 +339,13 @@ pub struct Verify {
 /// `salvage`
 #[derive(Args, Debug)]
 pub struct Salvage {
-    /// The directory of the damaged database, which is not changed
+    /// The directory of the damaged database, which is not modified
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// The directory of the new database, which must be empty or not exist
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
-    /// The memory budget of each, such as 256MB (units are powers of 1024)
+    /// The memory budget of each database, at least 32MB; units are powers of 1024 [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
     /// Print JSON
@@ -365,7 +365,7 @@ pub struct Dump {
     /// Print JSON, one object per line
     #[arg(long)]
     pub json: bool,
-    /// All keys in JSON are hexadecimal, even if they are text
+    /// Print all keys in JSON in hexadecimal, even if they are text
     #[arg(long, requires = "json")]
     pub hex: bool,
 }

@@ -18,7 +18,7 @@ pub enum Column {
 /// Reads a column: a number from 1, or a name.
 pub fn parse_column(text: &str) -> Result<Column, String> {
     if text.is_empty() {
-        return Err("a column is a number, or a name of the heading".to_owned());
+        return Err("a column is a number, or a name in the header".to_owned());
     }
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(Column::Name(text.to_owned()));

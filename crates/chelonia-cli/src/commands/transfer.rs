@@ -111,7 +111,7 @@ fn layout(arguments: &Import) -> Result<Layout> {
         }
         let is_named = |column: &Column| matches!(column, Column::Name(_));
         if !arguments.header && (is_named(&choice.key) || is_named(&choice.value)) {
-            let text = "a column that is named is looked for in the heading: add --header";
+            let text = "column names are looked up in the header: add --header";
             return Err(Failure::usage(text));
         }
     }

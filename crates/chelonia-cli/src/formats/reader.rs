@@ -206,7 +206,7 @@ fn check_encoding(line: &[u8]) -> io::Result<()> {
 fn read_heading(layout: &mut Layout, line: &[u8]) -> Result<(), String> {
     let Some(choice) = &mut layout.choice else { return Ok(()) };
     let names: Result<Vec<_>, Flaw> = Fields::new(layout.format, line).collect();
-    choice.place(&names.map_err(|_| "the quotes of the heading are misplaced".to_owned())?)
+    choice.place(&names.map_err(|_| "the quotes in the header are misplaced".to_owned())?)
 }
 
 /// Parses a record without its line break.

@@ -1,4 +1,4 @@
-//! Batches: several writes, to one keyspace or many, that happen together or not at all.
+//! Batches: several writes, to one keyspace or many, that are committed atomically.
 //!
 //! ```text
 //!   filling -- insert, remove --> filling       commit fails: as it was
@@ -15,11 +15,11 @@ use crate::runtime::sync::Arc;
 use crate::state::keyspace::KeyspaceCore;
 use crate::write::writes::{Write, WriteList, counted_bytes};
 
-/// Writes that are committed as one: after any crash all of them are there or none. Later writes to
-/// a key in the batch win over earlier ones.
+/// Writes that are committed atomically: readers see all of them or none, also after a crash. Of
+/// several writes to a key, the last one wins.
 ///
-/// A commit that succeeds empties the batch, which may then be filled again; after an error the
-/// batch is unchanged, so that the same commit can be tried again:
+/// A successful commit empties the batch, which can then be filled again; after an error the batch
+/// is unchanged, so that the commit can be retried:
 ///
 /// ```
 /// # use chelonia::{Database, KeyspaceOptions};
@@ -42,9 +42,9 @@ use crate::write::writes::{Write, WriteList, counted_bytes};
 /// # }
 /// ```
 ///
-/// A batch holds its keys and values in memory of its own, which the database's budget does not
-/// count. Its [`Batch::size`] may be at most [`Batch::limit`]. A wrong entry is not added, and it
-/// makes [`Batch::commit`] fail until the batch is cleared.
+/// A batch holds copies of its keys and values, which do not count in the database's memory budget.
+/// Its [`Batch::size`] may be at most [`Batch::limit`]. An invalid entry is not added, and it makes
+/// [`Batch::commit`] fail until the batch is cleared.
 #[must_use = "a batch does nothing until it is committed"]
 pub struct Batch {
     handle: Arc<Handle>,
@@ -52,7 +52,7 @@ pub struct Batch {
     writes: WriteList,
     /// See [`Batch::size`].
     size: usize,
-    /// The first thing that was wrong.
+    /// The error of the first invalid entry.
     error: Option<Error>,
 }
 
@@ -83,7 +83,7 @@ impl Batch {
         self.push(keyspace, key.as_ref(), Some(value.as_ref()))
     }
 
-    /// Removes `key` of `keyspace`.
+    /// Removes `key` from `keyspace`, if it exists.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -98,13 +98,13 @@ impl Batch {
         self.push(keyspace, key.as_ref(), None)
     }
 
-    /// How many writes it has.
+    /// Returns the number of writes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.writes.count()
     }
 
-    /// True if it has no writes.
+    /// Returns whether the batch has no writes.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -121,15 +121,15 @@ impl Batch {
         self.writes.count() == 0
     }
 
-    /// The bytes that count against [`Batch::limit`]: of every entry the key, the value if it is
-    /// shorter than [`crate::limits::LARGE_VALUE_BYTES_MIN`] (others are stored apart), and
-    /// [`crate::limits::BATCH_ENTRY_BYTES`].
+    /// Returns the bytes that count against [`Batch::limit`]: for every entry the key, the value if
+    /// it is shorter than [`crate::limits::LARGE_VALUE_BYTES_MIN`] (longer ones are stored apart),
+    /// and [`crate::limits::BATCH_ENTRY_BYTES`].
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The largest [`Batch::size`] that can be committed:
+    /// Returns the largest [`Batch::size`] that can be committed,
     /// [`crate::limits::BATCH_BYTES_MAX`].
     ///
     /// ```
@@ -147,7 +147,7 @@ impl Batch {
         BATCH_BYTES_MAX
     }
 
-    /// Removes all writes, and what was wrong with one.
+    /// Removes all writes, and the error of an invalid entry.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -168,8 +168,8 @@ impl Batch {
         self.error = None;
     }
 
-    /// Commits at the database's durability level, and empties the batch. After an error the batch
-    /// is unchanged.
+    /// Commits the batch at the database's durability level and empties it. After an error it is
+    /// unchanged.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -184,13 +184,14 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the whole is over its limit,
-    /// or a keyspace belongs to another database. On any of these nothing was changed.
+    /// As [`Keyspace::insert`]; also `InvalidArgument` if an entry or the batch exceeds its limit,
+    /// or a keyspace belongs to another database. After `InvalidArgument` nothing was changed.
     pub fn commit(&mut self) -> Result<()> {
         self.commit_with(CommitOptions::new())
     }
 
-    /// Commits as `options` say (a [`crate::Durability`] will do), and empties the batch.
+    /// Commits the batch with commit options and empties it; a [`crate::Durability`] converts to
+    /// them.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -204,8 +205,7 @@ impl Batch {
     /// ```
     ///
     /// # Errors
-    /// As [`Batch::commit`]; also `WouldBlock` if it would have to wait for longer than `options`
-    /// allow.
+    /// As [`Batch::commit`]; also `WouldBlock` if it would wait longer than the options allow.
     pub fn commit_with(&mut self, options: impl Into<CommitOptions>) -> Result<()> {
         if let Some(error) = &self.error {
             return Err(error.clone());

@@ -7,7 +7,7 @@ use crate::options::keyspace::Durability;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options of a database; made by [`crate::Database::builder`].
+/// The options for opening a database; [`crate::Database::builder`] returns it.
 #[must_use]
 pub struct DatabaseBuilder {
     pub(crate) path: PathBuf,
@@ -20,7 +20,7 @@ impl DatabaseBuilder {
     }
 
     /// Sets the memory budget in bytes (default 256 MiB, minimum 32 MiB). It covers all memory of
-    /// the database, except values returned to callers.
+    /// the database, except batches and the keys and values returned to callers.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -52,10 +52,11 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Opens the database read-only. Nothing is modified. Any number of processes may open it
-    /// read-only at a time, but not while a writer has it open. Commits that a crash left in the
-    /// log are visible; if they do not fit in memory, they go to an unnamed temporary file in the
-    /// database's directory or, if that is not writable, in `/var/tmp`.
+    /// Sets whether the database is opened read-only (default false). A read-only database is not
+    /// modified. Any number of processes may have it open read-only, but not while a writer has it
+    /// open. Commits that a crash left in the log are visible; if they do not fit in memory, they
+    /// go to an unnamed temporary file in the database's directory or, if that is not writable, in
+    /// `/var/tmp`.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -104,8 +105,9 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Sets the target duration of one full scrub, which reads and verifies all data evenly in the
-    /// background (default 14 days; `None` disables it). Findings are in [`crate::Stats::scrub`]. A
+    /// Sets the target duration of one full scrub, which reads and verifies all data in the
+    /// background, spread evenly over that time (default 14 days; `None` disables it). Findings are
+    /// in [`crate::Stats::scrub`]. A
     /// read-only database is not scrubbed.
     ///
     /// ```
@@ -123,7 +125,7 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Sets a callback for the progress of recovery, called on the opening thread.
+    /// Sets a callback that reports the progress of recovery. It is called on the opening thread.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -16,10 +16,10 @@ use crate::runtime::sync::Arc;
 use crate::storage::io::direct::DirectDirectory;
 use std::path::Path;
 
-/// An open database: one directory, one log, one data file, one memory budget, any number of
-/// keyspaces. Cheap to clone; all clones are the same database, usable from any number of threads.
-/// It stays open until [`Database::close`], or until the last handle of any kind (keyspaces,
-/// snapshots, iterators and batches too) is dropped.
+/// An open database: one directory, one log, one data file, one memory budget, up to
+/// [`crate::limits::KEYSPACES_MAX`] keyspaces. Cheap to clone; all clones are the same database,
+/// usable from any number of threads. It stays open until [`Database::close`], or until its last
+/// handle of any kind (database, keyspace, snapshot, iterator, batch) is dropped.
 #[derive(Clone)]
 pub struct Database {
     pub(crate) handle: Arc<Handle>,
@@ -27,7 +27,7 @@ pub struct Database {
 
 impl DatabaseBuilder {
     /// Opens the database and recovers it if it was not closed. The path is a directory for this
-    /// database alone; it is created if its parent directory exists.
+    /// database alone. If it does not exist, it is created; its parent directory must exist.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -41,9 +41,10 @@ impl DatabaseBuilder {
     /// ```
     ///
     /// # Errors
-    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if it does not exist and may not be
-    /// created, or its parent directory does not exist; `InvalidArgument` if the path is a file or
-    /// contains foreign files, or the memory budget is below the minimum; `Unsupported` if the
+    /// `AlreadyOpen` if it is open elsewhere; `NotFound` if it does not exist and [`Self::create`]
+    /// is false, or its parent directory does not exist; `InvalidArgument` if the path is a file,
+    /// or a directory with other files but no database, or if the memory budget is below the
+    /// minimum; `Unsupported` if the
     /// format is newer; `Corrupt` if durable data is damaged; `PermissionDenied`, `NoSpace` and
     /// `Io` as reported by the system.
     pub fn open(mut self) -> Result<Database> {
@@ -93,8 +94,8 @@ impl Database {
         DatabaseBuilder::new(path.as_ref())
     }
 
-    /// Opens the keyspace `name`, or creates it. Options that are not set keep their stored values,
-    /// or have their defaults in a new keyspace. The name has 1 to
+    /// Opens the keyspace `name`, or creates it. Options that are not set keep their stored values;
+    /// in a new keyspace they get their defaults. The name has 1 to
     /// [`crate::limits::KEYSPACE_NAME_BYTES_MAX`] bytes. A new keyspace is durable on return.
     ///
     /// ```
@@ -134,9 +135,10 @@ impl Database {
         self.handle.keyspaces().names()
     }
 
-    /// Drops the keyspace `name` and its data. Durable on return; after an earlier crash the
-    /// keyspace is complete or gone. Handles of it return `NotFound` from then on; older snapshots
-    /// still read it. Space that cannot be enumerated because of damage is freed by the next open.
+    /// Drops the keyspace `name` and its data. The drop is durable on return; after a crash before
+    /// that, the keyspace is complete or gone. Calls of its handles then fail with `NotFound`;
+    /// older snapshots still read it. Space that cannot be enumerated because of damage is freed by
+    /// the next open.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -169,8 +171,8 @@ impl Database {
         Batch::new(Arc::clone(&self.handle))
     }
 
-    /// Returns a snapshot of all keyspaces. If too many snapshots are held, its reads fail with
-    /// `OutOfMemory`; see [`Snapshot`].
+    /// Returns a snapshot of all keyspaces. If too many snapshots and iterators are open, its reads
+    /// fail with `OutOfMemory`; see [`Snapshot`].
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -186,7 +188,7 @@ impl Database {
         Snapshot::new(Arc::clone(&self.handle))
     }
 
-    /// Syncs: every commit so far survives a power failure when this returns.
+    /// Syncs the log: every commit so far survives a power failure when this returns.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -225,12 +227,12 @@ impl Database {
         self.handle.upkeep().checkpoint()
     }
 
-    /// Verifies all stored data, while reads and writes go on: every checksum and every invariant
-    /// of the data file, and of the log as far as a recovery would read it. Damage is in the
-    /// report, not an error.
+    /// Verifies all stored data, while reads and writes continue: every checksum and every
+    /// invariant of the data file, and of the part of the log that a recovery would read. Damage is
+    /// listed in the report and is not an error of this call.
     ///
-    /// Log segments released by a checkpoint meanwhile are reused only after the verification, so
-    /// the log grows by what is written until then.
+    /// Log segments that checkpoints release meanwhile are reused only after the verification, so
+    /// until then the log grows with every write.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -250,8 +252,8 @@ impl Database {
     }
 
     /// Sends the structure on disk to `out`, item by item: the superblock, then each keyspace with
-    /// its tree. A `String` collects the items as text, one per line. Kinds and fields may change
-    /// with any version. Boundaries of nodes and runs are user keys.
+    /// its tree. A `String` collects the items as text, one per line. Kinds and fields of items may
+    /// change with any version. The boundaries of nodes and runs in the items are keys of the user.
     ///
     /// ```
     /// # fn main() -> chelonia::Result<()> {
@@ -265,12 +267,12 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// As a read, after the items up to the damage; the errors of `out`.
+    /// As a read: the items before the damage have been sent. Errors of `out` are returned.
     pub fn dump(&self, out: &mut dyn DumpVisitor) -> Result<()> {
         self.handle.upkeep().dump(out)
     }
 
-    /// Returns current statistics; totals count from the open.
+    /// Returns the current statistics. Totals start at zero with each open.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -308,9 +310,9 @@ impl Database {
     }
 
     /// Closes the database: stops background work, makes a checkpoint (so the next open replays
-    /// nothing), syncs, and releases the lock. Other handles fail with `Stopped` afterwards and
-    /// hold hardly any memory. Dropping all handles does the same but cannot report an error; in a
-    /// panicking thread it makes no checkpoint.
+    /// nothing), syncs, and releases the lock. Calls of other handles then fail with `Stopped`; the
+    /// handles hold hardly any memory. Dropping all handles closes the database likewise, but
+    /// cannot report an error, and makes no checkpoint in a panicking thread.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -323,7 +325,8 @@ impl Database {
     /// ```
     ///
     /// # Errors
-    /// `NoSpace` or `OutOfMemory` if the checkpoint failed: the log is kept, nothing is lost. `Io`
+    /// `NoSpace` or `OutOfMemory` if the checkpoint failed: the log stays, and nothing is lost.
+    /// `Io`
     /// if the last sync failed, `Stopped` if an earlier failure had stopped writes; commits
     /// acknowledged at level `Sync` are safe in any case. The database is closed even if an error
     /// is returned.

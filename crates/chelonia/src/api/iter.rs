@@ -69,9 +69,9 @@ impl Found {
 
 /// The entries of a range, from either end; see [`crate::Keyspace::range`].
 ///
-/// Owned and `Send`. It shows one moment for as long as it is held. An entry that cannot be read is
-/// an `Err` item (as [`crate::Keyspace::get`]) and ends the iterator. To continue behind damage,
-/// iterate over the range behind it.
+/// Owned and `Send`. It shows the keyspace as of one moment for as long as it is held. An entry
+/// that cannot be read is an `Err` item (as [`crate::Keyspace::get`]) and ends the iterator. To
+/// continue behind damage, iterate over the range behind it.
 ///
 /// ```
 /// # let directory = tempfile::tempdir().unwrap();
@@ -427,7 +427,7 @@ impl std::fmt::Debug for Iter {
 
 /// The keys of a range, from either end, without their values; see [`Iter::keys`].
 ///
-/// It shows the same moment as the iterator. A key that cannot be read is an `Err` item and ends
+/// It shows the same moment as the [`Iter`]. A key that cannot be read is an `Err` item and ends
 /// it.
 #[derive(Debug)]
 pub struct Keys {

@@ -53,10 +53,10 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if the key or value is too long; `NoSpace` if the disk is full (nothing
-    /// was changed; free space and retry); `Io` if a write failed; `Stopped` after that;
-    /// `ReadOnly`;
-    /// `NotFound` if the keyspace was dropped.
+    /// `InvalidArgument` if the key or value is too long; `NoSpace`, `TooManyFiles` or
+    /// `OutOfMemory` if the system lacks that resource (nothing was changed: free some and retry);
+    /// `Io` if a write failed; `Stopped` after that, or after a close; `ReadOnly`; `NotFound` if
+    /// the keyspace was dropped.
     pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.insert_with(key, value, CommitOptions::new())
     }
@@ -202,8 +202,8 @@ impl Keyspace {
         Ok(self.iter().keys().next().transpose()?.is_none())
     }
 
-    /// Returns the values of `keys`, in the given order, all as of one moment. Blocks that are not
-    /// in memory are read in parallel, which is faster than consecutive calls of `get`.
+    /// Returns the values of `keys`, in the given order, as of one moment. Blocks that are not in
+    /// memory are read in parallel, so this is faster than a `get` for each key.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -227,8 +227,8 @@ impl Keyspace {
     }
 
     /// Iterates over the entries whose keys are within `range`, in key order, as of now. The
-    /// iterator is double-ended: use `rev` or `next_back` for descending order. Read errors are
-    /// yielded as `Err` items, `InvalidArgument` if the range ends before it begins.
+    /// iterator is double-ended: use `rev` or `next_back` for descending order. Errors are yielded
+    /// as `Err` items: those of a read, and `InvalidArgument` if the range ends before it begins.
     ///
     /// ```
     /// # fn main() -> chelonia::Result<()> {
@@ -315,8 +315,9 @@ impl Keyspace {
         self.iter().next_back().transpose()
     }
 
-    /// Verifies all data of the keyspace in the data file, while reads and writes go on: every
-    /// checksum and every invariant. Damage is in the report, not an error. The log, which all
+    /// Verifies all data of the keyspace in the data file, while reads and writes continue: every
+    /// checksum and every invariant. Damage is listed in the report and is not an error of this
+    /// call. The log, which all
     /// keyspaces share, is verified by [`crate::Database::verify`].
     ///
     /// ```
@@ -337,12 +338,13 @@ impl Keyspace {
         self.handle.upkeep().verify_keyspace(&self.core)
     }
 
-    /// Returns the effective checkpoint distance, in bytes of updates: the one that was set, or
-    /// what a memtable can hold of the memory that writes have, if that is less or none was set.
+    /// Returns the effective checkpoint distance, in bytes of updates: the one that was set,
+    /// clipped to the updates that a memtable can hold; if none was set, as many as a memtable can
+    /// hold.
     ///
-    /// The memory that updates take is known after the first flush, and estimated before.
-    /// Keyspaces that are written at the same time share the memory; the mean distance that acted
-    /// is [`crate::KeyspaceStats::flushed_bytes`] divided by
+    /// Until the first flush, the memory that updates take is estimated. Keyspaces that are written
+    /// at the same time share the memory for writes, so memtables may be flushed earlier; the mean
+    /// size of flushed memtables is [`crate::KeyspaceStats::flushed_bytes`] divided by
     /// [`flushes`](crate::KeyspaceStats::flushes).
     #[must_use]
     pub fn checkpoint_distance(&self) -> u64 {
@@ -353,9 +355,9 @@ impl Keyspace {
     /// makes writes cheaper and takes memory from reads. Takes effect immediately and is stored
     /// with the next checkpoint, at the latest with the close.
     ///
-    /// Commits wait while the active memtable is at the distance and two more wait for a flush. A
-    /// distance beyond the memory that writes have is clipped:
-    /// [`Keyspace::checkpoint_distance`] returns what acts.
+    /// Commits wait while the active memtable has reached the distance and two more wait for a
+    /// flush. A distance that exceeds the memory for writes is clipped:
+    /// [`Keyspace::checkpoint_distance`] returns the effective one.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -386,8 +388,8 @@ impl Keyspace {
         *self.core.engine_options.lock()
     }
 
-    /// Changes options of the engine that can be changed while the keyspace is open. Stored with
-    /// the next checkpoint.
+    /// Changes those options of the engine that can change while the keyspace is open. Stored with
+    /// the next checkpoint, at the latest with the close.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -434,7 +436,7 @@ impl std::fmt::Debug for Keyspace {
     }
 }
 
-/// Fails if a key or value is over its limit.
+/// Fails if a key or value exceeds its limit.
 pub(crate) fn check_entry(key: &[u8], value: Option<&[u8]>) -> Result<()> {
     if key.len() > KEY_BYTES_MAX {
         let (is, limit) = (key.len(), KEY_BYTES_MAX);

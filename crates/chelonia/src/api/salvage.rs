@@ -1,4 +1,4 @@
-//! Salvage: copies what is readable of a damaged database to a new one.
+//! Salvage: copies the readable data of a damaged database to a new one.
 //!
 //! ```text
 //!   source (read only)                                   destination (new)
@@ -9,9 +9,9 @@
 //!                                                        the keyspace "NAME (suspect)"
 //! ```
 //!
-//! So the keyspaces of the destination have correct values, as far as the trees go, and entries
-//! that an unreadable part may have overwritten or deleted are kept apart. A lost part of the log
-//! is reported, but makes nothing suspect: it could have changed any key.
+//! So the keyspaces of the destination have correct values, as far as the trees are concerned, and
+//! entries that an unreadable part may have overwritten or deleted are separate. A lost part of the
+//! log is reported, but makes no entry suspect: it could have changed any key.
 //!
 //! Without a superblock or the catalog the blocks cannot be interpreted, and nothing is salvaged.
 
@@ -45,10 +45,10 @@ use std::path::{Path, PathBuf};
 /// Bytes of keys and values per commit.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Copies what is readable of a damaged database to a new one.
+/// Copies the readable data of a damaged database to a new one.
 ///
-/// The source is opened read-only. The destination must not exist or be an empty directory, outside
-/// the source.
+/// The source is opened read-only. The destination must be outside the source, and an empty
+/// directory or absent.
 #[must_use]
 pub struct Salvage {
     source: PathBuf,
@@ -79,10 +79,10 @@ pub struct SalvagedKeyspace {
     pub name: String,
     /// Entries in the destination.
     pub entries: u64,
-    /// The number of entries that may be outdated, and the keyspace of the destination that holds
-    /// them. If no further keyspace can be created they are reported as lost.
+    /// The keyspace of the destination that holds the entries that may be outdated, and their
+    /// number. If no further keyspace can be created, they are reported as lost instead.
     pub suspect: Option<(String, u64)>,
-    /// The first thousand unreadable ranges.
+    /// The unreadable ranges: the first thousand of them.
     pub losses: Vec<Loss>,
     /// The number of unreadable ranges.
     pub losses_total: u64,

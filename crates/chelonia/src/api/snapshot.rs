@@ -1,4 +1,4 @@
-//! Snapshots: the whole database as it was at one moment.
+//! Snapshots: all keyspaces of a database as of one moment.
 
 use crate::api::handle::Handle;
 use crate::api::iter::Iter;
@@ -14,8 +14,8 @@ use std::ops::RangeBounds;
 ///
 /// Cheap to take, clone and hold. It retains disk space that would otherwise be free, but no
 /// memtables. Its own memory is counted in the budget; when snapshots and iterators use half of the
-/// budget, further ones hold nothing and their reads fail with `OutOfMemory`. A keyspace created
-/// after the snapshot reads as empty; one dropped later is still readable.
+/// budget, the reads of further ones fail with `OutOfMemory`. A keyspace created after the snapshot
+/// reads as empty; one dropped later is still readable.
 #[derive(Clone)]
 pub struct Snapshot {
     // Before the handle, so that the pin is released while the database is still open.
@@ -37,7 +37,7 @@ impl Snapshot {
         Self { pin, handle, refused }
     }
 
-    /// Returns the seqno of the last visible write.
+    /// Returns the sequence number of the last write that the snapshot sees.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -67,7 +67,8 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` if the keyspace belongs to another database; else as [`Keyspace::get`].
+    /// `InvalidArgument` if the keyspace belongs to another database; otherwise as
+    /// [`Keyspace::get`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         self.check(keyspace)?;
         self.handle.reads().get_at(&keyspace.core, key.as_ref(), self.pin.seqno())
@@ -154,9 +155,9 @@ impl Snapshot {
         self.handle.reads().multi_get_at(&keyspace.core, &keys, self.pin.seqno())
     }
 
-    /// Iterates over the entries of `keyspace` whose keys are within `range`, in key order. Read
-    /// errors are yielded as `Err` items, `InvalidArgument` if the range ends before it begins or
-    /// the keyspace belongs to another database.
+    /// Iterates over the entries of `keyspace` whose keys are within `range`, in key order. Errors
+    /// are yielded as `Err` items: those of a read, and `InvalidArgument` if the range ends before
+    /// it begins or the keyspace belongs to another database.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! The error type of the store.
 //!
-//! [`Error`] is opaque. Its [`ErrorKind`] says what the caller should do about it; its text says
-//! what happened, to which file, at which offset. No text contains a key or a value of the user.
+//! [`Error`] is opaque. Its [`ErrorKind`] determines what the caller should do about it; its text
+//! describes the failure, with file and offset. No text contains a key or a value of the user.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The call itself is wrong (a limit, an inverted range, options that contradict the stored
+    /// The call is invalid (a limit is exceeded, a range is inverted, options contradict the stored
     /// ones): correct the call. Nothing was changed.
     InvalidArgument,
     /// There is no such database, keyspace or engine: check the name, or create it.
@@ -32,13 +32,14 @@ pub enum ErrorKind {
     /// The commit would have to wait longer than its options allow: commit again later, or allow a
     /// longer wait. Nothing was changed.
     WouldBlock,
-    /// The system refuses memory to the process, although the budget has free memory: lower the
+    /// The system refuses memory to the process, although the budget is not used up: lower the
     /// budget, or raise the limit on address space (`ulimit -v`) or mappings. Reads that need no
-    /// more memory continue, and writes resume without a reopen. From a snapshot or an iterator:
-    /// the open ones take half of the budget, so drop some of them, or raise the budget.
+    /// more memory continue, and writes resume without a reopen. If a snapshot or an iterator
+    /// returns this kind, snapshots and iterators may also use half of the budget: drop some of
+    /// them, or raise the budget.
     OutOfMemory,
-    /// Stored bytes differ from those written: restore from a backup, or salvage. The error names
-    /// file and offset; undamaged data stays readable.
+    /// Stored bytes differ from the written ones: restore from a backup, or salvage. The error
+    /// names file and offset; undamaged data stays readable.
     Corrupt,
     /// The device or the system failed a read or a write. After a failed write no more writes are
     /// accepted: reopen the database, which rereads the device.
@@ -84,7 +85,7 @@ impl Place {
 }
 
 impl Error {
-    /// Creates an error of this kind with a message for people.
+    /// Creates an error of this kind with a message.
     ///
     /// ```
     /// # use chelonia::{Error, ErrorKind};

@@ -85,7 +85,8 @@ pub trait Engine: Send + Sync {
     /// is worthwhile.
     fn expect_updates(&self, expected: bool);
 
-    /// Pending background work, in bytes to be rewritten: db slows writers down as it grows.
+    /// Returns the pending background work, in bytes to be rewritten. Writers are delayed as it
+    /// grows.
     fn debt_bytes(&self) -> u64;
 
     /// Sets the checkpoint distance (bytes of updates per absorb). An engine whose structure does
@@ -272,11 +273,11 @@ pub trait Salvaged {
 pub struct EngineStats {
     /// Height of the structure (0 when empty).
     pub height: u32,
-    /// Tree nodes or comparable structural units.
+    /// Tree nodes.
     pub nodes: u64,
-    /// Runs or pages that hold settled entries (leaves).
+    /// Runs of the lowest level: the leaves of `turtle`, the last level of `autumn`.
     pub leaves: u64,
-    /// Runs or pages that hold entries in transit (buffers).
+    /// Runs above the leaves: the buffers of `turtle`, the other levels of `autumn`.
     pub buffered_runs: u64,
     /// Key and inline value bytes in leaves.
     pub leaf_bytes: u64,
@@ -286,11 +287,11 @@ pub struct EngineStats {
     pub disk_bytes: u64,
     /// Bytes written for runs of entries.
     pub run_bytes_written: u64,
-    /// Bytes written for the structure above them.
+    /// Bytes written for tree nodes.
     pub node_bytes_written: u64,
     /// Bytes read by merges.
     pub merge_bytes_read: u64,
-    /// Event counts by name, in a fixed order: splits, joins, flushes ...
+    /// Event counts by name, in a fixed order: splits, joins, flushes, ...
     pub events: Vec<(&'static str, u64)>,
 }
 

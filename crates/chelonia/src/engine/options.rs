@@ -1,6 +1,6 @@
 //! The options of every engine: chosen when a keyspace is created, checked, and stored with it.
 //!
-//! An option that is `None` was not chosen: a new keyspace uses its default, an existing one the
+//! An option that is `None` was not set: a new keyspace uses its default, an existing one the
 //! stored value. Most options are fixed when the keyspace is created; those that may change while
 //! it is open are in [`LiveOptions`].
 
@@ -82,7 +82,8 @@ pub struct LevelOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LiveOptions {
-    /// The shape of the levels of engine `autumn`; the tree moves to it by its regular merges.
+    /// The shape of the levels of engine `autumn`. Regular merges bring the tree into the new
+    /// shape.
     Levels(LevelOptions),
 }
 
@@ -92,10 +93,10 @@ impl TurtleOptions {
         Self { leaf_bytes: None, pivots_max: None }
     }
 
-    /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of
-    /// what the keyspace stores, from 256 KiB to 2 MiB. New leaves are smaller under a small memory
-    /// budget: all threads of a merge together build leaves of at most a 16th of it, but none below
-    /// 256 KiB for that reason.
+    /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of the
+    /// keyspace's stored bytes, from 256 KiB to 2 MiB. A small memory budget makes new leaves
+    /// smaller, but not below 256 KiB: the leaves that all threads of a flush build at a time take
+    /// at most a 16th of it.
     ///
     /// ```
     /// # use chelonia::TurtleOptions;
@@ -144,8 +145,8 @@ impl AutumnOptions {
 }
 
 impl LevelOptions {
-    /// Creates the defaults: size ratio 5, scaled by 80 percent, absolute sizes, filters allocated
-    /// by level.
+    /// Creates the default shape: size ratio 5, scaling 80 percent, capacities that do not depend
+    /// on the last level's current size, filters allocated by level.
     pub const fn new() -> Self {
         Self {
             size_ratio: SIZE_RATIO_DEFAULT,
@@ -155,28 +156,31 @@ impl LevelOptions {
         }
     }
 
-    /// Sets the ratio between the sizes of the last two levels: `T` of the Autumn paper.
+    /// Sets the ratio between the sizes of the last two levels, `T` of the Autumn paper (2 to 32,
+    /// default 5).
     pub const fn size_ratio(mut self, ratio: u32) -> Self {
         self.size_ratio = ratio;
         self
     }
 
-    /// Sets the growth of the ratios of upper levels, level by level, in percent: 100 times `c` of
-    /// the Autumn paper. 100 gives every level the same ratio.
+    /// Sets the scaling of the size ratios in percent, 100 times `c` of the Autumn paper (20 to
+    /// 100, default 80): with each level further up, the ratio is divided by `c`. 100 gives every
+    /// level the same ratio.
     pub const fn scaling_percent(mut self, percent: u32) -> Self {
         self.scaling_percent = percent;
         self
     }
 
-    /// Sets whether the size of each level follows from the current size of the last one; otherwise
-    /// from its own capacity.
+    /// Sets whether the capacity of each level is a fraction of the current size of the last one;
+    /// otherwise it follows from the size ratio, the scaling and the checkpoint distance (default
+    /// false).
     pub const fn dynamic_sizes(mut self, dynamic: bool) -> Self {
         self.dynamic_sizes = dynamic;
         self
     }
 
-    /// Sets whether filter memory is divided between levels so that reads gain most; otherwise
-    /// every level has the same bits per key.
+    /// Sets whether filter memory is divided between levels to minimize the expected reads;
+    /// otherwise every level has the same bits per key (default true).
     ///
     /// ```
     /// # use chelonia::LevelOptions;
@@ -287,7 +291,7 @@ impl EngineOptions {
         }
     }
 
-    /// Fills in the defaults of all stored options that were not chosen.
+    /// Fills in the defaults of all stored options that were not set.
     pub(crate) fn for_new(self) -> Self {
         match self {
             Self::Turtle(TurtleOptions { leaf_bytes, pivots_max }) => {

@@ -25,12 +25,12 @@ pub struct Stats {
     pub scans: ScanStats,
     /// Flushes, checkpoints, snapshots.
     pub background: BackgroundStats,
-    /// Scrubbing: repeated reads that find bit rot.
+    /// Scrubbing: background reads that find bit rot.
     pub scrub: ScrubStats,
-    /// Bytes written to the data file and the log for each key and value byte of users; 0 before
-    /// the first write.
+    /// Bytes written to the data file and the log per byte of keys and values that users wrote; 0
+    /// before the first write.
     pub write_amplification: f64,
-    /// The seqno of the last visible write.
+    /// The sequence number of the last visible write.
     pub last_seqno: u64,
     /// All keyspaces, sorted by name.
     pub keyspaces: Vec<KeyspaceStats>,
@@ -44,7 +44,7 @@ pub struct MemoryStats {
     pub budget_bytes: u64,
     /// Memory in use, for all purposes together.
     pub used_bytes: u64,
-    /// Memory held from the system, in use or ready for use.
+    /// Memory taken from the system, in use or free for reuse.
     pub held_bytes: u64,
     /// Memtables.
     pub memtable_bytes: u64,
@@ -64,9 +64,9 @@ pub struct MemoryStats {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct IoStats {
-    /// True if data bypasses the page cache (`O_DIRECT`).
+    /// True if reads and writes of the data file bypass the page cache (`O_DIRECT`).
     pub direct: bool,
-    /// True if a commit is a copy into mapped memory; else it is a system call.
+    /// True if a commit is copied into a mapped log file; otherwise it is written by a system call.
     pub mapped_log: bool,
     /// The type of the file system, if recognized.
     pub file_system: String,
@@ -86,7 +86,7 @@ pub struct IoStats {
     pub log_syncs: u64,
     /// Blocks in the cache now.
     pub cached_blocks: u64,
-    /// Blocks that were requested and had to be read.
+    /// Requested blocks that were not in the cache and had to be read.
     pub cache_misses: u64,
     /// Records in the cache now.
     pub cached_records: u64,
@@ -106,14 +106,14 @@ pub struct DiskStats {
     pub data_used_bytes: u64,
     /// Bytes that the data file occupies on the device; holes do not count.
     pub data_allocated_bytes: u64,
-    /// Length of the temporary file of a database opened read-only: it holds the part of the log,
-    /// as a crash left it, that does not fit into memory.
+    /// Length of the temporary file of a database opened read-only. It holds the updates of the log
+    /// that did not fit into memory.
     pub scratch_bytes: u64,
-    /// Bytes not in the newest state, retained for snapshots, iterators and the durable root;
-    /// dropped keyspaces included.
+    /// Bytes that the newest state no longer needs, retained for snapshots, iterators and the last
+    /// checkpoint; dropped keyspaces included.
     pub retained_bytes: u64,
-    /// Bytes in use for keyspaces dropped since the open, whose extents are unknown because of
-    /// damage: freed by the next open.
+    /// Bytes of keyspaces dropped since the open whose extents are unknown because of damage. The
+    /// next open frees them.
     pub orphaned_bytes: u64,
     /// Length of all log segment files.
     pub log_file_bytes: u64,
@@ -144,7 +144,7 @@ pub struct CommitStats {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct ScanStats {
-    /// Tombstones that iterators passed over. A long row of them is passed over only once.
+    /// Tombstones that iterators passed over. Many consecutive ones are passed over only once.
     pub tombstones_passed: u64,
 }
 
@@ -160,7 +160,7 @@ pub struct BackgroundStats {
     pub backlog_bytes: u64,
     /// Open snapshots and iterators.
     pub pins: usize,
-    /// The oldest seqno that one of them reads at.
+    /// The oldest sequence number that a snapshot or iterator reads at.
     pub oldest_pinned_seqno: Option<u64>,
 }
 
@@ -178,17 +178,19 @@ pub struct KeyspaceStats {
     /// [`crate::Keyspace::checkpoint_distance`].
     pub checkpoint_distance_bytes: u64,
     /// The checkpoint distance that was set, in bytes of updates; `None` if it follows the budget.
-    /// If it exceeds the effective one, it is clipped by the memory budget.
+    /// If it exceeds the effective one, the memory budget clips it.
     pub checkpoint_distance_set_bytes: Option<u64>,
     /// Memtables flushed since the open.
     pub flushes: u64,
-    /// Bytes of updates in them: divided by their number, the mean distance that acted.
+    /// Bytes of updates in the flushed memtables. Divided by `flushes`, the mean size of a flushed
+    /// memtable.
     pub flushed_bytes: u64,
-    /// Versions of it that are held.
+    /// Versions of the keyspace in use: the newest, and those of snapshots, iterators and the last
+    /// checkpoint.
     pub versions_held: usize,
     /// True if the engine has background work to do.
     pub maintenance_pending: bool,
-    /// Bytes to be rewritten for which writers are delayed.
+    /// Bytes to be rewritten by background work (compaction debt). Writers are delayed as it grows.
     pub debt_bytes: u64,
     /// The engine's own statistics.
     pub engine_stats: EngineStats,

@@ -27,12 +27,12 @@ use std::collections::BTreeMap;
 pub struct VerifyReport {
     /// Blocks of the data file read and checked.
     pub blocks: u64,
-    /// Entries in the trees of the data file; newer and older versions of a key and tombstones
-    /// count each. The latest writes are only in the log.
+    /// Entries in the trees of the data file; every stored value of a key and every tombstone
+    /// counts. The latest writes are only in the log.
     pub entries: u64,
     /// Bytes of the log read and checked: all that a recovery would have read at that moment.
     pub log_bytes: u64,
-    /// Writes seen in the log: entries put and keys removed. Some may be in the trees too.
+    /// Writes read from the log, inserts and removes. Some may be in the trees too.
     pub log_entries: u64,
     /// The errors found, each with file and offset if known: the first thousand of them.
     pub findings: Vec<Error>,
@@ -41,7 +41,7 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// True if nothing is wrong.
+    /// Returns whether there are no findings.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Options of one commit: its durability, and how long it may wait to begin.
+//! Options of one commit: its durability, and a timeout for the wait before it begins.
 
 use crate::options::keyspace::Durability;
 use crate::runtime::clock::Clock;
@@ -7,11 +7,12 @@ use std::time::Duration;
 /// Options of one commit, for [`crate::Batch::commit_with`], [`crate::Keyspace::insert_with`] and
 /// [`crate::Keyspace::remove_with`]. A [`Durability`] alone converts into them.
 ///
-/// A commit waits if flushes cannot keep up with writes (back-pressure): for memory, for its pace,
-/// or for space on a nearly full disk. It waits as long as necessary unless a timeout is set. After
+/// A commit waits before it begins if flushes cannot keep up with writes (back-pressure): for
+/// memory, for pacing, or for space on a nearly full disk. It waits as long as necessary unless a
+/// timeout is set. After
 /// the timeout it fails with [`crate::ErrorKind::WouldBlock`] and has changed nothing. The timeout
-/// does not cover what follows: writing large values and the log, and at level [`Durability::Sync`]
-/// the sync. The background goes on working, so the same commit succeeds later.
+/// does not cover the commit itself: writing large values and the log, and at level
+/// [`Durability::Sync`] the sync. Flushes continue meanwhile, so a later retry succeeds.
 ///
 /// ```
 /// # use chelonia::{CommitOptions, Database, Durability, ErrorKind, KeyspaceOptions};
@@ -39,7 +40,7 @@ pub struct CommitOptions {
 }
 
 impl CommitOptions {
-    /// The durability of the database, no timeout.
+    /// Creates options with the durability of the database and no timeout.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -71,13 +72,13 @@ impl CommitOptions {
         self
     }
 
-    /// Sets the longest time that the commit may wait before it begins.
+    /// Sets how long the commit may wait before it begins (default: as long as necessary).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Sets a timeout of zero.
+    /// Sets a timeout of zero: the commit fails if it would have to wait.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -12,23 +12,24 @@ use crate::run::RunOptions;
 use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
-/// The durability of a commit when its call returns. It extends to every earlier commit.
+/// The durability of a commit when its call returns. Every earlier commit is then at least as
+/// durable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The commit is visible in this process. It may be lost if the process crashes.
+    /// The commit is visible in this process, and may be lost if the process crashes.
     Memory,
     /// The commit survives a crash of the process. A power failure may lose the last commits: a
     /// background sync of the log starts at most 100 ms after the write, so at most the commits of
-    /// those 100 ms plus the duration of one sync are lost. The rest is a prefix of the commits.
+    /// those 100 ms plus the duration of one sync are lost. The remaining commits are a prefix.
     #[default]
     Process,
     /// The commit survives a power failure: the log was synced before the call returned.
     Sync,
 }
 
-/// Options of a keyspace. An option that is not set keeps its stored value, or has its default in a
-/// new keyspace.
+/// Options of a keyspace. An option that is not set keeps its stored value; in a new keyspace it
+/// gets its default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[must_use]
 pub struct KeyspaceOptions {
@@ -42,7 +43,7 @@ pub struct KeyspaceOptions {
 const FILTER_BITS: std::ops::RangeInclusive<u32> = 0..=BITS_PER_KEY_MAX;
 
 impl KeyspaceOptions {
-    /// Options with nothing set.
+    /// Creates options with nothing set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -66,7 +67,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets the kind of filter that avoids reads for absent keys. Fixed at creation.
+    /// Sets the kind of the filters that save reads of runs without the key (default
+    /// [`FilterKind::Bloom`]). Fixed at creation.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -82,9 +84,9 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets the filter size in bits per key (0 to 32, default 16; 0 for no filters). If the engine
-    /// divides it between levels, some levels may have no filter; others have at least 4 bits.
-    /// Fixed at creation.
+    /// Sets the size of filters in bits per key (0 to 32, default 16; 0 for no filters). If the
+    /// engine divides filter memory between levels, this is the average: some levels may have no
+    /// filter, others have at least 4 bits. Fixed at creation.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -102,7 +104,8 @@ impl KeyspaceOptions {
 
     /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
     /// makes writes cheaper and leaves less memory for reads. By default it follows the memory
-    /// budget; it is limited by the budget's share for writes. Can be changed at any time.
+    /// budget; the budget's share for writes limits it. Can be changed at any time
+    /// ([`crate::Keyspace::set_checkpoint_distance`]).
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();
@@ -151,7 +154,7 @@ impl KeyspaceOptions {
         })
     }
 
-    /// Fails if a fixed option contradicts what is stored.
+    /// Fails if a fixed option contradicts the stored one.
     pub(crate) fn check_existing(&self, stored: &StoredOptions, name: &str) -> Result<()> {
         self.check()?;
         let differs = |what: &str, asked: &dyn std::fmt::Debug, is: &dyn std::fmt::Debug| {
@@ -182,8 +185,8 @@ impl KeyspaceOptions {
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
-/// varint  bytes of a leaf or table, 0 for "follows the checkpoint distance"
-/// varint  most pivots of a node; of no meaning in layout 2
+/// varint  bytes of a leaf or table, 0 for "automatic"
+/// varint  maximum number of pivots of a node; unused in layout 2
 /// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
 ///         layout 2 goes on:
 /// varint  size ratio of the last two levels
