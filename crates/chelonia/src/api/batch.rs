@@ -1,7 +1,7 @@
 //! Batches: several writes, to one keyspace or many, that are committed atomically.
 //!
 //! ```text
-//!   filling -- insert, remove --> filling       commit fails: as it was
+//!   filling -- insert, remove --> filling       failed commit: unchanged
 //!      ^                             |
 //!      +---- commit, clear ----------+
 //! ```

@@ -42,7 +42,7 @@ enum Found {
     Whole(Key, Value),
     /// The value is in an extent of its own, which stays as long as the view.
     Large(Key, LargeRef, Arc<View>),
-    /// Only the key was asked for.
+    /// Only the key was requested.
     Bare(Key),
 }
 

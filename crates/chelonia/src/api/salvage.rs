@@ -210,7 +210,7 @@ fn salvage(
     let mut names: BTreeSet<String> =
         catalog.keyspaces.iter().map(|entry| entry.name.clone()).collect();
     let mut rescues = Vec::new();
-    // What is suspect takes none of their places.
+    // The suspect keyspaces take none of their names.
     for entry in &catalog.keyspaces {
         rescues.push(Rescue::new(&storage, &destination, entry, &mut names)?);
     }

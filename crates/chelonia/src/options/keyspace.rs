@@ -188,7 +188,7 @@ impl KeyspaceOptions {
 /// varint  bytes of a leaf or table, 0 for "automatic"
 /// varint  maximum number of pivots of a node; unused in layout 2
 /// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
-///         layout 2 goes on:
+///         layout 2 continues:
 /// varint  size ratio of the last two levels
 /// varint  scaling of the ratios, in percent
 /// varint  bit 0: dynamic sizes; bit 1: filters are allocated by level
