@@ -210,7 +210,7 @@ fn salvage(
     let mut names: BTreeSet<String> =
         catalog.keyspaces.iter().map(|entry| entry.name.clone()).collect();
     let mut rescues = Vec::new();
-    // What is suspect takes none of their places.
+    // Suspect entries take none of their places.
     for entry in &catalog.keyspaces {
         rescues.push(Rescue::new(&storage, &destination, entry, &mut names)?);
     }
@@ -394,7 +394,7 @@ impl<'a> Rescue<'a> {
         Ok(no_place)
     }
 
-    fn tell(&mut self, keys: KeyRange, cause: Error) {
+    fn report(&mut self, keys: KeyRange, cause: Error) {
         self.report.losses_total += 1;
         if self.report.losses.len() < SALVAGE_LOSSES_MAX {
             self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, cause });
@@ -429,9 +429,9 @@ impl Salvaged for Rescue<'_> {
 
     fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()> {
         let no_place = self.doubt(&keys)?;
-        self.tell(keys.clone(), cause);
+        self.report(keys.clone(), cause);
         if let Some(cause) = no_place {
-            self.tell(keys, cause);
+            self.report(keys, cause);
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ fn a_distance_beyond_the_memory_is_reported_as_clipped() {
         let stats = stats(&database);
         assert_eq!(stats.checkpoint_distance_set_bytes, distance);
         assert_eq!(stats.checkpoint_distance_bytes, keyspace.checkpoint_distance());
-        // What acted, under a write share that may have moved meanwhile.
+        // The mean that acted; the write share may have moved meanwhile.
         let (mean, reported) =
             (stats.flushed_bytes / stats.flushes, keyspace.checkpoint_distance());
         assert!(mean.abs_diff(reported) < reported / 4, "{mean} acted, {reported} reported");
