@@ -1,7 +1,7 @@
-//! Every option of a run, typed, and what of it is allowed.
+//! Every option of a run, typed, and its allowed values.
 //!
 //! Sizes are decimal as the papers and the vendors of memory write them: `850MB` is 850 million
-//! bytes, `850MiB` is more. Whatever is refused is refused with what is allowed instead.
+//! bytes, `850MiB` is more. A refusal names the allowed values.
 
 use crate::failure::{Failure, Result};
 use crate::kinds::{Durability, KeyKind, SizeRange, parse_count, parse_size};
@@ -25,7 +25,7 @@ const KEY_BYTES_MAX: usize = 480;
 /// The longest value.
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// What every run has, whatever it is for.
+/// Options of every run.
 #[derive(Args, Clone, PartialEq, Debug)]
 pub struct Common {
     /// Operations before the timed ones of phases a, b, c, f and d [default: a fifth of the
@@ -45,8 +45,8 @@ pub struct Common {
     /// per line)
     #[arg(long, value_name = "KIND", default_value = "random", value_parser = KeyKind::parse)]
     pub keys: KeyKind,
-    /// What a write has survived when its call returns: nothing, the end of the process, a power
-    /// cut
+    /// Durability of a write when its call returns: none, survives the end of the process, survives
+    /// a power cut
     #[arg(long, value_name = "LEVEL", value_enum, default_value = "process")]
     pub durability: Durability,
     /// The most seconds for background work to end after a phase that writes
@@ -74,7 +74,7 @@ pub struct Options {
     /// Operations of phases of scans: `e`, `s1`, `s10`, `s100`
     #[arg(long, value_name = "N", default_value = "200k", value_parser = parse_count)]
     pub scan_ops: u64,
-    /// What to run, in this order; `load` comes first, others may come again; `o`, two uniform
+    /// Phases to run, in this order; `load` comes first, others may come again; `o`, two uniform
     /// updates for each record, and scans of 1, 10 and 100 records run only if they are named
     #[arg(
         long,
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_refused_with_what_is_allowed() {
-        for (arguments, told) in [
+        for (arguments, expected) in [
             (&["--phases", "a,load"][..], "`load` comes first"),
             (&["--phases", "load,load"], "`load` comes first and once"),
             (&["--phases", "load,z"], "allowed are load, a, b"),
@@ -311,7 +311,7 @@ mod tests {
             (&["--cap", "0"], "at least 1"),
         ] {
             let message = check(arguments).unwrap_err();
-            assert!(message.contains(told), "{arguments:?}: {message}");
+            assert!(message.contains(expected), "{arguments:?}: {message}");
         }
     }
 

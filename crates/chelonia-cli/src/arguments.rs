@@ -72,6 +72,8 @@ pub enum Command {
     Keyspaces(Inspect),
     /// Drop a keyspace with all its entries
     Drop(Drop),
+    /// Set the checkpoint distance of a keyspace, or print it; without a size it follows the memory
+    Tune(Tune),
     /// Store files of this machine, kill a writer and recover, change the checkpoint distance
     Tour(Tour),
     /// The process that the tour kills
@@ -387,6 +389,41 @@ pub struct Drop {
     /// The keyspace
     #[arg(value_name = "KEYSPACE")]
     pub keyspace: String,
+}
+
+/// `tune`
+#[derive(Args, Debug)]
+pub struct Tune {
+    /// The database.
+    #[command(flatten)]
+    pub place: Place,
+    /// The keyspace
+    #[arg(short, long, value_name = "NAME", default_value = "default")]
+    pub keyspace: String,
+    /// Bytes of updates between two flushes, such as 64MB (units are powers of 1024), or `auto` to
+    /// follow the memory budget
+    #[arg(long, value_name = "SIZE", value_parser = parse_distance)]
+    pub checkpoint_distance: Option<Distance>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A checkpoint distance of the command line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Distance {
+    /// Follows the memory budget.
+    Auto,
+    /// In bytes.
+    Bytes(u64),
+}
+
+/// Parses a checkpoint distance.
+fn parse_distance(text: &str) -> Result<Distance, String> {
+    if text == "auto" {
+        return Ok(Distance::Auto);
+    }
+    parse_size(text).map(Distance::Bytes)
 }
 
 /// `tour`

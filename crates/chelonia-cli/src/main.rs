@@ -45,6 +45,7 @@ fn run(command: &Command) -> failure::Result<()> {
         Command::Checkpoint(arguments) => commands::inspect::checkpoint(arguments),
         Command::Drop(arguments) => commands::inspect::drop(arguments),
         Command::Keyspaces(arguments) => commands::inspect::keyspaces(arguments),
+        Command::Tune(arguments) => commands::tune::tune(arguments),
         Command::Tour(arguments) => tour::tour(arguments),
         Command::TourWriter(arguments) => tour::kill::write_until_killed(arguments),
     }

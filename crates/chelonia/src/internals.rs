@@ -36,7 +36,7 @@ pub fn while_pins_are_locked<T>(database: &Database, act: impl FnOnce() -> T) ->
     database.handle.core().snapshots.while_locked(act)
 }
 
-/// What stopped writes, if something did.
+/// The error that stopped writes, if any.
 #[must_use]
 pub fn stopped_by(database: &Database) -> Option<Error> {
     database.handle.core().health.cause()

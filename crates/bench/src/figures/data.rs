@@ -162,11 +162,11 @@ pub fn settings(records: &[Record], name: &str) -> Vec<u64> {
 pub fn distance(record: &Record) -> Option<u64> {
     let asked = record.settings["checkpoint_distance_bytes"].as_array()?;
     let [asked] = asked.as_slice() else { return None };
-    told_distance(record).or_else(|| asked.as_u64())
+    stated_distance(record).or_else(|| asked.as_u64())
 }
 
 /// The effective checkpoint distance, as reported by the store.
-pub fn told_distance(record: &Record) -> Option<u64> {
+pub fn stated_distance(record: &Record) -> Option<u64> {
     let distance = record.settings["store"]["checkpoint_distance"].as_str()?;
     distance.strip_suffix(" bytes")?.parse().ok()
 }

@@ -1,8 +1,7 @@
-//! The options of a figure, what of them each figure takes, and the runs that follow from them.
+//! The options of figures, those that each figure takes, and the runs that follow from them.
 //!
-//! What is not given follows from the number of records, as the defaults of `run` follow from 20
-//! million: a tenth of them are operations, a hundredth scans, and memory holds a third of the data
-//! or just all of it.
+//! Defaults follow from the number of records, as those of `run` follow from 20 million: a tenth of
+//! them are operations, a hundredth scans, and memory holds a third of the data or just all of it.
 
 use crate::failure::{Failure, Result};
 use crate::figures::Name;
@@ -68,7 +67,7 @@ OUT/NAME.svg. `--from DIR` draws again what is in DIR/NAME.jsonl and runs nothin
 pub struct Figure {
     #[command(flatten)]
     pub common: Common,
-    /// What to draw
+    /// Figure to draw
     #[arg(value_name = "NAME", value_enum)]
     pub name: Name,
     /// The stores [default: those of this build that the figure is about]
@@ -84,7 +83,7 @@ pub struct Figure {
     /// Operations of phases of scans [default: a hundredth of the records]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub scan_ops: Option<u64>,
-    /// What to run, `load` first [default: see below]
+    /// Phases to run, `load` first [default: see below]
     #[arg(long, value_name = "a,b,...", value_delimiter = ',', value_parser = parse_phase)]
     pub phases: Vec<Phase>,
     /// All the memory a store may use, one size or for `ycsb` and `sensitivity` several; for
@@ -367,7 +366,7 @@ pub mod tests {
 
     #[test]
     fn what_is_refused_is_refused_with_what_is_allowed() {
-        for (line, told) in [
+        for (line, expected) in [
             (&["latency", "--repeats", "2"][..], "1 is allowed"),
             (&["wm", "--repeats", "0"], "at least 1"),
             (&["wm", "--memory", "1GB,2GB"], "one size"),
@@ -383,7 +382,7 @@ pub mod tests {
             (&["ycsb", "--scaling", "40"], "for levels and shape alone"),
         ] {
             let message = figure(line).check().unwrap_err().to_string();
-            assert!(message.contains(told), "{line:?}: {message}");
+            assert!(message.contains(expected), "{line:?}: {message}");
         }
         let parse = |line: &[&str]| Line::try_parse_from(line).map(|_| ()).unwrap_err();
         assert!(parse(&["x", "pie"]).to_string().contains("sensitivity"));
@@ -410,8 +409,8 @@ pub mod tests {
         let store = kind.open(&options).unwrap();
         let settings = store.facts().settings;
         store.close().unwrap();
-        let told = settings.into_iter().find(|(name, _)| *name == "checkpoint_distance")?.1;
-        told.strip_suffix(" bytes").unwrap().parse().ok()
+        let distance = settings.into_iter().find(|(name, _)| *name == "checkpoint_distance")?.1;
+        distance.strip_suffix(" bytes").unwrap().parse().ok()
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::io::Write;
 
 /// A value of the statistics, and how it is printed.
 #[derive(Debug)]
-enum Figure {
+enum Statistic {
     Bytes(u64),
     Count(u64),
     Perhaps(Option<u64>),
@@ -21,33 +21,35 @@ enum Figure {
     Word(String),
 }
 
-impl Figure {
+impl Statistic {
     fn text(&self) -> String {
         match self {
-            Figure::Bytes(number) => bytes(*number),
-            Figure::Count(number) => grouped(*number),
-            Figure::Perhaps(number) => number.map_or_else(|| "none".to_owned(), grouped),
-            Figure::Nanos(number) => format!("{:.3} s", *number as f64 / 1e9),
-            Figure::Ratio(number) => format!("{number:.2}"),
-            Figure::Flag(true) => "yes".to_owned(),
-            Figure::Flag(false) => "no".to_owned(),
-            Figure::Word(word) => word.clone(),
+            Statistic::Bytes(number) => bytes(*number),
+            Statistic::Count(number) => grouped(*number),
+            Statistic::Perhaps(number) => number.map_or_else(|| "none".to_owned(), grouped),
+            Statistic::Nanos(number) => format!("{:.3} s", *number as f64 / 1e9),
+            Statistic::Ratio(number) => format!("{number:.2}"),
+            Statistic::Flag(true) => "yes".to_owned(),
+            Statistic::Flag(false) => "no".to_owned(),
+            Statistic::Word(word) => word.clone(),
         }
     }
 
     fn json(&self) -> Value {
         match self {
-            Figure::Bytes(number) | Figure::Count(number) | Figure::Nanos(number) => json!(number),
-            Figure::Perhaps(number) => json!(number),
-            Figure::Ratio(number) => json!(number),
-            Figure::Flag(flag) => json!(flag),
-            Figure::Word(word) => json!(word),
+            Statistic::Bytes(number) | Statistic::Count(number) | Statistic::Nanos(number) => {
+                json!(number)
+            }
+            Statistic::Perhaps(number) => json!(number),
+            Statistic::Ratio(number) => json!(number),
+            Statistic::Flag(flag) => json!(flag),
+            Statistic::Word(word) => json!(word),
         }
     }
 }
 
 /// Named values under one heading.
-type Section = Vec<(&'static str, Figure)>;
+type Section = Vec<(&'static str, Statistic)>;
 
 /// `stats`
 pub fn stats(arguments: &Inspect) -> Result<()> {
@@ -77,16 +79,16 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn object(section: &[(&'static str, Figure)]) -> Value {
-    section.iter().map(|(name, figure)| ((*name).to_owned(), figure.json())).collect()
+fn object(section: &[(&'static str, Statistic)]) -> Value {
+    section.iter().map(|(name, statistic)| ((*name).to_owned(), statistic.json())).collect()
 }
 
-fn table(section: &[(&'static str, Figure)]) -> Table {
+fn table(section: &[(&'static str, Statistic)]) -> Table {
     let mut table = Table::new(&[Align::Left, Align::Right]);
-    for (name, figure) in section {
+    for (name, statistic) in section {
         // The text of a time contains its unit.
         let name = name.strip_suffix("_nanos").unwrap_or(name);
-        table.row([name.replace('_', " "), figure.text()]);
+        table.row([name.replace('_', " "), statistic.text()]);
     }
     table
 }
@@ -108,111 +110,114 @@ fn sections(stats: &Stats) -> Vec<(&'static str, Section)> {
 fn disk(stats: &Stats) -> Section {
     let disk = &stats.disk;
     vec![
-        ("data_file_bytes", Figure::Bytes(disk.data_file_bytes)),
-        ("data_used_bytes", Figure::Bytes(disk.data_used_bytes)),
-        ("data_allocated_bytes", Figure::Bytes(disk.data_allocated_bytes)),
-        ("scratch_bytes", Figure::Bytes(disk.scratch_bytes)),
-        ("retained_bytes", Figure::Bytes(disk.retained_bytes)),
-        ("orphaned_bytes", Figure::Bytes(disk.orphaned_bytes)),
-        ("log_file_bytes", Figure::Bytes(disk.log_file_bytes)),
+        ("data_file_bytes", Statistic::Bytes(disk.data_file_bytes)),
+        ("data_used_bytes", Statistic::Bytes(disk.data_used_bytes)),
+        ("data_allocated_bytes", Statistic::Bytes(disk.data_allocated_bytes)),
+        ("scratch_bytes", Statistic::Bytes(disk.scratch_bytes)),
+        ("retained_bytes", Statistic::Bytes(disk.retained_bytes)),
+        ("orphaned_bytes", Statistic::Bytes(disk.orphaned_bytes)),
+        ("log_file_bytes", Statistic::Bytes(disk.log_file_bytes)),
     ]
 }
 
 fn memory(stats: &Stats) -> Section {
     let memory = &stats.memory;
     vec![
-        ("budget_bytes", Figure::Bytes(memory.budget_bytes)),
-        ("used_bytes", Figure::Bytes(memory.used_bytes)),
-        ("held_bytes", Figure::Bytes(memory.held_bytes)),
-        ("memtable_bytes", Figure::Bytes(memory.memtable_bytes)),
-        ("cache_bytes", Figure::Bytes(memory.cache_bytes)),
-        ("record_bytes", Figure::Bytes(memory.record_bytes)),
-        ("work_bytes", Figure::Bytes(memory.work_bytes)),
-        ("metadata_bytes", Figure::Bytes(memory.metadata_bytes)),
-        ("log_bytes", Figure::Bytes(memory.log_bytes)),
+        ("budget_bytes", Statistic::Bytes(memory.budget_bytes)),
+        ("used_bytes", Statistic::Bytes(memory.used_bytes)),
+        ("held_bytes", Statistic::Bytes(memory.held_bytes)),
+        ("memtable_bytes", Statistic::Bytes(memory.memtable_bytes)),
+        ("cache_bytes", Statistic::Bytes(memory.cache_bytes)),
+        ("record_bytes", Statistic::Bytes(memory.record_bytes)),
+        ("work_bytes", Statistic::Bytes(memory.work_bytes)),
+        ("metadata_bytes", Statistic::Bytes(memory.metadata_bytes)),
+        ("log_bytes", Statistic::Bytes(memory.log_bytes)),
     ]
 }
 
 fn io(stats: &Stats) -> Section {
     let io = &stats.io;
     vec![
-        ("file_system", Figure::Word(io.file_system.clone())),
-        ("direct", Figure::Flag(io.direct)),
-        ("mapped_log", Figure::Flag(io.mapped_log)),
-        ("data_read_bytes", Figure::Bytes(io.data_bytes_read)),
-        ("data_written_bytes", Figure::Bytes(io.data_bytes_written)),
-        ("log_written_bytes", Figure::Bytes(io.log_bytes_written)),
-        ("data_reads", Figure::Count(io.data_reads)),
-        ("data_writes", Figure::Count(io.data_writes)),
-        ("data_syncs", Figure::Count(io.data_syncs)),
-        ("log_syncs", Figure::Count(io.log_syncs)),
-        ("cached_blocks", Figure::Count(io.cached_blocks)),
-        ("cached_records", Figure::Count(io.cached_records)),
-        ("record_fills", Figure::Count(io.record_fills)),
-        ("record_evictions", Figure::Count(io.record_evictions)),
-        ("cache_misses", Figure::Count(io.cache_misses)),
+        ("file_system", Statistic::Word(io.file_system.clone())),
+        ("direct", Statistic::Flag(io.direct)),
+        ("mapped_log", Statistic::Flag(io.mapped_log)),
+        ("data_read_bytes", Statistic::Bytes(io.data_bytes_read)),
+        ("data_written_bytes", Statistic::Bytes(io.data_bytes_written)),
+        ("log_written_bytes", Statistic::Bytes(io.log_bytes_written)),
+        ("data_reads", Statistic::Count(io.data_reads)),
+        ("data_writes", Statistic::Count(io.data_writes)),
+        ("data_syncs", Statistic::Count(io.data_syncs)),
+        ("log_syncs", Statistic::Count(io.log_syncs)),
+        ("cached_blocks", Statistic::Count(io.cached_blocks)),
+        ("cached_records", Statistic::Count(io.cached_records)),
+        ("record_fills", Statistic::Count(io.record_fills)),
+        ("record_evictions", Statistic::Count(io.record_evictions)),
+        ("cache_misses", Statistic::Count(io.cache_misses)),
     ]
 }
 
 fn commits(stats: &Stats) -> Section {
     let commits = &stats.commits;
     vec![
-        ("commits", Figure::Count(commits.commits)),
-        ("entries", Figure::Count(commits.entries)),
-        ("user_bytes", Figure::Bytes(commits.user_bytes)),
-        ("delayed", Figure::Count(commits.delayed)),
-        ("delay_nanos", Figure::Nanos(commits.delay_nanos)),
-        ("delay_nanos_max", Figure::Nanos(commits.delay_nanos_max)),
-        ("would_block", Figure::Count(commits.would_block)),
-        ("last_seqno", Figure::Count(stats.last_seqno)),
-        ("write_amplification", Figure::Ratio(stats.write_amplification)),
+        ("commits", Statistic::Count(commits.commits)),
+        ("entries", Statistic::Count(commits.entries)),
+        ("user_bytes", Statistic::Bytes(commits.user_bytes)),
+        ("delayed", Statistic::Count(commits.delayed)),
+        ("delay_nanos", Statistic::Nanos(commits.delay_nanos)),
+        ("delay_nanos_max", Statistic::Nanos(commits.delay_nanos_max)),
+        ("would_block", Statistic::Count(commits.would_block)),
+        ("last_seqno", Statistic::Count(stats.last_seqno)),
+        ("write_amplification", Statistic::Ratio(stats.write_amplification)),
     ]
 }
 
 fn background(stats: &Stats) -> Section {
     let background = &stats.background;
     vec![
-        ("flushes", Figure::Count(background.flushes)),
-        ("checkpoints", Figure::Count(background.checkpoints)),
-        ("backlog_bytes", Figure::Bytes(background.backlog_bytes)),
-        ("pins", Figure::Count(background.pins as u64)),
-        ("oldest_pinned_seqno", Figure::Perhaps(background.oldest_pinned_seqno)),
-        ("tombstones_passed", Figure::Count(stats.scans.tombstones_passed)),
+        ("flushes", Statistic::Count(background.flushes)),
+        ("checkpoints", Statistic::Count(background.checkpoints)),
+        ("backlog_bytes", Statistic::Bytes(background.backlog_bytes)),
+        ("pins", Statistic::Count(background.pins as u64)),
+        ("oldest_pinned_seqno", Statistic::Perhaps(background.oldest_pinned_seqno)),
+        ("tombstones_passed", Statistic::Count(stats.scans.tombstones_passed)),
     ]
 }
 
 fn scrub(stats: &Stats) -> Section {
     let scrub = &stats.scrub;
     vec![
-        ("passes", Figure::Count(scrub.passes)),
-        ("blocks_read", Figure::Count(scrub.blocks)),
-        ("damaged_blocks", Figure::Count(scrub.damaged_blocks)),
-        ("findings", Figure::Count(scrub.findings.len() as u64)),
+        ("passes", Statistic::Count(scrub.passes)),
+        ("blocks_read", Statistic::Count(scrub.blocks)),
+        ("damaged_blocks", Statistic::Count(scrub.damaged_blocks)),
+        ("findings", Statistic::Count(scrub.findings.len() as u64)),
     ]
 }
 
 fn of_keyspace(stats: &KeyspaceStats) -> Section {
     let tree = &stats.engine_stats;
     let mut section = vec![
-        ("name", Figure::Word(stats.name.clone())),
-        ("engine", Figure::Word(stats.engine.to_owned())),
-        ("memtable_bytes", Figure::Bytes(stats.memtable_bytes)),
-        ("checkpoint_distance_bytes", Figure::Bytes(stats.checkpoint_distance_bytes)),
-        ("versions_held", Figure::Count(stats.versions_held as u64)),
-        ("maintenance_pending", Figure::Flag(stats.maintenance_pending)),
-        ("debt_bytes", Figure::Bytes(stats.debt_bytes)),
-        ("disk_bytes", Figure::Bytes(tree.disk_bytes)),
-        ("height", Figure::Count(u64::from(tree.height))),
-        ("nodes", Figure::Count(tree.nodes)),
-        ("leaves", Figure::Count(tree.leaves)),
-        ("leaf_bytes", Figure::Bytes(tree.leaf_bytes)),
-        ("buffered_runs", Figure::Count(tree.buffered_runs)),
-        ("buffered_bytes", Figure::Bytes(tree.buffered_bytes)),
-        ("run_written_bytes", Figure::Bytes(tree.run_bytes_written)),
-        ("node_written_bytes", Figure::Bytes(tree.node_bytes_written)),
-        ("merge_read_bytes", Figure::Bytes(tree.merge_bytes_read)),
+        ("name", Statistic::Word(stats.name.clone())),
+        ("engine", Statistic::Word(stats.engine.to_owned())),
+        ("memtable_bytes", Statistic::Bytes(stats.memtable_bytes)),
+        ("checkpoint_distance_bytes", Statistic::Bytes(stats.checkpoint_distance_bytes)),
+        ("checkpoint_distance_set_bytes", Statistic::Perhaps(stats.checkpoint_distance_set_bytes)),
+        ("flushes", Statistic::Count(stats.flushes)),
+        ("flushed_bytes", Statistic::Bytes(stats.flushed_bytes)),
+        ("versions_held", Statistic::Count(stats.versions_held as u64)),
+        ("maintenance_pending", Statistic::Flag(stats.maintenance_pending)),
+        ("debt_bytes", Statistic::Bytes(stats.debt_bytes)),
+        ("disk_bytes", Statistic::Bytes(tree.disk_bytes)),
+        ("height", Statistic::Count(u64::from(tree.height))),
+        ("nodes", Statistic::Count(tree.nodes)),
+        ("leaves", Statistic::Count(tree.leaves)),
+        ("leaf_bytes", Statistic::Bytes(tree.leaf_bytes)),
+        ("buffered_runs", Statistic::Count(tree.buffered_runs)),
+        ("buffered_bytes", Statistic::Bytes(tree.buffered_bytes)),
+        ("run_written_bytes", Statistic::Bytes(tree.run_bytes_written)),
+        ("node_written_bytes", Statistic::Bytes(tree.node_bytes_written)),
+        ("merge_read_bytes", Statistic::Bytes(tree.merge_bytes_read)),
     ];
-    section.extend(tree.events.iter().map(|(name, count)| (*name, Figure::Count(*count))));
+    section.extend(tree.events.iter().map(|(name, count)| (*name, Statistic::Count(*count))));
     section
 }
 

@@ -10,6 +10,7 @@ pub mod inspect;
 mod losses;
 mod patience;
 pub mod transfer;
+pub mod tune;
 
 use crate::arguments::{Bounds, Place, Target};
 use crate::failure::{Context, Failure, Result};

@@ -95,6 +95,31 @@ fn a_keyspace_is_dropped_by_name() {
 }
 
 #[test]
+fn the_checkpoint_distance_is_set_stored_clipped_and_reset() {
+    let place = Place::new();
+    fails(&place.run("tune", &[]), 3, "there is no database");
+    place.print("put", &["key", "1"]);
+    fails(&place.run("tune", &["-k", "none"]), 3, "no keyspace \"none\"");
+    fails(&place.run("tune", &["--checkpoint-distance", "0"]), 2, "must be at least 1");
+    fails(&place.run("tune", &["--checkpoint-distance", "far"]), 2, "size");
+    assert!(place.print("tune", &[]).contains("auto"));
+    let set = place.print("tune", &["--checkpoint-distance", "4MB"]);
+    assert!(set.contains("4.0 MiB") && !set.contains("clips"), "{set}");
+    let read = |memory| {
+        let json = place.print("tune", &["--json", "--memory", memory]);
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    assert_eq!(read("1GB")["checkpoint_distance_bytes"], 4 << 20);
+    place.print("tune", &["--checkpoint-distance", "64MB"]);
+    assert!(place.print("tune", &["--memory", "64MB"]).contains("clips"));
+    assert_eq!(read("1GB")["checkpoint_distance_set_bytes"], 64 << 20);
+    assert_eq!(read("1GB")["checkpoint_distance_bytes"], 64 << 20);
+    assert!(read("64MB")["checkpoint_distance_bytes"].as_u64().unwrap() < 30 << 20);
+    place.print("tune", &["--checkpoint-distance", "auto"]);
+    assert!(read("64MB")["checkpoint_distance_set_bytes"].is_null());
+}
+
+#[test]
 fn closed_descriptors_are_errors() {
     let place = Place::new();
     place.print("put", &["a", "value"]);

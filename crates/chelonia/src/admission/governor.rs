@@ -153,7 +153,7 @@ impl Governor {
 
     fn headroom_beside(&self, admitted: u64) -> u64 {
         let share = self.write_share();
-        // What caches cannot give up, such as many pins, leaves less for memtables.
+        // Memory that caches cannot give up, as of many pins, leaves less for memtables.
         let fixed: u64 = FIXED_USES.iter().map(|fixed| self.budget.used_by(*fixed)).sum();
         let left = self.budget.limit().saturating_sub(fixed).max(share / 4 * 3);
         share.min(left).saturating_sub(self.memtable_bytes() + admitted)

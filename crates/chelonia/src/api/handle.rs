@@ -10,8 +10,8 @@
 //! 1. The background threads end.
 //! 2. Memtables are flushed and a checkpoint is made, so that the next open replays nothing. This
 //!    is skipped while the thread panics; if it fails for lack of space, the log stays.
-//! 3. The log is synced, and the superblock records its durable end: a recovery can tell damage
-//!    from the torn end of a last write.
+//! 3. The log is synced, and the superblock records its durable end: a recovery can distinguish
+//!    damage from the torn end of a last write.
 //! 4. The fence is closed, so that no thread reaches the files any more, and the lock is released.
 
 use crate::api::keyspace_set::KeyspaceSet;

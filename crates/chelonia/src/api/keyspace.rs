@@ -371,7 +371,26 @@ impl Keyspace {
     /// # Errors
     /// `InvalidArgument` if `bytes` is 0; `NotFound` if the keyspace was dropped; `ReadOnly`.
     pub fn set_checkpoint_distance(&self, bytes: u64) -> Result<()> {
-        self.handle.keyspaces().set_checkpoint_distance(&self.core, bytes)
+        self.handle.keyspaces().set_checkpoint_distance(&self.core, Some(bytes))
+    }
+
+    /// Lets the checkpoint distance follow the memory budget again, as before it was set.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let database = chelonia::Database::open(directory.path().join("d"))?;
+    /// # let people = database.keyspace("people", Default::default())?;
+    /// let automatic = people.checkpoint_distance();
+    /// people.set_checkpoint_distance(1 << 20)?;
+    /// people.reset_checkpoint_distance()?;
+    /// assert_eq!(people.checkpoint_distance(), automatic);
+    /// # Ok::<(), chelonia::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `NotFound` if the keyspace was dropped; `ReadOnly`.
+    pub fn reset_checkpoint_distance(&self) -> Result<()> {
+        self.handle.keyspaces().set_checkpoint_distance(&self.core, None)
     }
 
     /// Returns the engine and its current options.

@@ -54,14 +54,18 @@ impl<'a> KeyspaceSet<'a> {
         self.core.governor.checkpoint_distance(asked, keyspace.density())
     }
 
-    /// Requests a checkpoint distance of `bytes`.
-    pub fn set_checkpoint_distance(self, keyspace: &KeyspaceCore, bytes: u64) -> Result<()> {
+    /// Requests a checkpoint distance of `bytes`; `None` to follow the budget.
+    pub fn set_checkpoint_distance(
+        self,
+        keyspace: &KeyspaceCore,
+        bytes: Option<u64>,
+    ) -> Result<()> {
         self.core.check_write()?;
         keyspace.check_exists()?;
-        if bytes == 0 {
+        if bytes == Some(0) {
             return Err(Error::invalid("checkpoint_distance is 0; it must be at least 1"));
         }
-        self.request_distance(keyspace, bytes);
+        self.request_distance(keyspace, bytes.unwrap_or(0));
         self.core.counters.options_changed.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -76,6 +80,7 @@ impl<'a> KeyspaceSet<'a> {
         Ok(())
     }
 
+    /// Requests a distance, 0 to follow the budget.
     fn request_distance(self, keyspace: &KeyspaceCore, bytes: u64) {
         keyspace.distance.store(bytes, Ordering::Relaxed);
         let effective = self.core.governor.usual_distance(bytes);

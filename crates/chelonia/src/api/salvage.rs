@@ -394,7 +394,7 @@ impl<'a> Rescue<'a> {
         Ok(no_place)
     }
 
-    fn tell(&mut self, keys: KeyRange, cause: Error) {
+    fn report(&mut self, keys: KeyRange, cause: Error) {
         self.report.losses_total += 1;
         if self.report.losses.len() < SALVAGE_LOSSES_MAX {
             self.report.losses.push(Loss { lower: keys.lower, upper: keys.upper, cause });
@@ -429,9 +429,9 @@ impl Salvaged for Rescue<'_> {
 
     fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()> {
         let no_place = self.doubt(&keys)?;
-        self.tell(keys.clone(), cause);
+        self.report(keys.clone(), cause);
         if let Some(cause) = no_place {
-            self.tell(keys, cause);
+            self.report(keys, cause);
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ const KEY_BYTES_SHOWN: usize = 24;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DumpItem<'a> {
-    /// The kind of the item: `node`, `leaf`, ...
+    /// The kind: `node`, `leaf`, ...
     pub kind: &'static str,
     /// The nesting level. An item belongs to the last one before it with a smaller depth.
     pub depth: usize,

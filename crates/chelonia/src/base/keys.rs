@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_ranges_are_told() {
+    fn empty_ranges_are_reported() {
         use Bound::{Excluded, Included};
         let range = |lower, upper| KeyRange { lower, upper };
         assert!(range(Included(vec![2]), Included(vec![1])).is_empty());

@@ -162,8 +162,8 @@ pub struct LogProgress {
 
 impl Core {
     /// Log work of one interval: syncs new writes. After an interval without writes it writes a
-    /// witness into the log that all of it is durable, so that a later recovery can tell bit rot
-    /// from a torn end, and returns what an idle database does not need.
+    /// witness into the log that all of it is durable, so that a later recovery can
+    /// distinguish bit rot from a torn end, and frees memory that an idle database does not need.
     pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let wants = |keyspace: &Arc<KeyspaceCore>| self.wants_maintenance(keyspace);

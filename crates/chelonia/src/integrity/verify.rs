@@ -113,7 +113,7 @@ impl Core {
         self.verify_log(&mut report)?;
         // Read failures caused by a close are no damage.
         self.health.check_read()?;
-        Ok(self.told_findings(report))
+        Ok(self.with_paths(report))
     }
 
     /// Verifies everything that the newest version of `keyspace` refers to.
@@ -122,7 +122,7 @@ impl Core {
         let mut report = VerifyReport::default();
         self.verify_tree(keyspace, &mut report);
         self.health.check_read()?;
-        Ok(self.told_findings(report))
+        Ok(self.with_paths(report))
     }
 
     fn verify_tree(&self, keyspace: &KeyspaceCore, report: &mut VerifyReport) {
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// Replaces internal file names in the report by those that the user knows.
-    fn told_findings(&self, mut report: VerifyReport) -> VerifyReport {
+    fn with_paths(&self, mut report: VerifyReport) -> VerifyReport {
         let findings = std::mem::take(&mut report.findings).into_iter();
         report.findings = findings.map(|error| self.locate(error)).collect();
         report

@@ -35,11 +35,11 @@ const SCRATCH_BYTES: u64 = 16 << 20;
 /// A decoder of bytes from files.
 #[derive(Clone, Copy, Debug)]
 pub struct DecoderOfFiles {
-    /// What it decodes.
+    /// Its name.
     pub name: &'static str,
     /// Makes the checksum right.
     pub seal: fn(&mut [u8]),
-    /// Decodes, and looks at everything that comes of it. Must not panic, whatever the bytes are.
+    /// Decodes, and reads everything of the result. Must not panic, whatever the bytes are.
     pub decode: fn(&[u8]),
 }
 

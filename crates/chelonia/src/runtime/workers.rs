@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_runs_once_and_the_first_failure_is_told() {
+    fn every_task_runs_once_and_the_first_failure_is_reported() {
         for threads in [1, 3] {
             let runs: Vec<_> = (0..100).map(|_| AtomicUsize::new(0)).collect();
             let count = |index: usize| {

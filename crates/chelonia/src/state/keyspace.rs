@@ -42,7 +42,7 @@ pub struct KeyspaceCore {
     pub history: Arc<History>,
     /// The requested checkpoint distance; 0 if it follows the budget.
     pub distance: AtomicU64,
-    /// What was flushed since the open.
+    /// Memtables flushed since the open.
     pub flushed: Flushed,
     /// Of the last memtable rotated with [`SAMPLE_BYTES_MIN`] or more: bytes of updates, and of
     /// memory.

@@ -191,7 +191,7 @@ impl<'a> Reads<'a> {
         Ok((None, pin.seqno()))
     }
 
-    /// What views of `keyspace` read besides their memtables and versions.
+    /// The sources of views of `keyspace` besides their memtables and versions.
     #[inline]
     fn sources<'s>(self, keyspace: &'s KeyspaceCore) -> ReadSources<'s>
     where

@@ -66,19 +66,19 @@ pub enum Reported {
 impl State {
     /// Notes a finding in the structure of a keyspace, or in blocks.
     pub fn find(&mut self, of: Option<KeyspaceId>, error: Error) {
-        let told = match (error.offset(), of) {
+        let place = match (error.offset(), of) {
             (Some(offset), _) => Reported::Offset(offset),
             (None, Some(keyspace)) => Reported::Structure(keyspace),
             (None, None) => Reported::Unplaced,
         };
-        if self.reported.contains(&told) {
+        if self.reported.contains(&place) {
             return;
         }
         if self.reported.is_empty() {
             self.stats.findings.clear();
         }
         if self.reported.len() < REPORTED_MAX {
-            self.reported.insert(told);
+            self.reported.insert(place);
         }
         self.stats.damaged_blocks += 1;
         if self.stats.findings.len() < SCRUB_FINDINGS_MAX {

@@ -204,7 +204,7 @@ fn read_only_means_that_nothing_is_written() {
 }
 
 #[test]
-fn create_and_open_tell_what_is_wrong() {
+fn create_and_open_name_the_fault() {
     let budget = Budget::new(MEMORY);
     let dir = MemoryDirectory::new();
     let kind = |result: Result<Opened>| result.err().map(|error| error.kind());

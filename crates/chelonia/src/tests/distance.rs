@@ -57,6 +57,9 @@ fn a_commit_waits_once_two_memtables_wait_and_the_third_is_at_the_distance() {
     keyspace.insert_with(accepted.to_be_bytes(), VALUE, options).unwrap();
     keyspace.set_checkpoint_distance(distance).unwrap();
     keyspace.remove_with("key", options).unwrap_err();
+    keyspace.reset_checkpoint_distance().unwrap();
+    keyspace.remove_with("key", options).unwrap();
+    keyspace.set_checkpoint_distance(distance).unwrap();
     // Commits to other keyspaces do not wait for it.
     let other = database.keyspace("other", KeyspaceOptions::new()).unwrap();
     other.insert_with("key", VALUE, options).unwrap();
@@ -106,7 +109,7 @@ fn a_distance_beyond_the_memory_is_reported_as_clipped() {
         let stats = stats(&database);
         assert_eq!(stats.checkpoint_distance_set_bytes, distance);
         assert_eq!(stats.checkpoint_distance_bytes, keyspace.checkpoint_distance());
-        // What acted, under a write share that may have moved meanwhile.
+        // The mean that acted; the write share may have moved meanwhile.
         let (mean, reported) =
             (stats.flushed_bytes / stats.flushes, keyspace.checkpoint_distance());
         assert!(mean.abs_diff(reported) < reported / 4, "{mean} acted, {reported} reported");

@@ -124,7 +124,7 @@ impl Core {
             }
             let _hurry = self.pacer.hurry();
             let in_time = self.pacer.wait_until(deadline.left(&self.clock), || {
-                // What readers retain of flushed memtables may leave no more than half.
+                // Flushed memtables that readers retain may leave no more than half.
                 let is_all = || idle() && self.active_bytes() <= rest_max;
                 let wanted = if wanted > half && is_all() { half } else { wanted };
                 admitted = self.governor.admit(growth, wanted);

@@ -14,8 +14,8 @@
 use super::{Way, different, look};
 use crate::figures::Drawing;
 use crate::figures::data::{
-    Planned, Points, distance, engines, is_capped, notes, setting, settled_load, size, to_f64,
-    told_distance, work,
+    Planned, Points, distance, engines, is_capped, notes, setting, settled_load, size,
+    stated_distance, to_f64, work,
 };
 use crate::figures::drawing::axes::{Panel, Scale, number};
 use crate::figures::drawing::page::{Page, Room, Sample};
@@ -65,7 +65,7 @@ impl Counted {
         if record.phase != settled_load() || is_capped(record) {
             return None;
         }
-        let distance = distance(record).or_else(|| told_distance(record))?;
+        let distance = distance(record).or_else(|| stated_distance(record))?;
         Some(Self {
             way: Way::of(record)?,
             records: setting(record, "records")?,

@@ -6,10 +6,10 @@
 //! a dial has two series: its distance left to itself, which grows with the memory, and the same
 //! distance at every size.
 //!
-//! TurtleKV's paper (3.3.3) has it that an update is written in proportion to `log2(N / distance)`.
-//! What is written whatever the size, the log above all, is a constant. Of each series with one
+//! By TurtleKV's paper (3.3.3) an update is written in proportion to `log2(N / distance)`.
+//! Bytes that do not depend on the size, the log above all, are a constant. Of each series with one
 //! distance the line `a + b * log2(N / distance)` nearest to the measured write amplification is
-//! drawn and told, N in bytes.
+//! drawn and printed, N in bytes.
 //!
 //! A load that the cap ended is left out: it is not of its size.
 
@@ -20,7 +20,7 @@ use crate::compare::summary::Spread;
 use crate::figures::Drawing;
 use crate::figures::data::{
     Planned, Points, cell, cells, distance, engines, is_capped, notes, setting, settings,
-    settled_load, size, to_f64, told_distance, work,
+    settled_load, size, stated_distance, to_f64, work,
 };
 use crate::figures::drawing::axes::{Panel, Scale, number};
 use crate::figures::drawing::page::{Page, Room, Sample};
@@ -58,7 +58,7 @@ const HEADER: [&str; 14] = [
     "fit_error_max",
 ];
 
-/// Who set the distance.
+/// The origin of the distance.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Dial {
     /// The store, if it has one.
@@ -67,7 +67,7 @@ enum Dial {
     Fixed(u64),
 }
 
-/// What is measured against the size.
+/// The quantity that is drawn against the size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Measure {
     /// Bytes written for each byte of the load and its settle.
@@ -104,7 +104,7 @@ impl Measure {
         }
     }
 
-    /// What a result says of it, if it is of the right phase.
+    /// Its value in a result, if that is of the right phase.
     fn of(self, record: &Record) -> Option<f64> {
         let phase = match self {
             Measure::Amplification | Measure::InsertTime => settled_load(),
@@ -130,7 +130,7 @@ struct Measured {
     /// Bytes of keys and values.
     data: u64,
     memory: u64,
-    /// The distance that was acted on at the end of the load, if the store tells.
+    /// The distance that was acted on at the end of the load, if the store reports it.
     distance: Option<u64>,
     /// For each of [`MEASURES`].
     values: [Option<Spread>; 4],
@@ -207,7 +207,7 @@ pub fn plan(figure: &Figure) -> Vec<Planned> {
     plan
 }
 
-/// Who set the distance of a run; none if it was another in each phase.
+/// The origin of the distance of a run; none if it was another in each phase.
 fn dial(record: &Record) -> Option<Dial> {
     match record.settings["checkpoint_distance_bytes"].as_array()?.as_slice() {
         [] => Some(Dial::Own),
@@ -244,20 +244,20 @@ fn is_short(record: &Record) -> bool {
     phase_of(&record.phase) == Some(Phase::Load) && is_capped(record)
 }
 
-/// What the results of one series say of one size; none if it was not loaded.
+/// The point of one series at one size; none if it was not loaded.
 fn measured(own: &[&Record], records: u64) -> Option<Measured> {
     let own = || own.iter().copied().filter(|one| setting(one, "records") == Some(records));
     let load = settled_load();
     let loads: Vec<&Record> = own().filter(|one| one.phase == load).collect();
     let first = loads.first()?;
-    let mut told: Vec<u64> =
-        loads.iter().filter_map(|one| distance(one).or_else(|| told_distance(one))).collect();
-    told.sort_unstable();
+    let mut distances: Vec<u64> =
+        loads.iter().filter_map(|one| distance(one).or_else(|| stated_distance(one))).collect();
+    distances.sort_unstable();
     Some(Measured {
         records,
         data: first.live_bytes,
         memory: setting(first, "memory_bytes")?,
-        distance: told.get(told.len() / 2).copied(),
+        distance: distances.get(distances.len() / 2).copied(),
         values: MEASURES.map(|measure| Spread::of(own().filter_map(|one| measure.of(one)))),
     })
 }
@@ -349,7 +349,7 @@ fn panel(scene: &mut Scene, frame: Frame, all: &[Series], measure: Measure) {
     }
 }
 
-/// What a reader must know of the sizes, and the laws that were found.
+/// Notes on the sizes, and the laws that were found.
 fn about(all: &[Series]) -> Vec<String> {
     let shares = all.iter().flat_map(|one| &one.sizes);
     let shares = shares.map(|one| to_f64(one.memory) / to_f64(one.data.max(1)));

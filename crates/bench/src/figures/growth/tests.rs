@@ -82,12 +82,12 @@ fn points_are_medians_by_size_and_a_load_that_was_cut_has_none() {
     assert_eq!(of(Measure::Reads), [1.5, 1.5, 1.5]);
     assert_eq!(of(Measure::InsertTime), [1000.0, 1000.0, 1000.0]);
     assert_eq!(of(Measure::GetTime), [2000.0, 2000.0, 2000.0]);
-    // Who chose it itself tells what it was.
+    // A store that chose it reports it.
     assert_eq!(all[0].sizes[2].distance, Some(10_666));
 }
 
 #[test]
-fn the_law_of_the_results_is_found_drawn_and_told() {
+fn the_law_of_the_results_is_found_drawn_and_reported() {
     let results = growth_results();
     let all = series(&results);
     assert!(all[0].fit.is_none() && all[2].fit.is_none());
@@ -95,7 +95,7 @@ fn the_law_of_the_results_is_found_drawn_and_told() {
     let off = [fit.a - 2.0, fit.b - 0.5, fit.error_max].map(f64::abs);
     assert!(off.iter().all(|off| *off < 1e-9), "{fit:?}");
     let drawing = draw(&results);
-    let told = drawing.scene.shapes.iter().any(|shape| match shape {
+    let is_printed = drawing.scene.shapes.iter().any(|shape| match shape {
         Shape::Text(text) => text.text.contains("= 2.000 + 0.500 log2(data / distance)"),
         _ => false,
     });
@@ -103,7 +103,7 @@ fn the_law_of_the_results_is_found_drawn_and_told() {
         Shape::Line { color, width, .. } => (*color, *width) == (INK, 1.2),
         _ => false,
     });
-    assert!(told && strokes.count() > 10);
+    assert!(is_printed && strokes.count() > 10);
     let with_fit: Vec<&Vec<String>> =
         drawing.points.rows.iter().filter(|row| !row[10].is_empty()).collect();
     assert_eq!(with_fit.len(), 5);
@@ -115,7 +115,7 @@ fn the_law_of_the_results_is_found_drawn_and_told() {
 }
 
 #[test]
-fn a_distance_that_was_not_taken_is_told_and_the_law_is_of_what_was() {
+fn a_distance_that_was_not_taken_is_reported_and_the_law_is_of_what_was() {
     let mut results = growth_results();
     for record in &mut results {
         if dial(record) == Some(Dial::Fixed(8000)) && record.settings["records"] == 250 {

@@ -20,7 +20,7 @@ pub fn battery<E: Tried>(options: E::Options) {
     noise_in_the_structure_is_not_believed::<E>(options);
     every_damaged_block_is_found::<E>(options);
     a_verification_goes_on_behind_what_cannot_be_read::<E>(options);
-    what_is_salvaged_is_right_and_what_is_lost_is_told::<E>(options);
+    what_is_salvaged_is_right_and_what_is_lost_is_reported::<E>(options);
     nodes_are_dropped_from_memory_and_come_back::<E>(options);
 }
 
@@ -94,7 +94,7 @@ fn use_up<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) -> bool {
     tree.stats();
     write_on(world, tree, keys);
     let wrongs: Vec<_> = results.into_iter().filter_map(Result::err).collect();
-    wrongs.iter().for_each(check_told);
+    wrongs.iter().for_each(check_kind);
     !wrongs.is_empty()
 }
 
@@ -108,15 +108,15 @@ fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
             Ok(Some(_)) => written = tree.maintain(&work),
             Ok(None) => return,
             Err(error) => {
-                let told = [ErrorKind::Corrupt, ErrorKind::Internal];
-                assert!(told.contains(&error.kind()), "{error:?}");
+                let expected = [ErrorKind::Corrupt, ErrorKind::Internal];
+                assert!(expected.contains(&error.kind()), "{error:?}");
                 return;
             }
         }
     }
 }
 
-fn check_told(error: &Error) {
+fn check_kind(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
     assert_eq!(error.file(), Some("data"), "{error:?}");
 }
@@ -134,10 +134,10 @@ fn noise_in_the_root_blob_is_not_believed<E: Tried>(options: E::Options) {
         damaged[place] = rng.next_u64() as u8;
         match open(&damaged) {
             Ok(tree) if damaged == blob || round % 8 == 0 => {
-                let is_told = use_up(&world, &tree, &keys);
+                let is_reported = use_up(&world, &tree, &keys);
                 // The blob ends with the number of blocks, which is recorded nowhere else.
                 if place + 3 < blob.len() || damaged == blob {
-                    assert_eq!(is_told, damaged != blob, "byte {place} is {}", damaged[place]);
+                    assert_eq!(is_reported, damaged != blob, "byte {place} is {}", damaged[place]);
                 }
             }
             Ok(_) => {}
@@ -178,16 +178,16 @@ fn noise_in_the_structure_is_not_believed<E: Tried>(options: E::Options) {
             }
             let is_changed = bad != good;
             world.storage.write_blocks(first, generation, &mut bad).unwrap();
-            let is_told = match E::open_tried(&world.storage, options, Some(&blob)) {
+            let is_reported = match E::open_tried(&world.storage, options, Some(&blob)) {
                 Ok(tree) => use_up(&world, &tree, &keys),
                 Err(error) => {
-                    check_told(&error);
+                    check_kind(&error);
                     true
                 }
             };
-            assert!(is_changed || !is_told);
+            assert!(is_changed || !is_reported);
             changed += usize::from(is_changed);
-            unseen += usize::from(is_changed && !is_told);
+            unseen += usize::from(is_changed && !is_reported);
         }
         world.storage.write_blocks(first, generation, &mut good).unwrap();
     }
@@ -259,14 +259,14 @@ impl Salvaged for Found {
     }
 
     fn lost(&mut self, keys: KeyRange, cause: Error) -> Result<()> {
-        check_told(&cause);
+        check_kind(&cause);
         self.certain.retain(|key, _| !keys.contains(key));
         self.lost.push(keys);
         Ok(())
     }
 }
 
-fn what_is_salvaged_is_right_and_what_is_lost_is_told<E: Tried>(options: E::Options) {
+fn what_is_salvaged_is_right_and_what_is_lost_is_reported<E: Tried>(options: E::Options) {
     let mut rng = Rng::new(6);
     let mut saved = 0;
     // Any block of runs.
@@ -292,9 +292,9 @@ fn what_is_salvaged_is_right_and_what_is_lost_is_told<E: Tried>(options: E::Opti
             tree.version().salvage(&mut found).unwrap();
             let is_right = |(key, item): (&Vec<u8>, &Item)| world.model.get(key) == Some(item);
             assert!(found.certain.iter().all(is_right), "{kind:?} {count}");
-            let is_told = |key: &Vec<u8>| found.lost.iter().any(|range| range.contains(key));
+            let is_reported = |key: &Vec<u8>| found.lost.iter().any(|range| range.contains(key));
             let mut missing = world.model.keys().filter(|key| !found.certain.contains_key(*key));
-            assert!(missing.all(is_told), "{kind:?} {count}");
+            assert!(missing.all(is_reported), "{kind:?} {count}");
             assert!(count > 0 || found.certain == world.model);
             saved += found.certain.len() * 100 / world.model.len();
         }

@@ -1,4 +1,4 @@
-//! What every engine does with a version ([`Version`]), for versions of autumn trees.
+//! The contract of a version ([`Version`]) for versions of autumn trees.
 
 use super::version::AutumnVersion;
 use super::{check, read};

@@ -1,4 +1,4 @@
-//! What every engine does with a version ([`Version`]), for versions of turtle trees.
+//! The contract of a version ([`Version`]) for versions of turtle trees.
 
 use super::version::TurtleVersion;
 use super::{check, pass, read};

@@ -321,13 +321,13 @@ impl Turtle {
         if self.options.flush_percent == 0 {
             writer.overlap = writer.overlap.after(shared, &version, updates);
         }
-        let told = AtomicU64::new(0);
+        let reported = AtomicU64::new(0);
         let ((root, summary), settled) = loop {
             let done = AtomicU64::new(0);
             // A retried pass does not report the same progress again.
             let progress = |ranks: u64| {
                 let now = done.fetch_add(ranks, Ordering::Relaxed) + ranks;
-                let before = told.fetch_max(now, Ordering::Relaxed);
+                let before = reported.fetch_max(now, Ordering::Relaxed);
                 (work.progress)(now.saturating_sub(before));
             };
             let work = Work { progress: &progress, ..*work };

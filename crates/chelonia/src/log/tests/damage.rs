@@ -88,9 +88,9 @@ fn check(sample: &Sample, files: &Files, what: &str) {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_told_or_cut_and_never_believed() {
+fn a_flipped_bit_anywhere_is_reported_or_cut_and_never_believed() {
     let sample = sample();
-    let mut told = 0;
+    let mut reported = 0;
     for (name, content) in &sample.files {
         for place in 0..content.len() {
             let mut files = sample.files.clone();
@@ -99,7 +99,7 @@ fn a_flipped_bit_anywhere_is_told_or_cut_and_never_believed() {
             check(&sample, &files, &what);
             let error = outcome(&sample, &files, sample.witnessed).err();
             if let Some(error) = error {
-                told += 1;
+                reported += 1;
                 let blamed = error.file().map(str::to_owned);
                 assert!(blamed.is_none_or(|file| file.starts_with("log-")), "{error}");
             }
@@ -110,11 +110,11 @@ fn a_flipped_bit_anywhere_is_told_or_cut_and_never_believed() {
             }
         }
     }
-    assert!(told > 5000, "only {told} places below the mark were told");
+    assert!(reported > 5000, "only {reported} places below the mark were reported");
 }
 
 #[test]
-fn a_file_cut_at_any_sector_is_told_or_cut() {
+fn a_file_cut_at_any_sector_is_reported_or_cut() {
     let sample = sample();
     for (name, content) in &sample.files {
         for size in (0..content.len()).step_by(SECTOR_BYTES) {
@@ -136,7 +136,7 @@ fn a_file_cut_at_any_sector_is_told_or_cut() {
 }
 
 #[test]
-fn noise_instead_of_blocks_is_told_or_cut() {
+fn noise_instead_of_blocks_is_reported_or_cut() {
     let sample = sample();
     let mut rng = Rng::new(5);
     for round in 0..1500 {
@@ -225,7 +225,7 @@ fn a_log_that_is_only_read_is_not_touched() {
 }
 
 #[test]
-fn a_missing_log_is_told() {
+fn a_missing_log_is_reported() {
     let empty: Arc<dyn Directory> = Arc::new(MemoryDirectory::new());
     let far = LogPosition { lsn: Lsn(1 << 30), chain: 3 };
     let sample = sample();

@@ -39,7 +39,7 @@ fn flip(memory: &MemoryDirectory, name: &str, place: u64) {
 }
 
 #[test]
-fn all_damage_is_told_and_the_rest_is_read() {
+fn all_damage_is_reported_and_the_rest_is_read() {
     let memory = MemoryDirectory::new();
     let (_tail, log, records) = long_log(&memory);
     let (read, whole, verified) = verify(&memory, log.written());
@@ -92,7 +92,7 @@ fn what_is_held_is_recycled_afterwards() {
 }
 
 #[test]
-fn a_log_that_begins_nowhere_is_told() {
+fn a_log_that_begins_nowhere_is_reported() {
     let memory = MemoryDirectory::new();
     let (_tail, log, records) = long_log(&memory);
     memory.remove("log-0000").unwrap();

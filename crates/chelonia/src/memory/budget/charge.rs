@@ -8,7 +8,7 @@ use crate::runtime::sync::{Arc, Ordering};
 /// keyspaces and snapshots.
 const LOSSES_PART: u64 = 4;
 
-/// What `bytes` of charged memory count.
+/// The bytes that `bytes` of charged memory count as.
 pub fn with_losses(purpose: Use, bytes: u64) -> u64 {
     if purpose == Use::Metadata { bytes + bytes / LOSSES_PART } else { bytes }
 }

@@ -69,7 +69,7 @@ fn a_lower_limit_returns_what_is_not_in_use() {
 }
 
 #[test]
-fn what_the_system_refuses_is_told_and_costs_nothing() {
+fn what_the_system_refuses_is_reported_and_costs_nothing() {
     let budget = Budget::new(64 * SLAB);
     budget.refuse_memory(true);
     assert_eq!(budget.take_slab(Use::Cache).err(), Some(Refused::Full));

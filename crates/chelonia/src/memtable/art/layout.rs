@@ -86,16 +86,17 @@ impl Child {
     /// entries.
     #[inline]
     pub(super) fn prefetch_slot(self, byte: u8) {
-        let kind = self.tag();
-        if kind == 0 {
-            return;
-        }
-        let node = self.tagged_address().wrapping_sub(kind);
-        prefetch_read(node);
-        if kind == Kind::N48 as usize {
-            prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
-        } else if kind == Kind::N256 as usize {
-            prefetch_read(node.wrapping_add(N256_SLOTS + 8 * usize::from(byte)));
+        match self.tag() {
+            0 => {}
+            kind => {
+                let node = self.tagged_address().wrapping_sub(kind);
+                prefetch_read(node);
+                if kind == Kind::N48 as usize {
+                    prefetch_read(node.wrapping_add(N48_INDEX + usize::from(byte)));
+                } else if kind == Kind::N256 as usize {
+                    prefetch_read(node.wrapping_add(N256_SLOTS + 8 * usize::from(byte)));
+                }
+            }
         }
     }
 }

@@ -340,7 +340,7 @@ fn arrays_grow_from_the_heap_to_slabs() {
 }
 
 #[test]
-fn versions_that_nobody_needs_are_unlinked_and_readers_are_told() {
+fn versions_that_nobody_needs_are_unlinked_and_readers_notice() {
     let table = memtable();
     let put = |seqno, pins: &Held| table.insert(b"k", Update::Put(b"v"), SeqNo(seqno), pins);
     let found = |at| match table.get(b"k", SeqNo(at)) {

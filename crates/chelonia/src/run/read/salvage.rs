@@ -40,10 +40,10 @@ impl Run {
         let mut walk = Walk { range, take, last: None, gap: None, failed: None };
         let cause = RefCell::new(Vec::new());
         let visit = &mut |span: BlockSpan, bytes: Option<&[u8]>, _: &mut dyn CheckReport| {
-            let told = || Error::corrupt("a block of a run cannot be read");
+            let unknown = || Error::corrupt("a block of a run cannot be read");
             let read = match bytes {
                 Some(bytes) => walk.span(bytes),
-                None => Err(self.take_reason(span.first, &cause).unwrap_or_else(told)),
+                None => Err(self.take_reason(span.first, &cause).unwrap_or_else(unknown)),
             };
             if let Err(error) = read {
                 walk.gap.get_or_insert_with(|| self.blame(span.first)(error));

@@ -90,7 +90,7 @@ fn a_block_is_read_once() {
 }
 
 #[test]
-fn damage_is_told_and_not_cached() {
+fn damage_is_reported_and_not_cached() {
     let storage = storage_with(4);
     let extent = write(&storage, 8);
     // The same place under another generation is stale.

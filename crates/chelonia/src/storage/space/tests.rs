@@ -49,7 +49,7 @@ fn a_full_device_changes_nothing() {
 }
 
 #[test]
-fn misuse_is_told() {
+fn misuse_is_reported() {
     let (file, mut space) = empty(u64::MAX);
     assert_eq!(space.allocate(&file, 0).unwrap_err().kind(), ErrorKind::Internal);
     let extent = space.allocate(&file, 8).unwrap().extent;

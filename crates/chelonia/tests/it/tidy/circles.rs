@@ -18,10 +18,6 @@ use super::source::{Source, is_word};
 use super::{Finding, Tree};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Circles that may stay, as the files of the reported chain in order of their paths, each with its
-/// reason. One that is gone must be removed here.
-const EXCEPTIONS: [(&[&str], &str); 0] = [];
-
 /// Maximum length of a chain of re-exports that is followed.
 const HOPS_MAX: usize = 8;
 
@@ -55,12 +51,7 @@ type Arrows = BTreeMap<Path, BTreeMap<Path, (usize, String)>>;
 
 /// Circles among the files of each crate, and imports through a re-export of the own folder.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    check_except(tree, &EXCEPTIONS)
-}
-
-fn check_except(tree: &Tree, exceptions: &[(&[&str], &str)]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut used = BTreeSet::new();
     let sources = tree.sources.iter().filter(|source| !source.is_test_file());
     let mut crates: BTreeMap<&str, Crate<'_>> = BTreeMap::new();
     for source in sources {
@@ -81,20 +72,7 @@ fn check_except(tree: &Tree, exceptions: &[(&[&str], &str)]) -> Vec<Finding> {
         let (arrows, detours) = arrows(files);
         findings.extend(detours);
         for circle in circles(&arrows) {
-            let path = |module: &Path| files[module].source.path.as_str();
-            let mut names: Vec<&str> = circle.iter().map(path).collect();
-            names.sort_unstable();
-            if let Some(index) = exceptions.iter().position(|(files, _)| *files == names) {
-                used.insert(index);
-                continue;
-            }
             findings.push(finding(files, &arrows, &circle));
-        }
-    }
-    for (index, (files, _)) in exceptions.iter().enumerate() {
-        if !used.contains(&index) {
-            let message = "the circle of this exception is gone: remove it from `tidy/circles.rs`";
-            findings.push(Finding::new(files[0], 1, message));
         }
     }
     findings
@@ -392,7 +370,7 @@ mod tests {
             files.iter().map(|(path, _)| format!("crates/chelonia/src/{path}")).collect();
         let texts = files.iter().map(|(_, text)| *text);
         let files: Vec<(&str, &str)> = paths.iter().map(String::as_str).zip(texts).collect();
-        check_except(&Tree::of(&files), &[]).iter().map(Finding::to_string).collect()
+        check(&Tree::of(&files)).iter().map(Finding::to_string).collect()
     }
 
     #[test]
@@ -448,13 +426,5 @@ mod tests {
         assert_eq!(findings(&[("a.rs", test), ("b.rs", "use crate::a::A;")]), [""; 0]);
         let other = "use std::a::A;\nuse bytes::b;";
         assert_eq!(findings(&[("a.rs", other), ("b.rs", "use crate::a::A;")]), [""; 0]);
-    }
-
-    #[test]
-    fn an_exception_is_needed() {
-        let (a, b) = ("crates/chelonia/src/a.rs", "crates/chelonia/src/b.rs");
-        let tree = Tree::of(&[(a, "use crate::b::B;"), (b, "use crate::a::A;")]);
-        assert_eq!(check_except(&tree, &[(&[a, b], "reason")]), []);
-        assert_eq!(check_except(&Tree::of(&[(a, "")]), &[(&[a, b], "reason")]).len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Who may import whom, as `docs/ARCHITECTURE.md` says it.
+//! The import table of `docs/ARCHITECTURE.md`.
 //!
 //! The table is read from the document, so the two cannot differ. A row names a folder or file of
 //! `crates/chelonia/src` and what it may import; the cell is read in clauses, parted by semicolons:
@@ -51,7 +51,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with `import` in `module`, if anything is.
+/// The rule that `import` in `module` breaks, if any.
 fn judge(row: &Row, module: &[String], import: &[String]) -> Option<String> {
     let joined = import.join("::");
     let first = import.first()?;
@@ -128,7 +128,7 @@ pub fn module_path(path: &str) -> Vec<String> {
 /// The paths from the crate's root that the code names, each with its position.
 fn imports(source: &Source, module: &[String]) -> Vec<(usize, Vec<String>)> {
     let mut found = paths_below(source, "crate");
-    // What was imported as a module and is named through it.
+    // Names that come through an imported module.
     let modules = found.iter().filter(|(_, path)| path.len() == 1).map(|(_, path)| path[0].clone());
     for imported in modules.collect::<BTreeSet<_>>() {
         let through = paths_below(source, &imported).into_iter();

@@ -38,7 +38,7 @@ pub(in crate::engines::turtle) fn verify(
         shared: BTreeMap::new(),
         neighbours: BTreeMap::new(),
         large: BlockSet::default(),
-        large_told: BTreeSet::new(),
+        large_reported: BTreeSet::new(),
         offset: 0,
     };
     let seen = check.node(&version.root, KeyView::LEAST, None)?;
@@ -60,7 +60,7 @@ struct Check<'a> {
     /// Large values seen recently.
     large: BlockSet,
     /// Damaged large values already reported.
-    large_told: BTreeSet<BlockNo>,
+    large_reported: BTreeSet<BlockNo>,
     /// Offset of the node that is being checked.
     offset: u64,
 }
@@ -159,14 +159,14 @@ impl Check<'_> {
         for large in large {
             let start = large.extent.start;
             if !self.large.insert_bounded(start, LARGE_CHUNKS_MAX)
-                || self.large_told.contains(&start)
+                || self.large_reported.contains(&start)
             {
                 continue;
             }
             match self.version.shared.node_cache.storage().verify_large(&large) {
                 Ok(blocks) => self.report.blocks(blocks),
                 Err(error) => {
-                    self.large_told.insert(start);
+                    self.large_reported.insert(start);
                     self.report.finding(error);
                 }
             }

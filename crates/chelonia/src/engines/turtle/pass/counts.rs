@@ -442,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_set_tells_the_first_time() {
+    fn a_block_set_reports_the_first_time() {
         let mut set = BlockSet::default();
         for block in [0, 63, 64, 4095, 4096, 1 << 40] {
             assert!(set.insert(BlockNo(block)));

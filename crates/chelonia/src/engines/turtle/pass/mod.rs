@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   node(incoming)
-//!     figures ----> plan (`plan.rs`): pivots to flush, levels to merge
+//!     stats ----> plan (`plan.rs`): pivots to flush, levels to merge
 //!     tasks         Leaves: a flush into leaves, or a piece of one     -> runs
 //!                   Child:  a flush into a node = node(...) below      -> its new pivots
 //!                   Level:  a piece of the new top level               -> parts
@@ -32,7 +32,7 @@ use crate::base::stream::SortedStream;
 use crate::engines::turtle::check::damage::Damage;
 use crate::engines::turtle::pass::geometry::Geometry;
 use crate::engines::turtle::pass::output::{Output, WrittenRun};
-use crate::engines::turtle::pass::plan::{Figures, Group};
+use crate::engines::turtle::pass::plan::{Group, PivotStats};
 use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
@@ -201,27 +201,28 @@ impl<'t, 'u> Pass<'t, 'u> {
             let pivots = node.pivots.clone();
             return Ok(Grown { height: node.height, pivots, appended: false });
         }
-        let figures = self.figures(at, incoming)?;
-        let groups = plan::groups(node.height, &figures, &self.geometry);
+        let stats = self.stats(at, incoming)?;
+        let groups = plan::groups(node.height, &stats, &self.geometry);
         debug_assert!(plan::is_partition(&groups, node.pivots.len()), "each pivot is in one group");
         self.count_flushes(node, &groups);
-        let buffer = self.plan_buffer(at, incoming, &figures, &groups)?;
+        let buffer = self.plan_buffer(at, incoming, &stats, &groups)?;
         debug_assert!(
             reads_each_update_once(at, incoming, &groups, &buffer),
             "each update goes to one pivot, which is flushed or gets a new level"
         );
-        let total: u64 = figures.iter().map(|figure| figure.incoming + figure.pending).sum();
+        let total: u64 =
+            stats.iter().map(|pivot_stats| pivot_stats.incoming + pivot_stats.pending).sum();
         let mut tasks = Vec::new();
         for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
         {
             if node.height == 1 {
-                self.cut_flush(at, incoming, number, group, &figures, &mut tasks)?;
+                self.cut_flush(at, incoming, number, group, &stats, &mut tasks)?;
                 continue;
             }
             for pivot in group.pivots.clone() {
                 // A single child with most of the work gets all threads; otherwise children run in
                 // parallel.
-                let heavy = figures[pivot].incoming + figures[pivot].pending > total / 2;
+                let heavy = stats[pivot].incoming + stats[pivot].pending > total / 2;
                 let workers = if heavy { workers } else { Workers::inline() };
                 tasks.push(Task::Child { pivot, workers });
             }
@@ -233,7 +234,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         for (pivot, plan) in buffer.stuck.iter().filter(|(_, plan)| plan.written) {
             tasks.push(Task::Level { pivots: vec![*pivot], cutoff: plan.levels.cutoff });
         }
-        let gathered = self.run(at, incoming, &figures, &tasks, workers)?;
+        let gathered = self.run(at, incoming, &stats, &tasks, workers)?;
         let grown = if node.height == 1 {
             self.assemble_leaves(node, &groups, &buffer, gathered)?
         } else {
@@ -248,14 +249,14 @@ impl<'t, 'u> Pass<'t, 'u> {
         &self,
         at: Place<'_>,
         incoming: &Incoming<'u>,
-        figures: &[Figures],
+        stats: &[PivotStats],
         tasks: &[Task<'_>],
         workers: Workers,
     ) -> Result<Gathered> {
         let results: Vec<Mutex<Option<Done>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
         let damaged: Mutex<Option<Error>> = Mutex::new(None);
         workers.run(tasks.len(), &|index| {
-            match self.run_task(at, incoming, figures, &tasks[index]) {
+            match self.run_task(at, incoming, stats, &tasks[index]) {
                 Ok(done) => *results[index].lock() = Some(done),
                 // The other tasks continue: the next pass should know all damage.
                 Err(error) => *damaged.lock() = Some(self.damage.meet(error)?),
@@ -292,7 +293,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         &self,
         at: Place<'_>,
         incoming: &Incoming<'u>,
-        figures: &[Figures],
+        stats: &[PivotStats],
         task: &Task<'_>,
     ) -> Result<Done> {
         match task {
@@ -305,7 +306,7 @@ impl<'t, 'u> Pass<'t, 'u> {
                 self.descend(at, *pivot, incoming, *workers).map(Done::Child)
             }
             Task::Level { pivots, cutoff } => {
-                self.write_level(at, incoming, figures, pivots, *cutoff).map(Done::Level)
+                self.write_level(at, incoming, stats, pivots, *cutoff).map(Done::Level)
             }
         }
     }
@@ -339,7 +340,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         &self,
         at: Place<'_>,
         incoming: &Incoming<'u>,
-        figures: &[Figures],
+        stats: &[PivotStats],
         pivots: &[usize],
         cutoff: usize,
     ) -> Result<Vec<(usize, Part)>> {
@@ -359,7 +360,7 @@ impl<'t, 'u> Pass<'t, 'u> {
             let own: u64 = merged.map(|part| part.totals.weight()).sum();
             let upper = at.span_of(*index).upper;
             let key = &at.node.pivots[*index].key;
-            let incoming = figures[*index].incoming + own;
+            let incoming = stats[*index].incoming + own;
             LevelPivot { index: *index, key, upper, incoming }
         };
         let targets: Vec<_> = pivots.iter().map(level_pivot).collect();

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Statistics of a pivot before the pass changes anything.
 #[derive(Clone, Copy, Default, Debug)]
-pub(in crate::engines::turtle) struct Figures {
+pub(in crate::engines::turtle) struct PivotStats {
     /// Incoming updates.
     pub incoming: u64,
     /// Pending updates.
@@ -32,7 +32,7 @@ pub(in crate::engines::turtle) struct Figures {
     pub seed: u64,
 }
 
-impl Figures {
+impl PivotStats {
     /// Returns the maximum size of the leaf after a flush.
     fn merged(&self) -> u64 {
         self.incoming + self.pending + self.child
@@ -87,24 +87,24 @@ pub(in crate::engines::turtle) struct Group {
 /// flushed (each a group of its own). Stuck pivots are never flushed.
 pub(in crate::engines::turtle) fn groups(
     height: u8,
-    figures: &[Figures],
+    stats: &[PivotStats],
     geometry: &Geometry,
 ) -> Vec<Group> {
     if geometry.pace != Pace::Usual {
-        return groups_on_full_device(height, figures, geometry.pace);
+        return groups_on_full_device(height, stats, geometry.pace);
     }
-    let mut groups: Vec<Group> = Vec::with_capacity(figures.len());
-    for (index, figure) in figures.iter().enumerate() {
-        let own = reason(height, figure, figures.len() == 1, geometry);
-        let stuck = figure.stuck || index.checked_sub(1).is_some_and(|last| figures[last].stuck);
+    let mut groups: Vec<Group> = Vec::with_capacity(stats.len());
+    for (index, pivot_stats) in stats.iter().enumerate() {
+        let own = reason(height, pivot_stats, stats.len() == 1, geometry);
+        let stuck = pivot_stats.stuck || index.checked_sub(1).is_some_and(|last| stats[last].stuck);
         if let Some(group) = groups.last_mut().filter(|_| !stuck) {
-            let before = &figures[group.pivots.clone()];
-            let joins = match empty_joins(before, group.flush, figure, own) {
-                Some(joins) => joins && fits(height, before, figure, geometry),
+            let before = &stats[group.pivots.clone()];
+            let joins = match empty_joins(before, group.flush, pivot_stats, own) {
+                Some(joins) => joins && fits(height, before, pivot_stats, geometry),
                 None => {
                     let flushed = [group.flush.is_some(), own.is_some()];
-                    fits(height, before, figure, geometry)
-                        && is_small(height, before, figure, flushed, geometry)
+                    fits(height, before, pivot_stats, geometry)
+                        && is_small(height, before, pivot_stats, flushed, geometry)
                 }
             };
             if joins {
@@ -132,9 +132,10 @@ pub(in crate::engines::turtle) fn is_partition(groups: &[Group], count: usize) -
 /// Groups the pivots on a full device, where at most one is flushed. It is the first one with at
 /// least half the average of pending updates: so pivots are flushed one after the other, the runs
 /// they share are freed, and newer updates do not lead back to pivots that were flushed.
-fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Group> {
-    let waiting = |figure: &Figures| if figure.stuck { 0 } else { figure.waiting() };
-    let (total, count) = figures
+fn groups_on_full_device(height: u8, stats: &[PivotStats], pace: Pace) -> Vec<Group> {
+    let waiting =
+        |pivot_stats: &PivotStats| if pivot_stats.stuck { 0 } else { pivot_stats.waiting() };
+    let (total, count) = stats
         .iter()
         .map(waiting)
         .filter(|weight| *weight > 0)
@@ -142,63 +143,69 @@ fn groups_on_full_device(height: u8, figures: &[Figures], pace: Pace) -> Vec<Gro
             (total.saturating_add(weight), count + 1)
         });
     let enough = (total / count.max(1) / 2).max(1);
-    let first = figures.iter().position(|figure| waiting(figure) >= enough);
+    let first = stats.iter().position(|pivot_stats| waiting(pivot_stats) >= enough);
     let first = first.filter(|_| pace == Pace::OneLeaf);
     // Only a root has a single child for long: see `reason`.
-    let alone = (height > 1 && figures.len() == 1 && !figures[0].stuck).then_some(0);
+    let alone = (height > 1 && stats.len() == 1 && !stats[0].stuck).then_some(0);
     let flushed = first.or(alone);
     let group = |pivot: usize| Group {
         pivots: pivot..pivot + 1,
         flush: (flushed == Some(pivot)).then_some(Reason::Full),
     };
-    (0..figures.len()).map(group).collect()
+    (0..stats.len()).map(group).collect()
 }
 
 /// Returns the reason to flush a pivot for its own sake, if any.
-fn reason(height: u8, figure: &Figures, alone: bool, geometry: &Geometry) -> Option<Reason> {
-    let arrived = figure.incoming + figure.pending;
-    if figure.stuck {
+fn reason(
+    height: u8,
+    pivot_stats: &PivotStats,
+    alone: bool,
+    geometry: &Geometry,
+) -> Option<Reason> {
+    let arrived = pivot_stats.incoming + pivot_stats.pending;
+    if pivot_stats.stuck {
         return None;
     }
     if height > 1 && alone {
         // Only a root has a single child for long: without a buffer it can be removed.
         return Some(Reason::Full);
     }
-    if figure.due {
+    if pivot_stats.due {
         return Some(Reason::Reads);
     }
-    if arrived == 0 && figure.tombstones == 0 {
+    if arrived == 0 && pivot_stats.tombstones == 0 {
         return None;
     }
     // Without jitter all leaves of a uniform load would be flushed, and split, in the same pass.
-    let jitter = 600 + figure.seed % 801;
-    let mut size = geometry.flush_basis(height, figure.child) / 1000
+    let jitter = 600 + pivot_stats.seed % 801;
+    let mut size = geometry.flush_basis(height, pivot_stats.child) / 1000
         * (geometry.percent_at(height) * jitter / 100);
-    if figure.child < geometry.leaf / 2 {
+    if pivot_stats.child < geometry.leaf / 2 {
         // A small child is cheap to rewrite: let it grow before updates pile up above it.
-        size = size.min(figure.child);
+        size = size.min(pivot_stats.child);
     }
     // The updates outweigh the existing data so much that a flush writes little else.
-    let outweighs = geometry.leaf.max(2 * (figure.child + figure.pending));
-    if figure.incoming >= size.min(outweighs) && figure.incoming > 0 {
+    let outweighs = geometry.leaf.max(2 * (pivot_stats.child + pivot_stats.pending));
+    if pivot_stats.incoming >= size.min(outweighs) && pivot_stats.incoming > 0 {
         return Some(Reason::Narrow);
     }
     if arrived >= size {
         return Some(Reason::Full);
     }
-    let many = figure.tombstones > 0 && figure.tombstones >= figure.child_entries.div_ceil(4);
+    let many = pivot_stats.tombstones > 0
+        && pivot_stats.tombstones >= pivot_stats.child_entries.div_ceil(4);
     many.then_some(Reason::Tombstones)
 }
 
 /// Decides whether an empty pivot joins its neighbour; `None` if neither is empty. An empty pivot
 /// is no reason to rewrite anything, but joins a rewrite at no cost.
 fn empty_joins(
-    before: &[Figures],
+    before: &[PivotStats],
     before_flush: Option<Reason>,
-    next: &Figures,
+    next: &PivotStats,
     next_flush: Option<Reason>,
 ) -> Option<bool> {
-    let before_empty = before.iter().all(Figures::is_empty);
+    let before_empty = before.iter().all(PivotStats::is_empty);
     match (before_empty, next.is_empty()) {
         (false, false) => None,
         (true, true) => Some(true),
@@ -208,12 +215,12 @@ fn empty_joins(
 }
 
 /// Returns true if the result of both together is not too large for one child.
-fn fits(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> bool {
+fn fits(height: u8, before: &[PivotStats], next: &PivotStats, geometry: &Geometry) -> bool {
     if height == 1 {
-        let size: u64 = before.iter().map(|figure| figure.expected(geometry)).sum();
+        let size: u64 = before.iter().map(|pivot_stats| pivot_stats.expected(geometry)).sum();
         return size + next.expected(geometry) <= geometry.leaf_joined();
     }
-    let pivots: usize = before.iter().map(|figure| figure.child_pivots).sum();
+    let pivots: usize = before.iter().map(|pivot_stats| pivot_stats.child_pivots).sum();
     pivots + next.child_pivots <= geometry.pivots_joined()
 }
 
@@ -223,13 +230,13 @@ fn fits(height: u8, before: &[Figures], next: &Figures, geometry: &Geometry) -> 
 /// change of the leaf size, the first pass would rewrite the whole tree.
 fn is_small(
     height: u8,
-    before: &[Figures],
-    next: &Figures,
+    before: &[PivotStats],
+    next: &PivotStats,
     flushed: [bool; 2],
     geometry: &Geometry,
 ) -> bool {
     if height == 1 {
-        let size: u64 = before.iter().map(|figure| figure.expected(geometry)).sum();
+        let size: u64 = before.iter().map(|pivot_stats| pivot_stats.expected(geometry)).sum();
         let limit = match flushed {
             [true, true] => geometry.leaf_half(),
             [false, false] => 0,
@@ -237,7 +244,7 @@ fn is_small(
         };
         return size.min(next.expected(geometry)) < limit;
     }
-    let pivots: usize = before.iter().map(|figure| figure.child_pivots).sum();
+    let pivots: usize = before.iter().map(|pivot_stats| pivot_stats.child_pivots).sum();
     pivots.min(next.child_pivots) <= geometry.pivots_small()
 }
 
@@ -345,14 +352,14 @@ mod tests {
         pace: Pace::Usual,
     };
 
-    fn leaf(child: u64, pending: u64, incoming: u64) -> Figures {
-        Figures {
+    fn leaf(child: u64, pending: u64, incoming: u64) -> PivotStats {
+        PivotStats {
             incoming,
             pending,
             child,
             child_entries: child / 100,
             seed: 400,
-            ..Figures::default()
+            ..PivotStats::default()
         }
     }
 
@@ -362,14 +369,14 @@ mod tests {
 
     #[test]
     fn full_narrow_and_small_pivots_are_flushed_and_others_wait() {
-        let figures = [
+        let stats = [
             leaf(90_000, 60_000, 50_000),
             leaf(90_000, 60_000, 30_000),
             leaf(90_000, 0, 120_000),
             leaf(30_000, 20_000, 11_000),
             leaf(90_000, 0, 0),
         ];
-        let groups = groups(1, &figures, &GEOMETRY);
+        let groups = groups(1, &stats, &GEOMETRY);
         assert_eq!(
             flushed(&groups),
             [
@@ -401,14 +408,14 @@ mod tests {
     fn tombstones_and_small_neighbours_are_reasons() {
         let mut deleted = leaf(90_000, 2_000, 0);
         deleted.tombstones = 225;
-        let figures = [
+        let stats = [
             deleted,
             leaf(20_000, 0, 0),
             leaf(12_000, 12_000, 0),
             leaf(80_000, 0, 0),
             leaf(0, 0, 0),
         ];
-        let groups = groups(1, &figures, &GEOMETRY);
+        let groups = groups(1, &stats, &GEOMETRY);
         assert_eq!(
             flushed(&groups),
             [
@@ -418,7 +425,8 @@ mod tests {
                 (4, 5, None)
             ]
         );
-        let node = |child_pivots| Figures { child: 90_000, child_pivots, ..Figures::default() };
+        let node =
+            |child_pivots| PivotStats { child: 90_000, child_pivots, ..PivotStats::default() };
         let groups = super::groups(2, &[node(10), node(30), node(40)], &GEOMETRY);
         assert_eq!(flushed(&groups), [(0, 2, Some(Reason::Join)), (2, 3, None)]);
     }
@@ -426,16 +434,16 @@ mod tests {
     #[test]
     fn leaves_join_where_a_rewrite_is_due_anyway() {
         let joined =
-            |figures: [Figures; 2], geometry: &Geometry| groups(1, &figures, geometry).len() == 1;
+            |stats: [PivotStats; 2], geometry: &Geometry| groups(1, &stats, geometry).len() == 1;
         // Neither is flushed, one is, both are.
         assert!(!joined([leaf(10_000, 0, 0), leaf(20_000, 0, 0)], &GEOMETRY));
         assert!(joined([leaf(10_000, 0, 0), leaf(20_000, 20_000, 0)], &GEOMETRY));
         assert!(!joined([leaf(30_000, 0, 0), leaf(20_000, 20_000, 0)], &GEOMETRY));
         assert!(joined([leaf(17_000, 0, 17_000), leaf(20_000, 20_000, 0)], &GEOMETRY));
         // Updates of existing keys do not make a leaf larger.
-        let figures = [leaf(30_000, 0, 30_000), leaf(30_000, 30_000, 0)];
-        assert!(!joined(figures, &GEOMETRY));
-        assert!(joined(figures, &Geometry { new_percent: 0, ..GEOMETRY }));
+        let stats = [leaf(30_000, 0, 30_000), leaf(30_000, 30_000, 0)];
+        assert!(!joined(stats, &GEOMETRY));
+        assert!(joined(stats, &Geometry { new_percent: 0, ..GEOMETRY }));
     }
 
     #[test]
@@ -458,9 +466,9 @@ mod tests {
 
     #[test]
     fn on_a_full_device_one_pivot_is_flushed_over_which_much_waits() {
-        let first = |figures: &[Figures]| {
+        let first = |stats: &[PivotStats]| {
             let geometry = Geometry { pace: Pace::OneLeaf, ..GEOMETRY };
-            let groups = groups(1, figures, &geometry);
+            let groups = groups(1, stats, &geometry);
             groups.iter().position(|group| group.flush.is_some())
         };
         // The first one got a few entries after it was flushed.

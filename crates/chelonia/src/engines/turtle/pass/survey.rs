@@ -10,7 +10,7 @@ use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Pivot};
-use crate::engines::turtle::pass::plan::{self, Figures, Group, Reason};
+use crate::engines::turtle::pass::plan::{self, Group, PivotStats, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection};
 use crate::run::{RunCursor, Totals};
@@ -28,8 +28,8 @@ const COSTLY_PER_UNIT: usize = 4;
 const KEEP_LEAF_PERCENT: u64 = 85;
 
 impl<'u> Pass<'_, 'u> {
-    pub(super) fn figures(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<Figures>> {
-        let mut figures = Vec::with_capacity(at.node.pivots.len());
+    pub(super) fn stats(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Vec<PivotStats>> {
+        let mut stats = Vec::with_capacity(at.node.pivots.len());
         // Passes with updates do no read-triggered flushes: maintenance units do.
         let mut costly_left =
             if self.maintenance && at.node.height == 1 { COSTLY_PER_UNIT } else { 0 };
@@ -49,7 +49,7 @@ impl<'u> Pass<'_, 'u> {
             };
             let due = costly_left > 0 && self.read_costs.is_due(pivot);
             costly_left -= usize::from(due);
-            figures.push(Figures {
+            stats.push(PivotStats {
                 incoming: incoming.weight_in(span)?,
                 pending: pending.weight(),
                 child: child.weight(),
@@ -68,10 +68,10 @@ impl<'u> Pass<'_, 'u> {
             let guard = self.node_cache.storage().epochs().pin();
             let due = |pivot: &Pivot| self.read_costs.is_due_within(pivot, &guard);
             if let Some(first) = at.node.pivots.iter().position(due) {
-                figures[first].due = true;
+                stats[first].due = true;
             }
         }
-        Ok(figures)
+        Ok(stats)
     }
 
     pub(super) fn count_flushes(&self, node: &Node, groups: &[Group]) {
@@ -96,13 +96,13 @@ impl<'u> Pass<'_, 'u> {
         &self,
         at: Place<'_>,
         incoming: &Incoming<'u>,
-        figures: &[Figures],
+        stats: &[PivotStats],
         groups: &[Group],
     ) -> Result<BufferPlan> {
         let staying = groups.iter().filter(|group| group.flush.is_none());
         let staying = staying.flat_map(|group| group.pivots.clone());
         let (stuck, staying): (Vec<usize>, Vec<usize>) =
-            staying.partition(|pivot| figures[*pivot].stuck);
+            staying.partition(|pivot| stats[*pivot].stuck);
         let mut sizes: BTreeMap<u8, u64> = BTreeMap::new();
         for part in staying.iter().flat_map(|pivot| &at.node.pivots[*pivot].parts) {
             *sizes.entry(part.level).or_default() += part.totals.weight();
@@ -112,14 +112,14 @@ impl<'u> Pass<'_, 'u> {
         let enters = |pivot: usize| above || !incoming.ranks_in(at.span_of(pivot)).is_empty();
         let mut buffer = BufferPlan::default();
         for pivot in stuck {
-            let plan = self.plan_stuck(at, pivot, &figures[pivot], enters(pivot))?;
+            let plan = self.plan_stuck(at, pivot, &stats[pivot], enters(pivot))?;
             buffer.stuck.insert(pivot, plan);
         }
         let levels: Vec<u8> = sizes.keys().copied().collect();
         let arriving = staying.iter().any(|pivot| enters(*pivot));
         let (mut merged, mut first) = (0, 0);
         if arriving {
-            let incoming = staying.iter().map(|pivot| figures[*pivot].incoming).sum();
+            let incoming = staying.iter().map(|pivot| stats[*pivot].incoming).sum();
             let sizes: Vec<u64> = sizes.values().copied().collect();
             let forced;
             (merged, forced) = plan::levels_to_merge(incoming, &sizes, &self.geometry);
@@ -149,7 +149,7 @@ impl<'u> Pass<'_, 'u> {
             }
             if rewrite {
                 let own: u64 = merging.iter().map(|part| part.totals.weight()).sum();
-                buffer.written.push((pivot, figures[pivot].incoming + own));
+                buffer.written.push((pivot, stats[pivot].incoming + own));
             }
         }
         Ok(buffer)
@@ -160,7 +160,7 @@ impl<'u> Pass<'_, 'u> {
         &self,
         at: Place<'_>,
         pivot: usize,
-        figure: &Figures,
+        pivot_stats: &PivotStats,
         enters: bool,
     ) -> Result<StuckPlan> {
         let old = &at.node.pivots[pivot];
@@ -180,7 +180,7 @@ impl<'u> Pass<'_, 'u> {
         let readable = |level: &u8| unread.is_none_or(|unread| *level < unread);
         let sizes: Vec<u64> =
             sizes.iter().filter(|(level, _)| readable(level)).map(|(_, size)| *size).collect();
-        let (merged, _) = plan::levels_to_merge(figure.incoming, &sizes, &self.geometry);
+        let (merged, _) = plan::levels_to_merge(pivot_stats.incoming, &sizes, &self.geometry);
         Ok(StuckPlan { levels: Levels::new(&levels, merged, 1), written: true })
     }
 
@@ -191,7 +191,7 @@ impl<'u> Pass<'_, 'u> {
         incoming: &Incoming<'u>,
         group: usize,
         of: &Group,
-        figures: &[Figures],
+        stats: &[PivotStats],
         tasks: &mut Vec<Task<'n>>,
     ) -> Result<()>
     where
@@ -199,7 +199,7 @@ impl<'u> Pass<'_, 'u> {
     {
         let pivots: Vec<usize> = of.pivots.clone().collect();
         let total: u64 =
-            figures[of.pivots.clone()].iter().map(|f| f.incoming + f.pending + f.child).sum();
+            stats[of.pivots.clone()].iter().map(|f| f.incoming + f.pending + f.child).sum();
         let clip = KeySpan {
             lower: at.span_of(of.pivots.start).lower,
             upper: at.span_of(of.pivots.end - 1).upper,
@@ -208,7 +208,7 @@ impl<'u> Pass<'_, 'u> {
         let selection = self.flush_selection(at, &pivots, clip, false);
         let mut skip_leaf = false;
         // A few entries after the last one do not justify a leaf of their own.
-        let child = figures[of.pivots.start].child;
+        let child = stats[of.pivots.start].child;
         let many = total - child >= self.geometry.leaf_small();
         if many && total > self.geometry.leaf && self.is_append(&selection, incoming)? {
             plan.packed = true;

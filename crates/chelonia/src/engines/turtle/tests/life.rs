@@ -34,11 +34,11 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
 #[test]
 fn the_number_of_threads_changes_nothing() {
     let plan = Plan { options: wide(), rounds: 60, batch_max: 400, value_max: 60, threads: 1 };
-    let figures = |threads| {
+    let stats = |threads| {
         let world = live::<Turtle>(&Plan { threads, ..plan }, 5, &mut BTreeMap::new());
         let stats = world.tree.stats();
         let shape = (stats.height, stats.nodes, stats.leaves, stats.buffered_runs);
         (world.model.len(), shape, stats.leaf_bytes, stats.buffered_bytes, stats.disk_bytes)
     };
-    assert_eq!(figures(1), figures(3));
+    assert_eq!(stats(1), stats(3));
 }

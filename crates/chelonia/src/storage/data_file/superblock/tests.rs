@@ -156,7 +156,7 @@ fn newer_formats_are_refused_and_untouched() {
 }
 
 #[test]
-fn other_files_and_unfinished_creations_are_told() {
+fn other_files_and_unfinished_creations_are_reported() {
     let with = |bytes: &[u8]| {
         let file = LimitedFile::new(u64::MAX);
         file.write_at(bytes, 0).unwrap();

@@ -42,7 +42,7 @@ fn pipes_are_refused_without_waiting_for_their_other_end() {
         }
         let mut ends = Vec::new();
         thread::scope(|scope| {
-            let (said, told) = std::sync::mpsc::channel();
+            let (sender, receiver) = std::sync::mpsc::channel();
             scope.spawn(move || {
                 for mode in [OpenMode::Read, OpenMode::Write] {
                     for access in ACCESSES {
@@ -52,9 +52,9 @@ fn pipes_are_refused_without_waiting_for_their_other_end() {
                 }
                 assert!(directory.lock(false, false).is_err());
                 assert!(directory.lock(true, true).is_err());
-                said.send(()).unwrap();
+                sender.send(()).unwrap();
             });
-            let over = told.recv_timeout(std::time::Duration::from_secs(60));
+            let over = receiver.recv_timeout(std::time::Duration::from_secs(60));
             if over.is_err() {
                 // Open the other end of each pipe, so that the blocked thread continues and fails.
                 for name in ["a", LOCK_FILE] {
