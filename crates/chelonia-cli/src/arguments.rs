@@ -72,7 +72,7 @@ pub enum Command {
     Keyspaces(Inspect),
     /// Drop a keyspace with all its entries
     Drop(Drop),
-    /// Set the checkpoint distance of a keyspace, or print it; without a size it follows the memory
+    /// Set the checkpoint distance of a keyspace; without --checkpoint-distance, print it
     Tune(Tune),
     /// Store files of this machine, kill a writer and recover, change the checkpoint distance
     Tour(Tour),
@@ -400,8 +400,8 @@ pub struct Tune {
     /// The keyspace
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub keyspace: String,
-    /// Bytes of updates between two flushes, such as 64MB (units are powers of 1024), or `auto` to
-    /// follow the memory budget
+    /// Bytes of updates between two checkpoints, such as 64MB (units are powers of 1024), or `auto`
+    /// to follow the memory budget
     #[arg(long, value_name = "SIZE", value_parser = parse_distance)]
     pub checkpoint_distance: Option<Distance>,
     /// Print JSON

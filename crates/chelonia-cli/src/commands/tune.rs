@@ -33,7 +33,7 @@ pub fn tune(arguments: &Tune) -> Result<()> {
     Ok(database.close()?)
 }
 
-/// Prints the distance that was set, and the one that acts with this memory budget.
+/// Prints the distance that was set, and the effective one with this memory budget.
 fn print(stats: &KeyspaceStats, memory: u64, is_json: bool) -> Result<()> {
     let (set, effective) = (stats.checkpoint_distance_set_bytes, stats.checkpoint_distance_bytes);
     let mut out = output();
@@ -50,7 +50,7 @@ fn print(stats: &KeyspaceStats, memory: u64, is_json: bool) -> Result<()> {
     let mut table = Table::new(&[Align::Left, Align::Right]);
     table.row(["memory".to_owned(), bytes(memory)]);
     table.row(["checkpoint distance set".to_owned(), set.map_or("auto".to_owned(), bytes)]);
-    table.row(["checkpoint distance that acts".to_owned(), bytes(effective)]);
+    table.row(["effective checkpoint distance".to_owned(), bytes(effective)]);
     table.write(&mut out, "")?;
     if set.is_some_and(|set| set > effective) {
         writeln!(out, "The memory budget clips the distance: raise --memory, or set less.")?;
