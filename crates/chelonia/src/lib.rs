@@ -52,10 +52,10 @@
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
-    "Chelonia does not run on this operating system yet: it runs on Linux (x86-64, aarch64). A port \
-     needs its own part of src/storage/io (direct reads and writes, locks, mapping and allocation \
-     of files), of src/memory/pages.rs (memory pages) and of src/options/database.rs (random \
-     numbers). The errors below follow from this one."
+    "Chelonia does not run on this operating system yet: it runs on Linux (x86-64, aarch64). A \
+     port needs its own part of src/storage/io (direct reads and writes, locks, mapping and \
+     allocation of files), of src/memory/pages.rs (memory pages) and of src/options/database.rs \
+     (random numbers). The errors below follow from this one."
 );
 
 #[cfg(all(target_os = "linux", not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
