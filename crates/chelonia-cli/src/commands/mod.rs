@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `entries` | `put`, `get`, `delete`, `scan`, `count` |
 //! | `transfer`, `losses` | `import`, `export`; counts of input that was not stored as it was |
-//! | `inspect` | `stats`, `checkpoint`, `keyspaces`, `drop` |
+//! | `inspect`, `tune` | `stats`, `checkpoint`, `keyspaces`, `drop`; `tune` |
 //! | `damage`, `dump` | `verify`, `salvage`; `dump` |
 //! | `patience` | `--wait` |
 //!
