@@ -2,6 +2,18 @@
 //!
 //! A command that does not write opens the database read-only; only `put` and `import` create a
 //! database.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `entries` | `put`, `get`, `delete`, `scan`, `count` |
+//! | `transfer`, `losses` | `import`, `export`; counts of input that was not stored as it was |
+//! | `inspect`, `tune` | `stats`, `checkpoint`, `keyspaces`, `drop`; `tune` |
+//! | `damage`, `dump` | `verify`, `salvage`; `dump` |
+//! | `patience` | `--wait` |
+//!
+//! To add a command: a variant of `Command`, with its help, in `arguments.rs`; an arm of `run` in
+//! `main.rs`; a function here; a test in `crates/chelonia-cli/tests/program/main.rs` or a module of
+//! it.
 
 pub mod damage;
 pub mod dump;

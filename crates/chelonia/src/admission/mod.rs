@@ -1,4 +1,10 @@
 //! Admission of writes: memory, pacing by flushes, disk space.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `governor` | division of the memory budget; the write share |
+//! | `pacing` | back-pressure: delays of writers, and pauses of flushes |
+//! | `headroom` | the known state of disk space; the work for space is in `disk_full` |
 
 pub mod governor;
 pub mod headroom;

@@ -3,6 +3,15 @@
 //! They hold a [`handle::Handle`], which keeps the database open and gives them narrow access to
 //! its shared state: reads, commits, the set of keyspaces, upkeep. No other file here sees
 //! [`crate::state::core::Core`].
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `builder` | options of an open |
+//! | `database`, `keyspace`, `batch`, `snapshot`, `iter` | the handles of the same names |
+//! | `handle` | lifetime of a database, and the steps of a close |
+//! | `keyspace_set` | keyspaces are created, dropped, and given other options |
+//! | `upkeep` | memory, syncs, checkpoints, verification, statistics of an open database |
+//! | `salvage` | copies of damaged databases |
 
 pub(crate) mod batch;
 pub(crate) mod builder;

@@ -1,12 +1,12 @@
-//! The interface between db and the engines.
+//! The interface between the database (the layers above the engines) and the engines.
 //!
 //! An engine owns the durable structure of one keyspace and nothing else. It *absorbs* sorted
 //! updates and creates *versions*; versions answer reads. Logs, memtables, snapshots, recovery and
-//! background threads belong to `db`, which calls the engine; the engine calls the modules below it
-//! and storage.
+//! background threads belong to the database, which calls the engine; the engine calls the modules
+//! below it and storage.
 //!
 //! ```text
-//!   db                                engine                          storage
+//!   database                          engine                          storage
 //!   immutable memtable -- absorb ---> merges, writes new extents ---> write_at
 //!                      <-- Absorbed { version, gained, lost } --
 //!   checkpoint        -- root -----> describes its newest version
@@ -15,15 +15,22 @@
 //! ```
 //!
 //! Contract:
-//! 1. Absorbs, maintenance and root are called by one thread at a time per engine (under a lock of
-//!    db's); versions are read from any thread at any time.
+//! 1. Absorbs, maintenance and root are called by one thread at a time per engine (under the lock
+//!    `KeyspaceCore::flush`); versions are read from any thread at any time.
 //! 2. A version never changes, whatever the engine does later. It stays readable while it has
-//!    holders: its extents are reused only after db found that neither a holder nor the durable
-//!    root can reach them.
+//!    holders: its extents are reused only when neither a holder nor the durable root can reach
+//!    them (`versions/lifetimes.rs`).
 //! 3. Everything a version refers to has been written (not necessarily synced) when absorb returns.
-//!    Db syncs before it makes a root durable.
+//!    A checkpoint syncs before it makes a root durable (`flush/checkpoint.rs`).
 //! 4. After an error from absorb or maintain the newest version is the one before the call, and all
 //!    allocations of the call have been freed.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | here | the traits [`Engine`] and [`Version`], and their arguments |
+//! | `kind` | engines by number and name |
+//! | `options` | options of every engine, and those that may change while a keyspace is open |
+//! | `tests` | the test suite that every engine calls |
 
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
@@ -85,7 +92,7 @@ pub trait Engine: Send + Sync {
     /// is worthwhile.
     fn expect_updates(&self, expected: bool);
 
-    /// Pending background work, in bytes to be rewritten: db slows writers down as it grows.
+    /// Pending background work, in bytes to be rewritten: writers are delayed as it grows.
     fn debt_bytes(&self) -> u64;
 
     /// Sets the checkpoint distance (bytes of updates per absorb). An engine whose structure does

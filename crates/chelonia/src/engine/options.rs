@@ -2,7 +2,8 @@
 //!
 //! An option that is `None` was not chosen: a new keyspace uses its default, an existing one the
 //! stored value. Most options are fixed when the keyspace is created; those that may change while
-//! it is open are in [`LiveOptions`].
+//! it is open are in [`LiveOptions`]. `options/keyspace.rs` has the stored layout, and
+//! `integrity/dump.rs` prints the stored values.
 
 use crate::base::error::{Error, Result};
 use crate::base::limits::{

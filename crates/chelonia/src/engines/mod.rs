@@ -1,4 +1,6 @@
 //! Storage engines: opens each engine by its options.
+//!
+//! `CONTRIBUTING.md` lists the steps to add an engine.
 
 use crate::base::error::Result;
 #[cfg(feature = "internals")]

@@ -14,6 +14,11 @@
 //! A filter is built once, for a known number of keys ([`sizing`]), and never changes. Its
 //! parameters are its [`FilterSpec`], which is stored in the reference of its run.
 //!
+//! | file | content |
+//! | --- | --- |
+//! | `bloom`, `quotient` | the two kinds |
+//! | `sizing` | size of a filter, from keys and bits per key |
+//!
 //! Invariants:
 //! 1. No false negatives: a key that was built in is never denied. A full quotient line answers
 //!    "maybe" to everything.

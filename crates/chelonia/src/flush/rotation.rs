@@ -1,7 +1,7 @@
 //! Rotation of memtables: the active one of a keyspace becomes immutable, to be flushed.
 //!
 //! ```text
-//!   why                                                 which            called by
+//!   cause                                               which            called by
 //!   updates reach the checkpoint distance, or           the keyspace's   a commit
 //!     the memory its maximum
 //!   all active ones together reach that maximum         the largest      a commit, `set_memory`

@@ -1,4 +1,11 @@
 //! Integrity and inspection: verification, scrubbing, statistics, dumps.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `verify`, `scrub` | checks of everything stored: at once, and slowly in the background |
+//! | `stats` | statistics; its head says how to add one |
+//! | `dump` | the structure on disk, item by item |
+//! | `inspect` | inspection for tests and tools |
 
 pub mod dump;
 #[cfg(any(test, feature = "internals"))]

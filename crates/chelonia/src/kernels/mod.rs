@@ -4,6 +4,14 @@
 //! scalar version; the same tests run over all of them. Kernels operate on bytes and numbers and
 //! depend on nothing else of the store. All are safe to call with any bytes: the types guarantee
 //! what the instructions require of their operands.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `bloom` | one line of a Bloom filter |
+//! | `heads` | search in a sorted array of `u32` |
+//! | `node16` | search for a byte among up to sixteen |
+//! | `prefix` | length of a common prefix |
+//! | `prefetch` | prefetch hints |
 
 pub mod bloom;
 pub mod heads;

@@ -3,8 +3,15 @@
 //! [`LogTail`] appends, under the caller's lock; any thread makes records durable through [`Log`].
 //! An append copies into mapped memory: the record survives a process crash at once (level
 //! `Process`) and a power failure after [`Log::sync_through_after`] has returned (level `Sync`).
-//! The byte layouts are in `log/format.rs`, segment files in `log/segments.rs`, recovery in
-//! `log/recover.rs`, verification in `log/verify.rs`.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `format` | byte layouts of segments, blocks and records |
+//! | `tail` | appends, under the commit lock |
+//! | `segments`, `slots` | segment files, prepared ahead and recycled; their names |
+//! | `reader` | reads a log that may be damaged or torn |
+//! | `recover` | replay, and where a torn log ends |
+//! | `verify` | verification of a log in use |
 //!
 //! ```text
 //!       trim position                synced                    written

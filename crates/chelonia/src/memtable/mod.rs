@@ -3,15 +3,16 @@
 //! ```text
 //!   commit threads -- insert -->  Memtable  -- get, cursor -->  readers at a seqno
 //!                                    |
-//!                              (made immutable by db: no more inserts)
+//!                              (made immutable by a rotation: no more inserts)
 //!                                    |
 //!                                    +-- sorted --> SortedBatch, one per interval between cuts
 //! ```
 //!
 //! Life cycle: a memtable is created empty and holds no memory. Any number of threads insert and
-//! read at the same time. Db makes it immutable: from then on it is only read. Then it is flushed:
-//! the newest version of each key, in key order, once for each interval between the seqnos at which
-//! snapshots must still see it. It is dropped as a whole; its memory returns to the budget at once.
+//! read at the same time. A rotation (`flush/rotation.rs`) makes it immutable: from then on it is
+//! only read. Then it is flushed: the newest version of each key, in key order, once for each
+//! interval between the seqnos at which snapshots must still see it. It is dropped as a whole; its
+//! memory returns to the budget at once.
 //!
 //! Invariants:
 //! 1. A version whose insert has returned is found by every later reader whose seqno is not before
@@ -27,8 +28,8 @@
 //! Thread-safety: everything may be called from any thread; only writers of the same node or key
 //! block each other, for the time of a few stores.
 //!
-//! A memtable is independent of the log and of visibility: db inserts an update before it makes its
-//! seqno visible.
+//! A memtable is independent of the log and of visibility: a commit inserts its updates before
+//! their seqnos become visible (`write/pipeline.rs`).
 
 mod arena;
 mod art;

@@ -22,6 +22,8 @@
 //! 3. Every entry of every source is either returned or counted in [`Merge::passed_over`].
 //!
 //! After an error the merge must not be used any further. A merge belongs to one thread.
+//!
+//! `updates` makes a stream of a memtable.
 
 use crate::base::error::Result;
 use crate::base::keys::{Direction, head64};

@@ -1,7 +1,7 @@
 //! Storage layer: files, blocks, extents, the data file and the block cache.
 //!
-//! [`Storage`] is the handle that engines and db hold: one data file with its free space, its cache
-//! and its superblock.
+//! [`Storage`] is the handle that the layers above hold: one data file with its free space, its
+//! cache and its superblock.
 //!
 //! | module | contents |
 //! | --- | --- |

@@ -1,9 +1,9 @@
 //! Quotas: how much of the free space a piece of engine work may allocate.
 //!
 //! On a nearly full device a flush or a merge that is best in the long run could take the space
-//! that a later flush needs, and a snapshot could prevent it from being freed. So who starts such
-//! work gives it a quota. Allocations beyond it fail with `NoSpace`, as on a full device, and the
-//! work returns what it took. Catalogs are not counted.
+//! that a later flush needs, and a snapshot could prevent it from being freed. So the caller
+//! that starts such work gives it a quota. Allocations beyond it fail with `NoSpace`, as on a full
+//! device, and the work returns what it took. Catalogs are not counted.
 //!
 //! ```text
 //!   merge      |<---- quota ---->|<-------- reserve of the merge -------->|

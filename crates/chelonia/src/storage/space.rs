@@ -18,7 +18,7 @@
 //! 3. Holes and fresh ranges lie in free space.
 //! 4. Sealed blocks are never allocated.
 //!
-//! db frees space only when no durable root and no version can reach it (`versions/lifetimes.rs`),
+//! Space is freed only when no durable root and no version can reach it (`versions/lifetimes.rs`),
 //! so free space here may be overwritten, punched and truncated at once.
 //! Thread-safety: guarded by its owner.
 

@@ -1,5 +1,13 @@
 //! Tests of rare situations: event orders between threads, devices with too little space for some
 //! operations, and keyspaces that are dropped when they cannot be read.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `order`, `watched` | rare orders of events; code run before chosen file calls |
+//! | `full`, `refused` | full devices; memory that the system refuses |
+//! | `closing`, `waiting` | closes during file calls; commits with a time limit |
+//! | `distance`, `idle`, `memory` | checkpoint distance, write-idle periods, freed memory |
+//! | `pins`, `keyspaces`, `scrub` | many pins; dropped keyspaces; scrubbing |
 
 mod closing;
 mod distance;

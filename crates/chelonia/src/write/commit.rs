@@ -1,8 +1,10 @@
 //! A commit: from entries to an acknowledgement.
 //!
 //! ```text
-//!   1 admit    `admit`       back-pressure; wait for memory                any thread
-//!   2 encode   `payload`     large values to their extents; the record     any thread
+//!   1 admit    `admit`       disk space (`disk_full/accept.rs`), then      any thread
+//!                            back-pressure; wait for memory
+//!   2 encode   here          large values to their extents                 any thread
+//!              `payload`     the record
 //!   3 order    `pipeline`    take seqnos and a ticket, append to the log   commit lock, ~50 ns
 //!   4 insert   `pipeline`    entries into the memtables                    any thread
 //!   5 see      `pipeline`    complete the ticket; wait until visible       any thread

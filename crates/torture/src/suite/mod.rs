@@ -22,6 +22,10 @@
 //! | `schedules` | threads under many schedules (feature `shuttle`) | as `crash-threads` |
 //!
 //! `docs/testing.md` describes each in more detail.
+//!
+//! To add a test: a file here that implements [`Test`], a line in [`all`], a row above and in
+//! `docs/testing.md`, and a call in `crates/torture/tests/suite/main.rs`. Then verify that it can
+//! fail: with a mutant (`mutants/mod.rs`) that the other tests miss.
 
 mod crash;
 mod crash_every;

@@ -1,4 +1,13 @@
-//! Shared parts of engine tests: an engine beside a model, and long runs for any engine.
+//! The test suite of every engine. The tests of an engine (`engines/turtle/tests/mod.rs`) implement
+//! [`world::Tried`] for it and call:
+//!
+//! | function | content |
+//! | --- | --- |
+//! | [`life::live`] | long runs under changing loads, beside a model |
+//! | [`hostile::battery`] | damaged and forged bytes, failing devices, little memory |
+//! | [`long_keys::live_with_long_keys`], [`long_keys::metadata_of_shared_keys`] | long keys |
+//!
+//! `world` has the model, and the duties of the database around an engine.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 

@@ -1,5 +1,5 @@
-//! An engine beside a model map with the expected content, with the duties of db around it: space
-//! is freed when no held version can reach it.
+//! An engine beside a model map with the expected content, with the duties of the database around
+//! it: space is freed when no held version can reach it.
 
 use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
@@ -196,7 +196,7 @@ impl<E: Tried> World<E> {
         }
     }
 
-    /// Does the work of db after an absorb, and checks it.
+    /// Does the work of the database after an absorb, and checks it.
     pub fn note(&mut self, batch: &Model, absorbed: Absorbed) {
         self.absorbs += 1;
         for (key, item) in batch {

@@ -50,7 +50,7 @@ impl History {
     }
 }
 
-/// Finished writes and held snapshots: the state that db keeps.
+/// Finished writes and held snapshots: the state that a database keeps.
 struct World {
     next: AtomicU64,
     visible: AtomicU64,

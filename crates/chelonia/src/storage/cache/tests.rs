@@ -338,7 +338,7 @@ fn readers_always_see_the_block_they_asked_for() {
             let place = old.extent;
             let mut old = Some(old);
             while let Some(extent) = old.take() {
-                // Reuse waits for the last reader, as db does for versions.
+                // Reuse waits for the last reader, as the database does for versions.
                 match Arc::try_unwrap(extent) {
                     Ok(last) => drop(last),
                     Err(extent) => old = Some(extent),

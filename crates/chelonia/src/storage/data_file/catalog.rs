@@ -9,7 +9,7 @@
 //!    v     id
 //!    v n   length of the name, the name (UTF-8)
 //!    1     number of the engine
-//!    v n   length of the options, the options (the engine's and db's own coding)
+//!    v n   length of the options, the options (`options/keyspace.rs`)
 //!    v n   length of the root, the root (the engine's own coding)
 //!    v     last seqno that the root has absorbed
 //! ```

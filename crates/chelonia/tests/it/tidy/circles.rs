@@ -7,7 +7,7 @@
 //!   re-exports its children is no circle. A file that imports a sibling through such a re-export
 //!   of its own folder is a finding of its own; the crate root, the public API, is excepted.
 //! - A file may use what the own file of its folder defines, for example the type that it has
-//!   methods of, though that file uses it: the two are one room.
+//!   methods of, though that file uses it: the two count as one.
 //! - Tests are ignored, and so are calls of methods: an `impl` may be in another file than its
 //!   type.
 //!

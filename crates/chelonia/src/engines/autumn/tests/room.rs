@@ -22,7 +22,7 @@ fn inline(run: impl FnOnce(&Work<'_>) -> Absorbed) -> Absorbed {
     run(&Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED })
 }
 
-/// Checks the assumptions of db: `MINIMAL_TIMES` and `MINIMAL_BYTES` of `disk_full/pool.rs`.
+/// Checks `MINIMAL_TIMES` and `MINIMAL_BYTES` of `disk_full/pool.rs`.
 #[test]
 fn a_tight_absorb_allocates_little_more_than_its_updates() {
     let mut rng = Rng::new(21);
