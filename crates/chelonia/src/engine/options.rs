@@ -95,9 +95,8 @@ impl TurtleOptions {
     }
 
     /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of the
-    /// keyspace's stored bytes, from 256 KiB to 2 MiB. A small memory budget makes new leaves
-    /// smaller, but not below 256 KiB: the leaves that all threads of a flush build at a time take
-    /// at most a 16th of it.
+    /// keyspace's stored bytes, from 256 KiB to 2 MiB. The memory budget limits the size of new
+    /// leaves to a 64th of it, or 256 KiB if that is more.
     ///
     /// ```
     /// # use chelonia::TurtleOptions;

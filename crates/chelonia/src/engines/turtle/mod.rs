@@ -82,6 +82,10 @@ const LEVELS_MAX: usize = 12;
 /// merge buffers need memory as well.
 const LEAVES_PART: u64 = 16;
 
+/// Number of leaves under construction that this memory must suffice for. Fixed, so that the leaf
+/// size does not depend on the number of processors; with more memory more workers are used.
+const LEAVES_AT_ONCE: u64 = 4;
+
 /// Options of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct TurtleConfig {
@@ -211,12 +215,19 @@ impl Turtle {
         })
     }
 
-    /// Returns how many of `workers` may build leaves at the same time, and the maximum leaf size,
-    /// so that all of them fit the budget.
-    fn room(&self, workers: Workers) -> (Workers, u64) {
-        let part = self.shared.node_cache.storage().budget().limit() / LEAVES_PART;
-        let workers = workers.at_most(usize::try_from(part / LEAF_AUTO_MIN).unwrap_or(usize::MAX));
-        (workers, (part / workers.threads() as u64).max(LEAF_AUTO_MIN))
+    /// Bytes of memory for leaves under construction.
+    fn leaves_bytes(&self) -> u64 {
+        self.shared.node_cache.storage().budget().limit() / LEAVES_PART
+    }
+
+    /// The maximum leaf size that the memory budget allows.
+    fn leaf_max(&self) -> u64 {
+        (self.leaves_bytes() / LEAVES_AT_ONCE).max(LEAF_AUTO_MIN)
+    }
+
+    /// Returns how many of `workers` may build leaves of `leaf` bytes at the same time.
+    fn workers_for(&self, workers: Workers, leaf: u64) -> Workers {
+        workers.at_most(usize::try_from(self.leaves_bytes() / leaf.max(1)).unwrap_or(usize::MAX))
     }
 
     fn newest(&self) -> Arc<TurtleVersion> {
@@ -234,13 +245,13 @@ impl Turtle {
     ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
         let shared = &self.shared;
         let output = Output::new(&shared.node_cache, &shared.events, self.options.run, work.quota);
-        let (workers, leaf_max) = self.room(*work.workers);
-        let work = Work { workers: &workers, ..*work };
         let Summary { leaf, buffered, .. } = version.summary;
         let incoming = weight(updates.len() as u64, updates.bytes_before(updates.len()));
         let stored = leaf.weight() + buffered.weight() + incoming;
-        let geometry = self.options.geometry(stored, leaf_max, writer.overlap);
+        let geometry = self.options.geometry(stored, self.leaf_max(), writer.overlap);
         let geometry = Geometry { pace, ..geometry };
+        let workers = self.workers_for(*work.workers, geometry.leaf);
+        let work = Work { workers: &workers, ..*work };
         let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
         let settled = match (grown, &mut writer.counts) {
             (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
@@ -275,10 +286,11 @@ impl Turtle {
             read_costs: &shared.read_costs,
             damage,
             maintenance: updates.is_empty(),
+            crew: &work.workers.crew(),
             progress: work.progress,
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
-        let grown = pass.root(&old, &incoming, *work.workers);
+        let grown = pass.root(&old, &incoming);
         // Damage met by a survey has not been recorded by a task.
         let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
         drop(old);
@@ -440,9 +452,8 @@ impl Engine for Turtle {
         let version = self.newest();
         let Summary { leaf, buffered, .. } = version.summary;
         // Commits call this: they must not wait for an absorb.
-        let leaf_max = self.room(Workers::inline()).1;
         let stored = leaf.weight() + buffered.weight();
-        let largest = self.options.geometry(stored, leaf_max, Overlap::default()).leaf;
+        let largest = self.options.geometry(stored, self.leaf_max(), Overlap::default()).leaf;
         // One leaf, and the updates buffered in runs that it shares with the next ones.
         RECLAIM_LEAVES * largest.min(leaf.weight())
             + RECLAIM_LEAVES * largest.min(buffered.weight())

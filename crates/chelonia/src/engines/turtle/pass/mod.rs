@@ -18,7 +18,7 @@
 //! 3. A child node is written by the assembly of its parent, when its neighbours are known; the
 //!    root by the engine.
 //! 4. The division of work depends on the tree, the updates, read costs and known damage, not on
-//!    the number of threads. (The number of threads limits the leaf size.)
+//!    the number of threads.
 //! 5. A pass fails if an old run cannot be read, after recording all damage it could reach; a pass
 //!    that knows of the damage avoids it (`damage.rs`).
 
@@ -37,7 +37,7 @@ use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::runtime::workers::Workers;
+use crate::runtime::workers::Crew;
 use crate::structure::KeyView;
 use std::collections::BTreeMap;
 
@@ -78,6 +78,8 @@ pub(super) struct Pass<'t, 'u> {
     pub damage: &'t Damage,
     /// The pass serves read-triggered flushes, and has no updates.
     pub maintenance: bool,
+    /// The threads of the pass.
+    pub crew: &'t Crew,
     /// Called with the number of ranks absorbed.
     pub progress: &'u (dyn Fn(u64) + Sync),
 }
@@ -154,12 +156,30 @@ enum Task<'n> {
     },
     Child {
         pivot: usize,
-        workers: Workers,
     },
     Level {
         pivots: Vec<usize>,
         cutoff: usize,
     },
+}
+
+impl Task<'_> {
+    /// Approximate weight of the entries that it reads.
+    fn weight(&self, node: &Node, stats: &[PivotStats]) -> u64 {
+        match self {
+            Task::Keep { .. } => 0,
+            Task::Leaves { plan, .. } => plan.incoming,
+            Task::Child { pivot } => stats[*pivot].incoming + stats[*pivot].pending,
+            Task::Level { pivots, cutoff } => {
+                let merged = |pivot: &usize| {
+                    let parts = node.pivots[*pivot].parts.iter();
+                    let merged = parts.filter(|part| usize::from(part.level) < *cutoff);
+                    stats[*pivot].incoming + merged.map(|part| part.totals.weight()).sum::<u64>()
+                };
+                pivots.iter().map(merged).sum()
+            }
+        }
+    }
 }
 
 enum Done {
@@ -190,11 +210,11 @@ impl Gathered {
 
 impl<'t, 'u> Pass<'t, 'u> {
     /// Applies `incoming` to the root and returns its new pivots.
-    pub fn root(&self, node: &Node, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
-        self.node(Place { node, upper: None, root: true }, incoming, workers)
+    pub fn root(&self, node: &Node, incoming: &Incoming<'u>) -> Result<Grown> {
+        self.node(Place { node, upper: None, root: true }, incoming)
     }
 
-    fn node(&self, at: Place<'_>, incoming: &Incoming<'u>, workers: Workers) -> Result<Grown> {
+    fn node(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Grown> {
         let node = at.node;
         if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root && !self.maintenance {
             // The node is only to be joined with a neighbour.
@@ -210,8 +230,6 @@ impl<'t, 'u> Pass<'t, 'u> {
             reads_each_update_once(at, incoming, &groups, &buffer),
             "each update goes to one pivot, which is flushed or gets a new level"
         );
-        let total: u64 =
-            stats.iter().map(|pivot_stats| pivot_stats.incoming + pivot_stats.pending).sum();
         let mut tasks = Vec::new();
         for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
         {
@@ -220,11 +238,7 @@ impl<'t, 'u> Pass<'t, 'u> {
                 continue;
             }
             for pivot in group.pivots.clone() {
-                // A single child with most of the work gets all threads; otherwise children run in
-                // parallel.
-                let heavy = stats[pivot].incoming + stats[pivot].pending > total / 2;
-                let workers = if heavy { workers } else { Workers::inline() };
-                tasks.push(Task::Child { pivot, workers });
+                tasks.push(Task::Child { pivot });
             }
         }
         let size = LEVEL_PIECE_LEAVES * self.geometry.leaf;
@@ -234,7 +248,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         for (pivot, plan) in buffer.stuck.iter().filter(|(_, plan)| plan.written) {
             tasks.push(Task::Level { pivots: vec![*pivot], cutoff: plan.levels.cutoff });
         }
-        let gathered = self.run(at, incoming, &stats, &tasks, workers)?;
+        let gathered = self.run(at, incoming, &stats, &tasks)?;
         let grown = if node.height == 1 {
             self.assemble_leaves(node, &groups, &buffer, gathered)?
         } else {
@@ -251,11 +265,12 @@ impl<'t, 'u> Pass<'t, 'u> {
         incoming: &Incoming<'u>,
         stats: &[PivotStats],
         tasks: &[Task<'_>],
-        workers: Workers,
     ) -> Result<Gathered> {
         let results: Vec<Mutex<Option<Done>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
         let damaged: Mutex<Option<Error>> = Mutex::new(None);
-        workers.run(tasks.len(), &|index| {
+        let order = self.order(at, stats, tasks);
+        self.crew.run(tasks.len(), &|turn| {
+            let index = order[turn];
             match self.run_task(at, incoming, stats, &tasks[index]) {
                 Ok(done) => *results[index].lock() = Some(done),
                 // The other tasks continue: the next pass should know all damage.
@@ -275,7 +290,7 @@ impl<'t, 'u> Pass<'t, 'u> {
                 ) => {
                     gathered.leaves.entry(*group).or_default().extend(leaves);
                 }
-                (Task::Child { pivot, .. }, Some(Done::Child(grown))) => {
+                (Task::Child { pivot }, Some(Done::Child(grown))) => {
                     gathered.children.insert(*pivot, grown);
                 }
                 (Task::Level { .. }, Some(Done::Level(parts))) => {
@@ -287,6 +302,17 @@ impl<'t, 'u> Pass<'t, 'u> {
             }
         }
         Ok(gathered)
+    }
+
+    /// The order in which tasks are started: of several threads, the heaviest task first, so that
+    /// none begins a large one when the others are nearly done; of one, in key order.
+    fn order(&self, at: Place<'_>, stats: &[PivotStats], tasks: &[Task<'_>]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..tasks.len()).collect();
+        if self.crew.threads() > 1 {
+            let weight = |index: &usize| tasks[*index].weight(at.node, stats);
+            order.sort_by_cached_key(|index| std::cmp::Reverse(weight(index)));
+        }
+        order
     }
 
     fn run_task(
@@ -302,9 +328,7 @@ impl<'t, 'u> Pass<'t, 'u> {
                 let selection = self.flush_selection(at, pivots, *clip, *skip_leaf);
                 self.write_leaves(&selection, incoming, *plan).map(Done::Leaves)
             }
-            Task::Child { pivot, workers } => {
-                self.descend(at, *pivot, incoming, *workers).map(Done::Child)
-            }
+            Task::Child { pivot } => self.descend(at, *pivot, incoming).map(Done::Child),
             Task::Level { pivots, cutoff } => {
                 self.write_level(at, incoming, stats, pivots, *cutoff).map(Done::Level)
             }
@@ -382,13 +406,7 @@ impl<'t, 'u> Pass<'t, 'u> {
     }
 
     /// Moves incoming and pending updates of `pivot` into its child.
-    fn descend(
-        &self,
-        at: Place<'_>,
-        pivot: usize,
-        incoming: &Incoming<'u>,
-        workers: Workers,
-    ) -> Result<Grown> {
+    fn descend(&self, at: Place<'_>, pivot: usize, incoming: &Incoming<'u>) -> Result<Grown> {
         let from = &at.node.pivots[pivot];
         let child = match &from.child {
             Child::Node(slot, _) => {
@@ -414,7 +432,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         let mut updates = incoming.clone();
         updates.ranks = incoming.ranks_in(at.span_of(pivot));
         updates.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
-        self.node(below, &updates, workers)
+        self.node(below, &updates)
     }
 }
 
