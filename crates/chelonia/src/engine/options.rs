@@ -93,10 +93,9 @@ impl TurtleOptions {
         Self { leaf_bytes: None, pivots_max: None }
     }
 
-    /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of
-    /// what the keyspace stores, from 256 KiB to 2 MiB. New leaves are smaller under a small memory
-    /// budget: all threads of a merge together build leaves of at most a 16th of it, but none below
-    /// 256 KiB for that reason.
+    /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of what the
+    /// keyspace stores, from 256 KiB to 2 MiB. New leaves are smaller under a small memory budget:
+    /// at most a 128th of it, but none below 256 KiB for that reason.
     ///
     /// ```
     /// # use chelonia::TurtleOptions;
