@@ -96,7 +96,7 @@ impl TurtleOptions {
 
     /// Sets the size of a full leaf, in bytes (4 KiB to 8 MiB). The default is a 128th of the
     /// keyspace's stored bytes, from 256 KiB to 2 MiB. The memory budget limits the size of new
-    /// leaves to a 64th of it, or 256 KiB if that is more.
+    /// leaves to a 128th of it, or 256 KiB if that is more.
     ///
     /// ```
     /// # use chelonia::TurtleOptions;

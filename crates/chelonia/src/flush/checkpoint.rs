@@ -115,7 +115,7 @@ impl Core {
             let (version, absorbed) = (latest.version.as_root(), latest.absorbed);
             versions.insert(keyspace.id, DurableVersion { version, absorbed });
         }
-        // Only now: what was drained since the mark is in the versions too.
+        // Only now: memtables flushed since the mark are in the versions too.
         mark.durable = log.written();
         log.sync_through_after(mark.durable, || self.sync_large_values())?;
         if let Err(error) = self.storage.checkpoint(&catalog, mark) {

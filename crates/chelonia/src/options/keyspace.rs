@@ -302,7 +302,9 @@ impl StoredOptions {
             (EngineKind::Autumn, Some(_)) => {
                 EngineOptions::Autumn(AutumnOptions { table_bytes: leaf_bytes, levels })
             }
-            _ => return Err(out_of_range()),
+            (EngineKind::Turtle, Some(_)) | (EngineKind::Autumn, None) => {
+                return Err(out_of_range());
+            }
         };
         if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
             return Err(out_of_range());

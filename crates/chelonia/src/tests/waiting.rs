@@ -24,7 +24,7 @@ fn a_commit_without_waiting_is_refused_and_changes_nothing() {
     let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
     let options = CommitOptions::new().no_wait();
     // Nothing can be flushed.
-    let drain = keyspace.core.flush.lock();
+    let flush = keyspace.core.flush.lock();
     let insert = |number: u32| keyspace.insert_with(number.to_be_bytes(), [7; 10_000], options);
     let (mut accepted, mut refused, mut in_a_row) = (0, 0, 0);
     // The caches give up memory meanwhile, which may become free a moment after a refusal.
@@ -66,7 +66,7 @@ fn a_commit_without_waiting_is_refused_and_changes_nothing() {
     assert!(keyspace.contains_key(0_u32.to_be_bytes()).unwrap());
 
     // The refused commit succeeds unchanged once the background continues.
-    drop(drain);
+    drop(flush);
     batch.commit_with(options.timeout(AGES)).unwrap();
     assert_eq!(keyspace.len().unwrap(), u64::from(accepted) + 2);
     assert_eq!(keyspace.size_of(accepted.to_be_bytes()).unwrap(), Some(5));

@@ -39,7 +39,7 @@ pub const MUTANTS: &[Mutant] = &[
         bug: "data flushed during a checkpoint is neither in the root nor in the log (WT-7984, \
               SQLite's WAL-reset race)",
         file: "flush/checkpoint.rs",
-        text: "        // Only now: what was drained since the mark is in the versions too.\n",
+        text: "        // Only now: memtables flushed since the mark are in the versions too.\n",
         instead: "        std::thread::yield_now();\n        mark = self.log_mark(&keyspaces)?;\n",
     },
     Mutant {

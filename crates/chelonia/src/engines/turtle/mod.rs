@@ -80,7 +80,7 @@ const LEVELS_MAX: usize = 12;
 /// Divisor of the memory budget for leaves under construction by all workers. A leaf under
 /// construction takes several times its weight, with hashes and staged entries, and memtables and
 /// merge buffers need memory as well.
-const LEAVES_PART: u64 = 16;
+const LEAVES_PART: u64 = 32;
 
 /// Number of leaves under construction that this memory must suffice for. Fixed, so that the leaf
 /// size does not depend on the number of processors; with more memory more workers are used.
