@@ -5,8 +5,9 @@ use crate::engine::EngineKind;
 use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{Call, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
-use crate::tests::open;
+use crate::tests::{open, try_open};
 use crate::{Database, Keyspace, KeyspaceOptions};
+use std::collections::BTreeMap;
 
 /// Opens on a device that holds these files and has `left` bytes.
 fn open_full(memory: &MemoryDirectory, left: u64) -> (Database, FaultPlan) {
@@ -173,15 +174,29 @@ fn a_commit_that_was_cut_stays_cut_when_its_keyspace_is_dropped() {
         let mut files = memory.to_files();
         files.insert("data".to_owned(), data);
         files.retain(|name, bytes| name == "data" || bytes[4096..].iter().any(|byte| *byte != 0));
-        let memory = MemoryDirectory::from_files(files);
-
-        let plan = FaultPlan::new();
-        let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
-        plan.set_capacity(Some(0));
-        if !is_punched {
-            plan.fail(Fault::sticky(Call::PunchHole, 0));
+        let begin = |files: &BTreeMap<String, Vec<u8>>| {
+            let (memory, plan) = (MemoryDirectory::from_files(files.clone()), FaultPlan::new());
+            let faulty = FaultDirectory::new(Arc::new(memory.clone()), plan.clone()).unwrap();
+            plan.set_capacity(Some(0));
+            if !is_punched {
+                plan.fail(Fault::sticky(Call::PunchHole, 0));
+            }
+            (memory, plan, Arc::new(faulty))
+        };
+        // If the cut cannot be made durable, the open fails, and a later one finds the same.
+        let (_, plan, faulty) = begin(&files);
+        drop(open(faulty));
+        let last = [Call::Open, Call::Write, Call::Sync].map(|call| plan.calls_on(call, "log-"));
+        for (call, calls) in [Call::Open, Call::Write, Call::Sync].into_iter().zip(last) {
+            let (memory, plan, faulty) = begin(&files);
+            plan.fail(Fault::once(call, calls - 1).on("log-"));
+            assert_eq!(try_open(faulty).unwrap_err().kind(), ErrorKind::Io, "{call:?}");
+            let failed = MemoryDirectory::from_files(memory.to_files());
+            assert_eq!(there(&open_full(&failed, 1 << 30).0), [b"a"], "{call:?}");
         }
-        let database = open(Arc::new(faulty));
+
+        let (memory, plan, faulty) = begin(&files);
+        let database = open(faulty);
         assert_eq!(there(&database), [b"a"]);
         let refused = keyspace(&database, EngineKind::Turtle).insert("d", "4").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
