@@ -48,6 +48,17 @@ pub struct Debt {
     pub backlog_bytes: u64,
 }
 
+impl Debt {
+    /// The one that leaves writers the lower speed.
+    pub fn tighter(self, other: Self) -> Self {
+        let scaled = |one: Self, by: Self| {
+            u128::from(one.headroom_bytes) * u128::from(by.backlog_bytes.max(1))
+        };
+        let is_tighter = other.backlog_bytes > 0 && scaled(other, self) < scaled(self, other);
+        if self.backlog_bytes == 0 || is_tighter { other } else { self }
+    }
+}
+
 /// Holds writers to the pace of the background.
 pub struct Pacer {
     clock: Clock,

@@ -90,7 +90,7 @@ impl DatabaseBuilder {
     }
 
     /// Sets the maximum number of threads of a background merge (default: twice the number of
-    /// processors; fewer under a small memory budget).
+    /// processors, at most four).
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

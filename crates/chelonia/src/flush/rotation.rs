@@ -12,6 +12,7 @@
 //! All of this is called under the commit lock, or takes it: no commit may insert into a memtable
 //! that a rotation just made immutable.
 
+use crate::admission::pacing::Debt;
 use crate::memory::epoch::Guard;
 use crate::memtable::Memtable;
 use crate::runtime::coverage::{Mark, mark};
@@ -41,9 +42,10 @@ impl Core {
         }
     }
 
-    /// Bytes of updates that may still be written to `keyspace` before the checkpoint distance that
-    /// a user set is reached and no memtable may be rotated; `None` if no distance was set.
-    pub fn distance_left(&self, keyspace: &KeyspaceCore, guard: &Guard) -> Option<u64> {
+    /// The debt of `keyspace` against the checkpoint distance that a user set: bytes that may still
+    /// be written before it is reached and no memtable may be rotated, and bytes of its immutable
+    /// memtables. `None` if no distance was set.
+    pub fn distance_debt(&self, keyspace: &KeyspaceCore, guard: &Guard) -> Option<Debt> {
         let asked = keyspace.distance.load(Ordering::Relaxed);
         if asked == 0 {
             return None;
@@ -51,7 +53,10 @@ impl Core {
         let buffers = &keyspace.view.load(guard).buffers;
         let free = (1 + IMMUTABLE_MAX).saturating_sub(buffers.len()) as u64;
         let left = asked.saturating_sub(buffers[0].update_bytes());
-        Some(left.saturating_add(asked.saturating_mul(free)))
+        Some(Debt {
+            headroom_bytes: left.saturating_add(asked.saturating_mul(free)),
+            backlog_bytes: buffers[1..].iter().map(|buffer| buffer.memtable.bytes()).sum(),
+        })
     }
 
     /// Rotates the keyspace's memtable unless too many are immutable already: no thread waits for

@@ -102,10 +102,10 @@ impl Settings {
 }
 
 /// The default number of threads of a merge: twice the number of processors, since they wait for
-/// the device half of the time.
+/// the device half of the time; at most four.
 fn default_workers() -> Workers {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Workers::new(2 * processors)
+    Workers::new((2 * processors).clamp(1, 4))
 }
 
 /// 64 unpredictable bits.

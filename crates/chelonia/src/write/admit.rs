@@ -25,17 +25,23 @@ impl Core {
         growth: u64,
         deadline: Deadline,
     ) -> Result<Admission<'_>> {
-        let backlog_bytes = self.counters.backlog_bytes.load(Ordering::Relaxed);
-        let distance_left = if backlog_bytes > 0 { self.least_distance(keyspaces) } else { None };
-        if distance_left == Some(0) {
+        let mut of_distance = self.distance_debt_of(keyspaces);
+        if of_distance.is_some_and(|debt| debt.headroom_bytes == 0) {
             self.wait_for_flush(keyspaces, deadline)?;
+            of_distance = self.distance_debt_of(keyspaces);
         }
         match self.governor.admit(growth, growth + HEADROOM_BYTES) {
             Some(admission) => {
-                let headroom_bytes =
-                    self.governor.headroom_bytes().min(distance_left.unwrap_or(u64::MAX));
-                let debt = Debt { headroom_bytes, backlog_bytes };
-                let is_paced = backlog_bytes > 0;
+                let mut debt = Debt {
+                    headroom_bytes: self.governor.headroom_bytes(),
+                    backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
+                };
+                if let Some(Debt { headroom_bytes, backlog_bytes }) = of_distance {
+                    // As for memory, of which a slab is left at least.
+                    let headroom_bytes = headroom_bytes.max(HEADROOM_BYTES);
+                    debt = debt.tighter(Debt { headroom_bytes, backlog_bytes });
+                }
+                let is_paced = debt.backlog_bytes > 0;
                 if is_paced && !self.pacer.admit(bytes, debt, deadline.left(&self.clock)) {
                     return Err(self.pacer.refuse());
                 }
@@ -45,9 +51,9 @@ impl Core {
         }
     }
 
-    /// The least [`Core::distance_left`] of `keyspaces`; `None` if no distance was set, or the
-    /// device is full, where memtables may take all their memory.
-    fn least_distance(&self, keyspaces: &[&Arc<KeyspaceCore>]) -> Option<u64> {
+    /// The [`Core::distance_debt`] of that of `keyspaces` with the least headroom; `None` if no
+    /// distance was set, or the device is full, where memtables may take all their memory.
+    fn distance_debt_of(&self, keyspaces: &[&Arc<KeyspaceCore>]) -> Option<Debt> {
         let is_set =
             |keyspace: &&&Arc<KeyspaceCore>| keyspace.distance.load(Ordering::Relaxed) != 0;
         let mut set = keyspaces.iter().filter(is_set).peekable();
@@ -56,19 +62,22 @@ impl Core {
             return None;
         }
         let guard = self.storage.epochs().pin();
-        set.filter_map(|keyspace| self.distance_left(keyspace, &guard)).min()
+        let debts = set.filter_map(|keyspace| self.distance_debt(keyspace, &guard));
+        debts.min_by_key(|debt| debt.headroom_bytes)
     }
 
     /// Waits until a memtable of each of `keyspaces` may be rotated.
     fn wait_for_flush(&self, keyspaces: &[&Arc<KeyspaceCore>], deadline: Deadline) -> Result<()> {
         mark(Mark::CommitWaitedForFlush);
         if self.stepped {
-            return self.flush_all_immutable();
+            let flushed = self.flush_all_immutable();
+            // On a full device memtables may take all their memory.
+            return flushed.or_else(|error| if error.is_transient() { Ok(()) } else { Err(error) });
         }
         let _hurry = self.pacer.hurry();
         let in_time = self.pacer.wait_until(deadline.left(&self.clock), || {
             let is_dropped = || keyspaces.iter().any(|keyspace| keyspace.check_exists().is_err());
-            self.least_distance(keyspaces) != Some(0)
+            self.distance_debt_of(keyspaces).is_none_or(|debt| debt.headroom_bytes > 0)
                 || self.health.check_write().is_err()
                 || is_dropped()
         });

@@ -227,7 +227,8 @@ impl Turtle {
 
     /// Returns how many of `workers` may build leaves of `leaf` bytes at the same time.
     fn workers_for(&self, workers: Workers, leaf: u64) -> Workers {
-        workers.at_most(usize::try_from(self.leaves_bytes() / leaf.max(1)).unwrap_or(usize::MAX))
+        let count = self.leaves_bytes() / leaf.max(LEAF_AUTO_MIN);
+        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
     fn newest(&self) -> Arc<TurtleVersion> {
