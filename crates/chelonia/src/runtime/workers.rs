@@ -5,8 +5,8 @@
 //! replay a run) the tasks run in order on the caller's thread.
 //!
 //! A task may run tasks of its own on the same [`Crew`]. The threads of a crew go where tasks are:
-//! a thread that takes a task from a run with more of them lets an idle thread join that run. A thread
-//! that waits for those that joined its run is not idle.
+//! a thread that takes a task from a run with more of them lets an idle thread join that run. A
+//! thread that waits for those that joined its run is not idle.
 
 use crate::base::error::{Error, Result};
 use crate::runtime::sync::{AtomicUsize, Mutex, Ordering};
