@@ -328,6 +328,21 @@ mod tests {
         assert!(pacer.admit(1, debt, Some(Duration::ZERO)));
     }
 
+    #[test]
+    fn the_tighter_debt_allows_less() {
+        let debt = |headroom_bytes, backlog_bytes| Debt { headroom_bytes, backlog_bytes };
+        let tighter = |one: Debt, other: Debt| {
+            let [one, other] = [one.tighter(other), other.tighter(one)];
+            assert_eq!(one.headroom_bytes, other.headroom_bytes);
+            one.headroom_bytes
+        };
+        assert_eq!(tighter(debt(1_000, 100), debt(1_000_000, 200)), 1_000);
+        assert_eq!(tighter(debt(1_000, 100), debt(2_000, 100_000)), 2_000);
+        // No backlog, no delay, however small the headroom.
+        assert_eq!(tighter(debt(1, 0), debt(1_000, 100)), 1_000);
+        assert_eq!(debt(1, 0).tighter(debt(5, 0)).backlog_bytes, 0);
+    }
+
     fn near(time: Duration, millis: u128) -> bool {
         time.as_millis().abs_diff(millis) < millis / 5
     }

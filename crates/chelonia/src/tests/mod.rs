@@ -5,12 +5,11 @@
 //! | --- | --- |
 //! | `order`, `watched` | rare orders of events; code run before chosen file calls |
 //! | `full`, `refused` | full devices; memory that the system refuses |
-//! | `closing`, `waiting` | closes during file calls; commits with a time limit |
-//! | `distance`, `idle`, `memory` | checkpoint distance, write-idle periods, freed memory |
+//! | `closing`, `waiting` | closes during file calls; commits with a time limit, at a checkpoint distance |
+//! | `idle`, `memory` | write-idle periods, freed memory |
 //! | `pins`, `keyspaces`, `scrub` | many pins; dropped keyspaces; scrubbing |
 
 mod closing;
-mod distance;
 mod full;
 mod idle;
 mod keyspaces;

@@ -1,5 +1,7 @@
 //! Commits with a time limit: refused without side effects, and never starved.
 
+mod distance;
+
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;
 use crate::runtime::clock::Clock;

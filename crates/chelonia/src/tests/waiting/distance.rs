@@ -69,6 +69,27 @@ fn a_commit_waits_once_two_memtables_wait_and_the_third_is_at_the_distance() {
 }
 
 #[test]
+fn a_set_distance_is_not_paced_by_the_backlog_of_other_keyspaces() {
+    let (database, keyspace) = open(64 << 20, Some(10_000), EngineKind::Turtle);
+    insert(&keyspace, 0);
+    // The rate of flushes is known from now on.
+    database.checkpoint().unwrap();
+    let busy = database.keyspace("busy", KeyspaceOptions::new()).unwrap();
+    let _flush = busy.core.flush.lock();
+    (0..8_000_u64).for_each(|number| busy.insert(number.to_be_bytes(), [7; 1_000]).unwrap());
+    {
+        let _commit = database.handle.core().commit.lock();
+        database.handle.core().rotate(&busy.core);
+    }
+    assert!(database.stats().background.backlog_bytes > 8_000_000);
+    let options = CommitOptions::new().no_wait();
+    for number in 1..70_u64 {
+        keyspace.insert_with(number.to_be_bytes(), VALUE, options).unwrap();
+    }
+    assert_eq!(database.stats().commits.would_block, 0);
+}
+
+#[test]
 fn no_memtable_exceeds_the_distance_by_more_than_a_commit_of_each_thread() {
     let (threads, distance) = (3_u64, 256 << 10);
     for engine in [EngineKind::Turtle, EngineKind::Autumn] {
