@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `order`, `watched` | rare orders of events; code run before chosen file calls |
 //! | `full`, `refused` | full devices; memory that the system refuses |
-//! | `closing`, `waiting` | closes during file calls; commits with a time limit, at a checkpoint distance |
+//! | `closing`, `waiting` | closes during file calls; commits that wait, or have a time limit |
 //! | `idle`, `memory` | write-idle periods, freed memory |
 //! | `pins`, `keyspaces`, `scrub` | many pins; dropped keyspaces; scrubbing |
 
