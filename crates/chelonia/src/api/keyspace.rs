@@ -355,8 +355,9 @@ impl Keyspace {
     /// makes writes cheaper and takes memory from reads. Takes effect immediately and is stored
     /// with the next checkpoint, at the latest with the close.
     ///
-    /// Commits wait while the active memtable has reached the distance and two more wait for a
-    /// flush. A distance that exceeds the memory for writes is clipped:
+    /// Commits to the keyspace are delayed as its memtables fill, and wait while the active one has
+    /// reached the distance and two more wait for a flush; on a full device, where nothing can be
+    /// flushed, memtables may take all memory for writes. A distance that exceeds the memory for writes is clipped:
     /// [`Keyspace::checkpoint_distance`] returns the effective one.
     ///
     /// ```

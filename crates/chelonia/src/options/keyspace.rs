@@ -104,7 +104,8 @@ impl KeyspaceOptions {
 
     /// Sets the checkpoint distance: bytes of updates between two checkpoints. A larger distance
     /// makes writes cheaper and leaves less memory for reads. By default it follows the memory
-    /// budget; the budget's share for writes limits it. Can be changed at any time
+    /// budget; the budget's share for writes limits it. If it is set, commits wait for flushes when
+    /// they are ahead of it. Can be changed at any time
     /// ([`crate::Keyspace::set_checkpoint_distance`]).
     ///
     /// ```
