@@ -357,8 +357,8 @@ impl Keyspace {
     ///
     /// Commits to the keyspace are delayed as its memtables fill, and wait while the active one has
     /// reached the distance and two more wait for a flush; on a full device, where nothing can be
-    /// flushed, memtables may take all memory for writes. A distance that exceeds the memory for writes is clipped:
-    /// [`Keyspace::checkpoint_distance`] returns the effective one.
+    /// flushed, memtables may take all memory for writes. A distance that exceeds the memory for
+    /// writes is clipped: [`Keyspace::checkpoint_distance`] returns the effective one.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -9,9 +9,10 @@ use std::time::Duration;
 ///
 /// A commit waits before it begins if flushes cannot keep up with writes (back-pressure): for
 /// memory, for a flush if a checkpoint distance was set, for pacing, or for space on a nearly full
-/// disk. It waits as long as necessary unless a timeout is set. After the timeout it fails with [`crate::ErrorKind::WouldBlock`] and has changed nothing. The timeout
-/// does not cover the commit itself: writing large values and the log, and at level
-/// [`Durability::Sync`] the sync. Flushes continue meanwhile, so a later retry succeeds.
+/// disk. It waits as long as necessary unless a timeout is set. After the timeout it fails with
+/// [`crate::ErrorKind::WouldBlock`] and has changed nothing. The timeout does not cover the commit
+/// itself: writing large values and the log, and at level [`Durability::Sync`] the sync. Flushes
+/// continue meanwhile, so a later retry succeeds.
 ///
 /// ```
 /// # use chelonia::{CommitOptions, Database, Durability, ErrorKind, KeyspaceOptions};

@@ -1,7 +1,7 @@
 //! Parallel execution of the independent tasks of a job on a few threads.
 //!
-//! Threads take the next task until none is left. They live as long as their run, which
-//! takes milliseconds to seconds, so the cost of starting them is negligible. With one thread (tests that
+//! Threads take the next task until none is left. They live as long as their run, which takes
+//! milliseconds to seconds, so the cost of starting them is negligible. With one thread (tests that
 //! replay a run) the tasks run in order on the caller's thread.
 //!
 //! A task may run tasks of its own on the same [`Crew`]. The threads of a crew go where tasks are:
