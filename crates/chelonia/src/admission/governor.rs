@@ -74,6 +74,13 @@ pub struct Admission<'a> {
     bytes: u64,
 }
 
+impl Admission<'_> {
+    /// Bytes of the commit if it is large enough to be counted in [`Governor::admitted_bytes`].
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
@@ -146,6 +153,11 @@ impl Governor {
         self.budget.used_by(Use::Memtable)
     }
 
+    /// Bytes of large commits that were admitted and are not in their memtables yet.
+    pub fn admitted_bytes(&self) -> u64 {
+        self.admitted.load(Ordering::SeqCst)
+    }
+
     /// Bytes that memtables may still take.
     pub fn headroom_bytes(&self) -> u64 {
         self.headroom_beside(self.admitted.load(Ordering::Relaxed))
@@ -164,14 +176,14 @@ impl Governor {
         if bytes < ADMITTED_BYTES_MIN {
             return (self.headroom_bytes() >= headroom_bytes).then(|| self.admission(0));
         }
-        let before = self.admitted.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.admitted.fetch_add(bytes, Ordering::SeqCst);
         let admission = self.admission(bytes);
         (self.headroom_beside(before) >= headroom_bytes).then_some(admission)
     }
 
     /// Admits a commit of `bytes` regardless of the available memory.
     pub fn admit_forced(&self, bytes: u64) -> Admission<'_> {
-        self.admitted.fetch_add(bytes, Ordering::Relaxed);
+        self.admitted.fetch_add(bytes, Ordering::SeqCst);
         self.admission(bytes)
     }
 

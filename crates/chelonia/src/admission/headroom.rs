@@ -28,9 +28,11 @@ pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 pub struct Headroom {
     /// Bytes written, to the log and as large values, up to which no check is needed. Bytes of
     /// memtables would not do: those of flushed memtables are freed with the last reader.
-    pub enough_until: AtomicU64,
-    /// Bytes of large values that were admitted.
-    pub large_bytes: AtomicU64,
+    enough_until: AtomicU64,
+    /// Bytes of large values that were accepted.
+    large_bytes: AtomicU64,
+    /// Bytes of large values that are to be accepted, or were and are not written yet.
+    pending_large_bytes: AtomicU64,
     /// True if a writer that must not work for space itself requests it from the background.
     pub wanted: AtomicBool,
     /// How often the background worked for space.
@@ -95,7 +97,53 @@ impl DiskState {
     }
 }
 
+/// Large values of a commit before they are written, until dropped.
+#[must_use]
+pub struct PendingLarge<'a> {
+    headroom: &'a Headroom,
+    bytes: u64,
+}
+
+impl Drop for PendingLarge<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.headroom.pending_large_bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        }
+    }
+}
+
 impl Headroom {
+    /// Counts large values of `bytes` as about to be written.
+    #[inline]
+    pub fn pending_large(&self, bytes: u64) -> PendingLarge<'_> {
+        if bytes > 0 {
+            self.pending_large_bytes.fetch_add(bytes, Ordering::SeqCst);
+        }
+        PendingLarge { headroom: self, bytes }
+    }
+
+    /// Bytes of large values that are about to be written.
+    pub fn pending_large_bytes(&self) -> u64 {
+        self.pending_large_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Counts large values of `bytes` as accepted.
+    pub fn accepted_large(&self, bytes: u64) {
+        self.large_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of large values that were accepted: never decreases.
+    #[inline]
+    pub fn large_bytes(&self) -> u64 {
+        self.large_bytes.load(Ordering::Relaxed)
+    }
+
+    /// True if space is known to suffice until `spent` bytes are written.
+    #[inline]
+    pub fn is_enough(&self, spent: u64) -> bool {
+        spent <= self.enough_until.load(Ordering::SeqCst)
+    }
+
     /// True if a writer waits for the background to work for space.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
@@ -127,7 +175,7 @@ impl Headroom {
 
     /// Records that space suffices: no check is needed until `enough_until`.
     pub fn note_enough(&self, enough_until: u64) {
-        self.enough_until.store(enough_until, Ordering::Relaxed);
+        self.enough_until.store(enough_until, Ordering::SeqCst);
         *self.failed.lock() = None;
     }
 
@@ -149,6 +197,6 @@ impl Headroom {
 
     /// Forgets that space sufficed: the device may have less now.
     pub fn forget(&self) {
-        self.enough_until.store(0, Ordering::Relaxed);
+        self.enough_until.store(0, Ordering::SeqCst);
     }
 }

@@ -119,6 +119,12 @@ impl Pacer {
         Hurry { pacer: self }
     }
 
+    /// True if a thread waits for flushes.
+    #[cfg(test)]
+    pub fn is_waited_for(&self) -> bool {
+        self.hurried.load(Ordering::Relaxed) > 0
+    }
+
     /// Lets a flush thread, one of `threads`, rest: for the time that it worked since the last
     /// call, times a factor such that all threads together work half of the time of one. It does
     /// not rest while a thread waits, or once the flush has no time left.

@@ -1,74 +1,114 @@
 //! Admission of writes by disk space: a put only if everything in memory can still be flushed.
 
-use crate::admission::headroom::POOL_GREW_BYTES;
+use crate::admission::headroom::{POOL_GREW_BYTES, PendingLarge};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::options::commit::Deadline;
-use crate::runtime::sync::Ordering;
 use crate::state::core::Core;
 
 /// Space that a flush needs as a multiple of its memtable's bytes: the tree makes free space in its
 /// buffers, and the next checkpoint frees what it replaced.
 pub const FLUSH_TIMES: u64 = 3;
 
+/// Space that an update claims, as a multiple of its bytes: to flush it, and its place in the log.
+const CLAIM_TIMES: u64 = FLUSH_TIMES + 1;
+
 /// Most attempts to gain space for one commit before it is refused. Deleted data may lie below many
 /// updates that have to be flushed down first.
 pub const ATTEMPTS: usize = 64;
 
+/// Disk space that a commit needs.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceNeeds {
+    /// Bytes of its updates.
+    pub update_bytes: u64,
+    /// Those of them that [`Core::update_bytes`] counts already.
+    pub counted_bytes: u64,
+    /// Bytes of its large values.
+    pub large_bytes: u64,
+}
+
 impl Core {
-    /// Fails with `NoSpace` if the memtables, `bytes` more of a commit, and its large values of
-    /// `large` bytes could not be flushed. A commit of only deletes passes while the log has
-    /// segments.
+    /// Fails with `NoSpace` if the memtables, and `needs` of one more commit, could not be flushed.
+    /// A commit of only deletes passes while the log has segments.
     #[inline]
     pub fn check_disk(
         &self,
-        bytes: u64,
-        large: u64,
+        needs: SpaceNeeds,
         is_deletes: impl FnOnce() -> bool,
         deadline: Deadline,
     ) -> Result<()> {
-        if self.space_spent() + bytes + large > self.headroom.enough_until.load(Ordering::Relaxed) {
-            self.look_for_space(bytes, large, is_deletes(), deadline)?;
+        let spent = self.space_spent() + needs.update_bytes + needs.large_bytes;
+        if self.headroom.is_enough(spent) {
+            return Ok(());
         }
-        if large > 0 {
-            self.headroom.large_bytes.fetch_add(large, Ordering::Relaxed);
-        }
-        Ok(())
+        self.look_for_space(needs, is_deletes(), deadline)
     }
 
-    /// Bytes written to the log and as large values, compared with `enough_until`: never decreases.
+    /// Checks the disk for a commit that has waited, and accepts it. The returned value lives until
+    /// its large values are written.
+    #[inline]
+    pub fn accept_on_disk(
+        &self,
+        needs: SpaceNeeds,
+        is_deletes: impl FnOnce() -> bool,
+        deadline: Deadline,
+    ) -> Result<PendingLarge<'_>> {
+        // Counted before the check: a quota that begins now misses it nowhere.
+        let pending = self.headroom.pending_large(needs.large_bytes);
+        self.check_disk(needs, is_deletes, deadline)?;
+        if needs.large_bytes > 0 {
+            self.headroom.accepted_large(needs.large_bytes);
+        }
+        Ok(pending)
+    }
+
+    /// Bytes written to the log and as large values, compared with what is known to suffice: never
+    /// decreases.
     #[inline]
     fn space_spent(&self) -> u64 {
-        let logged = self.log.get().map_or(0, |log| log.written().0);
-        logged + self.headroom.large_bytes.load(Ordering::Relaxed)
+        self.logged_bytes() + self.headroom.large_bytes()
+    }
+
+    #[inline]
+    fn logged_bytes(&self) -> u64 {
+        self.log.get().map_or(0, |log| log.written().0)
+    }
+
+    /// The claim of all accepted writes on the space of the disk ([`crate::storage::quota`]), in
+    /// bytes.
+    pub fn claimed(&self) -> u64 {
+        CLAIM_TIMES.saturating_mul(self.logged_bytes()) + self.headroom.large_bytes()
+    }
+
+    /// Claims space for `needs` and `more` bytes of updates after it.
+    fn claim(&self, needs: SpaceNeeds, more: u64) {
+        let bytes = CLAIM_TIMES.saturating_mul(needs.update_bytes + more) + needs.large_bytes;
+        self.storage.claim(self.claimed().saturating_add(bytes));
     }
 
     #[cold]
-    fn look_for_space(
-        &self,
-        bytes: u64,
-        large: u64,
-        deletes: bool,
-        deadline: Deadline,
-    ) -> Result<()> {
+    fn look_for_space(&self, needs: SpaceNeeds, deletes: bool, deadline: Deadline) -> Result<()> {
         // Work for space can exceed a deadline: then the background does it.
         let left = if self.stepped { None } else { deadline.left(&self.clock) };
         let _looking = left.is_none().then(|| self.headroom.looking.lock());
+        let uncounted = needs.update_bytes - needs.counted_bytes;
+        let large = || self.headroom.pending_large_bytes().max(needs.large_bytes);
         let (mut is_tried, mut has_failed) = (false, false);
         for _ in 0..ATTEMPTS {
             let Some(pool) = self.pool_bytes() else {
-                self.headroom.enough_until.store(u64::MAX, Ordering::Relaxed);
+                self.headroom.note_enough(u64::MAX);
                 return Ok(());
             };
             self.limit_log(pool);
-            // Large values go to the data file at once, and only once: `bytes` excludes them.
-            let updates = self.update_bytes() + bytes;
-            let most = pool.saturating_sub(self.kept_bytes() + large) / FLUSH_TIMES;
+            // Large values go to the data file at once, and only once.
+            let updates = self.update_bytes() + uncounted;
+            let most = pool.saturating_sub(self.kept_bytes() + large()) / FLUSH_TIMES;
             if updates <= most {
                 // The log grows too, and others may use the disk: the check is repeated soon.
-                let more = (most - updates) / 4;
+                let more = ((most - updates) / 4).min(self.governor.write_share());
                 self.headroom.note_enough(self.space_spent() + more);
-                // Last: a quota granted before counts it, and one granted later revokes `more`.
-                self.storage.reserve(FLUSH_TIMES * (bytes + more) + large);
+                // Last: a quota begun before counts it, and one begun later revokes `more`.
+                self.claim(needs, more);
                 return Ok(());
             }
             // Deletes use the space that puts leave, except what engines need to free deleted data.
@@ -82,7 +122,7 @@ impl Core {
             if !self.work_or_await(deadline, left)? {
                 // The background may have gained space meanwhile.
                 let is_same = self.pool_bytes().is_some_and(|now| now < pool + POOL_GREW_BYTES);
-                if is_same && self.update_bytes() + bytes >= updates {
+                if is_same && self.update_bytes() + uncounted >= updates {
                     has_failed = true;
                     break;
                 }
@@ -92,7 +132,7 @@ impl Core {
             self.note_failed_work();
         }
         if deletes {
-            self.storage.reserve(FLUSH_TIMES * bytes);
+            self.claim(needs, 0);
             return Ok(());
         }
         let full = "the disk, or the limit on file sizes, is nearly full, and the rest is kept for \

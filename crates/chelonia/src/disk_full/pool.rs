@@ -42,12 +42,13 @@ impl Core {
         known.max(allocated.min(free * BLOCK_BYTES_U64))
     }
 
-    /// Bytes of all updates in memtables.
+    /// Bytes of all updates in memtables, and of large commits on their way there.
     pub fn update_bytes(&self) -> u64 {
+        let admitted = self.governor.admitted_bytes();
         let bytes = |keyspace: &Arc<KeyspaceCore>| -> u64 {
             keyspace.current_view().buffers.iter().map(|buffer| buffer.update_bytes()).sum()
         };
-        self.all_keyspaces().iter().map(bytes).sum()
+        admitted + self.all_keyspaces().iter().map(bytes).sum::<u64>()
     }
 
     /// Estimated upper bound of the space for a minimal flush of `updates` bytes.
@@ -71,15 +72,21 @@ impl Core {
     }
 
     /// A quota for flushes and merges that are not urgent: they leave `more` bytes and the space
-    /// for a minimal flush of all memtables, and of those that are accepted meanwhile: the next
-    /// commit looks for space again. No limit if the pool is unknown.
+    /// for a minimal flush of all memtables, and of what is accepted meanwhile. No limit if the
+    /// pool is unknown.
     pub fn quota_beside_flushes(&self, more: u64) -> Quota<'_> {
-        let pool = if self.read_only { None } else { self.pool_bytes() };
-        let Some(pool) = pool else { return Quota::unlimited() };
-        let kept = self.minimal_flush_bytes(self.update_bytes()) + more;
-        let quota = self.storage.quota(pool.saturating_sub(kept));
+        if self.read_only {
+            return Quota::unlimited();
+        }
+        // In this order no commit is missed: one that is not counted below looks for space, and
+        // claims it.
+        let quota = self.storage.begin_quota(self.claimed());
         self.headroom.forget();
-        quota
+        let pending = self.headroom.pending_large_bytes();
+        let updates = self.update_bytes();
+        let Some(pool) = self.pool_bytes() else { return Quota::unlimited() };
+        let kept = self.minimal_flush_bytes(updates) + pending + more;
+        quota.limited(pool.saturating_sub(kept))
     }
 
     /// True if the device has `bytes` free, or its free space is unknown.

@@ -80,14 +80,18 @@ fn flush_loop(core: &Core) {
         let before = full.take();
         match stopping(core, || flush_once(core)) {
             Ok(()) => {}
-            Err(error) if error.is_transient() => full = Some(FullDevice::new(core, before)),
+            Err(error) if error.is_transient() => {
+                // A checkpoint without space too: commits that wait for flushes would wait forever.
+                core.note_full();
+                full = Some(FullDevice::new(core, before));
+            }
             // Writes are stopped and return the cause; reads continue without this thread.
             Err(_) => core.pacer.wake(),
         }
     }
 }
 
-/// State of the flush thread after a flush that found the device full.
+/// State of the flush thread after a flush or a checkpoint that found the device full.
 struct FullDevice {
     /// Free blocks of the data file at that time.
     free_blocks: u64,

@@ -12,9 +12,12 @@
 //! ```
 //! Work that runs at the same time shares the free space: what one allocates counts against the
 //! quotas of all, so that each leaves its reserve. But only its own quota refuses it: work with a
-//! small reserve goes on beside work with a large one. Writes that are accepted meanwhile enlarge
-//! what has to be left: they count against all quotas before they take space
-//! ([`Storage::reserve`]). Space freed meanwhile raises no quota.
+//! small reserve goes on beside work with a large one. Space freed meanwhile raises no quota.
+//!
+//! Writes that are accepted meanwhile enlarge what has to be left. The space that all writes since
+//! the open need or needed is their *claim*, which only grows; a quota counts its growth since it
+//! was begun ([`Storage::claim`]), before those writes take space. So a quota is begun before the
+//! free space is looked at, and limited afterwards: no write is missed in between.
 //!
 //! Thread-safety: one mutex; allocations take it only while somebody holds a quota.
 
@@ -35,20 +38,42 @@ pub struct Quotas {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// The blocks left of each quota.
-    blocks_left: BTreeMap<u64, u64>,
+    /// The account of each quota.
+    accounts: BTreeMap<u64, Account>,
 }
 
-impl State {
-    fn count(&mut self, blocks: u64) {
-        for left in self.blocks_left.values_mut() {
-            *left = left.saturating_sub(blocks);
-        }
+/// The bytes that count against a quota.
+struct Account {
+    limit: u64,
+    /// Bytes allocated by all work since the quota was begun.
+    allocated: u64,
+    /// The claim when the quota was begun.
+    claim_before: u64,
+    /// The largest claim since.
+    claim: u64,
+}
+
+impl Account {
+    fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.allocated + (self.claim - self.claim_before))
     }
 }
 
 /// The quota of one piece of work, until it is dropped.
 pub struct Quota<'a>(Option<(&'a Quotas, u64)>);
+
+impl Quota<'_> {
+    /// Limits the quota, which was unlimited, to `bytes`, less what has counted against it so far.
+    #[must_use]
+    pub fn limited(self, bytes: u64) -> Self {
+        if let Some((quotas, number)) = self.0
+            && let Some(account) = quotas.state.lock().accounts.get_mut(&number)
+        {
+            account.limit = bytes;
+        }
+        self
+    }
+}
 
 impl Quota<'static> {
     /// No limit.
@@ -65,18 +90,19 @@ impl Drop for Quota<'_> {
     fn drop(&mut self) {
         if let Some((quotas, number)) = self.0 {
             let mut state = quotas.state.lock();
-            state.blocks_left.remove(&number);
-            quotas.is_any.store(!state.blocks_left.is_empty(), Ordering::Relaxed);
+            state.accounts.remove(&number);
+            quotas.is_any.store(!state.accounts.is_empty(), Ordering::Relaxed);
         }
     }
 }
 
 impl Quotas {
-    fn grant(&self, blocks: u64) -> Quota<'_> {
+    fn begin(&self, claim: u64) -> Quota<'_> {
+        let account = Account { limit: u64::MAX, allocated: 0, claim_before: claim, claim };
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        state.blocks_left.insert(number, blocks);
+        state.accounts.insert(number, account);
         self.is_any.store(true, Ordering::Relaxed);
         Quota(Some((self, number)))
     }
@@ -86,31 +112,35 @@ impl Quotas {
         if !self.is_any.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let bytes = u64::from(blocks) * BLOCK_BYTES_U64;
         let mut state = self.state.lock();
-        let left = quota.0.and_then(|(_, number)| state.blocks_left.get(&number));
-        if left.is_some_and(|left| *left < u64::from(blocks)) {
+        let account = quota.0.and_then(|(_, number)| state.accounts.get(&number));
+        if account.is_some_and(|account| account.left() < bytes) {
             let text = "what is left of the device is kept for memtables and deletes";
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
-        state.count(blocks.into());
+        state.accounts.values_mut().for_each(|account| account.allocated += bytes);
         Ok(())
     }
 
-    /// Counts `blocks` against all quotas.
-    fn reserve(&self, blocks: u64) {
-        self.state.lock().count(blocks);
+    fn claim(&self, claim: u64) {
+        for account in self.state.lock().accounts.values_mut() {
+            account.claim = account.claim.max(claim);
+        }
     }
 }
 
 impl Storage {
-    /// A quota of `bytes` for a piece of engine work.
-    pub fn quota(&self, bytes: u64) -> Quota<'_> {
-        self.quotas.grant(bytes / BLOCK_BYTES_U64)
+    /// Begins a quota for a piece of engine work, unlimited at first; `claim` is that of all writes
+    /// so far.
+    pub fn begin_quota(&self, claim: u64) -> Quota<'_> {
+        self.quotas.begin(claim)
     }
 
-    /// Counts `bytes` against all quotas that exist now: the space that accepted writes will need.
-    pub fn reserve(&self, bytes: u64) {
-        self.quotas.reserve(bytes.div_ceil(BLOCK_BYTES_U64));
+    /// Counts what accepted writes claim against all quotas: `claim` is the total in bytes, so that
+    /// the same claim may be made again.
+    pub fn claim(&self, claim: u64) {
+        self.quotas.claim(claim);
     }
 }
 
@@ -122,19 +152,32 @@ mod tests {
     fn what_one_takes_counts_for_all_but_refuses_only_who_has_too_little() {
         let quotas = Quotas::default();
         assert!(quotas.take(u32::MAX, &UNLIMITED).is_ok());
-        let few = quotas.grant(10);
-        let many = quotas.grant(20);
+        let few = quotas.begin(0).limited(10 * BLOCK_BYTES_U64);
+        let many = quotas.begin(0).limited(20 * BLOCK_BYTES_U64);
         assert!(quotas.take(4, &few).is_ok());
         assert!(quotas.take(8, &many).is_ok());
         assert_eq!(quotas.take(1, &few).unwrap_err().kind(), ErrorKind::NoSpace);
         assert!(quotas.take(6, &many).is_ok(), "a refused allocation is not counted");
         assert!(quotas.take(1, &UNLIMITED).is_ok());
         assert!(quotas.take(2, &many).is_err());
-        quotas.reserve(30);
-        assert!(quotas.take(1, &many).is_err());
         drop(many);
         assert!(quotas.take(1, &few).is_err());
         drop(few);
         assert!(!quotas.is_any.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_claim_counts_once_and_from_the_begin_of_a_quota() {
+        let quotas = Quotas::default();
+        quotas.claim(100 * BLOCK_BYTES_U64);
+        let old = quotas.begin(100 * BLOCK_BYTES_U64);
+        quotas.claim(105 * BLOCK_BYTES_U64);
+        let old = old.limited(10 * BLOCK_BYTES_U64);
+        let new = quotas.begin(105 * BLOCK_BYTES_U64).limited(10 * BLOCK_BYTES_U64);
+        for claim in [105, 103, 107, 107] {
+            quotas.claim(claim * BLOCK_BYTES_U64);
+        }
+        assert!(quotas.take(4, &old).is_err() && quotas.take(3, &old).is_ok());
+        assert!(quotas.take(6, &new).is_err() && quotas.take(5, &new).is_ok());
     }
 }

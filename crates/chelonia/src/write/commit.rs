@@ -20,6 +20,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::{Lsn, SeqNo};
 use crate::base::limits::{BATCH_BYTES_MAX, LARGE_VALUE_BYTES_MIN};
 use crate::base::stream::LargeRef;
+use crate::disk_full::accept::SpaceNeeds;
 use crate::memory::epoch::Guard;
 use crate::options::commit::{CommitOptions, Deadline};
 use crate::options::keyspace::Durability;
@@ -145,11 +146,17 @@ impl Core {
         }
         let bytes = bytes as u64;
         let is_deletes = || writes.iter().all(|write| write.value.is_none());
-        self.check_disk(bytes, large_bytes(writes), is_deletes, deadline)?;
+        let large_bytes = large_bytes(writes);
+        let mut needs = SpaceNeeds { update_bytes: bytes, counted_bytes: 0, large_bytes };
+        self.check_disk(needs, is_deletes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
         let admission = self.admit(keyspaces, bytes, growth, deadline)?;
+        // It may have waited, and others may have begun to use the space.
+        needs.counted_bytes = bytes.min(admission.bytes());
+        let pending_large = self.accept_on_disk(needs, is_deletes, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
+        drop(pending_large);
         let guard;
         let mut payload = if bytes <= RECORD_BYTES_KEPT {
             guard = self.storage.epochs().pin();

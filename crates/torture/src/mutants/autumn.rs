@@ -65,8 +65,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "filled-to-the-end",
         bug: "puts fill the device until nothing can be flushed",
-        file: "write/commit.rs",
-        text: "        self.check_disk(bytes, large_bytes(writes), is_deletes, deadline)?;\n",
-        instead: "",
+        file: "disk_full/accept.rs",
+        text: "        if self.headroom.is_enough(spent) {\n",
+        instead: "        if self.headroom.is_enough(spent.min(0)) {\n",
     },
 ];

@@ -201,7 +201,7 @@ impl Turtle {
             root,
             summary,
             disk_blocks: blob.disk_blocks,
-            moved_down: OnceLock::new(),
+            unit_bounds: OnceLock::new(),
         };
         Ok(Self {
             shared,
@@ -355,8 +355,9 @@ impl Turtle {
         let disk_blocks =
             (version.disk_blocks + blocks(&settled.gained)).saturating_sub(blocks(&settled.lost));
         let shared_by_next = Arc::clone(shared);
-        let moved_down = OnceLock::new();
-        let next = TurtleVersion { shared: shared_by_next, root, summary, disk_blocks, moved_down };
+        let unit_bounds = OnceLock::new();
+        let next =
+            TurtleVersion { shared: shared_by_next, root, summary, disk_blocks, unit_bounds };
         let next = Arc::new(next);
         *self.newest.write() = Arc::clone(&next);
         let Summary { leaf, buffered, .. } = summary;
@@ -454,11 +455,14 @@ impl Engine for Turtle {
         let Summary { leaf, buffered, .. } = version.summary;
         // Commits call this: they must not wait for an absorb.
         let stored = leaf.weight() + buffered.weight();
-        let largest = self.options.geometry(stored, self.leaf_max(), Overlap::default()).leaf;
+        let now = self.options.geometry(stored, self.leaf_max(), Overlap::default()).leaf;
+        // Leaves written when more was stored, or with another option, may be larger.
+        let bounds = version.unit_bounds();
+        let largest = now.max(bounds.leaf);
         // One leaf, and the updates buffered in runs that it shares with the next ones.
         RECLAIM_LEAVES * largest.min(leaf.weight())
             + RECLAIM_LEAVES * largest.min(buffered.weight())
-            + version.moved_down()
+            + bounds.moved_down
     }
 
     fn wants_maintenance(&self) -> bool {

@@ -19,34 +19,55 @@ pub struct TurtleVersion {
     pub(super) summary: Summary,
     /// Number of blocks of everything the version refers to.
     pub(super) disk_blocks: u64,
-    /// See [`TurtleVersion::moved_down`].
-    pub(super) moved_down: OnceLock<u64>,
+    /// See [`TurtleVersion::unit_bounds`].
+    pub(super) unit_bounds: OnceLock<UnitBounds>,
+}
+
+/// Bounds of a pass that frees one leaf, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct UnitBounds {
+    /// Buffered updates that it writes along one path: the pending updates of its pivots, and as
+    /// much again from levels merged with them.
+    pub moved_down: u64,
+    /// The weight of the heaviest leaf.
+    pub leaf: u64,
 }
 
 impl TurtleVersion {
-    /// Maximum bytes of buffered updates written by a pass that frees one leaf.
-    pub(super) fn moved_down(&self) -> u64 {
+    /// Bounds of a pass that frees one leaf, from the nodes down to
+    /// [`DEPTH_MOVED_DOWN`].
+    pub(super) fn unit_bounds(&self) -> UnitBounds {
         let node_cache = &self.shared.node_cache;
-        *self.moved_down.get_or_init(|| moved_down(node_cache, &self.root, self.summary, 0))
+        *self.unit_bounds.get_or_init(|| unit_bounds(node_cache, &self.root, self.summary, 0))
     }
 }
 
-/// Maximum bytes of buffered updates written by a pass along one path down from the node in `slot`:
-/// the pending updates of its pivots, and as much again from levels merged with them. Nodes are
-/// read down to [`DEPTH_MOVED_DOWN`]; for an unreadable node all its buffered updates count.
-fn moved_down(node_cache: &NodeCache, slot: &Arc<NodeSlot>, summary: Summary, depth: usize) -> u64 {
+/// The bounds below the node in `slot`. For an unreadable node all its buffered updates count.
+fn unit_bounds(
+    node_cache: &NodeCache,
+    slot: &Arc<NodeSlot>,
+    summary: Summary,
+    depth: usize,
+) -> UnitBounds {
     if slot.reference().is_none() || depth == DEPTH_MOVED_DOWN {
-        return 0;
+        return UnitBounds::default();
     }
     let Ok(node) = node_cache.load_owned(slot) else {
-        return LEVEL_TIMES * summary.buffered.weight();
+        return UnitBounds { moved_down: LEVEL_TIMES * summary.buffered.weight(), leaf: 0 };
     };
     let of_pivot = |pivot: &Pivot| {
-        let below = match &pivot.child {
-            Child::Node(child, summary) => moved_down(node_cache, child, *summary, depth + 1),
-            Child::Leaf(_) | Child::None => 0,
+        let mut bounds = match &pivot.child {
+            Child::Node(child, summary) => unit_bounds(node_cache, child, *summary, depth + 1),
+            Child::Leaf(run) => {
+                UnitBounds { moved_down: 0, leaf: run.reference().totals().weight() }
+            }
+            Child::None => UnitBounds::default(),
         };
-        LEVEL_TIMES * pivot.pending().weight() + below
+        bounds.moved_down += LEVEL_TIMES * pivot.pending().weight();
+        bounds
     };
-    node.pivots.iter().map(of_pivot).max().unwrap_or(0)
+    node.pivots.iter().map(of_pivot).fold(UnitBounds::default(), |most, one| UnitBounds {
+        moved_down: most.moved_down.max(one.moved_down),
+        leaf: most.leaf.max(one.leaf),
+    })
 }

@@ -2,8 +2,12 @@
 
 use crate::KeyspaceOptions;
 use crate::disk_full::accept::FLUSH_TIMES;
+use crate::runtime::sync::Arc;
+use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::tests::open_faulty;
+use crate::{CommitOptions, Database};
+use std::time::Duration;
 
 #[test]
 fn flushed_memtables_held_by_readers_hide_no_lack_of_space() {
@@ -69,4 +73,66 @@ fn work_that_began_before_puts_leaves_the_space_to_flush_them() {
         assert!(needed <= left.unwrap(), "{needed} of {left:?}");
         database.checkpoint().unwrap();
     }
+}
+
+/// Accepted writes claim their space once, however often commits look for space.
+#[test]
+fn commits_that_look_for_space_again_leave_a_merge_its_quota() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    plan.set_capacity(Some(400 << 20));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    keyspace.insert("key", "value").unwrap();
+    let core = database.handle.core();
+    let quota = core.quota_beside_flushes(0);
+    for _ in 0..20 {
+        // As another quota or a flush does.
+        drop(core.quota_beside_flushes(0));
+        keyspace.insert("key", "value").unwrap();
+    }
+    let left = (0..).take_while(|_| core.storage.allocate(256, &quota).is_ok()).count() << 20;
+    assert!(left > 200 << 20, "{left} bytes");
+}
+
+/// A commit passes the check of space and waits; meanwhile a merge begins, which takes all that it
+/// may.
+#[test]
+fn a_commit_that_waited_leaves_the_space_to_flush_it() {
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan.clone()).unwrap();
+    let database = Database::builder("memory").memory(64 << 20).in_directory(Arc::new(faulty));
+    let database = database.open().unwrap();
+    plan.set_capacity(Some(100 << 20));
+    let options = KeyspaceOptions::new().checkpoint_distance(100_000);
+    let keyspace = database.keyspace("k", options).unwrap();
+    let core = database.handle.core();
+    // The log has segments for what comes.
+    (0..6_000_u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]).unwrap());
+    database.checkpoint().unwrap();
+    let flush = keyspace.core.flush.lock();
+    let no_wait = CommitOptions::new().no_wait();
+    let inserts = (0_u32..).map(|key| keyspace.insert_with(key.to_be_bytes(), [7; 1000], no_wait));
+    assert_eq!(inserts.take_while(Result::is_ok).count(), 300);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut batch = database.batch();
+            (0..700_u32).for_each(|key| {
+                batch.insert(&keyspace, key.to_le_bytes(), [7; 1000]);
+            });
+            // Nothing is flushed: the commit is refused when its time is over.
+            batch.commit_with(CommitOptions::new().timeout(Duration::from_secs(2)))
+        });
+        while !core.pacer.is_waited_for() {
+            std::thread::yield_now();
+        }
+        let quota = core.quota_beside_flushes(0);
+        while core.storage.allocate(16, &quota).is_ok() {}
+        drop(quota);
+        // The distance does not hold the commit any more.
+        keyspace.reset_checkpoint_distance().unwrap();
+        let refused = writer.join().unwrap().err();
+        let (needed, left) = (core.minimal_flush_bytes(core.update_bytes()), core.pool_bytes());
+        assert!(needed <= left.unwrap(), "{needed} of {left:?}, refused: {refused:?}");
+    });
+    drop(flush);
+    database.checkpoint().unwrap();
 }

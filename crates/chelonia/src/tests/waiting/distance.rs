@@ -3,6 +3,7 @@
 use crate::engine::EngineKind;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::state::keyspace::KeyspaceCore;
+use crate::storage::io::fault::{Call, Failure, Fault, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{CommitOptions, Database, ErrorKind, Keyspace, KeyspaceOptions, KeyspaceStats};
 use std::time::Duration;
@@ -136,4 +137,37 @@ fn a_distance_beyond_the_memory_is_reported_as_clipped() {
         assert!(mean.abs_diff(reported) < reported / 4, "{mean} acted, {reported} reported");
         assert!(mean.abs_diff(before) < before / 3, "{mean} acted, {before} reported at first");
     }
+}
+
+/// The flush succeeded, the checkpoint after it found the device full, and the next memtables wait.
+#[test]
+fn a_commit_does_not_wait_for_a_flush_while_a_checkpoint_has_no_space() {
+    let plan = FaultPlan::new();
+    let faulty = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan.clone()).unwrap();
+    let database = Database::builder("memory").memory(64 << 20).in_directory(Arc::new(faulty));
+    let database = database.open().unwrap();
+    let distance = 100_000;
+    let options = KeyspaceOptions::new().checkpoint_distance(distance);
+    let keyspace = database.keyspace("k", options).unwrap();
+    let core = database.handle.core();
+    let checkpoint = core.checkpoint.lock();
+    let per_distance = distance.div_ceil(128);
+    (0..=per_distance).for_each(|number| insert(&keyspace, number));
+    while core.counters.flushes.load(Ordering::Relaxed) == 0 {
+        std::thread::yield_now();
+    }
+    // The flush thread waits for the checkpoint.
+    let no_wait = CommitOptions::new().no_wait();
+    let mut number = per_distance;
+    while keyspace.insert_with(number.to_be_bytes(), VALUE, no_wait).is_ok() {
+        number += 1;
+    }
+    plan.fail(Fault::sticky(Call::Write, 0).on("data").with(Failure::NoSpace));
+    plan.fail(Fault::sticky(Call::Allocate, 0).with(Failure::NoSpace));
+    drop(checkpoint);
+    let patience = CommitOptions::new().timeout(Duration::from_secs(20));
+    keyspace.insert_with("key", VALUE, patience).unwrap();
+    plan.heal();
+    database.checkpoint().unwrap();
+    assert!(keyspace.contains_key("key").unwrap());
 }

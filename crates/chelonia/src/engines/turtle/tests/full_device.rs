@@ -112,8 +112,24 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
     let mut rng = Rng::new(12);
     let mut world = World::new(TurtleConfig { pivots_max: 16, ..tiny() }, 1);
     world.absorb(uniform(&mut rng, 1500));
-    for _ in 0..30 {
-        let batch = uniform(&mut rng, 100);
+    units_keep_their_word(world, 30, &mut rng);
+}
+
+#[test]
+fn a_unit_over_leaves_of_before_allocates_no_more_than_it_says() {
+    let mut rng = Rng::new(14);
+    let usual = TurtleConfig { pivots_max: 16, ..tiny() };
+    let mut world = World::new(TurtleConfig { leaf_bytes: 64 * usual.leaf_bytes, ..usual }, 1);
+    world.absorb(uniform(&mut rng, 5000));
+    world.options = usual;
+    world.reopen();
+    units_keep_their_word(world, 3, &mut rng);
+}
+
+/// Buffers `batches` of updates, then frees space unit by unit.
+fn units_keep_their_word(mut world: World, batches: usize, rng: &mut Rng) {
+    for _ in 0..batches {
+        let batch = uniform(rng, 100);
         let work = Work { workers: &Workers::inline(), progress: &|_| {}, quota: &UNLIMITED };
         let absorbed =
             world.tree.absorb(&Updates::new(batch.clone()), WriteBudget::Minimal, &work).unwrap();
@@ -133,5 +149,5 @@ fn a_unit_that_makes_room_allocates_no_more_than_it_says() {
         assert!(units < 10_000, "what waits comes to an end");
     }
     assert!(most > 40 << 10, "{most}");
-    world.check(&mut rng);
+    world.check(rng);
 }

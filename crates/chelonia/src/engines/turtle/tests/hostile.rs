@@ -100,7 +100,7 @@ fn changed(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> TurtleVersion
         root,
         summary,
         disk_blocks: version.disk_blocks,
-        moved_down: crate::runtime::sync::OnceLock::new(),
+        unit_bounds: crate::runtime::sync::OnceLock::new(),
     }
 }
 
