@@ -34,6 +34,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sampler::Sampler;
 use serde_json::{Map, Value, json};
 use std::fs::{File, TryLockError};
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,7 +71,7 @@ struct Run<'a> {
 }
 
 /// Figures at one moment; differences of two are what a phase took.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Moment {
     usage: Usage,
     counters: Counters,
@@ -285,11 +286,11 @@ impl Run<'_> {
         let start = self.moment()?;
         let outcome = self.team(&job)?;
         let name = self.name_of(index);
-        let mut record = self.record(&name, start, &outcome)?;
+        let mut record = self.record(&name, &start, &outcome)?;
         record.settings["peak_is_of_phase"] = json!(peak_is_of_phase);
         report(record.clone())?;
         if phase.writes() {
-            report(self.settle(&name, start, &outcome, &record)?)?;
+            report(self.settle(&name, &start, &outcome, &record)?)?;
         }
         Ok(outcome.capped)
     }
@@ -298,7 +299,7 @@ impl Run<'_> {
     fn settle(
         &self,
         phase: &str,
-        start: Moment,
+        start: &Moment,
         outcome: &Outcome,
         alone: &Record,
     ) -> Result<Record> {
@@ -357,7 +358,7 @@ impl Run<'_> {
             .with_message(text.to_owned())
     }
 
-    fn record(&self, phase: &str, start: Moment, outcome: &Outcome) -> Result<Record> {
+    fn record(&self, phase: &str, start: &Moment, outcome: &Outcome) -> Result<Record> {
         let now = self.moment()?;
         let used = now.usage.since(start.usage);
         let memory = Memory::now()?;
@@ -393,7 +394,7 @@ impl Run<'_> {
             latency_us: tally.latencies.percentiles(),
             settings: self.settings(outcome),
             detail: self.sampler.as_ref().map(|sampler| {
-                let mut detail = detail(outcome, used, start.counters, now.counters);
+                let mut detail = detail(outcome, used, &start.counters, &now.counters);
                 detail["rss_bytes_over_time"] = json!(sampler.take());
                 detail
             }),
@@ -422,7 +423,7 @@ impl Run<'_> {
 }
 
 /// The details that are reported on request.
-fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Value {
+fn detail(outcome: &Outcome, used: Usage, before: &Counters, now: &Counters) -> Value {
     let kops: Vec<f64> = outcome.seconds.iter().map(|second| second.kops).collect();
     let rss: Vec<u64> = outcome.seconds.iter().map(|second| second.rss_bytes).collect();
     let mut distributions = Map::new();
@@ -432,6 +433,11 @@ fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Va
     let means = outcome.tally.latencies.means().into_iter();
     let means: Map<String, Value> =
         means.map(|(kind, mean)| (kind.name().to_owned(), json!(mean))).collect();
+    // An event has one place in both lists.
+    let before_each = before.events.iter().map(|(_, count)| *count).chain(iter::repeat(0));
+    let events = now.events.iter().zip(before_each);
+    let events: Map<String, Value> =
+        events.map(|((name, now), before)| ((*name).to_owned(), json!(now - before))).collect();
     json!({
         "kops_by_second": kops,
         "rss_bytes_by_second": rss,
@@ -439,6 +445,7 @@ fn detail(outcome: &Outcome, used: Usage, before: Counters, now: Counters) -> Va
         "latency_us_mean": means,
         "cancelled_write_bytes": used.cancelled_bytes,
         "data_bytes_written_by_store": difference(now.data_bytes, before.data_bytes),
+        "engine_events": events,
     })
 }
 

@@ -115,12 +115,14 @@ impl Store for Chelonia {
 
     fn counters(&self) -> Result<Counters> {
         let stats = self.database.stats();
+        let first = stats.keyspaces.first();
         Ok(Counters {
             log_bytes: Some(stats.io.log_bytes_written),
             data_bytes: Some(stats.io.data_bytes_written),
             log_disk_bytes: Some(stats.disk.log_file_bytes),
-            levels: stats.keyspaces.first().map(|one| u64::from(one.engine_stats.height)),
+            levels: first.map(|one| u64::from(one.engine_stats.height)),
             delayed: Some(Duration::from_nanos(stats.commits.delay_nanos)),
+            events: first.map(|one| one.engine_stats.events.clone()).unwrap_or_default(),
         })
     }
 

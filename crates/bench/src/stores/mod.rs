@@ -85,7 +85,7 @@ pub struct Facts {
 }
 
 /// Counters of the store since it was opened. `None` if it has no such counter.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Bytes written to its log.
     pub log_bytes: Option<u64>,
@@ -97,6 +97,8 @@ pub struct Counters {
     pub levels: Option<u64>,
     /// How long writes were held back for the sake of background work, all threads together.
     pub delayed: Option<Duration>,
+    /// Events that it counts, by name.
+    pub events: Vec<(&'static str, u64)>,
 }
 
 /// The result of a settle.

@@ -146,10 +146,9 @@ impl Store for RocksDb {
         let statistics = self.db.text(c"rocksdb.dbstats").unwrap_or_default();
         Ok(Counters {
             log_bytes: log_bytes(&statistics),
-            data_bytes: None,
             log_disk_bytes: files_bytes(&self.path, |name| name.ends_with(b".log")),
-            levels: None,
             delayed: delayed(&statistics),
+            ..Counters::default()
         })
     }
 

@@ -65,6 +65,14 @@ events! {
     SegmentsShared = "segments_shared",
     /// Flushes cut into pieces for several threads.
     FlushesCut = "flushes_cut",
+    /// Lookups in the tree, extrapolated from those that are charged for filters.
+    Lookups = "lookups",
+    /// Filters that these checked, of buffered runs and leaves.
+    FiltersChecked = "filters_checked",
+    /// Ranges of one leaf that cursors opened.
+    RangesOpened = "ranges_opened",
+    /// Runs that they opened there.
+    SourcesOpened = "sources_opened",
     /// Maximum number of levels of a node after an absorb.
     LevelsMax = "levels_max",
 }

@@ -17,6 +17,7 @@
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
+use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, NodeSlot, Pivot};
 use crate::engines::turtle::read::read_cost;
 use crate::engines::turtle::version::TurtleVersion;
@@ -164,6 +165,9 @@ impl TurtleCursor {
             let settled = leaf.settled_entries();
             sources.open(run, first_blocks(settled, settled + leaf.pending().entries))?;
         }
+        let events = &self.version.shared.events;
+        events.add(Event::RangesOpened, 1);
+        events.add(Event::SourcesOpened, sources.opened.len() as u64);
         RunCursor::start(&mut sources.opened)?;
         self.merge = Some(Merge::new(sources.opened, self.direction, Tombstones::Drop)?);
         Ok(())

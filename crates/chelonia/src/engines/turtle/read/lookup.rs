@@ -23,6 +23,7 @@ use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
 use crate::engine::{Answer, Looked, Progress, look_many};
 use crate::engines::turtle::Shared;
+use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
 use crate::engines::turtle::read::read_cost;
 use crate::memory::budget::Use;
@@ -137,6 +138,9 @@ pub(in crate::engines::turtle) fn walk<'g, T>(
     mut visit: impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Walked<T>> {
     let way = Way::down(shared, root, wanted, guard);
+    if wanted.pays {
+        shared.events.add(Event::Lookups, read_cost::SAMPLE.into());
+    }
     let mut passed = 0;
     for pivot in way.pivots.into_iter().map_while(|pivot| pivot) {
         match visit_pivot(shared, pivot, wanted, &mut visit)? {
@@ -181,11 +185,13 @@ fn visit_pivot<'g, T>(
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Visit<T>> {
     let mut paid = if wanted.pays { read_cost::filters(pivot.parts.len()) } else { 0 };
+    let mut checked = 0;
     let mut visited = Visit::Progress;
     for (index, part) in pivot.parts.iter().enumerate() {
         if !pivot.is_candidate(index, wanted.key) {
             continue;
         }
+        checked += 1;
         match visit(&part.segment.run, &part.filter)? {
             Visit::Found(hit, presence) => {
                 visited = Visit::Found(hit, presence);
@@ -204,6 +210,7 @@ fn visit_pivot<'g, T>(
     if let (Visit::Progress, Child::Leaf(run), Some(filter)) =
         (&visited, &pivot.child, &pivot.leaf_filter)
     {
+        checked += 1;
         match visit(run, filter)? {
             Visit::Ended => return Ok(Visit::Ended),
             Visit::Found(hit, presence) => {
@@ -214,6 +221,9 @@ fn visit_pivot<'g, T>(
             }
             Visit::Progress | Visit::Wasted(_) => {}
         }
+    }
+    if wanted.pays {
+        shared.events.add(Event::FiltersChecked, checked * u64::from(read_cost::SAMPLE));
     }
     if paid > 0 {
         shared.read_costs.pay(pivot, paid);

@@ -55,7 +55,7 @@ pub(in crate::engines::turtle) const BLOCK_LOOK: Units = 5;
 const SOURCE: Units = 5;
 
 /// One in this many lookups is charged for filters.
-const SAMPLE: Units = 64;
+pub(in crate::engines::turtle) const SAMPLE: Units = 64;
 
 /// Bytes that a flush reads, merges and writes per unit. A thread takes twice as long, but in the
 /// background.
