@@ -138,10 +138,10 @@ impl Headroom {
         self.large_bytes.load(Ordering::Relaxed)
     }
 
-    /// True if space is known to suffice until `spent` bytes are written.
+    /// Bytes written up to which space is known to suffice.
     #[inline]
-    pub fn is_enough(&self, spent: u64) -> bool {
-        spent <= self.enough_until.load(Ordering::SeqCst)
+    pub fn enough_until(&self) -> u64 {
+        self.enough_until.load(Ordering::SeqCst)
     }
 
     /// True if a writer waits for the background to work for space.

@@ -29,33 +29,40 @@ pub struct SpaceNeeds {
 
 impl Core {
     /// Fails with `NoSpace` if the memtables, and `needs` of one more commit, could not be flushed.
-    /// A commit of only deletes passes while the log has segments.
+    /// A commit of only deletes passes while the log has segments. Returns the bytes up to which
+    /// space is known to suffice.
     #[inline]
     pub fn check_disk(
         &self,
         needs: SpaceNeeds,
         is_deletes: impl FnOnce() -> bool,
         deadline: Deadline,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let spent = self.space_spent() + needs.update_bytes + needs.large_bytes;
-        if self.headroom.is_enough(spent) {
-            return Ok(());
+        let enough_until = self.headroom.enough_until();
+        if spent <= enough_until {
+            return Ok(enough_until);
         }
-        self.look_for_space(needs, is_deletes(), deadline)
+        self.look_for_space(needs, is_deletes(), deadline)?;
+        Ok(self.headroom.enough_until())
     }
 
-    /// Checks the disk for a commit that has waited, and accepts it. The returned value lives until
-    /// its large values are written.
+    /// Checks the disk again for a commit that may have waited since it had `enough_until`, and
+    /// accepts it. The returned value lives until its large values are written.
     #[inline]
     pub fn accept_on_disk(
         &self,
+        enough_until: u64,
         needs: SpaceNeeds,
         is_deletes: impl FnOnce() -> bool,
         deadline: Deadline,
     ) -> Result<PendingLarge<'_>> {
         // Counted before the check: a quota that begins now misses it nowhere.
         let pending = self.headroom.pending_large(needs.large_bytes);
-        self.check_disk(needs, is_deletes, deadline)?;
+        // A quota that began meanwhile, and a flush that ended, change it.
+        if self.headroom.enough_until() != enough_until {
+            self.check_disk(needs, is_deletes, deadline)?;
+        }
         if needs.large_bytes > 0 {
             self.headroom.accepted_large(needs.large_bytes);
         }

@@ -148,12 +148,12 @@ impl Core {
         let is_deletes = || writes.iter().all(|write| write.value.is_none());
         let large_bytes = large_bytes(writes);
         let mut needs = SpaceNeeds { update_bytes: bytes, counted_bytes: 0, large_bytes };
-        self.check_disk(needs, is_deletes, deadline)?;
+        let enough_until = self.check_disk(needs, is_deletes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
         let admission = self.admit(keyspaces, bytes, growth, deadline)?;
         // It may have waited, and others may have begun to use the space.
         needs.counted_bytes = bytes.min(admission.bytes());
-        let pending_large = self.accept_on_disk(needs, is_deletes, deadline)?;
+        let pending_large = self.accept_on_disk(enough_until, needs, is_deletes, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
         drop(pending_large);

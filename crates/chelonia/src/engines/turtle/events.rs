@@ -53,6 +53,8 @@ events! {
     MergesLevel = "merges_level",
     /// Levels merged because a buffer had too many.
     MergesForced = "merges_forced",
+    /// Bytes of levels merged only because reads paid for it.
+    MergedForReads = "merged_for_reads",
     /// Parts moved to a newer level without being rewritten.
     TrivialMoves = "trivial_moves",
     /// Parts rewritten without overlapping newer entries, because little of their run was live.

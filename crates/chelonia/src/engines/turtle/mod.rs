@@ -77,6 +77,9 @@ const LEAVES_AUTO: u64 = 128;
 /// Maximum number of buffer levels: a read checks one filter per level, at each node on its path.
 const LEVELS_MAX: usize = 12;
 
+/// Number of levels up to which they are merged where reads pay for it.
+const LEVELS_READ: usize = 4;
+
 /// Divisor of the memory budget for leaves under construction by all workers. A leaf under
 /// construction takes several times its weight, with hashes and staged entries, and memtables and
 /// merge buffers need memory as well.
@@ -127,6 +130,7 @@ impl TurtleConfig {
             leaf: leaf.min(leaf_max),
             pivots_max: self.pivots_max.clamp(4, 256),
             levels_max: self.levels_max.clamp(1, 32),
+            levels_read: LEVELS_READ,
             flush_percent: match self.flush_percent {
                 0 => overlap.flush_percent(),
                 percent => percent.clamp(10, 1000),

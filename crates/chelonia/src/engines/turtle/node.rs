@@ -139,25 +139,49 @@ pub(super) enum Child {
     Node(Arc<NodeSlot>, Summary),
 }
 
-/// Read cost accumulated at a pivot, in the units of `read/read_cost.rs`. A clone copies the sum.
+/// Read cost accumulated at a pivot, in the units of `read/read_cost.rs`. A clone copies the sums.
 #[derive(Default, Debug)]
-pub(super) struct ReadCost(AtomicU32);
+pub(super) struct ReadCost {
+    all: AtomicU32,
+    /// The part of it that fewer levels would have saved.
+    by_levels: AtomicU32,
+}
 
 impl Clone for ReadCost {
     fn clone(&self) -> Self {
-        Self(AtomicU32::new(self.paid()))
+        Self { all: AtomicU32::new(self.paid()), by_levels: AtomicU32::new(self.by_levels()) }
     }
 }
 
 impl ReadCost {
     /// Returns the sum.
     pub fn paid(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        self.all.load(Ordering::Relaxed)
     }
 
-    /// Adds to the sum. A race loses a cost, no more.
-    pub fn pay(&self, units: u32) {
-        self.0.store(self.paid().saturating_add(units), Ordering::Relaxed);
+    /// Returns the part of the sum that fewer levels would have saved.
+    pub fn by_levels(&self) -> u32 {
+        self.by_levels.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the sum `units`, of which fewer levels would have saved `by_levels`. A race loses a
+    /// cost, no more.
+    pub fn pay(&self, units: u32, by_levels: u32) {
+        self.all.store(self.paid().saturating_add(units), Ordering::Relaxed);
+        if by_levels > 0 {
+            self.by_levels.store(self.by_levels().saturating_add(by_levels), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what is left after `permille` of the part that fewer levels would have saved were
+    /// spent on merging levels.
+    pub fn after_spending(&self, permille: u32) -> Self {
+        let by_levels = self.by_levels();
+        let spent = by_levels / 1000 * permille + by_levels % 1000 * permille / 1000;
+        Self {
+            all: AtomicU32::new(self.paid().saturating_sub(spent)),
+            by_levels: AtomicU32::new(by_levels - spent),
+        }
     }
 }
 

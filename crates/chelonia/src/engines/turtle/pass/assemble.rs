@@ -1,6 +1,6 @@
 //! Assembly of a node after its tasks: new pivots; child nodes are cut, joined and written.
 
-use super::{BufferPlan, Gathered, Grown, Levels, Pass, Place};
+use super::{BufferPlan, Gathered, Grown, Pass, Place};
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
 use crate::engines::turtle::events::Event;
@@ -14,7 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_, '_> {
     /// Returns the new form of a pivot that was not flushed.
-    fn stay(&self, old: &Pivot, levels: &Levels, written: Option<Vec<Part>>) -> Pivot {
+    fn stay(
+        &self,
+        (index, old): (usize, &Pivot),
+        buffer: &BufferPlan,
+        written: Option<Vec<Part>>,
+    ) -> Pivot {
+        let levels = buffer.levels_of(index);
         let rewritten = written.is_some();
         let mut parts = written.unwrap_or_default();
         for part in &old.parts {
@@ -25,7 +31,8 @@ impl Pass<'_, '_> {
             };
             parts.push(part.at_level(level));
         }
-        Pivot::new(old.key.clone(), old.child.clone(), parts, old.read_cost.clone())
+        let read_cost = buffer.read_cost_of(index, old);
+        Pivot::new(old.key.clone(), old.child.clone(), parts, read_cost)
     }
 
     pub(super) fn assemble_leaves(
@@ -40,9 +47,8 @@ impl Pass<'_, '_> {
         for (number, group) in groups.iter().enumerate() {
             let old = &node.pivots[group.pivots.start];
             if group.flush.is_none() {
-                let levels = buffer.levels_of(group.pivots.start);
                 let written = gathered.parts.remove(&group.pivots.start);
-                pivots.push(self.stay(old, levels, written));
+                pivots.push(self.stay((group.pivots.start, old), buffer, written));
                 continue;
             }
             let leaves = gathered.leaves.remove(&number).unwrap_or_default();
@@ -117,8 +123,7 @@ impl Pass<'_, '_> {
                 let pivot = group.pivots.start;
                 pivots.extend(self.write_children(std::mem::take(&mut open))?);
                 let written = gathered.parts.remove(&pivot);
-                let levels = buffer.levels_of(pivot);
-                pivots.push(self.stay(&at.node.pivots[pivot], levels, written));
+                pivots.push(self.stay((pivot, &at.node.pivots[pivot]), buffer, written));
                 continue;
             }
             for pivot in group.pivots.clone() {

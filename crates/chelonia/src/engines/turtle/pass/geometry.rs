@@ -28,6 +28,8 @@ pub(in crate::engines::turtle) struct Geometry {
     pub pivots_max: usize,
     /// Maximum levels of a buffer.
     pub levels_max: usize,
+    /// Levels of a buffer up to which reads pay for merging larger ones than the newer ones.
+    pub levels_read: usize,
     /// Flush size of pivots above leaves, in percent of the leaf size.
     pub flush_percent: u64,
     /// Share of new keys among the updates, in percent.

@@ -23,7 +23,7 @@
 //!    that knows of the damage avoids it (`damage.rs`).
 
 use super::events::{Event, Events};
-use super::node::{Child, Node, NodeCache, Part, Pivot};
+use super::node::{Child, Node, NodeCache, Part, Pivot, ReadCost};
 use super::shape::{self, LeafPlan, LevelPivot};
 use super::source::{self, Incoming, KeySpan, Selection, Source};
 use crate::base::error::{Error, Result};
@@ -113,6 +113,9 @@ impl<'n> Place<'n> {
 #[derive(Default)]
 struct BufferPlan {
     levels: Levels,
+    /// Part of the read cost of levels that is spent on merging levels, of pivots that are not
+    /// stuck.
+    spent_permille: u32,
     /// Pivots that get entries of the new level, with the weight of these.
     written: Vec<(usize, u64)>,
     /// Changes for stuck pivots, which have levels of their own.
@@ -138,6 +141,12 @@ impl BufferPlan {
     /// Returns the level changes of `pivot`.
     fn levels_of(&self, pivot: usize) -> &Levels {
         self.stuck.get(&pivot).map_or(&self.levels, |plan| &plan.levels)
+    }
+
+    /// Returns the read cost that `pivot` keeps if it is not flushed.
+    fn read_cost_of(&self, pivot: usize, old: &Pivot) -> ReadCost {
+        let is_stuck = self.stuck.contains_key(&pivot);
+        old.read_cost.after_spending(if is_stuck { 0 } else { self.spent_permille })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Pivot};
-use crate::engines::turtle::pass::plan::{self, Group, PivotStats, Reason};
+use crate::engines::turtle::pass::plan::{self, Group, LevelMerge, PivotStats, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection};
 use crate::run::{RunCursor, Totals};
@@ -117,18 +117,23 @@ impl<'u> Pass<'_, 'u> {
         }
         let levels: Vec<u8> = sizes.keys().copied().collect();
         let arriving = staying.iter().any(|pivot| enters(*pivot));
-        let (mut merged, mut first) = (0, 0);
+        let (mut merge, mut first) = (LevelMerge::default(), 0);
         if arriving {
             let incoming = staying.iter().map(|pivot| stats[*pivot].incoming).sum();
             let sizes: Vec<u64> = sizes.values().copied().collect();
-            let forced;
-            (merged, forced) = plan::levels_to_merge(incoming, &sizes, &self.geometry);
+            let costs = staying.iter().map(|pivot| &at.node.pivots[*pivot].read_cost);
+            let paid: u64 = costs.map(|cost| u64::from(cost.by_levels())).sum();
+            let paid_bytes = paid.saturating_mul(self.read_costs.bytes_per_unit());
+            merge = plan::levels_to_merge(incoming, &sizes, &self.geometry, paid_bytes);
+            let permille = u128::from(merge.paid_bytes) * 1000 / u128::from(paid_bytes.max(1));
+            buffer.spent_permille = u32::try_from(permille).unwrap_or(1000);
             first = 1;
             self.events.add(Event::LevelsAdded, 1);
-            self.events.add(Event::MergesLevel, merged as u64);
-            self.events.add(Event::MergesForced, forced as u64);
+            self.events.add(Event::MergesLevel, merge.levels as u64);
+            self.events.add(Event::MergesForced, merge.forced as u64);
+            self.events.add(Event::MergedForReads, merge.paid_bytes);
         }
-        buffer.levels = Levels::new(&levels, merged, first);
+        buffer.levels = Levels::new(&levels, merge.levels, first);
         let alive = alive_weights(at.node, &staying);
         for pivot in staying {
             let parts = &at.node.pivots[pivot].parts;
@@ -180,8 +185,8 @@ impl<'u> Pass<'_, 'u> {
         let readable = |level: &u8| unread.is_none_or(|unread| *level < unread);
         let sizes: Vec<u64> =
             sizes.iter().filter(|(level, _)| readable(level)).map(|(_, size)| *size).collect();
-        let (merged, _) = plan::levels_to_merge(pivot_stats.incoming, &sizes, &self.geometry);
-        Ok(StuckPlan { levels: Levels::new(&levels, merged, 1), written: true })
+        let merge = plan::levels_to_merge(pivot_stats.incoming, &sizes, &self.geometry, 0);
+        Ok(StuckPlan { levels: Levels::new(&levels, merge.levels, 1), written: true })
     }
 
     /// Creates the tasks of a flush into leaves.

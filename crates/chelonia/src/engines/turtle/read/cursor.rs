@@ -159,7 +159,8 @@ impl TurtleCursor {
             let pivot = &step.node.pivots[step.pivot];
             let opened = sources.open_parts(pivot, upper.as_ref())?;
             let reads = opened.iter().filter(|cursor| cursor.must_read()).count();
-            self.version.shared.read_costs.pay(pivot, read_cost::sources(opened.len(), reads));
+            let paid = read_cost::sources(opened.len(), reads);
+            self.version.shared.read_costs.pay(pivot, paid, paid);
         }
         if let Child::Leaf(run) = &leaf.child {
             let settled = leaf.settled_entries();

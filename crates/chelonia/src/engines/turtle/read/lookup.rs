@@ -184,7 +184,9 @@ fn visit_pivot<'g, T>(
     wanted: Wanted<'_>,
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Visit<T>> {
-    let mut paid = if wanted.pays { read_cost::filters(pivot.parts.len()) } else { 0 };
+    // Part of the cost is that of levels.
+    let mut by_levels = if wanted.pays { read_cost::filters(pivot.parts.len()) } else { 0 };
+    let mut paid = 0;
     let mut checked = 0;
     let mut visited = Visit::Progress;
     for (index, part) in pivot.parts.iter().enumerate() {
@@ -202,8 +204,8 @@ fn visit_pivot<'g, T>(
             }
             // The reading walk visits this pivot again, and charges it then.
             Visit::Ended => return Ok(Visit::Ended),
-            Visit::Wasted(Presence::Absent) => paid += read_cost::BLOCK_READ,
-            Visit::Wasted(_) => paid += read_cost::BLOCK_LOOK,
+            Visit::Wasted(Presence::Absent) => by_levels += read_cost::BLOCK_READ,
+            Visit::Wasted(_) => by_levels += read_cost::BLOCK_LOOK,
             Visit::Progress => {}
         }
     }
@@ -225,8 +227,8 @@ fn visit_pivot<'g, T>(
     if wanted.pays {
         shared.events.add(Event::FiltersChecked, checked * u64::from(read_cost::SAMPLE));
     }
-    if paid > 0 {
-        shared.read_costs.pay(pivot, paid);
+    if paid + by_levels > 0 {
+        shared.read_costs.pay(pivot, paid + by_levels, by_levels);
     }
     Ok(visited)
 }

@@ -25,6 +25,10 @@
 //!   flushed, or split, or joined, or read again from disk: the read cost restarts at zero
 //! ```
 //!
+//! A pass that writes a new level anyway also merges older levels that it would leave alone
+//! otherwise, as far as reads have paid for it: with filters, unnecessary searches, and sources of
+//! scans, which fewer levels would have saved (`pass/plan.rs`). The payment is then spent.
+//!
 //! Without reads, writes pay nothing for this: read costs stay at zero.
 //!
 //! Only some lookups are charged for filters, selected by the hash of the key, and at a multiple:
@@ -105,12 +109,13 @@ pub(in crate::engines::turtle) struct ReadCosts {
 }
 
 impl ReadCosts {
-    /// Adds `units` to the read cost of `pivot`.
-    pub fn pay(&self, pivot: &Pivot, units: Units) {
+    /// Adds `units` to the read cost of `pivot`, of which fewer levels would have saved
+    /// `by_levels`.
+    pub fn pay(&self, pivot: &Pivot, units: Units, by_levels: Units) {
         if pivot.parts.is_empty() || units == 0 {
             return;
         }
-        pivot.read_cost.pay(units);
+        pivot.read_cost.pay(units, by_levels);
         if self.is_due(pivot) {
             self.due.store(true, Ordering::Relaxed);
         }
@@ -162,7 +167,7 @@ impl ReadCosts {
     }
 
     /// Returns the bytes that a flush rewrites for one unit of read cost.
-    fn bytes_per_unit(&self) -> u64 {
+    pub fn bytes_per_unit(&self) -> u64 {
         match self.idle.load(Ordering::Relaxed) {
             true => FLUSHED_PER_UNIT * IDLE_DISCOUNT,
             false => FLUSHED_PER_UNIT,
