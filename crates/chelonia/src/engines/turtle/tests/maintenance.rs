@@ -205,3 +205,30 @@ fn reads_from_the_device_pay_for_what_is_hidden() {
     let (cold_few, warm_few) = paid(100);
     assert!(cold_few - warm_few < cold - warm, "{cold_few} and {warm_few}");
 }
+
+/// The same updates come to two trees; one of them is read meanwhile, less than a flush costs.
+#[test]
+fn buffers_have_fewer_levels_where_somebody_reads() {
+    let options = TurtleConfig { pivots_max: 64, levels_max: 12, flush_percent: 400, ..tiny() };
+    let sources = [0, 40].map(|scans: usize| {
+        let mut rng = Rng::new(16);
+        let mut world = World::new(options, 1);
+        world.absorb(uniform(&mut rng, 1_500));
+        for _ in 0..10 {
+            world.absorb(uniform(&mut rng, 60));
+            for _ in 0..scans {
+                let lower = Bound::Included(rng.next_u64().to_be_bytes().to_vec());
+                let range = KeyRange { lower, upper: Bound::Unbounded };
+                let _ = world.tree.version().cursor(range, Direction::Ascending).unwrap();
+            }
+        }
+        assert_eq!(world.event("merged_for_reads") > 0, scans > 0);
+        assert_eq!(world.event("read_flushes"), 0);
+        let before = [world.event("ranges_opened"), world.event("sources_opened")];
+        world.check(&mut rng);
+        let after = [world.event("ranges_opened"), world.event("sources_opened")];
+        100 * (after[1] - before[1]) / (after[0] - before[0])
+    });
+    let [unread, read] = sources;
+    assert!(read * 3 < unread * 2, "{read} sources of 100 ranges, {unread} without reads");
+}
