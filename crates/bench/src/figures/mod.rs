@@ -13,6 +13,7 @@
 //! figure; the others are drawn.
 
 pub mod data;
+mod dial;
 pub mod drawing;
 mod fit;
 mod garnering;
@@ -47,6 +48,8 @@ pub enum Name {
     Ycsb,
     /// Throughput of each phase against the checkpoint distance
     Sensitivity,
+    /// The checkpoint distance that the store finds against fixed ones
+    Dial,
     /// The cost of writes and reads against the number of records
     Growth,
     /// How latencies are distributed
@@ -72,10 +75,11 @@ pub struct Drawing {
 
 impl Name {
     /// All figures, in the order of a report.
-    pub const ALL: [Name; 9] = [
+    pub const ALL: [Name; 10] = [
         Name::Ycsb,
         Name::Wm,
         Name::Sensitivity,
+        Name::Dial,
         Name::Growth,
         Name::Latency,
         Name::Memory,
@@ -90,6 +94,7 @@ impl Name {
             Name::Wm => "wm",
             Name::Ycsb => "ycsb",
             Name::Sensitivity => "sensitivity",
+            Name::Dial => "dial",
             Name::Growth => "growth",
             Name::Latency => "latency",
             Name::Memory => "memory",
@@ -105,6 +110,7 @@ impl Name {
             Name::Wm => "Memory for writes",
             Name::Ycsb => "Throughput of phases",
             Name::Sensitivity => "Checkpoint distance",
+            Name::Dial => "Distance found by the store",
             Name::Growth => "Cost against size",
             Name::Latency => "Latency",
             Name::Memory => "Memory over time",
@@ -118,7 +124,7 @@ impl Name {
     fn records(self) -> u64 {
         match self {
             Name::Wm | Name::Ycsb | Name::Latency | Name::Memory | Name::Shape => 4_000_000,
-            Name::Sensitivity => 2_000_000,
+            Name::Sensitivity | Name::Dial => 2_000_000,
             Name::Stall => 10_000_000,
             Name::Levels => 16_000_000,
             Name::Growth => 20_000_000,
@@ -140,6 +146,7 @@ impl Name {
         match self {
             Name::Wm | Name::Stall | Name::Levels => &[Load],
             Name::Ycsb => &[Load, A, B, C, F, D, E],
+            Name::Dial => &[Load, A, B, C, D, E, F],
             Name::Sensitivity | Name::Memory => &[Load, A, B, C, F, E],
             Name::Latency => &[Load, A, C, F, E],
             Name::Growth => &[Load, Cu],
@@ -148,11 +155,11 @@ impl Name {
     }
 
     fn takes_repeats(self) -> bool {
-        matches!(self, Name::Wm | Name::Ycsb | Name::Sensitivity | Name::Growth | Name::Shape)
+        !matches!(self, Name::Latency | Name::Memory | Name::Stall | Name::Levels)
     }
 
     fn takes_memories(self) -> bool {
-        matches!(self, Name::Ycsb | Name::Sensitivity)
+        matches!(self, Name::Ycsb | Name::Sensitivity | Name::Dial)
     }
 
     /// True if it is about the shape of levels.
@@ -162,7 +169,7 @@ impl Name {
 
     /// True if distances are what goes to the right.
     fn takes_distances(self) -> bool {
-        matches!(self, Name::Wm | Name::Sensitivity)
+        matches!(self, Name::Wm | Name::Sensitivity | Name::Dial)
     }
 
     /// The runs that are asked for.
@@ -170,6 +177,7 @@ impl Name {
         match self {
             Name::Wm => wm::plan(figure),
             Name::Sensitivity => sensitivity::plan(figure),
+            Name::Dial => dial::plan(figure),
             Name::Growth => growth::plan(figure),
             Name::Levels => garnering::levels::plan(figure),
             Name::Shape => garnering::shape::plan(figure),
@@ -183,6 +191,7 @@ impl Name {
             Name::Wm => wm::draw(records),
             Name::Ycsb => ycsb::draw(records),
             Name::Sensitivity => sensitivity::draw(records),
+            Name::Dial => dial::draw(records),
             Name::Growth => growth::draw(records),
             Name::Latency => latency::draw(records),
             Name::Memory => memory::draw(records),

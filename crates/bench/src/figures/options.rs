@@ -41,6 +41,10 @@ another; --cap bounds each phase):
                N, N/2 and N/4 records
                2M records, both settings of memory, distances from 1/64 to 1/4 of it, phases
                load,a,b,c,f,e, one store; 6 minutes
+  dial         throughput of each phase, and the time of all, with the distance that the store finds
+               against fixed ones
+               2M records, both settings of memory, distances from 1/256 to 1/4 of it, phases
+               load,a,b,c,d,e,f, one store; 8 minutes
   growth       write amplification, processor time and reads against the number of records
                20M records, and 1/4, 1/2, 2 and 4 times so many, memory for a third of each, the
                checkpoint distance left to the store and fixed, phases load,cu, turtle alone,
@@ -86,13 +90,13 @@ pub struct Figure {
     /// Phases to run, `load` first [default: see below]
     #[arg(long, value_name = "a,b,...", value_delimiter = ',', value_parser = parse_phase)]
     pub phases: Vec<Phase>,
-    /// All the memory a store may use, one size or for `ycsb` and `sensitivity` several; for
+    /// All the memory a store may use, one size; for `ycsb`, `sensitivity` and `dial` several; for
     /// `growth` none [default: for a third of the data, for all of it, or both; at least 32MiB]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     pub memory: Vec<u64>,
-    /// The distances of `wm` and `sensitivity`, the fixed one of `growth` [default: an eighth of
-    /// the memory of its least size], of `levels` and of `shape` [default: a small part of the
-    /// data]; for the others as of `run`: one, or one for each phase
+    /// The distances of `wm`, `sensitivity` and `dial`, the fixed one of `growth` [default: an
+    /// eighth of the memory of its least size], of `levels` and of `shape` [default: a small part
+    /// of the data]; for the others as of `run`: one, or one for each phase
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size)]
     pub checkpoint_distance: Vec<u64>,
     /// For `levels` and `shape`: ratios of the last two levels (T) [default: 2,3,5]
@@ -101,8 +105,8 @@ pub struct Figure {
     /// For `levels` and `shape`: 100 c [default: 100,80,40]
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',')]
     pub scaling: Vec<u32>,
-    /// How often everything is done; `wm`, `ycsb`, `sensitivity`, `growth` and `shape` draw the
-    /// median
+    /// How often everything is done; `wm`, `ycsb`, `sensitivity`, `dial`, `growth` and `shape`
+    /// draw the median
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_count)]
     pub repeats: u64,
     /// The most seconds for the timed part of a phase; a load that needs more ends its run
@@ -171,7 +175,7 @@ impl Figure {
         };
         let mut memories = match self.name {
             Name::Wm => vec![of(WHOLE)],
-            Name::Ycsb | Name::Sensitivity => vec![of(THIRD), of(WHOLE)],
+            Name::Ycsb | Name::Sensitivity | Name::Dial => vec![of(THIRD), of(WHOLE)],
             Name::Growth => self.growth_sizes().into_iter().map(|one| self.third_of(one)).collect(),
             Name::Levels => vec![self.third_of(self.records())],
             Name::Shape => vec![(self.data_bytes() / SHAPE_PART).max(MEMORY_MIN)],
@@ -190,7 +194,7 @@ impl Figure {
         let names = built.map(|kind| kind.name.to_owned());
         match self.name {
             Name::Wm => names.filter(|name| has_dial(name)).collect(),
-            Name::Sensitivity | Name::Growth => names.take(1).collect(),
+            Name::Sensitivity | Name::Dial | Name::Growth => names.take(1).collect(),
             Name::Levels | Name::Shape => names.filter(|name| has_levels(name)).take(1).collect(),
             _ => names.collect(),
         }

@@ -167,6 +167,25 @@ pub fn stall_results() -> Vec<Record> {
     vec![slow, fast]
 }
 
+/// The store and three fixed distances; the shortest ended in the last phase.
+pub fn dial_results() -> Vec<Record> {
+    let mut records = Vec::new();
+    let runs = [(None, 270.0, 1.25), (Some(8), 100.0, 1.0), (Some(16), 200.0, 2.0)];
+    for (distance, kops, seconds) in runs.into_iter().chain([(Some(32), 300.0, 1.5)]) {
+        for phase in ["load", "load+settle", "a"] {
+            if distance == Some(8) && phase == "load+settle" {
+                continue;
+            }
+            let mut record = result("turtle", phase, kops);
+            record.seconds = seconds;
+            let distances: Vec<u64> = distance.iter().map(|distance| distance << 20).collect();
+            record.settings["checkpoint_distance_bytes"] = json!(distances);
+            records.push(record);
+        }
+    }
+    records
+}
+
 /// Trees of two ratios at two sizes.
 pub fn levels_results() -> Vec<Record> {
     let mut records = Vec::new();
@@ -216,6 +235,7 @@ pub fn stored(name: Name) -> (Vec<Record>, usize) {
         Name::Wm => (wm_results(), 5),
         Name::Ycsb => (ycsb_results(), 12),
         Name::Sensitivity => (sensitivity_results(), 30),
+        Name::Dial => (dial_results(), 3 + 4 + 3),
         Name::Growth => (growth_results(), 4 * (5 + 5 + 4)),
         Name::Latency => (latency_results(), 16),
         Name::Memory => (memory_results(), 12),
