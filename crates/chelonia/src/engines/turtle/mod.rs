@@ -7,7 +7,7 @@
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | on-disk encoding of nodes and the root blob |
 //! | `pass` | the pass itself |
-//! | `pass/plan` | decisions of a pass at a node |
+//! | `pass/plan`, `pass/levels` | decisions of a pass at a node |
 //! | `source`, `shape`, `pass/output` | inputs of a pass; cutting results into runs; extents |
 //! | `pass/overlap` | share of updates to existing keys, and the flush size derived from it |
 //! | `pass/counts` | reference counts; extents gained and lost by a pass |
@@ -32,7 +32,7 @@ use self::codec::RootBlob;
 use self::events::{Event, Events};
 use self::node::{Child, HEIGHT_MAX, Node, NodeCache, NodeSlot, Summary};
 use self::pass::counts::{Counts, Settled};
-use self::pass::geometry::{Geometry, Pace};
+use self::pass::geometry::{Geometry, LEVELS_MAX, LEVELS_READ, Pace};
 use self::pass::output::Output;
 use self::pass::overlap::Overlap;
 use self::pass::{Grown, Pass};
@@ -73,12 +73,6 @@ const LEAF_AUTO_MAX: u64 = 2 << 20;
 
 /// Number of leaves that a tree has before they reach their maximum size.
 const LEAVES_AUTO: u64 = 128;
-
-/// Maximum number of buffer levels: a read checks one filter per level, at each node on its path.
-const LEVELS_MAX: usize = 12;
-
-/// Number of levels up to which they are merged where reads pay for it.
-const LEVELS_READ: usize = 4;
 
 /// Divisor of the memory budget for leaves under construction by all workers. A leaf under
 /// construction takes several times its weight, with hashes and staged entries, and memtables and

@@ -19,6 +19,12 @@ pub(in crate::engines::turtle) const FLUSH_PERCENT_MAX: u64 = 400;
 /// data is obsolete.
 pub(super) const FLUSH_PERCENT_MIN: u64 = 32;
 
+/// Maximum number of buffer levels: a read checks one filter per level, at each node on its path.
+pub(in crate::engines::turtle) const LEVELS_MAX: usize = 12;
+
+/// Number of levels up to which they are merged where reads pay for it.
+pub(in crate::engines::turtle) const LEVELS_READ: usize = 4;
+
 /// Sizes of a tree.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engines::turtle) struct Geometry {

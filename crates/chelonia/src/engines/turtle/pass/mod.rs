@@ -44,6 +44,7 @@ use std::collections::BTreeMap;
 mod assemble;
 pub mod counts;
 pub mod geometry;
+mod levels;
 pub mod output;
 pub mod overlap;
 pub mod plan;

@@ -10,7 +10,8 @@ use crate::base::stream::SortedStream;
 use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Pivot};
-use crate::engines::turtle::pass::plan::{self, Group, LevelMerge, PivotStats, Reason};
+use crate::engines::turtle::pass::levels::{self, LevelMerge};
+use crate::engines::turtle::pass::plan::{Group, PivotStats, Reason};
 use crate::engines::turtle::shape::LeafPlan;
 use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection};
 use crate::run::{RunCursor, Totals};
@@ -124,7 +125,7 @@ impl<'u> Pass<'_, 'u> {
             let costs = staying.iter().map(|pivot| &at.node.pivots[*pivot].read_cost);
             let paid: u64 = costs.map(|cost| u64::from(cost.by_levels())).sum();
             let paid_bytes = paid.saturating_mul(self.read_costs.bytes_per_unit());
-            merge = plan::levels_to_merge(incoming, &sizes, &self.geometry, paid_bytes);
+            merge = levels::levels_to_merge(incoming, &sizes, &self.geometry, paid_bytes);
             let permille = u128::from(merge.paid_bytes) * 1000 / u128::from(paid_bytes.max(1));
             buffer.spent_permille = u32::try_from(permille).unwrap_or(1000);
             first = 1;
@@ -185,7 +186,7 @@ impl<'u> Pass<'_, 'u> {
         let readable = |level: &u8| unread.is_none_or(|unread| *level < unread);
         let sizes: Vec<u64> =
             sizes.iter().filter(|(level, _)| readable(level)).map(|(_, size)| *size).collect();
-        let merge = plan::levels_to_merge(pivot_stats.incoming, &sizes, &self.geometry, 0);
+        let merge = levels::levels_to_merge(pivot_stats.incoming, &sizes, &self.geometry, 0);
         Ok(StuckPlan { levels: Levels::new(&levels, merge.levels, 1), written: true })
     }
 

@@ -27,7 +27,7 @@
 //!
 //! A pass that writes a new level anyway also merges older levels that it would leave alone
 //! otherwise, as far as reads have paid for it: with filters, unnecessary searches, and sources of
-//! scans, which fewer levels would have saved (`pass/plan.rs`). The payment is then spent.
+//! scans, which fewer levels would have saved (`pass/levels.rs`). The payment is then spent.
 //!
 //! Without reads, writes pay nothing for this: read costs stay at zero.
 //!
