@@ -449,18 +449,16 @@ impl Engine for Turtle {
     }
 
     fn reclaim_needs_bytes(&self) -> u64 {
-        let version = self.newest();
-        let Summary { leaf, buffered, .. } = version.summary;
         // Commits call this: they must not wait for an absorb.
-        let stored = leaf.weight() + buffered.weight();
-        let now = self.options.geometry(stored, self.leaf_max(), Overlap::default()).leaf;
+        let version = self.newest();
+        let [leaves, buffered] =
+            [version.summary.leaf, version.summary.buffered].map(|it| it.weight());
+        let now =
+            self.options.geometry(leaves + buffered, self.leaf_max(), Overlap::default()).leaf;
         // Leaves written when more was stored, or with another option, may be larger.
-        let bounds = version.unit_bounds();
-        let largest = now.max(bounds.leaf);
+        let leaf = now.max(version.unit_bounds().leaf);
         // One leaf, and the updates buffered in runs that it shares with the next ones.
-        RECLAIM_LEAVES * largest.min(leaf.weight())
-            + RECLAIM_LEAVES * largest.min(buffered.weight())
-            + bounds.moved_down
+        RECLAIM_LEAVES * (leaf.min(leaves) + leaf.min(buffered)) + version.unit_bounds().moved_down
     }
 
     fn wants_maintenance(&self) -> bool {
