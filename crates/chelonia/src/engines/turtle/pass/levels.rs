@@ -62,16 +62,7 @@ mod tests {
     use super::*;
     use crate::engines::turtle::codec::LEVEL_MAX;
     use crate::engines::turtle::pass::geometry::Pace;
-
-    const GEOMETRY: Geometry = Geometry {
-        leaf: 100_000,
-        pivots_max: 64,
-        levels_max: 6,
-        levels_read: 3,
-        flush_percent: 100,
-        new_percent: 100,
-        pace: Pace::Usual,
-    };
+    use crate::engines::turtle::pass::plan::tests::GEOMETRY;
 
     #[test]
     fn levels_merge_by_size_and_stay_below_the_limit() {

@@ -311,11 +311,11 @@ pub(in crate::engines::turtle) fn pieces(chosen: &[(usize, u64)], size: u64) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::engines::turtle::pass::geometry::SHORT_RUN_MIN;
 
-    const GEOMETRY: Geometry = Geometry {
+    pub const GEOMETRY: Geometry = Geometry {
         leaf: 100_000,
         pivots_max: 64,
         levels_max: 6,
