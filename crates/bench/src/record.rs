@@ -17,7 +17,8 @@
 //!   latency_us                             kind of operation -> p50, p99, p999, max
 //!   settings                               the options; under `store` the settings of the store
 //!   detail                                 on request: seconds, distributions, means, cancelled
-//!                                          writes, memory since the last result
+//!                                          writes, memory since the last result,
+//!                                          events of the store
 //! ```
 //!
 //! A phase shorter than a second has its own rate as its worst second. If a run of a comparison

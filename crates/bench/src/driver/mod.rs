@@ -436,8 +436,9 @@ fn detail(outcome: &Outcome, used: Usage, before: &Counters, now: &Counters) -> 
     // An event has one place in both lists.
     let before_each = before.events.iter().map(|(_, count)| *count).chain(iter::repeat(0));
     let events = now.events.iter().zip(before_each);
-    let events: Map<String, Value> =
-        events.map(|((name, now), before)| ((*name).to_owned(), json!(now - before))).collect();
+    let events: Map<String, Value> = events
+        .map(|((name, now), before)| ((*name).to_owned(), json!(now.saturating_sub(before))))
+        .collect();
     json!({
         "kops_by_second": kops,
         "rss_bytes_by_second": rss,

@@ -8,7 +8,7 @@ use crate::compare::summary::{Spread, repeat_of};
 use crate::figures::Drawing;
 use crate::figures::data::{
     Planned, Points, cells, engines, megabytes, notes, phase_words, setting, settings, size,
-    speeds, to_f64, work,
+    speeds, work,
 };
 use crate::figures::drawing::axes::{Panel, Scale, number};
 use crate::figures::drawing::page::{Page, Room, Sample};
@@ -186,7 +186,7 @@ fn panel(scene: &mut Scene, frame: Frame, one: &Measured, [look, found]: [Look; 
     let place = |(at, spread): &(u64, Spread)| panel.at(megabytes(*at), spread.median);
     scene.curve(&one.fixed.iter().map(place).collect::<Vec<_>>(), look, 2.0);
     for (at, spread) in &one.fixed {
-        panel.point(scene, panel.at(to_f64(*at) / 1e6, 0.0).0, *spread, look);
+        panel.point(scene, panel.at(megabytes(*at), 0.0).0, *spread, look);
     }
 }
 

@@ -23,12 +23,24 @@ pub const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The longest such wait. Each failure may have written much for nothing, so the wait doubles.
 pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(12);
 
+/// The known state of disk space at one moment: a commit that waited compares it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    pub enough_until: u64,
+    forgets: u64,
+}
+
 /// The known state of disk space.
+///
+/// Sequentially consistent, with the counts of commits on their way: either a quota that begins
+/// counts a commit, or the commit sees that its knowledge was forgotten.
 #[derive(Default)]
 pub struct Headroom {
     /// Bytes written, to the log and as large values, up to which no check is needed. Bytes of
     /// memtables would not do: those of flushed memtables are freed with the last reader.
     enough_until: AtomicU64,
+    /// How often that was forgotten.
+    forgets: AtomicU64,
     /// Bytes of large values that were accepted.
     large_bytes: AtomicU64,
     /// Bytes of large values that are to be accepted, or were and are not written yet.
@@ -138,10 +150,11 @@ impl Headroom {
         self.large_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes written up to which space is known to suffice.
+    /// Bytes written up to which space is known to suffice, and how often that was forgotten.
     #[inline]
-    pub fn enough_until(&self) -> u64 {
-        self.enough_until.load(Ordering::SeqCst)
+    pub fn known(&self) -> Known {
+        let forgets = self.forgets.load(Ordering::SeqCst);
+        Known { enough_until: self.enough_until.load(Ordering::SeqCst), forgets }
     }
 
     /// True if a writer waits for the background to work for space.
@@ -198,5 +211,6 @@ impl Headroom {
     /// Forgets that space sufficed: the device may have less now.
     pub fn forget(&self) {
         self.enough_until.store(0, Ordering::SeqCst);
+        self.forgets.fetch_add(1, Ordering::SeqCst);
     }
 }

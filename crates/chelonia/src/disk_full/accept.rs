@@ -1,6 +1,6 @@
 //! Admission of writes by disk space: a put only if everything in memory can still be flushed.
 
-use crate::admission::headroom::{POOL_GREW_BYTES, PendingLarge};
+use crate::admission::headroom::{Known, POOL_GREW_BYTES, PendingLarge};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::options::commit::Deadline;
 use crate::state::core::Core;
@@ -29,30 +29,31 @@ pub struct SpaceNeeds {
 
 impl Core {
     /// Fails with `NoSpace` if the memtables, and `needs` of one more commit, could not be flushed.
-    /// A commit of only deletes passes while the log has segments. Returns the bytes up to which
-    /// space is known to suffice.
+    /// A commit of only deletes passes while the log has segments. Returns the state of disk space
+    /// that this is based on.
     #[inline]
     pub fn check_disk(
         &self,
         needs: SpaceNeeds,
         is_deletes: impl FnOnce() -> bool,
         deadline: Deadline,
-    ) -> Result<u64> {
+    ) -> Result<Known> {
         let spent = self.space_spent() + needs.update_bytes + needs.large_bytes;
-        let enough_until = self.headroom.enough_until();
-        if spent <= enough_until {
-            return Ok(enough_until);
+        let mut known = self.headroom.known();
+        if spent > known.enough_until {
+            self.look_for_space(needs, is_deletes(), deadline)?;
+            // The count stays that of before: whatever is forgotten meanwhile is noticed.
+            known.enough_until = self.headroom.known().enough_until;
         }
-        self.look_for_space(needs, is_deletes(), deadline)?;
-        Ok(self.headroom.enough_until())
+        Ok(known)
     }
 
-    /// Checks the disk again for a commit that may have waited since it had `enough_until`, and
-    /// accepts it. The returned value lives until its large values are written.
+    /// Checks the disk again for a commit that may have waited since `known`, and accepts it. The
+    /// returned value lives until its large values are written.
     #[inline]
     pub fn accept_on_disk(
         &self,
-        enough_until: u64,
+        known: Known,
         needs: SpaceNeeds,
         is_deletes: impl FnOnce() -> bool,
         deadline: Deadline,
@@ -60,7 +61,7 @@ impl Core {
         // Counted before the check: a quota that begins now misses it nowhere.
         let pending = self.headroom.pending_large(needs.large_bytes);
         // A quota that began meanwhile, and a flush that ended, change it.
-        if self.headroom.enough_until() != enough_until {
+        if self.headroom.known() != known {
             self.check_disk(needs, is_deletes, deadline)?;
         }
         if needs.large_bytes > 0 {

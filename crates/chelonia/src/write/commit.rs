@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   1 admit    `admit`       disk space (`disk_full/accept.rs`), then      any thread
-//!                            back-pressure; wait for memory
+//!                            back-pressure; wait for memory; the disk again
 //!   2 encode   here          large values to their extents                 any thread
 //!              `payload`     the record
 //!   3 order    `pipeline`    take seqnos and a ticket, append to the log   commit lock, ~50 ns
@@ -148,12 +148,12 @@ impl Core {
         let is_deletes = || writes.iter().all(|write| write.value.is_none());
         let large_bytes = large_bytes(writes);
         let mut needs = SpaceNeeds { update_bytes: bytes, counted_bytes: 0, large_bytes };
-        let enough_until = self.check_disk(needs, is_deletes, deadline)?;
+        let known = self.check_disk(needs, is_deletes, deadline)?;
         let growth = self.growth(keyspaces, writes, bytes);
         let admission = self.admit(keyspaces, bytes, growth, deadline)?;
         // It may have waited, and others may have begun to use the space.
         needs.counted_bytes = bytes.min(admission.bytes());
-        let pending_large = self.accept_on_disk(enough_until, needs, is_deletes, deadline)?;
+        let pending_large = self.accept_on_disk(known, needs, is_deletes, deadline)?;
         self.storage.budget().make_ready(bytes)?;
         let large = self.write_large_values(writes)?;
         drop(pending_large);

@@ -66,7 +66,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "filled-to-the-end",
         bug: "puts fill the device until nothing can be flushed",
         file: "disk_full/accept.rs",
-        text: "        if spent <= enough_until {\n",
-        instead: "        if spent.min(0) <= enough_until {\n",
+        text: "        if spent > known.enough_until {\n",
+        instead: "        if spent.min(0) > known.enough_until {\n",
     },
 ];

@@ -1,7 +1,8 @@
 //! Disk headroom: the space that puts leave for the memtables to be flushed.
 
 use crate::KeyspaceOptions;
-use crate::disk_full::accept::FLUSH_TIMES;
+use crate::disk_full::accept::{FLUSH_TIMES, SpaceNeeds};
+use crate::options::commit::Deadline;
 use crate::runtime::sync::Arc;
 use crate::storage::io::fault::{FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
@@ -135,4 +136,25 @@ fn a_commit_that_waited_leaves_the_space_to_flush_it() {
     });
     drop(flush);
     database.checkpoint().unwrap();
+}
+
+/// On a full device nothing is known to suffice, before and after a quota begins.
+#[test]
+fn a_delete_that_waited_claims_its_space_of_work_that_began() {
+    let (database, plan) = open_faulty(&MemoryDirectory::new());
+    plan.set_capacity(Some(22 << 20));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+    let inserts = (0_u32..).map(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]));
+    assert!(inserts.take_while(Result::is_ok).count() > 1_000);
+    let core = database.handle.core();
+    // More than a put could have.
+    let needs = SpaceNeeds { update_bytes: 1 << 20, counted_bytes: 0, large_bytes: 0 };
+    let deadline = Deadline::after(None, &core.clock);
+    core.headroom.forget();
+    let known = core.check_disk(needs, || true, deadline).unwrap();
+    assert_eq!(known.enough_until, 0);
+    let quota = core.storage.begin_quota(core.claimed()).limited(1 << 20);
+    core.headroom.forget();
+    let _pending = core.accept_on_disk(known, needs, || true, deadline).unwrap();
+    assert!(core.storage.allocate(1, &quota).is_err(), "all of it is claimed");
 }
