@@ -30,6 +30,12 @@ const WORK_MOST: Duration = Duration::from_millis(200);
 /// The longest single rest.
 const REST_MOST: Duration = Duration::from_millis(500);
 
+/// Flushed bytes that tell a throughput: a flush of a few records takes the time of its syncs.
+const MEASURED_BYTES_MIN: u64 = 256 << 10;
+
+/// The throughput is that of about this much time of flushes.
+const MEASURED_MOST: Duration = Duration::from_secs(2);
+
 /// Interval at which a resting thread checks for waiting writers.
 const REST_SLICE: Duration = Duration::from_millis(2);
 
@@ -62,7 +68,9 @@ impl Debt {
 /// Holds writers to the pace of the background.
 pub struct Pacer {
     clock: Clock,
-    /// Recent flush throughput in bytes per second; 0 before the first flush.
+    /// Recent flushes, from which `flush_rate` is.
+    flushed: Mutex<Flushed>,
+    /// Recent flush throughput in bytes per second; 0 while too little was flushed to tell.
     flush_rate: AtomicU64,
     /// Time at which the admitted writes are paid for, in nanoseconds of the clock.
     paid_until: AtomicU64,
@@ -82,11 +90,19 @@ pub struct Pacer {
     released: Condvar,
 }
 
+/// Bytes that recent flushes absorbed, and the time that they took.
+#[derive(Clone, Copy, Default)]
+struct Flushed {
+    bytes: u64,
+    nanos: u64,
+}
+
 impl Pacer {
-    /// Creates a pacer. Before the first flush it delays no writer.
+    /// Creates a pacer. Before the first flushes it delays no writer.
     pub fn new(clock: Clock) -> Self {
         Self {
             clock,
+            flushed: Mutex::new(Flushed::default()),
             flush_rate: AtomicU64::new(0),
             paid_until: AtomicU64::new(0),
             rested: AtomicBool::new(false),
@@ -103,14 +119,24 @@ impl Pacer {
 
     /// Records that a flush absorbed `bytes` in `took`. A flush that rested gives no throughput.
     pub fn flushed(&self, bytes: u64, took: Duration) {
-        let before = self.flush_rate.load(Ordering::Relaxed);
-        if self.rested.swap(false, Ordering::Relaxed) && before != 0 {
+        let mut flushed = self.flushed.lock();
+        let is_known = self.flush_rate.load(Ordering::Relaxed) != 0;
+        if self.rested.swap(false, Ordering::Relaxed) && is_known {
             return;
         }
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(1);
-        let rate = bytes.saturating_mul(1_000_000) / micros;
-        let mixed = if before == 0 { rate } else { before / 4 * 3 + rate / 4 };
-        self.flush_rate.store(mixed.max(1), Ordering::Relaxed);
+        flushed.bytes = flushed.bytes.saturating_add(bytes);
+        flushed.nanos = flushed.nanos.saturating_add(nanos(took)).max(1);
+        let per = |bytes: u64, by: u64| {
+            let bytes = u128::from(bytes) * u128::from(by) / u128::from(flushed.nanos);
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        let most = nanos(MEASURED_MOST);
+        if flushed.bytes >= MEASURED_BYTES_MIN || flushed.nanos >= most {
+            self.flush_rate.store(per(flushed.bytes, 1_000_000_000).max(1), Ordering::Relaxed);
+        }
+        if flushed.nanos > most {
+            *flushed = Flushed { bytes: per(flushed.bytes, most), nanos: most };
+        }
     }
 
     /// Keeps flushes from resting while the returned value lives: a thread waits for them.
@@ -347,6 +373,22 @@ mod tests {
         // No backlog, no delay, however small the headroom.
         assert_eq!(tighter(debt(1, 0), debt(1_000, 100)), 1_000);
         assert_eq!(debt(1, 0).tighter(debt(5, 0)).backlog_bytes, 0);
+    }
+
+    #[test]
+    fn flushes_count_by_their_time() {
+        let pacer = Pacer::new(Clock::manual());
+        let rate = || pacer.flush_rate.load(Ordering::Relaxed);
+        pacer.flushed(10_000, Duration::from_millis(20));
+        assert_eq!(rate(), 0);
+        pacer.flushed(99_990_000, Duration::from_millis(980));
+        assert_eq!(rate(), 100_000_000);
+        // A small flush that takes long hardly matters.
+        pacer.flushed(10_000, Duration::from_millis(20));
+        assert!((97_000_000..100_000_000).contains(&rate()), "{}", rate());
+        // A device that became slower is noticed after as long as it was fast.
+        (0..5).for_each(|_| pacer.flushed(1_000_000, Duration::from_secs(1)));
+        assert!((1_000_000..20_000_000).contains(&rate()), "{}", rate());
     }
 
     fn near(time: Duration, millis: u128) -> bool {
