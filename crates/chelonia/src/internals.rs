@@ -11,6 +11,7 @@ use crate::{Error, Result};
 
 pub use crate::base::checksum::KeyHash;
 pub use crate::filters::FilterSpec;
+pub use crate::filters::maplet::MapletSpec;
 pub use crate::filters::sizing::spec_for as filter_spec;
 pub use crate::options::database::Internals;
 pub use crate::runtime::clock::Clock;

@@ -17,6 +17,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `bloom`, `quotient` | the two kinds |
+//! | `maplet` | a filter over several runs, which tells which of them may have the key |
 //! | `sizing` | size of a filter, from keys and bits per key |
 //!
 //! Invariants:
@@ -35,6 +36,8 @@ use crate::kernels::bloom::{LINE_BYTES, Line};
 use crate::kernels::prefetch::prefetch_read;
 
 mod bloom;
+#[cfg(any(test, feature = "internals"))]
+pub mod maplet;
 mod quotient;
 pub mod sizing;
 
@@ -149,8 +152,8 @@ impl FilterSpec {
             FilterSpec::None => true,
             FilterSpec::Bloom { blocks, probes } => bloom::may_contain(blocks, probes, block, hash),
             FilterSpec::Quotient { blocks, slots, remainder_bits } => {
-                let shape = quotient::Shape::new(slots, remainder_bits);
-                quotient::may_contain(blocks, shape, block, hash)
+                let shape = quotient::shape(slots, remainder_bits, 0);
+                quotient::values(blocks, shape, block, hash) != 0
             }
         }
     }
@@ -158,16 +161,13 @@ impl FilterSpec {
     /// Builds the filter of `hashes` into `out`, replacing its content with exactly the blocks of
     /// the filter, unsealed.
     pub fn build(&self, hashes: &[u64], out: &mut Vec<u8>) {
-        out.clear();
-        out.resize(self.blocks() as usize * BLOCK_BYTES, 0);
-        for block in out.chunks_exact_mut(BLOCK_BYTES) {
-            block[8] = BLOCK_KIND_FILTER;
-        }
+        clear(self.blocks(), out);
         match *self {
             FilterSpec::None => {}
             FilterSpec::Bloom { blocks, probes } => bloom::build(blocks, probes, hashes, out),
             FilterSpec::Quotient { blocks, slots, remainder_bits } => {
-                quotient::build(blocks, quotient::Shape::new(slots, remainder_bits), hashes, out);
+                let shape = quotient::shape(slots, remainder_bits, 0);
+                quotient::build(blocks, shape, hashes.iter().map(|hash| (*hash, 0)), out);
             }
         }
     }
@@ -211,7 +211,7 @@ impl FilterSpec {
             }
             Some(FilterKind::Quotient) => {
                 let (slots, remainder_bits) = (decoder.u8()?, decoder.u8()?);
-                if !sizing::quotient_shape_fits(slots, remainder_bits) {
+                if !sizing::quotient_shape_fits(slots, remainder_bits, 0) {
                     return Err(decoder.damaged("the slots of a quotient filter do not fit a line"));
                 }
                 Ok(FilterSpec::Quotient { blocks, slots, remainder_bits })
@@ -224,6 +224,15 @@ impl FilterSpec {
 /// The number of `BlockKind::Filter` of [`crate::storage::block`], which filters do not import; a
 /// test of `run` checks that both are equal.
 pub const BLOCK_KIND_FILTER: u8 = 4;
+
+/// Replaces the content of `out` with this many empty blocks.
+fn clear(blocks: u32, out: &mut Vec<u8>) {
+    out.clear();
+    out.resize(blocks as usize * BLOCK_BYTES, 0);
+    for block in out.chunks_exact_mut(BLOCK_BYTES) {
+        block[8] = BLOCK_KIND_FILTER;
+    }
+}
 
 /// The first line of a hash, counted over all blocks: the upper half, scaled.
 #[inline]

@@ -1,49 +1,24 @@
-//! The quotient filter: a short remainder of each key, in one of two lines.
+//! Quotient lines: a short remainder of each key, in one of two lines; and the quotient filter.
 //!
 //! The vector quotient filter of Pandey et al. (SIGMOD 2021), built once instead of grown, and with
 //! remainders of any length: a line is a small quotient filter of its own, in 512 bits:
+//! ([`crate::kernels::quotient`] shows its bits).
 //!
-//! ```text
-//! bit 0              buckets + slots          buckets + slots * (1 + remainder_bits)      511
-//!     | 0 0 1 0 1 1 .. | remainder 0 | remainder 1 | ...                          | ...   | full |
-//!
-//!     the first part says for every bucket, in order: a 0 for each of its remainders, then a 1;
-//!     the remainders stand in the same order. Unused slots are zeros after the last 1.
-//! ```
-//!
-//! Bit `b` of a line is bit `b % 8` of byte `b / 8`. A hash gives a first line, a second line in
-//! the same block, a bucket and a remainder; a key goes to the emptier of its lines (the first, if
-//! equal). If both are full, the first one's `full` bit is set and it answers "maybe" from then on.
+//! A hash gives a first line, a second line in the same block, a bucket and a remainder; a key goes
+//! to the emptier of its lines (the first, if equal). If both are full, the first one's `full` bit
+//! is set and it answers "maybe" from then on, for every value.
 
 use super::{LINES_PER_BLOCK, line, line_mut, line_of, low_half, scale, sizing};
 use crate::base::checksum::KeyHash;
-use crate::kernels::bloom::{LINE_BYTES, Line};
+use crate::kernels::bloom::Line;
+use crate::kernels::quotient::{self as kernel, Shape};
 
-const WORDS: usize = LINE_BYTES / 8;
-
-/// The bit that marks an overflowed line.
-const FULL_BIT: u32 = sizing::QUOTIENT_BITS;
-
-/// The shape of a filter's lines.
-#[derive(Clone, Copy)]
-pub struct Shape {
-    slots: u32,
-    remainder_bits: u32,
-    buckets: u32,
-}
-
-impl Shape {
-    #[inline]
-    pub fn new(slots: u8, remainder_bits: u8) -> Self {
-        let buckets = sizing::quotient_buckets(slots, remainder_bits);
-        Self { slots: slots.into(), remainder_bits: remainder_bits.into(), buckets }
-    }
-
-    /// Start of remainder `index`.
-    #[inline]
-    fn remainder_at(self, index: u32) -> u32 {
-        self.buckets + self.slots + index * self.remainder_bits
-    }
+/// The shape with `slots` entries of this many bits; `value_bits` is 0 for a filter.
+#[inline]
+pub fn shape(slots: u8, remainder_bits: u8, value_bits: u8) -> Shape {
+    let buckets = sizing::quotient_buckets(slots, remainder_bits + value_bits);
+    let [slots, remainder_bits, value_bits] = [slots, remainder_bits, value_bits].map(u32::from);
+    Shape { buckets, slots, remainder_bits, value_bits }
 }
 
 /// The lines, bucket and remainder of a key.
@@ -69,119 +44,30 @@ fn place(hash: KeyHash, blocks: u32, shape: Shape) -> Place {
     }
 }
 
-/// A line as words that bits are read from and written to.
-struct Bits([u64; WORDS]);
-
-impl Bits {
-    #[inline]
-    fn load(line: &Line) -> Self {
-        let (words, _) = line.as_chunks::<8>();
-        Self(std::array::from_fn(|index| u64::from_le_bytes(words[index])))
-    }
-
-    fn store(&self, line: &mut Line) {
-        let (words, _) = line.as_chunks_mut::<8>();
-        for (to, from) in words.iter_mut().zip(self.0) {
-            *to = from.to_le_bytes();
-        }
-    }
-
-    #[inline]
-    fn word(&self, bit: u32) -> u64 {
-        self.0.get(bit as usize / 64).copied().unwrap_or(0)
-    }
-
-    #[inline]
-    fn is_set(&self, bit: u32) -> bool {
-        self.word(bit) >> (bit % 64) & 1 == 1
-    }
-
-    /// `count` bits (at most 32) from `bit` on.
-    #[inline]
-    fn read(&self, bit: u32, count: u32) -> u32 {
-        let low = self.word(bit) >> (bit % 64);
-        // Shifted twice: a shift by 64 is not defined.
-        let high = self.word(bit + 64) << 1 << (63 - bit % 64);
-        low_half((low | high) & ((1 << count) - 1))
-    }
-
-    fn write(&mut self, bit: u32, count: u32, value: u32) {
-        for offset in 0..count {
-            let place = bit + offset;
-            if let Some(word) = self.0.get_mut(place as usize / 64) {
-                *word |= u64::from(value >> offset & 1) << (place % 64);
-            }
-        }
-    }
-
-    /// The position of the one with `rank` ones before it; `None` if there are not that many.
-    #[inline]
-    fn select(&self, mut rank: u32) -> Option<u32> {
-        for (start, word) in (0..).step_by(64).zip(&self.0) {
-            let ones = word.count_ones();
-            if rank < ones {
-                return Some(start + select_in_word(*word, rank));
-            }
-            rank -= ones;
-        }
-        None
-    }
-}
-
-/// The position of the one in `word` with `rank` ones before it, which must exist.
+/// The set of values that the key of `hash` may have; all values where that is not known. A filter
+/// knows one value, 0.
 #[inline]
-fn select_in_word(word: u64, mut rank: u32) -> u32 {
-    let mut shift = 0;
-    let mut width = 32;
-    // Narrows down by halves, quarters ...: is the one in the lower part?
-    while width > 0 {
-        let part = word >> shift & ((1 << width) - 1);
-        let ones = part.count_ones();
-        if rank >= ones {
-            rank -= ones;
-            shift += width;
-        }
-        width /= 2;
-    }
-    shift
-}
-
-/// True if `line` has `remainder` in `bucket`, or is full.
-#[inline]
-fn line_may_contain(line: &Line, shape: Shape, bucket: u32, remainder: u32) -> bool {
-    let bits = Bits::load(line);
-    if bits.is_set(FULL_BIT) {
-        return true;
-    }
-    let start = match bucket.checked_sub(1) {
-        None => 0,
-        Some(before) => match bits.select(before) {
-            Some(one) => one + 1,
-            None => return true,
-        },
-    };
-    // Zeros from `start` on are remainders of this bucket; `start - bucket` remainders precede
-    // them.
-    let mut at = start;
-    while at < shape.buckets + shape.slots && !bits.is_set(at) {
-        let index = at - bucket;
-        if bits.read(shape.remainder_at(index), shape.remainder_bits) == remainder {
-            return true;
-        }
-        at += 1;
-    }
-    false
-}
-
-pub fn may_contain(blocks: u32, shape: Shape, block: &[u8], hash: KeyHash) -> bool {
+pub fn values(blocks: u32, shape: Shape, block: &[u8], hash: KeyHash) -> u64 {
     let place = place(hash, blocks, shape);
-    [place.first, place.second].into_iter().any(|index| match line(block, index) {
-        Some(line) => line_may_contain(line, shape, place.bucket, place.remainder),
-        None => true,
-    })
+    match [place.first, place.second].map(|index| line(block, index)) {
+        [Some(first), Some(second)] => {
+            kernel::values([first, second], shape, place.bucket, place.remainder)
+        }
+        _ => u64::MAX,
+    }
 }
 
-/// Future content of a line: bucket and remainder in one number that sorts in their order.
+/// Sets the bits of `value`, `count` at most, from `bit` on.
+fn write(line: &mut Line, bit: u32, count: u32, value: u32) {
+    for offset in 0..count {
+        let place = bit + offset;
+        if let Some(byte) = line.get_mut(place as usize / 8) {
+            *byte |= u8::from(value >> offset & 1 == 1) << (place % 8);
+        }
+    }
+}
+
+/// Future content of a line: bucket, remainder and value in one number that sorts in their order.
 struct Draft {
     entries: Vec<u32>,
     full: bool,
@@ -202,37 +88,41 @@ impl Draft {
 
     fn encode(&mut self, shape: Shape, line: &mut Line) {
         self.entries.sort_unstable();
-        let mut bits = Bits([0; WORDS]);
+        line.fill(0);
         let mut entries = self.entries.iter().peekable();
         let mut index = 0;
         for bucket in 0..shape.buckets {
-            let remainder_mask = (1 << shape.remainder_bits) - 1;
-            while let Some(entry) =
-                entries.next_if(|entry| *entry >> shape.remainder_bits == bucket)
+            let mask = (1 << shape.entry_bits()) - 1;
+            while let Some(entry) = entries.next_if(|entry| *entry >> shape.entry_bits() == bucket)
             {
-                let at = shape.remainder_at(index);
-                bits.write(at, shape.remainder_bits, *entry & remainder_mask);
+                write(line, shape.entry_at(index), shape.entry_bits(), *entry & mask);
                 index += 1;
             }
-            bits.write(bucket + index, 1, 1);
+            write(line, bucket + index, 1, 1);
         }
         if self.full {
-            bits.write(FULL_BIT, 1, 1);
+            write(line, kernel::FULL_BIT, 1, 1);
         }
-        bits.store(line);
     }
 }
 
-pub fn build(blocks: u32, shape: Shape, hashes: &[u64], out: &mut [u8]) {
+/// Builds lines from hashes and their values into `out`, which is zero.
+pub fn build(
+    blocks: u32,
+    shape: Shape,
+    entries: impl IntoIterator<Item = (u64, u8)>,
+    out: &mut [u8],
+) {
     let lines = blocks * LINES_PER_BLOCK;
     let mut drafts: Vec<Draft> = (0..lines)
         .map(|_| Draft { entries: Vec::with_capacity(shape.slots as usize), full: false })
         .collect();
-    for hash in hashes {
-        let hash = KeyHash(*hash);
+    for (hash, value) in entries {
+        let hash = KeyHash(hash);
         let block_start = line_of(hash, blocks) / LINES_PER_BLOCK * LINES_PER_BLOCK;
         let place = place(hash, blocks, shape);
         let entry = place.bucket << shape.remainder_bits | place.remainder;
+        let entry = entry << shape.value_bits | u32::from(value);
         let first = (block_start + place.first) as usize;
         let second = (block_start + place.second) as usize;
         let (emptier, other) = if drafts[second].entries.len() < drafts[first].entries.len() {

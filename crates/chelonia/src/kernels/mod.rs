@@ -12,9 +12,11 @@
 //! | `node16` | search for a byte among up to sixteen |
 //! | `prefix` | length of a common prefix |
 //! | `prefetch` | prefetch hints |
+//! | `quotient` | one line of a quotient filter |
 
 pub mod bloom;
 pub mod heads;
 pub mod node16;
 pub mod prefetch;
 pub mod prefix;
+pub mod quotient;
