@@ -2,6 +2,7 @@
 //! `internals`). Nothing here is covered by the version promise.
 
 pub mod forged;
+pub mod leaf_index;
 
 #[cfg(feature = "shuttle")]
 pub use crate::runtime::sync::begin_execution;

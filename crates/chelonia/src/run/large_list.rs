@@ -11,7 +11,7 @@ use crate::base::codec::Decoder;
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES;
 use crate::base::stream::LargeRef;
-use crate::run::build::Blocks;
+use crate::run::build::blocks::Blocks;
 use crate::storage::block::{BLOCK_HEADER_BYTES, BlockKind};
 
 const KIND: usize = 8;

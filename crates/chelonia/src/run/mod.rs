@@ -50,6 +50,9 @@ pub use read::{
 pub use reference::RunRef;
 pub use totals::{Totals, weight};
 
+#[cfg(feature = "internals")]
+pub use build::{blocks::Blocks, index::IndexBuilder};
+
 /// Decodes a block of a list of large values. For tests.
 #[cfg(feature = "internals")]
 pub fn decode_large_list(bytes: &[u8]) -> crate::base::error::Result<()> {

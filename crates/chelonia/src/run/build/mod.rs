@@ -13,12 +13,12 @@
 //! 1. Keys ascend strictly; a key that does not is a `Corrupt` error and the run is lost.
 //! 2. When `finish` fails, nothing stays allocated, and the builder is empty.
 
-mod blocks;
-mod index;
+pub(in crate::run) mod blocks;
+pub(in crate::run) mod index;
 mod sorted;
 mod warm;
 
-pub(in crate::run) use blocks::Blocks;
+use blocks::Blocks;
 pub use warm::WasCached;
 
 use crate::base::error::{Error, Result};
