@@ -187,18 +187,14 @@ fn compare_runs(keys: &[u64], absent: &[u64]) {
             let wrong = wrong.map(|runs| runs as f64 * 1e6 / absent.len() as f64);
             let [of, other] =
                 measured.times.each_mut().map(|times| times.each_mut().map(|all| median(all)));
+            let both = |one: f64, two: f64| format!("{one:.1} / {two:.1}");
             println!(
-                "| {runs} | {:.1} / {:.1} | {:.0} / {:.0} | {:.1} / {:.1} | {:.1} / {:.1} | {:.1} / {:.1} |",
-                stored[0],
-                stored[1],
-                wrong[0],
-                wrong[1],
-                of[2],
-                other[2],
-                of[0],
-                other[0],
-                of[1],
-                other[1],
+                "| {runs} | {} | {} | {} | {} | {} |",
+                both(stored[0], stored[1]),
+                both(wrong[0], wrong[1]),
+                both(of[2], other[2]),
+                both(of[0], other[0]),
+                both(of[1], other[1]),
             );
         }
     }

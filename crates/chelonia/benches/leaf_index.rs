@@ -7,9 +7,9 @@
 //!
 //! The trie is binary, with a byte compared at each node and the prefix that all keys below share,
 //! and its nodes lie in the order of van Emde Boas, so that a path touches few cache lines. Both
-//! hold the separator of each of the 512 blocks of a leaf of 2 MiB. They are measured over one leaf,
-//! which stays in the processor's cache, and over 256, which do not. Times are medians of rounds;
-//! the key of each lookup depends on the answer before, as lookups of one thread do.
+//! hold the separator of each of the 512 blocks of a leaf of 2 MiB. They are measured over one
+//! leaf, which stays in the processor's cache, and over 256, which do not. Times are medians of
+//! rounds; the key of each lookup depends on the answer before, as lookups of one thread do.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of one leaf fit two bytes")]

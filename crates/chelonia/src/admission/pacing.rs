@@ -30,7 +30,7 @@ const WORK_MOST: Duration = Duration::from_millis(200);
 /// The longest single rest.
 const REST_MOST: Duration = Duration::from_millis(500);
 
-/// Flushed bytes that tell a throughput: a flush of a few records takes the time of its syncs.
+/// Flushed bytes that give a throughput: a flush of a few records takes the time of its syncs.
 const MEASURED_BYTES_MIN: u64 = 256 << 10;
 
 /// The throughput is that of about this much time of flushes.
@@ -70,7 +70,7 @@ pub struct Pacer {
     clock: Clock,
     /// Recent flushes, from which `flush_rate` is.
     flushed: Mutex<Flushed>,
-    /// Recent flush throughput in bytes per second; 0 while too little was flushed to tell.
+    /// Recent flush throughput in bytes per second; 0 while too little was flushed.
     flush_rate: AtomicU64,
     /// Time at which the admitted writes are paid for, in nanoseconds of the clock.
     paid_until: AtomicU64,

@@ -1,4 +1,4 @@
-//! The maplet: one filter over several runs, which tells which of them may have a key.
+//! The maplet: one filter over several runs, which names those that may have a key.
 //!
 //! Bender et al. (2021) call a filter with a value for each key a maplet; the later code of
 //! SplinterDB has one over the branches of each bundle. A lookup asks it once instead of the filter

@@ -17,7 +17,7 @@
 //! | file | content |
 //! | --- | --- |
 //! | `bloom`, `quotient` | the two kinds |
-//! | `maplet` | a filter over several runs, which tells which of them may have the key |
+//! | `maplet` | a filter over several runs, which names those that may have the key |
 //! | `sizing` | size of a filter, from keys and bits per key |
 //!
 //! Invariants:

@@ -110,8 +110,9 @@ fn a_commit_that_waited_leaves_the_space_to_flush_it() {
     (0..6_000_u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [7; 1000]).unwrap());
     database.checkpoint().unwrap();
     let flush = keyspace.core.flush.lock();
-    let no_wait = CommitOptions::new().no_wait();
-    let inserts = (0_u32..).map(|key| keyspace.insert_with(key.to_be_bytes(), [7; 1000], no_wait));
+    // Longer than any delay of a paced commit.
+    let patient = CommitOptions::new().timeout(Duration::from_millis(100));
+    let inserts = (0_u32..).map(|key| keyspace.insert_with(key.to_be_bytes(), [7; 1000], patient));
     assert_eq!(inserts.take_while(Result::is_ok).count(), 300);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
