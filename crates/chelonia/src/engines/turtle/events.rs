@@ -67,6 +67,20 @@ events! {
     SegmentsShared = "segments_shared",
     /// Flushes cut into pieces for several threads.
     FlushesCut = "flushes_cut",
+    /// Levels cut within a pivot for several threads.
+    LevelsCut = "levels_cut",
+    /// Stage 1 of a pass, plan: nodes planned.
+    NodesPlanned = "nodes_planned",
+    /// Approximate weight of the entries that the plans divided into tasks, in bytes.
+    PlannedBytes = "planned_bytes",
+    /// Weight of the heaviest task that was planned, in bytes.
+    HeaviestTask = "heaviest_task",
+    /// Stage 2, merge: tasks that merged their entries into runs.
+    MergesDone = "merges_done",
+    /// Weight of the entries that they read, in bytes.
+    MergedBytes = "merged_bytes",
+    /// Stage 3, assembly: nodes assembled from the results of their tasks.
+    NodesAssembled = "nodes_assembled",
     /// Lookups in the tree, extrapolated from those that are charged for filters.
     Lookups = "lookups",
     /// Filters that these checked, of buffered runs and leaves.
