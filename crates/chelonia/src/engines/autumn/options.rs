@@ -18,6 +18,10 @@ const TABLES_PER_ABSORB: u64 = 32;
 const JOB_TABLES: u64 = 16;
 const JOB_BYTES_MAX: u64 = 32 << 20;
 
+/// Maximum number of jobs of a unit: with more processors a unit is not larger, since the others of
+/// its keyspace wait for it, and it holds its inputs and outputs on disk until it ends.
+pub(super) const JOBS_MAX: usize = 8;
+
 /// Number of tables merged by one unit on a nearly full device.
 const JOB_TABLES_LEAST: u64 = 4;
 

@@ -1,5 +1,7 @@
 //! Event counters of a tree since it was opened.
 
+#[cfg(test)]
+use crate::runtime::sync::Mutex;
 use crate::runtime::sync::{AtomicU64, Ordering};
 
 macro_rules! events {
@@ -102,6 +104,23 @@ pub(super) struct Events {
     pub node_bytes: AtomicU64,
     /// Bytes of runs read by passes.
     pub read_bytes: AtomicU64,
+    /// The course of all passes.
+    #[cfg(test)]
+    pub trace: Mutex<Vec<TracedNode>>,
+}
+
+/// A node that a pass has entered, for tests of the division of work.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+pub(super) struct TracedNode {
+    /// Height of the node.
+    pub height: u8,
+    /// Number of its pivots.
+    pub pivots: u64,
+    /// The node above it, and the task there that entered it.
+    pub above: Option<(usize, usize)>,
+    /// Its tasks: the weight that was planned, and the weight that was written.
+    pub tasks: Vec<(u64, u64)>,
 }
 
 impl Events {
@@ -109,7 +128,14 @@ impl Events {
     pub fn new() -> Self {
         let zero = || AtomicU64::new(0);
         let counts = NAMES.iter().map(|_| zero()).collect();
-        Self { counts, run_bytes: zero(), node_bytes: zero(), read_bytes: zero() }
+        Self {
+            counts,
+            run_bytes: zero(),
+            node_bytes: zero(),
+            read_bytes: zero(),
+            #[cfg(test)]
+            trace: Mutex::default(),
+        }
     }
 
     /// Adds `times` to the counter of `event`.

@@ -106,18 +106,23 @@ impl Incoming<'_> {
         weight(ranks.len() as u64, bytes)
     }
 
-    /// Returns the weight of incoming updates within `span`: exact for the memtable, estimated for
-    /// runs.
-    pub fn weight_in(&self, span: KeySpan<'_>) -> Result<u64> {
-        let mut total = self.weight_of(&self.ranks_in(span));
+    /// Returns the weight of incoming updates within `span`, and the number of tombstones among
+    /// them: estimated from block indexes for runs, and from a sample for the memtable, whose weight
+    /// is exact.
+    pub fn arriving_in(&self, span: KeySpan<'_>) -> Result<(u64, u64)> {
+        let ranks = self.ranks_in(span);
+        let (mut total, mut tombstones) = (self.weight_of(&ranks), self.tombstones_in(&ranks));
         for run in &self.older {
-            total += run_weight_in(run, span)?;
+            let share = run.share_in(&span.to_range())?;
+            let totals = run.reference().totals();
+            total += scaled(totals.weight(), share);
+            tombstones += scaled(totals.tombstones, share);
         }
-        Ok(total)
+        Ok((total, tombstones))
     }
 
     /// Estimates the number of tombstones among the ranks from a sample.
-    pub fn tombstones_in(&self, ranks: &Range<usize>) -> u64 {
+    fn tombstones_in(&self, ranks: &Range<usize>) -> u64 {
         const SAMPLES: usize = 16;
         let step = ranks.len().div_ceil(SAMPLES).max(1);
         let sampled = ranks.clone().step_by(step);
@@ -153,14 +158,6 @@ impl SortedUpdates for Nothing {
     fn prefetch(&self, _index: usize) {}
 
     fn prefetch_rest(&self, _index: usize) {}
-}
-
-/// Estimates the weight of a run within `span` from its block index.
-pub(super) fn run_weight_in(run: &Run, span: KeySpan<'_>) -> Result<u64> {
-    let reference = run.reference();
-    let whole = weight(reference.entries, reference.user_bytes);
-    let share = run.share_in(&span.to_range())?;
-    Ok(scaled(whole, share))
 }
 
 #[expect(

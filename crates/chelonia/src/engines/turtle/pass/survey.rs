@@ -47,13 +47,14 @@ impl<'u> Pass<'_, 'u> {
                     (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
                 }
             };
+            let (arriving, tombstones) = incoming.arriving_in(span)?;
             let due = costly_left > 0 && self.read_costs.is_due(pivot);
             costly_left -= usize::from(due);
             stats.push(PivotStats {
-                incoming: incoming.weight_in(span)?,
+                incoming: arriving,
                 pending: pending.weight(),
                 child: child.weight(),
-                tombstones: pending.tombstones + incoming.tombstones_in(&incoming.ranks_in(span)),
+                tombstones: pending.tombstones + tombstones,
                 waiting_below,
                 child_entries: child.entries,
                 child_pivots,

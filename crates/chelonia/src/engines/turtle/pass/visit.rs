@@ -54,6 +54,9 @@ struct Visit<'u> {
     left: AtomicUsize,
     /// The Child task that entered the node; `None` at the root.
     above: Option<Above<'u>>,
+    /// Its number in the trace of the tree.
+    #[cfg(test)]
+    traced: usize,
 }
 
 /// A Child task: the visit of its node, and its index there.
@@ -177,8 +180,18 @@ impl<'u> Walk<'_, '_, 'u> {
         pass.events.add(Event::NodesPlanned, 1);
         let left = AtomicUsize::new(tasks.len());
         let done = Mutex::new(tasks.iter().map(|_| None).collect());
-        let visit = Visit { entered, stats, groups, buffer, tasks, done, left, above };
-        let visit = Arc::new(visit);
+        let visit = Arc::new(Visit {
+            #[cfg(test)]
+            traced: self.trace_node(at, &tasks, &stats, above.as_ref()),
+            entered,
+            stats,
+            groups,
+            buffer,
+            tasks,
+            done,
+            left,
+            above,
+        });
         if visit.tasks.is_empty() {
             self.assemble(visit)?;
             return Ok(Vec::new());
@@ -188,7 +201,7 @@ impl<'u> Walk<'_, '_, 'u> {
 
     fn ready(&self, visit: &Arc<Visit<'u>>, index: usize) -> Ready<'u> {
         let (pass, node) = (self.pass, &visit.entered.node);
-        let weight = visit.weight(index);
+        let weight = visit.tasks[index].weight(&visit.stats);
         if !matches!(visit.tasks[index], Task::Child { .. }) {
             pass.events.add(Event::PlannedBytes, weight);
             pass.events.raise(Event::HeaviestTask, weight);
@@ -202,6 +215,8 @@ impl<'u> Walk<'_, '_, 'u> {
 
     /// Keeps the result of a task. The last one assembles the node.
     fn finish(&self, visit: Arc<Visit<'u>>, index: usize, done: Done) -> Result<()> {
+        #[cfg(test)]
+        self.trace_done(&visit, index, &done);
         visit.done.lock()[index] = Some(done);
         if visit.left.fetch_sub(1, Ordering::AcqRel) > 1 {
             return Ok(());
@@ -234,17 +249,51 @@ impl<'u> Walk<'_, '_, 'u> {
     }
 }
 
-impl Visit<'_> {
-    /// Approximate weight of the entries that a task reads, and all tasks below it.
-    fn weight(&self, index: usize) -> u64 {
-        match &self.tasks[index] {
+impl Task {
+    /// Approximate weight of the entries that it reads, and all tasks below it.
+    fn weight(&self, stats: &[PivotStats]) -> u64 {
+        match self {
             Task::Keep { .. } => 0,
             Task::Leaves { plan, .. } => plan.incoming,
-            Task::Child { pivot } => self.stats[*pivot].incoming + self.stats[*pivot].pending,
+            Task::Child { pivot } => stats[*pivot].incoming + stats[*pivot].pending,
             Task::Level { incoming, .. } => *incoming,
         }
     }
+}
 
+/// The trace of tests.
+#[cfg(test)]
+impl<'u> Walk<'_, '_, 'u> {
+    fn trace_node(
+        &self,
+        at: super::Place<'_>,
+        tasks: &[Task],
+        stats: &[PivotStats],
+        above: Option<&Above<'u>>,
+    ) -> usize {
+        let mut trace = self.pass.events.trace.lock();
+        trace.push(crate::engines::turtle::events::TracedNode {
+            height: at.node.height,
+            pivots: at.node.pivots.len() as u64,
+            above: above.map(|(visit, index)| (visit.traced, *index)),
+            tasks: tasks.iter().map(|task| (task.weight(stats), 0)).collect(),
+        });
+        trace.len() - 1
+    }
+
+    fn trace_done(&self, visit: &Visit<'u>, index: usize, done: &Done) {
+        let written: u64 = match done {
+            Done::Leaves(leaves) => {
+                leaves.iter().map(|leaf| leaf.run.reference().totals().weight()).sum()
+            }
+            Done::Level(parts) => parts.iter().map(|(_, part)| part.totals.weight()).sum(),
+            Done::Child(_) => 0,
+        };
+        self.pass.events.trace.lock()[visit.traced].tasks[index].1 = written;
+    }
+}
+
+impl Visit<'_> {
     /// Approximate memory of a task while it runs.
     fn memory_bytes(&self, index: usize, leaf: u64) -> u64 {
         let (node, incoming) = (&self.entered.node, &self.entered.incoming);
