@@ -6,8 +6,8 @@
 //! | --- | --- |
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | on-disk encoding of nodes and the root blob |
-//! | `pass` | the pass itself |
-//! | `pass/plan`, `pass/levels` | decisions of a pass at a node |
+//! | `pass`, `pass/visit` | the pass itself; the order of its tasks |
+//! | `pass/plan`, `pass/levels`, `pass/cut` | decisions of a pass at a node; pieces of merges |
 //! | `source`, `shape`, `pass/output` | inputs of a pass; cutting results into runs; extents |
 //! | `pass/overlap` | share of updates to existing keys, and the flush size derived from it |
 //! | `pass/counts` | reference counts; extents gained and lost by a pass |
