@@ -268,8 +268,16 @@ mod tests {
             }
             Ok(())
         };
-        Workers::inline().drain(0, tasks, &run).unwrap();
+        Workers::inline().drain(0, tasks.clone(), &run).unwrap();
         assert_eq!(*order.lock(), [9, 12, 5, 4, 3]);
+        order.lock().clear();
+        let fail = |step: Step, _: &Queue<Step>| {
+            order.lock().push(step.0);
+            if step.0 == 5 { Err(Error::internal("task 5")) } else { Ok(()) }
+        };
+        let error = Workers::inline().drain(0, tasks, &fail).unwrap_err();
+        assert!(error.to_string().contains("task 5"));
+        assert_eq!(*order.lock(), [9, 5], "no task starts after a failure");
     }
 
     #[test]
