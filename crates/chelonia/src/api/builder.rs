@@ -90,7 +90,8 @@ impl DatabaseBuilder {
     }
 
     /// Sets the maximum number of threads of a background merge (default: the number of processors;
-    /// twice that up to four threads). Fewer work where the memory budget is small.
+    /// twice that up to four threads). Fewer work where the memory budget is small, and at most
+    /// four on a keyspace of the engine `autumn`.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -36,7 +36,6 @@ use self::counters::Counters;
 use self::merge::output::Output;
 use self::merge::plan::{Sizes, Step};
 pub use self::options::AutumnConfig;
-use self::options::JOBS_MAX;
 use self::table::{NodeCache, Sequence};
 use self::version::{AutumnVersion, Next};
 use crate::base::error::{Error, Result};
@@ -296,8 +295,7 @@ impl Engine for Autumn {
                 return Ok(None);
             };
             let before = self.shared.counters.tables_stuck.load(Ordering::Relaxed);
-            let workers = work.workers.at_most(JOBS_MAX);
-            let workers = self.room(workers, self.options().table_bytes());
+            let workers = self.room(*work.workers, self.options().table_bytes());
             let measure = self.options().measure(workers);
             let work = Work { workers: &workers, ..*work };
             match self.perform(&step, &version, &mut writer, &work, measure) {

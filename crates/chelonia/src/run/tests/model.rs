@@ -404,8 +404,8 @@ fn check_marks(run: &Run, model: &Model, range: &KeyRange, step: u32) {
     let longest = marks.iter().map(|(_, first)| *first).chain([blocks.end]);
     let longest =
         longest.scan(blocks.start, |last, first| Some(first - std::mem::replace(last, first)));
-    let spans = u32::from(crate::run::block::SPAN_BLOCKS_MAX as u8);
-    assert!(run.reference().index_levels == 0 || longest.max().unwrap() <= 2 * step + spans);
+    let most = step + crate::run::block::SPAN_BLOCKS_MAX;
+    assert!(run.reference().index_levels == 0 || longest.max().unwrap() <= most);
 }
 
 #[test]

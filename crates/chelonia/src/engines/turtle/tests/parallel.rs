@@ -23,6 +23,9 @@ const PIVOT_WEIGHT: u64 = 16;
 /// Entries of a leaf that is nine tenths full.
 const LEAF_ENTRIES: u64 = 34;
 
+/// A task that can start: its rank as in the queue, its node, and its number there.
+type Ready = ((Reverse<u8>, u64, Reverse<usize>), usize, usize);
+
 /// A pass whose tasks are started as by the queue, on simulated workers.
 struct Simulation<'t> {
     trace: &'t [TracedNode],
@@ -30,7 +33,7 @@ struct Simulation<'t> {
     below: Vec<Vec<Option<usize>>>,
     /// Tasks of each node that are not finished.
     left: Vec<usize>,
-    ready: BinaryHeap<(Reverse<u8>, u64, Reverse<usize>, usize, usize)>,
+    ready: BinaryHeap<Ready>,
     pushed: usize,
 }
 
@@ -52,7 +55,8 @@ impl<'t> Simulation<'t> {
         for (task, (planned, _)) in self.trace[node].tasks.iter().enumerate() {
             self.pushed += 1;
             let height = self.trace[node].height;
-            self.ready.push((Reverse(height), *planned, Reverse(self.pushed), node, task));
+            let rank = (Reverse(height), *planned, Reverse(self.pushed));
+            self.ready.push((rank, node, task));
         }
         PIVOT_WEIGHT * self.trace[node].pivots
     }
@@ -81,7 +85,7 @@ impl<'t> Simulation<'t> {
         let mut running: BinaryHeap<Reverse<(u64, usize, Option<usize>)>> = BinaryHeap::new();
         loop {
             while running.len() < workers
-                && let Some((.., node, task)) = self.ready.pop()
+                && let Some((_, node, task)) = self.ready.pop()
             {
                 let time = match self.below[node][task] {
                     Some(below) => PIVOT_WEIGHT * self.trace[below].pivots,
@@ -158,7 +162,6 @@ fn a_pass_uses_many_workers_however_few_children_the_root_has() {
         let of_root = usize::try_from(trace[0].pivots).unwrap();
         assert!(of_root.abs_diff(expected) <= 1, "{of_root} children, not {expected}");
         let speedups = speedups(&trace);
-        println!("{of_root} children, {count} updates: {speedups:.1?}");
         for (workers, least) in [1, 3, 5].into_iter().zip(least) {
             assert!(speedups[workers] >= least, "{of_root} children: {speedups:.1?}");
         }
@@ -262,7 +265,7 @@ fn the_tree_is_the_same_for_any_number_of_threads() {
     // With one thread each byte is in the same place.
     assert_eq!(history(1).tree.root().unwrap(), root);
     for threads in [2, 3, 8] {
-        let mut world = history(threads);
+        let world = history(threads);
         assert!(shape_of(&world) == shape, "{threads} threads");
         assert_eq!(counted.map(|it| world.event(it)), counted.map(|it| alone.event(it)));
         world.check(&mut Rng::new(1));
