@@ -107,8 +107,8 @@ impl Incoming<'_> {
     }
 
     /// Returns the weight of incoming updates within `span`, and the number of tombstones among
-    /// them: estimated from block indexes for runs, and from a sample for the memtable, whose weight
-    /// is exact.
+    /// them. Both are estimated from block indexes for runs; of the memtable the weight is exact,
+    /// and the tombstones are sampled.
     pub fn arriving_in(&self, span: KeySpan<'_>) -> Result<(u64, u64)> {
         let ranks = self.ranks_in(span);
         let (mut total, mut tombstones) = (self.weight_of(&ranks), self.tombstones_in(&ranks));

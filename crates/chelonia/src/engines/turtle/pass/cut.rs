@@ -14,8 +14,8 @@
 //! they give the weight of all sources before any of them, without reading an entry. The weight
 //! between two marks counts by halves at either, so that the errors of many sources do not add up.
 //!
-//! A cut is a key of its own, as short as possible: it need not be in any source. Whatever the cuts
-//! are, each entry is on one side of them, so only the weight of pieces depends on estimates.
+//! A cut is a key of its own, as short as possible: it need not be in any source. Each
+//! entry is on one side of it, so only the weight of pieces depends on estimates.
 
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::{head64, separator};

@@ -137,8 +137,8 @@ impl Geometry {
         self.leaf / 20 * 19
     }
 
-    /// Returns the size to which leaves of a piece are filled before there is one more. A piece aims
-    /// at whole leaves (of [`Geometry::leaf_filled`]), but its weight is an estimate.
+    /// Returns the size to which leaves of a piece are filled before there is one more. A piece
+    /// aims at whole leaves (of [`Geometry::leaf_filled`]), but its weight is an estimate.
     pub fn leaf_brimful(&self) -> u64 {
         self.leaf / 50 * 49
     }
