@@ -85,7 +85,7 @@ const LEAVES_AT_ONCE: u64 = 4;
 
 /// Divisor of the memory budget for everything that the tasks of a pass need while they run. A task
 /// that needs more runs alone.
-const WORK_PART: u64 = 4;
+const WORK_PART: u64 = 6;
 
 /// Options of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
