@@ -89,8 +89,9 @@ impl DatabaseBuilder {
         self
     }
 
-    /// Sets the maximum number of threads of a background merge (default: twice the number of
-    /// processors, at most four).
+    /// Sets the maximum number of threads of a background merge (default: the number of processors;
+    /// twice that up to four threads). Fewer work where the memory budget is small, and at most
+    /// four on a keyspace of the engine `autumn`.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

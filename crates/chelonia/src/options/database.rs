@@ -101,11 +101,13 @@ impl Settings {
     }
 }
 
-/// The default number of threads of a merge: twice the number of processors, since they wait for
-/// the device half of the time; at most four.
+/// Threads of a merge on a machine of few processors: they wait for the device half of the time.
+const FEW_WORKERS: usize = 4;
+
+/// The default number of threads of a merge: as many as processors; twice as many up to four.
 fn default_workers() -> Workers {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    Workers::new((2 * processors).clamp(1, 4))
+    Workers::new(processors.max((2 * processors).min(FEW_WORKERS)))
 }
 
 /// 64 unpredictable bits.

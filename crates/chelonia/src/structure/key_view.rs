@@ -2,6 +2,7 @@
 
 use super::pieces::{Pieces, compare};
 use super::shared_key::SharedKey;
+use crate::base::keys::head64;
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
@@ -34,6 +35,15 @@ impl<'k> KeyView<'k> {
         match self.0 {
             Viewed::Whole(key) => SharedKey::whole(key),
             Viewed::Shared(key) => key.clone(),
+        }
+    }
+
+    /// The first eight bytes as a number ([`head64`]).
+    #[must_use]
+    pub fn head(self) -> u64 {
+        match self.0 {
+            Viewed::Whole(key) => head64(key),
+            Viewed::Shared(key) => key.head(),
         }
     }
 

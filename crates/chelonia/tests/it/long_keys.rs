@@ -51,7 +51,8 @@ impl Keys {
 }
 
 fn open(path: &Path, engine: EngineKind) -> (Database, Keyspace) {
-    let database = Database::builder(path).memory(BUDGET).open().unwrap();
+    // As on a machine of many processors: each thread that works needs memory.
+    let database = Database::builder(path).memory(BUDGET).threads(16).open().unwrap();
     let keyspace = database.keyspace("k", KeyspaceOptions::new().engine(engine)).unwrap();
     (database, keyspace)
 }

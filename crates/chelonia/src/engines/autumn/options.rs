@@ -18,6 +18,11 @@ const TABLES_PER_ABSORB: u64 = 32;
 const JOB_TABLES: u64 = 16;
 const JOB_BYTES_MAX: u64 = 32 << 20;
 
+/// Maximum number of jobs of a unit, and of tables that are written at the same time. A unit grows
+/// with its jobs, and so do the memory for its sources, and the time that other work of the
+/// keyspace waits for it: more processors than this make it no larger.
+pub(super) const JOBS_MAX: usize = 4;
+
 /// Number of tables merged by one unit on a nearly full device.
 const JOB_TABLES_LEAST: u64 = 4;
 

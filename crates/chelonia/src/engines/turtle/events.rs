@@ -1,5 +1,7 @@
 //! Event counters of a tree since it was opened.
 
+#[cfg(test)]
+use crate::runtime::sync::Mutex;
 use crate::runtime::sync::{AtomicU64, Ordering};
 
 macro_rules! events {
@@ -67,6 +69,20 @@ events! {
     SegmentsShared = "segments_shared",
     /// Flushes cut into pieces for several threads.
     FlushesCut = "flushes_cut",
+    /// Levels cut within a pivot for several threads.
+    LevelsCut = "levels_cut",
+    /// Stage 1 of a pass, plan: nodes planned.
+    NodesPlanned = "nodes_planned",
+    /// Approximate weight of the entries that the plans divided into tasks, in bytes.
+    PlannedBytes = "planned_bytes",
+    /// Weight of the heaviest task that was planned, in bytes.
+    HeaviestTask = "heaviest_task",
+    /// Stage 2, merge: tasks that merged their entries into runs.
+    MergesDone = "merges_done",
+    /// Weight of the entries that they read, in bytes.
+    MergedBytes = "merged_bytes",
+    /// Stage 3, assembly: nodes assembled from the results of their tasks.
+    NodesAssembled = "nodes_assembled",
     /// Lookups in the tree, extrapolated from those that are charged for filters.
     Lookups = "lookups",
     /// Filters that these checked, of buffered runs and leaves.
@@ -88,6 +104,23 @@ pub(super) struct Events {
     pub node_bytes: AtomicU64,
     /// Bytes of runs read by passes.
     pub read_bytes: AtomicU64,
+    /// The course of all passes.
+    #[cfg(test)]
+    pub trace: Mutex<Vec<TracedNode>>,
+}
+
+/// A node that a pass has entered, for tests of the division of work.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+pub(super) struct TracedNode {
+    /// Height of the node.
+    pub height: u8,
+    /// Number of its pivots.
+    pub pivots: u64,
+    /// The node above it, and the task there that entered it.
+    pub above: Option<(usize, usize)>,
+    /// Its tasks: the weight that was planned, and the weight that was written.
+    pub tasks: Vec<(u64, u64)>,
 }
 
 impl Events {
@@ -95,7 +128,14 @@ impl Events {
     pub fn new() -> Self {
         let zero = || AtomicU64::new(0);
         let counts = NAMES.iter().map(|_| zero()).collect();
-        Self { counts, run_bytes: zero(), node_bytes: zero(), read_bytes: zero() }
+        Self {
+            counts,
+            run_bytes: zero(),
+            node_bytes: zero(),
+            read_bytes: zero(),
+            #[cfg(test)]
+            trace: Mutex::default(),
+        }
     }
 
     /// Adds `times` to the counter of `event`.

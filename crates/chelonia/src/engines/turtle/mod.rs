@@ -6,8 +6,8 @@
 //! | --- | --- |
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | on-disk encoding of nodes and the root blob |
-//! | `pass` | the pass itself |
-//! | `pass/plan`, `pass/levels` | decisions of a pass at a node |
+//! | `pass`, `pass/visit` | the pass itself; the order of its tasks |
+//! | `pass/plan`, `pass/levels`, `pass/cut` | decisions of a pass at a node; pieces of merges |
 //! | `source`, `shape`, `pass/output` | inputs of a pass; cutting results into runs; extents |
 //! | `pass/overlap` | share of updates to existing keys, and the flush size derived from it |
 //! | `pass/counts` | reference counts; extents gained and lost by a pass |
@@ -37,11 +37,11 @@ use self::pass::output::Output;
 use self::pass::overlap::Overlap;
 use self::pass::{Grown, Pass};
 use self::read::read_cost::ReadCosts;
-use self::source::Incoming;
+use self::source::{Incoming, Nothing};
 pub use self::version::TurtleVersion;
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::base::stream::{SortedUpdates, Update};
+use crate::base::stream::SortedUpdates;
 use crate::engine::{
     Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, PIVOTS_MAX, TurtleOptions, Version,
     Work, WriteBudget,
@@ -82,6 +82,10 @@ const LEAVES_PART: u64 = 32;
 /// Number of leaves under construction that this memory must suffice for. Fixed, so that the leaf
 /// size does not depend on the number of processors; with more memory more workers are used.
 const LEAVES_AT_ONCE: u64 = 4;
+
+/// Divisor of the memory budget for everything that the tasks of a pass need while they run. A task
+/// that needs more runs alone.
+const WORK_PART: u64 = 6;
 
 /// Options of a tree. All but `run` may change from one open to the next.
 #[derive(Clone, Copy, Debug)]
@@ -285,14 +289,14 @@ impl Turtle {
             read_costs: &shared.read_costs,
             damage,
             maintenance: updates.is_empty(),
-            crew: &work.workers.crew(),
+            workers: *work.workers,
+            work_bytes: shared.node_cache.storage().budget().limit() / WORK_PART,
             progress: work.progress,
         };
         let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
-        let grown = pass.root(&old, &incoming);
+        let grown = pass.root(old, incoming);
         // Damage met by a survey has not been recorded by a task.
         let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
-        drop(old);
         while pass.is_over(&mut grown) {
             let height = grown.height + 1;
             if height > HEIGHT_MAX {
@@ -364,35 +368,6 @@ impl Turtle {
         shared.read_costs.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
         Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
     }
-}
-
-/// Empty set of updates, for maintenance passes.
-struct Nothing;
-
-impl SortedUpdates for Nothing {
-    fn len(&self) -> usize {
-        0
-    }
-
-    fn key(&self, _index: usize) -> &[u8] {
-        &[]
-    }
-
-    fn update(&self, _index: usize) -> Update<'_> {
-        Update::Delete
-    }
-
-    fn bytes_before(&self, _index: usize) -> u64 {
-        0
-    }
-
-    fn lower_bound(&self, _key: &[u8]) -> usize {
-        0
-    }
-
-    fn prefetch(&self, _index: usize) {}
-
-    fn prefetch_rest(&self, _index: usize) {}
 }
 
 /// Number of leaf sizes needed by a reclaiming pass for leaves, and as many for pending updates.

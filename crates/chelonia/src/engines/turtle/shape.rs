@@ -11,6 +11,7 @@
 //!        it does not                          -> cut the known entries evenly
 //!   all entries come from one source      the output equals the input: cut evenly
 //!   everything is appended                cut at 95%; the rest is where appending continues
+//!   a piece of a larger merge             it should fill whole leaves: some more may enter them
 //! ```
 //!
 //! The stage holds entries of at most one leaf, copied once.
@@ -41,6 +42,8 @@ pub(super) struct LeafPlan {
     pub exact: bool,
     /// More entries will be appended later, none inserted between.
     pub packed: bool,
+    /// The merge is a piece that aims at whole leaves.
+    pub piece: bool,
 }
 
 /// Writes the output of `merge` as leaves.
@@ -57,7 +60,7 @@ pub(super) fn write_leaves(
         stage: Stage::new(output.work_charge()),
         plan,
         leaf: geometry.leaf,
-        filled: geometry.leaf_filled().max(1),
+        filled: if plan.piece { geometry.leaf_brimful() } else { geometry.leaf_filled() }.max(1),
         packed: geometry.leaf_packed().max(1),
         given: Totals::default(),
     };
@@ -252,15 +255,17 @@ pub(super) struct LevelPivot<'n> {
 }
 
 /// Writes the output of `merge` as one level over `pivots`; returns the parts, each with the index
-/// of its pivot. All of them have level 0.
+/// of its pivot. All of them have level 0. The merge may begin within the first pivot, at `begins`.
 pub(super) fn write_level(
     output: &Output<'_>,
     merge: &mut Merge<Source<'_>>,
     pivots: &[LevelPivot<'_>],
+    begins: Option<SharedKey>,
     geometry: &Geometry,
 ) -> Result<Vec<(usize, Part)>> {
     let mut shaper = LevelShaper {
         writer: output.level_writer(),
+        first: begins.unwrap_or(SharedKey::LEAST),
         cut: None,
         open: Vec::new(),
         parts: Vec::new(),
@@ -282,6 +287,8 @@ pub(super) fn write_level(
 
 struct LevelShaper<'o> {
     writer: RunWriter<'o>,
+    /// Lower bound of the keys of the run under construction, if it begins within a pivot.
+    first: SharedKey,
     /// The last key of the previous run, if it was cut within a pivot, and that pivot's key.
     cut: Option<(Box<[u8]>, SharedKey)>,
     /// The parts in the run under construction.
@@ -335,7 +342,8 @@ impl LevelShaper<'_> {
             "the parts of a run have all of its entries"
         );
         let before = self.cut.take();
-        let first = before.map_or(SharedKey::LEAST, |(last, pivot)| {
+        let first = std::mem::replace(&mut self.first, SharedKey::LEAST);
+        let first = before.map_or(first, |(last, pivot)| {
             SharedKey::whole(&separator(&last, &written.first)).beside(&pivot)
         });
         debug_assert!(first <= *written.first, "a segment begins at or before its least key");

@@ -35,7 +35,7 @@ impl<'k> KeySpan<'k> {
     }
 
     /// Converts to owned bounds, without copying the key bytes of pivots.
-    fn to_shared(self) -> SharedRange {
+    pub fn to_shared(self) -> SharedRange {
         SharedRange { lower: self.lower.to_shared(), upper: self.upper.map(KeyView::to_shared) }
     }
 
@@ -59,6 +59,18 @@ impl<'k> KeySpan<'k> {
 pub(super) struct SharedRange {
     lower: SharedKey,
     upper: Option<SharedKey>,
+}
+
+impl SharedRange {
+    /// Creates the span from `lower` to `upper` (exclusive) or the end.
+    pub fn new(lower: SharedKey, upper: Option<SharedKey>) -> Self {
+        Self { lower, upper }
+    }
+
+    /// The borrowed span.
+    pub fn span(&self) -> KeySpan<'_> {
+        KeySpan { lower: self.lower.view(), upper: self.upper.as_ref().map(SharedKey::view) }
+    }
 }
 
 impl From<SharedRange> for KeyRange {
@@ -94,18 +106,23 @@ impl Incoming<'_> {
         weight(ranks.len() as u64, bytes)
     }
 
-    /// Returns the weight of incoming updates within `span`: exact for the memtable, estimated for
-    /// runs.
-    pub fn weight_in(&self, span: KeySpan<'_>) -> Result<u64> {
-        let mut total = self.weight_of(&self.ranks_in(span));
+    /// Returns the weight of incoming updates within `span`, and the number of tombstones among
+    /// them. Both are estimated from block indexes for runs; of the memtable the weight is exact,
+    /// and the tombstones are sampled.
+    pub fn arriving_in(&self, span: KeySpan<'_>) -> Result<(u64, u64)> {
+        let ranks = self.ranks_in(span);
+        let (mut total, mut tombstones) = (self.weight_of(&ranks), self.tombstones_in(&ranks));
         for run in &self.older {
-            total += run_weight_in(run, span)?;
+            let share = run.share_in(&span.to_range())?;
+            let totals = run.reference().totals();
+            total += scaled(totals.weight(), share);
+            tombstones += scaled(totals.tombstones, share);
         }
-        Ok(total)
+        Ok((total, tombstones))
     }
 
     /// Estimates the number of tombstones among the ranks from a sample.
-    pub fn tombstones_in(&self, ranks: &Range<usize>) -> u64 {
+    fn tombstones_in(&self, ranks: &Range<usize>) -> u64 {
         const SAMPLES: usize = 16;
         let step = ranks.len().div_ceil(SAMPLES).max(1);
         let sampled = ranks.clone().step_by(step);
@@ -114,12 +131,33 @@ impl Incoming<'_> {
     }
 }
 
-/// Estimates the weight of a run within `span` from its block index.
-pub(super) fn run_weight_in(run: &Run, span: KeySpan<'_>) -> Result<u64> {
-    let reference = run.reference();
-    let whole = weight(reference.entries, reference.user_bytes);
-    let share = run.share_in(&span.to_range())?;
-    Ok(scaled(whole, share))
+/// Empty set of updates, for maintenance passes.
+pub(super) struct Nothing;
+
+impl SortedUpdates for Nothing {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn key(&self, _index: usize) -> &[u8] {
+        &[]
+    }
+
+    fn update(&self, _index: usize) -> Update<'_> {
+        Update::Delete
+    }
+
+    fn bytes_before(&self, _index: usize) -> u64 {
+        0
+    }
+
+    fn lower_bound(&self, _key: &[u8]) -> usize {
+        0
+    }
+
+    fn prefetch(&self, _index: usize) {}
+
+    fn prefetch_rest(&self, _index: usize) {}
 }
 
 #[expect(
@@ -214,7 +252,7 @@ impl<'n> Selection<'n> {
     }
 
     /// Returns the ranges of the pivots; adjacent ranges are joined.
-    fn spans(&self) -> Vec<KeySpan<'n>> {
+    pub fn spans(&self) -> Vec<KeySpan<'n>> {
         let mut spans: Vec<KeySpan<'n>> = Vec::new();
         for pivot in self.pivots {
             let Some(next) = self.span_of(*pivot) else { continue };
@@ -262,6 +300,18 @@ impl<'n> Selection<'n> {
         }
     }
 
+    /// Returns the incoming runs with the ranges `spans`.
+    fn above(incoming: &Incoming<'_>, spans: &[KeySpan<'n>]) -> impl Iterator<Item = Ranges<'n>> {
+        let ranges = |run| spans.iter().map(|span| (Arc::clone(run), *span)).collect();
+        incoming.older.iter().map(ranges)
+    }
+
+    /// Returns all runs that take part, each with a span in which it is live.
+    pub fn runs(&self, incoming: &Incoming<'_>) -> Ranges<'n> {
+        let all = self.spans();
+        Self::above(incoming, &all).chain(self.own()).flatten().collect()
+    }
+
     /// Opens all sources that take part: incoming updates, then the node's own, newest first.
     pub fn open<'u>(
         &self,
@@ -278,26 +328,11 @@ impl<'n> Selection<'n> {
         if !ranks.is_empty() {
             sources.push(Source::Updates(UpdatesStream::new(incoming.updates, ranks, progress)));
         }
-        let above = incoming
-            .older
-            .iter()
-            .map(|run| all.iter().map(|span| (Arc::clone(run), *span)).collect::<Ranges<'n>>());
-        for ranges in above.chain(self.own()) {
+        for ranges in Self::above(incoming, &all).chain(self.own()) {
             let owned = ranges.into_iter().map(|(run, span)| (run, span.to_shared()));
             sources.push(Source::Run(RangesStream::new(owned.collect())?));
         }
         Ok(sources)
-    }
-
-    /// Returns the weight of all sources within `span`: exact for the memtable, estimated for runs.
-    pub fn weight_in(&self, incoming: &Incoming<'_>, span: KeySpan<'_>) -> Result<u64> {
-        let mut total = incoming.weight_in(span)?;
-        for (run, live) in self.own().into_iter().flatten() {
-            if let Some(both) = live.clip(span) {
-                total += run_weight_in(&run, both)?;
-            }
-        }
-        Ok(total)
     }
 }
 

@@ -368,6 +368,47 @@ fn estimates_follow_the_keys() {
 }
 
 #[test]
+fn marks_divide_the_blocks_of_a_range() {
+    let storage = storage();
+    for (number, shape) in SHAPES.into_iter().enumerate() {
+        for count in counts(shape) {
+            let model = model(number as u64, shape, count);
+            let run = Run::open(&storage, build(&storage, &model, RunOptions::default()));
+            let keys: Vec<_> = model.keys().collect();
+            let some = |part: usize| keys.get(keys.len() * part / 8).map(|key| key.as_slice());
+            let lower = some(3).unwrap_or_default();
+            for range in [KeyRange::all(), KeyRange::half_open(lower, some(6))] {
+                for step in [1, 3, 16] {
+                    check_marks(&run, &model, &range, step);
+                }
+            }
+        }
+    }
+}
+
+/// Each mark separates the entries of the blocks before it from those behind.
+fn check_marks(run: &Run, model: &Model, range: &KeyRange, step: u32) {
+    let blocks = run.blocks_in(range).unwrap();
+    let mut marks = Vec::new();
+    run.marks_in(range, step, &mut |key, first| marks.push((key.to_vec(), first))).unwrap();
+    let mut last = blocks.start;
+    for (key, first) in &marks {
+        assert!(*first >= last + step && *first < blocks.end, "{first} after {last}");
+        last = *first;
+        assert_eq!(run.locate(key).unwrap().unwrap().first, *first);
+        if let Some((before, _)) = model.range::<Vec<u8>, _>(..key).next_back() {
+            assert!(run.locate(before).unwrap().unwrap().end() <= *first);
+        }
+    }
+    // No block is left out: between two marks there is one span more than the step at most.
+    let longest = marks.iter().map(|(_, first)| *first).chain([blocks.end]);
+    let longest =
+        longest.scan(blocks.start, |last, first| Some(first - std::mem::replace(last, first)));
+    let most = step + crate::run::block::SPAN_BLOCKS_MAX;
+    assert!(run.reference().index_levels == 0 || longest.max().unwrap() <= most);
+}
+
+#[test]
 fn scans_begin_small_and_grow() {
     let storage = storage();
     let model = model(12, Shape::Random, 20_000);

@@ -16,7 +16,7 @@ use crate::engines::autumn::counters::Counters;
 use crate::engines::autumn::merge::output::Output;
 use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::engines::autumn::merge::unit::Unit;
-use crate::engines::autumn::options::TABLE_AUTO_MIN;
+use crate::engines::autumn::options::{JOBS_MAX, TABLE_AUTO_MIN};
 use crate::engines::autumn::table::{Found, Sequence, Table};
 use crate::engines::autumn::version::{AutumnVersion, Next};
 use crate::engines::autumn::{Autumn, Writer};
@@ -101,7 +101,7 @@ impl Autumn {
     pub(in crate::engines::autumn) fn room(&self, workers: Workers, table_bytes: u64) -> Workers {
         let part = self.shared.node_cache.storage().budget().limit() / TABLES_PART;
         let count = part / table_bytes.max(TABLE_AUTO_MIN);
-        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
+        workers.at_most(JOBS_MAX).at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
     /// Writes the updates as a sequence of level 0.

@@ -137,6 +137,12 @@ impl Geometry {
         self.leaf / 20 * 19
     }
 
+    /// Returns the size to which leaves of a piece are filled before there is one more. A piece
+    /// aims at whole leaves (of [`Geometry::leaf_filled`]), but its weight is an estimate.
+    pub fn leaf_brimful(&self) -> u64 {
+        self.leaf / 50 * 49
+    }
+
     /// Returns the number of pivots up to which a node should be joined with a neighbour.
     pub fn pivots_small(&self) -> usize {
         self.pivots_max / 4

@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   node(incoming)
-//!     stats ----> plan (`plan.rs`): pivots to flush, levels to merge
+//!     plan        pivots to flush, levels to merge (`plan.rs`), pieces (`cut.rs`)
 //!     tasks         Leaves: a flush into leaves, or a piece of one     -> runs
 //!                   Child:  a flush into a node = node(...) below      -> its new pivots
 //!                   Level:  a piece of the new top level               -> parts
-//!     assembly      new pivots in key order; child nodes are cut, joined and written
+//!     assembly    new pivots in key order; child nodes are cut, joined and written
 //! ```
+//!
+//! `visit.rs` has the order in which tasks run, on any number of threads.
 //!
 //! Invariants:
 //! 1. Every update and every entry of a flushed part is read by exactly one task, so that it is in
@@ -25,7 +27,7 @@
 use super::events::{Event, Events};
 use super::node::{Child, Node, NodeCache, Part, Pivot, ReadCost};
 use super::shape::{self, LeafPlan, LevelPivot};
-use super::source::{self, Incoming, KeySpan, Selection, Source};
+use super::source::{self, Incoming, KeySpan, Selection, SharedRange, Source};
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
@@ -36,22 +38,22 @@ use crate::engines::turtle::pass::plan::{Group, PivotStats};
 use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
-use crate::runtime::sync::{Arc, Mutex, Ordering};
-use crate::runtime::workers::Crew;
-use crate::structure::KeyView;
+use crate::run::{Totals, weight};
+use crate::runtime::sync::{Arc, Ordering};
+use crate::runtime::workers::Workers;
+use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeMap;
 
 mod assemble;
 pub mod counts;
+mod cut;
 pub mod geometry;
 mod levels;
 pub mod output;
 pub mod overlap;
 pub mod plan;
 mod survey;
-
-/// Approximate weight of a piece of a new level, in leaf sizes.
-const LEVEL_PIECE_LEAVES: u64 = 4;
+mod visit;
 
 /// Result of a pass at a node: its new pivots, any number of them.
 pub(super) struct Grown {
@@ -80,9 +82,28 @@ pub(super) struct Pass<'t, 'u> {
     /// The pass serves read-triggered flushes, and has no updates.
     pub maintenance: bool,
     /// The threads of the pass.
-    pub crew: &'t Crew,
+    pub workers: Workers,
+    /// Bytes of memory for all tasks that run at the same time.
+    pub work_bytes: u64,
     /// Called with the number of ranks absorbed.
     pub progress: &'u (dyn Fn(u64) + Sync),
+}
+
+/// A node that a pass has reached.
+struct Entered<'u> {
+    node: Arc<Node>,
+    /// End of its range.
+    upper: Option<SharedKey>,
+    /// No node above it has another pivot.
+    root: bool,
+    incoming: Incoming<'u>,
+}
+
+impl Entered<'_> {
+    fn place(&self) -> Place<'_> {
+        let upper = self.upper.as_ref().map(SharedKey::view);
+        Place { node: &self.node, upper, root: self.root }
+    }
 }
 
 /// Position of a pass: a node and its range.
@@ -151,7 +172,7 @@ impl BufferPlan {
     }
 }
 
-enum Task<'n> {
+enum Task {
     /// A leaf that stays unchanged before appended entries.
     Keep {
         group: usize,
@@ -160,7 +181,7 @@ enum Task<'n> {
     Leaves {
         group: usize,
         pivots: Vec<usize>,
-        clip: KeySpan<'n>,
+        clip: SharedRange,
         plan: LeafPlan,
         skip_leaf: bool,
     },
@@ -169,27 +190,11 @@ enum Task<'n> {
     },
     Level {
         pivots: Vec<usize>,
+        clip: SharedRange,
         cutoff: usize,
+        /// Approximate weight of the entries that it reads.
+        incoming: u64,
     },
-}
-
-impl Task<'_> {
-    /// Approximate weight of the entries that it reads.
-    fn weight(&self, node: &Node, stats: &[PivotStats]) -> u64 {
-        match self {
-            Task::Keep { .. } => 0,
-            Task::Leaves { plan, .. } => plan.incoming,
-            Task::Child { pivot } => stats[*pivot].incoming + stats[*pivot].pending,
-            Task::Level { pivots, cutoff } => {
-                let merged = |pivot: &usize| {
-                    let parts = node.pivots[*pivot].parts.iter();
-                    let merged = parts.filter(|part| usize::from(part.level) < *cutoff);
-                    stats[*pivot].incoming + merged.map(|part| part.totals.weight()).sum::<u64>()
-                };
-                pivots.iter().map(merged).sum()
-            }
-        }
-    }
 }
 
 enum Done {
@@ -220,129 +225,26 @@ impl Gathered {
 
 impl<'t, 'u> Pass<'t, 'u> {
     /// Applies `incoming` to the root and returns its new pivots.
-    pub fn root(&self, node: &Node, incoming: &Incoming<'u>) -> Result<Grown> {
-        self.node(Place { node, upper: None, root: true }, incoming)
+    pub fn root(&self, node: Arc<Node>, incoming: Incoming<'u>) -> Result<Grown> {
+        visit::walk(self, Entered { node, upper: None, root: true, incoming })
     }
 
-    fn node(&self, at: Place<'_>, incoming: &Incoming<'u>) -> Result<Grown> {
-        let node = at.node;
-        if incoming.ranks.is_empty() && incoming.older.is_empty() && !at.root && !self.maintenance {
-            // The node is only to be joined with a neighbour.
-            let pivots = node.pivots.clone();
-            return Ok(Grown { height: node.height, pivots, appended: false });
-        }
-        let stats = self.stats(at, incoming)?;
-        let groups = plan::groups(node.height, &stats, &self.geometry);
-        debug_assert!(plan::is_partition(&groups, node.pivots.len()), "each pivot is in one group");
-        self.count_flushes(node, &groups);
-        let buffer = self.plan_buffer(at, incoming, &stats, &groups)?;
-        debug_assert!(
-            reads_each_update_once(at, incoming, &groups, &buffer),
-            "each update goes to one pivot, which is flushed or gets a new level"
-        );
-        let mut tasks = Vec::new();
-        for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
-        {
-            if node.height == 1 {
-                self.cut_flush(at, incoming, number, group, &stats, &mut tasks)?;
-                continue;
-            }
-            for pivot in group.pivots.clone() {
-                tasks.push(Task::Child { pivot });
-            }
-        }
-        let size = LEVEL_PIECE_LEAVES * self.geometry.leaf;
-        for pivots in plan::pieces(&buffer.written, size) {
-            tasks.push(Task::Level { pivots, cutoff: buffer.levels.cutoff });
-        }
-        for (pivot, plan) in buffer.stuck.iter().filter(|(_, plan)| plan.written) {
-            tasks.push(Task::Level { pivots: vec![*pivot], cutoff: plan.levels.cutoff });
-        }
-        let gathered = self.run(at, incoming, &stats, &tasks)?;
-        let grown = if node.height == 1 {
-            self.assemble_leaves(node, &groups, &buffer, gathered)?
+    /// Assembles a node from the results of its tasks.
+    fn assemble(
+        &self,
+        at: Place<'_>,
+        groups: &[Group],
+        buffer: &BufferPlan,
+        gathered: Gathered,
+    ) -> Result<Grown> {
+        let grown = if at.node.height == 1 {
+            self.assemble_leaves(at.node, groups, buffer, gathered)?
         } else {
-            self.assemble_nodes(at, &groups, &buffer, gathered)?
+            self.assemble_nodes(at, groups, buffer, gathered)?
         };
         self.check_grown(at, &grown);
+        self.events.add(Event::NodesAssembled, 1);
         Ok(grown)
-    }
-
-    /// Runs the tasks and collects their results in key order.
-    fn run(
-        &self,
-        at: Place<'_>,
-        incoming: &Incoming<'u>,
-        stats: &[PivotStats],
-        tasks: &[Task<'_>],
-    ) -> Result<Gathered> {
-        let results: Vec<Mutex<Option<Done>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
-        let damaged: Mutex<Option<Error>> = Mutex::new(None);
-        let order = self.order(at, stats, tasks);
-        self.crew.run(tasks.len(), &|turn| {
-            let index = order[turn];
-            match self.run_task(at, incoming, stats, &tasks[index]) {
-                Ok(done) => *results[index].lock() = Some(done),
-                // The other tasks continue: the next pass should know all damage.
-                Err(error) => *damaged.lock() = Some(self.damage.meet(error)?),
-            }
-            Ok(())
-        })?;
-        if let Some(error) = damaged.into_inner() {
-            return Err(error);
-        }
-        let mut gathered = Gathered::default();
-        for (task, result) in tasks.iter().zip(results) {
-            match (task, result.into_inner()) {
-                (
-                    Task::Keep { group, .. } | Task::Leaves { group, .. },
-                    Some(Done::Leaves(leaves)),
-                ) => {
-                    gathered.leaves.entry(*group).or_default().extend(leaves);
-                }
-                (Task::Child { pivot }, Some(Done::Child(grown))) => {
-                    gathered.children.insert(*pivot, grown);
-                }
-                (Task::Level { .. }, Some(Done::Level(parts))) => {
-                    for (pivot, part) in parts {
-                        gathered.parts.entry(pivot).or_default().push(part);
-                    }
-                }
-                _ => return Err(Error::internal("a task of a pass has no result")),
-            }
-        }
-        Ok(gathered)
-    }
-
-    /// The order in which tasks are started: of several threads, the heaviest task first, so that
-    /// none begins a large one when the others are nearly done; of one, in key order.
-    fn order(&self, at: Place<'_>, stats: &[PivotStats], tasks: &[Task<'_>]) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..tasks.len()).collect();
-        if self.crew.threads() > 1 {
-            let weight = |index: &usize| tasks[*index].weight(at.node, stats);
-            order.sort_by_cached_key(|index| std::cmp::Reverse(weight(index)));
-        }
-        order
-    }
-
-    fn run_task(
-        &self,
-        at: Place<'_>,
-        incoming: &Incoming<'u>,
-        stats: &[PivotStats],
-        task: &Task<'_>,
-    ) -> Result<Done> {
-        match task {
-            Task::Keep { pivot, .. } => self.keep_leaf(&at.node.pivots[*pivot]).map(Done::Leaves),
-            Task::Leaves { pivots, clip, plan, skip_leaf, .. } => {
-                let selection = self.flush_selection(at, pivots, *clip, *skip_leaf);
-                self.write_leaves(&selection, incoming, *plan).map(Done::Leaves)
-            }
-            Task::Child { pivot } => self.descend(at, *pivot, incoming).map(Done::Child),
-            Task::Level { pivots, cutoff } => {
-                self.write_level(at, incoming, stats, pivots, *cutoff).map(Done::Level)
-            }
-        }
     }
 
     fn write_leaves(
@@ -366,7 +268,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         };
         let leaves =
             shape::write_leaves(self.output, &mut merge, plan, &self.geometry, &was_cached)?;
-        self.count_merge(merge);
+        self.count_merge(merge, leaves.iter().map(|leaf| leaf.run.reference().totals()));
         Ok(leaves)
     }
 
@@ -375,39 +277,36 @@ impl<'t, 'u> Pass<'t, 'u> {
         at: Place<'_>,
         incoming: &Incoming<'u>,
         stats: &[PivotStats],
-        pivots: &[usize],
+        (pivots, clip): (&[usize], KeySpan<'_>),
         cutoff: usize,
     ) -> Result<Vec<(usize, Part)>> {
-        let selection = Selection {
-            node: at.node,
-            upper: at.upper,
-            pivots,
-            clip: at.span(),
-            levels: cutoff,
-            leaves: false,
-        };
+        let (node, upper) = (at.node, at.upper);
+        let selection = Selection { node, upper, pivots, clip, levels: cutoff, leaves: false };
         let sources = selection.open(incoming, self.progress)?;
         let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;
         let level_pivot = |index: &usize| {
-            let parts = at.node.pivots[*index].parts.iter();
-            let merged = parts.filter(|part| usize::from(part.level) < cutoff);
-            let own: u64 = merged.map(|part| part.totals.weight()).sum();
-            let upper = at.span_of(*index).upper;
-            let key = &at.node.pivots[*index].key;
-            let incoming = stats[*index].incoming + own;
-            LevelPivot { index: *index, key, upper, incoming }
+            let span = at.span_of(*index);
+            span.clip(clip)?;
+            let incoming = stats[*index].incoming + merged_weight(node, *index, cutoff);
+            let key = &node.pivots[*index].key;
+            Some(LevelPivot { index: *index, key, upper: span.upper, incoming })
         };
-        let targets: Vec<_> = pivots.iter().map(level_pivot).collect();
-        let parts = shape::write_level(self.output, &mut merge, &targets, &self.geometry)?;
+        let targets: Vec<_> = pivots.iter().filter_map(level_pivot).collect();
+        let begins = targets.first().filter(|first| first.key.view() < clip.lower);
+        let begins = begins.map(|first| clip.lower.to_shared().beside(first.key));
+        let parts = shape::write_level(self.output, &mut merge, &targets, begins, &self.geometry)?;
         if merge.key().is_some() {
             return Err(Error::internal("entries of a new level are outside of its pivots"));
         }
-        self.count_merge(merge);
+        self.count_merge(merge, parts.iter().map(|(_, part)| part.totals));
         Ok(parts)
     }
 
-    fn count_merge(&self, merge: Merge<Source<'_>>) {
+    fn count_merge(&self, merge: Merge<Source<'_>>, written: impl Iterator<Item = Totals>) {
         let passed = merge.passed_over();
+        let written: u64 = written.map(|totals| totals.weight()).sum();
+        self.events.add(Event::MergesDone, 1);
+        self.events.add(Event::MergedBytes, written + weight(passed.entries, passed.bytes));
         self.events.add(Event::TombstonesDropped, passed.tombstones);
         self.events.add(Event::EntriesShadowed, passed.entries - passed.tombstones);
         let counted = source::finish(merge.into_sources());
@@ -415,8 +314,8 @@ impl<'t, 'u> Pass<'t, 'u> {
         self.output.arrived(counted.large);
     }
 
-    /// Moves incoming and pending updates of `pivot` into its child.
-    fn descend(&self, at: Place<'_>, pivot: usize, incoming: &Incoming<'u>) -> Result<Grown> {
+    /// Enters the child of `pivot`, into which its incoming and pending updates move.
+    fn descend(&self, at: Place<'_>, pivot: usize, incoming: &Incoming<'u>) -> Result<Entered<'u>> {
         let from = &at.node.pivots[pivot];
         let child = match &from.child {
             Child::Node(slot, _) => {
@@ -433,17 +332,24 @@ impl<'t, 'u> Pass<'t, 'u> {
         if child.pivots[0].key != from.key {
             return Err(Error::corrupt("the first key of a node differs from its parent"));
         }
-        let upper = at.span_of(pivot).upper;
-        let root = at.root && at.node.pivots.len() == 1;
-        let below = Place { node: &child, upper, root };
-        if !below.contains(&child.pivots) {
-            return Err(Error::corrupt("a node has a pivot outside of its range"));
-        }
         let mut updates = incoming.clone();
         updates.ranks = incoming.ranks_in(at.span_of(pivot));
         updates.older.extend(from.parts.iter().map(|part| Arc::clone(&part.segment.run)));
-        self.node(below, &updates)
+        let upper = at.span_of(pivot).upper.map(KeyView::to_shared);
+        let root = at.root && at.node.pivots.len() == 1;
+        let below = Entered { node: child, upper, root, incoming: updates };
+        if !below.place().contains(&below.node.pivots) {
+            return Err(Error::corrupt("a node has a pivot outside of its range"));
+        }
+        Ok(below)
     }
+}
+
+/// Returns the weight of the parts of a pivot that a new level takes in.
+fn merged_weight(node: &Node, pivot: usize, cutoff: usize) -> u64 {
+    let parts = node.pivots[pivot].parts.iter();
+    let merged = parts.filter(|part| usize::from(part.level) < cutoff);
+    merged.map(|part| part.totals.weight()).sum()
 }
 
 /// Invariant 1 for the memtable: each of its incoming updates is in the range of one pivot, and

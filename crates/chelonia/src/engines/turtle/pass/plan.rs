@@ -34,13 +34,13 @@ pub(in crate::engines::turtle) struct PivotStats {
 
 impl PivotStats {
     /// Returns the maximum size of the leaf after a flush.
-    fn merged(&self) -> u64 {
+    pub fn merged(&self) -> u64 {
         self.incoming + self.pending + self.child
     }
 
     /// Returns the expected size of the leaf after a flush: updates of existing keys replace
     /// entries.
-    fn expected(&self, geometry: &Geometry) -> u64 {
+    pub fn expected(&self, geometry: &Geometry) -> u64 {
         self.child + (self.incoming + self.pending) / 100 * geometry.new_percent
     }
 

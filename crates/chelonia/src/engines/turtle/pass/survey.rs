@@ -1,6 +1,6 @@
-//! Survey of a node before any work: statistics, the plan of the buffer, and the tasks of flushes
-//! into leaves.
+//! Survey of a node before any work: statistics, the plan of the buffer, and the tasks.
 
+use super::cut::{self, Cut};
 use super::{BufferPlan, Levels, Pass, Place, StuckPlan, Task};
 use crate::base::checksum::{checksum, identity};
 use crate::base::error::{Error, Result};
@@ -11,16 +11,15 @@ use crate::engines::turtle::codec::LEVEL_MAX;
 use crate::engines::turtle::events::Event;
 use crate::engines::turtle::node::{Child, Node, Pivot};
 use crate::engines::turtle::pass::levels::{self, LevelMerge};
-use crate::engines::turtle::pass::plan::{Group, PivotStats, Reason};
+use crate::engines::turtle::pass::plan::{self, Group, PivotStats, Reason};
 use crate::engines::turtle::shape::LeafPlan;
-use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection};
+use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection, SharedRange};
 use crate::run::{RunCursor, Totals};
 use crate::structure::KeyView;
 use std::collections::BTreeMap;
 
-/// Size of a piece of a flush, in half leaves: large enough that the unfilled rest of a piece does
-/// not matter.
-const PIECE_HALF_LEAVES: u64 = 19;
+/// Approximate weight of a piece of a new level, in leaf sizes.
+const LEVEL_PIECE_LEAVES: u64 = 4;
 
 /// Maximum number of pivots flushed by one maintenance unit.
 const COSTLY_PER_UNIT: usize = 4;
@@ -48,13 +47,14 @@ impl<'u> Pass<'_, 'u> {
                     (below, usize::try_from(summary.pivots).unwrap_or(usize::MAX))
                 }
             };
+            let (arriving, tombstones) = incoming.arriving_in(span)?;
             let due = costly_left > 0 && self.read_costs.is_due(pivot);
             costly_left -= usize::from(due);
             stats.push(PivotStats {
-                incoming: incoming.weight_in(span)?,
+                incoming: arriving,
                 pending: pending.weight(),
                 child: child.weight(),
-                tombstones: pending.tombstones + incoming.tombstones_in(&incoming.ranks_in(span)),
+                tombstones: pending.tombstones + tombstones,
                 waiting_below,
                 child_entries: child.entries,
                 child_pivots,
@@ -190,66 +190,133 @@ impl<'u> Pass<'_, 'u> {
         Ok(StuckPlan { levels: Levels::new(&levels, merge.levels, 1), written: true })
     }
 
-    /// Creates the tasks of a flush into leaves.
-    pub(super) fn cut_flush<'n>(
+    /// Creates the tasks of a node.
+    pub(super) fn tasks(
         &self,
-        at: Place<'n>,
+        at: Place<'_>,
+        incoming: &Incoming<'u>,
+        stats: &[PivotStats],
+        groups: &[Group],
+        buffer: &BufferPlan,
+    ) -> Result<Vec<Task>> {
+        let mut tasks = Vec::new();
+        for (number, group) in groups.iter().enumerate().filter(|(_, group)| group.flush.is_some())
+        {
+            if at.node.height == 1 {
+                self.cut_flush(at, incoming, number, group, stats, &mut tasks)?;
+                continue;
+            }
+            tasks.extend(group.pivots.clone().map(|pivot| Task::Child { pivot }));
+        }
+        let size = LEVEL_PIECE_LEAVES * self.geometry.leaf;
+        for pivots in plan::pieces(&buffer.written, size) {
+            self.cut_level(at, incoming, stats, (pivots, buffer.levels.cutoff), &mut tasks)?;
+        }
+        for (pivot, plan) in buffer.stuck.iter().filter(|(_, plan)| plan.written) {
+            self.cut_level(at, incoming, stats, (vec![*pivot], plan.levels.cutoff), &mut tasks)?;
+        }
+        Ok(tasks)
+    }
+
+    /// Creates the tasks of a new level over neighbouring `pivots`, which takes in the levels below
+    /// `cutoff`: one, unless it is heavy.
+    fn cut_level(
+        &self,
+        at: Place<'_>,
+        incoming: &Incoming<'u>,
+        stats: &[PivotStats],
+        (pivots, cutoff): (Vec<usize>, usize),
+        tasks: &mut Vec<Task>,
+    ) -> Result<()> {
+        let (Some(first), Some(last)) = (pivots.first(), pivots.last()) else { return Ok(()) };
+        let clip = KeySpan { lower: at.span_of(*first).lower, upper: at.span_of(*last).upper };
+        let own =
+            |pivot: &usize| stats[*pivot].incoming + super::merged_weight(at.node, *pivot, cutoff);
+        let total: u64 = pivots.iter().map(own).sum();
+        let size = (LEVEL_PIECE_LEAVES * self.geometry.leaf).max(1);
+        let count = ((total + size / 2) / size).max(1);
+        let shares: Vec<u64> = (1..count).map(|piece| cut::WHOLE / count * piece).collect();
+        let (node, upper) = (at.node, at.upper);
+        let selection =
+            Selection { node, upper, pivots: &pivots, clip, levels: cutoff, leaves: false };
+        let cuts = cut::cuts(&selection, incoming, &shares, &self.geometry)?;
+        self.events.add(Event::LevelsCut, u64::from(!cuts.is_empty()));
+        for (clip, share) in split(clip, cuts) {
+            let incoming = cut::part_of(total, share);
+            tasks.push(Task::Level { pivots: pivots.clone(), clip, cutoff, incoming });
+        }
+        Ok(())
+    }
+
+    /// Creates the tasks of a flush into leaves.
+    fn cut_flush(
+        &self,
+        at: Place<'_>,
         incoming: &Incoming<'u>,
         group: usize,
         of: &Group,
         stats: &[PivotStats],
-        tasks: &mut Vec<Task<'n>>,
-    ) -> Result<()>
-    where
-        'u: 'n,
-    {
+        tasks: &mut Vec<Task>,
+    ) -> Result<()> {
         let pivots: Vec<usize> = of.pivots.clone().collect();
-        let total: u64 =
-            stats[of.pivots.clone()].iter().map(|f| f.incoming + f.pending + f.child).sum();
+        let stats = &stats[of.pivots.clone()];
+        let mut total: u64 = stats.iter().map(PivotStats::merged).sum();
         let clip = KeySpan {
             lower: at.span_of(of.pivots.start).lower,
             upper: at.span_of(of.pivots.end - 1).upper,
         };
-        let mut plan = LeafPlan { incoming: total, exact: false, packed: false };
-        let selection = self.flush_selection(at, &pivots, clip, false);
-        let mut skip_leaf = false;
+        let (mut packed, mut skip_leaf) = (false, false);
         // A few entries after the last one do not justify a leaf of their own.
-        let child = stats[of.pivots.start].child;
+        let child = stats[0].child;
         let many = total - child >= self.geometry.leaf_small();
+        let selection = flush_selection(at, &pivots, clip, false);
         if many && total > self.geometry.leaf && self.is_append(&selection, incoming)? {
-            plan.packed = true;
+            packed = true;
             skip_leaf = child >= self.geometry.leaf * KEEP_LEAF_PERCENT / 100;
             if skip_leaf {
-                plan.incoming -= child;
+                total -= child;
                 tasks.push(Task::Keep { group, pivot: of.pivots.start });
             }
         }
-        let mut lower = clip.lower;
-        let cuts = self.cut_keys(&selection, incoming, plan.incoming)?;
-        let count = cuts.len() as u64 + 1;
-        self.events.add(Event::FlushesCut, u64::from(count > 1));
-        let packed = std::mem::take(&mut plan.packed);
-        plan.incoming /= count;
-        for cut in cuts {
-            let clip = KeySpan { lower, upper: Some(cut.into()) };
-            tasks.push(Task::Leaves { group, pivots: pivots.clone(), clip, plan, skip_leaf });
-            lower = cut.into();
+        let of_pivot = |pivot: &usize| {
+            let updates = incoming.ranks_in(at.span_of(*pivot)).len() as u64;
+            updates + at.node.pivots[*pivot].pending().entries
+        };
+        let arrived: u64 = pivots.iter().map(of_pivot).sum();
+        let entries = arrived + stats.iter().map(|it| it.child_entries).sum::<u64>();
+        let expected = match packed {
+            true => total,
+            false => stats.iter().map(|it| it.expected(&self.geometry)).sum(),
+        };
+        let shares = self.shares(entries, total, expected, packed);
+        let selection = flush_selection(at, &pivots, clip, skip_leaf);
+        let cuts = cut::cuts(&selection, incoming, &shares, &self.geometry)?;
+        let piece = !cuts.is_empty();
+        self.events.add(Event::FlushesCut, u64::from(piece));
+        let last = cuts.len();
+        for (number, (clip, share)) in split(clip, cuts).into_iter().enumerate() {
+            let incoming = cut::part_of(total, share);
+            let packed = packed && number == last;
+            let plan = LeafPlan { incoming, exact: false, packed, piece };
+            let pivots = pivots.clone();
+            tasks.push(Task::Leaves { group, pivots, clip, plan, skip_leaf });
         }
-        let clip = KeySpan { lower, upper: clip.upper };
-        plan.packed = packed;
-        tasks.push(Task::Leaves { group, pivots, clip, plan, skip_leaf });
         Ok(())
     }
 
-    pub(super) fn flush_selection<'n>(
-        &self,
-        at: Place<'n>,
-        pivots: &'n [usize],
-        clip: KeySpan<'n>,
-        skip_leaf: bool,
-    ) -> Selection<'n> {
-        let levels = at.node.levels();
-        Selection { node: at.node, upper: at.upper, pivots, clip, levels, leaves: !skip_leaf }
+    /// Returns the shares of its sources behind which a flush that reads `total` is cut, so that
+    /// each piece has a whole number of leaves.
+    fn shares(&self, entries: u64, total: u64, expected: u64, packed: bool) -> Vec<u64> {
+        let geometry = &self.geometry;
+        let filled = if packed { geometry.leaf_packed() } else { geometry.leaf_filled() };
+        let leaves = expected.div_ceil(filled.max(1));
+        let mut pieces = cut::pieces(leaves, total / entries.max(1), geometry);
+        pieces.pop();
+        let ends = pieces.into_iter().scan(0, |before, piece| {
+            *before += piece;
+            Some(*before)
+        });
+        ends.map(|end| cut::WHOLE * end / leaves).collect()
     }
 
     /// Returns true if everything written to a single leaf comes after its entries.
@@ -272,44 +339,31 @@ impl<'u> Pass<'_, 'u> {
         }
         Ok(true)
     }
+}
 
-    /// Returns keys that cut a flush into pieces of similar weight: multi-selection over the ranks
-    /// of the memtable and the indexes of the runs. Empty if cutting does not pay off.
-    fn cut_keys(
-        &self,
-        selection: &Selection<'_>,
-        incoming: &Incoming<'u>,
-        total: u64,
-    ) -> Result<Vec<&'u [u8]>> {
-        let pieces = 2 * total / (PIECE_HALF_LEAVES * self.geometry.leaf).max(1);
-        let ranks = incoming.ranks_in(selection.clip);
-        let mut cuts: Vec<&'u [u8]> = Vec::new();
-        for piece in 1..pieces {
-            let wanted = total / pieces * piece;
-            let (mut low, mut high) = (ranks.start, ranks.end);
-            while low < high {
-                let middle = low + (high - low) / 2;
-                let key = incoming.updates.key(middle);
-                let below = KeySpan { lower: selection.clip.lower, upper: Some(key.into()) };
-                if selection.weight_in(incoming, below)? < wanted {
-                    low = middle + 1;
-                } else {
-                    high = middle;
-                }
-            }
-            let Some(key) = (low < ranks.end).then(|| incoming.updates.key(low)) else { break };
-            let before = cuts.last().map_or(selection.clip.lower, |cut| (*cut).into());
-            if KeyView::from(key) > before {
-                cuts.push(key);
-            }
-        }
-        debug_assert!(
-            cuts.is_sorted_by(|before, cut| before < cut)
-                && cuts.iter().all(|cut| selection.clip.contains((*cut).into())),
-            "the pieces of a flush are neighbours within its span"
-        );
-        Ok(cuts)
+/// Returns the sources of a flush into leaves.
+pub(super) fn flush_selection<'n>(
+    at: Place<'n>,
+    pivots: &'n [usize],
+    clip: KeySpan<'n>,
+    skip_leaf: bool,
+) -> Selection<'n> {
+    let levels = at.node.levels();
+    Selection { node: at.node, upper: at.upper, pivots, clip, levels, leaves: !skip_leaf }
+}
+
+/// Splits a span at the cuts, into pieces with their shares of the whole.
+fn split(clip: KeySpan<'_>, cuts: Vec<Cut>) -> Vec<(SharedRange, u64)> {
+    let mut pieces = Vec::with_capacity(cuts.len() + 1);
+    let (mut lower, mut begins) = (clip.lower.to_shared(), 0);
+    for Cut { key, before } in cuts {
+        let piece = SharedRange::new(std::mem::replace(&mut lower, key.clone()), Some(key));
+        pieces.push((piece, before.saturating_sub(begins)));
+        begins = before;
     }
+    let upper = clip.upper.map(KeyView::to_shared);
+    pieces.push((SharedRange::new(lower, upper), cut::WHOLE.saturating_sub(begins)));
+    pieces
 }
 
 impl Levels {

@@ -8,6 +8,7 @@ mod hostile;
 mod life;
 mod long_keys;
 mod maintenance;
+mod parallel;
 mod reads;
 mod references;
 mod shape;
