@@ -13,8 +13,6 @@
 //! Bit `b` of a line is bit `b % 8` of byte `b / 8`. To find a bucket the ones before it are
 //! counted, so the instruction that counts bits matters most.
 
-#![expect(unsafe_code, reason = "an island: instruction sets chosen at run time")]
-
 use super::bloom::Line;
 
 /// Bits of buckets, slots and entries: all but the one that marks a full line.
@@ -60,21 +58,35 @@ impl Shape {
 #[must_use]
 pub fn values(lines: [&Line; 2], shape: Shape, bucket: u32, remainder: u32) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("popcnt") && is_x86_feature_detected!("bmi2") {
-        // SAFETY: the processor has both.
-        return unsafe { values_counting(lines, shape, bucket, remainder) };
+    if let Some(values) = x86::values(lines, shape, bucket, remainder) {
+        return values;
     }
     values_plain(lines, shape, bucket, remainder)
 }
 
-/// [`values_plain`] with instructions that count bits and shift by a register.
-///
-/// # Safety
-/// The processor must have POPCNT and BMI2.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "popcnt,bmi2")]
-unsafe fn values_counting(lines: [&Line; 2], shape: Shape, bucket: u32, remainder: u32) -> u64 {
-    values_plain(lines, shape, bucket, remainder)
+mod x86 {
+    #![expect(unsafe_code, reason = "an island: instruction sets chosen at run time")]
+
+    use super::{Line, Shape, values_plain};
+
+    /// [`values_plain`] with instructions that count bits and shift by a register, if the processor
+    /// has them.
+    #[inline]
+    pub fn values(lines: [&Line; 2], shape: Shape, bucket: u32, remainder: u32) -> Option<u64> {
+        if !is_x86_feature_detected!("popcnt") || !is_x86_feature_detected!("bmi2") {
+            return None;
+        }
+        // SAFETY: the processor has both.
+        Some(unsafe { values_counting(lines, shape, bucket, remainder) })
+    }
+
+    /// # Safety
+    /// The processor must have POPCNT and BMI2.
+    #[target_feature(enable = "popcnt,bmi2")]
+    unsafe fn values_counting(lines: [&Line; 2], shape: Shape, bucket: u32, remainder: u32) -> u64 {
+        values_plain(lines, shape, bucket, remainder)
+    }
 }
 
 /// The version for any processor.
