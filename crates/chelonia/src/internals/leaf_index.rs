@@ -10,8 +10,9 @@ use crate::storage::block::BlockKind;
 /// The index blocks of a run.
 pub struct LeafIndex {
     blocks: Blocks,
-    /// The root: a block, and the levels below it with itself.
+    /// The block of the root.
     root: u32,
+    /// Number of levels, with the root.
     levels: u8,
 }
 

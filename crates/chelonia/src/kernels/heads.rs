@@ -2,12 +2,13 @@
 //!
 //! A head is the first four bytes of what distinguishes a key in its block, as a number that orders
 //! like the bytes. Blocks of usual records hold about thirty, so counting all heads smaller than
-//! the target, several at a time and without mispredicted branches, beats a binary search; only
-//! arrays of more than [`COUNTED_MAX`] are halved first.
+//! the target, several at a time and without mispredicted branches, beats a binary search. Of more
+//! than [`COUNTED_MAX`] the last head of each cache line is compared first: these loads do not wait
+//! for each other, as those of a binary search do.
 //!
 //! ```text
-//!   halve until <= COUNTED_MAX are left    |  count lanes below the target  |  last lanes again,
-//!   (plain loads)                          |  LANES at a time               |  those counted off
+//!   > SAMPLED_MAX: halve   |  > COUNTED_MAX: count    |  count lanes below  |  last lanes again,
+//!   until as many are left |  lines below the target  |  the target         |  those counted off
 //! ```
 //!
 //! On an unsorted array (a damaged block with a valid checksum) the result is some number up to the
@@ -15,7 +16,7 @@
 
 #![expect(unsafe_code, reason = "an island: vector loads and instruction sets chosen at run time")]
 
-/// Arrays longer than this are halved before they are counted.
+/// The lines of longer arrays are sampled before heads are counted.
 const COUNTED_MAX: usize = 64;
 
 /// Longer ones are halved before their lines are sampled.
