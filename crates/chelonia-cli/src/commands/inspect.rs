@@ -176,6 +176,9 @@ fn background(stats: &Stats) -> Section {
     vec![
         ("flushes", Statistic::Count(background.flushes)),
         ("checkpoints", Statistic::Count(background.checkpoints)),
+        ("jobs_planned", Statistic::Count(background.jobs_planned)),
+        ("jobs_installed", Statistic::Count(background.jobs_installed)),
+        ("jobs_dropped", Statistic::Count(background.jobs_dropped)),
         ("backlog_bytes", Statistic::Bytes(background.backlog_bytes)),
         ("pins", Statistic::Count(background.pins as u64)),
         ("oldest_pinned_seqno", Statistic::Perhaps(background.oldest_pinned_seqno)),

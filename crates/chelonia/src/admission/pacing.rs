@@ -21,8 +21,12 @@ use std::time::Duration;
 
 /// Shorter delays are accumulated: a sleep takes about this long anyway.
 const SLEEP_LEAST: Duration = Duration::from_micros(100);
-/// A single delay is at most this long; then the headroom is checked again.
+/// A commit is delayed for at most this long per [`PIECE_BYTES`]; the next one checks the headroom
+/// again. So a commit of 8 MiB may be delayed for a second, like the small commits that it equals.
 const SLEEP_MOST: Duration = Duration::from_millis(2);
+
+/// Bytes of a commit that count as one small commit.
+const PIECE_BYTES: u64 = 16 << 10;
 
 /// A flush thread works at most this long before it checks again whether it may rest.
 const WORK_MOST: Duration = Duration::from_millis(200);
@@ -179,9 +183,16 @@ impl Pacer {
         WORKS_SINCE.with(|since| since.set(Some(self.clock.now())));
     }
 
-    /// Admits a write of `bytes` after the delay that `debt` demands. A write that may wait no
-    /// longer than `left` is refused (false) while the writes before it are not paid for by then.
-    pub fn admit(&self, bytes: u64, debt: Debt, left: Option<Duration>) -> bool {
+    /// Admits a write of `bytes` after the delay that `debt` demands, or once `is_over`. A write
+    /// that may wait no longer than `left` is refused (false) while the writes before it are not
+    /// paid for by then.
+    pub fn admit(
+        &self,
+        bytes: u64,
+        debt: Debt,
+        left: Option<Duration>,
+        is_over: impl Fn() -> bool,
+    ) -> bool {
         let rate = self.flush_rate.load(Ordering::Relaxed);
         if debt.backlog_bytes == 0 || rate == 0 {
             return true;
@@ -189,6 +200,7 @@ impl Pacer {
         let room = u128::from(debt.headroom_bytes.max(1));
         let allowed = (u128::from(rate) * room / u128::from(debt.backlog_bytes)).max(1);
         let cost = u64::try_from(u128::from(bytes) * 1_000_000_000 / allowed).unwrap_or(u64::MAX);
+        let most = nanos(SLEEP_MOST).saturating_mul(bytes.div_ceil(PIECE_BYTES).max(1));
         let now = nanos(self.clock.now());
         let mut paid = self.paid_until.load(Ordering::Relaxed);
         let until = loop {
@@ -196,8 +208,10 @@ impl Pacer {
             if left.is_some_and(|left| owed_before > nanos(left.max(SLEEP_LEAST))) {
                 return false;
             }
-            // Time without writes is not accumulated as credit.
-            let until = paid.max(now).saturating_add(cost);
+            // Time without writes is not accumulated as credit. The excess over the longest delay
+            // of this write is forgiven, but not the debt of the writes before it.
+            let least = paid.max(now);
+            let until = least.saturating_add(cost).min(least.max(now.saturating_add(most)));
             match self.paid_until.compare_exchange_weak(
                 paid,
                 until,
@@ -209,13 +223,17 @@ impl Pacer {
             }
         };
         let owed = Duration::from_nanos(until - now);
-        let delay = owed.min(SLEEP_MOST).min(left.unwrap_or(SLEEP_MOST));
-        if delay >= SLEEP_LEAST {
-            self.delayed(delay);
-            self.clock.sleep(delay);
+        let delay = owed.min(Duration::from_nanos(most)).min(left.unwrap_or(Duration::MAX));
+        if delay < SLEEP_LEAST {
+            return true;
         }
-        // The excess over one delay is forgiven: each write checks the debt anew.
-        self.paid_until.fetch_min(now + nanos(SLEEP_MOST), Ordering::Relaxed);
+        let mut slept = Duration::ZERO;
+        while slept < delay && (slept.is_zero() || !is_over()) {
+            let slice = SLEEP_MOST.min(delay.saturating_sub(slept));
+            self.clock.sleep(slice);
+            slept = self.clock.now().saturating_sub(Duration::from_nanos(now)).max(slept + slice);
+        }
+        self.delayed(slept);
         true
     }
 
@@ -313,7 +331,7 @@ mod tests {
     fn time_to_write(pacer: &Pacer, bytes: u64, debt: Debt) -> Duration {
         let start = pacer.clock.now();
         for _ in 0..bytes / 1_000 {
-            assert!(pacer.admit(1_000, debt, None));
+            assert!(pacer.admit(1_000, debt, None, || false));
         }
         pacer.clock.now() - start
     }
@@ -339,7 +357,7 @@ mod tests {
         let start = pacer.clock.now();
         let (mut accepted, mut refused) = (0, 0);
         while accepted < 10_000 {
-            if pacer.admit(1_000, debt, Some(Duration::ZERO)) {
+            if pacer.admit(1_000, debt, Some(Duration::ZERO), || false) {
                 accepted += 1;
             } else {
                 refused += 1;
@@ -350,14 +368,46 @@ mod tests {
         assert!(near(took, 100) && refused > 100, "{took:?}, {refused} refused");
         assert_eq!((pacer.delays().count, pacer.delays().nanos), (0, 0));
         // A write without a limit is admitted, however large the debt before it.
-        pacer.paid_until.store(nanos(pacer.clock.now() + 100 * SLEEP_MOST), Ordering::Relaxed);
-        assert!(pacer.admit(1, debt, None));
-        // So is a write worth many delays, once the writes before it are paid for.
-        pacer.clock.advance(SLEEP_MOST);
-        assert!(pacer.admit(100_000_000, debt, Some(Duration::ZERO)));
-        assert!(!pacer.admit(1, debt, Some(Duration::ZERO)));
-        pacer.clock.advance(SLEEP_MOST);
-        assert!(pacer.admit(1, debt, Some(Duration::ZERO)));
+        let owed = 100 * SLEEP_MOST;
+        pacer.paid_until.store(nanos(pacer.clock.now() + owed), Ordering::Relaxed);
+        let before = pacer.clock.now();
+        assert!(pacer.admit(1, debt, None, || false));
+        assert_eq!(pacer.clock.now() - before, SLEEP_MOST);
+        // So is a write worth many delays, once the writes before it are paid for; those after it
+        // wait until it is.
+        pacer.clock.advance(owed);
+        let no_wait = |bytes| pacer.admit(bytes, debt, Some(Duration::ZERO), || false);
+        assert!(no_wait(100_000_000));
+        pacer.clock.advance(Duration::from_millis(990));
+        assert!(!no_wait(1));
+        pacer.clock.advance(Duration::from_millis(10));
+        assert!(no_wait(1));
+    }
+
+    #[test]
+    fn a_large_commit_is_delayed_for_its_bytes() {
+        let pacer = Pacer::new(Clock::manual());
+        pacer.flushed(100_000_000, Duration::from_secs(1));
+        let debt = |headroom_bytes| Debt { headroom_bytes, backlog_bytes: 1_000_000 };
+        let time = |bytes, debt, is_over: &dyn Fn() -> bool| {
+            let start = pacer.clock.now();
+            assert!(pacer.admit(bytes, debt, None, is_over));
+            pacer.clock.now() - start
+        };
+        // As long as many small ones, which `the_delay_grows_with_debt` measures.
+        let large = time(10_000_000, debt(1_000_000), &|| false);
+        assert!(near(large, 100), "{large:?}");
+        // Even without headroom a commit has a longest delay, small or large.
+        assert_eq!(time(1, debt(1), &|| false), SLEEP_MOST);
+        assert_eq!(time(8 << 20, debt(1), &|| false), 512 * SLEEP_MOST);
+        // It ends when no memtable waits any more.
+        pacer.clock.advance(512 * SLEEP_MOST);
+        let start = pacer.clock.now();
+        let is_over = || pacer.clock.now() - start >= Duration::from_millis(50);
+        let ended = time(8 << 20, debt(1), &is_over);
+        assert!(near(ended, 50), "{ended:?}");
+        // A small commit of another thread does not wait for all of it.
+        assert_eq!(time(1, debt(1), &|| false), SLEEP_MOST);
     }
 
     #[test]

@@ -153,6 +153,8 @@ impl Core {
         let free_blocks = || self.storage.stats().space.free_blocks;
         let before = free_blocks();
         if self.counters.undurable_bytes.load(Ordering::Relaxed) == 0 {
+            // A checkpoint under way frees what it was made for when it ends.
+            drop(self.checkpoint.lock());
             self.storage.epochs().settle();
             return Ok(free_blocks() > before);
         }
@@ -180,7 +182,7 @@ impl Core {
     pub fn reclaim_in(&self, keyspace: &KeyspaceCore) -> Result<bool> {
         let quota = || self.quota_beside_flushes(0);
         let gained = (0..GAINS_MAX).try_fold(false, |before, _| {
-            match self.maintain(keyspace, quota, |engine, work| engine.reclaim(work)) {
+            match self.reclaim_unit(keyspace, quota) {
                 Ok(false) => Err(Ok(before)),
                 Err(error) if self.is_harmless_to_maintenance(&error) => Err(Ok(before)),
                 Err(error) => Err(Err(self.health.stop(error))),

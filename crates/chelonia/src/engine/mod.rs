@@ -9,25 +9,35 @@
 //!   database                          engine                          storage
 //!   immutable memtable -- absorb ---> merges, writes new extents ---> write_at
 //!                      <-- Absorbed { version, gained, lost } --
+//!   background        -- plan -----> Job: run, install -------------> write_at
+//!                      <-- Absorbed, or nothing if the job was dropped --
 //!   checkpoint        -- root -----> describes its newest version
 //!                      <-- root blob (stored in the catalog) --
 //!   reads             -- Version::{look, read, multi_get, cursor} --> block cache
 //! ```
 //!
 //! Contract:
-//! 1. Absorbs, maintenance and root are called by one thread at a time per engine (under the lock
-//!    `KeyspaceCore::flush`); versions are read from any thread at any time.
+//! 1. Absorbs, reclaims, plans, installs and root are called by one thread at a time per engine
+//!    (under the lock `KeyspaceCore::flush`). [`Job::run`] is called without that lock, beside all
+//!    of them; versions are read from any thread at any time.
 //! 2. A version never changes, whatever the engine does later. It stays readable while it has
 //!    holders: its extents are reused only when neither a holder nor the durable root can reach
 //!    them (`versions/lifetimes.rs`).
 //! 3. Everything a version refers to has been written (not necessarily synced) when absorb returns.
 //!    A checkpoint syncs before it makes a root durable (`flush/checkpoint.rs`).
-//! 4. After an error from absorb or maintain the newest version is the one before the call, and all
-//!    allocations of the call have been freed.
+//! 4. After an error from absorb, reclaim or install the newest version is the one before the call,
+//!    and all allocations of the call have been freed.
+//! 5. A plan allocates nothing and waits for no job. Several jobs of an engine may be outstanding
+//!    if none changes what another one reads or replaces: the plan sees to it.
+//! 6. A job reads the version that was the newest at its plan; its caller holds that version. A job
+//!    is installed on the version that is the newest then. If that no longer contains what the job
+//!    replaces, the job is dropped.
+//! 7. A job that is dropped, by its caller or by its install, or that failed, frees all of its
+//!    allocations, and leaves no trace in any version. Its work can be planned again.
 //!
 //! | file | content |
 //! | --- | --- |
-//! | here | the traits [`Engine`] and [`Version`], and their arguments |
+//! | here | the traits [`Engine`], [`Job`] and [`Version`], and their arguments |
 //! | `kind` | engines by number and name |
 //! | `options` | options of every engine, and those that may change while a keyspace is open |
 //! | `tests` | the test suite that every engine calls |
@@ -81,15 +91,15 @@ pub trait Engine: Send + Sync {
     /// the blob refers to has been written when this returns.
     fn root(&self) -> Result<Vec<u8>>;
 
-    /// Does one bounded unit of background work on the newest version; `None` if there is none.
-    fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>>;
+    /// Plans one bounded job of background work on the newest version, for as many threads as
+    /// `work` has; `None` if there is none that can run beside the outstanding ones. Cheap.
+    fn plan(&self, work: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>>;
 
-    /// True if [`Engine::maintain`] may have work. Called often, by any thread.
+    /// True if [`Engine::plan`] may find a job. Called often, by any thread.
     fn wants_maintenance(&self) -> bool;
 
     /// Sets whether updates are expected soon (initially true); called at every tick. While none
-    /// are, the result of read-optimising work in [`Engine::maintain`] lasts longer, so more of it
-    /// is worthwhile.
+    /// are, the result of read-optimising jobs lasts longer, so more of them are worthwhile.
     fn expect_updates(&self, expected: bool);
 
     /// Returns the pending background work, in bytes to be rewritten. Writers are delayed as it
@@ -105,6 +115,35 @@ pub trait Engine: Send + Sync {
 
     /// Returns statistics by cause.
     fn stats(&self) -> EngineStats;
+}
+
+/// A unit of background work that was planned and is not installed yet. Dropping it frees what it
+/// allocated.
+pub trait Job {
+    /// True if the lock is to be held from the plan to the install: jobs like this one were dropped
+    /// repeatedly, because an absorb came in between.
+    fn keeps_lock(&self) -> bool {
+        false
+    }
+
+    /// Does the work and writes its output, without the lock. Called once, before the install.
+    fn run(&mut self, work: &Work<'_>) -> Result<()>;
+
+    /// Makes the next version from the newest one and the output, under the lock. `None` if the job
+    /// was dropped.
+    fn install(self: Box<Self>, work: &Work<'_>) -> Result<Option<Absorbed>>;
+}
+
+/// Does one job from the plan to the install, under the lock; `None` if there is none.
+#[cfg(test)]
+pub fn do_job(engine: &dyn Engine, work: &Work<'_>) -> Result<Option<Absorbed>> {
+    while let Some(mut job) = engine.plan(work)? {
+        job.run(work)?;
+        if let Some(absorbed) = job.install(work)? {
+            return Ok(Some(absorbed));
+        }
+    }
+    Ok(None)
 }
 
 /// An immutable state of one engine.

@@ -2,7 +2,9 @@
 //!
 //! | thread | task | woken by |
 //! | --- | --- | --- |
-//! | flush | flushes, checkpoints, maintenance | a rotation, wanted maintenance |
+//! | flush | flushes; space on a full device | a rotation |
+//! | help, a few | flushes of other keyspaces, jobs of engines | a rotation, wanted maintenance |
+//! | checkpoint | checkpoints | a flush or a job |
 //! | log | syncs, segments, memory governor, idle periods | [`SYNC_INTERVAL`], a full segment |
 //! | scrub | reads stored blocks to find bit rot | [`SCRUB_TICK`] |
 //!
@@ -14,7 +16,7 @@ use crate::admission::headroom::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::flush::idle::IdlePeriods;
-use crate::runtime::sync::{Arc, thread};
+use crate::runtime::sync::{Arc, Ordering, thread};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +38,11 @@ impl Threads {
     /// Starts all threads, or none.
     pub fn start(core: &Arc<Core>) -> std::io::Result<Self> {
         let mut threads = Self::default();
-        let started = threads.add("chelonia-drain", flush_loop, core);
+        let mut started = threads.add("chelonia-flush", flush_loop, core);
+        for _ in 0..core.shares.helpers() {
+            started = started.and_then(|()| threads.add("chelonia-help", help_loop, core));
+        }
+        let started = started.and_then(|()| threads.add("chelonia-save", checkpoint_loop, core));
         let started = started.and_then(|()| threads.add("chelonia-log", log_loop, core));
         let started = match core.scrub_interval {
             Some(_) => started.and_then(|()| threads.add("chelonia-scrub", scrub_loop, core)),
@@ -71,15 +77,15 @@ impl Threads {
 }
 
 fn flush_loop(core: &Core) {
-    let mut full = None;
-    while core.signals.wait_for_flush(full.as_ref().map(|full: &FullDevice| full.wait)) {
+    let (mut full, mut seen) = (None, 0);
+    while core.signals.wait_for_flush(&mut seen, full.as_ref().map(|full: &FullDevice| full.wait)) {
         let is_retry = full.as_ref().is_some_and(|full| !core.may_flush(full.free_blocks));
         if is_retry && !core.headroom.is_wanted() {
             continue;
         }
         let before = full.take();
         match stopping(core, || flush_once(core)) {
-            Ok(()) => {}
+            Ok(()) => core.counters.helps_not.store(false, Ordering::Relaxed),
             Err(error) if error.is_transient() => {
                 // A checkpoint without space too: commits that wait for flushes would wait forever.
                 core.note_full();
@@ -91,7 +97,52 @@ fn flush_loop(core: &Core) {
     }
 }
 
-/// State of the flush thread after a flush or a checkpoint that found the device full.
+fn help_loop(core: &Core) {
+    let mut seen = 0;
+    while core.signals.wait_for_flush(&mut seen, None) {
+        let helped = stopping(core, || {
+            while !core.signals.is_stopping()
+                && core.health.check_write().is_ok()
+                && (core.flush_beside()? || core.maintain_next()?)
+            {
+                core.want_checkpoint(core.governor.write_share())?;
+            }
+            // The end of a flush requests a checkpoint anyway.
+            if core.has_immutable() { Ok(()) } else { core.want_checkpoint(1) }
+        });
+        match helped {
+            Ok(()) => {}
+            Err(error) if error.is_transient() => {
+                // A checkpoint without space: its thread tries again.
+                core.note_full();
+                core.signals.wake_checkpoint();
+            }
+            // Writes are stopped and return the cause; reads continue without this thread.
+            Err(_) => core.pacer.wake(),
+        }
+    }
+}
+
+fn checkpoint_loop(core: &Core) {
+    let mut full = None;
+    while core.signals.wait_for_checkpoint(full.as_ref().map(|full: &FullDevice| full.wait)) {
+        if core.health.check_write().is_err() {
+            continue;
+        }
+        let before = full.take();
+        match stopping(core, || core.checkpoint_if_undurable(1)) {
+            Ok(()) => {}
+            Err(error) if error.is_transient() => {
+                // Commits that wait for flushes would wait forever.
+                core.note_full();
+                full = Some(FullDevice::new(core, before));
+            }
+            Err(_) => core.pacer.wake(),
+        }
+    }
+}
+
+/// State of a thread after a flush or a checkpoint that found the device full.
 struct FullDevice {
     /// Free blocks of the data file at that time.
     free_blocks: u64,
@@ -120,8 +171,10 @@ fn flush_once(core: &Core) -> Result<()> {
         return Ok(());
     }
     core.reclaim_if_wanted()?;
-    core.flush_all_immutable()?;
-    core.maintain_all()
+    while !core.signals.is_stopping() && core.flush_or_reclaim(|pace| core.flush_oldest(pace))? {
+        core.want_checkpoint(core.governor.write_share())?;
+    }
+    core.want_checkpoint(1)
 }
 
 fn log_loop(core: &Core) {
@@ -171,7 +224,7 @@ impl Core {
     pub fn log_tick(&self, progress: &mut LogProgress) -> Result<()> {
         let Some(log) = self.log.get() else { return Ok(()) };
         let wants = |keyspace: &Arc<KeyspaceCore>| self.wants_maintenance(keyspace);
-        // Flushes have priority, and wake the thread themselves.
+        // Flushes have priority, and wake the threads themselves.
         if !self.has_immutable() && self.all_keyspaces().iter().any(wants) {
             self.signals.wake_flush();
         }

@@ -1,22 +1,28 @@
-//! Maintenance: background work of engines, in units, while no memtable waits for a flush.
+//! Maintenance: background work of engines, in jobs.
 //!
-//! The flush thread runs it, unit after unit. Some units serve reads: an engine wants a unit once
+//! ```text
+//!   flush lock       free                     flush lock
+//!   plan        ---> run                 ---> install, publish     the version of the plan is held
+//!                    absorbs go on            or drop              from the plan to the end
+//! ```
+//!
+//! The helping threads do jobs, several at a time. Some jobs serve reads: an engine wants one once
 //! its read cost has been accumulated, until it is done. Others merge what writes left: the engine
-//! reports debt (`debt_bytes`), writers are delayed as it grows, and all workers take part. Flushes
-//! have priority.
+//! reports debt (`debt_bytes`), writers are delayed as it grows, and jobs get more threads. Beside
+//! a flush jobs get few threads (`state/jobs.rs`). A job is dropped at its install if its keyspace
+//! was dropped, or a flush stopped half way: then it must not publish the part that was absorbed.
 //!
-//! A unit that fails for lack of space, or because something cannot be read, leaves everything
+//! A job that fails for lack of space, or because something cannot be read, leaves everything
 //! readable and writable. It is *postponed* (`state/postponed.rs`). On a full disk, small units
 //! that free space are tried first, each with its own checkpoint.
 
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::engine::{Absorbed, Engine, Work};
+use crate::engine::{Absorbed, Work};
 use crate::memtable::SortedBatch;
 use crate::runtime::sync::Ordering;
-use crate::runtime::workers::Workers;
 use crate::state::core::Core;
-use crate::state::keyspace::KeyspaceCore;
+use crate::state::keyspace::{KeyspaceCore, Partial};
 use crate::state::postponed::{Now, Postponed};
 use crate::storage::quota::Quota;
 
@@ -59,14 +65,14 @@ impl Core {
         })
     }
 
-    /// Lets every engine do its pending maintenance while no memtable waits for a flush. If it ran
+    /// Does all pending maintenance on this thread while no memtable waits for a flush. If it ran
     /// to the end, the result is durable.
     pub fn maintain_all(&self) -> Result<()> {
         let mut waiting = self.all_keyspaces();
         while !waiting.is_empty() {
             for place in (0..waiting.len()).rev() {
                 if self.has_immutable() || self.signals.is_stopping() {
-                    // The flush makes a checkpoint; after a close the units are redone.
+                    // The flush makes a checkpoint; after a close the jobs are redone.
                     return Ok(());
                 }
                 if !self.maintain_unit(&waiting[place])? {
@@ -77,22 +83,38 @@ impl Core {
         self.checkpoint_if_undurable(1)
     }
 
+    /// Does one job of some keyspace that wants one, those after the last one first; false if there
+    /// is none, or no worker is free.
+    pub fn maintain_next(&self) -> Result<bool> {
+        let keyspaces = self.all_keyspaces();
+        let from = self.counters.next_job.load(Ordering::Relaxed);
+        for place in 0..keyspaces.len() {
+            let place = from.wrapping_add(place);
+            let keyspace = &keyspaces[place % keyspaces.len()];
+            if self.wants_maintenance(keyspace) {
+                self.counters.next_job.store(place.wrapping_add(1), Ordering::Relaxed);
+                if self.maintain_unit(keyspace)? {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
     /// True if memtables wait to be flushed.
     pub fn has_immutable(&self) -> bool {
         self.counters.immutable_bytes.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets the engine of `keyspace` do one unit of maintenance; false if there is none that can be
-    /// done.
+    /// Does one job of the engine of `keyspace`; false if there is none that can be done now.
     fn maintain_unit(&self, keyspace: &KeyspaceCore) -> Result<bool> {
         if self.is_postponed(keyspace) {
             return Ok(false);
         }
-        let quota = || self.quota_beside_flushes(self.kept_bytes());
-        match self.maintain(keyspace, quota, |engine, work| engine.maintain(work)) {
+        match self.do_job(keyspace) {
             Ok(true) => {
                 *keyspace.postponed.lock() = None;
-                self.checkpoint_if_undurable(self.maintenance_undurable_max())?;
+                self.want_checkpoint(self.maintenance_undurable_max())?;
                 Ok(true)
             }
             Ok(false) => {
@@ -125,37 +147,85 @@ impl Core {
         (in_use / UNDURABLE_DIVISOR).min(UNDURABLE_BYTES_MAX)
     }
 
-    /// Runs `unit` on the engine of `keyspace`, within `quota` as it is then; false if there
-    /// was nothing to do.
-    pub fn maintain<'a>(
-        &'a self,
-        keyspace: &KeyspaceCore,
-        quota: impl FnOnce() -> Quota<'a>,
-        unit: impl FnOnce(&dyn Engine, &Work<'_>) -> Result<Option<Absorbed>>,
-    ) -> Result<bool> {
-        let partial = keyspace.flush.lock();
-        if !partial.versions.is_empty() || keyspace.check_exists().is_err() {
-            // A flush stopped half way and its part of the memtable is not published yet; or the
-            // keyspace was dropped, and its space is freed.
+    /// Plans, runs and installs a job of the engine of `keyspace`; false if there is none that can
+    /// be done now. A dropped job counts as done: it is planned again.
+    fn do_job(&self, keyspace: &KeyspaceCore) -> Result<bool> {
+        let has_debt = keyspace.engine.debt_bytes() > 0;
+        let Some(share) = self.shares.job(has_debt, self.has_immutable()) else {
             return Ok(false);
-        }
-        // Writers wait for debt, so all workers help. Without debt readers keep the processors.
-        let owes = keyspace.engine.debt_bytes() > 0;
-        let workers = if owes { self.workers } else { Workers::inline() };
-        let quota = quota();
-        let work = Work { workers: &workers, progress: &|_| {}, quota: &quota };
-        let maintained = unit(&*keyspace.engine, &work);
-        if owes {
+        };
+        let Some(_running) = keyspace.jobs.begin() else { return Ok(false) };
+        // A flush of this keyspace takes long, and its end wakes this thread again.
+        let locked =
+            if self.stepped { Some(keyspace.flush.lock()) } else { keyspace.flush.try_lock() };
+        let Some(partial) = locked.filter(|partial| can_publish(keyspace, partial)) else {
+            return Ok(false);
+        };
+        let quota = self.quota_beside_flushes(self.kept_bytes());
+        let work = Work { workers: &share.workers, progress: &|_| {}, quota: &quota };
+        // Holds what the job reads, until after its end.
+        let _held = keyspace.latest.lock().version.clone();
+        let Some(mut job) = keyspace.engine.plan(&work)? else { return Ok(false) };
+        self.counters.jobs_planned.fetch_add(1, Ordering::Relaxed);
+        let kept = job.keeps_lock().then_some(partial);
+        let ran = job.run(&work);
+        let installed = ran.and_then(|()| {
+            let partial = kept.unwrap_or_else(|| keyspace.flush.lock());
+            if !can_publish(keyspace, &partial) {
+                return Ok(false);
+            }
+            match job.install(&work)? {
+                Some(absorbed) => self.publish_job(keyspace, absorbed).map(|()| true),
+                None => Ok(false),
+            }
+        });
+        let ends = match &installed {
+            Ok(true) => &self.counters.jobs_installed,
+            Ok(false) | Err(_) => &self.counters.jobs_dropped,
+        };
+        ends.fetch_add(1, Ordering::Relaxed);
+        if has_debt {
             self.refresh_backlog();
             self.pacer.wake();
         }
-        let Some(absorbed) = maintained? else { return Ok(false) };
+        installed.map(|_| true)
+    }
+
+    /// Lets the engine of `keyspace` free some space on a nearly full device, within `quota` as it
+    /// is then, while no job is outstanding; false if there was nothing to gain.
+    pub fn reclaim_unit<'a>(
+        &'a self,
+        keyspace: &KeyspaceCore,
+        quota: impl FnOnce() -> Quota<'a>,
+    ) -> Result<bool> {
+        let _barred = keyspace.jobs.bar();
+        let partial = keyspace.flush.lock();
+        if !can_publish(keyspace, &partial) {
+            return Ok(false);
+        }
+        let quota = quota();
+        let work = Work { workers: &self.workers, progress: &|_| {}, quota: &quota };
+        let Some(absorbed) = keyspace.engine.reclaim(&work)? else { return Ok(false) };
+        self.publish_job(keyspace, absorbed)?;
+        self.refresh_backlog();
+        Ok(true)
+    }
+
+    /// Publishes a version with the same content, under the flush lock.
+    fn publish_job(&self, keyspace: &KeyspaceCore, absorbed: Absorbed) -> Result<()> {
         let lost = absorbed.lost.iter().map(|owned| owned.extent.bytes()).sum::<u64>();
         let version = keyspace.lifetimes.hold(absorbed.version, absorbed.lost);
         self.records.refresh::<SortedBatch>(&keyspace.cache_epoch, version.number(), &[]);
         keyspace.republish(version)?;
         // The lost extents are free after the next checkpoint.
         self.counters.undurable_bytes.fetch_add(lost.max(1), Ordering::Relaxed);
-        Ok(true)
+        Ok(())
     }
+}
+
+/// False if the newest version of the engine must not be published: a flush stopped half way, and
+/// its part of the memtable is not published yet; or the keyspace was dropped, and its space is
+/// freed.
+fn can_publish(keyspace: &KeyspaceCore, partial: &Partial) -> bool {
+    partial.versions.is_empty() && keyspace.check_exists().is_ok()
 }

@@ -19,11 +19,34 @@ use crate::engine::{OwnedExtent, Version, Work, WriteBudget};
 use crate::memtable::{Memtable, SortedBatch};
 use crate::runtime::coverage::{Mark, mark};
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
+use crate::runtime::workers::Workers;
 use crate::state::core::Core;
 use crate::state::keyspace::{KeyspaceCore, Latest, Partial};
 use crate::storage::quota::Quota;
 use crate::versions::pins::Flushed;
 use crate::versions::view::Buffer;
+
+/// Bytes that may wait for a checkpoint under way, as a multiple of those that request one.
+const LAG_TIMES: u64 = 2;
+
+/// Pace of a flush, its threads, and the counter of the memtable bytes that it absorbed.
+type How<'h> = (FlushPace, &'h Workers, &'h AtomicU64);
+
+/// A keyspace that a background thread has chosen for its next flush.
+struct Chosen(Arc<KeyspaceCore>);
+
+impl Chosen {
+    fn choose(keyspace: Arc<KeyspaceCore>) -> Option<Self> {
+        let is_chosen = keyspace.is_chosen.swap(true, Ordering::AcqRel);
+        (!is_chosen).then_some(Self(keyspace))
+    }
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        self.0.is_chosen.store(false, Ordering::Release);
+    }
+}
 
 /// How much a flush may write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,17 +58,30 @@ pub enum FlushPace {
 }
 
 impl Core {
-    /// Flushes the oldest immutable memtable of all keyspaces; false if there is none.
+    /// Flushes the oldest immutable memtable of all keyspaces that no other background thread
+    /// flushes; false if there is none.
     pub fn flush_oldest(&self, pace: FlushPace) -> Result<bool> {
+        let is_chosen = |keyspace: &Arc<KeyspaceCore>| keyspace.is_chosen.load(Ordering::Acquire);
         let oldest = |keyspace: &Arc<KeyspaceCore>| {
             let buffer = keyspace.immutable().pop()?;
             Some((buffer.first().map(|first| first.seqno), Arc::clone(keyspace)))
         };
-        let keyspaces = self.all_keyspaces();
-        let next = keyspaces.iter().filter_map(oldest).min_by_key(|(first, _)| *first);
-        let Some((_, keyspace)) = next else { return Ok(false) };
+        let chosen = loop {
+            let keyspaces = self.all_keyspaces().into_iter().filter(|one| !is_chosen(one));
+            let mut waiting: Vec<_> = keyspaces.filter_map(|one| oldest(&one)).collect();
+            waiting.sort_by_key(|(first, _)| *first);
+            let others = waiting.len().saturating_sub(1);
+            let Some((_, keyspace)) = waiting.into_iter().next() else { return Ok(false) };
+            if let Some(chosen) = Chosen::choose(keyspace) {
+                if others > 0 {
+                    self.signals.wake_flush();
+                }
+                break chosen;
+            }
+        };
+        let keyspace = &chosen.0;
         // A keyspace dropped meanwhile is not listed again; others may still have memtables.
-        Ok(self.flush_at(&keyspace, pace)? || keyspace.check_exists().is_err())
+        Ok(self.flush_at(keyspace, pace)? || keyspace.check_exists().is_err())
     }
 
     /// Flushes the oldest immutable memtable of `keyspace`; false if there is none, or the keyspace
@@ -65,14 +101,20 @@ impl Core {
         let Some(buffer) = keyspace.immutable().pop() else { return Ok(false) };
         self.visibility.wait_until_visible(buffer.last())?;
         let start = self.clock.now();
-        let flushed = self.absorb(keyspace, &buffer, &mut partial, pace);
+        let (share, progress) = (self.shares.flush(), AtomicU64::new(0));
+        let how = (pace, &share.workers, &progress);
+        let flushed = self.absorb(keyspace, &buffer, &mut partial, how);
         let is_dropped = || keyspace.check_exists().is_err();
-        self.counters.flush_progress_bytes.store(0, Ordering::Relaxed);
+        let progress = progress.into_inner();
+        self.counters.flush_progress_bytes.fetch_sub(progress, Ordering::Relaxed);
         match flushed {
             Ok(()) => {
                 self.counters.out_of_space.store(false, Ordering::Relaxed);
                 self.headroom.forget();
                 let took = self.clock.now().saturating_sub(start);
+                // Flushes side by side share the time.
+                let side_by_side = u32::try_from(self.shares.flushes()).unwrap_or(1).max(1);
+                let took = took / side_by_side;
                 self.pacer.flushed(buffer.memtable.bytes(), took);
                 self.counters.flushes.fetch_add(1, Ordering::Relaxed);
                 // A memtable without bytes needs a checkpoint too.
@@ -90,10 +132,41 @@ impl Core {
                 return Err(self.health.stop_unless_harmless(error));
             }
         }
-        drop(buffer);
+        drop((buffer, partial, share));
         self.refresh_backlog();
         self.pacer.wake();
+        if !self.stepped && keyspace.engine.wants_maintenance() {
+            self.signals.wake_flush();
+        }
         Ok(true)
+    }
+
+    /// Flushes a memtable beside the flush thread; false if there is none, or the device is full:
+    /// the flush thread deals with that.
+    pub fn flush_beside(&self) -> Result<bool> {
+        let is_full =
+            |pool: Option<u64>| !self.headroom.may_flush_as_usual(pool.unwrap_or(u64::MAX));
+        let helps_not = &self.counters.helps_not;
+        if self.shares.flushes() == 0 || helps_not.load(Ordering::Relaxed) || !self.has_immutable()
+        {
+            return Ok(false);
+        }
+        if is_full(self.pool_bytes()) {
+            return Ok(false);
+        }
+        match self.flush_oldest(FlushPace::Usual) {
+            Err(error) if error.is_transient() => {
+                helps_not.store(true, Ordering::Relaxed);
+                self.signals.wake_flush();
+                Ok(false)
+            }
+            flushed => {
+                // The flush thread passed over the keyspace while it was chosen here, and may have
+                // gone to sleep although another memtable of it waits.
+                self.signals.wake_flush();
+                flushed
+            }
+        }
     }
 
     /// Steps 2 to 4, under the flush lock.
@@ -102,7 +175,7 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         partial: &mut Partial,
-        pace: FlushPace,
+        how: How<'_>,
     ) -> Result<()> {
         let Some(first) = buffer.first() else {
             keyspace.publish(buffer, &[]);
@@ -135,7 +208,7 @@ impl Core {
             if done.is_some_and(|done| upto <= done) {
                 continue;
             }
-            let (version, mut lost) = self.absorb_part(keyspace, buffer, updates, pace)?;
+            let (version, mut lost) = self.absorb_part(keyspace, buffer, updates, how)?;
             if parts.peek().is_none() {
                 lost.extend(&mut superseded);
             }
@@ -173,20 +246,21 @@ impl Core {
         keyspace: &Arc<KeyspaceCore>,
         buffer: &Arc<Buffer>,
         updates: &SortedBatch,
-        pace: FlushPace,
+        (pace, workers, progressed): How<'_>,
     ) -> Result<(Arc<dyn Version>, Vec<OwnedExtent>)> {
         let bytes_each = buffer.memtable.bytes() / (updates.len() as u64).max(1);
         let progress = |absorbed: u64| {
             let bytes = absorbed.saturating_mul(bytes_each);
+            progressed.fetch_add(bytes, Ordering::Relaxed);
             self.counters.flush_progress_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.refresh_backlog();
-            self.pacer.rest(self.workers.threads(), || self.has_time_to_flush(keyspace));
+            self.pacer.rest(workers.threads(), || self.has_time_to_flush(keyspace));
         };
         let quota = match pace {
             FlushPace::Usual => self.quota_beside_flushes(self.needed_bytes()),
             FlushPace::Minimal => Quota::unlimited(),
         };
-        let work = Work { workers: &self.workers, progress: &progress, quota: &quota };
+        let work = Work { workers, progress: &progress, quota: &quota };
         let absorbed = match pace {
             FlushPace::Usual => keyspace.engine.absorb(updates, WriteBudget::Usual, &work)?,
             FlushPace::Minimal => keyspace.engine.absorb(updates, WriteBudget::Minimal, &work)?,
@@ -246,6 +320,21 @@ impl Core {
     pub fn checkpoint_if_undurable(&self, bytes: u64) -> Result<()> {
         let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
         if undurable >= bytes { self.checkpoint_now() } else { Ok(()) }
+    }
+
+    /// Requests a checkpoint from its thread if engines have made or freed `bytes` or more since
+    /// the last one. If that thread lags far behind, or there is none, makes it here.
+    pub fn want_checkpoint(&self, bytes: u64) -> Result<()> {
+        let undurable = self.counters.undurable_bytes.load(Ordering::Relaxed);
+        if undurable < bytes {
+            return Ok(());
+        }
+        let most = bytes.max(self.governor.write_share()).saturating_mul(LAG_TIMES);
+        if self.stepped || undurable >= most {
+            return self.checkpoint_now();
+        }
+        self.signals.wake_checkpoint();
+        Ok(())
     }
 
     /// Flushes all immutable memtables on this thread, with the checkpoints that this needs.

@@ -161,6 +161,13 @@ pub struct BackgroundStats {
     pub flushes: u64,
     /// Checkpoints.
     pub checkpoints: u64,
+    /// Background jobs of engines (merges, read-triggered flushes) that were planned.
+    pub jobs_planned: u64,
+    /// Of these, the jobs whose result became part of their keyspace.
+    pub jobs_installed: u64,
+    /// Of these, the jobs that failed, or were overtaken by a flush of their keyspace and whose
+    /// output was thrown away.
+    pub jobs_dropped: u64,
     /// Bytes of immutable memtables that wait for a flush or are being flushed.
     pub backlog_bytes: u64,
     /// Open snapshots and iterators.
@@ -307,6 +314,9 @@ impl Core {
         BackgroundStats {
             flushes: self.counters.flushes.load(Ordering::Relaxed),
             checkpoints: self.counters.checkpoints.load(Ordering::Relaxed),
+            jobs_planned: self.counters.jobs_planned.load(Ordering::Relaxed),
+            jobs_installed: self.counters.jobs_installed.load(Ordering::Relaxed),
+            jobs_dropped: self.counters.jobs_dropped.load(Ordering::Relaxed),
             backlog_bytes: self.counters.backlog_bytes.load(Ordering::Relaxed),
             pins: self.snapshots.count(),
             oldest_pinned_seqno: self.snapshots.oldest().map(|seqno| seqno.0),

@@ -43,6 +43,7 @@ use crate::state::core::{
     Change, CheckpointState, CommitState, CommitTotals, Core, Counters, DurableVersion,
 };
 use crate::state::health::Health;
+use crate::state::jobs::WorkerShares;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::scrubbing::Scrub;
 use crate::state::signals::Signals;
@@ -207,6 +208,7 @@ fn new_core(
         log: OnceLock::new(),
         durability: settings.durability,
         workers: settings.workers(),
+        shares: WorkerShares::new(settings.workers()),
         stepped: settings.internals.stepped,
         leave_log: settings.internals.leave_log,
         scrub_interval: settings.scrub_interval,

@@ -6,12 +6,13 @@
 //! | --- | --- |
 //! | `keyspaces_change` | creating and dropping keyspaces, with their checkpoint |
 //! | `checkpoint` | one checkpoint |
-//! | `KeyspaceCore::flush` | one absorb of a keyspace |
+//! | `KeyspaceCore::flush` | one absorb of a keyspace; plan or install of a job, not its run |
 //! | `large_sync` | one sync of large values; nothing of this table is taken under it |
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a flush |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
 //! | the table of `KeyspaceCore::empty_ranges`, `KeyspaceCore::postponed` | a few comparisons |
+//! | `KeyspaceCore::jobs`, `shares` | a few comparisons |
 
 use crate::admission::governor::Governor;
 use crate::admission::headroom::Headroom;
@@ -23,10 +24,11 @@ use crate::options::keyspace::Durability;
 use crate::records::RecordCache;
 use crate::runtime::clock::Clock;
 use crate::runtime::sync::{
-    Arc, AtomicBool, AtomicU64, CachePadded, Mutex, OnceLock, Ordering, RwLock,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, CachePadded, Mutex, OnceLock, Ordering, RwLock,
 };
 use crate::runtime::workers::Workers;
 use crate::state::health::Health;
+use crate::state::jobs::WorkerShares;
 use crate::state::keyspace::KeyspaceCore;
 use crate::state::scrubbing::Scrub;
 use crate::state::signals::Signals;
@@ -55,6 +57,8 @@ pub struct Core {
     pub clock: Clock,
     pub durability: Durability,
     pub workers: Workers,
+    /// How flushes and jobs divide them.
+    pub shares: WorkerShares,
     /// The committing thread does the background work, in order, so that runs can be replayed.
     pub stepped: bool,
     /// A close makes no checkpoint.
@@ -146,7 +150,15 @@ pub struct Counters {
     pub rotations: AtomicU64,
     pub flushes: AtomicU64,
     pub checkpoints: AtomicU64,
-    /// Progress of the running flush, in memtable bytes absorbed.
+    /// Jobs of engines: planned, and of these installed and dropped.
+    pub jobs_planned: AtomicU64,
+    pub jobs_installed: AtomicU64,
+    pub jobs_dropped: AtomicU64,
+    /// Where the search for the next job begins in the list of keyspaces.
+    pub next_job: AtomicUsize,
+    /// The flush of a helping thread found no space: the flush thread deals with it.
+    pub helps_not: AtomicBool,
+    /// Progress of the running flushes, in memtable bytes absorbed.
     pub flush_progress_bytes: AtomicU64,
     /// Bytes of immutable memtables, whether their flush has begun or not.
     pub immutable_bytes: AtomicU64,

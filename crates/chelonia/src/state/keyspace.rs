@@ -20,6 +20,7 @@ use crate::memtable::SortedBatch;
 use crate::options::keyspace::StoredOptions;
 use crate::records::CacheEpoch;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::state::jobs::Jobs;
 use crate::state::postponed::Postponed;
 use crate::versions::dropped::Empty;
 use crate::versions::empty_ranges::EmptyRanges;
@@ -56,8 +57,13 @@ pub struct KeyspaceCore {
     pub cache_epoch: CacheEpoch,
     /// Serializes changes of the view.
     change: Mutex<()>,
-    /// The flush lock: held while the engine absorbs or does maintenance.
+    /// The flush lock: held while the engine absorbs or reclaims space, and while a job is planned
+    /// or installed; not while it runs.
     pub flush: Mutex<Partial>,
+    /// A background thread has chosen it for its next flush, or flushes it.
+    pub is_chosen: AtomicBool,
+    /// Outstanding jobs of its engine.
+    pub jobs: Jobs,
     /// The state that the next checkpoint makes durable.
     pub latest: Mutex<Latest>,
     /// The last failed maintenance, until one succeeds.
@@ -154,6 +160,8 @@ impl KeyspaceCore {
             cache_epoch: CacheEpoch::new(id, number),
             change: Mutex::new(()),
             flush: Mutex::default(),
+            is_chosen: AtomicBool::new(false),
+            jobs: Jobs::default(),
             latest: Mutex::new(Latest { root, absorbed, version }),
             postponed: Mutex::default(),
             _charge: charge,

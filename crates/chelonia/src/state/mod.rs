@@ -6,6 +6,7 @@
 //! | `keyspace` | the state of one keyspace: engine, view, options |
 //! | `reads` | every read of a handle begins here |
 //! | `health` | whether writes are accepted |
+//! | `jobs` | outstanding jobs of engines; division of the worker threads |
 //! | `signals` | wake-ups of the background threads |
 //! | `open_cursors` | memory of the read-ahead of iterators |
 //! | `postponed` | maintenance that failed, and when it is tried again |
@@ -13,6 +14,7 @@
 
 pub mod core;
 pub mod health;
+pub mod jobs;
 pub mod keyspace;
 pub mod open_cursors;
 pub mod postponed;

@@ -1,9 +1,9 @@
 //! Wake-ups of the background threads.
 //!
-//! Thread-safety: everything may be called from any thread; one thread waits for flushes, one for
-//! ticks, one to scrub.
+//! Thread-safety: everything may be called from any thread; several threads wait for flushes and
+//! jobs, one for checkpoints, one for ticks, one to scrub.
 
-use crate::runtime::sync::{AtomicBool, Condvar, Mutex, Ordering};
+use crate::runtime::sync::{AtomicBool, Condvar, Mutex, MutexGuard, Ordering};
 use std::time::Duration;
 
 /// The signals that background threads wait for.
@@ -11,6 +11,7 @@ use std::time::Duration;
 pub struct Signals {
     state: Mutex<Wanted>,
     flush_wanted: Condvar,
+    checkpoint_wanted: Condvar,
     log_wanted: Condvar,
     /// The scrub thread only waits for the end.
     scrub_ended: Condvar,
@@ -20,7 +21,9 @@ pub struct Signals {
 
 #[derive(Default)]
 struct Wanted {
-    drain: bool,
+    /// Number of wake-ups for flushes and jobs: every waiting thread sees each.
+    work: u64,
+    checkpoint: bool,
     log: bool,
     stop: bool,
 }
@@ -28,8 +31,14 @@ struct Wanted {
 impl Signals {
     /// A memtable became immutable, or an engine wants maintenance.
     pub fn wake_flush(&self) {
-        self.state.lock().drain = true;
+        self.state.lock().work += 1;
         self.flush_wanted.notify_all();
+    }
+
+    /// A checkpoint is wanted.
+    pub fn wake_checkpoint(&self) {
+        self.state.lock().checkpoint = true;
+        self.checkpoint_wanted.notify_all();
     }
 
     /// The log wants its next segment prepared.
@@ -44,6 +53,7 @@ impl Signals {
     pub fn stop(&self) {
         self.state.lock().stop = true;
         self.flush_wanted.notify_all();
+        self.checkpoint_wanted.notify_all();
         self.log_wanted.notify_all();
         self.scrub_ended.notify_all();
     }
@@ -53,20 +63,28 @@ impl Signals {
         self.state.lock().stop
     }
 
-    /// Waits until a flush is wanted, or for `at_most`; false if the thread should end.
-    pub fn wait_for_flush(&self, at_most: Option<Duration>) -> bool {
+    /// Waits for a wake-up for flushes and jobs after those that this thread has `seen`, or for
+    /// `at_most`; false if the thread should end.
+    pub fn wait_for_flush(&self, seen: &mut u64, at_most: Option<Duration>) -> bool {
         let mut state = self.state.lock();
-        while !state.drain && !state.stop {
-            match at_most {
-                None => self.flush_wanted.wait(&mut state),
-                Some(duration) => {
-                    if self.flush_wanted.wait_for(&mut state, duration).timed_out() {
-                        break;
-                    }
-                }
+        while state.work == *seen && !state.stop {
+            if is_over(&self.flush_wanted, &mut state, at_most) {
+                break;
             }
         }
-        state.drain = false;
+        *seen = state.work;
+        !state.stop
+    }
+
+    /// Waits until a checkpoint is wanted, or for `at_most`; false if the thread should end.
+    pub fn wait_for_checkpoint(&self, at_most: Option<Duration>) -> bool {
+        let mut state = self.state.lock();
+        while !state.checkpoint && !state.stop {
+            if is_over(&self.checkpoint_wanted, &mut state, at_most) {
+                break;
+            }
+        }
+        state.checkpoint = false;
         !state.stop
     }
 
@@ -90,5 +108,20 @@ impl Signals {
             self.scrub_ended.wait_for(&mut state, interval);
         }
         !state.stop
+    }
+}
+
+/// Waits for a wake-up; true if `at_most` passed first.
+fn is_over(
+    wanted: &Condvar,
+    state: &mut MutexGuard<'_, Wanted>,
+    at_most: Option<Duration>,
+) -> bool {
+    match at_most {
+        None => {
+            wanted.wait(state);
+            false
+        }
+        Some(duration) => wanted.wait_for(state, duration).timed_out(),
     }
 }

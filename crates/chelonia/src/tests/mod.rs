@@ -3,7 +3,7 @@
 //!
 //! | file | subject |
 //! | --- | --- |
-//! | `order`, `watched` | rare orders of events; code run before chosen file calls |
+//! | `order`, `watched` | orders of events, jobs held in the middle; code run before file calls |
 //! | `full`, `refused` | full devices; memory that the system refuses |
 //! | `closing`, `waiting` | closes during file calls; commits that wait, or have a time limit |
 //! | `idle`, `memory` | write-idle periods, freed memory |

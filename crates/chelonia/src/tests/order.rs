@@ -2,6 +2,8 @@
 
 #![expect(clippy::disallowed_methods, reason = "the other thread that a test lets come by")]
 
+mod jobs;
+
 use super::watched::{On, Watched};
 use super::{open, rotate};
 use crate::KeyspaceOptions;

@@ -16,6 +16,8 @@ pub enum On {
     LogRead,
     /// A read of the data file.
     DataRead,
+    /// A write to the data file.
+    DataWrite,
     /// The removal of a file.
     Remove,
 }
@@ -115,6 +117,9 @@ impl File for WatchedFile {
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        if self.inner.name() == "data" {
+            self.notify(On::DataWrite);
+        }
         self.inner.write_at(bytes, offset)
     }
 

@@ -41,8 +41,12 @@ impl Core {
                     let headroom_bytes = headroom_bytes.max(HEADROOM_BYTES);
                     debt = debt.tighter(Debt { headroom_bytes, backlog_bytes });
                 }
-                let is_paced = debt.backlog_bytes > 0;
-                if is_paced && !self.pacer.admit(bytes, debt, deadline.left(&self.clock)) {
+                let left = deadline.left(&self.clock);
+                let is_over = || {
+                    self.counters.backlog_bytes.load(Ordering::Relaxed) == 0
+                        || self.health.check_write().is_err()
+                };
+                if debt.backlog_bytes > 0 && !self.pacer.admit(bytes, debt, left, is_over) {
                     return Err(self.pacer.refuse());
                 }
                 Ok(admission)

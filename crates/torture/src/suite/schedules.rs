@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   schedule   two writers, one reader, flush, log    --> every read shows one point in time
+//!              jobs of engines, beside flushes       --> none brings back an older version
 //!              power cut anywhere in their writes     --> a prefix per writer, with everything
 //!                                                         that was acknowledged as durable
 //! ```
@@ -44,6 +45,9 @@ const KEYS_OF_WRITER: usize = 5;
 /// Reads of the reader.
 const LOOKS: usize = 4;
 
+/// Scans of each read of it, so that buffered updates are flushed for reads, beside absorbs.
+const SCANS: usize = 6;
+
 /// Power cuts of a schedule.
 const CUTS: usize = 3;
 
@@ -68,29 +72,36 @@ impl Test for Schedules {
     }
 
     fn run(&self, unit: Unit) -> Tally {
-        let lengths = explore(unit, SCHEDULES);
+        let (lengths, [installed, dropped]) = explore(unit, SCHEDULES);
         // `--repeat` relies on this.
-        assert_eq!(explore(unit, 1)[0], lengths[0], "a schedule is not determined by its unit");
+        assert_eq!(explore(unit, 1).0[0], lengths[0], "a schedule is not determined by its unit");
         let mut tally = Tally::default();
         tally.add("schedules", SCHEDULES as u64);
         tally.add("power cuts", (SCHEDULES * CUTS) as u64);
+        tally.add("jobs installed", installed);
+        tally.add("jobs dropped", dropped);
         tally
     }
 }
 
-/// Runs the first `count` schedules of a unit; returns the lengths of their journals.
-fn explore(unit: Unit, count: usize) -> Vec<usize> {
+/// Runs the first `count` schedules of a unit; returns the lengths of their journals, and how many
+/// jobs of engines were installed and dropped.
+fn explore(unit: Unit, count: usize) -> (Vec<usize>, [u64; 2]) {
     let lengths: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let jobs: Arc<Mutex<[u64; 2]>> = Arc::default();
     let mut config = Config::new();
     config.max_steps = MaxSteps::FailAfter(20_000_000);
     config.stack_size = 1 << 20;
     let seed = unit.seed;
     let number = AtomicU64::new(0);
     let run = {
-        let lengths = Arc::clone(&lengths);
+        let (lengths, jobs) = (Arc::clone(&lengths), Arc::clone(&jobs));
         move || {
-            let length = run_schedule(Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed)));
+            let rng = Rng::new(seed ^ number.fetch_add(1, Ordering::Relaxed));
+            let (length, [installed, dropped]) = run_schedule(rng);
             lengths.lock().unwrap().push(length);
+            let mut jobs = jobs.lock().unwrap();
+            *jobs = [jobs[0] + installed, jobs[1] + dropped];
         }
     };
     // Random choice advances all threads a little; priorities let some wait very long.
@@ -99,7 +110,8 @@ fn explore(unit: Unit, count: usize) -> Vec<usize> {
     } else {
         Runner::new(RandomScheduler::new_from_seed(seed, count), config).run(run);
     }
-    std::mem::take(&mut *lengths.lock().unwrap())
+    let jobs = *jobs.lock().unwrap();
+    (std::mem::take(&mut *lengths.lock().unwrap()), jobs)
 }
 
 fn open(directory: Arc<dyn Directory>, stepped: bool) -> Result<Database> {
@@ -169,8 +181,9 @@ fn shown_in(snapshot: &Snapshot, spaces: &[Keyspace]) -> [u64; WRITERS] {
     first
 }
 
-/// Runs one schedule; returns the length of its journal.
-fn run_schedule(mut rng: Rng) -> usize {
+/// Runs one schedule; returns the length of its journal, and how many jobs were installed and
+/// dropped.
+fn run_schedule(mut rng: Rng) -> (usize, [u64; 2]) {
     begin_execution();
     let directory = CrashDirectory::new();
     let database = open(Arc::new(directory.clone()), false).unwrap();
@@ -211,6 +224,9 @@ fn run_schedule(mut rng: Rng) -> usize {
                     (0..WRITERS).all(|writer| before[writer] >= least[writer]),
                     "an acknowledged commit is not visible"
                 );
+                for _ in 1..SCANS {
+                    let _ = shown(space.iter());
+                }
                 let now = shown(space.iter());
                 assert!(
                     (0..WRITERS).all(|writer| now[writer] >= before[writer]),
@@ -233,10 +249,12 @@ fn run_schedule(mut rng: Rng) -> usize {
     }
     assert_eq!(shown_in(&database.snapshot(), &spaces), [COMMITS; WRITERS]);
     drop(spaces);
+    let background = database.stats().background;
+    let jobs = [background.jobs_installed, background.jobs_dropped];
     database.close().unwrap();
     let acknowledged = acknowledged.lock().unwrap();
     (0..CUTS).for_each(|_| check_cut(&directory, first, &acknowledged, &mut rng));
-    directory.boundary()
+    (directory.boundary(), jobs)
 }
 
 /// Cuts the power somewhere after boundary `first`, and checks that nothing promised is lost.

@@ -105,7 +105,7 @@ fn write_on<E: Tried>(world: &World<E>, tree: &E, keys: &[Vec<u8>]) {
     let mut written = tree.absorb(&batch, WriteBudget::Usual, &work).map(Some);
     for _ in 0..20 {
         match &written {
-            Ok(Some(_)) => written = tree.maintain(&work),
+            Ok(Some(_)) => written = crate::engine::do_job(tree, &work),
             Ok(None) => return,
             Err(error) => {
                 let expected = [ErrorKind::Corrupt, ErrorKind::Internal];

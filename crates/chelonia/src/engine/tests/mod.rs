@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`life::live`] | long runs under changing loads, beside a model |
 //! | [`hostile::battery`] | damaged and forged bytes, failing devices, little memory |
+//! | [`jobs::live_beside_jobs`], [`jobs::fail_in_jobs`] | jobs beside absorbs; failing jobs |
 //! | [`long_keys::live_with_long_keys`], [`long_keys::metadata_of_shared_keys`] | long keys |
 //!
 //! `world` has the model, and the duties of the database around an engine.
@@ -12,6 +13,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
 pub mod hostile;
+pub mod jobs;
 pub mod life;
 pub mod long_keys;
 pub mod world;

@@ -5,7 +5,7 @@ use crate::base::check::CheckReport;
 use crate::base::error::{Error, Result};
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work, WriteBudget};
+use crate::engine::{Absorbed, Engine, Found, OwnedExtent, Version, Work, WriteBudget, do_job};
 use crate::memory::budget::Budget;
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
@@ -189,7 +189,7 @@ impl<E: Tried> World<E> {
         let mut units = 0;
         loop {
             let work = Work { workers: &self.workers, progress: &|_| {}, quota: &UNLIMITED };
-            let Some(absorbed) = self.tree.maintain(&work).unwrap() else { return units };
+            let Some(absorbed) = do_job(&self.tree, &work).unwrap() else { return units };
             self.note(&Model::new(), absorbed);
             units += 1;
             assert!(units < 10_000, "maintenance comes to an end");

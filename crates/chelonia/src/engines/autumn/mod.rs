@@ -12,7 +12,8 @@
 //! | `merge/absorb` | writing memtables as sequences of level 0 |
 //! | `merge/plan` | selection of the next compaction step |
 //! | `merge/level0_picker`, `merge/choose` | table selection: in level 0; in the levels below |
-//! | `merge/merging`, `merge/unit` | one compaction step; one merge unit |
+//! | `merge/job`, `merge/claims` | one compaction step as a job; what outstanding jobs merge |
+//! | `merge/merging`, `merge/unit` | effect of a merge on a version; one merge unit |
 //! | `merge/output` | extents written, and extents no longer referenced |
 //! | `read` | point reads and range reads |
 //! | `version`, `contract` | a version; what every engine does with one |
@@ -27,12 +28,14 @@
 //! 4. Sequences are ordered from newest to oldest: level 0 from its newest sequence on, then level
 //!    1, 2, ... Updates in an earlier sequence are newer.
 //!
-//! Locks: `writer` is held for a whole absorb or merge unit; `newest` only briefly, and no other
-//! lock is taken while it is held.
+//! Locks: `writer` is held for a whole absorb, and for the plan and the install of a job, not for
+//! its run; then `claims`; `newest` only briefly, and no other lock is taken while it is held.
 
 use self::check::damage::Damage;
 use self::codec::{Directory, LEVEL0_MAX, RootBlob};
 use self::counters::Counters;
+use self::merge::claims::Claims;
+use self::merge::job::Planned;
 use self::merge::output::Output;
 use self::merge::plan::{Sizes, Step};
 pub use self::options::AutumnConfig;
@@ -42,7 +45,7 @@ use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{
-    Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, Version, Work, WriteBudget,
+    Absorbed, Engine, EngineStats, Job, LiveOptions, OwnedExtent, Version, Work, WriteBudget,
 };
 use crate::run::OpenRuns;
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
@@ -107,6 +110,8 @@ pub struct Autumn {
     /// Options that may change while an absorb runs.
     options: Mutex<AutumnConfig>,
     writer: Mutex<Writer>,
+    /// Key ranges that outstanding jobs merge.
+    claims: Mutex<Claims>,
     /// Updates are expected soon.
     busy: AtomicBool,
     wants: AtomicBool,
@@ -162,6 +167,7 @@ impl Autumn {
             newest: RwLock::new(Arc::new(version)),
             options: Mutex::new(options),
             writer: Mutex::default(),
+            claims: Mutex::default(),
             busy: AtomicBool::new(true),
             wants: AtomicBool::new(false),
             debt: AtomicU64::new(0),
@@ -184,18 +190,13 @@ impl Autumn {
         !self.busy.load(Ordering::Relaxed) && self.shared.is_read.load(Ordering::Relaxed)
     }
 
-    /// Returns the next step; levels in `stuck` are not compacted.
-    fn step(&self, version: &AutumnVersion, stuck: &[usize]) -> Option<Step> {
-        Sizes::of(version).step(&self.options().policy(), self.is_eager(), stuck)
-    }
-
     /// Recomputes whether work is pending and how much.
     fn reassess(&self, stuck: &[usize]) {
         let version = self.newest();
         let policy = self.options().policy();
         let debt = Sizes::of(&version).debt(&policy, stuck);
         self.debt.store(debt, Ordering::Relaxed);
-        let wants = self.step(&version, stuck).is_some();
+        let wants = self.step_beside(&version, stuck, &[]).is_some();
         self.wants.store(wants, Ordering::Relaxed);
     }
 
@@ -285,48 +286,29 @@ impl Engine for Autumn {
         Ok(blob.encode())
     }
 
-    fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
-        let mut writer = self.writer.lock();
-        loop {
-            let version = self.newest();
-            let Some(step) = self.step(&version, &writer.stuck) else {
-                self.shared.is_read.store(false, Ordering::Relaxed);
-                self.reassess(&writer.stuck);
-                return Ok(None);
-            };
-            let before = self.shared.counters.tables_stuck.load(Ordering::Relaxed);
-            let workers = self.room(*work.workers, self.options().table_bytes());
-            let measure = self.options().measure(workers);
-            let work = Work { workers: &workers, ..*work };
-            match self.perform(&step, &version, &mut writer, &work, measure) {
-                Ok(Some(absorbed)) => {
-                    self.reassess(&writer.stuck);
-                    return Ok(Some(absorbed));
-                }
-                // This step is stuck now; try another one.
-                Ok(None) => {}
-                Err(_) if self.shared.counters.tables_stuck.load(Ordering::Relaxed) > before => {}
-                Err(error) => {
-                    if !error.is_transient()
-                        && let Step::Down(level) = step
-                    {
-                        writer.stuck.push(level);
-                    }
-                    self.reassess(&writer.stuck);
-                    return Err(error);
-                }
-            }
-        }
+    fn plan(&self, work: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
+        Ok(self.plan_job(*work.workers)?.map(|job| job as Box<dyn Job>))
     }
 
     fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
-        let mut writer = self.writer.lock();
-        let version = self.newest();
-        let Some(step) = Sizes::of(&version).reclaim_step(&writer.stuck) else { return Ok(None) };
-        let measure = self.options().measure_least();
-        let absorbed = self.perform(&step, &version, &mut writer, work, measure)?;
-        self.reassess(&writer.stuck);
-        Ok(absorbed)
+        let mut job = {
+            let mut writer = self.writer.lock();
+            let version = self.newest();
+            let sizes = Sizes::of(&version);
+            let Some(step) = sizes.reclaim_step(&writer.stuck) else { return Ok(None) };
+            let measure = self.options().measure_least();
+            let planned = self.plan_step(step, &version, &mut writer, measure, *work.workers)?;
+            match (planned, step) {
+                (Planned::Job(job), _) => job,
+                (Planned::Stuck, Step::Down(level)) => {
+                    writer.stuck.push(level);
+                    return Ok(None);
+                }
+                (Planned::Stuck | Planned::Blocked, _) => return Ok(None),
+            }
+        };
+        job.run(work)?;
+        job.install(work)
     }
 
     fn reclaim_needs_bytes(&self) -> u64 {

@@ -14,9 +14,9 @@ pub(super) const TABLE_AUTO_MAX: u64 = 2 << 20;
 /// Number of tables per absorb, if their size follows the checkpoint distance.
 const TABLES_PER_ABSORB: u64 = 32;
 
-/// Approximate number of tables, and maximum bytes, merged by one job of a unit.
-const JOB_TABLES: u64 = 16;
-const JOB_BYTES_MAX: u64 = 32 << 20;
+/// Approximate number of tables, and maximum bytes, merged by one piece of a unit.
+const PIECE_TABLES: u64 = 16;
+const PIECE_BYTES_MAX: u64 = 32 << 20;
 
 /// Maximum number of jobs of a unit, and of tables that are written at the same time. A unit grows
 /// with its jobs, and so do the memory for its sources, and the time that other work of the
@@ -24,7 +24,7 @@ const JOB_BYTES_MAX: u64 = 32 << 20;
 pub(super) const JOBS_MAX: usize = 4;
 
 /// Number of tables merged by one unit on a nearly full device.
-const JOB_TABLES_LEAST: u64 = 4;
+const PIECE_TABLES_LEAST: u64 = 4;
 
 /// Options of a tree.
 #[derive(Clone, Copy, Debug)]
@@ -72,18 +72,18 @@ impl AutumnConfig {
 
     /// Size of one merge unit for `workers`.
     pub(super) fn measure(&self, workers: Workers) -> Measure {
-        let jobs = workers.threads();
-        let job = JOB_BYTES_MAX.min(JOB_TABLES * self.table_bytes());
-        Measure { unit_bytes: job * jobs as u64, jobs, is_least: false }
+        let pieces = workers.threads();
+        let piece = PIECE_BYTES_MAX.min(PIECE_TABLES * self.table_bytes());
+        Measure { unit_bytes: piece * pieces as u64, pieces, is_least: false }
     }
 
     /// Size of one merge unit on a nearly full device.
     pub(super) fn measure_least(&self) -> Measure {
-        Measure { unit_bytes: JOB_TABLES_LEAST * self.table_bytes(), jobs: 1, is_least: true }
+        Measure { unit_bytes: PIECE_TABLES_LEAST * self.table_bytes(), pieces: 1, is_least: true }
     }
 
     /// Size of tables in level `level` (0: level 0) of `levels`: a table overlaps about as many
-    /// tables below as the size ratio of the two levels, and these must fit one job.
+    /// tables below as the size ratio of the two levels, and these must fit one piece.
     pub(super) fn table_bytes_of(&self, level: usize, levels: usize) -> u64 {
         let usual = self.table_bytes();
         if level == 0 || level >= levels {
@@ -91,6 +91,6 @@ impl AutumnConfig {
         }
         let policy = self.policy();
         let ratio = policy.capacity(level + 1, levels) / policy.capacity(level, levels).max(1);
-        usual.min((JOB_BYTES_MAX / (1 + ratio)).max(TABLE_AUTO_MIN))
+        usual.min((PIECE_BYTES_MAX / (1 + ratio)).max(TABLE_AUTO_MIN))
     }
 }

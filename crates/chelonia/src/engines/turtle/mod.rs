@@ -7,6 +7,7 @@
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | on-disk encoding of nodes and the root blob |
 //! | `pass`, `pass/visit` | the pass itself; the order of its tasks |
+//! | `pass/job` | a pass over the whole tree, of an absorb or as a job |
 //! | `pass/plan`, `pass/levels`, `pass/cut` | decisions of a pass at a node; pieces of merges |
 //! | `source`, `shape`, `pass/output` | inputs of a pass; cutting results into runs; extents |
 //! | `pass/overlap` | share of updates to existing keys, and the flush size derived from it |
@@ -24,29 +25,28 @@
 //! 3. The extents reported by an absorb as gained and lost are exactly the difference between the
 //!    two versions.
 //!
-//! Locks: `writer` is held for a whole absorb; `newest` only briefly, and no other lock is taken
-//! while it is held.
+//! Locks: `writer` is held for a whole absorb, and for the plan and the install of a job, not for
+//! its run; `newest` only briefly, and no other lock is taken while it is held.
 
 use self::check::damage::Damage;
 use self::codec::RootBlob;
 use self::events::{Event, Events};
-use self::node::{Child, HEIGHT_MAX, Node, NodeCache, NodeSlot, Summary};
-use self::pass::counts::{Counts, Settled};
+use self::node::{Node, NodeCache};
+use self::pass::counts::Counts;
 use self::pass::geometry::{Geometry, LEVELS_MAX, LEVELS_READ, Pace};
-use self::pass::output::Output;
+use self::pass::job::{Outstanding, PassJob};
 use self::pass::overlap::Overlap;
-use self::pass::{Grown, Pass};
 use self::read::read_cost::ReadCosts;
-use self::source::{Incoming, Nothing};
+use self::source::Nothing;
 pub use self::version::TurtleVersion;
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::engine::{
-    Absorbed, Engine, EngineStats, LiveOptions, OwnedExtent, PIVOTS_MAX, TurtleOptions, Version,
-    Work, WriteBudget,
+    Absorbed, Engine, EngineStats, Job, LiveOptions, PIVOTS_MAX, TurtleOptions, Version, Work,
+    WriteBudget,
 };
-use crate::run::{OpenRuns, RunOptions, weight};
+use crate::run::{OpenRuns, RunOptions};
 use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
@@ -167,6 +167,7 @@ pub struct Turtle {
     newest: RwLock<Arc<TurtleVersion>>,
     options: TurtleConfig,
     writer: Mutex<Writer>,
+    outstanding: Outstanding,
 }
 
 /// State used only by absorbs.
@@ -214,6 +215,7 @@ impl Turtle {
                 damage: Damage::default(),
                 overlap: Overlap::default(),
             }),
+            outstanding: Outstanding::default(),
         })
     }
 
@@ -237,85 +239,6 @@ impl Turtle {
         Arc::clone(&self.newest.read())
     }
 
-    /// Makes one attempt of an absorb, and undoes it on failure.
-    fn try_absorb(
-        &self,
-        writer: &mut Writer,
-        version: &TurtleVersion,
-        updates: &dyn SortedUpdates,
-        pace: Pace,
-        work: &Work<'_>,
-    ) -> Result<((Arc<NodeSlot>, Summary), Settled)> {
-        let shared = &self.shared;
-        let output = Output::new(&shared.node_cache, &shared.events, self.options.run, work.quota);
-        let Summary { leaf, buffered, .. } = version.summary;
-        let incoming = weight(updates.len() as u64, updates.bytes_before(updates.len()));
-        let stored = leaf.weight() + buffered.weight() + incoming;
-        let geometry = self.options.geometry(stored, self.leaf_max(), writer.overlap);
-        let geometry = Geometry { pace, ..geometry };
-        let workers = self.workers_for(*work.workers, geometry.leaf);
-        let work = Work { workers: &workers, ..*work };
-        let grown = self.grow(version, updates, &work, geometry, &output, &writer.damage);
-        let settled = match (grown, &mut writer.counts) {
-            (Ok(root), Some(counts)) => output.settle(counts).map(|settled| (root, settled)),
-            (Ok(_), None) => Err(Error::internal("a tree lost its reference counts")),
-            (Err(error), _) => Err(error),
-        };
-        if settled.is_err() {
-            // The first error is more useful than one from the roll-back.
-            let _ = output.roll_back();
-        }
-        settled
-    }
-
-    /// Builds a new tree from the newest one and the updates. Publishes nothing.
-    fn grow(
-        &self,
-        version: &TurtleVersion,
-        updates: &dyn SortedUpdates,
-        work: &Work<'_>,
-        geometry: Geometry,
-        output: &Output<'_>,
-        damage: &Damage,
-    ) -> Result<(Arc<NodeSlot>, Summary)> {
-        let shared = &self.shared;
-        let old = shared.node_cache.load_owned(&version.root)?;
-        output.retire(version.root.reference(), &old);
-        let pass = Pass {
-            node_cache: &shared.node_cache,
-            events: &shared.events,
-            geometry,
-            output,
-            read_costs: &shared.read_costs,
-            damage,
-            maintenance: updates.is_empty(),
-            workers: *work.workers,
-            work_bytes: shared.node_cache.storage().budget().limit() / WORK_PART,
-            progress: work.progress,
-        };
-        let incoming = Incoming { updates, ranks: 0..updates.len(), older: Vec::new() };
-        let grown = pass.root(old, incoming);
-        // Damage met by a survey has not been recorded by a task.
-        let mut grown = grown.map_err(|error| damage.meet(error).unwrap_or_else(|other| other))?;
-        while pass.is_over(&mut grown) {
-            let height = grown.height + 1;
-            if height > HEIGHT_MAX {
-                return Err(Error::internal("the tree exceeds the maximum height"));
-            }
-            let pivots = pass.write_children(vec![grown])?;
-            grown = Grown { height, pivots, appended: false };
-            shared.events.add(Event::RootGrown, 1);
-        }
-        if grown.pivots.len() == 1 && grown.pivots[0].is_empty() {
-            let root = shared.node_cache.slot(None, 1);
-            return Ok((root, Node::empty().summary()));
-        }
-        match output.write_node(grown.height, grown.pivots)?.child {
-            Child::Node(root, summary) => Ok((root, summary)),
-            Child::None | Child::Leaf(_) => Err(Error::internal("a written child is not a node")),
-        }
-    }
-
     /// Returns true if a read-triggered flush is due anywhere.
     fn is_due(&self) -> bool {
         let guard = self.shared.node_cache.storage().epochs().pin();
@@ -323,50 +246,6 @@ impl Turtle {
         let root = version.root.peek(&guard);
         let due = |pivot| self.shared.read_costs.is_due_within(pivot, &guard);
         self.shared.read_costs.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
-    }
-
-    /// Makes the next version: from the updates, or without updates by read-triggered flushes.
-    fn pass(&self, updates: &dyn SortedUpdates, pace: Pace, work: &Work<'_>) -> Result<Absorbed> {
-        let mut writer = self.writer.lock();
-        let version = self.newest();
-        if writer.counts.is_none() {
-            writer.counts = Some(Counts::walk(&self.shared.node_cache, &version.root)?);
-        }
-        let shared = &self.shared;
-        if self.options.flush_percent == 0 {
-            writer.overlap = writer.overlap.after(shared, &version, updates);
-        }
-        let reported = AtomicU64::new(0);
-        let ((root, summary), settled) = loop {
-            let done = AtomicU64::new(0);
-            // A retried pass does not report the same progress again.
-            let progress = |ranks: u64| {
-                let now = done.fetch_add(ranks, Ordering::Relaxed) + ranks;
-                let before = reported.fetch_max(now, Ordering::Relaxed);
-                (work.progress)(now.saturating_sub(before));
-            };
-            let work = Work { progress: &progress, ..*work };
-            match self.try_absorb(&mut writer, &version, updates, pace, &work) {
-                Err(_) if writer.damage.learn() => shared.events.add(Event::PassesRepeated, 1),
-                done => break done?,
-            }
-        };
-        let blocks = |extents: &[OwnedExtent]| -> u64 {
-            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
-        };
-        let disk_blocks =
-            (version.disk_blocks + blocks(&settled.gained)).saturating_sub(blocks(&settled.lost));
-        let shared_by_next = Arc::clone(shared);
-        let unit_bounds = OnceLock::new();
-        let next =
-            TurtleVersion { shared: shared_by_next, root, summary, disk_blocks, unit_bounds };
-        let next = Arc::new(next);
-        *self.newest.write() = Arc::clone(&next);
-        let Summary { leaf, buffered, .. } = summary;
-        let hidden = writer.overlap.hidden(buffered.bytes);
-        let in_use = shared.node_cache.storage().stats().space.used_blocks * BLOCK_BYTES_U64;
-        shared.read_costs.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
-        Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
     }
 }
 
@@ -414,13 +293,13 @@ impl Engine for Turtle {
         Ok(blob.encode())
     }
 
-    fn maintain(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+    fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
         // Damaged pivots cannot be flushed, and would stay due forever.
         if !self.is_due() || self.writer.lock().damage.is_known() {
             self.shared.read_costs.settle();
             return Ok(None);
         }
-        self.pass(&Nothing, Pace::Usual, work).map(Some)
+        Ok(PassJob::plan(self).map(|job| Box::new(job) as Box<dyn Job>))
     }
 
     fn reclaim_needs_bytes(&self) -> u64 {

@@ -11,7 +11,7 @@
 
 use crate::base::error::Result;
 use crate::base::keys::KeyRange;
-use crate::engines::autumn::check::damage::Damage;
+use crate::engines::autumn::merge::claims::Avoided;
 use crate::engines::autumn::merge::unit::{Goal, Unit};
 use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
 use crate::engines::autumn::version::AutumnVersion;
@@ -44,8 +44,8 @@ const FIXED_PART: u64 = 64;
 pub(in crate::engines::autumn) struct Measure {
     /// Approximate number of bytes merged.
     pub unit_bytes: u64,
-    /// Number of jobs.
-    pub jobs: usize,
+    /// Number of pieces.
+    pub pieces: usize,
     /// The device is nearly full: a table that overlaps far more than a unit is split first.
     pub is_least: bool,
 }
@@ -93,25 +93,25 @@ pub(in crate::engines::autumn) fn joined<'t>(
     near: &'t [Table],
     mut coming: u64,
     (measure, goal): (Measure, Goal),
-    damage: &Damage,
+    avoided: &Avoided<'_>,
 ) -> &'t [Table] {
     let joins = |table: &&Table| {
         let weight = table.live.weight();
         let is_like = weight <= JOINED_TIMES * coming && coming + weight <= measure.joined_max();
-        let joins = is_small(table, goal) && is_like && !damage.has(table);
+        let joins = is_small(table, goal) && is_like && !avoided.has(table);
         coming += weight;
         joins
     };
     &near[..near.iter().take_while(joins).count()]
 }
 
-/// Returns keys at which `bytes` can be cut into `jobs` parts: first keys of tables that no lower
+/// Returns keys at which `bytes` can be cut into `pieces` parts: first keys of tables that no lower
 /// table spans.
 pub(in crate::engines::autumn) fn places_to_cut(
     uppers: &[&Table],
     lowers: &[&Table],
     bytes: u64,
-    jobs: usize,
+    pieces: usize,
 ) -> Vec<SharedKey> {
     let mut begins: Vec<(&SharedKey, u64, Option<&SharedKey>)> = uppers
         .iter()
@@ -119,7 +119,7 @@ pub(in crate::engines::autumn) fn places_to_cut(
         .chain(lowers.iter().map(|it| (&it.first, it.live.weight(), Some(&it.last))))
         .collect();
     begins.sort_unstable_by(|one, other| one.0.cmp(other.0));
-    let each = (bytes / jobs.max(1) as u64).max(1);
+    let each = (bytes / pieces.max(1) as u64).max(1);
     let Some((mut since, ..)) = begins.first().copied() else { return Vec::new() };
     let (mut gathered, mut cuts) = (0, Vec::new());
     let mut lower_end: Option<&SharedKey> = None;
@@ -130,7 +130,7 @@ pub(in crate::engines::autumn) fn places_to_cut(
             cuts.push(first.clone());
             since = first;
             gathered = 0;
-            if cuts.len() == jobs {
+            if cuts.len() == pieces {
                 break;
             }
         }
@@ -151,7 +151,7 @@ pub(in crate::engines::autumn) fn from_level(
     from: &mut SharedKey,
     measure: Measure,
     goal: Goal,
-    damage: &Damage,
+    avoided: &Avoided<'_>,
 ) -> Result<Down> {
     let (Some(upper), Some(lower)) = (version.levels.get(level - 1), version.levels.get(level))
     else {
@@ -173,19 +173,19 @@ pub(in crate::engines::autumn) fn from_level(
             let place = below.tables.partition_point(|it| it.last < table.first);
             let meets = below.tables.get(place).is_some_and(|it| it.overlaps(table));
             let meets = meets || below.holes.iter().any(|it| it.meets(&table.first, &table.last));
-            !meets && may_move(table, goal) && !damage.has(table)
+            !meets && may_move(table, goal) && !avoided.has(table)
         };
         let moves: Vec<(usize, Table)> =
             window.tables.iter().filter(alone).map(|table| (0, table.clone())).collect();
         if !moves.is_empty() {
             return Ok(Down::Moves(moves));
         }
-        if let Some(chosen) = cheapest(&window.tables, &below, measure, damage) {
+        if let Some(chosen) = cheapest(&window.tables, &below, measure, avoided) {
             let uppers = window.tables[chosen].to_vec();
             if let Some(parted) = parted(&uppers, &below.tables, measure, goal) {
                 return Ok(Down::Parted(parted));
             }
-            return unit(uppers, below.tables, lower, node_cache, (measure, goal), damage)
+            return unit(uppers, below.tables, lower, node_cache, (measure, goal), avoided)
                 .map(Down::Unit);
         }
         passed += window.tables.len() as u64 + window.unread;
@@ -239,7 +239,7 @@ fn cheapest(
     window: &[Table],
     below: &Found,
     measure: Measure,
-    damage: &Damage,
+    avoided: &Avoided<'_>,
 ) -> Option<Range<usize>> {
     let fixed = measure.unit_bytes / FIXED_PART;
     let mut best: Option<(f64, Range<usize>)> = None;
@@ -249,8 +249,8 @@ fn cheapest(
             let lower = &below.tables[met(&below.tables, first, last)];
             weight += last.live.weight();
             let rewritten: u64 = lower.iter().map(|table| table.live.weight()).sum();
-            let is_stuck = damage.has(last)
-                || lower.iter().any(|it| damage.has(it))
+            let is_stuck = avoided.has(last)
+                || lower.iter().any(|it| avoided.has(it))
                 || below.holes.iter().any(|it| it.meets(&first.first, &last.last));
             if is_stuck || (end > begin && weight + rewritten > measure.unit_bytes) {
                 break;
@@ -295,7 +295,7 @@ fn unit(
     level: &Sequence,
     node_cache: &NodeCache,
     (measure, goal): (Measure, Goal),
-    damage: &Damage,
+    avoided: &Avoided<'_>,
 ) -> Result<Unit> {
     let mut lower = Vec::new();
     if let (Some(first), Some(last)) = (upper.first(), upper.last()) {
@@ -312,8 +312,8 @@ fn unit(
         let (before, _) = level.near(node_cache, &from)?;
         let (_, behind) = level.near(node_cache, &to)?;
         let how = (measure, goal);
-        let before = joined(&before, coming, how, damage);
-        let behind = joined(&behind, coming, how, damage);
+        let before = joined(&before, coming, how, avoided);
+        let behind = joined(&behind, coming, how, avoided);
         lower.splice(..0, before.iter().rev().cloned());
         lower.extend_from_slice(behind);
     }
@@ -322,8 +322,8 @@ fn unit(
         &upper.iter().collect::<Vec<_>>(),
         &lower.iter().collect::<Vec<_>>(),
         bytes,
-        measure.jobs,
+        measure.pieces,
     );
-    cuts.truncate(measure.jobs.saturating_sub(1));
+    cuts.truncate(measure.pieces.saturating_sub(1));
     Ok(Unit { upper: vec![upper], lower, cuts, goal, ..Unit::default() })
 }

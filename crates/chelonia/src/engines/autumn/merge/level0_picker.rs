@@ -15,10 +15,10 @@
 //! within level 0, so that reads visit few sequences.
 
 use crate::base::error::Result;
-use crate::engines::autumn::check::damage::Damage;
 use crate::engines::autumn::merge::choose::{
     Down, Measure, behind, joined, may_move, places_to_cut,
 };
+use crate::engines::autumn::merge::claims::Avoided;
 use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::engines::autumn::merge::unit::{Goal, Unit};
 use crate::engines::autumn::table::{Found, Hole, NodeCache, Sequence, Table};
@@ -198,25 +198,25 @@ pub(in crate::engines::autumn) fn from_level0(
     node_cache: &NodeCache,
     measure: Measure,
     goal: Goal,
-    damage: &Damage,
+    avoided: &Avoided<'_>,
 ) -> Result<Down> {
     let place = version.level0.len() - version.sinking;
-    let sinking = Sinking { sequences: &version.level0[place..], place, node_cache, damage };
+    let sinking = Sinking { sequences: &version.level0[place..], place, node_cache, avoided };
     let firsts = sinking.sequences.iter().filter_map(|it| it.nodes.first()).map(|it| &it.first);
     let Some(mut from) = firsts.min().cloned() else { return Ok(Down::Moves(Vec::new())) };
     let below = version.levels.first().map(|level| &**level);
     loop {
         let picked = Picked::gather(&sinking, below, &from, measure.unit_bytes)?;
-        let moves = picked.moves(goal, damage);
+        let moves = picked.moves(goal, avoided);
         if !moves.is_empty() {
             return Ok(Down::Moves(moves.into_iter().map(|(at, it)| (place + at, it)).collect()));
         }
-        let Some(obstacle) = picked.obstacle(damage) else {
-            let unit = picked.unit(measure, goal, damage, None);
+        let Some(obstacle) = picked.obstacle(avoided) else {
+            let unit = picked.unit(measure, goal, avoided, None);
             let is_empty = unit.upper.iter().all(Vec::is_empty);
             return Ok(if is_empty { Down::Stuck } else { Down::Unit(unit) });
         };
-        let unit = picked.unit(measure, goal, damage, Some(&obstacle.first));
+        let unit = picked.unit(measure, goal, avoided, Some(&obstacle.first));
         if !unit.upper.iter().all(Vec::is_empty) {
             return Ok(Down::Unit(unit));
         }
@@ -245,7 +245,7 @@ struct Sinking<'v> {
     /// Index of the first of them in level 0.
     place: usize,
     node_cache: &'v NodeCache,
-    damage: &'v Damage,
+    avoided: &'v Avoided<'v>,
 }
 
 impl Sinking<'_> {
@@ -284,7 +284,7 @@ impl Sinking<'_> {
             let found: Vec<Found> = found.collect::<Result<_>>()?;
             let mut end = past.clone();
             for Found { tables, holes } in &found {
-                let damaged = tables.iter().filter(|table| self.damage.has(table));
+                let damaged = tables.iter().filter(|table| self.avoided.has(table));
                 let ends = damaged.map(|table| Some(behind(&table.last)));
                 for other in ends.chain(holes.iter().map(|hole| hole.next.clone())) {
                     end = end.zip(other).map(|(end, other)| end.max(other));
@@ -306,7 +306,7 @@ impl Sinking<'_> {
             let (mut sum, mut some, mut end) = (0, 0, first);
             for (at, Found { tables, holes }) in found.iter().enumerate().skip(first) {
                 let weight: u64 = tables.iter().map(|table| table.live.weight()).sum();
-                let is_read = holes.is_empty() && !tables.iter().any(|it| self.damage.has(it));
+                let is_read = holes.is_empty() && !tables.iter().any(|it| self.avoided.has(it));
                 if !is_read || (some > 0 && weight > 2 * sum) {
                     break;
                 }
@@ -357,9 +357,9 @@ impl Picked {
     }
 
     /// Returns the first unreadable key range.
-    fn obstacle(&self, damage: &Damage) -> Option<Obstacle> {
+    fn obstacle(&self, avoided: &Avoided<'_>) -> Option<Obstacle> {
         let tables = self.fronts.iter().flat_map(|front| &front.tables).chain(&self.below.met);
-        let damaged = tables.filter(|table| damage.has(table)).map(Obstacle::table);
+        let damaged = tables.filter(|table| avoided.has(table)).map(Obstacle::table);
         let holes = self.fronts.iter().filter_map(|front| front.hole.as_ref());
         let holes = holes.chain(&self.below.hole).map(Obstacle::hole);
         damaged.chain(holes).min_by(|one, other| one.first.cmp(&other.first))
@@ -367,7 +367,7 @@ impl Picked {
 
     /// Returns the tables at the beginning that have no overlap, each with the index of its
     /// sequence.
-    fn moves(&self, goal: Goal, damage: &Damage) -> Vec<(usize, Table)> {
+    fn moves(&self, goal: Goal, avoided: &Avoided<'_>) -> Vec<(usize, Table)> {
         let mut at = vec![0; self.fronts.len()];
         let mut below = 0;
         let mut moves: Vec<(usize, Table)> = Vec::new();
@@ -384,7 +384,7 @@ impl Picked {
             let alone = !meets(self.below.met.get(below))
                 && (0..at.len()).all(|other| other == place || !meets(next(other)))
                 && horizon.is_none_or(|horizon| table.last < *horizon);
-            if !alone || !may_move(table, goal) || damage.has(table) {
+            if !alone || !may_move(table, goal) || avoided.has(table) {
                 break;
             }
             moves.push((place, table.clone()));
@@ -394,7 +394,13 @@ impl Picked {
     }
 
     /// Builds a unit from the beginning of the range, of usual size and before `end`.
-    fn unit(&self, measure: Measure, goal: Goal, damage: &Damage, end: Option<&SharedKey>) -> Unit {
+    fn unit(
+        &self,
+        measure: Measure,
+        goal: Goal,
+        avoided: &Avoided<'_>,
+        end: Option<&SharedKey>,
+    ) -> Unit {
         let (mut cuts, mut to) = self.cuts(measure);
         if let Some(end) = end.filter(|end| to.as_ref().is_none_or(|to| *end < to)) {
             // No table below may span the end.
@@ -412,7 +418,7 @@ impl Picked {
         let mut lower: Vec<Table> = self.below.met.iter().filter(begins).cloned().collect();
         let mut barriers = self.below.barriers.clone();
         let coming = upper.iter().flatten().chain(&lower).map(|table| table.live.weight()).sum();
-        let before = joined(&self.below.before, coming, (measure, goal), damage);
+        let before = joined(&self.below.before, coming, (measure, goal), avoided);
         let last = upper.iter().flatten().chain(&lower).map(|table| &table.last).max().cloned();
         lower.splice(..0, before.iter().rev().cloned());
         // The first table behind everything that is merged.
@@ -425,14 +431,14 @@ impl Picked {
         if all && last.as_ref().is_some_and(ends) {
             let near = self.below.behind.iter().take_while(begins).cloned();
             let near: Vec<Table> = near.collect();
-            let behind = joined(&near, coming, (measure, goal), damage);
+            let behind = joined(&near, coming, (measure, goal), avoided);
             barriers.retain(|barrier| behind.iter().all(|it| it.first != *barrier));
             lower.extend_from_slice(behind);
         }
         Unit { upper, lower, to, cuts, barriers, goal }
     }
 
-    /// Returns the cuts between the jobs of the unit, and its end.
+    /// Returns the cuts between the pieces of the unit, and its end.
     fn cuts(&self, measure: Measure) -> (Vec<SharedKey>, Option<SharedKey>) {
         let horizon = self.horizon().cloned();
         let uppers: Vec<&Table> = self.fronts.iter().flat_map(|front| &front.tables).collect();
@@ -444,10 +450,11 @@ impl Picked {
             .filter(|table| known(&table.first))
             .map(|table| table.live.weight())
             .sum();
-        let mut cuts = places_to_cut(&uppers, &lowers, total.min(measure.unit_bytes), measure.jobs);
+        let mut cuts =
+            places_to_cut(&uppers, &lowers, total.min(measure.unit_bytes), measure.pieces);
         cuts.retain(|cut| known(cut));
         if total <= measure.unit_bytes && horizon.is_none() {
-            cuts.truncate(measure.jobs.saturating_sub(1));
+            cuts.truncate(measure.pieces.saturating_sub(1));
             return (cuts, None);
         }
         // The last cut is the end of the unit. Without cuts the unit ends at the end of the

@@ -1,22 +1,18 @@
-//! Execution of one compaction step: from the plan to the contents of the next version.
+//! Merges: their options, and their effect on the contents of the next version.
 
-use crate::base::error::{Error, Result};
+use crate::base::error::Result;
 use crate::base::limits::SLAB_BYTES;
-use crate::engine::{Absorbed, OwnedExtent, Work};
+use crate::engine::OwnedExtent;
 use crate::engines::autumn::counters::Counters;
-use crate::engines::autumn::merge::choose::{self, Down, Measure};
 use crate::engines::autumn::merge::garnering::Garnering;
-use crate::engines::autumn::merge::level0_picker;
 use crate::engines::autumn::merge::output::{Change, Output};
-use crate::engines::autumn::merge::plan::{LEVEL0_TRIGGER, Step};
+use crate::engines::autumn::merge::plan::LEVEL0_TRIGGER;
 use crate::engines::autumn::merge::unit::{Goal, Merged, Unit};
 use crate::engines::autumn::table::{Sequence, Table};
 use crate::engines::autumn::version::{AutumnVersion, Next};
 use crate::engines::autumn::{Autumn, Writer};
 use crate::runtime::sync::Arc;
 use crate::runtime::workers::Workers;
-use crate::structure::SharedKey;
-
 use std::collections::BTreeMap;
 
 /// Divisor of the memory budget that limits the read-ahead of merges of level 0.
@@ -28,114 +24,12 @@ const FILTER_BITS_TIMES: u32 = 2;
 const FILTER_BITS_OFTEN: u32 = 8;
 
 impl Autumn {
-    /// Performs `step`; returns `None` if no part of it is possible.
-    pub(in crate::engines::autumn) fn perform(
-        &self,
-        step: &Step,
-        version: &AutumnVersion,
-        writer: &mut Writer,
-        work: &Work<'_>,
-        measure: Measure,
-    ) -> Result<Option<Absorbed>> {
-        let (counters, workers) = (&self.shared.counters, *work.workers);
-        let output = self.output(work.quota);
-        let mut next = Next::of(version);
-        match step {
-            Step::Sink => {
-                let fresh = next.level0.len() - next.sinking;
-                next.sinking += fresh.min(self.sinking_max(workers));
-                writer.stuck.retain(|stuck| *stuck != 0);
-                Counters::add(&counters.sinkings, 1);
-            }
-            Step::AddLevel(place) => {
-                next.levels.insert(*place, Arc::default());
-                writer.forget_places();
-                Counters::add(&counters.levels_added, 1);
-            }
-            Step::RemoveLevel(place) => {
-                if !next.levels.remove(*place).is_empty() {
-                    return Err(Error::internal("a level to be removed is not empty"));
-                }
-                writer.forget_places();
-                Counters::add(&counters.levels_removed, 1);
-            }
-            Step::Down(level) => {
-                let how = (workers, measure);
-                let done = match self.down(*level, version, writer, &mut next, &output, how) {
-                    Ok(done) => done,
-                    Err(error) => {
-                        // The first error is more useful than one from the roll-back.
-                        let _ = output.roll_back();
-                        return Err(error);
-                    }
-                };
-                if !done {
-                    writer.stuck.push(*level);
-                    return Ok(None);
-                }
-                // The arriving tables may be merged with tables that were stuck.
-                writer.stuck.retain(|stuck| *stuck != level + 1);
-            }
-        }
-        next.settle();
-        self.publish(version, next, output).map(Some)
-    }
-
     /// Returns the maximum number of sequences that begin to sink together: a merge reads ahead in
     /// each of them.
-    fn sinking_max(&self, workers: Workers) -> usize {
+    pub(in crate::engines::autumn) fn sinking_max(&self, workers: Workers) -> usize {
         let part = self.shared.node_cache.storage().budget().limit() / MERGE_PART;
         let streams = part / SLAB_BYTES as u64 / workers.threads() as u64;
         usize::try_from(streams).unwrap_or(usize::MAX).max(LEVEL0_TRIGGER)
-    }
-
-    /// Merges or moves tables of `level` to the level below; returns false if that is impossible.
-    fn down(
-        &self,
-        level: usize,
-        version: &AutumnVersion,
-        writer: &mut Writer,
-        next: &mut Next,
-        output: &Output<'_>,
-        (workers, measure): (Workers, Measure),
-    ) -> Result<bool> {
-        let node_cache = &self.shared.node_cache;
-        let goal = self.goal(version, level);
-        let down = if level == 0 {
-            level0_picker::from_level0(version, node_cache, measure, goal, &writer.damage)?
-        } else {
-            let from = writer.from.entry(level).or_insert_with(|| SharedKey::LEAST);
-            choose::from_level(version, node_cache, level, from, measure, goal, &writer.damage)?
-        };
-        match down {
-            Down::Stuck => Ok(false),
-            Down::Moves(moves) => {
-                self.move_tables(level, moves, version, next, output)?;
-                Ok(true)
-            }
-            Down::Unit(unit) => {
-                let merged = self.merge(&unit, writer, output, workers)?;
-                self.replace(level, &unit, merged, next, output)?;
-                let counters = &self.shared.counters;
-                let units = if level == 0 { &counters.level0_units } else { &counters.level_units };
-                Counters::add(units, 1);
-                Ok(true)
-            }
-            Down::Parted(unit) => {
-                let merged = self.merge(&unit, writer, output, workers)?;
-                let removed: Vec<Table> = unit.upper.into_iter().flatten().collect();
-                output.lose(removed.iter().map(Table::owned));
-                let place = &mut next.levels[level - 1];
-                *place = Arc::new(output.change(place, Change { removed, added: merged.tables })?);
-                Ok(true)
-            }
-            Down::Within { first, unit } => {
-                let merged = self.merge(&unit, writer, output, workers)?;
-                Self::replace_within(first, &unit, merged, next, output)?;
-                Counters::add(&self.shared.counters.merges_within, 1);
-                Ok(true)
-            }
-        }
     }
 
     /// Merges a unit, and records its unreadable tables.
@@ -155,7 +49,7 @@ impl Autumn {
     }
 
     /// Returns the output options for tables that come from `level`.
-    fn goal(&self, version: &AutumnVersion, level: usize) -> Goal {
+    pub(in crate::engines::autumn) fn goal(&self, version: &AutumnVersion, level: usize) -> Goal {
         let levels = version.levels.len();
         let below = version.levels.get(level);
         let coming = match level {
@@ -171,7 +65,7 @@ impl Autumn {
     }
 
     /// Moves tables from `level` to the level below without rewriting them.
-    fn move_tables(
+    pub(in crate::engines::autumn) fn move_tables(
         &self,
         level: usize,
         moves: Vec<(usize, Table)>,
@@ -200,17 +94,16 @@ impl Autumn {
         Ok(())
     }
 
-    /// Replaces the inputs of a unit by its output.
-    fn replace(
-        &self,
-        level: usize,
+    /// Replaces the inputs of a unit from `level` by its output; `first` is the index of the first
+    /// level-0 sequence that it took from.
+    pub(in crate::engines::autumn) fn replace(
+        (level, first): (usize, usize),
         unit: &Unit,
         mut merged: Merged,
         next: &mut Next,
         output: &Output<'_>,
     ) -> Result<()> {
         let mut gone: Vec<OwnedExtent> = unit.lower.iter().map(Table::owned).collect();
-        let first = next.level0.len() - next.sinking;
         for (place, upper) in unit.upper.iter().enumerate() {
             let mut change = Change { removed: upper.clone(), added: Vec::new() };
             for table in upper {

@@ -2,7 +2,9 @@
 
 pub mod absorb;
 pub mod choose;
+pub mod claims;
 pub mod garnering;
+pub mod job;
 pub mod level0_picker;
 pub mod merging;
 pub mod output;

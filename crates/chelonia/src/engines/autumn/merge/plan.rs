@@ -23,6 +23,7 @@ const TOMBSTONES_PART: u64 = 4;
 const SLACK_PERCENT: u64 = 150;
 
 /// The next step.
+#[derive(Clone, Copy)]
 pub(in crate::engines::autumn) enum Step {
     /// Sequences of level 0 begin to sink, the oldest first.
     Sink,
@@ -81,8 +82,14 @@ impl Sizes {
     }
 
     /// Returns the next step, if any. `eager` includes steps that only benefit reads; levels in
-    /// `stuck` are not compacted (0: level 0).
-    pub fn step(&self, policy: &Garnering, eager: bool, stuck: &[usize]) -> Option<Step> {
+    /// `stuck` cannot be compacted, and those in `blocked` not now (0: level 0).
+    pub fn step(
+        &self,
+        policy: &Garnering,
+        eager: bool,
+        stuck: &[usize],
+        blocked: &[usize],
+    ) -> Option<Step> {
         if let Some(step) = self.shape(policy) {
             return Some(step);
         }
@@ -97,12 +104,14 @@ impl Sizes {
         }
         // In thousandths of the capacity; among equals the highest level wins.
         let mut most = (0, None);
-        if self.sinking > 0 && !is_stuck {
+        if self.sinking > 0 && !is_stuck && !blocked.contains(&0) {
             most = ((1000 * self.level0.len() / LEVEL0_TRIGGER).max(1000) as u64, Some(0));
         }
         for (place, excess) in self.permille(policy).into_iter().enumerate() {
-            if excess > most.0.max(1000) && !stuck.contains(&(place + 1)) {
-                most = (excess, Some(place + 1));
+            let level = place + 1;
+            let is_open = !stuck.contains(&level) && !blocked.contains(&level);
+            if excess > most.0.max(1000) && is_open {
+                most = (excess, Some(level));
             }
         }
         most.1.map(Step::Down)

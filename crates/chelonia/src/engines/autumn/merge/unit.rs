@@ -6,12 +6,12 @@
 //!             [ c .... ][ d ............ ]
 //!   lower        [ X ... ]    [ Y ... ]       overlapping tables of the level below
 //!             |        :             |
-//!            from     cut            to       the part between two cuts is one job
+//!            from     cut            to       the part between two cuts is one piece
 //! ```
 //!
 //! All entries of upper tables within the range of the unit are merged. Upper tables that end
 //! within the range are removed; those that extend behind it (`b`, `d`; only in level 0) keep the
-//! rest. Lower tables are always merged completely, so no cut between jobs goes through one.
+//! rest. Lower tables are always merged completely, so no cut between pieces goes through one.
 //!
 //! Large values: those of merged entries that are not written again are lost. A table that is
 //! merged completely has a list of them; for other tables the merge records those it reads.
@@ -44,7 +44,7 @@ pub(in crate::engines::autumn) struct Unit {
     pub lower: Vec<Table>,
     /// End of the key range (exclusive); `None` for the end of all keys.
     pub to: Option<SharedKey>,
-    /// Cuts between jobs, ascending; no lower table spans a cut.
+    /// Cuts between pieces, ascending; no lower table spans a cut.
     pub cuts: Vec<SharedKey>,
     /// First keys of lower tables outside the unit, ascending: no new table spans one.
     pub barriers: Vec<SharedKey>,
@@ -72,7 +72,7 @@ pub(in crate::engines::autumn) struct Merged {
     pub left: BTreeMap<BlockNo, Table>,
 }
 
-/// Result of a job.
+/// Result of a piece.
 #[derive(Default)]
 struct Done {
     tables: Vec<Table>,
@@ -84,7 +84,7 @@ struct Done {
 }
 
 impl Unit {
-    /// Merges all jobs and writes the new tables.
+    /// Merges all pieces and writes the new tables.
     pub fn run(
         &self,
         output: &Output<'_>,
@@ -94,8 +94,8 @@ impl Unit {
         let ranges = self.ranges();
         let done: Vec<Mutex<Option<Done>>> = ranges.iter().map(|_| Mutex::default()).collect();
         workers.run(ranges.len(), &|index| {
-            let job = Job { unit: self, range: &ranges[index], output, counters };
-            *done[index].lock() = Some(job.run()?);
+            let piece = Piece { unit: self, range: &ranges[index], output, counters };
+            *done[index].lock() = Some(piece.run()?);
             Ok(())
         })?;
         let mut merged = Merged::default();
@@ -103,7 +103,7 @@ impl Unit {
         let (mut consumed, mut written) = (BTreeSet::new(), Vec::new());
         for done in done {
             let Some(mut done) = done.into_inner() else {
-                return Err(Error::internal("a job of a merge was not done"));
+                return Err(Error::internal("a piece of a merge was not done"));
             };
             merged.tables.append(&mut done.tables);
             consumed.append(&mut done.consumed);
@@ -140,7 +140,7 @@ impl Unit {
         (rest.live.entries > 0).then_some(rest)
     }
 
-    /// Returns the key ranges of the jobs.
+    /// Returns the key ranges of the pieces.
     fn ranges(&self) -> Vec<KeyRange> {
         let bound = |key: &SharedKey| Bound::Excluded(key.to_bytes().into_owned());
         let uppers = self.cuts.iter().map(bound);
@@ -159,14 +159,14 @@ impl Unit {
 }
 
 /// The part of a unit between two cuts.
-struct Job<'a> {
+struct Piece<'a> {
     unit: &'a Unit,
     range: &'a KeyRange,
     output: &'a Output<'a>,
     counters: &'a Counters,
 }
 
-impl Job<'_> {
+impl Piece<'_> {
     fn run(&self) -> Result<Done> {
         let mut done = Done::default();
         let mut expected = 0;
@@ -220,7 +220,7 @@ impl Job<'_> {
             }
         }
         let mut lower = Vec::new();
-        // A lower table that extends behind the unit is merged completely by the last job.
+        // A lower table that extends behind the unit is merged completely by the last piece.
         for table in self.unit.lower.iter().filter(|table| table.first.is_within(self.range)) {
             self.take_whole(table, done, expected)?;
             lower.push((Arc::clone(&table.run), table.live_range()));

@@ -4,6 +4,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
 mod damage;
+mod jobs;
 mod long_keys;
 mod room;
 
@@ -248,7 +249,7 @@ fn a_failed_absorb_or_unit_changes_nothing() {
                 progress: &|_| {},
                 quota: &UNLIMITED,
             };
-            let began = world.tree.maintain(&work).unwrap();
+            let began = crate::engine::do_job(&world.tree, &work).unwrap();
             world.note(&Model::new(), began.unwrap());
             // Discard the caches: merges must read their inputs.
             world.reopen();
@@ -260,7 +261,7 @@ fn a_failed_absorb_or_unit_changes_nothing() {
                 progress: &|_| {},
                 quota: &UNLIMITED,
             };
-            let maintained = world.tree.maintain(&work);
+            let maintained = crate::engine::do_job(&world.tree, &work);
             world.faults.heal();
             match maintained {
                 Err(error) => {
@@ -319,7 +320,7 @@ fn what_sank_out_of_level_0_stays_hidden() {
                 progress: &|_| {},
                 quota: &UNLIMITED,
             };
-            let Some(absorbed) = world.tree.maintain(&work).unwrap() else { break };
+            let Some(absorbed) = crate::engine::do_job(&world.tree, &work).unwrap() else { break };
             world.note(&Model::new(), absorbed);
             let clipped = clipped(&world);
             if clipped > 0 {

@@ -62,6 +62,11 @@ impl Damage {
         self.known.len() > known
     }
 
+    /// Adds what another pass learned.
+    pub fn adopt(&mut self, other: &mut Self) {
+        self.known.append(&mut other.known);
+    }
+
     /// Returns true if any damage is known.
     pub fn is_known(&self) -> bool {
         !self.known.is_empty()

@@ -38,6 +38,7 @@ use crate::engines::turtle::node::{Child, Node, NodeCache, NodeSlot};
 use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunRef};
 use crate::runtime::sync::{Arc, Ordering};
+use crate::storage::Storage;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Approximate bytes of an entry in a map of counts.
@@ -131,6 +132,14 @@ impl Ledger {
                 self.references.remove(&start);
             }
         }
+    }
+
+    /// Frees everything that a failed or dropped pass allocated. Continues after an error.
+    pub fn roll_back(&self, storage: &Storage) -> Result<()> {
+        let runs = self.runs.values().map(|run| run.extent);
+        let nodes = self.nodes.iter().map(|node| node.extent);
+        let freed = runs.chain(nodes).map(|extent| storage.free(extent));
+        freed.fold(Ok(()), Result::and)
     }
 }
 

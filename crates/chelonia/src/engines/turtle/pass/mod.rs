@@ -48,6 +48,7 @@ mod assemble;
 pub mod counts;
 mod cut;
 pub mod geometry;
+pub mod job;
 mod levels;
 pub mod output;
 pub mod overlap;

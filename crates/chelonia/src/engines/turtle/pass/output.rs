@@ -13,7 +13,7 @@ use crate::engine::OwnedExtent;
 use crate::engines::turtle::codec::{self, LEVEL_MAX};
 use crate::engines::turtle::events::{Event, Events};
 use crate::engines::turtle::node::{Child, Node, NodeCache, Pivot};
-use crate::engines::turtle::pass::counts::{Counts, Ledger, Settled};
+use crate::engines::turtle::pass::counts::Ledger;
 use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
@@ -124,26 +124,9 @@ impl<'t> Output<'t> {
         Ok(Pivot::settled(key, Child::Node(slot, summary)))
     }
 
-    /// Applies the records of a successful pass to `counts`, and frees written but unused runs.
-    pub fn settle(&self, counts: &mut Counts) -> Result<Settled> {
-        let ledger = self.ledger.lock();
-        let settled = counts.settle(&ledger, self.node_cache)?;
-        for unused in &settled.unused {
-            // If that fails, the space is lost until the next open finds it: no reason to abort the
-            // pass after the counts have changed.
-            let _ = self.node_cache.storage().free(unused.extent);
-        }
-        Ok(settled)
-    }
-
-    /// Frees everything that a failed pass allocated. Continues after an error.
-    pub fn roll_back(self) -> Result<()> {
-        let ledger = self.ledger.into_inner();
-        let storage = self.node_cache.storage();
-        let runs = ledger.runs.values().map(|run| run.extent);
-        let nodes = ledger.nodes.iter().map(|node| node.extent);
-        let freed = runs.chain(nodes).map(|extent| storage.free(extent));
-        freed.fold(Ok(()), Result::and)
+    /// Returns the records of the pass.
+    pub fn into_ledger(self) -> Ledger {
+        self.ledger.into_inner()
     }
 }
 

@@ -73,7 +73,7 @@ fn a_roll_back_gives_back_all_that_it_can() {
     }
     // One extent cannot be freed again: an error, but no reason to keep the others.
     world.storage.free(runs[0].reference().extent).unwrap();
-    let error = output.roll_back().unwrap_err();
+    let error = output.into_ledger().roll_back(&world.storage).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Internal);
     assert_eq!(used(), before);
 }

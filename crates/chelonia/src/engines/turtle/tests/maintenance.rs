@@ -135,7 +135,7 @@ fn maintenance_that_fails_changes_nothing() {
     let (stats, used) = (world.tree.stats(), world.storage.stats().space.used_blocks);
     world.faults.fail(Fault::sticky(Call::Write, 0));
     let work = Work { workers: &world.workers, progress: &|_| {}, quota: &UNLIMITED };
-    assert!(world.tree.maintain(&work).is_err());
+    assert!(crate::engine::do_job(&world.tree, &work).is_err());
     world.faults.heal();
     assert_eq!(world.storage.stats().space.used_blocks, used);
     assert_eq!(world.tree.stats().disk_bytes, stats.disk_bytes);

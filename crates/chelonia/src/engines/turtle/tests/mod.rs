@@ -5,6 +5,7 @@
 mod damage;
 mod full_device;
 mod hostile;
+mod jobs;
 mod life;
 mod long_keys;
 mod maintenance;
