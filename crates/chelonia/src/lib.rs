@@ -36,8 +36,9 @@
 //! # Memory
 //!
 //! [`DatabaseBuilder::memory`] sets the budget for all memory of the database. The checkpoint
-//! distance, which trades write cost for memory, follows from it;
-//! [`Keyspace::set_checkpoint_distance`] overrides it while the database is open.
+//! distance, which trades write cost for memory, follows from it and from the work: memory goes to
+//! memtables or to caches, where it saves more time. [`Keyspace::set_checkpoint_distance`]
+//! overrides it while the database is open.
 //!
 //! # Errors
 //!

@@ -7,10 +7,9 @@
 //! ```
 //!
 //! The write share is a ceiling, not a reservation: memory that memtables do not use holds cached
-//! blocks and records. It grows while writes come and almost nothing is read from the device,
-//! because then nothing else needs the memory; it shrinks, in small steps, when more is read: one
-//! avoided device read is worth many rewritten updates. Memory that caches cannot give up, such as
-//! that of many pins, leaves up to a quarter less of it.
+//! blocks and records. It moves in small steps to where memory saves more time
+//! (`admission/balance.rs`). Memory that caches cannot give up, such as that of many pins, leaves
+//! up to a quarter less of it.
 //!
 //! A keyspace's memtable is rotated when its updates reach the keyspace's checkpoint distance, or
 //! its memory reaches half of the write share, so that one memtable can fill while the other is
@@ -19,6 +18,7 @@
 //! rotated earlier (`flush/idle.rs`). A commit to several keyspaces is admitted with the growth of
 //! their memtables, because each grows by a chunk.
 
+use crate::admission::balance::{Division, STEPS, Step};
 use crate::base::error::{Error, Result};
 use crate::base::limits::{BATCH_BYTES_MAX, MEMORY_BYTES_MIN};
 use crate::memory::budget::{Budget, Use};
@@ -55,9 +55,6 @@ const _: () = assert!(SHARE_BYTES_MIN / 2 >= BATCH_BYTES_MAX as u64);
 /// Least memory for everything else when the write share is above its initial value: merges, the
 /// log, nodes, indexes.
 const ELSE_BYTES_MIN: u64 = 64 << 20;
-
-/// The load counts as free of reads if this many entries are written per block of entries read.
-const WRITES_PER_READ: u64 = 16;
 
 /// Memory that neither caches nor flushes make room in.
 const FIXED_USES: [Use; 4] = [Use::Work, Use::Scans, Use::Metadata, Use::Log];
@@ -127,18 +124,22 @@ impl Governor {
         (limit / 16 * sixteenths).clamp(SHARE_BYTES_MIN.min(usual), most)
     }
 
-    /// Moves the write share one step, given the entries written and the blocks of entries read
-    /// from the device in the last interval.
-    pub fn adapt(&self, written: u64, read: u64) {
+    /// The division that the next step would change, where `stored` bytes are in the data file.
+    pub fn division(&self, stored: u64) -> Division {
+        let step = self.budget.limit() / STEPS;
+        Division { write_share: self.write_share(), step, stored }
+    }
+
+    /// Moves the write share by `step`.
+    pub fn adapt(&self, step: Step) {
         let now = self.sixteenths.load(Ordering::Relaxed);
-        let alone = written > read.saturating_mul(WRITES_PER_READ);
         let less = (now - 1).max(SIXTEENTHS_LEAST);
         // A smaller share must not make writers wait for memory.
-        let fits = self.memtable_bytes() <= self.share_of(less) / 8 * 7;
-        let next = match alone {
-            true => (now + 1).min(SIXTEENTHS_MOST),
-            false if fits => less,
-            false => now,
+        let fits = || self.memtable_bytes() <= self.share_of(less) / 8 * 7;
+        let next = match step {
+            Step::Memtables => (now + 1).min(SIXTEENTHS_MOST),
+            Step::Caches if fits() => less,
+            Step::Caches | Step::Stay => now,
         };
         self.sixteenths.store(next, Ordering::Relaxed);
     }
@@ -233,21 +234,23 @@ mod tests {
         let governor = Governor::new(Arc::clone(&budget), &Internals::default());
         let sixteenths = || governor.write_share() / (1 << 26);
         assert_eq!(sixteenths(), 9);
-        (0..10).for_each(|_| governor.adapt(1_000_000, 10));
+        (0..10).for_each(|_| governor.adapt(Step::Memtables));
         assert_eq!(sixteenths(), 13);
-        governor.adapt(1000, 1000);
+        governor.adapt(Step::Stay);
+        assert_eq!(sixteenths(), 13);
+        governor.adapt(Step::Caches);
         assert_eq!(sixteenths(), 12);
         // Memory of memtables is not taken from them.
         let slabs = 11 * (1 << 26) / SLAB_BYTES;
         let held: Vec<_> = (0..slabs).map(|_| budget.take_slab_forced(Use::Memtable)).collect();
-        (0..20).for_each(|_| governor.adapt(1000, 1000));
+        (0..20).for_each(|_| governor.adapt(Step::Caches));
         assert_eq!(sixteenths(), 12);
         drop(held);
-        (0..20).for_each(|_| governor.adapt(0, 0));
+        (0..20).for_each(|_| governor.adapt(Step::Caches));
         assert_eq!(sixteenths(), 4);
         budget.set_limit(MEMORY_BYTES_MIN);
         assert!(governor.memtable_bytes_max() >= BATCH_BYTES_MAX as u64);
-        (0..20).for_each(|_| governor.adapt(1_000_000, 0));
+        (0..20).for_each(|_| governor.adapt(Step::Memtables));
         assert_eq!(governor.write_share(), MEMORY_BYTES_MIN / 16 * 9);
     }
 }

@@ -68,6 +68,12 @@ struct Usual {
     skipped: u32,
 }
 
+impl Usual {
+    fn has_space(self, pool_bytes: u64) -> bool {
+        self.failed_pool == 0 || pool_bytes >= self.failed_pool.saturating_add(self.failed_pool / 4)
+    }
+}
+
 /// Work for space that did not help, and the state after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Failed {
@@ -197,9 +203,12 @@ impl Headroom {
     pub fn may_flush_as_usual(&self, pool_bytes: u64) -> bool {
         let mut usual = self.usual.lock();
         usual.skipped += 1;
-        usual.skipped > USUAL_SKIPPED_MAX
-            || usual.failed_pool == 0
-            || pool_bytes >= usual.failed_pool.saturating_add(usual.failed_pool / 4)
+        usual.skipped > USUAL_SKIPPED_MAX || usual.has_space(pool_bytes)
+    }
+
+    /// True if the last flush at the usual pace found space, or the pool grew much since.
+    pub fn has_usual_space(&self, pool_bytes: u64) -> bool {
+        self.usual.lock().has_space(pool_bytes)
     }
 
     /// Records the pool at a flush at the usual pace that found too little space; `None` if it

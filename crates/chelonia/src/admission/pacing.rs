@@ -228,7 +228,12 @@ impl Pacer {
             return true;
         }
         let mut slept = Duration::ZERO;
-        while slept < delay && (slept.is_zero() || !is_over()) {
+        while slept < delay {
+            if !slept.is_zero() && is_over() {
+                // The debt is paid; the commits after this one owe nothing for it.
+                self.paid_until.fetch_min(nanos(self.clock.now()), Ordering::Relaxed);
+                break;
+            }
             let slice = SLEEP_MOST.min(delay.saturating_sub(slept));
             self.clock.sleep(slice);
             slept = self.clock.now().saturating_sub(Duration::from_nanos(now)).max(slept + slice);
@@ -406,7 +411,10 @@ mod tests {
         let is_over = || pacer.clock.now() - start >= Duration::from_millis(50);
         let ended = time(8 << 20, debt(1), &is_over);
         assert!(near(ended, 50), "{ended:?}");
-        // A small commit of another thread does not wait for all of it.
+        // Nothing is owed for it any more, and commits with a limit are not refused.
+        assert!(pacer.admit(1, debt(1_000_000_000), Some(Duration::ZERO), || false));
+        // A small commit beside a large one does not wait for all of it.
+        pacer.paid_until.store(nanos(pacer.clock.now() + 100 * SLEEP_MOST), Ordering::Relaxed);
         assert_eq!(time(1, debt(1), &|| false), SLEEP_MOST);
     }
 

@@ -12,11 +12,13 @@
 //! committing thread. They hold the shared state, never a handle, so that dropping the last handle
 //! ends them.
 
+use crate::admission::balance::{Balance, Totals};
 use crate::admission::headroom::{RETRY_INTERVAL, RETRY_INTERVAL_MAX};
 use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::flush::idle::IdlePeriods;
-use crate::runtime::sync::{Arc, Ordering, thread};
+use crate::runtime::sync::{Arc, AtomicU64, Ordering, thread};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -107,8 +109,7 @@ fn help_loop(core: &Core) {
             {
                 core.want_checkpoint(core.governor.write_share())?;
             }
-            // The end of a flush requests a checkpoint anyway.
-            if core.has_immutable() { Ok(()) } else { core.want_checkpoint(1) }
+            core.want_checkpoint_at_rest()
         });
         match helped {
             Ok(()) => {}
@@ -174,7 +175,7 @@ fn flush_once(core: &Core) -> Result<()> {
     while !core.signals.is_stopping() && core.flush_or_reclaim(|pace| core.flush_oldest(pace))? {
         core.want_checkpoint(core.governor.write_share())?;
     }
-    core.want_checkpoint(1)
+    core.want_checkpoint_at_rest()
 }
 
 fn log_loop(core: &Core) {
@@ -211,8 +212,9 @@ pub struct LogProgress {
     witnessed: Lsn,
     /// The next segment could not be prepared.
     lacks_segment: bool,
-    /// Entries written, and blocks of entries read, up to the last tick.
-    work: (u64, u64),
+    /// Blocks of entries read up to the last tick.
+    misses: u64,
+    balance: Balance,
     /// Write-idle periods and the reads within them.
     idle_periods: IdlePeriods,
 }
@@ -252,14 +254,27 @@ impl Core {
         prepared
     }
 
-    /// Adapts the memory split and engines to the work since the last tick.
+    /// Adapts the division of memory and engines to the work since the last tick.
     fn adapt(&self, progress: &mut LogProgress) {
-        let written = self.commit.lock().totals.entries;
-        let read = self.storage.stats().cache.entry_misses;
-        let (written_before, read_before) = std::mem::replace(&mut progress.work, (written, read));
-        let (written, read) = (written - written_before, read - read_before);
-        self.governor.adapt(written, read);
-        self.follow_idle_periods(&mut progress.idle_periods, read);
+        let written_bytes = self.commit.lock().totals.user_bytes;
+        let storage = self.storage.stats();
+        let misses = storage.cache.entry_misses;
+        let split = self.storage.budget().split();
+        split.wrote(written_bytes.saturating_sub(progress.balance.written_bytes()));
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let totals = Totals {
+            written_bytes,
+            flushed_bytes: load(&self.counters.flushed_bytes),
+            background: Duration::from_nanos(load(&self.counters.background_nanos)),
+            saved: split.saved(),
+            misses,
+            waited: Duration::from_nanos(storage.cache.waited_nanos),
+        };
+        let stored = storage.space.used_blocks * BLOCK_BYTES_U64;
+        let step = progress.balance.tick(totals, self.governor.division(stored));
+        self.governor.adapt(step);
+        let before = std::mem::replace(&mut progress.misses, misses);
+        self.follow_idle_periods(&mut progress.idle_periods, misses - before);
     }
 
     /// Closes the open log block, so that the header of the next block records how far the log is

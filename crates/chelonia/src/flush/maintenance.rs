@@ -168,7 +168,7 @@ impl Core {
         let Some(mut job) = keyspace.engine.plan(&work)? else { return Ok(false) };
         self.counters.jobs_planned.fetch_add(1, Ordering::Relaxed);
         let kept = job.keeps_lock().then_some(partial);
-        let ran = job.run(&work);
+        let ran = self.in_background(|| job.run(&work));
         let installed = ran.and_then(|()| {
             let partial = kept.unwrap_or_else(|| keyspace.flush.lock());
             if !can_publish(keyspace, &partial) {

@@ -79,9 +79,16 @@ impl Core {
                 break chosen;
             }
         };
-        let keyspace = &chosen.0;
+        let keyspace = Arc::clone(&chosen.0);
         // A keyspace dropped meanwhile is not listed again; others may still have memtables.
-        Ok(self.flush_at(keyspace, pace)? || keyspace.check_exists().is_err())
+        let flushed = self.flush_at(&keyspace, pace)? || keyspace.check_exists().is_err();
+        drop(chosen);
+        if !keyspace.immutable().is_empty() {
+            // Other threads passed over the keyspace while it was chosen, and may have gone to
+            // sleep.
+            self.signals.wake_flush();
+        }
+        Ok(flushed)
     }
 
     /// Flushes the oldest immutable memtable of `keyspace`; false if there is none, or the keyspace
@@ -103,9 +110,9 @@ impl Core {
         let start = self.clock.now();
         let (share, progress) = (self.shares.flush(), AtomicU64::new(0));
         let how = (pace, &share.workers, &progress);
-        let flushed = self.absorb(keyspace, &buffer, &mut partial, how);
+        let flushed = self.in_background(|| self.absorb(keyspace, &buffer, &mut partial, how));
         let is_dropped = || keyspace.check_exists().is_err();
-        let progress = progress.into_inner();
+        let progress = progress.load(Ordering::Relaxed);
         self.counters.flush_progress_bytes.fetch_sub(progress, Ordering::Relaxed);
         match flushed {
             Ok(()) => {
@@ -117,6 +124,7 @@ impl Core {
                 let took = took / side_by_side;
                 self.pacer.flushed(buffer.memtable.bytes(), took);
                 self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+                self.counters.flushed_bytes.fetch_add(buffer.update_bytes(), Ordering::Relaxed);
                 // A memtable without bytes needs a checkpoint too.
                 let bytes = buffer.update_bytes().max(1);
                 self.counters.undurable_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -141,17 +149,15 @@ impl Core {
         Ok(true)
     }
 
-    /// Flushes a memtable beside the flush thread; false if there is none, or the device is full:
-    /// the flush thread deals with that.
+    /// Flushes a memtable beside another thread that flushes, or waits to flush, that of another
+    /// keyspace; false if there is none, or the device is full: the flush thread deals with that.
     pub fn flush_beside(&self) -> Result<bool> {
-        let is_full =
-            |pool: Option<u64>| !self.headroom.may_flush_as_usual(pool.unwrap_or(u64::MAX));
+        let is_chosen = |keyspace: &Arc<KeyspaceCore>| keyspace.is_chosen.load(Ordering::Acquire);
         let helps_not = &self.counters.helps_not;
-        if self.shares.flushes() == 0 || helps_not.load(Ordering::Relaxed) || !self.has_immutable()
-        {
-            return Ok(false);
-        }
-        if is_full(self.pool_bytes()) {
+        let is_beside = self.has_immutable()
+            && !helps_not.load(Ordering::Relaxed)
+            && self.all_keyspaces().iter().any(is_chosen);
+        if !is_beside || !self.headroom.has_usual_space(self.pool_bytes().unwrap_or(u64::MAX)) {
             return Ok(false);
         }
         match self.flush_oldest(FlushPace::Usual) {
@@ -160,12 +166,7 @@ impl Core {
                 self.signals.wake_flush();
                 Ok(false)
             }
-            flushed => {
-                // The flush thread passed over the keyspace while it was chosen here, and may have
-                // gone to sleep although another memtable of it waits.
-                self.signals.wake_flush();
-                flushed
-            }
+            flushed => flushed,
         }
     }
 
@@ -335,6 +336,15 @@ impl Core {
         }
         self.signals.wake_checkpoint();
         Ok(())
+    }
+
+    /// Requests a checkpoint of everything if nothing is flushed and no job runs: the last one to
+    /// end requests it. During long work checkpoints come by the bytes that wait for them.
+    pub fn want_checkpoint_at_rest(&self) -> Result<()> {
+        if self.has_immutable() || !self.shares.is_idle() {
+            return Ok(());
+        }
+        self.want_checkpoint(1)
     }
 
     /// Flushes all immutable memtables on this thread, with the checkpoints that this needs.

@@ -14,6 +14,10 @@
 //! The shares are targets. Memory moves when either side needs a slab and the other has more than
 //! its share ([`crate::memory::budget::Budget`]).
 //!
+//! Records that were flushed from memtables leave ghosts too: a read of one would have been saved
+//! by larger memtables. These ghosts age with what is written. The division between memtables and
+//! caches (`admission/balance.rs`) weighs them against those of the caches.
+//!
 //! Only a sample of names is remembered, chosen by the names themselves, so that ghosts take the
 //! same little memory whatever the budget.
 //!
@@ -58,14 +62,21 @@ pub struct Split {
     /// The records' share, in parts of [`WHOLE`].
     records: AtomicU32,
     ghosts: [Ghosts; 2],
+    /// Records flushed from memtables.
+    flushed: Ghosts,
     /// Reads that either side would have saved since the division last moved.
     saved: [AtomicU64; 2],
+    /// Reads that either side, and larger memtables, would have saved since the open.
+    totals: [AtomicU64; 3],
     /// The number of ghosts hit since then.
     met: AtomicU32,
 }
 
 /// The share that stands for all of the read memory.
 const WHOLE: u32 = 1024;
+
+/// The place of memtables in [`Split::totals`], behind the sides.
+const MEMTABLES: usize = 2;
 
 /// The step of one decision.
 const STEP: u32 = WHOLE / 32;
@@ -80,7 +91,21 @@ const GHOSTS_PER_DECISION: u32 = 64;
 const DIFFERENCE_PERCENT: u64 = 115;
 
 /// A ghost expires after this fraction of the budget was evicted.
-const WINDOW_PART: u64 = 8;
+pub const WINDOW_PART: u64 = 8;
+
+/// A ghost of a flushed record expires after this fraction of the budget was written.
+pub const FLUSHED_WINDOW_PART: u64 = 32;
+
+/// Reads from the device since the open that more memory would have saved.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Saved {
+    /// With a block cache larger by 1/[`WINDOW_PART`] of the budget.
+    pub blocks: u64,
+    /// With a record cache larger by as much.
+    pub records: u64,
+    /// With memtables that are flushed 1/[`FLUSHED_WINDOW_PART`] of the budget later.
+    pub memtables: u64,
+}
 
 impl Split {
     /// Creates an even division, for a budget of `limit` bytes.
@@ -89,7 +114,9 @@ impl Split {
         let split = Self {
             records: AtomicU32::new(WHOLE / 2),
             ghosts: [Ghosts::new(4096), Ghosts::new(128)],
+            flushed: Ghosts::new(128),
             saved: [AtomicU64::new(0), AtomicU64::new(0)],
+            totals: std::array::from_fn(|_| AtomicU64::new(0)),
             met: AtomicU32::new(0),
         };
         split.set_limit(limit);
@@ -99,6 +126,7 @@ impl Split {
     /// Sets the budget's new limit.
     pub fn set_limit(&self, limit: u64) {
         self.ghosts.iter().for_each(|ghosts| ghosts.set_window(limit / WINDOW_PART));
+        self.flushed.set_window(limit / FLUSHED_WINDOW_PART);
     }
 
     /// The bytes of `whole` that belong to `side`.
@@ -117,13 +145,37 @@ impl Split {
 
     /// Records that `side` evicted `name`, of `bytes` bytes.
     pub fn evicted(&self, side: Side, name: u64, bytes: u64) {
-        self.ghosts[side as usize].remember(name, bytes);
+        self.ghosts[side as usize].advance(bytes);
+        self.ghosts[side as usize].remember(name);
+    }
+
+    /// Records that the record `name` was flushed from a memtable and is not cached.
+    pub fn flushed(&self, name: u64) {
+        self.flushed.remember(name);
+    }
+
+    /// Records that memtables grew by `bytes`.
+    pub fn wrote(&self, bytes: u64) {
+        self.flushed.advance(bytes);
+    }
+
+    /// Reads that more memory would have saved.
+    pub fn saved(&self) -> Saved {
+        let [blocks, records, memtables] =
+            [0, 1, 2].map(|of: usize| self.totals[of].load(Ordering::Relaxed));
+        Saved { blocks, records, memtables }
     }
 
     /// Records that `name` of `side` had to be read from the device.
     pub fn missed(&self, side: Side, name: u64) {
+        if side == Side::Records
+            && let Some(saved) = self.flushed.recall(name)
+        {
+            self.totals[MEMTABLES].fetch_add(saved, Ordering::Relaxed);
+        }
         let Some(saved) = self.ghosts[side as usize].recall(name) else { return };
         self.saved[side as usize].fetch_add(saved, Ordering::Relaxed);
+        self.totals[side as usize].fetch_add(saved, Ordering::Relaxed);
         let met = self.met.fetch_add(1, Ordering::Relaxed) + 1;
         if met == GHOSTS_PER_DECISION {
             self.decide();
@@ -152,8 +204,8 @@ impl Split {
 struct Ghosts {
     /// Upper half: from the name; lower half: the time of the eviction.
     slots: Box<[AtomicU64]>,
-    /// Units of [`UNIT`] bytes evicted so far.
-    evicted: AtomicU64,
+    /// Units of [`UNIT`] bytes evicted, or written, so far.
+    passed: AtomicU64,
     /// Units after which a ghost expires.
     window: AtomicU64,
     /// One of this many names is remembered: a power of two.
@@ -172,7 +224,7 @@ impl Ghosts {
     fn new(usual_bytes: u64) -> Self {
         Self {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
-            evicted: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
             window: AtomicU64::new(0),
             sample: AtomicU64::new(1),
             usual_bytes,
@@ -196,9 +248,14 @@ impl Ghosts {
         sampled.then(|| (&self.slots[index], kept))
     }
 
-    fn remember(&self, name: u64, bytes: u64) {
-        let now = self.evicted.fetch_add(bytes.div_ceil(UNIT), Ordering::Relaxed);
+    /// Ages all ghosts by `bytes`.
+    fn advance(&self, bytes: u64) {
+        self.passed.fetch_add(bytes.div_ceil(UNIT), Ordering::Relaxed);
+    }
+
+    fn remember(&self, name: u64) {
         if let Some((slot, kept)) = self.slot(name) {
+            let now = self.passed.load(Ordering::Relaxed);
             slot.store((kept << 32) | (now & 0xffff_ffff), Ordering::Relaxed);
         }
     }
@@ -213,7 +270,7 @@ impl Ghosts {
         slot.store(0, Ordering::Relaxed);
         // Only the lower half of the time is stored: ghosts older than 256 GiB of evictions may
         // look recent.
-        let age = self.evicted.load(Ordering::Relaxed).wrapping_sub(found) & 0xffff_ffff;
+        let age = self.passed.load(Ordering::Relaxed).wrapping_sub(found) & 0xffff_ffff;
         (age < self.window.load(Ordering::Relaxed)).then(|| self.sample.load(Ordering::Relaxed))
     }
 }
@@ -227,11 +284,18 @@ mod tests {
         identity([number, 0, 0])
     }
 
+    impl Ghosts {
+        fn evict(&self, number: u64, bytes: u64) {
+            self.advance(bytes);
+            self.remember(name(number));
+        }
+    }
+
     #[test]
     fn a_ghost_is_met_once_and_only_within_the_window() {
         let ghosts = Ghosts::new(4096);
         ghosts.set_window(100 * 4096);
-        (0..150).for_each(|number| ghosts.remember(name(number), 4096));
+        (0..150).for_each(|number| ghosts.evict(number, 4096));
         assert_eq!(ghosts.recall(name(149)), Some(1));
         assert_eq!(ghosts.recall(name(149)), None);
         assert_eq!(ghosts.recall(name(10)), None);
@@ -245,7 +309,7 @@ mod tests {
         let ghosts = Ghosts::new(128);
         ghosts.set_window(100 << 20);
         let names = (100 << 20) / 128;
-        (0..names).for_each(|number| ghosts.remember(name(number), 128));
+        (0..names).for_each(|number| ghosts.evict(number, 128));
         let saved: u64 = (0..names).filter_map(|number| ghosts.recall(name(number))).sum();
         assert!(saved > names * 7 / 10 && saved < names * 12 / 10, "{saved} of {names}");
     }
@@ -267,5 +331,24 @@ mod tests {
         }
         assert_eq!(share(), 16 << 10);
         assert_eq!(split.share(Side::Blocks, 1 << 20), (1 << 20) - (16 << 10));
+    }
+
+    #[test]
+    fn flushed_records_age_with_what_is_written() {
+        let split = Split::new(32 << 20);
+        (0..1000).for_each(|number| split.flushed(name(number)));
+        let reads = |numbers: std::ops::Range<u64>| {
+            let before = split.saved().memtables;
+            numbers.for_each(|number| split.missed(Side::Records, name(number)));
+            split.saved().memtables - before
+        };
+        // Some share a slot.
+        assert!((900..=500 * 2).contains(&(2 * reads(0..500))));
+        assert_eq!(reads(0..500), 0, "each counts once");
+        split.wrote((1 << 20) - 64);
+        assert!(reads(500..700) > 180);
+        split.wrote(64);
+        assert_eq!(reads(700..1000), 0);
+        assert_eq!((split.saved().blocks, split.saved().records), (0, 0));
     }
 }

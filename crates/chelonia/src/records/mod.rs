@@ -329,6 +329,7 @@ impl RecordCache {
             candidates.find(|(_, record)| name.is_of(*record))
         };
         if find().is_none() {
+            self.budget.split().flushed(mixed(name.of.keyspace, name.hash));
             return;
         }
         let value = match update {

@@ -199,6 +199,7 @@ fn new_core(
     let health = Health::new(directory.path())?;
     let clock = settings.internals.clock.clone();
     let budget = Arc::clone(storage.budget());
+    storage.set_clock(clock.clone());
     Ok(Arc::new(Core {
         directory: Arc::clone(directory),
         fence,

@@ -1,9 +1,27 @@
 //! Injectable time source: real for users, manually advanced for tests that replay a run.
 
-use crate::runtime::sync::thread;
 #[cfg(any(test, feature = "internals"))]
 use crate::runtime::sync::{Arc, AtomicU64, Ordering};
+use crate::runtime::sync::{thread, thread_local};
+use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
+
+thread_local! {
+    /// Processor time of workers that ended their job on this thread.
+    static OF_WORKERS: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// The processor time of this thread.
+#[must_use]
+pub fn of_thread() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// Counts `time` of workers as that of this thread, whose job they did.
+pub fn add_of_workers(time: Duration) {
+    OF_WORKERS.with(|total| total.set(total.get() + time));
+}
 
 /// A monotonic clock.
 #[derive(Clone, Debug)]
@@ -46,6 +64,17 @@ impl Clock {
         if let Clock::Manual(nanos) = self {
             let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
             nanos.fetch_add(by, Ordering::Relaxed);
+        }
+    }
+
+    /// Processor time of this thread, and of the workers of jobs that ended on it
+    /// ([`crate::runtime::workers`]). None passes on a manual clock.
+    #[must_use]
+    pub fn processor_time(&self) -> Duration {
+        match self {
+            Clock::Real(_) => of_thread() + OF_WORKERS.with(Cell::get),
+            #[cfg(any(test, feature = "internals"))]
+            Clock::Manual(_) => Duration::ZERO,
         }
     }
 

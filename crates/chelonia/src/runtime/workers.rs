@@ -21,10 +21,12 @@
 //!    running.
 
 use crate::base::error::{Error, Result};
+use crate::runtime::clock;
 use crate::runtime::sync::{Condvar, Mutex};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::thread::{Builder, Scope};
+use std::time::Duration;
 
 /// How many threads a job may use.
 #[derive(Clone, Copy, Debug)]
@@ -87,11 +89,14 @@ impl Workers {
             threads: 1,
             is_stopped: false,
             failure: None,
+            processor_time: Duration::ZERO,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let queue = Queue { threads_max: self.threads, memory_bytes, state, changed };
         std::thread::scope(|scope| queue.work(scope, run));
-        queue.state.into_inner().failure.map_or(Ok(()), Err)
+        let state = queue.state.into_inner();
+        clock::add_of_workers(state.processor_time);
+        state.failure.map_or(Ok(()), Err)
     }
 }
 
@@ -126,6 +131,8 @@ struct State<T> {
     is_stopped: bool,
     /// The first failure.
     failure: Option<Error>,
+    /// Of threads that have ended.
+    processor_time: Duration,
 }
 
 impl<T: Task> State<T> {
@@ -161,7 +168,10 @@ impl<T: Task> Queue<T> {
             let running = Running { queue: self, bytes: task.memory_bytes() };
             if is_hiring {
                 // If the system refuses another thread, the existing ones do the work.
-                let _ = Builder::new().spawn_scoped(scope, move || self.work(scope, run));
+                let _ = Builder::new().spawn_scoped(scope, move || {
+                    self.work(scope, run);
+                    self.state.lock().processor_time += clock::of_thread();
+                });
             }
             if let Err(error) = run(task, self) {
                 let mut state = self.state.lock();

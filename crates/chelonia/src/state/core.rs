@@ -10,6 +10,7 @@
 //! | `large_sync` | one sync of large values; nothing of this table is taken under it |
 //! | `commit` | appending one record, rotating memtables |
 //! | the registry of `snapshots` | making a pin, publishing a flush |
+//! | `Counters::recount` | counting the backlog |
 //! | `KeyspaceCore::change`, `KeyspaceCore::latest`, `keyspaces` | a few loads and stores |
 //! | the table of `KeyspaceCore::empty_ranges`, `KeyspaceCore::postponed` | a few comparisons |
 //! | `KeyspaceCore::jobs`, `shares` | a few comparisons |
@@ -149,6 +150,9 @@ pub struct Counters {
     pub tombstones_passed: AtomicU64,
     pub rotations: AtomicU64,
     pub flushes: AtomicU64,
+    /// Bytes of flushed memtables, and processor time of flushes and maintenance.
+    pub flushed_bytes: AtomicU64,
+    pub background_nanos: AtomicU64,
     pub checkpoints: AtomicU64,
     /// Jobs of engines: planned, and of these installed and dropped.
     pub jobs_planned: AtomicU64,
@@ -160,6 +164,8 @@ pub struct Counters {
     pub helps_not: AtomicBool,
     /// Progress of the running flushes, in memtable bytes absorbed.
     pub flush_progress_bytes: AtomicU64,
+    /// Held while the next two are counted and stored.
+    pub recount: Mutex<()>,
     /// Bytes of immutable memtables, whether their flush has begun or not.
     pub immutable_bytes: AtomicU64,
     /// Bytes of immutable memtables that are not absorbed yet, plus the debt of engines; paces
@@ -189,6 +195,16 @@ impl Core {
         error.within(self.directory.path())
     }
 
+    /// Does work of the background, and counts its processor time.
+    pub fn in_background<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = self.clock.processor_time();
+        let outcome = work();
+        let took = self.clock.processor_time().saturating_sub(before).as_nanos();
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        self.counters.background_nanos.fetch_add(took, Ordering::Relaxed);
+        outcome
+    }
+
     /// All keyspaces, in the order of their names.
     pub fn all_keyspaces(&self) -> Vec<Arc<KeyspaceCore>> {
         self.keyspaces.read().values().cloned().collect()
@@ -199,8 +215,10 @@ impl Core {
         self.snapshots.pin(Scope::One(keyspace.id, Arc::clone(&keyspace.history)))
     }
 
-    /// Recounts the backlog: after a rotation, and during flushes.
+    /// Recounts the backlog: after a rotation, during flushes, and after jobs.
     pub fn refresh_backlog(&self) {
+        // Without the lock, a thread could store what it counted before another one's change.
+        let _recount = self.counters.recount.lock();
         let (mut immutable, mut owed) = (0, 0);
         for keyspace in self.keyspaces.read().values() {
             immutable += keyspace.memtable_bytes().1;

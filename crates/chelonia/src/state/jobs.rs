@@ -109,6 +109,12 @@ impl WorkerShares {
         Share { shares: self, workers, job_threads: None }
     }
 
+    /// True if nothing is flushed and no job runs.
+    pub fn is_idle(&self) -> bool {
+        let state = self.state.lock();
+        state.flushes == 0 && state.jobs == 0
+    }
+
     /// The number of flushes.
     pub fn flushes(&self) -> usize {
         self.state.lock().flushes
@@ -159,6 +165,7 @@ impl Drop for Share<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::sync::{AtomicBool, Ordering};
 
     #[test]
     fn jobs_beside_a_flush_get_a_quarter_of_the_threads() {
@@ -190,13 +197,28 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_lets_no_job_begin() {
+    #[expect(clippy::disallowed_methods, reason = "the thread that is to wait gets time to err")]
+    fn a_bar_waits_for_jobs_and_lets_none_begin() {
         let jobs = Jobs::default();
+        let has_ended = AtomicBool::new(false);
         let running = jobs.begin().unwrap();
-        drop(running);
-        let barred = jobs.bar();
-        assert!(jobs.begin().is_none());
-        drop(barred);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let barred = jobs.bar();
+                assert!(has_ended.load(Ordering::SeqCst), "the bar did not wait for the job");
+                assert!(jobs.begin().is_none());
+                drop(barred);
+            });
+            // From here on the other thread waits, or has not asked yet: both are right.
+            while jobs.state.lock().barred == 0 {
+                std::thread::yield_now();
+            }
+            assert!(jobs.begin().is_none(), "a job began before one that waits for its end");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            has_ended.store(true, Ordering::SeqCst);
+            drop(running);
+            waiting.join().unwrap();
+        });
         assert!(jobs.begin().is_some());
     }
 }

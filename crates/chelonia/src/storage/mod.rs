@@ -46,6 +46,7 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::memory::budget::{Budget, Use};
 use crate::memory::epoch::Epochs;
 use crate::memory::node_clock::NodeClock;
+use crate::runtime::clock::Clock;
 use crate::runtime::sync::{Arc, Mutex};
 use block::DATA_FILE;
 use cache::{Cache, CacheStats, CachedBlock, CachedExtent, Priority};
@@ -361,9 +362,14 @@ impl Storage {
         })
     }
 
-    /// Reads and verifies several block ranges together, bypassing the cache.
+    /// Reads and verifies several block ranges together for a scan, bypassing the cache.
     pub fn read_many(&self, reads: &mut [BlockRead<'_>]) -> Result<()> {
-        self.file.read_many(reads)
+        self.cache.timed(Priority::Scan, || self.file.read_many(reads))
+    }
+
+    /// Measures from now on how long readers wait for blocks of entries.
+    pub fn set_clock(&self, clock: Clock) {
+        self.cache.set_clock(clock);
     }
 
     /// Waits for writes in progress, and refuses all later ones with `Stopped`.

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "the other thread that a test lets come by")]
 
 mod jobs;
+mod threads;
 
 use super::watched::{On, Watched};
 use super::{open, rotate};

@@ -213,36 +213,9 @@ fn run_schedule(mut rng: Rng) -> (usize, [u64; 2]) {
         })
         .collect();
     let reader = {
-        let (spaces, database, acknowledged) =
-            (spaces.clone(), database.clone(), Arc::clone(&acknowledged));
-        thread::spawn(move || {
-            for space in spaces.iter().cycle().take(LOOKS) {
-                let least = last_of(&acknowledged.lock().unwrap(), usize::MAX, false);
-                let snapshot = database.snapshot();
-                let before = shown_in(&snapshot, &spaces);
-                assert!(
-                    (0..WRITERS).all(|writer| before[writer] >= least[writer]),
-                    "an acknowledged commit is not visible"
-                );
-                for _ in 1..SCANS {
-                    let _ = shown(space.iter());
-                }
-                let now = shown(space.iter());
-                assert!(
-                    (0..WRITERS).all(|writer| now[writer] >= before[writer]),
-                    "a later read shows an earlier state"
-                );
-                assert_eq!(shown(snapshot.iter(space).rev()), before, "a snapshot changed");
-                for (writer, last) in (0..WRITERS).zip(now).filter(|(_, last)| *last > 0) {
-                    let found = space.get(key(writer, last)).unwrap().unwrap();
-                    let commit = u64::from_le_bytes(found[..8].try_into().unwrap());
-                    assert!(
-                        commit >= last && commit % KEYS == last % KEYS,
-                        "a later get shows an earlier value"
-                    );
-                }
-            }
-        })
+        let (spaces, database) = (spaces.clone(), database.clone());
+        let acknowledged = Arc::clone(&acknowledged);
+        thread::spawn(move || read(&database, &spaces, &acknowledged))
     };
     for thread in writers.into_iter().chain([reader]) {
         thread.join().unwrap();
@@ -255,6 +228,36 @@ fn run_schedule(mut rng: Rng) -> (usize, [u64; 2]) {
     let acknowledged = acknowledged.lock().unwrap();
     (0..CUTS).for_each(|_| check_cut(&directory, first, &acknowledged, &mut rng));
     (directory.boundary(), jobs)
+}
+
+/// Checks that each read shows one point in time, not before an earlier one.
+fn read(database: &Database, spaces: &[Keyspace], acknowledged: &Mutex<Vec<Acknowledged>>) {
+    for space in spaces.iter().cycle().take(LOOKS) {
+        let least = last_of(&acknowledged.lock().unwrap(), usize::MAX, false);
+        let snapshot = database.snapshot();
+        let before = shown_in(&snapshot, spaces);
+        assert!(
+            (0..WRITERS).all(|writer| before[writer] >= least[writer]),
+            "an acknowledged commit is not visible"
+        );
+        for _ in 1..SCANS {
+            let _ = shown(space.iter());
+        }
+        let now = shown(space.iter());
+        assert!(
+            (0..WRITERS).all(|writer| now[writer] >= before[writer]),
+            "a later read shows an earlier state"
+        );
+        assert_eq!(shown(snapshot.iter(space).rev()), before, "a snapshot changed");
+        for (writer, last) in (0..WRITERS).zip(now).filter(|(_, last)| *last > 0) {
+            let found = space.get(key(writer, last)).unwrap().unwrap();
+            let commit = u64::from_le_bytes(found[..8].try_into().unwrap());
+            assert!(
+                commit >= last && commit % KEYS == last % KEYS,
+                "a later get shows an earlier value"
+            );
+        }
+    }
 }
 
 /// Cuts the power somewhere after boundary `first`, and checks that nothing promised is lost.

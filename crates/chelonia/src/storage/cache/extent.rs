@@ -156,12 +156,14 @@ impl CachedExtent {
         if priority == Priority::Data
             && index < self.entry_blocks
             && self.cache().budget.is_ample()
-            && let Some(buffer) = self.load_around(index)
+            && let Some(buffer) = self.cache().timed(priority, || self.load_around(index))
         {
             return Ok(CachedBlock::owned(buffer));
         }
         let mut buffer = AlignedBuffer::new(BLOCK_BYTES);
-        self.cache().file.read_blocks(number, self.generation, &mut buffer)?;
+        self.cache().timed(priority, || {
+            self.cache().file.read_blocks(number, self.generation, &mut buffer)
+        })?;
         priority.check(&buffer, number)?;
         self.keep(index, &buffer, priority);
         Ok(CachedBlock::owned(buffer))

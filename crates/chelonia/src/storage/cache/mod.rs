@@ -56,7 +56,8 @@ use crate::memory::budget::{Budget, Charge, Reclaim, Reclaimed, Use};
 use crate::memory::epoch::{Epochs, Guard};
 pub use crate::memory::split::Presence;
 use crate::memory::split::Side;
-use crate::runtime::sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, Weak};
+use crate::runtime::clock::Clock;
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, Weak};
 use crate::storage::block::{BlockKind, expect_kind};
 use crate::storage::data_file::{BlockRead, DataFile};
 use crate::storage::io::AlignedBuffer;
@@ -85,6 +86,11 @@ pub enum Priority {
 }
 
 impl Priority {
+    /// True for blocks that only reads of users load.
+    fn is_of_entries(self) -> bool {
+        matches!(self, Priority::Data | Priority::Scan)
+    }
+
     /// Fails if a block read as part of a filter is none: filter probes rely on this.
     fn check(self, block: &[u8], number: BlockNo) -> Result<()> {
         if self == Priority::Filter {
@@ -122,6 +128,8 @@ pub struct CacheStats {
     pub misses: u64,
     /// Of these, blocks of entries: read by users, not by merges.
     pub entry_misses: u64,
+    /// Nanoseconds that readers waited for these.
+    pub waited_nanos: u64,
     /// Misses for which there was no frame.
     pub uncached_reads: u64,
     /// Blocks evicted for space.
@@ -143,7 +151,11 @@ pub struct Cache {
     frames: Frames,
     misses: AtomicU64,
     entry_misses: AtomicU64,
+    /// Nanoseconds that readers waited for blocks of entries.
+    waited_nanos: AtomicU64,
     uncached_reads: AtomicU64,
+    /// Set by a database; else no time is measured.
+    clock: OnceLock<Clock>,
     // Guarded by the mutexes; `charge` is locked after `state` is unlocked.
     state: Mutex<State>,
     charge: Mutex<Charge>,
@@ -164,6 +176,8 @@ impl Cache {
             frames: Frames::new(),
             misses: AtomicU64::new(0),
             entry_misses: AtomicU64::new(0),
+            waited_nanos: AtomicU64::new(0),
+            clock: OnceLock::new(),
             uncached_reads: AtomicU64::new(0),
             state: Mutex::new(State::default()),
             charge,
@@ -228,7 +242,7 @@ impl Cache {
         if reads.is_empty() {
             meanwhile();
         } else {
-            self.file.read_many_while(&mut reads, meanwhile)?;
+            self.timed(priority, || self.file.read_many_while(&mut reads, meanwhile))?;
         }
         drop(reads);
         for (_, number, buffer) in &missing {
@@ -257,16 +271,34 @@ impl Cache {
             limbo: counts.limbo as u64,
             misses: self.misses.load(Ordering::Relaxed),
             entry_misses: self.entry_misses.load(Ordering::Relaxed),
+            waited_nanos: self.waited_nanos.load(Ordering::Relaxed),
             uncached_reads: self.uncached_reads.load(Ordering::Relaxed),
             evictions: state.evictions,
             slabs_given_back: state.withdrawn,
         }
     }
 
+    /// Measures from now on how long readers wait.
+    pub fn set_clock(&self, clock: Clock) {
+        let _ = self.clock.set(clock);
+    }
+
+    /// Reads blocks of this priority, and counts the time if a reader waits for entries.
+    pub fn timed<T>(&self, priority: Priority, read: impl FnOnce() -> T) -> T {
+        let clock = self.clock.get().filter(|_| priority.is_of_entries());
+        let Some(clock) = clock else { return read() };
+        let start = clock.now();
+        let outcome = read();
+        let waited = clock.now().saturating_sub(start).as_nanos();
+        let waited = u64::try_from(waited).unwrap_or(u64::MAX);
+        self.waited_nanos.fetch_add(waited, Ordering::Relaxed);
+        outcome
+    }
+
     /// Counts a miss of this priority.
     fn count_miss(&self, priority: Priority) {
         self.misses.fetch_add(1, Ordering::Relaxed);
-        if matches!(priority, Priority::Data | Priority::Scan) {
+        if priority.is_of_entries() {
             self.entry_misses.fetch_add(1, Ordering::Relaxed);
         }
     }

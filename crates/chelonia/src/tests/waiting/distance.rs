@@ -171,27 +171,3 @@ fn a_commit_does_not_wait_for_a_flush_while_a_checkpoint_has_no_space() {
     database.checkpoint().unwrap();
     assert!(keyspace.contains_key("key").unwrap());
 }
-
-/// Batches of megabytes are delayed for their bytes, so that merging keeps up with them.
-#[test]
-fn large_batches_do_not_outrun_merging() {
-    for engine in EngineKind::ALL {
-        let (database, keyspace) = open(32 << 20, None, engine);
-        let (mut number, mut most, mut written) = (0_u64, 0, 0_u64);
-        for round in 0..48 {
-            let bytes = [1, 2, 8][round % 3] << 20;
-            let mut batch = database.batch();
-            for _ in 0..bytes / 1_000 {
-                number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                batch.insert(&keyspace, number.to_be_bytes(), [7; 1_000]);
-            }
-            batch.commit().unwrap();
-            written += bytes;
-            most = most.max(stats(&database).debt_bytes);
-        }
-        // Level 0 is full at many hundred sequences; the debt stays that of a few memtables.
-        let memtable = stats(&database).checkpoint_distance_bytes;
-        assert!(most <= 8 * memtable.max(8 << 20), "{engine:?}: {most} of {written}");
-        assert!(database.verify().unwrap().is_clean());
-    }
-}

@@ -50,8 +50,13 @@ const SWEPT: usize = 20_000;
 /// Snapshots held at the same time.
 const SNAPSHOTS: usize = 3;
 
-/// Files that may be open in addition to those after the load: segments of the log come and go.
+/// Files that may be open in addition to those after the load, besides the log: rings for reads
+/// come and go.
 const FILES_MORE: usize = 16;
+
+/// The log reaches back at most two shares of the budget for memtables, and beyond those of running
+/// flushes and of a running checkpoint.
+const LOG_BYTES_MAX: u64 = 3 * MEMORY;
 
 /// Keys whose values in a snapshot are remembered.
 const REMEMBERED: usize = 300;
@@ -169,7 +174,7 @@ struct Life {
     model: Model,
     held: Vec<Held>,
     rng: Rng,
-    /// Files open after the load.
+    /// Files open after the load, without those of the log.
     files: usize,
 }
 
@@ -206,6 +211,8 @@ impl Life {
             }
             let files = open_files();
             assert!(files <= self.files + FILES_MORE, "{files} files, {} before", self.files);
+            let log = log_bytes(&self.path);
+            assert!(log <= LOG_BYTES_MAX, "{log} bytes of log");
         }
         self.look_at_snapshots()?;
         self.held.clear();
@@ -328,9 +335,22 @@ impl Life {
     }
 }
 
-/// The number of files that the process has open.
+/// Files that this process has open, without those of the log.
 fn open_files() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    // One that is closed meanwhile cannot be followed.
+    names.filter_map(|name| std::fs::read_link(name).ok()).filter(|file| !is_log(file)).count()
+}
+
+fn is_log(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log-"))
+}
+
+/// The size of the log files of the database at `path`.
+fn log_bytes(path: &Path) -> u64 {
+    let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let log = files.filter(|file| is_log(&file.path()));
+    log.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum()
 }
 
 /// The peak of the process's resident set, in bytes.

@@ -98,6 +98,8 @@ impl Autumn {
                 Ok(Planned::Job(job)) => return Ok(Some(job)),
                 Ok(Planned::Stuck) => writer.stuck.extend(step.level()),
                 Ok(Planned::Blocked) => match step.level() {
+                    // One merge takes from level 0 already.
+                    Some(0) if self.claims.lock().has_level0() => blocked.push(0),
                     // No more is taken from the level below, so that this one gets its turn.
                     Some(level) => blocked.extend([level, level + 1]),
                     None => {
