@@ -209,7 +209,7 @@ fn new_core(
         log: OnceLock::new(),
         durability: settings.durability,
         workers: settings.workers(),
-        shares: WorkerShares::new(settings.workers()),
+        shares: WorkerShares::new(settings.workers(), budget.limit()),
         stepped: settings.internals.stepped,
         leave_log: settings.internals.leave_log,
         scrub_interval: settings.scrub_interval,

@@ -72,6 +72,9 @@ const HELPERS_MAX: usize = 8;
 /// Jobs beside a flush get at most this part of the worker threads.
 const BESIDE_FLUSH_PART: usize = 4;
 
+/// There are at most as many worker threads as the memory budget has this many bytes.
+const THREAD_MEMORY_BYTES: u64 = 16 << 20;
+
 /// With this many worker threads or more, one job gets at most half of them.
 const SHARED_FROM: usize = 4;
 
@@ -90,15 +93,17 @@ struct Shares {
 }
 
 impl WorkerShares {
-    /// Divides `workers`.
-    pub fn new(workers: Workers) -> Self {
-        Self { workers, state: Mutex::default() }
+    /// Divides `workers`, or as many of them as a memory budget of `memory` bytes allows: each
+    /// thread has keys and buffers of its own, and the allocator retains some memory for it.
+    pub fn new(workers: Workers, memory: u64) -> Self {
+        let most = usize::try_from(memory / THREAD_MEMORY_BYTES).unwrap_or(usize::MAX);
+        Self { workers: workers.at_most(most.max(1)), state: Mutex::default() }
     }
 
     /// The number of background threads that flush or do jobs, beside the flush thread: one more
     /// than there are jobs at a time, so that jobs never keep a second keyspace from its flush.
     pub fn helpers(&self) -> usize {
-        self.workers.threads().clamp(2, HELPERS_MAX)
+        (self.workers.threads() / 2).clamp(2, HELPERS_MAX)
     }
 
     /// Counts a flush. Flushes side by side divide the threads evenly.
@@ -169,7 +174,7 @@ mod tests {
 
     #[test]
     fn jobs_beside_a_flush_get_a_quarter_of_the_threads() {
-        let shares = WorkerShares::new(Workers::new(8));
+        let shares = WorkerShares::new(Workers::new(8), 1 << 30);
         let threads = |share: &Share<'_>| share.workers.threads();
         let first = shares.job(true, false).unwrap();
         let second = shares.job(true, false).unwrap();
@@ -185,8 +190,10 @@ mod tests {
         assert_eq!(threads(&shares.job(true, true).unwrap()), 2, "a flush is about to begin");
         let inline = shares.job(false, false).unwrap();
         assert!(threads(&inline) == 1 && shares.job(false, false).is_none());
+        // A small budget has few threads.
+        assert_eq!(WorkerShares::new(Workers::new(64), 32 << 20).flush().workers.threads(), 2);
         // Few threads: none is left for a job.
-        let shares = WorkerShares::new(Workers::new(2));
+        let shares = WorkerShares::new(Workers::new(2), 1 << 30);
         let alone = shares.job(true, false).unwrap();
         assert!(threads(&alone) == 2 && shares.job(true, false).is_none());
         drop(alone);
