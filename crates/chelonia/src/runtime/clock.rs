@@ -68,7 +68,7 @@ impl Clock {
     }
 
     /// Processor time of this thread, and of the workers of jobs that ended on it
-    /// ([`crate::runtime::workers`]). None passes on a manual clock.
+    /// (`runtime/workers.rs`). None passes on a manual clock.
     #[must_use]
     pub fn processor_time(&self) -> Duration {
         match self {
