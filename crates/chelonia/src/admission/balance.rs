@@ -163,7 +163,7 @@ impl Balance {
         let wait = self.waits.0 / self.waits.1.max(1.0);
         let all = doublings(division.stored, division.write_share / 2).max(1.0);
         let background = written_bytes * self.cost.0 / self.cost.1 / all;
-        // Ghosts stand for so many steps: a flush is later by half of what the share gains.
+        // A ghost stands for this many steps: a flush is later by half of what the share gains.
         let steps_of_caches = STEPS as f64 / WINDOW_PART as f64;
         let steps_of_memtables = 2.0 * STEPS as f64 / FLUSHED_WINDOW_PART as f64;
         let caches = blocks.max(records) / steps_of_caches * wait;

@@ -72,7 +72,8 @@ impl Core {
         while !waiting.is_empty() {
             for place in (0..waiting.len()).rev() {
                 if self.has_immutable() || self.signals.is_stopping() {
-                    // The flush makes a checkpoint; after a close the jobs are redone.
+                    // After the flush there is a checkpoint; after a close the jobs are redone.
+                    self.signals.wake_flush();
                     return Ok(());
                 }
                 if !self.maintain_unit(&waiting[place])? {
