@@ -18,6 +18,7 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Lsn;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::flush::idle::IdlePeriods;
+use crate::memory::budget::{Charge, Use};
 use crate::runtime::sync::{Arc, AtomicU64, Ordering, thread};
 use crate::state::core::Core;
 use crate::state::keyspace::KeyspaceCore;
@@ -30,10 +31,15 @@ pub const SYNC_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the scrub thread checks for work.
 const SCRUB_TICK: Duration = Duration::from_secs(1);
 
+/// The memory that a thread is charged for: the touched part of its stack, and small pieces that
+/// the allocator retains for it.
+const THREAD_BYTES: u64 = 192 << 10;
+
 /// The running threads; joined by [`Threads::join`].
 #[derive(Default)]
 pub struct Threads {
     handles: Vec<thread::JoinHandle<()>>,
+    charge: Option<Charge>,
 }
 
 impl Threads {
@@ -54,6 +60,9 @@ impl Threads {
             core.signals.stop();
             threads.join();
         }
+        let count = threads.handles.len() + core.shares.workers();
+        let bytes = THREAD_BYTES * count as u64;
+        threads.charge = Some(core.storage.budget().charge(Use::Metadata, bytes));
         started.map(|()| threads)
     }
 
@@ -75,6 +84,7 @@ impl Threads {
             // The panic hook has already reported a panic of the thread.
             let _ = handle.join();
         }
+        self.charge = None;
     }
 }
 

@@ -100,6 +100,11 @@ impl WorkerShares {
         Self { workers: workers.at_most(most.max(1)), state: Mutex::default() }
     }
 
+    /// The number of worker threads.
+    pub fn workers(&self) -> usize {
+        self.workers.threads()
+    }
+
     /// The number of background threads that flush or do jobs, beside the flush thread: one more
     /// than there are jobs at a time, so that jobs never keep a second keyspace from its flush.
     pub fn helpers(&self) -> usize {
