@@ -112,8 +112,8 @@ mod tests {
         let bits = Shape { filter_bits: Some(0), ..Shape::default() };
         let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
         for (shape, fitting, others) in [
-            (bits, &["turtle", "autumn"][..], &["rocksdb", "lmdb"][..]),
-            (ratio, &["autumn"], &["turtle", "rocksdb"]),
+            (bits, &["turtle", "autumn", "splinter"][..], &["rocksdb", "lmdb"][..]),
+            (ratio, &["autumn"], &["turtle", "splinter", "rocksdb"]),
             (Shape::default(), &["turtle", "lmdb"], &[]),
         ] {
             fitting.iter().for_each(|name| shape.check_for(name).unwrap());

@@ -113,7 +113,7 @@ pub struct Target {
     /// The keyspace
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     pub keyspace: String,
-    /// The engine of the keyspace: turtle (the default) or autumn. Fixed at its creation
+    /// The engine of the keyspace: turtle (the default), autumn or splinter. Fixed at its creation
     #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 }
@@ -122,7 +122,7 @@ pub struct Target {
 fn parse_engine(name: &str) -> Result<EngineKind, String> {
     EngineKind::from_name(name).ok_or_else(|| {
         let names: Vec<&str> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
-        format!("there is no such engine; the engines are {}", names.join(" and "))
+        format!("there is no such engine; the engines are {}", names.join(", "))
     })
 }
 

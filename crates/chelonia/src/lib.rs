@@ -72,6 +72,7 @@ pub mod internals;
 mod admission;
 mod api;
 mod base;
+mod buffer_tree;
 mod disk_full;
 mod engine;
 mod engines;
@@ -108,7 +109,8 @@ pub use base::dump::{DumpField, DumpItem, DumpVisitor};
 pub use base::error::{Error, ErrorKind, Result};
 pub use base::limits;
 pub use engine::{
-    AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions, TurtleOptions,
+    AutumnOptions, EngineKind, EngineOptions, EngineStats, LevelOptions, LiveOptions,
+    SplinterOptions, TurtleOptions,
 };
 pub use filters::FilterKind;
 pub use integrity::stats::{

@@ -39,7 +39,7 @@ fn the_engine_of_a_keyspace_is_fixed_at_its_creation() {
         2,
         "cannot be changed",
     );
-    fails(&place.run("get", &["key", "--engine", "oak"]), 2, "turtle and autumn");
+    fails(&place.run("get", &["key", "--engine", "oak"]), 2, "turtle, autumn, splinter");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | 1 | `turtle` | a tree of runs with update buffers, written in one pass per memtable |
 //! | 2 | `autumn` | an LSM-tree whose size ratios grow with the data |
+//! | 3 | `splinter` | a tree of runs that move down by reference and are merged later |
 //!
 //! Numbers and names are stored in catalogs and never change their meaning.
 
@@ -20,11 +21,14 @@ pub enum EngineKind {
     /// An LSM-tree whose size ratios grow with the data, so that it has fewer levels: reads, and
     /// scans above all, see few sorted runs under any write load.
     Autumn = 2,
+    /// A tree of shared runs that move down by reference and are merged later: updates with locality
+    /// are merged once.
+    Splinter = 3,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+    pub const ALL: [EngineKind; 3] = [EngineKind::Turtle, EngineKind::Autumn, EngineKind::Splinter];
 
     /// Returns the number used in catalogs.
     #[must_use]
@@ -47,7 +51,7 @@ impl EngineKind {
     /// ```
     /// # use chelonia::EngineKind;
     /// let names = EngineKind::ALL.map(EngineKind::name);
-    /// assert_eq!(names, ["turtle", "autumn"]);
+    /// assert_eq!(names, ["turtle", "autumn", "splinter"]);
     /// assert_eq!(EngineKind::Autumn.name(), "autumn");
     /// ```
     #[must_use]
@@ -55,6 +59,7 @@ impl EngineKind {
         match self {
             EngineKind::Turtle => "turtle",
             EngineKind::Autumn => "autumn",
+            EngineKind::Splinter => "splinter",
         }
     }
 

@@ -61,8 +61,10 @@ mod kind;
 mod options;
 
 pub use kind::EngineKind;
-pub(crate) use options::PIVOTS_MAX;
-pub use options::{AutumnOptions, EngineOptions, LevelOptions, LiveOptions, TurtleOptions};
+pub use options::{
+    AutumnOptions, EngineOptions, LevelOptions, LiveOptions, SplinterOptions, TurtleOptions,
+};
+pub(crate) use options::{FANOUT_DEFAULT, PIVOTS_MAX};
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {

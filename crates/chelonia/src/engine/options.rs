@@ -20,6 +20,13 @@ const PIVOTS: RangeInclusive<u32> = 4..=PIVOTS_MAX;
 /// Default maximum number of pivots of a node.
 pub(crate) const PIVOTS_MAX: u32 = 64;
 
+/// Range of the size of a branch.
+const BRANCH_BYTES: RangeInclusive<u32> = 4 << 10..=256 << 20;
+/// Range of the number of children of a trunk node.
+const FANOUT: RangeInclusive<u32> = 4..=16;
+/// Default maximum number of children of a trunk node, `F` of the SplinterDB paper.
+pub(crate) const FANOUT_DEFAULT: u32 = 8;
+
 /// The engine of a keyspace, with the options of that engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -28,6 +35,8 @@ pub enum EngineOptions {
     Turtle(TurtleOptions),
     /// See [`EngineKind::Autumn`].
     Autumn(AutumnOptions),
+    /// See [`EngineKind::Splinter`].
+    Splinter(SplinterOptions),
 }
 
 /// Options of engine `turtle`.
@@ -50,6 +59,17 @@ pub struct AutumnOptions {
     pub table_bytes: Option<u32>,
     /// See [`Self::levels()`].
     pub levels: Option<LevelOptions>,
+}
+
+/// Options of engine `splinter`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+#[must_use]
+pub struct SplinterOptions {
+    /// See [`Self::branch_bytes()`].
+    pub branch_bytes: Option<u32>,
+    /// See [`Self::fanout()`].
+    pub fanout: Option<u32>,
 }
 
 /// The shape of the levels of engine `autumn`.
@@ -144,6 +164,33 @@ impl AutumnOptions {
     }
 }
 
+impl SplinterOptions {
+    /// Creates options with nothing chosen.
+    pub const fn new() -> Self {
+        Self { branch_bytes: None, fanout: None }
+    }
+
+    /// Sets the size of a branch, in bytes (4 KiB to 256 MiB): a node moves its updates on when they
+    /// exceed `fanout` times as much, and a leaf is split when it does. The default is a 64th of the
+    /// keyspace's stored bytes, from 1 MiB to 24 MiB.
+    pub const fn branch_bytes(mut self, bytes: u32) -> Self {
+        self.branch_bytes = Some(bytes);
+        self
+    }
+
+    /// Sets the maximum number of children of a trunk node (4 to 16, default 8).
+    ///
+    /// ```
+    /// # use chelonia::SplinterOptions;
+    /// let options = SplinterOptions::new().branch_bytes(8 << 20).fanout(16);
+    /// assert_eq!((options.branch_bytes, options.fanout), (Some(8 << 20), Some(16)));
+    /// ```
+    pub const fn fanout(mut self, children: u32) -> Self {
+        self.fanout = Some(children);
+        self
+    }
+}
+
 impl LevelOptions {
     /// Creates the default shape: size ratio 5, scaling 80 percent, capacities that do not depend
     /// on the last level's current size, filters allocated by level.
@@ -212,6 +259,7 @@ impl From<EngineKind> for EngineOptions {
         match kind {
             EngineKind::Turtle => Self::Turtle(TurtleOptions::new()),
             EngineKind::Autumn => Self::Autumn(AutumnOptions::new()),
+            EngineKind::Splinter => Self::Splinter(SplinterOptions::new()),
         }
     }
 }
@@ -228,6 +276,12 @@ impl From<AutumnOptions> for EngineOptions {
     }
 }
 
+impl From<SplinterOptions> for EngineOptions {
+    fn from(options: SplinterOptions) -> Self {
+        Self::Splinter(options)
+    }
+}
+
 impl From<LevelOptions> for LiveOptions {
     fn from(levels: LevelOptions) -> Self {
         Self::Levels(levels)
@@ -241,6 +295,7 @@ impl EngineOptions {
         match self {
             Self::Turtle(_) => EngineKind::Turtle,
             Self::Autumn(_) => EngineKind::Autumn,
+            Self::Splinter(_) => EngineKind::Splinter,
         }
     }
 
@@ -254,6 +309,9 @@ impl EngineOptions {
                 Self::Turtle(TurtleOptions::new().leaf_bytes(leaf_bytes).pivots_max(4))
             }
             EngineKind::Autumn => Self::Autumn(AutumnOptions::new().table_bytes(leaf_bytes)),
+            EngineKind::Splinter => {
+                Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes).fanout(4))
+            }
         }
     }
 
@@ -269,7 +327,7 @@ impl EngineOptions {
     #[must_use]
     pub const fn levels(&self) -> Option<LevelOptions> {
         match self {
-            Self::Turtle(_) => None,
+            Self::Turtle(_) | Self::Splinter(_) => None,
             Self::Autumn(options) => options.levels,
         }
     }
@@ -288,6 +346,10 @@ impl EngineOptions {
                 within("table_bytes", options.table_bytes, &LEAF_BYTES)?;
                 options.levels.map_or(Ok(()), |levels| levels.check())
             }
+            Self::Splinter(options) => {
+                within("branch_bytes", options.branch_bytes, &BRANCH_BYTES)?;
+                within("fanout", options.fanout, &FANOUT)
+            }
         }
     }
 
@@ -301,6 +363,10 @@ impl EngineOptions {
             Self::Autumn(AutumnOptions { table_bytes, levels }) => {
                 let levels = Some(levels.unwrap_or_default());
                 Self::Autumn(AutumnOptions { table_bytes, levels })
+            }
+            Self::Splinter(SplinterOptions { branch_bytes, fanout }) => {
+                let fanout = Some(fanout.unwrap_or(FANOUT_DEFAULT));
+                Self::Splinter(SplinterOptions { branch_bytes, fanout })
             }
         }
     }
@@ -320,6 +386,10 @@ impl EngineOptions {
             }
             (Self::Autumn(stored), Self::Autumn(asked)) => {
                 of("table_bytes", asked.table_bytes, stored.table_bytes)
+            }
+            (Self::Splinter(stored), Self::Splinter(asked)) => {
+                of("branch_bytes", asked.branch_bytes, stored.branch_bytes)
+                    .or_else(|| of("fanout", asked.fanout, stored.fanout))
             }
             (stored, asked) => {
                 let (stored, asked) = (stored.kind().name(), asked.kind().name());
@@ -341,7 +411,7 @@ impl EngineOptions {
                 levels.check()?;
                 Ok(Self::Autumn(options.levels(levels)))
             }
-            (Self::Turtle(_), LiveOptions::Levels(_)) => {
+            (Self::Turtle(_) | Self::Splinter(_), LiveOptions::Levels(_)) => {
                 let name = self.kind().name();
                 Err(Error::invalid(format!("engine {name} has no levels")))
             }

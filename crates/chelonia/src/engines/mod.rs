@@ -4,6 +4,8 @@
 
 use crate::base::error::Result;
 #[cfg(feature = "internals")]
+use crate::buffer_tree;
+#[cfg(feature = "internals")]
 use crate::engine::EngineKind;
 use crate::engine::{Engine, EngineOptions};
 use crate::run::RunOptions;
@@ -11,6 +13,7 @@ use crate::runtime::sync::Arc;
 use crate::storage::Storage;
 
 pub mod autumn;
+pub mod splinter;
 pub mod turtle;
 
 /// Context for opening an engine: its storage and its options.
@@ -38,6 +41,10 @@ pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engi
             let config = autumn::AutumnConfig::new(options, *run, *checkpoint_distance);
             Ok(Arc::new(autumn::Autumn::open(storage, config, root)?))
         }
+        EngineOptions::Splinter(options) => {
+            let config = splinter::SplinterConfig::new(options, *run);
+            Ok(Arc::new(splinter::Splinter::open(storage, config, root)?))
+        }
     }
 }
 
@@ -45,7 +52,7 @@ pub fn open(context: &EngineContext, root: Option<&[u8]>) -> Result<Arc<dyn Engi
 #[cfg(feature = "internals")]
 pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
     match kind {
-        EngineKind::Turtle => turtle::decode_root(bytes),
+        EngineKind::Turtle | EngineKind::Splinter => buffer_tree::decode_root(bytes),
         EngineKind::Autumn => autumn::decode_root(bytes),
     }
 }
@@ -54,7 +61,9 @@ pub fn decode_root(kind: EngineKind, bytes: &[u8]) -> Result<()> {
 #[cfg(feature = "internals")]
 pub fn decode_structure(kind: EngineKind, bytes: &[u8], storage: &Arc<Storage>) {
     match kind {
-        EngineKind::Turtle => turtle::decode_structure(bytes, storage),
+        EngineKind::Turtle | EngineKind::Splinter => {
+            buffer_tree::decode_structure(bytes, storage);
+        }
         EngineKind::Autumn => autumn::decode_structure(bytes, storage),
     }
 }

@@ -69,6 +69,10 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
             ("leaf_bytes", DumpField::number(options.leaf_bytes.map(u64::from))),
             ("pivots_max", DumpField::number(options.pivots_max.map(u64::from))),
         ]),
+        EngineOptions::Splinter(options) => fields.extend([
+            ("branch_bytes", DumpField::number(options.branch_bytes.map(u64::from))),
+            ("fanout", DumpField::number(options.fanout.map(u64::from))),
+        ]),
         EngineOptions::Autumn(options) => {
             let LevelOptions {
                 size_ratio,

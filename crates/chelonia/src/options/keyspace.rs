@@ -3,7 +3,8 @@
 use crate::base::codec::{Decoder, put_varint};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::engine::{
-    AutumnOptions, EngineKind, EngineOptions, LevelOptions, PIVOTS_MAX, TurtleOptions,
+    AutumnOptions, EngineKind, EngineOptions, LevelOptions, PIVOTS_MAX, SplinterOptions,
+    TurtleOptions,
 };
 use crate::engines::EngineContext;
 use crate::filters::FilterKind;
@@ -49,7 +50,7 @@ impl KeyspaceOptions {
     }
 
     /// Sets the engine: an [`EngineKind`], or the options of an engine
-    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`]). The engine is fixed when the keyspace
+    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`]). The engine is fixed when the keyspace
     /// is created.
     ///
     /// ```
@@ -186,7 +187,7 @@ impl KeyspaceOptions {
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
-/// varint  bytes of a leaf or table, 0 for "automatic"
+/// varint  bytes of a leaf, table or branch, 0 for "automatic"
 /// varint  maximum number of pivots of a node; unused in layout 2
 /// varint  checkpoint distance in bytes, 0 for "follows the memory budget"
 ///         layout 2 continues:
@@ -230,6 +231,7 @@ impl StoredOptions {
             EngineOptions::Autumn(options) => {
                 (options.table_bytes, None, Some(options.levels.unwrap_or_default()))
             }
+            EngineOptions::Splinter(options) => (options.branch_bytes, options.fanout, None),
         };
         let mut out = Vec::new();
         for value in [
@@ -295,15 +297,18 @@ impl StoredOptions {
         };
         decoder.finish()?;
         let out_of_range = || decoder.damaged("a number is out of its range");
-        // Also where it has no meaning.
-        let turtle = TurtleOptions { leaf_bytes, pivots_max: Some(pivots_max) };
-        EngineOptions::Turtle(turtle).check().map_err(|_| out_of_range())?;
         let engine = match (engine, levels) {
-            (EngineKind::Turtle, None) => EngineOptions::Turtle(turtle),
-            (EngineKind::Autumn, Some(_)) => {
+            (EngineKind::Turtle, None) => {
+                EngineOptions::Turtle(TurtleOptions { leaf_bytes, pivots_max: Some(pivots_max) })
+            }
+            (EngineKind::Autumn, Some(_)) if pivots_max == PIVOTS_MAX => {
                 EngineOptions::Autumn(AutumnOptions { table_bytes: leaf_bytes, levels })
             }
-            (EngineKind::Turtle, Some(_)) | (EngineKind::Autumn, None) => {
+            (EngineKind::Splinter, None) => EngineOptions::Splinter(SplinterOptions {
+                branch_bytes: leaf_bytes,
+                fanout: Some(pivots_max),
+            }),
+            (EngineKind::Turtle | EngineKind::Splinter, Some(_)) | (EngineKind::Autumn, _) => {
                 return Err(out_of_range());
             }
         };

@@ -33,6 +33,13 @@ impl Totals {
         self.bytes += (key.len() + update.inline_bytes()) as u64;
     }
 
+    /// The sum of `all`.
+    pub fn sum(all: impl Iterator<Item = Totals>) -> Self {
+        let mut sum = Self::default();
+        all.for_each(|totals| sum += totals);
+        sum
+    }
+
     /// The size in bytes used for all decisions: close to the size on disk.
     pub fn weight(&self) -> u64 {
         weight(self.entries, self.bytes)

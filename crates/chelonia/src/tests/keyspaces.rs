@@ -13,7 +13,7 @@ use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, Directory, OpenMode};
 use crate::{Database, KeyspaceOptions, Snapshot};
 
-const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+const ENGINES: [EngineKind; 3] = EngineKind::ALL;
 
 /// Takes all the memory of cached nodes.
 struct Greedy;

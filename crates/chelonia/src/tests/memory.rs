@@ -19,8 +19,7 @@ fn filled(database: &Database, engine: EngineKind, records: u32) -> Keyspace {
 #[test]
 fn a_closed_database_retains_no_memory_for_its_handles() {
     let database = open(Arc::new(MemoryDirectory::new()));
-    let keyspaces =
-        [EngineKind::Turtle, EngineKind::Autumn].map(|engine| filled(&database, engine, 10_000));
+    let keyspaces = EngineKind::ALL.map(|engine| filled(&database, engine, 10_000));
     database.checkpoint().unwrap();
     for keyspace in &keyspaces {
         assert_eq!(keyspace.iter().filter(|entry| entry.is_ok()).count(), 10_000);
@@ -54,7 +53,7 @@ fn an_idle_database_returns_memory_when_its_budget_is_lowered() {
 fn the_read_ahead_of_all_iterators_is_bounded() {
     const ITERATORS: u32 = 2_000;
     let database = open(Arc::new(MemoryDirectory::new()));
-    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+    for engine in EngineKind::ALL {
         let keyspace = filled(&database, engine, 20_000);
         database.checkpoint().unwrap();
         let first = |number: u32| number * 7 % 10_000;

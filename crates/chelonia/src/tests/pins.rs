@@ -40,7 +40,7 @@ fn check(written: &Keyspace, snapshots: &[Snapshot]) {
 
 #[test]
 fn snapshots_share_unchanged_versions_and_are_charged() {
-    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+    for engine in EngineKind::ALL {
         let database = open(Arc::new(MemoryDirectory::new()));
         let keyspaces = keyspaces(&database, engine);
         for keyspace in &keyspaces {

@@ -28,7 +28,9 @@ impl DumpVisitor for Kinds {
 fn a_dump_has_the_superblock_and_every_keyspace_and_fails_after_a_close() {
     let directory = tempfile::tempdir().unwrap();
     let database = Database::open(directory.path().join("db")).unwrap();
-    for (name, engine) in [("one", EngineKind::Turtle), ("two", EngineKind::Autumn)] {
+    for (name, engine) in
+        [("one", EngineKind::Turtle), ("two", EngineKind::Autumn), ("three", EngineKind::Splinter)]
+    {
         let keyspace = database.keyspace(name, KeyspaceOptions::default().engine(engine)).unwrap();
         keyspace.insert("stored", "value").unwrap();
         database.checkpoint().unwrap();
@@ -37,16 +39,20 @@ fn a_dump_has_the_superblock_and_every_keyspace_and_fails_after_a_close() {
     let mut text = String::new();
     database.dump(&mut text).unwrap();
     assert!(text.starts_with("superblock generation "), "{text}");
-    for line in
-        ["keyspace id 1, name \"one\", engine turtle", "keyspace id 2, name \"two\", engine autumn"]
-    {
+    for line in [
+        "keyspace id 1, name \"one\", engine turtle",
+        "keyspace id 2, name \"two\", engine autumn",
+        "keyspace id 3, name \"three\", engine splinter",
+    ] {
         assert!(text.contains(line), "{text}");
     }
     assert_eq!(text.matches("memtable keys estimate 1").count(), 1, "{text}");
     let mut kinds = Kinds::default();
     database.dump(&mut kinds).unwrap();
     // Every engine shows its runs.
-    for kind in ["superblock", "catalog", "log", "keyspace", "memtable", "leaf", "table"] {
+    let expected =
+        ["superblock", "catalog", "log", "keyspace", "memtable", "leaf", "table", "segment"];
+    for kind in expected {
         assert!(kinds.0.contains_key(kind), "{kind} in {:?}", kinds.0);
     }
     assert_eq!(text.lines().count(), kinds.0.values().sum());

@@ -57,7 +57,7 @@ fn read_keys(database: &Database, keyspace: &Keyspace) {
 
 #[test]
 fn key_only_reads_never_read_large_values() {
-    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+    for engine in EngineKind::ALL {
         for is_checkpointed in [false, true] {
             let (_dir, database, keyspace) = filled(engine, is_checkpointed);
             let bytes_read = || database.stats().io.data_bytes_read;

@@ -195,7 +195,7 @@ fn fills_what_a_limit_on_files_allows() {
 
 #[test]
 fn deletes_free_space_if_the_length_of_files_is_limited() {
-    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+    for engine in EngineKind::ALL {
         // A write beyond the limit (48 MiB) is an error, not a signal that ends the process.
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' XFSZ; ulimit -f 98304; exec \"$0\" \"$@\""]);

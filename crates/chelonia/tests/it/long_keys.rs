@@ -65,10 +65,7 @@ fn get_together(keyspace: &Keyspace, keys: &[Vec<u8>]) -> usize {
 fn arguments(variable: &str) -> Option<(EngineKind, Keys, std::path::PathBuf)> {
     let arguments = std::env::var(variable).ok()?;
     let mut words = arguments.splitn(3, ' ');
-    let engine = match words.next().unwrap() {
-        "autumn" => EngineKind::Autumn,
-        _ => EngineKind::Turtle,
-    };
+    let engine = EngineKind::from_name(words.next().unwrap()).unwrap();
     let keys = Keys::of(words.next().unwrap());
     Some((engine, keys, words.next().unwrap().into()))
 }
@@ -193,28 +190,33 @@ fn history_within(engine: &str, keys: &str) {
 fn a_load_of_random_long_keys_stays_within_the_budget() {
     load_within("turtle", "random");
     load_within("autumn", "random");
+    load_within("splinter", "random");
 }
 
 #[test]
 fn a_load_of_long_keys_that_share_a_prefix_stays_within_the_budget() {
     load_within("turtle", "shared");
     load_within("autumn", "shared");
+    load_within("splinter", "shared");
 }
 
 #[test]
 fn a_load_of_clusters_of_long_keys_stays_within_the_budget() {
     load_within("turtle", "clusters");
     load_within("autumn", "clusters");
+    load_within("splinter", "clusters");
 }
 
 #[test]
 fn a_history_of_random_long_keys_stays_within_the_budget() {
     history_within("turtle", "random");
     history_within("autumn", "random");
+    history_within("splinter", "random");
 }
 
 #[test]
 fn a_history_of_long_keys_that_share_a_prefix_stays_within_the_budget() {
     history_within("turtle", "shared");
     history_within("autumn", "shared");
+    history_within("splinter", "shared");
 }

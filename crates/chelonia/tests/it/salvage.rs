@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const BLOCK: usize = 4096;
 const KEYSPACES: [&str; 2] = ["left", "right"];
-const ENGINES: [EngineKind; 2] = [EngineKind::Turtle, EngineKind::Autumn];
+const ENGINES: [EngineKind; 3] = EngineKind::ALL;
 
 /// The kinds of blocks in their headers: entries, and nodes.
 const DATA: u8 = 1;

@@ -14,7 +14,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "last-key-lost",
         bug: "a task of a flush ends one key too early",
-        file: "engines/turtle/source.rs",
+        file: "buffer_tree/source.rs",
         text: "start..span.upper.map_or(self.ranks.end, bound).max(start)",
         instead: "start..span\n            .upper\n            \
                   .map_or(self.ranks.end, |key| bound(key)\

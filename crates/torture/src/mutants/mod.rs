@@ -11,13 +11,14 @@
 //!
 //! The list was written before any mutant was run, from the bugs of other stores (see the rows in
 //! `docs/testing.md`) and from the ordering rules in `docs/durability.md`. The mutants in
-//! `autumn.rs` were added later, to find bugs that no test would find.
+//! `autumn.rs` and `splinter.rs` were added later, to find bugs that no test would find.
 
 mod autumn;
 mod db;
 mod engine;
 mod log;
 mod mutation_runner;
+mod splinter;
 mod storage;
 
 pub use mutation_runner::{Mutants, run};
@@ -39,7 +40,8 @@ pub struct Mutant {
 
 /// All mutants.
 pub fn all() -> Vec<Mutant> {
-    [log::MUTANTS, storage::MUTANTS, db::MUTANTS, engine::MUTANTS, autumn::MUTANTS].concat()
+    let engines = [engine::MUTANTS, autumn::MUTANTS, splinter::MUTANTS].concat();
+    [log::MUTANTS, storage::MUTANTS, db::MUTANTS, &engines].concat()
 }
 
 #[cfg(test)]

@@ -92,8 +92,13 @@ fn crashes_in_a_second_life() {
 
 /// Asserts that trees of each engine had several levels and moved data between them.
 fn every_engine_moved_data(tally: &Tally) {
-    for event in ["flushes of turtle", "merges of level 0 of autumn", "merges of levels of autumn"]
-    {
+    for event in [
+        "flushes of turtle",
+        "merges of level 0 of autumn",
+        "merges of levels of autumn",
+        "flushes of splinter",
+        "merges of leaves of splinter",
+    ] {
         assert!(count(tally, event) > 0, "no {event}");
     }
 }

@@ -4,19 +4,12 @@
 //!
 //! | module | contents |
 //! | --- | --- |
-//! | `node` | pivots, parts and segments in memory |
-//! | `codec` | on-disk encoding of nodes and the root blob |
 //! | `pass`, `pass/visit` | the pass itself; the order of its tasks |
 //! | `pass/job` | a pass over the whole tree, of an absorb or as a job |
 //! | `pass/plan`, `pass/levels`, `pass/cut` | decisions of a pass at a node; pieces of merges |
-//! | `source`, `shape`, `pass/output` | inputs of a pass; cutting results into runs; extents |
-//! | `pass/overlap` | share of updates to existing keys, and the flush size derived from it |
-//! | `pass/counts` | reference counts; extents gained and lost by a pass |
-//! | `read` | point reads and range reads |
-//! | `read/read_cost` | read cost of buffered updates; read-triggered flushes |
-//! | `version`, `contract` | a version; what every engine does with one |
-//! | `check` | verification, unreadable blocks that passes skip, salvage, dumps |
-//! | `events` | event counters |
+//! | `shape` | cutting of merged entries into leaves |
+//!
+//! Nodes, versions and reads of them: `buffer_tree`.
 //!
 //! Invariants:
 //! 1. The newest version is replaced only after everything it refers to was written.
@@ -28,39 +21,29 @@
 //! Locks: `writer` is held for a whole absorb, and for the plan and the install of a job, not for
 //! its run; `newest` only briefly, and no other lock is taken while it is held.
 
-use self::check::damage::Damage;
-use self::codec::RootBlob;
-use self::events::{Event, Events};
-use self::node::{Node, NodeCache};
-use self::pass::counts::Counts;
 use self::pass::geometry::{Geometry, LEVELS_MAX, LEVELS_READ, Pace};
 use self::pass::job::{Outstanding, PassJob};
-use self::pass::overlap::Overlap;
-use self::read::read_cost::ReadCosts;
-use self::source::Nothing;
-pub use self::version::TurtleVersion;
 use crate::base::error::Result;
-use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
+use crate::buffer_tree::Shared;
+use crate::buffer_tree::check::damage::Damage;
+use crate::buffer_tree::counts::Counts;
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, Pivot};
+use crate::buffer_tree::overlap::{FLUSH_PERCENT_MAX, Overlap};
+use crate::buffer_tree::source::Nothing;
+use crate::buffer_tree::version::TreeVersion;
 use crate::engine::{
     Absorbed, Engine, EngineStats, Job, LiveOptions, PIVOTS_MAX, TurtleOptions, Version, Work,
     WriteBudget,
 };
-use crate::run::{OpenRuns, RunOptions};
-use crate::runtime::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, RwLock};
+use crate::run::RunOptions;
+use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 
-mod check;
-mod codec;
-mod contract;
-mod events;
-mod node;
 mod pass;
-mod read;
 mod shape;
-mod source;
-mod version;
 
 #[cfg(test)]
 mod tests;
@@ -139,32 +122,34 @@ impl TurtleConfig {
     }
 }
 
-/// Decodes a root blob, for tests.
-#[cfg(feature = "internals")]
-pub fn decode_root(bytes: &[u8]) -> Result<()> {
-    RootBlob::decode(bytes).map(|_| ())
-}
+/// Divisor: minimum cost of a flush as a part of the leaf, however much is pending.
+const LEAST_PART: u64 = 16;
 
-/// Decodes a node of both kinds, over leaves and over nodes, for tests.
-#[cfg(feature = "internals")]
-pub fn decode_structure(bytes: &[u8], storage: &Arc<Storage>) {
-    let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
-    for height in 1..=2 {
-        drop(codec::decode_node(bytes, height, &node_cache));
-    }
-}
+/// Pending updates, as a multiple of the leaf, at which a flush would come anyway: the maximum
+/// flush size, apart from jitter.
+const FULL_LEAVES: u64 = FLUSH_PERCENT_MAX / 100;
 
-/// State shared by an engine and its versions.
-struct Shared {
-    node_cache: NodeCache,
-    events: Arc<Events>,
-    read_costs: ReadCosts,
+/// Returns the price of a read-triggered flush of `pivot`.
+#[expect(clippy::unnecessary_wraps, reason = "the type of a price")]
+fn flush_price(pivot: &Pivot) -> Option<u64> {
+    let pending = pivot.pending().weight();
+    Some(match &pivot.child {
+        Child::Leaf(leaf) => {
+            let leaf = leaf.reference().totals().weight();
+            // The part of the leaf that would not have been rewritten sooner or later.
+            let early = FULL_LEAVES.saturating_sub(pending / leaf.max(1));
+            (leaf / LEAST_PART).saturating_add(leaf / FULL_LEAVES * early)
+        }
+        // Updates flushed into a node may be written once more there.
+        Child::Node(..) => pending,
+        Child::None => 0,
+    })
 }
 
 /// A turtle tree: see the module documentation.
 pub struct Turtle {
     shared: Arc<Shared>,
-    newest: RwLock<Arc<TurtleVersion>>,
+    newest: RwLock<Arc<TreeVersion>>,
     options: TurtleConfig,
     writer: Mutex<Writer>,
     outstanding: Outstanding,
@@ -185,27 +170,8 @@ impl Turtle {
         options: TurtleConfig,
         root: Option<&[u8]>,
     ) -> Result<Self> {
-        let blob = match root {
-            Some(blob) => RootBlob::decode(blob)?,
-            None => RootBlob {
-                height: 1,
-                reference: None,
-                summary: Node::empty().summary(),
-                disk_blocks: 0,
-            },
-        };
-        let summary = blob.reference.map_or_else(|| Node::empty().summary(), |_| blob.summary);
-        let events = Arc::new(Events::new());
-        let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
-        let root = node_cache.slot(blob.reference, blob.height);
-        let shared = Arc::new(Shared { node_cache, events, read_costs: ReadCosts::default() });
-        let version = TurtleVersion {
-            shared: Arc::clone(&shared),
-            root,
-            summary,
-            disk_blocks: blob.disk_blocks,
-            unit_bounds: OnceLock::new(),
-        };
+        let shared = Shared::new(storage, flush_price);
+        let version = shared.open(root)?;
         Ok(Self {
             shared,
             newest: RwLock::new(Arc::new(version)),
@@ -235,7 +201,7 @@ impl Turtle {
         workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
-    fn newest(&self) -> Arc<TurtleVersion> {
+    fn newest(&self) -> Arc<TreeVersion> {
         Arc::clone(&self.newest.read())
     }
 
@@ -248,6 +214,9 @@ impl Turtle {
         self.shared.read_costs.may_be_due() && root.is_some_and(|root| root.pivots.iter().any(due))
     }
 }
+
+/// Events that only other engines have.
+const NOT_OF_TURTLE: [Event; 3] = [Event::Compactions, Event::LeafMerges, Event::JobsDropped];
 
 /// Number of leaf sizes needed by a reclaiming pass for leaves, and as many for pending updates.
 const RECLAIM_LEAVES: u64 = 3;
@@ -283,14 +252,7 @@ impl Engine for Turtle {
     }
 
     fn root(&self) -> Result<Vec<u8>> {
-        let version = self.newest();
-        let blob = RootBlob {
-            height: version.root.about(),
-            reference: version.root.reference(),
-            summary: version.summary,
-            disk_blocks: version.disk_blocks,
-        };
-        Ok(blob.encode())
+        Ok(self.newest().encode())
     }
 
     fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
@@ -344,11 +306,11 @@ impl Engine for Turtle {
             buffered_runs: summary.segments,
             leaf_bytes: summary.leaf.bytes,
             buffered_bytes: summary.buffered.bytes,
-            disk_bytes: version.disk_blocks * BLOCK_BYTES_U64,
+            disk_bytes: version.disk_bytes(),
             run_bytes_written: read(&events.run_bytes),
             node_bytes_written: read(&events.node_bytes),
             merge_bytes_read: read(&events.read_bytes),
-            events: events.list(self.shared.node_cache.moves()),
+            events: events.list(self.shared.node_cache.moves(), &NOT_OF_TURTLE),
         }
     }
 }

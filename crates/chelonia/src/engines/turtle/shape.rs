@@ -1,4 +1,4 @@
-//! Cutting of merged entries into runs: leaves of similar size, and levels of a buffer.
+//! Cutting of merged entries into leaves of similar size.
 //!
 //! A leaf must not exceed the leaf size, and leaves should be about nine tenths full. Only an upper
 //! bound of a merge's output (its input) is known, since newer entries hide older ones. So cuts are
@@ -15,22 +15,15 @@
 //! ```
 //!
 //! The stage holds entries of at most one leaf, copied once.
-//!
-//! Runs of a level are cut near the leaf size, where possible between pivots, so that few pivots
-//! have two parts in one level.
 
 use crate::base::error::Result;
-use crate::base::keys::{head64, separator};
 use crate::base::stream::{LargeRef, SortedStream, Update};
-use crate::engines::turtle::node::{Part, Segment};
+use crate::buffer_tree::output::{Output, RunWriter, WrittenRun};
+use crate::buffer_tree::source::Source;
 use crate::engines::turtle::pass::geometry::Geometry;
-use crate::engines::turtle::pass::output::{Output, RunWriter, WrittenRun};
-use crate::engines::turtle::source::Source;
 use crate::memory::budget::Charge;
 use crate::merge::Merge;
 use crate::run::{Totals, WasCached, weight};
-use crate::runtime::sync::{Arc, AtomicBool};
-use crate::structure::{KeyView, SharedKey};
 use std::collections::VecDeque;
 
 /// Expectations about the leaves to be written.
@@ -71,19 +64,12 @@ pub(super) fn write_leaves(
         leaves.push(shaper.writer.finish(Some(was_cached))?);
     }
     debug_assert_eq!(
-        sum(leaves.iter().map(|leaf| leaf.run.reference().totals())),
+        Totals::sum(leaves.iter().map(|leaf| leaf.run.reference().totals())),
         shaper.given,
         "the leaves have what the merge returned"
     );
-    output.give_back(shaper.writer);
+    shaper.writer.give_back();
     Ok(leaves)
-}
-
-/// Returns the sum of `all`.
-fn sum(all: impl Iterator<Item = Totals>) -> Totals {
-    let mut sum = Totals::default();
-    all.for_each(|totals| sum += totals);
-    sum
 }
 
 struct LeafShaper<'a, 'u, 'o> {
@@ -238,122 +224,5 @@ impl Stage {
             self.weight -= weight(1, (key.len() + update.inline_bytes()) as u64);
             self.entries.pop_front();
         }
-    }
-}
-
-/// A pivot that takes part in a new level.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LevelPivot<'n> {
-    /// Index of the pivot in the node.
-    pub index: usize,
-    /// Start of its range.
-    pub key: &'n SharedKey,
-    /// End of its range.
-    pub upper: Option<KeyView<'n>>,
-    /// Approximate weight of its inputs of the merge.
-    pub incoming: u64,
-}
-
-/// Writes the output of `merge` as one level over `pivots`; returns the parts, each with the index
-/// of its pivot. All of them have level 0. The merge may begin within the first pivot, at `begins`.
-pub(super) fn write_level(
-    output: &Output<'_>,
-    merge: &mut Merge<Source<'_>>,
-    pivots: &[LevelPivot<'_>],
-    begins: Option<SharedKey>,
-    geometry: &Geometry,
-) -> Result<Vec<(usize, Part)>> {
-    let mut shaper = LevelShaper {
-        writer: output.level_writer(),
-        first: begins.unwrap_or(SharedKey::LEAST),
-        cut: None,
-        open: Vec::new(),
-        parts: Vec::new(),
-    };
-    let most = geometry.buffer_run();
-    for pivot in pivots {
-        let weight = shaper.writer.weight();
-        if weight >= most / 2 && weight + pivot.incoming > most {
-            shaper.close(None)?;
-        }
-        shaper.write_pivot(merge, pivot, most)?;
-    }
-    if !shaper.writer.is_empty() {
-        shaper.close(None)?;
-    }
-    output.give_back(shaper.writer);
-    Ok(shaper.parts)
-}
-
-struct LevelShaper<'o> {
-    writer: RunWriter<'o>,
-    /// Lower bound of the keys of the run under construction, if it begins within a pivot.
-    first: SharedKey,
-    /// The last key of the previous run, if it was cut within a pivot, and that pivot's key.
-    cut: Option<(Box<[u8]>, SharedKey)>,
-    /// The parts in the run under construction.
-    open: Vec<(usize, Totals)>,
-    parts: Vec<(usize, Part)>,
-}
-
-impl LevelShaper<'_> {
-    fn write_pivot(
-        &mut self,
-        merge: &mut Merge<Source<'_>>,
-        pivot: &LevelPivot<'_>,
-        most: u64,
-    ) -> Result<()> {
-        let upper = pivot.upper.map(KeyView::to_bytes);
-        let upper_head = upper.as_ref().map_or(u64::MAX, |upper| head64(upper));
-        let mut totals = Totals::default();
-        while let Some(key) = merge.key() {
-            let head = head64(key);
-            // Numeric prefixes decide most comparisons.
-            if head > upper_head
-                || (head == upper_head && upper.as_deref().is_some_and(|u| key >= u))
-            {
-                break;
-            }
-            let update = merge.update();
-            if self.writer.weight() >= most || self.writer.is_over(most, key, &update) {
-                let cut_within = totals.entries > 0;
-                if cut_within {
-                    self.open.push((pivot.index, std::mem::take(&mut totals)));
-                }
-                self.close(cut_within.then_some(pivot.key))?;
-            }
-            debug_assert!(*pivot.key <= *key, "an entry of a part is in the range of its pivot");
-            totals.add_entry(key, &update);
-            self.writer.add(key, update)?;
-            merge.advance()?;
-        }
-        if totals.entries > 0 {
-            self.open.push((pivot.index, totals));
-        }
-        Ok(())
-    }
-
-    /// Writes the run and creates its parts.
-    fn close(&mut self, within: Option<&SharedKey>) -> Result<()> {
-        let written = self.writer.finish(None)?;
-        debug_assert_eq!(
-            sum(self.open.iter().map(|(_, totals)| *totals)),
-            written.run.reference().totals(),
-            "the parts of a run have all of its entries"
-        );
-        let before = self.cut.take();
-        let first = std::mem::replace(&mut self.first, SharedKey::LEAST);
-        let first = before.map_or(first, |(last, pivot)| {
-            SharedKey::whole(&separator(&last, &written.first)).beside(&pivot)
-        });
-        debug_assert!(first <= *written.first, "a segment begins at or before its least key");
-        self.cut = within.map(|pivot| (written.last, pivot.clone()));
-        let shared = AtomicBool::new(false);
-        let segment = Arc::new(Segment { run: written.run, first, shared });
-        for (pivot, totals) in self.open.drain(..) {
-            let part = Part::new(0, Arc::clone(&segment), totals);
-            self.parts.push((pivot, part));
-        }
-        Ok(())
     }
 }

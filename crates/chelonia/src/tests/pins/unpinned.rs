@@ -18,7 +18,7 @@ fn key(number: u64) -> [u8; 8] {
 /// Small leaves and nodes, so that there are many.
 fn options(engine: EngineKind) -> KeyspaceOptions {
     let engine = match engine {
-        EngineKind::Turtle => EngineOptions::tiny(engine, 8 << 10),
+        EngineKind::Turtle | EngineKind::Splinter => EngineOptions::tiny(engine, 8 << 10),
         EngineKind::Autumn => engine.into(),
     };
     KeyspaceOptions::new().engine(engine).checkpoint_distance(100_000)
@@ -104,7 +104,7 @@ fn background(database: &Database, keyspace: &Keyspace) {
 
 #[test]
 fn nothing_is_pinned_while_the_device_is_read() {
-    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+    for engine in EngineKind::ALL {
         let memory = MemoryDirectory::new();
         {
             let (database, _) = open_faulty(&memory);

@@ -93,7 +93,7 @@ fn a_set_distance_is_not_paced_by_the_backlog_of_other_keyspaces() {
 #[test]
 fn no_memtable_exceeds_the_distance_by_more_than_a_commit_of_each_thread() {
     let (threads, distance) = (3_u64, 256 << 10);
-    for engine in [EngineKind::Turtle, EngineKind::Autumn] {
+    for engine in EngineKind::ALL {
         let (database, keyspace) = open(64 << 20, Some(distance), engine);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -47,8 +47,8 @@ pub struct RequiredEvent {
 }
 
 /// The events that must have happened, for every engine.
-pub const REQUIRED_EVENTS: [RequiredEvent; 4] = {
-    let (turtle, autumn) = ("turtle", "autumn");
+pub const REQUIRED_EVENTS: [RequiredEvent; 6] = {
+    let (turtle, autumn, splinter) = ("turtle", "autumn", "splinter");
     [
         RequiredEvent { engine: turtle, event: "flushes", called: "flushes of turtle" },
         RequiredEvent { engine: turtle, event: "splits_leaf", called: "split leaves of turtle" },
@@ -61,6 +61,12 @@ pub const REQUIRED_EVENTS: [RequiredEvent; 4] = {
             engine: autumn,
             event: "merges_levels",
             called: "merges of levels of autumn",
+        },
+        RequiredEvent { engine: splinter, event: "flushes", called: "flushes of splinter" },
+        RequiredEvent {
+            engine: splinter,
+            event: "leaf_merges",
+            called: "merges of leaves of splinter",
         },
     ]
 };

@@ -3,11 +3,11 @@
 use super::{BufferPlan, Gathered, Grown, Pass, Place};
 use crate::base::error::{Error, Result};
 use crate::base::keys::separator;
-use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, Node, Part, Pivot};
-use crate::engines::turtle::pass::output::{WrittenRun, beside_each_other, key_bytes};
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, Node, Part, Pivot};
+use crate::buffer_tree::output::{WrittenRun, beside_each_other, key_bytes};
+use crate::buffer_tree::source;
 use crate::engines::turtle::pass::plan::{self, Group};
-use crate::engines::turtle::source;
 use crate::runtime::sync::{Arc, Ordering};
 use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};

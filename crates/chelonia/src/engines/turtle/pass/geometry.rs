@@ -1,6 +1,6 @@
 //! Sizes that a pass aims at, and how much it may write.
 
-use crate::engines::turtle::codec::LEVEL_MAX;
+use crate::buffer_tree::codec::LEVEL_MAX;
 
 /// Divisor: a short buffer run holds this part of a leaf.
 const SHORT_RUN_DIVISOR: u64 = 8;
@@ -10,14 +10,6 @@ pub(super) const SHORT_RUN_MIN: u64 = 64 << 10;
 
 /// Maximum memory in bytes of the keys of a node that has more pivots than a small one.
 pub(super) const NODE_KEY_BYTES: usize = 256 << 10;
-
-/// Flush size in percent of the leaf size if all keys are new: each flush then writes a quarter
-/// more than its updates, and the leaf becomes five.
-pub(in crate::engines::turtle) const FLUSH_PERCENT_MAX: u64 = 400;
-
-/// Flush size in percent of the existing leaf if all keys exist: on average a sixth of the leaf
-/// data is obsolete.
-pub(super) const FLUSH_PERCENT_MIN: u64 = 32;
 
 /// Maximum number of buffer levels: a read checks one filter per level, at each node on its path.
 pub(in crate::engines::turtle) const LEVELS_MAX: usize = 12;

@@ -14,20 +14,20 @@
 use crate::base::error::{Error, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
-use crate::engine::{Absorbed, Job, OwnedExtent, Work};
-use crate::engines::turtle::check::damage::Damage;
-use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, HEIGHT_MAX, Node, NodeSlot, Summary};
-use crate::engines::turtle::pass::counts::{Counts, Ledger};
+use crate::buffer_tree::check::damage::Damage;
+use crate::buffer_tree::counts::Counts;
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Summary};
+use crate::buffer_tree::output::Output;
+use crate::buffer_tree::overlap::Overlap;
+use crate::buffer_tree::source::{Incoming, Nothing};
+use crate::buffer_tree::version::{Built, Settled, TreeVersion};
+use crate::engine::{Absorbed, Job, Work};
 use crate::engines::turtle::pass::geometry::{Geometry, Pace};
-use crate::engines::turtle::pass::output::Output;
-use crate::engines::turtle::pass::overlap::Overlap;
 use crate::engines::turtle::pass::{Grown, Pass};
-use crate::engines::turtle::source::{Incoming, Nothing};
-use crate::engines::turtle::version::TurtleVersion;
 use crate::engines::turtle::{Turtle, WORK_PART, Writer};
 use crate::run::weight;
-use crate::runtime::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, OnceLock, Ordering};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Number of dropped jobs in a row after which one keeps the lock.
 const DROPPED_MAX: u32 = 2;
@@ -40,19 +40,12 @@ pub(in crate::engines::turtle) struct Outstanding {
     dropped: AtomicU32,
 }
 
-/// Result of a pass that is not published yet.
-struct Built {
-    root: Arc<NodeSlot>,
-    summary: Summary,
-    ledger: Ledger,
-}
-
 impl Turtle {
     /// Builds a new tree from `version` and the updates. Publishes nothing, and frees its output on
     /// failure. Repeats passes that meet damage, which is known afterwards.
     fn build(
         &self,
-        version: &TurtleVersion,
+        version: &TreeVersion,
         updates: &dyn SortedUpdates,
         pace: Pace,
         overlap: Overlap,
@@ -97,7 +90,7 @@ impl Turtle {
     /// Builds a new tree from the newest one and the updates. Publishes nothing.
     fn grow(
         &self,
-        version: &TurtleVersion,
+        version: &TreeVersion,
         updates: &dyn SortedUpdates,
         work: &Work<'_>,
         geometry: Geometry,
@@ -146,47 +139,21 @@ impl Turtle {
     fn publish(
         &self,
         writer: &mut Writer,
-        version: &TurtleVersion,
+        version: &TreeVersion,
         built: Built,
     ) -> Result<Absorbed> {
         let shared = &self.shared;
-        let Built { root, summary, ledger } = built;
-        let settled = match &mut writer.counts {
-            Some(counts) => counts.settle(&ledger, &shared.node_cache),
-            None => Err(Error::internal("a tree lost its reference counts")),
+        let Some(counts) = &mut writer.counts else {
+            let _ = built.ledger.roll_back(shared.node_cache.storage());
+            return Err(Error::internal("a tree lost its reference counts"));
         };
-        let settled = match settled {
-            Ok(settled) => settled,
-            Err(error) => {
-                // The first error is more useful than one from the roll-back.
-                let _ = ledger.roll_back(shared.node_cache.storage());
-                return Err(error);
-            }
-        };
-        for unused in &settled.unused {
-            // If that fails, the space is lost until the next open finds it: no reason to abort the
-            // pass after the counts have changed.
-            let _ = shared.node_cache.storage().free(unused.extent);
-        }
-        let blocks = |extents: &[OwnedExtent]| -> u64 {
-            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
-        };
-        let disk_blocks =
-            (version.disk_blocks + blocks(&settled.gained)).saturating_sub(blocks(&settled.lost));
-        let next = TurtleVersion {
-            shared: Arc::clone(shared),
-            root,
-            summary,
-            disk_blocks,
-            unit_bounds: OnceLock::new(),
-        };
-        let next = Arc::new(next);
+        let Settled { version: next, gained, lost } = shared.settle(counts, version, built)?;
         *self.newest.write() = Arc::clone(&next);
-        let Summary { leaf, buffered, .. } = summary;
+        let Summary { leaf, buffered, .. } = next.summary;
         let hidden = writer.overlap.hidden(buffered.bytes);
         let in_use = shared.node_cache.storage().stats().space.used_blocks * BLOCK_BYTES_U64;
         shared.read_costs.weigh(leaf.bytes + buffered.bytes, buffered.bytes, hidden, in_use);
-        Ok(Absorbed { version: next, gained: settled.gained, lost: settled.lost })
+        Ok(Absorbed { version: next, gained, lost })
     }
 
     /// Makes the next version, under the lock.
@@ -208,7 +175,7 @@ impl Turtle {
     }
 
     /// Counts the references of `version`, the newest one, before the first change.
-    fn count(&self, writer: &mut Writer, version: &TurtleVersion) -> Result<()> {
+    fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
         if writer.counts.is_none() {
             writer.counts = Some(Counts::walk(&self.shared.node_cache, &version.root)?);
         }
@@ -220,7 +187,7 @@ impl Turtle {
 pub(in crate::engines::turtle) struct PassJob<'e> {
     tree: &'e Turtle,
     /// The newest version at the plan.
-    version: Arc<TurtleVersion>,
+    version: Arc<TreeVersion>,
     overlap: Overlap,
     keeps_lock: bool,
     /// Damage that it met.

@@ -60,7 +60,7 @@ pub(in crate::engines::turtle) fn levels_to_merge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::turtle::codec::LEVEL_MAX;
+    use crate::buffer_tree::codec::LEVEL_MAX;
     use crate::engines::turtle::pass::geometry::Pace;
     use crate::engines::turtle::pass::plan::tests::GEOMETRY;
 

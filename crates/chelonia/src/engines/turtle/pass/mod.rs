@@ -24,34 +24,31 @@
 //! 5. A pass fails if an old run cannot be read, after recording all damage it could reach; a pass
 //!    that knows of the damage avoids it (`damage.rs`).
 
-use super::events::{Event, Events};
-use super::node::{Child, Node, NodeCache, Part, Pivot, ReadCost};
-use super::shape::{self, LeafPlan, LevelPivot};
-use super::source::{self, Incoming, KeySpan, Selection, SharedRange, Source};
+use super::shape::{self, LeafPlan};
 use crate::base::error::{Error, Result};
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
-use crate::engines::turtle::check::damage::Damage;
+use crate::buffer_tree::check::damage::Damage;
+use crate::buffer_tree::events::{Event, Events};
+use crate::buffer_tree::level::{LevelOutput, LevelPivot, write_level};
+use crate::buffer_tree::node::{Child, Node, NodeCache, Part, Pivot, ReadCost};
+use crate::buffer_tree::output::{Output, WrittenRun};
+use crate::buffer_tree::read::read_cost::ReadCosts;
+use crate::buffer_tree::source::{Incoming, KeySpan, Selection, SharedRange, Source};
 use crate::engines::turtle::pass::geometry::Geometry;
-use crate::engines::turtle::pass::output::{Output, WrittenRun};
 use crate::engines::turtle::pass::plan::{Group, PivotStats};
-use crate::engines::turtle::read::read_cost::ReadCosts;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
-use crate::run::{Totals, weight};
-use crate::runtime::sync::{Arc, Ordering};
+use crate::runtime::sync::Arc;
 use crate::runtime::workers::Workers;
 use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeMap;
 
 mod assemble;
-pub mod counts;
 mod cut;
 pub mod geometry;
 pub mod job;
 mod levels;
-pub mod output;
-pub mod overlap;
 pub mod plan;
 mod survey;
 mod visit;
@@ -122,8 +119,7 @@ impl<'n> Place<'n> {
     }
 
     fn span_of(&self, pivot: usize) -> KeySpan<'n> {
-        let lower = self.node.pivots[pivot].key.view();
-        KeySpan { lower, upper: self.node.upper_of(pivot, self.upper) }
+        self.node.span_of(pivot, self.upper)
     }
 
     /// Returns true if the pivots, which are in key order, are within its range.
@@ -269,7 +265,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         };
         let leaves =
             shape::write_leaves(self.output, &mut merge, plan, &self.geometry, &was_cached)?;
-        self.count_merge(merge, leaves.iter().map(|leaf| leaf.run.reference().totals()));
+        self.output.count_merge(merge, leaves.iter().map(|leaf| leaf.run.reference().totals()));
         Ok(leaves)
     }
 
@@ -282,7 +278,7 @@ impl<'t, 'u> Pass<'t, 'u> {
         cutoff: usize,
     ) -> Result<Vec<(usize, Part)>> {
         let (node, upper) = (at.node, at.upper);
-        let selection = Selection { node, upper, pivots, clip, levels: cutoff, leaves: false };
+        let selection = Selection { node, upper, pivots, clip, levels: 0..cutoff, leaves: false };
         let sources = selection.open(incoming, self.progress)?;
         let mut merge = Merge::new(sources, Direction::Ascending, Tombstones::Keep)?;
         let level_pivot = |index: &usize| {
@@ -295,24 +291,11 @@ impl<'t, 'u> Pass<'t, 'u> {
         let targets: Vec<_> = pivots.iter().filter_map(level_pivot).collect();
         let begins = targets.first().filter(|first| first.key.view() < clip.lower);
         let begins = begins.map(|first| clip.lower.to_shared().beside(first.key));
-        let parts = shape::write_level(self.output, &mut merge, &targets, begins, &self.geometry)?;
-        if merge.key().is_some() {
-            return Err(Error::internal("entries of a new level are outside of its pivots"));
-        }
-        self.count_merge(merge, parts.iter().map(|(_, part)| part.totals));
+        let run_max = self.geometry.buffer_run();
+        let level = LevelOutput { writer: self.output.level_writer(), run_max, was_cached: None };
+        let parts = write_level(level, &mut merge, &targets, begins)?;
+        self.output.count_merge(merge, parts.iter().map(|(_, part)| part.totals));
         Ok(parts)
-    }
-
-    fn count_merge(&self, merge: Merge<Source<'_>>, written: impl Iterator<Item = Totals>) {
-        let passed = merge.passed_over();
-        let written: u64 = written.map(|totals| totals.weight()).sum();
-        self.events.add(Event::MergesDone, 1);
-        self.events.add(Event::MergedBytes, written + weight(passed.entries, passed.bytes));
-        self.events.add(Event::TombstonesDropped, passed.tombstones);
-        self.events.add(Event::EntriesShadowed, passed.entries - passed.tombstones);
-        let counted = source::finish(merge.into_sources());
-        self.events.read_bytes.fetch_add(counted.bytes_read, Ordering::Relaxed);
-        self.output.arrived(counted.large);
     }
 
     /// Enters the child of `pivot`, into which its incoming and pending updates move.

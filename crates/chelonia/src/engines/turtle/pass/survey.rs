@@ -7,13 +7,13 @@ use crate::base::error::{Error, Result};
 use crate::base::ids::Extent;
 use crate::base::keys::Direction;
 use crate::base::stream::SortedStream;
-use crate::engines::turtle::codec::LEVEL_MAX;
-use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, Node, Pivot};
+use crate::buffer_tree::codec::LEVEL_MAX;
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, Node, Pivot};
+use crate::buffer_tree::source::{self, Incoming, KeySpan, Selection, SharedRange};
 use crate::engines::turtle::pass::levels::{self, LevelMerge};
 use crate::engines::turtle::pass::plan::{self, Group, PivotStats, Reason};
 use crate::engines::turtle::shape::LeafPlan;
-use crate::engines::turtle::source::{self, Incoming, KeySpan, Selection, SharedRange};
 use crate::run::{RunCursor, Totals};
 use crate::structure::KeyView;
 use std::collections::BTreeMap;
@@ -238,7 +238,7 @@ impl<'u> Pass<'_, 'u> {
         let shares: Vec<u64> = (1..count).map(|piece| cut::WHOLE / count * piece).collect();
         let (node, upper) = (at.node, at.upper);
         let selection =
-            Selection { node, upper, pivots: &pivots, clip, levels: cutoff, leaves: false };
+            Selection { node, upper, pivots: &pivots, clip, levels: 0..cutoff, leaves: false };
         let cuts = cut::cuts(&selection, incoming, &shares, &self.geometry)?;
         self.events.add(Event::LevelsCut, u64::from(!cuts.is_empty()));
         for (clip, share) in split(clip, cuts) {
@@ -348,7 +348,7 @@ pub(super) fn flush_selection<'n>(
     clip: KeySpan<'n>,
     skip_leaf: bool,
 ) -> Selection<'n> {
-    let levels = at.node.levels();
+    let levels = 0..at.node.levels();
     Selection { node: at.node, upper: at.upper, pivots, clip, levels, leaves: !skip_leaf }
 }
 

@@ -24,10 +24,10 @@ use super::survey::flush_selection;
 use super::{BufferPlan, Done, Entered, Gathered, Grown, Pass, Task, plan, reads_each_update_once};
 use crate::base::error::{Error, Result};
 use crate::base::limits::SLAB_BYTES;
-use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, Node};
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, Node};
+use crate::buffer_tree::source::Incoming;
 use crate::engines::turtle::pass::plan::{Group, PivotStats};
-use crate::engines::turtle::source::Incoming;
 use crate::run::Totals;
 use crate::runtime::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
 use crate::runtime::workers::{self, Queue};
@@ -272,7 +272,7 @@ impl<'u> Walk<'_, '_, 'u> {
         above: Option<&Above<'u>>,
     ) -> usize {
         let mut trace = self.pass.events.trace.lock();
-        trace.push(crate::engines::turtle::events::TracedNode {
+        trace.push(crate::buffer_tree::events::TracedNode {
             height: at.node.height,
             pivots: at.node.pivots.len() as u64,
             above: above.map(|(visit, index)| (visit.traced, *index)),

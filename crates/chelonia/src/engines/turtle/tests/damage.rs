@@ -3,12 +3,12 @@
 use super::{World, tiny};
 use crate::base::error::ErrorKind;
 use crate::base::ids::BlockNo;
+use crate::buffer_tree::counts::walk_nodes;
+use crate::buffer_tree::node::Node;
 use crate::engine::Engine;
 use crate::engine::tests::world::{Item, Report};
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engines::turtle::TurtleConfig;
-use crate::engines::turtle::node::Node;
-use crate::engines::turtle::pass::counts::walk_nodes;
 use crate::run::{Run, RunRef};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;

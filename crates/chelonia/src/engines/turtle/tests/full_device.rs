@@ -69,7 +69,7 @@ fn a_roll_back_gives_back_all_that_it_can() {
         let mut writer = output.leaf_writer();
         writer.add(&key, item.update()).unwrap();
         runs.push(writer.finish(None).unwrap().run);
-        output.give_back(writer);
+        writer.give_back();
     }
     // One extent cannot be freed again: an error, but no reason to keep the others.
     world.storage.free(runs[0].reference().extent).unwrap();

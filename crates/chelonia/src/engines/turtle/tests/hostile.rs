@@ -3,13 +3,13 @@
 
 use super::damage::nodes;
 use super::{World, tiny};
+use crate::buffer_tree::codec::{RootBlob, decode_node, encode_node};
+use crate::buffer_tree::node::{Child, Pivot, Segment};
+use crate::buffer_tree::output::Output;
 use crate::engine::tests::world::Report;
 use crate::engine::tests::{hostile, key_of, uniform};
 use crate::engine::{Engine, Version};
-use crate::engines::turtle::codec::{RootBlob, decode_node, encode_node};
-use crate::engines::turtle::node::{Child, Pivot, Segment};
-use crate::engines::turtle::pass::output::Output;
-use crate::engines::turtle::{Turtle, TurtleConfig, TurtleVersion};
+use crate::engines::turtle::{TreeVersion, Turtle, TurtleConfig};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::storage::quota::UNLIMITED;
@@ -86,7 +86,7 @@ fn hostile_bytes_and_devices_are_survived() {
 }
 
 /// Returns a version whose root node was changed.
-fn changed(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> TurtleVersion {
+fn changed(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> TreeVersion {
     let version = world.tree.newest();
     let shared = &world.tree.shared;
     let root = shared.node_cache.load_owned(&version.root).unwrap();
@@ -95,7 +95,7 @@ fn changed(world: &World, change: impl FnOnce(&mut Vec<Pivot>)) -> TurtleVersion
     let output = Output::new(&shared.node_cache, &shared.events, world.options.run, &UNLIMITED);
     let written = output.write_node(root.height, pivots).unwrap();
     let Child::Node(root, summary) = written.child else { panic!("a node was written") };
-    TurtleVersion {
+    TreeVersion {
         shared: Arc::clone(shared),
         root,
         summary,

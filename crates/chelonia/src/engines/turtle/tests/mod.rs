@@ -15,12 +15,12 @@ mod references;
 mod shape;
 
 use crate::base::error::{ErrorKind, Result};
+use crate::buffer_tree::counts::{Met, walk_references};
+use crate::buffer_tree::output::Output;
+use crate::buffer_tree::read::read_cost::paid_within;
 use crate::engine::tests::world::{self, Item, Model, Tried, Updates, check_scans, found};
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engine::{Engine, Work, WriteBudget};
-use crate::engines::turtle::pass::counts::{Met, walk_references};
-use crate::engines::turtle::pass::output::Output;
-use crate::engines::turtle::read::read_cost::paid_within;
 use crate::engines::turtle::{Turtle, TurtleConfig};
 use crate::filters::FilterKind;
 use crate::run::RunOptions;

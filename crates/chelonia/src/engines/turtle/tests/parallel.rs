@@ -2,12 +2,12 @@
 //! counting, and that its result does not depend on their number.
 
 use super::{World, tiny};
+use crate::buffer_tree::events::TracedNode;
+use crate::buffer_tree::node::{Child, NodeSlot};
 use crate::engine::Engine;
 use crate::engine::tests::world::{Item, Model};
 use crate::engine::tests::{key_of, uniform, value};
 use crate::engines::turtle::TurtleConfig;
-use crate::engines::turtle::events::TracedNode;
-use crate::engines::turtle::node::{Child, NodeSlot};
 use crate::runtime::rng::Rng;
 use crate::runtime::sync::Arc;
 use std::cmp::Reverse;

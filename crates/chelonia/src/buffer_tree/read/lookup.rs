@@ -21,11 +21,11 @@
 
 use crate::base::checksum::KeyHash;
 use crate::base::error::Result;
+use crate::buffer_tree::Shared;
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
+use crate::buffer_tree::read::read_cost;
 use crate::engine::{Answer, Looked, Progress, look_many};
-use crate::engines::turtle::Shared;
-use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, HEIGHT_MAX, Node, NodeSlot, Pivot};
-use crate::engines::turtle::read::read_cost;
 use crate::memory::budget::Use;
 use crate::memory::epoch::Guard;
 use crate::run::{
@@ -41,7 +41,7 @@ fn answer((hit, presence): (RunHit, Presence)) -> Answer {
 
 /// Target of a walk.
 #[derive(Clone, Copy)]
-pub(in crate::engines::turtle) struct Wanted<'k> {
+pub struct Wanted<'k> {
     key: &'k [u8],
     hash: KeyHash,
     /// The lookup is charged for the filters it checks.
@@ -55,7 +55,7 @@ impl<'k> Wanted<'k> {
 }
 
 /// Result of visiting a run that may contain a key.
-pub(in crate::engines::turtle) enum Visit<T> {
+pub enum Visit<T> {
     /// The run has the key, in a block that was cached before or not.
     Found(T, Presence),
     /// The run does not have the key, or it is undecided.
@@ -68,7 +68,7 @@ pub(in crate::engines::turtle) enum Visit<T> {
 }
 
 /// Result of a walk in memory.
-pub(in crate::engines::turtle) enum Walked<T> {
+pub enum Walked<T> {
     /// A run has the key, in a block that was cached before or not.
     Found(T, Presence),
     /// No run has the key.
@@ -130,7 +130,7 @@ impl<'g> Way<'g> {
 /// data is not in memory; the result says whether the block was cached. Unnecessary searches and
 /// device reads are charged to the pivots, and filter checks if the lookup `pays` (`read_cost.rs`).
 #[inline]
-pub(in crate::engines::turtle) fn walk<'g, T>(
+pub fn walk<'g, T>(
     shared: &Shared,
     root: &'g Arc<NodeSlot>,
     wanted: Wanted<'_>,
@@ -239,7 +239,7 @@ fn crowding(shared: &Shared, pivot: &Pivot) -> read_cost::Units {
 }
 
 /// Returns the value of `key` in the tree below `root`, as far as memory decides it.
-pub(in crate::engines::turtle) fn look(
+pub fn look(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     key: &[u8],
@@ -265,7 +265,7 @@ pub(in crate::engines::turtle) fn look(
 }
 
 /// Returns the value of `key` in the tree below `root`, after the pivots that were already passed.
-pub(in crate::engines::turtle) fn read(
+pub fn read(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     (key, hash): (&[u8], KeyHash),
@@ -299,11 +299,7 @@ pub(in crate::engines::turtle) fn read(
 }
 
 /// Returns true if the tree may contain `key` according to its filters. Reads filters, no entries.
-pub(in crate::engines::turtle) fn may_have(
-    shared: &Shared,
-    root: &Arc<NodeSlot>,
-    key: &[u8],
-) -> Result<bool> {
+pub fn may_have(shared: &Shared, root: &Arc<NodeSlot>, key: &[u8]) -> Result<bool> {
     let storage = shared.node_cache.storage();
     let hash = storage.key_hash(key);
     let wanted = Wanted { key, hash, pays: false };
@@ -324,7 +320,7 @@ pub(in crate::engines::turtle) fn may_have(
 }
 
 /// Returns the values of `keys` in the tree below `root`, in the same order.
-pub(in crate::engines::turtle) fn multi_get(
+pub fn multi_get(
     shared: &Shared,
     root: &Arc<NodeSlot>,
     keys: &[(&[u8], KeyHash)],

@@ -12,7 +12,7 @@
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{LargeRef, SortedStream, SortedUpdates, Update};
-use crate::engines::turtle::node::{Child, Node};
+use crate::buffer_tree::node::{Child, Node};
 use crate::merge::UpdatesStream;
 use crate::run::{RangesStream, Run, weight};
 use crate::runtime::sync::Arc;
@@ -21,7 +21,7 @@ use std::ops::Range;
 
 /// A borrowed key span: from a key to another (exclusive) or to the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct KeySpan<'k> {
+pub struct KeySpan<'k> {
     /// First key of the span.
     pub lower: KeyView<'k>,
     /// End of the span (exclusive); `None` is the end of all keys.
@@ -56,7 +56,7 @@ impl<'k> KeySpan<'k> {
 }
 
 /// A key span with owned bounds.
-pub(super) struct SharedRange {
+pub struct SharedRange {
     lower: SharedKey,
     upper: Option<SharedKey>,
 }
@@ -81,7 +81,7 @@ impl From<SharedRange> for KeyRange {
 
 /// Incoming updates of a node.
 #[derive(Clone)]
-pub(super) struct Incoming<'u> {
+pub struct Incoming<'u> {
     /// The memtable.
     pub updates: &'u dyn SortedUpdates,
     /// Incoming ranks of the memtable.
@@ -132,7 +132,7 @@ impl Incoming<'_> {
 }
 
 /// Empty set of updates, for maintenance passes.
-pub(super) struct Nothing;
+pub struct Nothing;
 
 impl SortedUpdates for Nothing {
     fn len(&self) -> usize {
@@ -174,7 +174,7 @@ fn scaled(whole: u64, share: f64) -> u64 {
     clippy::large_enum_variant,
     reason = "a merge has a dozen sources; a box would cost every entry a step"
 )]
-pub(super) enum Source<'u> {
+pub enum Source<'u> {
     /// A part of the memtable.
     Updates(UpdatesStream<'u>),
     /// A part of a run.
@@ -209,7 +209,7 @@ impl SortedStream for Source<'_> {
 
 /// Totals counted by sources until they ended.
 #[derive(Default)]
-pub(super) struct Counted {
+pub struct Counted {
     /// Large values that arrived with updates.
     pub large: Vec<LargeRef>,
     /// Bytes read from runs.
@@ -217,7 +217,7 @@ pub(super) struct Counted {
 }
 
 /// Ends `sources`: reports the rest of their progress and returns their totals.
-pub(super) fn finish(sources: Vec<Source<'_>>) -> Counted {
+pub fn finish(sources: Vec<Source<'_>>) -> Counted {
     let mut counted = Counted::default();
     for source in sources {
         match source {
@@ -229,7 +229,7 @@ pub(super) fn finish(sources: Vec<Source<'_>>) -> Counted {
 }
 
 /// The part of a node that a task works on.
-pub(super) struct Selection<'n> {
+pub struct Selection<'n> {
     /// The node.
     pub node: &'n Node,
     /// End of the node's range.
@@ -238,8 +238,8 @@ pub(super) struct Selection<'n> {
     pub pivots: &'n [usize],
     /// Span to which their ranges are clipped.
     pub clip: KeySpan<'n>,
-    /// Parts of levels below this number take part.
-    pub levels: usize,
+    /// Parts of these levels take part.
+    pub levels: Range<usize>,
     /// Leaves take part.
     pub leaves: bool,
 }
@@ -268,7 +268,7 @@ impl<'n> Selection<'n> {
     /// Each is a list of runs with the ranges they are live in, in key order.
     fn own(&self) -> Vec<Ranges<'n>> {
         let mut sources: Vec<Ranges<'n>> = Vec::new();
-        for level in 0..self.levels {
+        for level in self.levels.clone() {
             let mut ranges = Vec::new();
             for pivot in self.pivots {
                 let parts = &self.node.pivots[*pivot].parts;
@@ -340,7 +340,7 @@ impl<'n> Selection<'n> {
 type Ranges<'n> = Vec<(Arc<Run>, KeySpan<'n>)>;
 
 /// Returns the last key of a run.
-pub(super) fn last_key(run: &Arc<Run>) -> Result<Option<Vec<u8>>> {
+pub fn last_key(run: &Arc<Run>) -> Result<Option<Vec<u8>>> {
     let cursor = crate::run::RunCursor::new(run, KeyRange::all(), Direction::Descending)?;
     Ok(cursor.key().map(<[u8]>::to_vec))
 }

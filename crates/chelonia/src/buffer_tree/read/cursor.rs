@@ -1,14 +1,16 @@
-//! Range reads: one leaf's range at a time.
+//! Range reads: one slice of a leaf's range at a time.
 //!
 //! ```text
 //!   path    root pivot p -> node pivot q -> leaf       (an `Arc` to each node on it)
+//!   slice   a part of the leaf's range in which each level has one run at most: from one first key
+//!           of a run to the next
 //!   merge   cursors over the parts of p, then of q, then the leaf: newest first,
-//!           each clipped to the leaf's range and to the range asked for
+//!           each clipped to the slice and to the range asked for
 //! ```
 //!
-//! When the merge ends, the path moves to the next pivot in cursor direction, and the runs that are
-//! live there are opened; cursors of runs that were already open move on, with their read-ahead. So
-//! only runs along the path are opened. All cursors start together: uncached first blocks are read
+//! When the merge ends, the cursor goes to the next slice in its direction, then to the next pivot,
+//! and the runs that are live there are opened; cursors of runs that were already open move on, with
+//! their read-ahead. So only runs along the path are opened. All cursors start together: uncached first blocks are read
 //! in one batch. Tombstones hide older entries and are dropped.
 //!
 //! A cursor holds its version, so that no extent it reads is reused meanwhile; the nodes on its
@@ -17,10 +19,10 @@
 use crate::base::error::Result;
 use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::{SortedStream, Update};
-use crate::engines::turtle::events::Event;
-use crate::engines::turtle::node::{Child, Node, NodeSlot, Pivot};
-use crate::engines::turtle::read::read_cost;
-use crate::engines::turtle::version::TurtleVersion;
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, Node, NodeSlot, Pivot};
+use crate::buffer_tree::read::read_cost;
+use crate::buffer_tree::version::TreeVersion;
 use crate::merge::{Merge, Tombstones};
 use crate::run::{Run, RunCursor, first_blocks};
 use crate::runtime::sync::Arc;
@@ -58,12 +60,18 @@ impl Sources {
         Self { before, opened, range: Arc::new(range), direction }
     }
 
-    /// Opens the runs of the parts of `pivot` that may begin before `upper`.
+    /// Opens the runs of the parts of `pivot` that may have keys in the slice: of each level the last
+    /// one that begins by its first key, if it begins before `upper`.
     fn open_parts(&mut self, pivot: &Pivot, upper: Option<&SharedKey>) -> Result<&[RunCursor]> {
         let first = self.opened.len();
         let whole = pivot.pending().entries + pivot.settled_entries();
-        for part in &pivot.parts {
-            if upper.is_none_or(|upper| part.segment.first < *upper) {
+        for (index, part) in pivot.parts.iter().enumerate() {
+            let next = pivot.parts.get(index + 1).filter(|next| next.level == part.level);
+            let is_passed = next.is_some_and(|next| match &self.range.lower {
+                Bound::Included(lower) | Bound::Excluded(lower) => next.segment.first <= **lower,
+                Bound::Unbounded => false,
+            });
+            if !is_passed && upper.is_none_or(|upper| part.segment.first < *upper) {
                 self.open(&part.segment.run, first_blocks(part.totals.entries, whole))?;
             }
         }
@@ -86,24 +94,79 @@ impl Sources {
     }
 }
 
+/// The slices of a leaf's range.
+#[derive(Default)]
+struct Slices {
+    /// The first key of each, ascending.
+    bounds: Vec<SharedKey>,
+    /// The end of the last one.
+    upper: Option<SharedKey>,
+    /// The current one.
+    at: usize,
+}
+
+impl Slices {
+    /// Divides the range of the leaf at the end of `path` at the first keys of runs that lie within
+    /// `range`.
+    fn of(path: &[Step], range: &KeyRange, direction: Direction) -> Self {
+        let Some(last) = path.last() else { return Self::default() };
+        let (lower, upper) = (&last.node.pivots[last.pivot].key, last.pivot_upper());
+        let mut bounds = vec![lower.clone()];
+        for step in path {
+            for two in step.node.pivots[step.pivot].parts.windows(2) {
+                let first = &two[1].segment.first;
+                let is_inside = first > lower && upper.as_ref().is_none_or(|end| first < end);
+                if two[0].level == two[1].level && is_inside && first.is_within(range) {
+                    bounds.push(first.clone());
+                }
+            }
+        }
+        bounds.sort();
+        bounds.dedup();
+        let at = if direction == Direction::Ascending { 0 } else { bounds.len() - 1 };
+        Self { bounds, upper, at }
+    }
+
+    /// The current slice: its first key, and its end.
+    fn current(&self) -> Option<(&SharedKey, Option<&SharedKey>)> {
+        let lower = self.bounds.get(self.at)?;
+        Some((lower, self.bounds.get(self.at + 1).or(self.upper.as_ref())))
+    }
+
+    /// Goes to the next slice in `direction`; false if there is none.
+    fn advance(&mut self, direction: Direction) -> bool {
+        let next = match direction {
+            Direction::Ascending => Some(self.at + 1),
+            Direction::Descending => self.at.checked_sub(1),
+        };
+        let next = next.filter(|next| *next < self.bounds.len());
+        self.at = next.unwrap_or(self.at);
+        next.is_some()
+    }
+}
+
 /// The entries of a version within a range: see the module documentation.
-pub(in crate::engines::turtle) struct TurtleCursor {
-    version: Arc<TurtleVersion>,
+pub struct TreeCursor {
+    version: Arc<TreeVersion>,
     range: KeyRange,
     direction: Direction,
     /// From the root down; empty at the end.
     path: Vec<Step>,
-    /// Entries of the range of the current leaf.
+    /// Slices of the range of the current leaf.
+    slices: Slices,
+    /// Entries of the current slice.
     merge: Option<Merge<RunCursor>>,
 }
 
-impl TurtleCursor {
+impl TreeCursor {
     /// Creates a cursor positioned on the first entry.
-    pub fn new(version: Arc<TurtleVersion>, range: KeyRange, direction: Direction) -> Result<Self> {
+    pub fn new(version: Arc<TreeVersion>, range: KeyRange, direction: Direction) -> Result<Self> {
         let root = Arc::clone(&version.root);
-        let mut cursor = Self { version, range, direction, path: Vec::new(), merge: None };
+        let (path, slices) = (Vec::new(), Slices::default());
+        let mut cursor = Self { version, range, direction, path, slices, merge: None };
         if !cursor.range.is_empty() {
             cursor.descend(root, None, true)?;
+            cursor.slices = Slices::of(&cursor.path, &cursor.range, direction);
             cursor.open()?;
             cursor.settle()?;
         }
@@ -143,21 +206,21 @@ impl TurtleCursor {
         }
     }
 
-    /// Opens the runs that are live in the leaf's range, and charges the read cost of the buffered
-    /// runs above it.
+    /// Opens the runs that are live in the current slice, and charges the read cost of the buffered
+    /// runs above the leaf.
     fn open(&mut self) -> Result<()> {
         let before = self.merge.take().map(Merge::into_sources).unwrap_or_default();
+        let Some((lower, upper)) = self.slices.current() else { return Ok(()) };
         let Some(last) = self.path.last() else { return Ok(()) };
         let leaf = &last.node.pivots[last.pivot];
-        let upper = last.pivot_upper();
-        let range = clip(&self.range, &leaf.key, upper.as_ref());
+        let range = clip(&self.range, lower, upper);
         if range.is_empty() {
             return Ok(());
         }
         let mut sources = Sources::new(before, range, self.direction);
         for step in &self.path {
             let pivot = &step.node.pivots[step.pivot];
-            let opened = sources.open_parts(pivot, upper.as_ref())?;
+            let opened = sources.open_parts(pivot, upper)?;
             let reads = opened.iter().filter(|cursor| cursor.must_read()).count();
             let paid = read_cost::sources(opened.len(), reads);
             self.version.shared.read_costs.pay(pivot, paid, paid);
@@ -174,13 +237,17 @@ impl TurtleCursor {
         Ok(())
     }
 
-    /// Advances to the next leaf's range until there is an entry, or to the end.
+    /// Advances to the next slice until there is an entry, or to the end.
     fn settle(&mut self) -> Result<()> {
         while self.merge.as_ref().is_none_or(|merge| merge.key().is_none()) {
-            if !self.next_leaf()? {
-                self.path.clear();
-                self.merge = None;
-                return Ok(());
+            if !self.slices.advance(self.direction) {
+                if !self.next_leaf()? {
+                    self.path.clear();
+                    self.slices = Slices::default();
+                    self.merge = None;
+                    return Ok(());
+                }
+                self.slices = Slices::of(&self.path, &self.range, self.direction);
             }
             self.open()?;
         }
@@ -219,7 +286,7 @@ impl TurtleCursor {
     }
 }
 
-impl SortedStream for TurtleCursor {
+impl SortedStream for TreeCursor {
     #[inline]
     fn key(&self) -> Option<&[u8]> {
         self.merge.as_ref().and_then(Merge::key)

@@ -6,26 +6,23 @@
 //! not affected.
 
 use crate::base::error::{Error, Result};
+use crate::buffer_tree::node::{Child, Node, NodeSlot};
+use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::version::TreeVersion;
 use crate::engine::Salvaged;
-use crate::engines::turtle::node::{Child, Node, NodeSlot};
-use crate::engines::turtle::source::KeySpan;
-use crate::engines::turtle::version::TurtleVersion;
 use crate::run::{Run, RunPart};
 use crate::runtime::sync::Arc;
 use crate::storage::block::DATA_FILE;
 use crate::structure::KeyView;
 
 /// Passes all readable data of `version` to `found`.
-pub(in crate::engines::turtle) fn salvage(
-    version: &TurtleVersion,
-    found: &mut dyn Salvaged,
-) -> Result<()> {
+pub fn salvage(version: &TreeVersion, found: &mut dyn Salvaged) -> Result<()> {
     below(version, &version.root, KeySpan { lower: KeyView::LEAST, upper: None }, found)
 }
 
 /// Visits the node of `slot`, whose range is `span`, and everything below it.
 fn below(
-    version: &TurtleVersion,
+    version: &TreeVersion,
     slot: &Arc<NodeSlot>,
     span: KeySpan<'_>,
     found: &mut dyn Salvaged,
@@ -44,7 +41,7 @@ fn below(
 
 /// Visits the child of a pivot, then its pending updates.
 fn within(
-    version: &TurtleVersion,
+    version: &TreeVersion,
     node: &Node,
     index: usize,
     span: KeySpan<'_>,

@@ -2,20 +2,17 @@
 
 use crate::base::dump::{DumpField, DumpItem, DumpVisitor};
 use crate::base::error::Result;
-use crate::engines::turtle::node::{Child, Node, NodeSlot};
-use crate::engines::turtle::version::TurtleVersion;
+use crate::buffer_tree::node::{Child, Node, NodeSlot};
+use crate::buffer_tree::version::TreeVersion;
 use crate::runtime::sync::{Arc, Ordering};
 
 /// Sends the items of `version` to `out`.
-pub(in crate::engines::turtle) fn describe(
-    version: &TurtleVersion,
-    out: &mut dyn DumpVisitor,
-) -> Result<()> {
+pub fn describe(version: &TreeVersion, out: &mut dyn DumpVisitor) -> Result<()> {
     node(version, &version.root, 1, out)
 }
 
 fn node(
-    version: &TurtleVersion,
+    version: &TreeVersion,
     slot: &Arc<NodeSlot>,
     depth: usize,
     out: &mut dyn DumpVisitor,

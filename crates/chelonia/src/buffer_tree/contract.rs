@@ -1,7 +1,7 @@
-//! The contract of a version ([`Version`]) for versions of turtle trees.
+//! The contract of a version ([`Version`]) for versions of buffer trees.
 
-use super::version::TurtleVersion;
-use super::{check, pass, read};
+use super::version::TreeVersion;
+use super::{check, counts, read};
 use crate::base::check::CheckReport;
 use crate::base::checksum::KeyHash;
 use crate::base::dump::DumpVisitor;
@@ -12,7 +12,7 @@ use crate::engine::{Answer, Looked, OwnedExtent, Progress, Salvaged, Version};
 use crate::memory::epoch::Guard;
 use crate::runtime::sync::Arc;
 
-impl Version for TurtleVersion {
+impl Version for TreeVersion {
     fn look(&self, key: &[u8], hash: KeyHash, guard: &Guard) -> Result<Looked> {
         read::lookup::look(&self.shared, &self.root, key, hash, guard)
     }
@@ -30,11 +30,11 @@ impl Version for TurtleVersion {
         range: KeyRange,
         direction: Direction,
     ) -> Result<Box<dyn SortedStream + Send>> {
-        Ok(Box::new(read::cursor::TurtleCursor::new(self, range, direction)?))
+        Ok(Box::new(read::cursor::TreeCursor::new(self, range, direction)?))
     }
 
     fn extents(&self, visit: &mut dyn FnMut(OwnedExtent) -> Result<()>) -> Result<()> {
-        pass::counts::walk_extents(&self.shared.node_cache, &self.root, visit)
+        counts::walk_extents(&self.shared.node_cache, &self.root, visit)
     }
 
     fn verify(&self, report: &mut dyn CheckReport) -> Result<()> {

@@ -9,7 +9,7 @@ macro_rules! events {
         /// Events of a tree.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
-        pub(super) enum Event {
+        pub enum Event {
             $($(#[$doc])* $name,)*
         }
 
@@ -83,6 +83,12 @@ events! {
     MergedBytes = "merged_bytes",
     /// Stage 3, assembly: nodes assembled from the results of their tasks.
     NodesAssembled = "nodes_assembled",
+    /// Branches merged above leaves.
+    Compactions = "compactions",
+    /// Leaves of which all branches were merged.
+    LeafMerges = "leaf_merges",
+    /// Jobs of which nothing was left to install.
+    JobsDropped = "jobs_dropped",
     /// Lookups in the tree, extrapolated from those that are charged for filters.
     Lookups = "lookups",
     /// Filters that these checked, of buffered runs and leaves.
@@ -96,7 +102,7 @@ events! {
 }
 
 /// Counters of one tree. Thread-safe.
-pub(super) struct Events {
+pub struct Events {
     counts: Vec<AtomicU64>,
     /// Bytes written for runs.
     pub run_bytes: AtomicU64,
@@ -112,7 +118,7 @@ pub(super) struct Events {
 /// A node that a pass has entered, for tests of the division of work.
 #[cfg(test)]
 #[derive(Clone, Debug)]
-pub(super) struct TracedNode {
+pub struct TracedNode {
     /// Height of the node.
     pub height: u8,
     /// Number of its pivots.
@@ -150,10 +156,13 @@ impl Events {
         self.counts[event as usize].fetch_max(value, Ordering::Relaxed);
     }
 
-    /// Lists all counters with their names, and the numbers of nodes loaded and evicted.
-    pub fn list(&self, (loaded, evicted): (u64, u64)) -> Vec<(&'static str, u64)> {
+    /// Lists the counters with their names, without those of the `other` engine, and the numbers of
+    /// nodes loaded and evicted.
+    pub fn list(&self, (loaded, evicted): (u64, u64), other: &[Event]) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let moves = [("nodes_loaded", loaded), ("nodes_evicted", evicted)];
-        NAMES.iter().copied().zip(counts).chain(moves).collect()
+        let is_own = |name: &str| other.iter().all(|event| NAMES[*event as usize] != name);
+        let own = NAMES.iter().copied().zip(counts).filter(|(name, _)| is_own(name));
+        own.chain(moves).collect()
     }
 }

@@ -33,8 +33,8 @@
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;
 use crate::base::stream::LargeRef;
+use crate::buffer_tree::node::{Child, Node, NodeCache, NodeSlot};
 use crate::engine::OwnedExtent;
-use crate::engines::turtle::node::{Child, Node, NodeCache, NodeSlot};
 use crate::memory::budget::{Charge, Use};
 use crate::run::{Run, RunRef};
 use crate::runtime::sync::{Arc, Ordering};
@@ -53,7 +53,7 @@ const WINDOW_PART: u64 = 16;
 
 /// A set of block numbers, dense where it is used.
 #[derive(Default)]
-pub(in crate::engines::turtle) struct BlockSet {
+pub struct BlockSet {
     chunks: BTreeMap<u64, Box<[u64; 64]>>,
 }
 
@@ -78,12 +78,12 @@ impl BlockSet {
 }
 
 /// Returns the extent of a run as an [`OwnedExtent`].
-pub(in crate::engines::turtle) fn run_extent(reference: &RunRef) -> OwnedExtent {
+pub fn run_extent(reference: &RunRef) -> OwnedExtent {
     OwnedExtent { extent: reference.extent, generation: reference.generation, large_value: false }
 }
 
 /// Returns the listed large values of a run, each once, and whether the list is complete.
-pub(in crate::engines::turtle) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
+pub fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Result<()>) {
     let mut list = BTreeSet::new();
     if run.reference().large_blocks == 0 {
         return (list, Ok(()));
@@ -97,7 +97,7 @@ pub(in crate::engines::turtle) fn large_of(run: &Run) -> (BTreeSet<LargeRef>, Re
 
 /// The counts of two and more of one version.
 #[derive(Default)]
-pub(in crate::engines::turtle) struct Counts {
+pub struct Counts {
     /// References from nodes to runs, by first block.
     runs: BTreeMap<BlockNo, u32>,
     /// References from runs to large values, by first block.
@@ -107,7 +107,7 @@ pub(in crate::engines::turtle) struct Counts {
 
 /// Changes made by a pass, recorded while it runs.
 #[derive(Default)]
-pub(in crate::engines::turtle) struct Ledger {
+pub struct Ledger {
     /// Runs written, by first block.
     pub runs: BTreeMap<BlockNo, RunRef>,
     /// Nodes written.
@@ -116,11 +116,21 @@ pub(in crate::engines::turtle) struct Ledger {
     pub references: BTreeMap<BlockNo, (RunRef, i64)>,
     /// Nodes that the next version does not have.
     pub nodes_retired: Vec<OwnedExtent>,
+    /// Nodes written and retired again: to be freed at once.
+    pub nodes_unused: Vec<OwnedExtent>,
     /// Large values that arrived with the updates.
     pub large: Vec<LargeRef>,
 }
 
 impl Ledger {
+    /// Records that the next version does not have a node, which may have been written since.
+    pub fn retire(&mut self, node: OwnedExtent) {
+        match self.nodes.iter().rposition(|written| *written == node) {
+            Some(place) => self.nodes_unused.push(self.nodes.swap_remove(place)),
+            None => self.nodes_retired.push(node),
+        }
+    }
+
     /// Records that a node refers to `runs` (`change` 1), or no longer does (-1). Most changes of a
     /// rewritten node cancel out.
     pub fn refer(&mut self, runs: impl Iterator<Item = Arc<Run>>, change: i64) {
@@ -137,7 +147,7 @@ impl Ledger {
     /// Frees everything that a failed or dropped pass allocated. Continues after an error.
     pub fn roll_back(&self, storage: &Storage) -> Result<()> {
         let runs = self.runs.values().map(|run| run.extent);
-        let nodes = self.nodes.iter().map(|node| node.extent);
+        let nodes = self.nodes.iter().chain(&self.nodes_unused).map(|node| node.extent);
         let freed = runs.chain(nodes).map(|extent| storage.free(extent));
         freed.fold(Ok(()), Result::and)
     }
@@ -145,7 +155,7 @@ impl Ledger {
 
 /// Externally visible changes of a pass.
 #[derive(Default)]
-pub(in crate::engines::turtle) struct Settled {
+pub struct Settled {
     /// See [`crate::engine::Absorbed`].
     pub gained: Vec<OwnedExtent>,
     /// See [`crate::engine::Absorbed`].
@@ -217,6 +227,7 @@ impl Counts {
         let runs = runs.changed;
         settled.gained.extend(gained.iter().map(run_extent));
         settled.lost.extend(lost.iter().map(run_extent));
+        settled.unused.extend(&ledger.nodes_unused);
         settled.gained.extend(&ledger.nodes);
         settled.lost.extend(&ledger.nodes_retired);
         debug_assert!(
@@ -300,7 +311,7 @@ fn commit(counts: &mut BTreeMap<BlockNo, u32>, changed: BTreeMap<BlockNo, i64>) 
 
 /// Visits the root and the nodes below, parents first, left to right, with the reference of each.
 /// Holds at most one node per height. Skips unreadable children; the first error goes to `unread`.
-pub(in crate::engines::turtle) fn walk_nodes(
+pub fn walk_nodes(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     unread: &mut Option<Error>,
@@ -330,7 +341,7 @@ pub(in crate::engines::turtle) fn walk_nodes(
 }
 
 /// Items visited by a walk over references.
-pub(in crate::engines::turtle) enum Met<'a> {
+pub enum Met<'a> {
     /// A node.
     Node(&'a NodeSlot),
     /// A run, on its first visit.
@@ -341,7 +352,7 @@ pub(in crate::engines::turtle) enum Met<'a> {
 
 /// Statistics of a walk over references.
 #[derive(Default)]
-pub(in crate::engines::turtle) struct Memory {
+pub struct Memory {
     /// Runs marked as shared, by first block, with the number of nodes that refer to them.
     pub shared: BTreeMap<BlockNo, u32>,
     /// Maximum number of chunks of a set of blocks at one time.
@@ -358,7 +369,7 @@ fn window_blocks(node_cache: &NodeCache) -> u64 {
 
 /// Visits everything that the tree below `root` refers to, and reports statistics: see the module
 /// documentation. Fails at the end if a node or a list of large values cannot be read.
-pub(in crate::engines::turtle) fn walk_references(
+pub fn walk_references(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     window_blocks: u64,
@@ -428,7 +439,7 @@ fn marked(node: &Node) -> BTreeSet<BlockNo> {
 }
 
 /// Visits every extent of the tree below `root` once.
-pub(in crate::engines::turtle) fn walk_extents(
+pub fn walk_extents(
     node_cache: &NodeCache,
     root: &Arc<NodeSlot>,
     visit: &mut dyn FnMut(OwnedExtent) -> Result<()>,

@@ -9,10 +9,17 @@
 //! Long buffering makes reads slower; read-triggered flushes limit that (`read_cost.rs`).
 
 use crate::base::stream::SortedUpdates;
-use crate::engines::turtle::Shared;
-use crate::engines::turtle::pass::geometry::{FLUSH_PERCENT_MAX, FLUSH_PERCENT_MIN};
-use crate::engines::turtle::read::lookup;
-use crate::engines::turtle::version::TurtleVersion;
+use crate::buffer_tree::Shared;
+use crate::buffer_tree::read::lookup;
+use crate::buffer_tree::version::TreeVersion;
+
+/// Flush size in percent of the leaf size if all keys are new: each flush then writes a quarter
+/// more than its updates, and the leaf becomes five.
+pub const FLUSH_PERCENT_MAX: u64 = 400;
+
+/// Flush size in percent of the existing leaf if all keys exist: on average a sixth of the leaf
+/// data is obsolete.
+pub const FLUSH_PERCENT_MIN: u64 = 32;
 
 /// Number of updates sampled.
 const SAMPLES: usize = 128;
@@ -21,7 +28,7 @@ const SAMPLES: usize = 128;
 /// holds: at most that much is buffered, and buffered updates come from that whole period. So a
 /// tree that was filled and is now updated is not flushed everywhere at once.
 #[derive(Clone, Copy, Default, Debug)]
-pub(in crate::engines::turtle) struct Overlap {
+pub struct Overlap {
     /// In thousandths; `None` before the first updates.
     known: Option<u64>,
 }
@@ -34,7 +41,7 @@ impl Overlap {
     pub fn after(
         self,
         shared: &Shared,
-        version: &TurtleVersion,
+        version: &TreeVersion,
         updates: &dyn SortedUpdates,
     ) -> Self {
         let root = &version.root;

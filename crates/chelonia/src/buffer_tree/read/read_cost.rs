@@ -37,29 +37,28 @@
 //! Thread-safety: everything may be called from any thread; a race loses a read cost, no more.
 
 use crate::base::checksum::KeyHash;
-use crate::engines::turtle::node::{Child, Pivot};
-use crate::engines::turtle::pass::geometry::FLUSH_PERCENT_MAX;
+use crate::buffer_tree::node::{Child, Pivot};
 use crate::memory::epoch::Guard;
 use crate::runtime::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// Unit of read cost: 100 ns of a reader's time.
-pub(in crate::engines::turtle) type Units = u32;
+pub type Units = u32;
 
 /// Number of filter checks that cost a reader one unit: filters are checked together, so that each
 /// additional one costs half a CPU cache miss.
 const FILTERS: Units = 2;
 
 /// Cost of a block read from the device.
-pub(in crate::engines::turtle) const BLOCK_READ: Units = 600;
+pub const BLOCK_READ: Units = 600;
 
 /// Cost of searching a block in memory.
-pub(in crate::engines::turtle) const BLOCK_LOOK: Units = 5;
+pub const BLOCK_LOOK: Units = 5;
 
 /// Cost of an additional source of a merge.
 const SOURCE: Units = 5;
 
 /// One in this many lookups is charged for filters.
-pub(in crate::engines::turtle) const SAMPLE: Units = 64;
+pub const SAMPLE: Units = 64;
 
 /// Bytes that a flush reads, merges and writes per unit. A thread takes twice as long, but in the
 /// background.
@@ -69,35 +68,32 @@ const FLUSHED_PER_UNIT: u64 = 32;
 /// probably continue.
 const IDLE_DISCOUNT: u64 = 8;
 
-/// Divisor: minimum cost of a flush as a part of the leaf, however much is pending.
-const LEAST_PART: u64 = 16;
-
-/// Pending updates, as a multiple of the leaf, at which a flush would come anyway: the maximum
-/// flush size, apart from jitter.
-const FULL_LEAVES: u64 = FLUSH_PERCENT_MAX / 100;
-
 /// Returns true if the lookup of `hash` is charged for the filters it checks.
 #[inline]
-pub(in crate::engines::turtle) fn is_sampled(hash: KeyHash) -> bool {
+pub fn is_sampled(hash: KeyHash) -> bool {
     (hash.0 >> 20).is_multiple_of(u64::from(SAMPLE))
 }
 
 /// Returns the charge of a sampled lookup for checking the filters of `parts` parts.
 #[inline]
-pub(in crate::engines::turtle) fn filters(parts: usize) -> Units {
+pub fn filters(parts: usize) -> Units {
     u32::try_from(parts).unwrap_or(Units::MAX / SAMPLE).saturating_mul(SAMPLE / FILTERS)
 }
 
 /// Returns the charge of a scan for `count` additional sources, of which `read` must be read from
 /// the device.
-pub(in crate::engines::turtle) fn sources(count: usize, read: usize) -> Units {
+pub fn sources(count: usize, read: usize) -> Units {
     let units = count.saturating_mul(SOURCE as usize) + read.saturating_mul(BLOCK_READ as usize);
     Units::try_from(units).unwrap_or(Units::MAX)
 }
 
+/// Returns the bytes that a flush of a pivot now rewrites, beyond what a later one would; `None` if
+/// reads have nothing to gain by it.
+pub type Price = fn(&Pivot) -> Option<u64>;
+
 /// Read cost state of a tree: whether maintenance is due anywhere.
-#[derive(Default)]
-pub(in crate::engines::turtle) struct ReadCosts {
+pub struct ReadCosts {
+    price: Price,
     due: AtomicBool,
     /// No updates are expected (write-idle period).
     idle: AtomicBool,
@@ -109,6 +105,19 @@ pub(in crate::engines::turtle) struct ReadCosts {
 }
 
 impl ReadCosts {
+    /// Creates the state of a tree without reads, of an engine with this price of flushes.
+    pub fn new(price: Price) -> Self {
+        Self {
+            price,
+            due: AtomicBool::new(false),
+            idle: AtomicBool::new(false),
+            tree_bytes: AtomicU64::new(0),
+            buffered_bytes: AtomicU64::new(0),
+            hidden_bytes: AtomicU64::new(0),
+            file_bytes: AtomicU64::new(0),
+        }
+    }
+
     /// Adds `units` to the read cost of `pivot`, of which fewer levels would have saved
     /// `by_levels`.
     pub fn pay(&self, pivot: &Pivot, units: Units, by_levels: Units) {
@@ -179,18 +188,7 @@ impl ReadCosts {
         if pivot.parts.is_empty() {
             return false;
         }
-        let pending = pivot.pending().weight();
-        let cost = match &pivot.child {
-            Child::Leaf(leaf) => {
-                let leaf = leaf.reference().totals().weight();
-                // The part of the leaf that would not have been rewritten sooner or later.
-                let early = FULL_LEAVES.saturating_sub(pending / leaf.max(1));
-                (leaf / LEAST_PART).saturating_add(leaf / FULL_LEAVES * early)
-            }
-            // Updates flushed into a node may be written once more there.
-            Child::Node(..) => pending,
-            Child::None => 0,
-        };
+        let Some(cost) = (self.price)(pivot) else { return false };
         u64::from(pivot.read_cost.paid()) >= (cost / self.bytes_per_unit()).max(1)
     }
 
@@ -230,7 +228,7 @@ fn crowding(tree: u64, hidden: u64, cached: u64) -> Units {
 
 /// Sum of the read costs at `pivot` and below it.
 #[cfg(test)]
-pub(in crate::engines::turtle) fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
+pub fn paid_within(pivot: &Pivot, guard: &Guard) -> u64 {
     let node = match &pivot.child {
         Child::Node(slot, _) => slot.peek(guard),
         Child::Leaf(_) | Child::None => None,
@@ -258,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_shared_with_other_trees_and_pivots_owe_as_they_hold() {
-        let read_costs = ReadCosts::default();
+        let read_costs = ReadCosts::new(|_| None);
         assert_eq!(read_costs.crowding_at(10, 100, u64::MAX), 0);
         // This tree is half of the file, and of the cached bytes. A fifth of it is buffered.
         read_costs.weigh(1000, 200, 53, 2000);

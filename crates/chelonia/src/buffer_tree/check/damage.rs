@@ -12,7 +12,7 @@
 //! A pivot is *stuck* if a pass would have to read a known damaged block for it: in its leaf, or in
 //! a part within the pivot's range. A stuck pivot is not flushed, joined or merged with its
 //! neighbours. Its incoming updates become a level of its own; the levels above the first
-//! unreadable one are merged by size as usual ([`super::plan::levels_to_merge`]), those from there
+//! unreadable one are merged by size as usual, those from there
 //! on move by reference. So damage costs a pivot at most `levels_max` more levels, however long it
 //! lasts. The contents of those levels grow with the updates written there, in runs of leaf size.
 //!
@@ -27,8 +27,8 @@
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
-use crate::engines::turtle::node::{Child, Pivot};
-use crate::engines::turtle::source::KeySpan;
+use crate::buffer_tree::node::{Child, Pivot};
+use crate::buffer_tree::source::KeySpan;
 use crate::run::Run;
 use crate::runtime::sync::Mutex;
 use crate::storage::block::DATA_FILE;
@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 
 /// Damage met by the passes of one tree.
 #[derive(Default)]
-pub(in crate::engines::turtle) struct Damage {
+pub struct Damage {
     known: BTreeSet<BlockNo>,
     /// Blocks met by the current pass.
     met: Mutex<BTreeSet<BlockNo>>,
@@ -65,6 +65,11 @@ impl Damage {
     /// Adds what another pass learned.
     pub fn adopt(&mut self, other: &mut Self) {
         self.known.append(&mut other.known);
+    }
+
+    /// Returns the number of blocks that are known to be unreadable.
+    pub fn count(&self) -> usize {
+        self.known.len()
     }
 
     /// Returns true if any damage is known.

@@ -15,7 +15,8 @@
 //! 2. At height 1 children are leaves or none; above, nodes one lower or none.
 //! 3. The parts of a pivot are ordered by level; those of one level by key, and their entries
 //!    within the pivot's range do not overlap.
-//! 4. A part has at least one entry, and its totals are exact.
+//! 4. A part has at least one entry, and its totals are exact unless they are marked as estimated.
+//!    An estimated part may have no entry, and has no more than its run.
 //! 5. Entries of a part are newer than those of later parts of the pivot, and these are newer than
 //!    those of the child.
 //!
@@ -23,6 +24,7 @@
 //! which may hold it in memory or not: see `structure/node_cache.rs`.
 
 use crate::base::keys::head64;
+use crate::buffer_tree::source::KeySpan;
 use crate::memory::budget::Charge;
 use crate::run::{Run, RunFilter, Totals};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU32, Ordering};
@@ -30,12 +32,12 @@ use crate::structure::{self, KeyView, SHARED_MIN, SharedKey, Slot, begun_by};
 use std::ops::AddAssign;
 
 /// Maximum height of a tree; with 64 pivots per node it exceeds any file.
-pub(super) const HEIGHT_MAX: u8 = 16;
+pub const HEIGHT_MAX: u8 = 16;
 
 /// Totals of everything below a pivot, stored with the reference to the child so that plans and
 /// statistics need not read it.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Summary {
+pub struct Summary {
     /// Entries in leaves.
     pub leaf: Totals,
     /// Entries in parts.
@@ -61,7 +63,7 @@ impl AddAssign for Summary {
 }
 
 /// A run in a buffer.
-pub(super) struct Segment {
+pub struct Segment {
     /// The run.
     pub run: Arc<Run>,
     /// Lower bound of the keys of the run: determines which of several parts of one level can
@@ -74,7 +76,7 @@ pub(super) struct Segment {
 /// Base for prefix compression of the first key of a segment: the first key of the last preceding
 /// segment of the node that is long enough. Many first keys are empty.
 #[derive(Default)]
-pub(super) struct SegmentBase(SharedKey);
+pub struct SegmentBase(SharedKey);
 
 impl SegmentBase {
     /// The key.
@@ -92,13 +94,15 @@ impl SegmentBase {
 
 /// The live entries of a segment in the range of one pivot.
 #[derive(Clone)]
-pub(super) struct Part {
+pub struct Part {
     /// Level in the buffer; 0 is the newest.
     pub level: u8,
     /// The segment with the run.
     pub segment: Arc<Segment>,
     /// Totals of the live entries.
     pub totals: Totals,
+    /// The totals are an estimate: the part was divided between pivots, and not read.
+    pub estimated: bool,
     /// Numeric prefix of the segment's first key, and the filter of its run: most lookups need
     /// nothing else of the run.
     head: u64,
@@ -109,7 +113,17 @@ impl Part {
     /// Creates a part: the live entries of `segment` in the range of a pivot, with these totals.
     pub fn new(level: u8, segment: Arc<Segment>, totals: Totals) -> Self {
         let filter = segment.run.filter().clone();
-        Self { level, head: segment.first.head(), filter, segment, totals }
+        Self { level, head: segment.first.head(), filter, segment, totals, estimated: false }
+    }
+
+    /// Returns the same part with estimated `totals`, for a range within its own.
+    pub fn within(&self, totals: Totals) -> Self {
+        Self { totals, estimated: true, ..self.clone() }
+    }
+
+    /// Returns true if all entries of the run are live in the range of the pivot.
+    pub fn is_whole(&self) -> bool {
+        !self.estimated && self.totals == self.segment.run.reference().totals()
     }
 
     /// Returns the same part at another level.
@@ -130,7 +144,7 @@ impl Part {
 
 /// Location of the settled entries of a pivot.
 #[derive(Clone)]
-pub(super) enum Child {
+pub enum Child {
     /// There are no settled entries.
     None,
     /// In a leaf (height 1).
@@ -141,7 +155,7 @@ pub(super) enum Child {
 
 /// Read cost accumulated at a pivot, in the units of `read/read_cost.rs`. A clone copies the sums.
 #[derive(Default, Debug)]
-pub(super) struct ReadCost {
+pub struct ReadCost {
     all: AtomicU32,
     /// The part of it that fewer levels would have saved.
     by_levels: AtomicU32,
@@ -187,7 +201,7 @@ impl ReadCost {
 
 /// A key range of a node, with its child and its pending updates.
 #[derive(Clone)]
-pub(super) struct Pivot {
+pub struct Pivot {
     /// Lower bound of the range.
     pub key: SharedKey,
     /// Settled entries.
@@ -258,7 +272,7 @@ impl Pivot {
 }
 
 /// A node: see the module documentation.
-pub(super) struct Node {
+pub struct Node {
     /// 1 if its children are leaves.
     pub height: u8,
     /// At least one pivot.
@@ -286,6 +300,11 @@ impl Node {
     #[inline]
     pub fn pivot_of(&self, key: &[u8]) -> usize {
         begun_by(&self.heads, key, |index| &self.pivots[index].key).saturating_sub(1)
+    }
+
+    /// Returns the range of pivot `index`, in a node whose range ends at `upper`.
+    pub fn span_of<'a>(&'a self, index: usize, upper: Option<KeyView<'a>>) -> KeySpan<'a> {
+        KeySpan { lower: self.pivots[index].key.view(), upper: self.upper_of(index, upper) }
     }
 
     /// Returns the end of the range of pivot `index`, in a node whose range ends at `upper`.
@@ -383,7 +402,7 @@ impl Node {
 }
 
 /// Slot of a node, with its height.
-pub(super) type NodeSlot = Slot<Node>;
+pub type NodeSlot = Slot<Node>;
 
 /// The nodes of a tree that are in memory, and its open runs.
-pub(super) type NodeCache = structure::NodeCache<Node>;
+pub type NodeCache = structure::NodeCache<Node>;

@@ -20,7 +20,8 @@
 //!              v  length of the rest, then the rest
 //!              1  child: 0 none, 1 leaf (height 1), 2 node (above)
 //!                 leaf: its run (`RunRef`); node: [`NodeRef`], [`Summary`]
-//!              v  parts; each: level (v), segment (v), entries (v), tombstones (v), bytes (v)
+//!              v  parts; each: level (1; bit 6 = the totals are estimated), segment (v),
+//!                 entries (v), tombstones (v), bytes (v)
 //!
 //! Summary         leaf totals, buffered totals (three v each), leaves, nodes, segments, pivots (v)
 //!
@@ -37,7 +38,7 @@
 use crate::base::codec::{Decoder, put_bytes, put_varint};
 use crate::base::error::Result;
 use crate::base::limits::{BLOCK_BYTES_U64, KEY_BYTES_MAX};
-use crate::engines::turtle::node::{
+use crate::buffer_tree::node::{
     Child, HEIGHT_MAX, Node, NodeCache, Part, Pivot, ReadCost, Segment, SegmentBase, Summary,
 };
 use crate::memory::budget::Charge;
@@ -54,8 +55,10 @@ const ROOT_FORMAT: u8 = 1;
 const SEGMENT_SHARED: u8 = 1;
 /// Flag of a segment whose first key shares bytes with a preceding one.
 const SEGMENT_CONTINUES: u8 = 2;
+/// Flag in the level of a part whose totals are estimated.
+const PART_ESTIMATED: u8 = 64;
 /// Maximum level number, whatever the options.
-pub(super) const LEVEL_MAX: u8 = 63;
+pub const LEVEL_MAX: u8 = 63;
 
 impl Summary {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -77,7 +80,7 @@ impl Summary {
 }
 
 /// Encodes `node`. Its child nodes must have been written.
-pub(super) fn encode_node(node: &Node) -> Vec<u8> {
+pub fn encode_node(node: &Node) -> Vec<u8> {
     let segments = node.segments();
     let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
     let mut out = vec![NODE_FORMAT, node.height];
@@ -114,7 +117,7 @@ pub(super) fn encode_node(node: &Node) -> Vec<u8> {
         }
         put_varint(&mut out, pivot.parts.len() as u64);
         for part in &pivot.parts {
-            put_varint(&mut out, u64::from(part.level));
+            out.push(part.level | if part.estimated { PART_ESTIMATED } else { 0 });
             put_varint(&mut out, numbers[&part.segment.run.reference().extent]);
             part.totals.encode(&mut out);
         }
@@ -142,7 +145,7 @@ fn open(node_cache: &NodeCache, reference: RunRef) -> Result<Arc<Run>> {
 }
 
 /// Decodes a node that must have this height.
-pub(super) fn decode_node(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Node> {
+pub fn decode_node(bytes: &[u8], height: u8, node_cache: &NodeCache) -> Result<Node> {
     let mut decoder = Decoder::new(bytes, "node");
     if decoder.u8()? != NODE_FORMAT {
         return Err(decoder.damaged("unknown format"));
@@ -242,7 +245,8 @@ fn decode_parts(
     let mut parts: Vec<Part> = list_of(count);
     for _ in 0..count {
         allowance.take(size_of::<Part>());
-        let level = u8::try_from(decoder.varint()?).unwrap_or(u8::MAX);
+        let marked = decoder.u8()?;
+        let (level, estimated) = (marked & !PART_ESTIMATED, marked & PART_ESTIMATED != 0);
         let number = decoder.length(segments.len().saturating_sub(1))?;
         let totals = Totals::decode(decoder)?;
         let ordered = parts.last().is_none_or(|before| before.level <= level);
@@ -258,7 +262,9 @@ fn decode_parts(
             return Err(decoder.damaged("a part does not fit its segment"));
         }
         *used = true;
-        parts.push(Part::new(level, Arc::clone(segment), totals));
+        let mut part = Part::new(level, Arc::clone(segment), totals);
+        part.estimated = estimated;
+        parts.push(part);
     }
     Ok(parts)
 }
@@ -291,7 +297,7 @@ impl Structure for Node {
 
 /// Contents of a root blob.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RootBlob {
+pub struct RootBlob {
     /// Height of the root node.
     pub height: u8,
     /// The root node; `None` for an empty tree.
@@ -316,7 +322,7 @@ impl RootBlob {
 
     /// Decodes a blob.
     pub fn decode(blob: &[u8]) -> Result<Self> {
-        let mut decoder = Decoder::new(blob, "root of a turtle tree");
+        let mut decoder = Decoder::new(blob, "root of a buffer tree");
         if decoder.u8()? != ROOT_FORMAT {
             return Err(decoder.damaged("unknown format"));
         }

@@ -9,19 +9,21 @@
 use crate::base::error::Result;
 use crate::base::limits::KEY_BYTES_MAX;
 use crate::base::stream::{LargeRef, Update};
+use crate::buffer_tree::codec::{self, LEVEL_MAX};
+use crate::buffer_tree::counts::Ledger;
+use crate::buffer_tree::events::{Event, Events};
+use crate::buffer_tree::node::{Child, Node, NodeCache, Pivot};
+use crate::buffer_tree::source::{self, Source};
 use crate::engine::OwnedExtent;
-use crate::engines::turtle::codec::{self, LEVEL_MAX};
-use crate::engines::turtle::events::{Event, Events};
-use crate::engines::turtle::node::{Child, Node, NodeCache, Pivot};
-use crate::engines::turtle::pass::counts::Ledger;
 use crate::memory::budget::{Charge, Use};
-use crate::run::{Run, RunBuilder, RunOptions, RunRef, WasCached, weight};
+use crate::merge::Merge;
+use crate::run::{Run, RunBuilder, RunOptions, RunRef, Totals, WasCached, weight};
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::quota::Quota;
 use crate::structure::NodeRef;
 
 /// Output of one pass.
-pub(in crate::engines::turtle) struct Output<'t> {
+pub struct Output<'t> {
     node_cache: &'t NodeCache,
     events: &'t Events,
     options: RunOptions,
@@ -42,12 +44,30 @@ impl<'t> Output<'t> {
         Self { node_cache, events, options, quota, builders, ledger }
     }
 
-    /// Returns a writer of leaves; return it with `give_back`.
+    /// Creates an output that continues after another one, whose records are `ledger`.
+    pub fn after(self, ledger: Ledger) -> Self {
+        Self { ledger: Mutex::new(ledger), ..self }
+    }
+
+    /// Ends a merge: counts its entries and those written, and records what arrived with it.
+    pub fn count_merge(&self, merge: Merge<Source<'_>>, written: impl Iterator<Item = Totals>) {
+        let passed = merge.passed_over();
+        let written: u64 = written.map(|totals| totals.weight()).sum();
+        self.events.add(Event::MergesDone, 1);
+        self.events.add(Event::MergedBytes, written + weight(passed.entries, passed.bytes));
+        self.events.add(Event::TombstonesDropped, passed.tombstones);
+        self.events.add(Event::EntriesShadowed, passed.entries - passed.tombstones);
+        let counted = source::finish(merge.into_sources());
+        self.events.read_bytes.fetch_add(counted.bytes_read, Ordering::Relaxed);
+        self.arrived(counted.large);
+    }
+
+    /// Returns a writer of leaves; end it with `give_back`.
     pub fn leaf_writer(&self) -> RunWriter<'_> {
         self.run_writer(self.options.bits_per_key)
     }
 
-    /// Returns a writer of buffer runs; return it with `give_back`. Most lookups that check these
+    /// Returns a writer of buffer runs; end it with `give_back`. Most lookups that check these
     /// runs seek a key that is elsewhere, and check several: so their filters have a third more
     /// bits than those of leaves, since memory should go where it saves most [Autumn 3.3, Monkey].
     pub fn level_writer(&self) -> RunWriter<'_> {
@@ -60,11 +80,6 @@ impl<'t> Output<'t> {
             recycled.unwrap_or_else(|| RunBuilder::new(self.node_cache.storage(), self.options));
         builder.set_bits_per_key(bits_per_key);
         RunWriter { builder, output: self }
-    }
-
-    /// Takes back a writer that has no open run.
-    pub fn give_back(&self, writer: RunWriter<'_>) {
-        self.builders.lock().push(writer.builder);
     }
 
     /// Returns a charge of zero bytes for merge memory.
@@ -83,7 +98,7 @@ impl<'t> Output<'t> {
     pub fn retire(&self, reference: Option<NodeRef>, node: &Node) {
         let mut ledger = self.ledger.lock();
         if let Some(reference) = reference {
-            ledger.nodes_retired.push(owned(reference));
+            ledger.retire(owned(reference));
         }
         ledger.refer(node.runs(), -1);
     }
@@ -131,7 +146,7 @@ impl<'t> Output<'t> {
 }
 
 /// Returns the same pivots with keys that store common prefixes once.
-pub(in crate::engines::turtle) fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
+pub fn beside_each_other(mut pivots: Vec<Pivot>) -> Vec<Pivot> {
     for place in 0..pivots.len() {
         pivots[place].key = match place.checked_sub(1) {
             Some(before) => pivots[place].key.beside(&pivots[before].key),
@@ -142,7 +157,7 @@ pub(in crate::engines::turtle) fn beside_each_other(mut pivots: Vec<Pivot>) -> V
 }
 
 /// Returns the memory of the keys of pivots, in bytes.
-pub(in crate::engines::turtle) fn key_bytes(pivots: &[Pivot]) -> usize {
+pub fn key_bytes(pivots: &[Pivot]) -> usize {
     let mut before = None;
     let mut bytes = 0;
     for pivot in pivots {
@@ -157,7 +172,7 @@ fn owned(reference: NodeRef) -> OwnedExtent {
 }
 
 /// A run that has been written.
-pub(in crate::engines::turtle) struct WrittenRun {
+pub struct WrittenRun {
     /// The run.
     pub run: Arc<Run>,
     /// Its least key.
@@ -167,12 +182,17 @@ pub(in crate::engines::turtle) struct WrittenRun {
 }
 
 /// Writes runs one after the other.
-pub(in crate::engines::turtle) struct RunWriter<'o> {
+pub struct RunWriter<'o> {
     builder: RunBuilder,
     output: &'o Output<'o>,
 }
 
 impl RunWriter<'_> {
+    /// Ends the use of a writer without an open run.
+    pub fn give_back(self) {
+        self.output.builders.lock().push(self.builder);
+    }
+
     /// Returns true if nothing was added since the last run.
     pub fn is_empty(&self) -> bool {
         self.builder.is_empty()

@@ -1,0 +1,169 @@
+//! A version of a buffer tree: its root and its totals. Reads of it: `contract.rs`.
+
+use crate::base::error::Result;
+use crate::base::limits::BLOCK_BYTES_U64;
+use crate::buffer_tree::Shared;
+use crate::buffer_tree::codec::RootBlob;
+use crate::buffer_tree::counts::{Counts, Ledger};
+use crate::buffer_tree::node::{Child, Node, NodeCache, NodeSlot, Pivot, Summary};
+use crate::engine::OwnedExtent;
+use crate::runtime::sync::{Arc, OnceLock};
+
+/// On a full device, updates flushed into a buffer are written with at most this multiple of their
+/// weight in merged levels: see [`Geometry::gathered_max`].
+const LEVEL_TIMES: u64 = 2;
+
+/// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
+/// buffered in the lowest nodes is not known exactly.
+const DEPTH_MOVED_DOWN: usize = 2;
+
+/// An immutable version of a tree.
+pub struct TreeVersion {
+    pub shared: Arc<Shared>,
+    pub root: Arc<NodeSlot>,
+    pub summary: Summary,
+    /// Number of blocks of everything the version refers to.
+    pub disk_blocks: u64,
+    /// See [`TreeVersion::unit_bounds`].
+    pub unit_bounds: OnceLock<UnitBounds>,
+}
+
+/// A tree that was built on a version and is not the newest version yet.
+pub struct Built {
+    /// Its root.
+    pub root: Arc<NodeSlot>,
+    /// Totals of the root and everything below.
+    pub summary: Summary,
+    /// The extents written, and the references changed.
+    pub ledger: Ledger,
+}
+
+/// A version that was made of a [`Built`] tree.
+pub struct Settled {
+    /// The version.
+    pub version: Arc<TreeVersion>,
+    /// See [`crate::engine::Absorbed`].
+    pub gained: Vec<OwnedExtent>,
+    /// See [`crate::engine::Absorbed`].
+    pub lost: Vec<OwnedExtent>,
+}
+
+impl Shared {
+    /// Opens the version described by `root`, or an empty one. Reads only the blob.
+    pub fn open(self: &Arc<Self>, root: Option<&[u8]>) -> Result<TreeVersion> {
+        let blob = match root {
+            Some(blob) => RootBlob::decode(blob)?,
+            None => RootBlob {
+                height: 1,
+                reference: None,
+                summary: Node::empty().summary(),
+                disk_blocks: 0,
+            },
+        };
+        let summary = blob.reference.map_or_else(|| Node::empty().summary(), |_| blob.summary);
+        Ok(TreeVersion {
+            shared: Arc::clone(self),
+            root: self.node_cache.slot(blob.reference, blob.height),
+            summary,
+            disk_blocks: blob.disk_blocks,
+            unit_bounds: OnceLock::new(),
+        })
+    }
+
+    /// Makes a version of the tree that was built on `before`, the newest version, and counts its
+    /// references. After an error nothing has changed, and what the tree allocated is freed.
+    pub fn settle(
+        self: &Arc<Self>,
+        counts: &mut Counts,
+        before: &TreeVersion,
+        built: Built,
+    ) -> Result<Settled> {
+        let Built { root, summary, ledger } = built;
+        let storage = self.node_cache.storage();
+        let settled = counts.settle(&ledger, &self.node_cache).inspect_err(|_| {
+            // The first error is more useful than one from the roll-back.
+            let _ = ledger.roll_back(storage);
+        })?;
+        for unused in &settled.unused {
+            // If that fails, the space is lost until the next open finds it: no reason to fail
+            // after the counts have changed.
+            let _ = storage.free(unused.extent);
+        }
+        let blocks = |extents: &[OwnedExtent]| -> u64 {
+            extents.iter().map(|owned| u64::from(owned.extent.blocks)).sum()
+        };
+        let (gained, lost) = (settled.gained, settled.lost);
+        let disk_blocks = (before.disk_blocks + blocks(&gained)).saturating_sub(blocks(&lost));
+        let shared = Arc::clone(self);
+        let unit_bounds = OnceLock::new();
+        let version = TreeVersion { shared, root, summary, disk_blocks, unit_bounds };
+        Ok(Settled { version: Arc::new(version), gained, lost })
+    }
+}
+
+impl TreeVersion {
+    /// Encodes the version, so that [`Shared::open`] can open it again.
+    pub fn encode(&self) -> Vec<u8> {
+        let blob = RootBlob {
+            height: self.root.about(),
+            reference: self.root.reference(),
+            summary: self.summary,
+            disk_blocks: self.disk_blocks,
+        };
+        blob.encode()
+    }
+
+    /// Returns the bytes of all blocks that the version refers to.
+    pub fn disk_bytes(&self) -> u64 {
+        self.disk_blocks * BLOCK_BYTES_U64
+    }
+}
+
+/// Bounds of a pass that frees one leaf, in bytes.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct UnitBounds {
+    /// Buffered updates that it writes along one path: the pending updates of its pivots, and as
+    /// much again from levels merged with them.
+    pub moved_down: u64,
+    /// The weight of the heaviest leaf.
+    pub leaf: u64,
+}
+
+impl TreeVersion {
+    /// Bounds of a pass that frees one leaf, from the nodes down to
+    /// [`DEPTH_MOVED_DOWN`].
+    pub fn unit_bounds(&self) -> UnitBounds {
+        let node_cache = &self.shared.node_cache;
+        *self.unit_bounds.get_or_init(|| unit_bounds(node_cache, &self.root, self.summary, 0))
+    }
+}
+
+/// The bounds below the node in `slot`. For an unreadable node all its buffered updates count.
+fn unit_bounds(
+    node_cache: &NodeCache,
+    slot: &Arc<NodeSlot>,
+    summary: Summary,
+    depth: usize,
+) -> UnitBounds {
+    if slot.reference().is_none() || depth == DEPTH_MOVED_DOWN {
+        return UnitBounds::default();
+    }
+    let Ok(node) = node_cache.load_owned(slot) else {
+        return UnitBounds { moved_down: LEVEL_TIMES * summary.buffered.weight(), leaf: 0 };
+    };
+    let of_pivot = |pivot: &Pivot| {
+        let mut bounds = match &pivot.child {
+            Child::Node(child, summary) => unit_bounds(node_cache, child, *summary, depth + 1),
+            Child::Leaf(run) => {
+                UnitBounds { moved_down: 0, leaf: run.reference().totals().weight() }
+            }
+            Child::None => UnitBounds::default(),
+        };
+        bounds.moved_down += LEVEL_TIMES * pivot.pending().weight();
+        bounds
+    };
+    node.pivots.iter().map(of_pivot).fold(UnitBounds::default(), |most, one| UnitBounds {
+        moved_down: most.moved_down.max(one.moved_down),
+        leaf: most.leaf.max(one.leaf),
+    })
+}

@@ -1,0 +1,151 @@
+//! Incorporation: a memtable becomes a branch of the root [2.3].
+//!
+//! The branch is written over the pivots of the root, as their newest level, and flushes by
+//! reference follow. Nothing older is read, unless merges are so far behind that the root can take
+//! no further level: then its newest levels, as far as no job merges them, become one with the
+//! memtable.
+
+use crate::base::error::{Error, Result};
+use crate::base::stream::SortedUpdates;
+use crate::buffer_tree::check::damage::Damage;
+use crate::buffer_tree::codec::LEVEL_MAX;
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Node, Part, Pivot};
+use crate::buffer_tree::output::Output;
+use crate::buffer_tree::source::Incoming;
+use crate::buffer_tree::version::TreeVersion;
+use crate::engine::{Absorbed, Work};
+use crate::engines::splinter::edit::{Draft, Edit, levels, numbered};
+use crate::engines::splinter::merge::LevelsMerge;
+use crate::engines::splinter::sizes::Sizes;
+use crate::engines::splinter::{Splinter, Writer};
+use crate::runtime::sync::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+
+/// Number of levels that the root keeps free.
+const ROOT_LEVELS_FREE: usize = 8;
+
+impl Splinter {
+    /// Makes the next version of the newest one and `updates`, under the lock.
+    pub(super) fn incorporate(
+        &self,
+        writer: &mut Writer,
+        updates: &dyn SortedUpdates,
+        work: &Work<'_>,
+    ) -> Result<Absorbed> {
+        let version = self.newest();
+        self.count(writer, &version)?;
+        writer.overlap = writer.overlap.after(&self.shared, &version, updates);
+        let sizes = self.sizes(&version, writer.overlap);
+        let root = self.shared.node_cache.load_owned(&version.root)?;
+        let output = self.output(work.quota);
+        let (gathered, parts) =
+            match self.write_branch(writer, &root, updates, sizes, &output, work) {
+                Ok(written) => written,
+                Err(error) => {
+                    // The first error is more useful than one from the roll-back.
+                    let _ = output.into_ledger().roll_back(self.shared.node_cache.storage());
+                    return Err(error);
+                }
+            };
+        let change = |_: &Edit<'_>, draft: &mut Draft| {
+            for (index, pivot) in draft.pivots.iter_mut().enumerate() {
+                add_level(pivot, parts.get(&index).map_or(&[][..], Vec::as_slice), gathered);
+            }
+            Ok(true)
+        };
+        let absorbed = self.change(writer, &version, output, sizes, &change)?;
+        self.shared.events.add(Event::Absorbs, 1);
+        absorbed.ok_or_else(|| Error::internal("an absorb changed nothing"))
+    }
+
+    /// Writes `updates` as a branch over the pivots of `root`, together with its newest levels if it
+    /// has too many; returns the number of these and the new parts by pivot.
+    fn write_branch(
+        &self,
+        writer: &mut Writer,
+        root: &Node,
+        updates: &dyn SortedUpdates,
+        sizes: Sizes,
+        output: &Output<'_>,
+        work: &Work<'_>,
+    ) -> Result<(usize, BTreeMap<usize, Vec<Part>>)> {
+        let pivots: Vec<usize> = (0..root.pivots.len()).collect();
+        let workers = self.workers_for(*work.workers, &sizes);
+        let reported = AtomicU64::new(0);
+        loop {
+            let gathered = self.gathered(writer, root)?;
+            let done = AtomicU64::new(0);
+            // A merge that is repeated does not report the same progress again.
+            let progress = |ranks: u64| {
+                let now = done.fetch_add(ranks, Ordering::Relaxed) + ranks;
+                let before = reported.fetch_max(now, Ordering::Relaxed);
+                (work.progress)(now.saturating_sub(before));
+            };
+            let merge = LevelsMerge {
+                node: root,
+                upper: None,
+                pivots: &pivots,
+                levels: gathered,
+                whole: false,
+                incoming: Incoming { updates, ranks: 0..updates.len(), older: Vec::new() },
+                sizes,
+            };
+            let work = Work { workers: &workers, progress: &progress, ..*work };
+            match merge.run(output, &work) {
+                Ok(parts) => return Ok((gathered, parts)),
+                Err(error) => {
+                    let mut damage = Damage::default();
+                    let error = damage.meet(error)?;
+                    damage.learn();
+                    let known = writer.damage.count();
+                    writer.damage.adopt(&mut damage);
+                    if writer.damage.count() == known {
+                        return Err(error);
+                    }
+                    self.shared.events.add(Event::PassesRepeated, 1);
+                }
+            }
+        }
+    }
+
+    /// Returns the number of levels of the root that are merged with a memtable: none, unless the
+    /// root has as many as it can take.
+    fn gathered(&self, writer: &Writer, root: &Node) -> Result<usize> {
+        let most = root.pivots.iter().map(levels).max().unwrap_or(0);
+        if most + ROOT_LEVELS_FREE <= usize::from(LEVEL_MAX) {
+            return Ok(0);
+        }
+        let mut free = most;
+        for (index, pivot) in root.pivots.iter().enumerate() {
+            let claimed = pivot.parts.iter().find(|part| self.claims.has(part));
+            let unread = writer.damage.first_level(pivot, root.span_of(index, None))?;
+            let levels = claimed.map(|part| part.level).into_iter().chain(unread);
+            free = levels.map(usize::from).fold(free, usize::min);
+        }
+        if free < 2 && most >= usize::from(LEVEL_MAX) {
+            return Err(Error::corrupt("too many unreadable levels are buffered in the root"));
+        }
+        Ok(free)
+    }
+
+    /// Starts a version that nothing was counted for.
+    pub(super) fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
+        if writer.counts.is_none() {
+            let counts =
+                crate::buffer_tree::counts::Counts::walk(&self.shared.node_cache, &version.root)?;
+            self.survey(writer, version)?;
+            writer.counts = Some(counts);
+        }
+        Ok(())
+    }
+}
+
+/// Puts `parts` on top of a pivot, in the place of its newest `gathered` levels.
+fn add_level(pivot: &mut Pivot, parts: &[Part], gathered: usize) {
+    let older = pivot.parts.iter().filter(|part| usize::from(part.level) >= gathered);
+    let older = older.map(|part| part.at_level(part.level + 1));
+    let parts = numbered(parts.iter().cloned().chain(older).collect());
+    let (key, child) = (pivot.key.clone(), pivot.child.clone());
+    *pivot = Pivot::new(key, child, parts, pivot.read_cost.clone());
+}

@@ -1,0 +1,282 @@
+//! The splinter engine: a tree whose nodes share the runs that they buffer, and move them by
+//! reference.
+//!
+//! Structure, algorithm and differences from the SplinterDB paper: `docs/engines/splinter.md`.
+//! Numbers in brackets are sections of the paper. Nodes, versions and reads of them: `buffer_tree`.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `sizes` | options of a tree, and the sizes that follow from them |
+//! | `absorb` | a memtable becomes a branch of the root |
+//! | `edit` | changes of the trunk: flushes by reference, splits, joins |
+//! | `due`, `pending` | which merges are due, and where |
+//! | `merge` | merging levels of a node |
+//! | `job`, `claims`, `replace` | merges as jobs; what these read; installing their output |
+//!
+//! Words of the paper: a *branch* is a sequence of runs, a level of a pivot; a *trunk node* is a
+//! node; a trunk leaf is a pivot of a node of height 1.
+//!
+//! Invariants:
+//! 1. The newest version is replaced only after everything it refers to was written.
+//! 2. A failed absorb or job changes nothing: the newest version and the counts stay, and its
+//!    allocations are freed.
+//! 3. The extents reported as gained and lost are exactly the difference between two versions.
+//!
+//! Locks: `writer` is held for a whole absorb, and for the plan and the install of a job, not for
+//! its run; then `claims`; `newest` only briefly, and no other lock is taken while it is held.
+
+use self::claims::Claims;
+use self::edit::levels;
+use self::job::not_counted;
+use self::pending::{Changed, Pending};
+use self::sizes::Sizes;
+pub use self::sizes::SplinterConfig;
+use crate::base::error::Result;
+use crate::base::stream::SortedUpdates;
+use crate::buffer_tree::Shared;
+use crate::buffer_tree::check::damage::Damage;
+use crate::buffer_tree::counts::{Counts, Ledger, walk_nodes};
+use crate::buffer_tree::events::Event;
+use crate::buffer_tree::node::{Child, Node, NodeSlot, Pivot, Summary};
+use crate::buffer_tree::output::Output;
+use crate::buffer_tree::overlap::Overlap;
+use crate::buffer_tree::version::{Built, Settled, TreeVersion};
+use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
+use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
+use crate::runtime::workers::Workers;
+use crate::storage::Storage;
+use crate::storage::quota::Quota;
+
+mod absorb;
+mod claims;
+mod due;
+mod edit;
+mod job;
+mod merge;
+mod pending;
+mod replace;
+mod sizes;
+
+#[cfg(test)]
+mod tests;
+
+/// Divisor of the memory budget for runs under construction by all workers; and the number of runs
+/// that this memory must suffice for.
+const RUNS_PART: u64 = 32;
+const RUNS_AT_ONCE: u64 = 4;
+
+/// Minimum of the maximum size of a run.
+const RUN_MAX_MIN: u64 = 256 << 10;
+
+/// Approximate bytes of the nodes written by one reclaiming unit.
+const RECLAIM_NODES_BYTES: u64 = 64 << 10;
+
+/// Events that only other engines have.
+const NOT_OF_SPLINTER: [Event; 16] = [
+    Event::PassThrough,
+    Event::TombstoneFlushes,
+    Event::ReadFlushes,
+    Event::LeavesKept,
+    Event::LevelsAdded,
+    Event::MergesLevel,
+    Event::MergesForced,
+    Event::MergedForReads,
+    Event::TrivialMoves,
+    Event::Rewrites,
+    Event::FlushesCut,
+    Event::LevelsCut,
+    Event::NodesPlanned,
+    Event::PlannedBytes,
+    Event::HeaviestTask,
+    Event::NodesAssembled,
+];
+
+/// A splinter tree: see the module documentation.
+pub struct Splinter {
+    shared: Arc<Shared>,
+    newest: RwLock<Arc<TreeVersion>>,
+    options: SplinterConfig,
+    writer: Mutex<Writer>,
+    claims: Claims,
+    wants: AtomicBool,
+    debt: AtomicU64,
+}
+
+/// State used only by absorbs, plans and installs.
+#[derive(Default)]
+struct Writer {
+    /// Reference counts, built by a walk for the first change.
+    counts: Option<Counts>,
+    pending: Pending,
+    damage: Damage,
+    overlap: Overlap,
+}
+
+/// Returns the bytes that a merge of a leaf rewrites: all of it, if it has several branches.
+fn merge_price(pivot: &Pivot) -> Option<u64> {
+    let is_leaf = matches!(pivot.child, Child::None);
+    (is_leaf && levels(pivot) > 1).then(|| pivot.pending().weight())
+}
+
+impl Splinter {
+    /// Opens the tree described by `root`, or an empty one. Reads only the blob.
+    pub fn open(
+        storage: &Arc<Storage>,
+        options: SplinterConfig,
+        root: Option<&[u8]>,
+    ) -> Result<Self> {
+        let shared = Shared::new(storage, merge_price);
+        let version = shared.open(root)?;
+        Ok(Self {
+            shared,
+            newest: RwLock::new(Arc::new(version)),
+            options,
+            writer: Mutex::default(),
+            claims: Claims::default(),
+            // What is due is known after the first plan.
+            wants: AtomicBool::new(root.is_some()),
+            debt: AtomicU64::new(0),
+        })
+    }
+
+    fn newest(&self) -> Arc<TreeVersion> {
+        Arc::clone(&self.newest.read())
+    }
+
+    /// Bytes of memory for runs under construction.
+    fn runs_bytes(&self) -> u64 {
+        self.shared.node_cache.storage().budget().limit() / RUNS_PART
+    }
+
+    fn sizes(&self, version: &TreeVersion, overlap: Overlap) -> Sizes {
+        let run_max = (self.runs_bytes() / RUNS_AT_ONCE).max(RUN_MAX_MIN);
+        self.options.sizes(version.summary.buffered.weight(), run_max, overlap)
+    }
+
+    /// Returns how many of `workers` may build runs at the same time.
+    fn workers_for(&self, workers: Workers, sizes: &Sizes) -> Workers {
+        let count = self.runs_bytes() / sizes.run.max(RUN_MAX_MIN);
+        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
+    }
+
+    fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
+        let shared = &self.shared;
+        Output::new(&shared.node_cache, &shared.events, self.options.run, quota)
+    }
+
+    /// Evaluates all nodes of `version`, after an open.
+    fn survey(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
+        let sizes = self.sizes(version, writer.overlap);
+        let mut changed = Changed::default();
+        let mut unread = None;
+        walk_nodes(&self.shared.node_cache, &version.root, &mut unread, &mut |_, node: &Node| {
+            changed.write(node.height, &node.pivots, None, &sizes);
+            Ok(())
+        })?;
+        writer.pending.apply(changed);
+        Ok(())
+    }
+
+    /// Publishes a tree that was built on `version`, the newest one.
+    fn publish(
+        &self,
+        writer: &mut Writer,
+        version: &TreeVersion,
+        (root, summary): (Arc<NodeSlot>, Summary),
+        ledger: Ledger,
+        changed: Changed,
+    ) -> Result<Absorbed> {
+        let counts = writer.counts.as_mut().ok_or_else(not_counted)?;
+        let built = Built { root, summary, ledger };
+        let Settled { version: next, gained, lost } = self.shared.settle(counts, version, built)?;
+        *self.newest.write() = Arc::clone(&next);
+        writer.pending.apply(changed);
+        self.note_pending(writer);
+        Ok(Absorbed { version: next, gained, lost })
+    }
+
+    /// Stores how much is due, for callers without the lock.
+    fn note_pending(&self, writer: &Writer) {
+        self.wants.store(!writer.pending.is_empty(), Ordering::Relaxed);
+        self.debt.store(writer.pending.bytes(), Ordering::Relaxed);
+    }
+}
+
+impl Engine for Splinter {
+    fn version(&self) -> Arc<dyn Version> {
+        self.newest()
+    }
+
+    fn absorb(
+        &self,
+        updates: &dyn SortedUpdates,
+        _: WriteBudget,
+        work: &Work<'_>,
+    ) -> Result<Absorbed> {
+        if updates.is_empty() {
+            return Ok(Absorbed { version: self.newest(), gained: Vec::new(), lost: Vec::new() });
+        }
+        self.incorporate(&mut self.writer.lock(), updates, work)
+    }
+
+    fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
+        // Only a merge of leaves frees space, and only of what is there.
+        if let Some(absorbed) = self.push_one(work)? {
+            return Ok(Some(absorbed));
+        }
+        let Some(mut job) = self.plan_reclaim()? else { return Ok(None) };
+        job.run(work)?;
+        Box::new(job).install(work)
+    }
+
+    fn reclaim_needs_bytes(&self) -> u64 {
+        let version = self.newest();
+        let all = version.summary.buffered.weight();
+        version.unit_bounds().moved_down.min(2 * all) + RECLAIM_NODES_BYTES
+    }
+
+    fn root(&self) -> Result<Vec<u8>> {
+        Ok(self.newest().encode())
+    }
+
+    fn plan(&self, _: &Work<'_>) -> Result<Option<Box<dyn Job + '_>>> {
+        Ok(self.plan_job()?.map(|job| Box::new(job) as Box<dyn Job>))
+    }
+
+    fn wants_maintenance(&self) -> bool {
+        self.wants.load(Ordering::Relaxed) || self.shared.read_costs.may_be_due()
+    }
+
+    fn expect_updates(&self, expected: bool) {
+        self.shared.read_costs.expect_updates(expected);
+    }
+
+    fn debt_bytes(&self) -> u64 {
+        self.debt.load(Ordering::Relaxed)
+    }
+
+    fn set_checkpoint_distance(&self, _: u64) {}
+
+    fn set_live_options(&self, _: LiveOptions) {}
+
+    fn stats(&self) -> EngineStats {
+        let version = self.newest();
+        let summary = version.summary;
+        let events = &self.shared.events;
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let stored = version.root.reference().is_some();
+        EngineStats {
+            height: if stored { u32::from(version.root.about()) } else { 0 },
+            nodes: if stored { summary.nodes } else { 0 },
+            leaves: summary.leaves,
+            buffered_runs: summary.segments,
+            leaf_bytes: summary.leaf.bytes,
+            buffered_bytes: summary.buffered.bytes,
+            disk_bytes: version.disk_bytes(),
+            run_bytes_written: read(&events.run_bytes),
+            node_bytes_written: read(&events.node_bytes),
+            merge_bytes_read: read(&events.read_bytes),
+            events: events.list(self.shared.node_cache.moves(), &NOT_OF_SPLINTER),
+        }
+    }
+}
