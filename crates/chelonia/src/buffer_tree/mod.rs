@@ -2,20 +2,21 @@
 //! built on. The engines decide when updates move down and what is merged.
 //!
 //! ```text
-//!   node (height 2)      pivot ""                              pivot "m"
-//!   level 0 (newest)     [ run a ............................................. ]   one run, two parts
-//!   level 1              [ run b ... ] [ run c .. ]            [ run d ... ]
-//!   child                node (height 1)                       node (height 1)
+//!   node (height 2)      pivot ""                       pivot "m"
+//!   level 0 (newest)     [ run a .......................................... ]  two parts
+//!   level 1              [ run b ... ] [ run c .. ]     [ run d ... ]
+//!   child                node (height 1)                node (height 1)
 //! ```
 //!
 //! A read searches the parts of the root's pivot, newest first, then those of the pivot in the next
-//! node, and so on. The first match wins. The tree is persistent: a change writes new runs and nodes
-//! and shares all others with the version before.
+//! node, and so on. The first match wins. The tree is persistent: a change writes new runs and
+//! nodes and shares all others with the version before.
 //!
 //! | module | contents |
 //! | --- | --- |
 //! | `node` | pivots, parts and segments in memory |
 //! | `codec` | on-disk encoding of nodes and the root blob |
+//! | `span` | key spans |
 //! | `source`, `level`, `output` | inputs of a merge; writing a level; extents written |
 //! | `counts` | reference counts; extents gained and lost by a change |
 //! | `overlap` | share of updates to existing keys |
@@ -42,6 +43,7 @@ pub mod output;
 pub mod overlap;
 pub mod read;
 pub mod source;
+pub mod span;
 pub mod version;
 
 /// State shared by an engine and its versions.
@@ -55,8 +57,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Creates the state of a tree without nodes in memory, of an engine whose read-triggered flushes
-    /// have this `price`.
+    /// Creates the state of a tree without nodes in memory, of an engine whose read-triggered
+    /// flushes have this `price`.
     #[must_use]
     pub fn new(storage: &Arc<Storage>, price: Price) -> Arc<Self> {
         let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());

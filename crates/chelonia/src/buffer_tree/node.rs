@@ -24,7 +24,7 @@
 //! which may hold it in memory or not: see `structure/node_cache.rs`.
 
 use crate::base::keys::head64;
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::memory::budget::Charge;
 use crate::run::{Run, RunFilter, Totals};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU32, Ordering};
@@ -230,6 +230,11 @@ impl Pivot {
         Self { key, child, parts, read_cost, leaf_filter }
     }
 
+    /// Returns the number of levels in use: one more than the highest.
+    pub fn levels(&self) -> usize {
+        self.parts.last().map_or(0, |part| usize::from(part.level) + 1)
+    }
+
     /// Returns the totals of the pending updates.
     pub fn pending(&self) -> Totals {
         let mut totals = Totals::default();
@@ -314,8 +319,7 @@ impl Node {
 
     /// Returns the number of levels in use: one more than the highest.
     pub fn levels(&self) -> usize {
-        let highest = self.pivots.iter().flat_map(|pivot| &pivot.parts).map(|part| part.level);
-        highest.max().map_or(0, |level| usize::from(level) + 1)
+        self.pivots.iter().map(Pivot::levels).max().unwrap_or(0)
     }
 
     /// Returns the distinct segments, in the order of their first part.

@@ -10,8 +10,8 @@ use crate::engine::OwnedExtent;
 use crate::runtime::sync::{Arc, OnceLock};
 
 /// On a full device, updates flushed into a buffer are written with at most this multiple of their
-/// weight in merged levels: see [`Geometry::gathered_max`].
-const LEVEL_TIMES: u64 = 2;
+/// weight in merged levels: see `Geometry::gathered_max` of turtle.
+pub const LEVEL_TIMES: u64 = 2;
 
 /// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
 /// buffered in the lowest nodes is not known exactly.

@@ -21,8 +21,8 @@ pub enum EngineKind {
     /// An LSM-tree whose size ratios grow with the data, so that it has fewer levels: reads, and
     /// scans above all, see few sorted runs under any write load.
     Autumn = 2,
-    /// A tree of shared runs that move down by reference and are merged later: updates with locality
-    /// are merged once.
+    /// A tree of shared runs that move down by reference and are merged later: the fastest writes.
+    /// Updates with locality are merged once.
     Splinter = 3,
 }
 

@@ -20,8 +20,8 @@ const PIVOTS: RangeInclusive<u32> = 4..=PIVOTS_MAX;
 /// Default maximum number of pivots of a node.
 pub(crate) const PIVOTS_MAX: u32 = 64;
 
-/// Range of the size of a branch.
-const BRANCH_BYTES: RangeInclusive<u32> = 4 << 10..=256 << 20;
+/// Range of the size of a branch; the lower end is for tests of tiny trees.
+const BRANCH_BYTES: RangeInclusive<u32> = 1 << 10..=256 << 20;
 /// Range of the number of children of a trunk node.
 const FANOUT: RangeInclusive<u32> = 4..=16;
 /// Default maximum number of children of a trunk node, `F` of the SplinterDB paper.
@@ -170,9 +170,9 @@ impl SplinterOptions {
         Self { branch_bytes: None, fanout: None }
     }
 
-    /// Sets the size of a branch, in bytes (4 KiB to 256 MiB): a node moves its updates on when they
-    /// exceed `fanout` times as much, and a leaf is split when it does. The default is a 64th of the
-    /// keyspace's stored bytes, from 1 MiB to 24 MiB.
+    /// Sets the size of a branch, in bytes (1 KiB to 256 MiB): a node moves its updates on when
+    /// they exceed `fanout` times as much, and a leaf is split when it does. The default is a 64th
+    /// of the keyspace's stored bytes, from 1 MiB to 24 MiB.
     pub const fn branch_bytes(mut self, bytes: u32) -> Self {
         self.branch_bytes = Some(bytes);
         self
@@ -310,7 +310,7 @@ impl EngineOptions {
             }
             EngineKind::Autumn => Self::Autumn(AutumnOptions::new().table_bytes(leaf_bytes)),
             EngineKind::Splinter => {
-                Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes).fanout(4))
+                Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes / 2).fanout(4))
             }
         }
     }

@@ -50,8 +50,8 @@ impl KeyspaceOptions {
     }
 
     /// Sets the engine: an [`EngineKind`], or the options of an engine
-    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`]). The engine is fixed when the keyspace
-    /// is created.
+    /// ([`crate::TurtleOptions`], [`crate::AutumnOptions`], [`crate::SplinterOptions`]). The engine
+    /// is fixed when the keyspace is created.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -28,7 +28,7 @@ use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::ids::BlockNo;
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::buffer_tree::node::{Child, Pivot};
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::run::Run;
 use crate::runtime::sync::Mutex;
 use crate::storage::block::DATA_FILE;

@@ -7,7 +7,7 @@
 
 use crate::base::error::{Error, Result};
 use crate::buffer_tree::node::{Child, Node, NodeSlot};
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::buffer_tree::version::TreeVersion;
 use crate::engine::Salvaged;
 use crate::run::{Run, RunPart};

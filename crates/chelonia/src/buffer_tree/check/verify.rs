@@ -16,7 +16,7 @@ use crate::base::keys::{Direction, KeyRange};
 use crate::base::stream::SortedStream;
 use crate::buffer_tree::counts::{BlockSet, large_of};
 use crate::buffer_tree::node::{Child, Node, NodeSlot, Part, Pivot, Summary};
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::buffer_tree::version::TreeVersion;
 use crate::run::{Run, RunCursor, RunStream, Totals};
 use crate::runtime::sync::{Arc, Ordering};

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! When the merge ends, the cursor goes to the next slice in its direction, then to the next pivot,
-//! and the runs that are live there are opened; cursors of runs that were already open move on, with
-//! their read-ahead. So only runs along the path are opened. All cursors start together: uncached first blocks are read
-//! in one batch. Tombstones hide older entries and are dropped.
+//! and the runs that are live there are opened; cursors of runs that were already open move on,
+//! with their read-ahead. So only runs along the path are opened. All cursors start together:
+//! uncached first blocks are read in one batch. Tombstones hide older entries and are dropped.
 //!
 //! A cursor holds its version, so that no extent it reads is reused meanwhile; the nodes on its
 //! path stay in memory. It has one user, on any thread.
@@ -60,8 +60,8 @@ impl Sources {
         Self { before, opened, range: Arc::new(range), direction }
     }
 
-    /// Opens the runs of the parts of `pivot` that may have keys in the slice: of each level the last
-    /// one that begins by its first key, if it begins before `upper`.
+    /// Opens the runs of the parts of `pivot` that may have keys in the slice: of each level the
+    /// last one that begins by its first key, if it begins before `upper`.
     fn open_parts(&mut self, pivot: &Pivot, upper: Option<&SharedKey>) -> Result<&[RunCursor]> {
         let first = self.opened.len();
         let whole = pivot.pending().entries + pivot.settled_entries();

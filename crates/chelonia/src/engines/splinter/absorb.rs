@@ -15,7 +15,7 @@ use crate::buffer_tree::output::Output;
 use crate::buffer_tree::source::Incoming;
 use crate::buffer_tree::version::TreeVersion;
 use crate::engine::{Absorbed, Work};
-use crate::engines::splinter::edit::{Draft, Edit, levels, numbered};
+use crate::engines::splinter::edit::{Draft, Edit, numbered};
 use crate::engines::splinter::merge::LevelsMerge;
 use crate::engines::splinter::sizes::Sizes;
 use crate::engines::splinter::{Splinter, Writer};
@@ -59,8 +59,8 @@ impl Splinter {
         absorbed.ok_or_else(|| Error::internal("an absorb changed nothing"))
     }
 
-    /// Writes `updates` as a branch over the pivots of `root`, together with its newest levels if it
-    /// has too many; returns the number of these and the new parts by pivot.
+    /// Writes `updates` as a branch over the pivots of `root`, together with its newest levels if
+    /// it has too many; returns the number of these and the new parts by pivot.
     fn write_branch(
         &self,
         writer: &mut Writer,
@@ -112,7 +112,7 @@ impl Splinter {
     /// Returns the number of levels of the root that are merged with a memtable: none, unless the
     /// root has as many as it can take.
     fn gathered(&self, writer: &Writer, root: &Node) -> Result<usize> {
-        let most = root.pivots.iter().map(levels).max().unwrap_or(0);
+        let most = root.pivots.iter().map(Pivot::levels).max().unwrap_or(0);
         if most + ROOT_LEVELS_FREE <= usize::from(LEVEL_MAX) {
             return Ok(0);
         }
@@ -129,7 +129,7 @@ impl Splinter {
         Ok(free)
     }
 
-    /// Starts a version that nothing was counted for.
+    /// Counts the references of `version`, the newest one, before the first change.
     pub(super) fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
         if writer.counts.is_none() {
             let counts =

@@ -1,8 +1,9 @@
-//! What outstanding jobs merge, so that no other job takes it, and no pivot of it is joined.
+//! Claims: the runs that outstanding jobs merge. No other job takes them, and no pivot that has
+//! them is joined.
 
 use crate::base::ids::BlockNo;
 use crate::buffer_tree::node::Part;
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::runtime::sync::{Arc, Mutex};
 use crate::structure::SharedKey;
 use std::collections::BTreeSet;

@@ -14,9 +14,8 @@
 use crate::base::error::Result;
 use crate::buffer_tree::check::damage::Damage;
 use crate::buffer_tree::node::Pivot;
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
-use crate::engines::splinter::edit::levels;
 use crate::engines::splinter::sizes::Sizes;
 use crate::structure::KeyView;
 
@@ -36,7 +35,7 @@ pub(super) struct Due {
     pub bytes: u64,
 }
 
-/// What surrounds the node whose merges are asked for.
+/// The surroundings of a node whose merges are asked for.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
     /// End of its range.
@@ -82,7 +81,7 @@ pub(super) fn span_of<'p>(
 /// Returns the number of readable levels of a pivot, from the newest on.
 fn readable(pivot: &Pivot, span: KeySpan<'_>, damage: Option<&Damage>) -> Result<usize> {
     let first = damage.map_or(Ok(None), |damage| damage.first_level(pivot, span))?;
-    Ok(first.map_or(levels(pivot), usize::from))
+    Ok(first.map_or(pivot.levels(), usize::from))
 }
 
 /// Returns the merge of leaf `index`, with its urgency in percent, if it is due.
@@ -93,7 +92,7 @@ fn leaf_due(
     sizes: &Sizes,
 ) -> Result<Option<(u64, Due)>> {
     let pivot = &pivots[index];
-    let all = levels(pivot);
+    let all = pivot.levels();
     let Some(last) = pivot.parts.last() else { return Ok(None) };
     let merged: u64 = of_level(pivot, usize::from(last.level));
     let pending = pivot.pending().weight().saturating_sub(merged);
@@ -127,7 +126,7 @@ fn gather_due(
     around: &Around<'_>,
     sizes: &Sizes,
 ) -> Result<Option<Due>> {
-    let most = pivots.iter().map(levels).max().unwrap_or(0);
+    let most = pivots.iter().map(Pivot::levels).max().unwrap_or(0);
     if most <= sizes.levels_gather() {
         return Ok(None);
     }
@@ -142,7 +141,7 @@ fn gather_due(
         for (index, pivot) in pivots.iter().enumerate() {
             let span = span_of(pivots, index, around.upper);
             let readable = readable(pivot, span, around.damage)?;
-            if levels(pivot) >= count + spared && readable >= count {
+            if pivot.levels() >= count + spared && readable >= count {
                 taking.push(index);
             }
         }

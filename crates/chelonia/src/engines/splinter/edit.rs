@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!   node over F * m bytes, or 3 F levels
-//!     pivot  ""  [a][b][c]          flush of the fullest pivot: its parts move to the child, newest
-//!     pivot "k"  [a][b]    <------  on top, and on from there while the child is full. No entry is
-//!     child "k"  [d][e]             read or written.
+//!     pivot  ""  [a][b][c]          flush of the fullest pivot: its parts move to the child,
+//!     pivot "k"  [a][b]    <------  newest on top, and on from there while the child is full. No
+//!     child "k"  [d][e]             entry is written.
 //! ```
 //!
 //! A branch that moves becomes shared: the node keeps it for its other pivots. How many of its
 //! entries are in the range of each new pivot is estimated from its index, or counted if these are
 //! few.
 //!
-//! Splits need no room in advance [4]: a change is made under one lock, from the leaves to the root.
+//! Splits need no room in advance [4]: a change is made under one lock, from the leaves to the
+//! root.
 //!
 //! Invariants:
 //! 1. The levels of each pivot are numbered from 0 without gaps, newest first.
@@ -28,7 +29,7 @@ use crate::buffer_tree::codec::LEVEL_MAX;
 use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Part, Pivot, Segment, Summary};
 use crate::buffer_tree::output::{Output, beside_each_other};
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
 use crate::engines::splinter::pending::Changed;
 use crate::engines::splinter::sizes::Sizes;
@@ -65,13 +66,8 @@ impl Draft {
     }
 
     fn levels(&self) -> usize {
-        self.pivots.iter().map(levels).max().unwrap_or(0)
+        self.pivots.iter().map(Pivot::levels).max().unwrap_or(0)
     }
-}
-
-/// Returns the number of levels of a pivot.
-pub(super) fn levels(pivot: &Pivot) -> usize {
-    pivot.parts.last().map_or(0, |part| usize::from(part.level) + 1)
 }
 
 /// One change of a tree, until it is published.
@@ -164,7 +160,7 @@ impl Edit<'_> {
         loop {
             self.settle(&mut draft)?;
             if draft.height > 1 && draft.pivots.len() == 1 {
-                draft = self.shrink(draft)?;
+                draft = self.shrink(&draft)?;
                 continue;
             }
             let height = draft.height;
@@ -185,10 +181,10 @@ impl Edit<'_> {
     }
 
     /// Replaces a root with a single pivot by its child.
-    fn shrink(&self, draft: Draft) -> Result<Draft> {
-        let (entered, mut child) = self.child_of(&draft, 0)?;
+    fn shrink(&self, draft: &Draft) -> Result<Draft> {
+        let (entered, mut child) = self.child_of(draft, 0)?;
         let pivot = &draft.pivots[0];
-        if levels(pivot) + child.levels() > usize::from(LEVEL_MAX) {
+        if pivot.levels() + child.levels() > usize::from(LEVEL_MAX) {
             return Err(Error::internal("a node has more levels than can be encoded"));
         }
         if let Some((slot, node)) = &entered {
@@ -214,7 +210,7 @@ impl Edit<'_> {
             }
             let fullness = |pivot: &Pivot| match is_over {
                 true => pivot.pending().weight(),
-                false => levels(pivot) as u64,
+                false => pivot.levels() as u64,
             };
             let left = draft.pivots.iter().enumerate().filter(|(_, pivot)| {
                 !pivot.parts.is_empty() && !tried.contains(&*pivot.key.to_bytes())
@@ -229,7 +225,7 @@ impl Edit<'_> {
     /// Moves the parts of pivot `index` to its child; not if that has too many levels.
     pub fn push(&self, draft: &mut Draft, index: usize) -> Result<bool> {
         let (entered, mut child) = self.child_of(draft, index)?;
-        let after = child.levels() + levels(&draft.pivots[index]);
+        let after = child.levels() + draft.pivots[index].levels();
         if after + LEVELS_FREE > usize::from(LEVEL_MAX) {
             return Ok(false);
         }
@@ -395,7 +391,7 @@ impl Edit<'_> {
         for pivot in [index, index + 1] {
             let (entered, mut child) = self.child_of(draft, pivot)?;
             let parts = &draft.pivots[pivot].parts;
-            if child.levels() + levels(&draft.pivots[pivot]) + LEVELS_FREE > LEVEL_MAX.into() {
+            if child.levels() + draft.pivots[pivot].levels() + LEVELS_FREE > LEVEL_MAX.into() {
                 return Ok(false);
             }
             // The other pivots of the node, and the other child, may keep a reference.
@@ -423,8 +419,8 @@ impl Edit<'_> {
 /// A node that is left for a draft of it, and its slot.
 pub(super) type Entered = (Arc<NodeSlot>, Arc<Node>);
 
-/// Fails if the pivots of a node are not within the range of its parent's pivot, or their parts do not
-/// keep invariants 1 and 2.
+/// Fails if the pivots of a node are not within the range of its parent's pivot, or their parts do
+/// not keep invariants 1 and 2.
 pub(super) fn check_node(node: &Node, lower: &SharedKey, upper: Option<&SharedKey>) -> Result<()> {
     if node.pivots[0].key != *lower {
         return Err(Error::corrupt("the first key of a node differs from its parent"));

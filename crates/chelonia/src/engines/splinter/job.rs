@@ -14,12 +14,13 @@ use crate::buffer_tree::counts::Ledger;
 use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, Part};
 use crate::buffer_tree::output::Output;
-use crate::buffer_tree::source::{Incoming, KeySpan, Nothing};
+use crate::buffer_tree::source::{Incoming, Nothing};
+use crate::buffer_tree::span::KeySpan;
 use crate::buffer_tree::version::TreeVersion;
 use crate::engine::{Absorbed, Job, Work};
 use crate::engines::splinter::claims::{Claim, run_of};
 use crate::engines::splinter::due::{Around, Due, all_due};
-use crate::engines::splinter::edit::{Draft, Edit, check_node, levels};
+use crate::engines::splinter::edit::{Draft, Edit, check_node};
 use crate::engines::splinter::merge::LevelsMerge;
 use crate::engines::splinter::pending::{Changed, NodeKey};
 use crate::engines::splinter::replace::Replacement;
@@ -148,7 +149,7 @@ impl Splinter {
                 continue;
             }
             let bytes = pivot.pending().weight();
-            let due = Due { pivots: vec![index], levels: levels(pivot), whole: true, bytes };
+            let due = Due { pivots: vec![index], levels: pivot.levels(), whole: true, bytes };
             return Ok(Some(self.job(Arc::clone(&node), upper, due, sizes)));
         }
         // Claimed, or unreadable: planned again after the next read that pays.
@@ -156,7 +157,8 @@ impl Splinter {
         Ok(None)
     }
 
-    /// Returns the key of a node with a leaf that reads have paid for, as far as nodes are in memory.
+    /// Returns the key of a node with a leaf that reads have paid for, as far as nodes are in
+    /// memory.
     fn paid_leaf(&self, node: &Node, guard: &Guard) -> Option<Vec<u8>> {
         if node.height == 1 {
             let is_due = node.pivots.iter().any(|pivot| self.shared.read_costs.is_due(pivot));
@@ -180,7 +182,7 @@ impl Splinter {
         self.change(&mut writer, &version, output, sizes, &change)
     }
 
-    /// Plans the merge of a leaf for the space that it frees: the one with the most pending updates.
+    /// Plans the merge of a leaf for the space that it frees: the one with the most updates.
     pub(super) fn plan_reclaim(&self) -> Result<Option<MergeJob<'_>>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
@@ -190,7 +192,7 @@ impl Splinter {
             for (index, pivot) in node.pivots.iter().enumerate() {
                 let bytes = pivot.pending().weight();
                 let is_better = best.as_ref().is_none_or(|(most, ..)| bytes > *most);
-                let is_mixed = levels(pivot) > 1 || pivot.pending().tombstones > 0;
+                let is_mixed = pivot.levels() > 1 || pivot.pending().tombstones > 0;
                 if node.height == 1 && is_mixed && is_better {
                     let key = node.pivots[0].key.to_bytes().into_owned();
                     best = Some((bytes, (1, key), index));
@@ -211,7 +213,7 @@ impl Splinter {
         if self.claims.meets(1, span) || writer.damage.sticks(&node.pivots[index], span)? {
             return Ok(None);
         }
-        let levels = levels(&node.pivots[index]);
+        let levels = node.pivots[index].levels();
         let due = Due { pivots: vec![index], levels, whole: true, bytes };
         let sizes = self.sizes(&version, writer.overlap);
         Ok(Some(self.job(node, upper, due, sizes)))

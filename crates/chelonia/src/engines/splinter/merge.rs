@@ -5,7 +5,8 @@ use crate::base::keys::{Direction, separator};
 use crate::buffer_tree::level::{LevelOutput, LevelPivot, write_level};
 use crate::buffer_tree::node::{Node, Part};
 use crate::buffer_tree::output::Output;
-use crate::buffer_tree::source::{Incoming, KeySpan, Selection, SharedRange};
+use crate::buffer_tree::source::{Incoming, Selection};
+use crate::buffer_tree::span::{KeySpan, SharedRange};
 use crate::engine::Work;
 use crate::engines::splinter::sizes::Sizes;
 use crate::memory::epoch::Guard;
@@ -129,7 +130,7 @@ impl LevelsMerge<'_, '_> {
             };
             return (1..usize::try_from(count).unwrap_or(1)).map(cut).collect();
         }
-        // Of each pivot the level with the most parts tells where its entries are.
+        // Of each pivot the level with the most parts shows where its entries are.
         let mut marks: Vec<(SharedKey, u64)> = Vec::new();
         for index in self.pivots {
             let pivot = &self.node.pivots[*index];

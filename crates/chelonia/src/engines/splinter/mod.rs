@@ -26,7 +26,6 @@
 //! its run; then `claims`; `newest` only briefly, and no other lock is taken while it is held.
 
 use self::claims::Claims;
-use self::edit::levels;
 use self::job::not_counted;
 use self::pending::{Changed, Pending};
 use self::sizes::Sizes;
@@ -40,7 +39,7 @@ use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, NodeSlot, Pivot, Summary};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::overlap::Overlap;
-use crate::buffer_tree::version::{Built, Settled, TreeVersion};
+use crate::buffer_tree::version::{Built, LEVEL_TIMES, Settled, TreeVersion};
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::runtime::workers::Workers;
@@ -115,7 +114,7 @@ struct Writer {
 /// Returns the bytes that a merge of a leaf rewrites: all of it, if it has several branches.
 fn merge_price(pivot: &Pivot) -> Option<u64> {
     let is_leaf = matches!(pivot.child, Child::None);
-    (is_leaf && levels(pivot) > 1).then(|| pivot.pending().weight())
+    (is_leaf && pivot.levels() > 1).then(|| pivot.pending().weight())
 }
 
 impl Splinter {
@@ -133,7 +132,7 @@ impl Splinter {
             options,
             writer: Mutex::default(),
             claims: Claims::default(),
-            // What is due is known after the first plan.
+            // The first plan finds the merges that are due.
             wants: AtomicBool::new(root.is_some()),
             debt: AtomicU64::new(0),
         })
@@ -230,9 +229,8 @@ impl Engine for Splinter {
     }
 
     fn reclaim_needs_bytes(&self) -> u64 {
-        let version = self.newest();
-        let all = version.summary.buffered.weight();
-        version.unit_bounds().moved_down.min(2 * all) + RECLAIM_NODES_BYTES
+        // The merge of a leaf writes no more than its parts, and those that are moved down to it.
+        self.newest().unit_bounds().moved_down / LEVEL_TIMES + RECLAIM_NODES_BYTES
     }
 
     fn root(&self) -> Result<Vec<u8>> {

@@ -4,7 +4,7 @@
 //!   plan       node N:  pivot "a" [5][4][3][ merged ]     inputs: 5, 4, 3
 //!   install    pivot "a"          [7][6][5][4][3][ .. ]   -> [7][6][ output ][ .. ]
 //!              pivot "c", of a split of "a": the same     -> the output's share of it
-//!              pivot "e", flushed on meanwhile: no input  -> nothing: the output is inactive there
+//!              pivot "e", flushed on meanwhile: no input  -> nothing: it is inactive
 //! ```
 //!
 //! A pivot has all inputs of its range or none: a flush moves all parts of a pivot, and no other job
@@ -12,7 +12,7 @@
 
 use crate::base::error::Result;
 use crate::buffer_tree::node::{Child, Node, Part, Pivot, ReadCost};
-use crate::buffer_tree::source::KeySpan;
+use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::run_of;
 use crate::engines::splinter::edit::{Draft, Edit, divide, numbered, share};
 use crate::structure::{KeyView, SharedKey};

@@ -98,9 +98,9 @@ impl Sizes {
         self.node_max() / 16
     }
 
-    /// Pending bytes of a leaf, beside its merged branch of `merged` bytes, above which all of it is
-    /// merged. New keys may wait for long, because each merge rewrites the leaf; updates of existing
-    /// keys take space until then.
+    /// Pending bytes of a leaf, beside its merged branch of `merged` bytes, above which all of it
+    /// is merged. New keys may wait for long, because each merge rewrites the leaf; updates of
+    /// existing keys take space until then.
     pub fn pending_max(&self, merged: u64) -> u64 {
         let hidden = (merged / 100 * HIDDEN_PERCENT).clamp(self.branch, self.node_max());
         let new = self.new_percent.min(100);

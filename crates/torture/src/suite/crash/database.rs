@@ -33,7 +33,7 @@ pub fn options_of(made: u32) -> KeyspaceOptions {
 
 /// The engine of the keyspace that was made as number `made`, with its fixed options.
 pub fn engine_options_of(made: u32) -> EngineOptions {
-    let leaf_bytes = if made % 3 == 2 { 8 << 10 } else { 4 << 10 };
+    let leaf_bytes = if made % 4 == 2 { 8 << 10 } else { 4 << 10 };
     EngineOptions::tiny(engine_of(u64::from(made)), leaf_bytes)
 }
 

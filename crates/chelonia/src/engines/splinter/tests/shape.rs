@@ -62,7 +62,7 @@ fn deleting_everything_leaves_nothing() {
         world.absorb(keys.iter().map(|key| (key.clone(), Item::Deleted)).collect());
         world.maintain();
     }
-    // What is left is merged as on a full device.
+    // The rest is merged as on a full device.
     let workers = world.workers;
     while let Some(absorbed) = {
         let work = crate::engine::tests::jobs::work(&workers);

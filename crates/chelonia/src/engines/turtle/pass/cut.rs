@@ -19,7 +19,8 @@
 
 use crate::base::error::{ErrorKind, Result};
 use crate::base::keys::{head64, separator};
-use crate::buffer_tree::source::{Incoming, KeySpan, Selection};
+use crate::buffer_tree::source::{Incoming, Selection};
+use crate::buffer_tree::span::KeySpan;
 use crate::engines::turtle::pass::geometry::Geometry;
 use crate::run::Run;
 use crate::structure::{KeyView, SharedKey};
