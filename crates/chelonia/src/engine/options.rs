@@ -310,7 +310,7 @@ impl EngineOptions {
             }
             EngineKind::Autumn => Self::Autumn(AutumnOptions::new().table_bytes(leaf_bytes)),
             EngineKind::Splinter => {
-                Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes / 2).fanout(4))
+                Self::Splinter(SplinterOptions::new().branch_bytes(leaf_bytes / 4).fanout(4))
             }
         }
     }

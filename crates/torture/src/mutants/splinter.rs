@@ -35,7 +35,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "share-rounded-down",
         bug: "a run with few entries in the range of a child does not move there",
-        file: "engines/splinter/edit.rs",
+        file: "engines/splinter/parts.rs",
         text: "(totals.entries > 0).then_some",
         instead: "(totals.entries > 9).then_some",
     },

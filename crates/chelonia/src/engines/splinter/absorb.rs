@@ -14,9 +14,10 @@ use crate::buffer_tree::node::{Node, Part, Pivot};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::source::Incoming;
 use crate::buffer_tree::version::TreeVersion;
-use crate::engine::{Absorbed, Work};
-use crate::engines::splinter::edit::{Draft, Edit, numbered};
+use crate::engine::{Absorbed, Work, WriteBudget};
+use crate::engines::splinter::edit::{Draft, Edit};
 use crate::engines::splinter::merge::LevelsMerge;
+use crate::engines::splinter::parts::numbered;
 use crate::engines::splinter::sizes::Sizes;
 use crate::engines::splinter::{Splinter, Writer};
 use crate::runtime::sync::{AtomicU64, Ordering};
@@ -25,12 +26,16 @@ use std::collections::BTreeMap;
 /// Number of levels that the root keeps free.
 const ROOT_LEVELS_FREE: usize = 8;
 
+/// The same on a nearly full device, where an absorb should write little besides the updates.
+const ROOT_LEVELS_FREE_LEAST: usize = 1;
+
 impl Splinter {
     /// Makes the next version of the newest one and `updates`, under the lock.
     pub(super) fn incorporate(
         &self,
         writer: &mut Writer,
         updates: &dyn SortedUpdates,
+        budget: WriteBudget,
         work: &Work<'_>,
     ) -> Result<Absorbed> {
         let version = self.newest();
@@ -39,8 +44,12 @@ impl Splinter {
         let sizes = self.sizes(&version, writer.overlap);
         let root = self.shared.node_cache.load_owned(&version.root)?;
         let output = self.output(work.quota);
+        let free = match budget {
+            WriteBudget::Usual => ROOT_LEVELS_FREE,
+            WriteBudget::Minimal => ROOT_LEVELS_FREE_LEAST,
+        };
         let (gathered, parts) =
-            match self.write_branch(writer, &root, updates, sizes, &output, work) {
+            match self.write_branch(writer, (&root, free), updates, sizes, &output, work) {
                 Ok(written) => written,
                 Err(error) => {
                     // The first error is more useful than one from the roll-back.
@@ -60,11 +69,11 @@ impl Splinter {
     }
 
     /// Writes `updates` as a branch over the pivots of `root`, together with its newest levels if
-    /// it has too many; returns the number of these and the new parts by pivot.
+    /// fewer than `free` are free; returns the number of these and the new parts by pivot.
     fn write_branch(
         &self,
         writer: &mut Writer,
-        root: &Node,
+        (root, free): (&Node, usize),
         updates: &dyn SortedUpdates,
         sizes: Sizes,
         output: &Output<'_>,
@@ -74,7 +83,7 @@ impl Splinter {
         let workers = self.workers_for(*work.workers, &sizes);
         let reported = AtomicU64::new(0);
         loop {
-            let gathered = self.gathered(writer, root)?;
+            let gathered = self.gathered(writer, root, free)?;
             let done = AtomicU64::new(0);
             // A merge that is repeated does not report the same progress again.
             let progress = |ranks: u64| {
@@ -109,11 +118,11 @@ impl Splinter {
         }
     }
 
-    /// Returns the number of levels of the root that are merged with a memtable: none, unless the
-    /// root has as many as it can take.
-    fn gathered(&self, writer: &Writer, root: &Node) -> Result<usize> {
+    /// Returns the number of levels of the root that are merged with a memtable: none, unless fewer
+    /// than `levels_free` are free.
+    fn gathered(&self, writer: &Writer, root: &Node, levels_free: usize) -> Result<usize> {
         let most = root.pivots.iter().map(Pivot::levels).max().unwrap_or(0);
-        if most + ROOT_LEVELS_FREE <= usize::from(LEVEL_MAX) {
+        if most + levels_free <= usize::from(LEVEL_MAX) {
             return Ok(0);
         }
         let mut free = most;
@@ -124,7 +133,7 @@ impl Splinter {
             free = levels.map(usize::from).fold(free, usize::min);
         }
         if free < 2 && most >= usize::from(LEVEL_MAX) {
-            return Err(Error::corrupt("too many unreadable levels are buffered in the root"));
+            return Err(Error::corrupt("too many levels of the root are unreadable"));
         }
         Ok(free)
     }

@@ -21,28 +21,23 @@
 //! 3. A pivot grows over the range of a neighbour only if every run of either is whole: no entry of
 //!    it is in another pivot, or was replaced there.
 
-use crate::base::error::{Error, ErrorKind, Result};
-use crate::base::keys::KeyRange;
-use crate::base::stream::SortedStream;
+use crate::base::error::{Error, Result};
 use crate::buffer_tree::Shared;
 use crate::buffer_tree::codec::LEVEL_MAX;
 use crate::buffer_tree::events::Event;
-use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Part, Pivot, Segment, Summary};
+use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Part, Pivot, Summary};
 use crate::buffer_tree::output::{Output, beside_each_other};
 use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
+use crate::engines::splinter::parts::{begin_at, is_ordered, numbered, share};
 use crate::engines::splinter::pending::Changed;
 use crate::engines::splinter::sizes::Sizes;
-use crate::run::{Run, RunStream, Totals};
-use crate::runtime::sync::{Arc, AtomicBool, Mutex, Ordering};
-use crate::structure::{KeyView, SharedKey};
+use crate::runtime::sync::{Arc, Mutex, Ordering};
+use crate::structure::SharedKey;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of levels of a node that flushes from above leave free for its own.
 const LEVELS_FREE: usize = 4;
-
-/// Maximum number of blocks of a run in a range that are read to count the entries there.
-const COUNTED_BLOCKS: u32 = 2;
 
 /// A node under change.
 pub(super) struct Draft {
@@ -429,43 +424,13 @@ pub(super) fn check_node(node: &Node, lower: &SharedKey, upper: Option<&SharedKe
     if upper.is_some_and(|upper| last >= upper) {
         return Err(Error::corrupt("a node has a pivot outside of its range"));
     }
+    if node.pivots.iter().any(|pivot| matches!(pivot.child, Child::Leaf(_))) {
+        return Err(Error::corrupt("a trunk node refers to a leaf run"));
+    }
     if !node.pivots.iter().all(|pivot| is_ordered(&pivot.parts)) {
         return Err(Error::corrupt("the levels or runs of a pivot are out of order"));
     }
     Ok(())
-}
-
-/// Returns `parts`, which are in order, with levels numbered from 0 without gaps.
-pub(super) fn numbered(mut parts: Vec<Part>) -> Vec<Part> {
-    let (mut before, mut next) = (None, 0);
-    for part in &mut parts {
-        if before.is_some_and(|before| before != part.level) {
-            next += 1;
-        }
-        before = Some(part.level);
-        part.level = next;
-    }
-    parts
-}
-
-/// Returns true if `parts` keep invariants 1 and 2.
-fn is_ordered(parts: &[Part]) -> bool {
-    let mut before: Option<&Part> = None;
-    parts.iter().all(|part| match before.replace(part) {
-        None => part.level == 0,
-        Some(before) if before.level == part.level => before.segment.first < part.segment.first,
-        Some(before) => before.level + 1 == part.level,
-    })
-}
-
-/// Returns the same part of a segment that begins at `key`, if the segment may begin before it.
-fn begin_at(part: &Part, key: &SharedKey) -> Part {
-    if part.segment.first >= *key {
-        return part.clone();
-    }
-    let shared = AtomicBool::new(part.segment.shared.load(Ordering::Relaxed));
-    let segment = Segment { run: Arc::clone(&part.segment.run), first: key.clone(), shared };
-    Part::new(part.level, Arc::new(segment), part.totals)
 }
 
 /// Divides the parts of a range among the pivots of `draft`, which cover it.
@@ -477,75 +442,4 @@ pub(super) fn divide(parts: &[Part], draft: &Draft) -> Result<Vec<Vec<Part>>> {
     let ends = draft.pivots[1..].iter().map(|next| Some(next.key.view())).chain([upper]);
     let spans = draft.pivots.iter().zip(ends);
     spans.map(|(pivot, upper)| share(parts, KeySpan { lower: pivot.key.view(), upper })).collect()
-}
-
-/// Returns those of `parts` that may have entries in `span`, a piece of their range, with estimated
-/// totals.
-pub(super) fn share(parts: &[Part], span: KeySpan<'_>) -> Result<Vec<Part>> {
-    let mut shares = Vec::new();
-    for (index, part) in parts.iter().enumerate() {
-        let next = parts.get(index + 1).filter(|next| next.level == part.level);
-        let begins: KeyView<'_> = part.segment.first.view();
-        let is_before = next.is_some_and(|next| next.segment.first.view() <= span.lower);
-        if is_before || span.upper.is_some_and(|upper| begins >= upper) {
-            continue;
-        }
-        let run = &part.segment.run;
-        match share_of(run, part.totals, span)? {
-            Some(Share::Exact(totals)) => {
-                shares.push(Part::new(part.level, Arc::clone(&part.segment), totals));
-            }
-            Some(Share::Estimated(totals)) => shares.push(part.within(totals)),
-            None => {}
-        }
-    }
-    Ok(shares)
-}
-
-/// How much of a run is in a range.
-enum Share {
-    Exact(Totals),
-    Estimated(Totals),
-}
-
-/// Returns how much of a run, of which `live` is live in a wider range, is in `span`; `None` if
-/// nothing is. A few blocks are read; more are estimated.
-fn share_of(run: &Arc<Run>, live: Totals, span: KeySpan<'_>) -> Result<Option<Share>> {
-    let reference = run.reference();
-    let all = u64::from(reference.data_blocks.max(1));
-    let range = span.to_range();
-    let blocks = match run.blocks_in(&range) {
-        Ok(blocks) if blocks.end - blocks.start <= COUNTED_BLOCKS => {
-            return match count(run, range) {
-                Ok(totals) => Ok((totals.entries > 0).then_some(Share::Exact(totals))),
-                Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    Ok(Some(Share::Estimated(live)))
-                }
-                Err(error) => Err(error),
-            };
-        }
-        Ok(blocks) => u64::from(blocks.end - blocks.start),
-        // Reads report the damage; a move by reference does not depend on it.
-        Err(error) if error.kind() == ErrorKind::Corrupt => all,
-        Err(error) => return Err(error),
-    };
-    let part = |whole: u64, most: u64| {
-        let part = u128::from(whole) * u128::from(blocks.min(all)) / u128::from(all);
-        u64::try_from(part).unwrap_or(u64::MAX).min(most)
-    };
-    let entries = part(reference.entries, live.entries).max(1);
-    let tombstones = part(reference.tombstones, live.tombstones).min(entries);
-    let bytes = part(reference.user_bytes, live.bytes);
-    Ok(Some(Share::Estimated(Totals { entries, tombstones, bytes })))
-}
-
-/// Counts the entries of a run in `range`.
-fn count(run: &Arc<Run>, range: KeyRange) -> Result<Totals> {
-    let mut stream = RunStream::new(run, range)?;
-    let mut totals = Totals::default();
-    while let Some(key) = stream.key() {
-        totals.add_entry(key, &stream.update());
-        stream.advance()?;
-    }
-    Ok(totals)
 }

@@ -8,9 +8,9 @@
 //!
 //! A merge that met an unreadable block is dropped; the next plan leaves the block out.
 
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::buffer_tree::check::damage::Damage;
-use crate::buffer_tree::counts::Ledger;
+use crate::buffer_tree::counts::{Ledger, walk_nodes};
 use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, Part};
 use crate::buffer_tree::output::Output;
@@ -59,7 +59,8 @@ impl Splinter {
         self.count(&mut writer, &version)?;
         let sizes = self.sizes(&version, writer.overlap);
         for key in writer.pending.nodes() {
-            let Some((node, upper)) = self.find(&version, &key)? else {
+            // An unreadable node stops the merges of no other one. Reads report it.
+            let Some((node, upper)) = self.find(&version, &key).or_else(unless_corrupt)? else {
                 writer.pending.remove(&key);
                 continue;
             };
@@ -106,6 +107,7 @@ impl Splinter {
     /// Finds the node of this height that begins at this key.
     fn find(&self, version: &TreeVersion, (height, key): &NodeKey) -> Result<Option<Found>> {
         let mut node = self.shared.node_cache.load_owned(&version.root)?;
+        check_node(&node, &SharedKey::LEAST, None)?;
         let mut upper = None;
         while node.height > *height {
             let index = node.pivot_of(key);
@@ -182,41 +184,35 @@ impl Splinter {
         self.change(&mut writer, &version, output, sizes, &change)
     }
 
-    /// Plans the merge of a leaf for the space that it frees: the one with the most updates.
+    /// Plans the merge of a leaf for the space that it frees: of those that are readable and that no
+    /// job merges, the one with the most updates.
     pub(super) fn plan_reclaim(&self) -> Result<Option<MergeJob<'_>>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
         self.count(&mut writer, &version)?;
-        let mut best: Option<(u64, NodeKey, usize)> = None;
-        let visit = &mut |_: &Arc<_>, node: &Node| {
+        let mut leaves: Vec<(u64, NodeKey, usize)> = Vec::new();
+        walk_nodes(&self.shared.node_cache, &version.root, &mut None, &mut |_, node: &Node| {
             for (index, pivot) in node.pivots.iter().enumerate() {
-                let bytes = pivot.pending().weight();
-                let is_better = best.as_ref().is_none_or(|(most, ..)| bytes > *most);
-                let is_mixed = pivot.levels() > 1 || pivot.pending().tombstones > 0;
-                if node.height == 1 && is_mixed && is_better {
+                let totals = pivot.pending();
+                if node.height == 1 && (pivot.levels() > 1 || totals.tombstones > 0) {
                     let key = node.pivots[0].key.to_bytes().into_owned();
-                    best = Some((bytes, (1, key), index));
+                    leaves.push((totals.weight(), (1, key), index));
                 }
             }
             Ok(())
-        };
-        let mut unread = None;
-        crate::buffer_tree::counts::walk_nodes(
-            &self.shared.node_cache,
-            &version.root,
-            &mut unread,
-            visit,
-        )?;
-        let Some((bytes, key, index)) = best else { return Ok(None) };
-        let Some((node, upper)) = self.find(&version, &key)? else { return Ok(None) };
-        let span = node.span_of(index, upper.as_ref().map(SharedKey::view));
-        if self.claims.meets(1, span) || writer.damage.sticks(&node.pivots[index], span)? {
-            return Ok(None);
+        })?;
+        leaves.sort_by(|one, other| other.cmp(one));
+        for (bytes, key, index) in leaves {
+            let Some((node, upper)) = self.find(&version, &key)? else { continue };
+            let pivot = &node.pivots[index];
+            let span = node.span_of(index, upper.as_ref().map(SharedKey::view));
+            if !self.claims.meets(1, span) && !writer.damage.sticks(pivot, span)? {
+                let due = Due { pivots: vec![index], levels: pivot.levels(), whole: true, bytes };
+                let sizes = self.sizes(&version, writer.overlap);
+                return Ok(Some(self.job(node, upper, due, sizes)));
+            }
         }
-        let levels = node.pivots[index].levels();
-        let due = Due { pivots: vec![index], levels, whole: true, bytes };
-        let sizes = self.sizes(&version, writer.overlap);
-        Ok(Some(self.job(node, upper, due, sizes)))
+        Ok(None)
     }
 }
 
@@ -325,6 +321,11 @@ impl Splinter {
     }
 }
 
+/// Returns nothing instead of damage.
+fn unless_corrupt<T>(error: Error) -> Result<Option<T>> {
+    if error.kind() == ErrorKind::Corrupt { Ok(None) } else { Err(error) }
+}
+
 /// Moves the parts of the first pivot that has any to its child; false if none above leaves has.
 fn push_first(edit: &Edit<'_>, draft: &mut Draft) -> Result<bool> {
     if draft.height == 1 {
@@ -338,8 +339,8 @@ fn push_first(edit: &Edit<'_>, draft: &mut Draft) -> Result<bool> {
         let Some((slot, node)) = entered else { continue };
         if push_first(edit, &mut child)? {
             edit.retire(&slot, &node);
-            let pivots = edit.finish(child)?;
-            draft.pivots.splice(index..=index, pivots);
+            // Its own parts stay, if the child could not take them.
+            edit.put_back(draft, index, child)?;
             return Ok(true);
         }
     }

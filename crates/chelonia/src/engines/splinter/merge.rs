@@ -123,12 +123,14 @@ impl LevelsMerge<'_, '_> {
     fn cuts(&self, total: u64, count: u64) -> Vec<SharedKey> {
         let Incoming { updates, ranks, .. } = &self.incoming;
         if self.levels == 0 && !ranks.is_empty() {
+            // Few heavy updates may be fewer than the pieces.
+            let count = usize::try_from(count).unwrap_or(1).min(ranks.len());
             let cut = |piece: usize| {
-                let rank = ranks.start + ranks.len() * piece / usize::try_from(count).unwrap_or(1);
+                let rank = ranks.start + ranks.len() * piece / count;
                 let [before, key] = [rank.max(1) - 1, rank].map(|rank| updates.key(rank));
                 SharedKey::whole(&separator(before, key))
             };
-            return (1..usize::try_from(count).unwrap_or(1)).map(cut).collect();
+            return (1..count).map(cut).collect();
         }
         // Of each pivot the level with the most parts shows where its entries are.
         let mut marks: Vec<(SharedKey, u64)> = Vec::new();

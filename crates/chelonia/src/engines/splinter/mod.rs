@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `sizes` | options of a tree, and the sizes that follow from them |
 //! | `absorb` | a memtable becomes a branch of the root |
-//! | `edit` | changes of the trunk: flushes by reference, splits, joins |
+//! | `edit`, `parts` | changes of the trunk: flushes by reference, splits, joins; parts of pivots |
 //! | `due`, `pending` | which merges are due, and where |
 //! | `merge` | merging levels of a node |
 //! | `job`, `claims`, `replace` | merges as jobs; what these read; installing their output |
@@ -52,6 +52,7 @@ mod due;
 mod edit;
 mod job;
 mod merge;
+mod parts;
 mod pending;
 mod replace;
 mod sizes;
@@ -209,13 +210,13 @@ impl Engine for Splinter {
     fn absorb(
         &self,
         updates: &dyn SortedUpdates,
-        _: WriteBudget,
+        budget: WriteBudget,
         work: &Work<'_>,
     ) -> Result<Absorbed> {
         if updates.is_empty() {
             return Ok(Absorbed { version: self.newest(), gained: Vec::new(), lost: Vec::new() });
         }
-        self.incorporate(&mut self.writer.lock(), updates, work)
+        self.incorporate(&mut self.writer.lock(), updates, budget, work)
     }
 
     fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
@@ -223,14 +224,25 @@ impl Engine for Splinter {
         if let Some(absorbed) = self.push_one(work)? {
             return Ok(Some(absorbed));
         }
-        let Some(mut job) = self.plan_reclaim()? else { return Ok(None) };
-        job.run(work)?;
-        Box::new(job).install(work)
+        loop {
+            let known = self.writer.lock().damage.count();
+            let Some(mut job) = self.plan_reclaim()? else { return Ok(None) };
+            job.run(work)?;
+            let absorbed = Box::new(job).install(work)?;
+            // A leaf that proved unreadable is passed over the next time.
+            if absorbed.is_some() || self.writer.lock().damage.count() == known {
+                return Ok(absorbed);
+            }
+        }
     }
 
     fn reclaim_needs_bytes(&self) -> u64 {
-        // The merge of a leaf writes no more than its parts, and those that are moved down to it.
-        self.newest().unit_bounds().moved_down / LEVEL_TIMES + RECLAIM_NODES_BYTES
+        let version = self.newest();
+        // A leaf: its merged branch before it is split, and as much as it may have beside that. The
+        // merge writes no more than these.
+        let leaf = 2 * self.sizes(&version, Overlap::default()).node_max();
+        let moved_down = version.unit_bounds().moved_down / LEVEL_TIMES;
+        moved_down.max(leaf).min(version.summary.buffered.weight()) + RECLAIM_NODES_BYTES
     }
 
     fn root(&self) -> Result<Vec<u8>> {

@@ -14,7 +14,9 @@ use crate::base::error::Result;
 use crate::buffer_tree::node::{Child, Node, Part, Pivot, ReadCost};
 use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::run_of;
-use crate::engines::splinter::edit::{Draft, Edit, divide, numbered, share};
+use crate::engines::splinter::edit::{Draft, Edit, divide};
+use crate::engines::splinter::parts::{numbered, share};
+use crate::runtime::sync::Ordering;
 use crate::structure::{KeyView, SharedKey};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,6 +77,13 @@ impl Edit<'_> {
     /// Applies `new` at the node of `draft` and below it; false if nothing was replaced.
     pub fn replace(&self, draft: &mut Draft, new: &Replacement<'_>) -> Result<bool> {
         let mut is_changed = false;
+        let upper = draft.upper.as_ref().map(SharedKey::view);
+        let range = KeySpan { lower: draft.pivots[0].key.view(), upper };
+        if draft.height == new.node.height && range != new.span() {
+            // The node was split: the nodes that it became may share the runs of the output.
+            let parts = new.outputs.values().flatten();
+            parts.for_each(|part| part.segment.shared.store(true, Ordering::Relaxed));
+        }
         // From the end, because a pivot may become several.
         for index in (0..draft.pivots.len()).rev() {
             let upper = draft.upper_of(index);
@@ -110,6 +119,12 @@ impl Edit<'_> {
         if let Some((slot, node)) = &entered {
             self.retire(slot, node);
         }
+        self.put_back(draft, index, child)?;
+        Ok(true)
+    }
+
+    /// Writes `child`, a changed copy of the child of pivot `index`, whose parts stay above it.
+    pub fn put_back(&self, draft: &mut Draft, index: usize, child: Draft) -> Result<()> {
         let upper = child.upper.clone();
         let pivots = self.finish(child)?;
         let parts = std::mem::take(&mut draft.pivots[index].parts);
@@ -121,6 +136,6 @@ impl Edit<'_> {
             *pivot = Pivot::new(key, child, numbered(parts), cost.clone());
         }
         draft.pivots.splice(index..=index, below.pivots);
-        Ok(true)
+        Ok(())
     }
 }

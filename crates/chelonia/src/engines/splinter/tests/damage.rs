@@ -8,11 +8,11 @@ use crate::runtime::rng::Rng;
 use crate::storage::block::BlockKind;
 use crate::storage::io::{Access, Directory, OpenMode};
 
-/// Damages a data block of every third run.
-fn damage(world: &World, rng: &mut Rng) -> usize {
+/// Damages a data block of one run in `every`; returns their number.
+pub fn damage_every(world: &World, every: usize, rng: &mut Rng) -> usize {
     let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
     let mut count = 0;
-    for owned in world.owned.iter().step_by(3) {
+    for owned in world.owned.iter().step_by(every) {
         let offset = owned.extent.offset();
         let mut byte = [0];
         file.read_at(&mut byte, offset + 8).unwrap();
@@ -34,7 +34,7 @@ fn a_damaged_tree_takes_updates_and_merges_around_the_damage() {
         world.absorb(uniform(&mut rng, 120));
         world.maintain();
     }
-    assert!(damage(&world, &mut rng) > 3);
+    assert!(damage_every(&world, 3, &mut rng) > 3);
     world.is_damaged = true;
     world.model = Model::new();
     world.reopen();

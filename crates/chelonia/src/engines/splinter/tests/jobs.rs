@@ -3,8 +3,8 @@
 use super::{World, tiny};
 use crate::engine::Engine;
 use crate::engine::tests::jobs::{fail_in_jobs, live_beside_jobs, work};
-use crate::engine::tests::uniform;
 use crate::engine::tests::world::Model;
+use crate::engine::tests::{key_of, uniform, value};
 use crate::engines::splinter::Splinter;
 use crate::runtime::rng::Rng;
 
@@ -136,4 +136,48 @@ fn merges_of_one_tree_run_side_by_side() {
         world.check(&mut rng);
     }
     assert!(most > 1, "{most} merges at a time");
+}
+
+/// An output that two nodes refer to, because its node was split meanwhile, is counted twice.
+#[test]
+fn the_output_of_a_node_that_was_split_is_shared() {
+    for seed in 0..12 {
+        let mut rng = Rng::new(seed);
+        let mut world = World::new(tiny(), 1);
+        let workers = world.workers;
+        for _ in 0..10 + 4 * seed {
+            world.absorb(uniform(&mut rng, 100));
+            world.maintain();
+        }
+        // Leaves become due, then the root.
+        for place in 0..4_u64 {
+            let base = (place << 62) + (1 << 60);
+            let batch = (0..300).map(|n| (key_of(base + n), value(&mut rng, 92))).collect();
+            world.absorb(batch);
+        }
+        for _ in 0..10 {
+            let mut key = |n: u64| key_of((n << 61) + rng.below(1 << 61));
+            let keys: Vec<_> = (0..8_u64).map(&mut key).collect();
+            world.absorb(keys.into_iter().map(|key| (key, value(&mut rng, 10))).collect());
+        }
+        let (mut done, mut jobs) = (Vec::new(), Vec::new());
+        while let Some(job) = world.tree.plan(&work(&workers)).unwrap() {
+            jobs.push(job);
+        }
+        jobs.iter_mut().for_each(|job| job.run(&work(&workers)).unwrap());
+        if seed % 2 == 0 {
+            jobs.reverse();
+        }
+        for job in jobs {
+            done.extend(job.install(&work(&workers)).unwrap());
+        }
+        done.into_iter().for_each(|absorbed| world.note(&Model::new(), absorbed));
+        world.check(&mut rng);
+        world.maintain();
+        world.check(&mut rng);
+        world.reopen();
+        world.absorb(uniform(&mut rng, 100));
+        world.maintain();
+        world.check(&mut rng);
+    }
 }

@@ -2,13 +2,15 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of these tests are small")]
 
+mod chaos;
 mod damage;
+mod hostile;
 mod jobs;
 mod life;
+mod reclaim;
 mod shape;
 
 use crate::base::error::Result;
-use crate::engine::tests::hostile;
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
 use crate::engine::tests::world::{self, Tried};
 use crate::engines::splinter::{Splinter, SplinterConfig};
@@ -36,11 +38,6 @@ impl Tried for Splinter {
 pub fn tiny() -> SplinterConfig {
     let run = RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 };
     SplinterConfig { fanout: 4, branch_bytes: 4096, run }
-}
-
-#[test]
-fn damaged_and_forged_trees_are_reported() {
-    hostile::battery::<Splinter>(SplinterConfig { branch_bytes: 1_200, ..tiny() });
 }
 
 #[test]
