@@ -224,7 +224,9 @@ fn each_loss_names_its_own_block() {
         }
         let (report, _) = save(files).unwrap();
         let losses = &report.keyspaces[0].losses;
-        let named: Vec<Option<u64>> = losses.iter().map(|loss| loss.cause.offset()).collect();
+        let mut named: Vec<Option<u64>> = losses.iter().map(|loss| loss.cause.offset()).collect();
+        // An engine may salvage its runs in another order than it wrote them.
+        named.sort_unstable();
         // Losses of neighbouring blocks are one loss with the location of the first.
         let expected = [damaged[0], damaged[2], damaged[3]];
         assert_eq!(named, expected.map(|block| Some((block * BLOCK) as u64)), "{losses:?}");

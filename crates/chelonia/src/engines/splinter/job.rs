@@ -184,8 +184,8 @@ impl Splinter {
         self.change(&mut writer, &version, output, sizes, &change)
     }
 
-    /// Plans the merge of a leaf for the space that it frees: of those that are readable and that no
-    /// job merges, the one with the most updates.
+    /// Plans the merge of a leaf for the space that it frees: of those that are readable and that
+    /// no job merges, the one with the most updates.
     pub(super) fn plan_reclaim(&self) -> Result<Option<MergeJob<'_>>> {
         let mut writer = self.writer.lock();
         let version = self.newest();

@@ -3,12 +3,12 @@
 //! ```text
 //!   plan       node N:  pivot "a" [5][4][3][ merged ]     inputs: 5, 4, 3
 //!   install    pivot "a"          [7][6][5][4][3][ .. ]   -> [7][6][ output ][ .. ]
-//!              pivot "c", of a split of "a": the same     -> the output's share of it
-//!              pivot "e", flushed on meanwhile: no input  -> nothing: it is inactive
+//!              pivot "c", split from "a": the same        -> its share of the output
+//!              pivot "e", flushed on: no input            -> nothing: it is inactive
 //! ```
 //!
-//! A pivot has all inputs of its range or none: a flush moves all parts of a pivot, and no other job
-//! merges them. A pivot where some are missing is left as it is, which is always right.
+//! A pivot has all inputs of its range or none: a flush moves all parts of a pivot, and no other
+//! job merges them. A pivot where some are missing is left as it is, which is always right.
 
 use crate::base::error::Result;
 use crate::buffer_tree::node::{Child, Node, Part, Pivot, ReadCost};

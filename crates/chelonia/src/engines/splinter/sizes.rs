@@ -15,7 +15,7 @@ const BRANCHES_AUTO: u64 = 64;
 const RUNS_OF_BRANCH: u64 = 4;
 
 /// Minimum size of a run.
-const RUN_MIN: u64 = 16 << 10;
+const RUN_MIN: u64 = 4 << 10;
 
 /// Updates of existing keys that a leaf may hold, in percent of its merged branch: they take space
 /// twice.

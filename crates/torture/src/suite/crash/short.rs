@@ -62,8 +62,8 @@ impl Start {
         START.get_or_init(|| {
             let nothing = (State::new(), 0);
             let mut history = History::begin(CrashDirectory::new(), None, nothing, 0x57a7);
-            let before = [Verb::Make, Verb::Make, Verb::Make, Verb::Large(Process)];
-            do_all(&mut history, &before);
+            do_all(&mut history, &[Verb::Make; ENGINES + 1]);
+            do_all(&mut history, &[Verb::Large(Process)]);
             let (_, state, next_made) = history.files();
             let last = state.iter().find(|(_, space)| space.made + 1 == next_made).unwrap();
             history.drop_as(last.0);
@@ -113,7 +113,8 @@ fn fill(history: &mut History) {
         }
         history.put_cold(8);
     }
-    panic!("the trees do not grow");
+    let trees = history.database().stats().keyspaces;
+    panic!("the trees do not grow: {trees:#?}, {:?}", history.events().collect::<Vec<_>>());
 }
 
 /// Cuts at every boundary after `began`, and at the last one.
