@@ -56,7 +56,12 @@ impl Splinter {
     pub(super) fn plan_job(&self) -> Result<Option<MergeJob<'_>>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
-        self.count(&mut writer, &version)?;
+        if let Err(error) = self.count(&mut writer, &version) {
+            // Nothing can be merged in a tree with an unreadable node; reads and absorbs report it.
+            self.note_pending(&writer);
+            self.shared.read_costs.settle();
+            return unless_corrupt(error);
+        }
         let sizes = self.sizes(&version, writer.overlap);
         for key in writer.pending.nodes() {
             // An unreadable node stops the merges of no other one. Reads report it.
@@ -136,8 +141,8 @@ impl Splinter {
             let guard = self.shared.node_cache.storage().epochs().pin();
             version.root.peek(&guard).and_then(|root| self.paid_leaf(root, &guard))
         };
-        let node = key.as_ref().map(|key| self.find(version, &(1, key.clone()))).transpose()?;
-        let Some((node, upper)) = node.flatten() else {
+        let node = key.map(|key| self.find(version, &(1, key)).or_else(unless_corrupt));
+        let Some((node, upper)) = node.transpose()?.flatten() else {
             self.shared.read_costs.settle();
             return Ok(None);
         };

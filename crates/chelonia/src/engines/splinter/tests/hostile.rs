@@ -1,13 +1,17 @@
 //! Damaged and forged trees, and awkward updates.
 
 use super::{World, tiny};
+use crate::base::error::ErrorKind;
 use crate::buffer_tree::codec::{RootBlob, encode_node};
 use crate::buffer_tree::node::Node;
 use crate::engine::Engine;
 use crate::engine::tests::jobs::work;
+use crate::engine::tests::world::absorb_into;
 use crate::engine::tests::{hostile, uniform, value};
 use crate::engines::splinter::{Splinter, SplinterConfig};
 use crate::runtime::rng::Rng;
+use crate::storage::block::BlockKind;
+use crate::storage::io::{Access, Directory, OpenMode};
 use crate::storage::quota::UNLIMITED;
 use crate::structure::NodeRef;
 
@@ -61,4 +65,34 @@ fn few_heavy_updates_are_cut() {
         world.absorb((0..3_u8).map(|n| (key(n), value(&mut rng, 30_000))).collect());
     }
     world.check(&mut rng);
+}
+
+/// The background, which plans merges, must not fail for a node that nobody reads.
+#[test]
+fn an_unreadable_node_stops_no_plan() {
+    let mut rng = Rng::new(7);
+    let mut world = World::new(tiny(), 1);
+    let workers = world.workers;
+    for _ in 0..30 {
+        world.absorb(uniform(&mut rng, 100));
+        world.maintain();
+    }
+    assert!(world.tree.stats().height > 1);
+    let file = world.dir.open("data", OpenMode::Write, Access::Buffered).unwrap();
+    let blob = world.tree.root().unwrap();
+    let root = RootBlob::decode(&blob).unwrap().reference.unwrap().extent;
+    for owned in &world.owned {
+        let mut byte = [0];
+        file.read_at(&mut byte, owned.extent.offset() + 8).unwrap();
+        if byte[0] == BlockKind::Engine as u8 && owned.extent != root {
+            file.write_at(&[0xff; 100], owned.extent.offset() + 1_000).unwrap();
+        }
+    }
+    let tree = Splinter::open(&world.storage, world.options, Some(&blob)).unwrap();
+    assert!(tree.wants_maintenance());
+    assert!(tree.plan(&work(&workers)).unwrap().is_none());
+    assert!(!tree.wants_maintenance(), "or it would be planned again and again");
+    let batch = uniform(&mut rng, 10);
+    let error = absorb_into(&tree, batch, &workers).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
