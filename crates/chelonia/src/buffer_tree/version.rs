@@ -15,7 +15,7 @@ pub const LEVEL_TIMES: u64 = 2;
 
 /// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
 /// buffered in the lowest nodes is not known exactly.
-const DEPTH_MOVED_DOWN: usize = 2;
+pub const DEPTH_MOVED_DOWN: usize = 2;
 
 /// An immutable version of a tree.
 pub struct TreeVersion {

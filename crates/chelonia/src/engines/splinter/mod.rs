@@ -31,6 +31,7 @@ use self::pending::{Changed, Pending};
 use self::sizes::Sizes;
 pub use self::sizes::SplinterConfig;
 use crate::base::error::Result;
+use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::buffer_tree::Shared;
 use crate::buffer_tree::check::damage::Damage;
@@ -39,7 +40,7 @@ use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, NodeSlot, Pivot, Summary};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::overlap::Overlap;
-use crate::buffer_tree::version::{Built, LEVEL_TIMES, Settled, TreeVersion};
+use crate::buffer_tree::version::{Built, DEPTH_MOVED_DOWN, LEVEL_TIMES, Settled, TreeVersion};
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
 use crate::runtime::workers::Workers;
@@ -67,6 +68,9 @@ const RUNS_AT_ONCE: u64 = 4;
 
 /// Minimum of the maximum size of a run.
 const RUN_MAX_MIN: u64 = 256 << 10;
+
+/// Approximate bytes of a run beside its entries: its index, its filter, and the end of its data.
+const RUN_OVERHEAD_BYTES: u64 = 3 * BLOCK_BYTES_U64;
 
 /// Approximate bytes of the nodes written by one reclaiming unit.
 const RECLAIM_NODES_BYTES: u64 = 64 << 10;
@@ -238,11 +242,15 @@ impl Engine for Splinter {
 
     fn reclaim_needs_bytes(&self) -> u64 {
         let version = self.newest();
-        // A leaf: its merged branch before it is split, and as much as it may have beside that. The
-        // merge writes no more than these.
-        let leaf = 2 * self.sizes(&version, Overlap::default()).node_max();
-        let moved_down = version.unit_bounds().moved_down / LEVEL_TIMES;
-        moved_down.max(leaf).min(version.summary.buffered.weight()) + RECLAIM_NODES_BYTES
+        let sizes = self.sizes(&version, Overlap::default());
+        let known = version.unit_bounds().moved_down / LEVEL_TIMES;
+        // Below the nodes that are examined: the merged branch of a leaf before it is split, and as
+        // much as the leaf may have beside that.
+        let is_high = usize::from(version.root.about()) > DEPTH_MOVED_DOWN;
+        let leaf = if is_high { 2 * sizes.node_max() } else { 0 };
+        let weight = known.max(leaf);
+        let runs = weight / sizes.run.max(1) * RUN_OVERHEAD_BYTES;
+        (weight + runs).min(version.disk_bytes()) + RECLAIM_NODES_BYTES
     }
 
     fn root(&self) -> Result<Vec<u8>> {
