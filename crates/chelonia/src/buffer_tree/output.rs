@@ -21,6 +21,7 @@ use crate::run::{Run, RunBuilder, RunOptions, RunRef, Totals, WasCached, weight}
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::storage::quota::Quota;
 use crate::structure::NodeRef;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Output of one pass.
 pub struct Output<'t> {
@@ -137,6 +138,32 @@ impl<'t> Output<'t> {
         self.events.raise(Event::LevelsMax, levels as u64);
         let slot = self.node_cache.admit(Some(reference), height, node);
         Ok(Pivot::settled(key, Child::Node(slot, summary)))
+    }
+
+    /// Marks the segments that several nodes will refer to, into which `pivots` are cut with these
+    /// `sizes`.
+    pub fn mark_shared(&self, pivots: &[Pivot], sizes: &[usize]) {
+        if sizes.len() < 2 {
+            return;
+        }
+        let mut seen = BTreeMap::new();
+        let mut shared = BTreeSet::new();
+        let nodes =
+            sizes.iter().enumerate().flat_map(|(node, size)| std::iter::repeat_n(node, *size));
+        for (node, pivot) in nodes.zip(pivots) {
+            for part in &pivot.parts {
+                let extent = part.segment.run.reference().extent;
+                if *seen.entry(extent).or_insert(node) != node {
+                    shared.insert(extent);
+                }
+            }
+        }
+        self.events.add(Event::SegmentsShared, shared.len() as u64);
+        for part in pivots.iter().flat_map(|pivot| &pivot.parts) {
+            if shared.contains(&part.segment.run.reference().extent) {
+                part.segment.shared.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Returns the records of the pass.

@@ -5,9 +5,10 @@ use crate::base::limits::BLOCK_BYTES_U64;
 use crate::buffer_tree::Shared;
 use crate::buffer_tree::codec::RootBlob;
 use crate::buffer_tree::counts::{Counts, Ledger};
+use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, NodeCache, NodeSlot, Pivot, Summary};
-use crate::engine::OwnedExtent;
-use crate::runtime::sync::{Arc, OnceLock};
+use crate::engine::{EngineStats, OwnedExtent};
+use crate::runtime::sync::{Arc, AtomicU64, OnceLock, Ordering};
 
 /// On a full device, updates flushed into a buffer are written with at most this multiple of their
 /// weight in merged levels: see `Geometry::gathered_max` of turtle.
@@ -111,6 +112,27 @@ impl TreeVersion {
             disk_blocks: self.disk_blocks,
         };
         blob.encode()
+    }
+
+    /// Returns the statistics of the newest version of an engine that does not have the events in
+    /// `other`.
+    pub fn stats(&self, other: &[Event]) -> EngineStats {
+        let (summary, events) = (self.summary, &self.shared.events);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let stored = self.root.reference().is_some();
+        EngineStats {
+            height: if stored { u32::from(self.root.about()) } else { 0 },
+            nodes: if stored { summary.nodes } else { 0 },
+            leaves: summary.leaves,
+            buffered_runs: summary.segments,
+            leaf_bytes: summary.leaf.bytes,
+            buffered_bytes: summary.buffered.bytes,
+            disk_bytes: self.disk_bytes(),
+            run_bytes_written: read(&events.run_bytes),
+            node_bytes_written: read(&events.node_bytes),
+            merge_bytes_read: read(&events.read_bytes),
+            events: events.list(self.shared.node_cache.moves(), other),
+        }
     }
 
     /// Returns the bytes of all blocks that the version refers to.

@@ -177,6 +177,7 @@ impl Scene {
             Marker::Triangle => regular(at, size * 1.25, 3, 0.0),
             Marker::Diamond => regular(at, size * 1.25, 4, 0.0),
             Marker::Wedge => regular(at, size * 1.25, 3, PI),
+            Marker::Pointer => regular(at, size * 1.25, 3, PI / 2.0),
             Marker::Pentagon => regular(at, size * 1.15, 5, 0.0),
             Marker::Hexagon => regular(at, size * 1.1, 6, 0.0),
             Marker::Cross => {

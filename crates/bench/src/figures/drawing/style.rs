@@ -57,6 +57,8 @@ pub enum Marker {
     Diamond,
     /// A triangle that stands on its tip.
     Wedge,
+    /// A triangle that points to the right.
+    Pointer,
     /// Two crossed strokes.
     Cross,
     /// Five corners.
@@ -79,9 +81,10 @@ pub struct Look {
 }
 
 /// Stores that have a colour of their own. Engines of ours that come later take the rest.
-const STORES: [(&str, Color, Marker); 8] = [
+const STORES: [(&str, Color, Marker); 9] = [
     ("turtle", Color(0x00, 0x72, 0xb2), Marker::Circle),
     ("autumn", Color(0x88, 0x22, 0x55), Marker::Hexagon),
+    ("splinter", Color(0x33, 0x22, 0x88), Marker::Pointer),
     ("rocksdb", Color(0xd5, 0x5e, 0x00), Marker::Square),
     ("wiredtiger", Color(0x00, 0x9e, 0x73), Marker::Triangle),
     ("lmdb", Color(0xcc, 0x79, 0xa7), Marker::Diamond),
@@ -90,11 +93,8 @@ const STORES: [(&str, Color, Marker); 8] = [
     ("bf-tree", Color(0x55, 0x55, 0x55), Marker::Pentagon),
 ];
 
-const OTHERS: [(Color, Marker); 3] = [
-    (Color(0x33, 0x22, 0x88), Marker::Diamond),
-    (Color(0x99, 0x99, 0x33), Marker::Triangle),
-    (Color(0x11, 0x77, 0x33), Marker::Square),
-];
+const OTHERS: [(Color, Marker); 2] =
+    [(Color(0x99, 0x99, 0x33), Marker::Triangle), (Color(0x11, 0x77, 0x33), Marker::Square)];
 
 /// The look of a store.
 pub fn store(name: &str) -> Look {

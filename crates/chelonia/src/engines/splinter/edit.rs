@@ -34,7 +34,7 @@ use crate::engines::splinter::pending::Changed;
 use crate::engines::splinter::sizes::Sizes;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::SharedKey;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Number of levels of a node that flushes from above leave free for its own.
 const LEVELS_FREE: usize = 4;
@@ -135,7 +135,7 @@ impl Edit<'_> {
         let sizes: Vec<usize> = (0..nodes)
             .map(|node| pivots.len() * (node + 1) / nodes - pivots.len() * node / nodes)
             .collect();
-        self.mark_shared(&pivots, &sizes);
+        self.output.mark_shared(&pivots, &sizes);
         self.count(Event::SplitsNode, u64::from(nodes > 1));
         let mut pivots = pivots.into_iter();
         let mut written = Vec::with_capacity(nodes);
@@ -258,31 +258,6 @@ impl Edit<'_> {
             *pivot = Pivot::new(pivot.key.clone(), child, parts, pivot.read_cost.clone());
         }
         Ok(())
-    }
-
-    /// Marks the segments that several of the resulting nodes will refer to.
-    fn mark_shared(&self, pivots: &[Pivot], sizes: &[usize]) {
-        if sizes.len() < 2 {
-            return;
-        }
-        let mut seen = BTreeMap::new();
-        let mut shared = BTreeSet::new();
-        let nodes =
-            sizes.iter().enumerate().flat_map(|(node, size)| std::iter::repeat_n(node, *size));
-        for (node, pivot) in nodes.zip(pivots) {
-            for part in &pivot.parts {
-                let extent = part.segment.run.reference().extent;
-                if *seen.entry(extent).or_insert(node) != node {
-                    shared.insert(extent);
-                }
-            }
-        }
-        self.count(Event::SegmentsShared, shared.len() as u64);
-        for part in pivots.iter().flat_map(|pivot| &pivot.parts) {
-            if shared.contains(&part.segment.run.reference().extent) {
-                part.segment.shared.store(true, Ordering::Relaxed);
-            }
-        }
     }
 
     /// Splits leaves whose merged branch is large, between its runs [2.5].

@@ -38,7 +38,7 @@ use crate::engine::{
     WriteBudget,
 };
 use crate::run::RunOptions;
-use crate::runtime::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
+use crate::runtime::sync::{Arc, Mutex, RwLock};
 use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 
@@ -294,23 +294,6 @@ impl Engine for Turtle {
     fn set_live_options(&self, _: LiveOptions) {}
 
     fn stats(&self) -> EngineStats {
-        let version = self.newest();
-        let summary = version.summary;
-        let events = &self.shared.events;
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let stored = version.root.reference().is_some();
-        EngineStats {
-            height: if stored { u32::from(version.root.about()) } else { 0 },
-            nodes: if stored { summary.nodes } else { 0 },
-            leaves: summary.leaves,
-            buffered_runs: summary.segments,
-            leaf_bytes: summary.leaf.bytes,
-            buffered_bytes: summary.buffered.bytes,
-            disk_bytes: version.disk_bytes(),
-            run_bytes_written: read(&events.run_bytes),
-            node_bytes_written: read(&events.node_bytes),
-            merge_bytes_read: read(&events.read_bytes),
-            events: events.list(self.shared.node_cache.moves(), &NOT_OF_TURTLE),
-        }
+        self.newest().stats(&NOT_OF_TURTLE)
     }
 }

@@ -8,9 +8,8 @@ use crate::buffer_tree::node::{Child, Node, Part, Pivot};
 use crate::buffer_tree::output::{WrittenRun, beside_each_other, key_bytes};
 use crate::buffer_tree::source;
 use crate::engines::turtle::pass::plan::{self, Group};
-use crate::runtime::sync::{Arc, Ordering};
+use crate::runtime::sync::Arc;
 use crate::structure::SharedKey;
-use std::collections::{BTreeMap, BTreeSet};
 
 impl Pass<'_, '_> {
     /// Returns the new form of a pivot that was not flushed.
@@ -185,7 +184,7 @@ impl Pass<'_, '_> {
                 "the nodes of a split have all of its pivots"
             );
             self.events.add(Event::SplitsNode, sizes.len() as u64 - 1);
-            self.mark_shared(&pivots, &sizes);
+            self.output.mark_shared(&pivots, &sizes);
             for size in sizes {
                 let rest = pivots.split_off(size);
                 written.push(self.output.write_node(height, pivots)?);
@@ -221,31 +220,6 @@ impl Pass<'_, '_> {
     pub fn is_over(&self, grown: &mut Grown) -> bool {
         grown.pivots = beside_each_other(std::mem::take(&mut grown.pivots));
         self.node_sizes(&grown.pivots, grown.appended).len() > 1
-    }
-
-    /// Marks the segments that several of the resulting nodes will refer to.
-    fn mark_shared(&self, pivots: &[Pivot], sizes: &[usize]) {
-        if sizes.len() < 2 {
-            return;
-        }
-        let mut seen = BTreeMap::new();
-        let mut shared = BTreeSet::new();
-        let nodes =
-            sizes.iter().enumerate().flat_map(|(node, size)| std::iter::repeat_n(node, *size));
-        for (node, pivot) in nodes.zip(pivots) {
-            for part in &pivot.parts {
-                let extent = part.segment.run.reference().extent;
-                if *seen.entry(extent).or_insert(node) != node {
-                    shared.insert(extent);
-                }
-            }
-        }
-        self.events.add(Event::SegmentsShared, shared.len() as u64);
-        for part in pivots.iter().flat_map(|pivot| &pivot.parts) {
-            if shared.contains(&part.segment.run.reference().extent) {
-                part.segment.shared.store(true, Ordering::Relaxed);
-            }
-        }
     }
 }
 
