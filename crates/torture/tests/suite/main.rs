@@ -85,7 +85,7 @@ fn crashes_in_every_short_history() {
 
 #[test]
 fn crashes_in_a_second_life() {
-    let tally = run("crash-twice", 40);
+    let tally = run("crash-twice", 128);
     assert!(count(&tally, "crash states") > 1_000);
     every_engine_moved_data(&tally);
 }
