@@ -2,26 +2,29 @@
 //!
 //! ```text
 //!   crates/torture/tests/golden/format-1/
-//!     closed/        everything in the data file
-//!     crashed/       with a log to replay, as after the death of the process
-//!     both-closed/   the same with two engines, and options that name them
+//!     closed/            everything in the data file; two keyspaces of engine turtle
+//!     crashed/           with a log to replay, as after the death of the process
+//!     both-closed/       the same, one keyspace of engine autumn
 //!     both-crashed/
+//!     splinter-closed/   the same, one keyspace of engine splinter
+//!     splinter-crashed/
 //! ```
 //!
 //! [`make`] writes such stores, once per format, for `chelonia-torture golden DIR`; the tests of
 //! this crate open a copy of each with [`check`]. `entries` defines the content: keys and values of
-//! all kinds, two keyspaces with different filters and, in the later stores, engines, tombstones,
-//! large values, and trees of several levels with buffers.
+//! all kinds, two keyspaces with different filters, tombstones, large values, and trees of several
+//! levels with buffers.
 
 use chelonia::{
     AutumnOptions, Database, Durability, FilterKind, Keyspace, KeyspaceOptions, Result,
-    TurtleOptions,
+    SplinterOptions, TurtleOptions,
 };
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The names of the stores of a format.
-pub const STORES: [&str; 4] = ["closed", "crashed", "both-closed", "both-crashed"];
+pub const STORES: [&str; 6] =
+    ["closed", "crashed", "both-closed", "both-crashed", "splinter-closed", "splinter-crashed"];
 
 /// Changes; the last ones are only in the log of the crashed store.
 const CHANGES: u64 = 1_500;
@@ -39,9 +42,12 @@ fn keyspaces(database: &Database, name: &str) -> Result<[Keyspace; 2]> {
         options.filter(filter).filter_bits_per_key(10)
     };
     let bloom = options(FilterKind::Bloom);
-    let bloom = match name.starts_with("both") {
-        true => bloom.engine(AutumnOptions::new().table_bytes(4 << 10)),
-        false => bloom,
+    let bloom = if name.starts_with("both") {
+        bloom.engine(AutumnOptions::new().table_bytes(4 << 10))
+    } else if name.starts_with("splinter") {
+        bloom.engine(SplinterOptions::new().branch_bytes(4 << 10).fanout(4))
+    } else {
+        bloom
     };
     let quotient = options(FilterKind::Quotient);
     Ok([database.keyspace("bloom", bloom)?, database.keyspace("quotient", quotient)?])

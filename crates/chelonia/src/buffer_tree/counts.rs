@@ -1,9 +1,9 @@
 //! Reference counts: the extents that a version gained and lost.
 //!
 //! Every node has one reference. Runs are referenced by nodes: leaves by one, segments by one or,
-//! after a node was cut, by several. Large values are referenced by the runs that list them. Almost
-//! every count is one, so only counts of two and more are stored; an extent that is not in the map
-//! has one reference, or none and does not exist.
+//! after a node was cut or a run was moved down by reference, by several. Large values are
+//! referenced by the runs that list them. Only counts of two and more are stored; an extent that is
+//! not in the map has one reference, or none and does not exist.
 //!
 //! ```text
 //!   absorb   Ledger: runs written, references added and removed, nodes written and retired
@@ -16,19 +16,22 @@
 //!
 //! A walk remembers only extents that it may meet twice:
 //!
-//! - Runs marked as shared by a cut of a node. A cut goes through at most one run per level, so it
-//!   marks at most six. A terabyte in leaves of 256 KiB has 4.7 million leaves, in some 80 thousand
-//!   nodes: if every node came directly from a cut, that would be half a million marks, 16 MiB.
-//!   Marked runs are flushed in time, so there are far fewer.
+//! - Runs marked as shared. In turtle a cut of a node marks at most one run per level, about six. A
+//!   terabyte in leaves of 256 KiB has 4.7 million leaves, in some 80 thousand nodes: if every node
+//!   came directly from a cut, that would be half a million marks, 16 MiB. Marked runs are flushed
+//!   in time, so there are far fewer. In splinter a flush marks every run that it leaves in the
+//!   node, so most runs that are not in the merged branch of a leaf are marked: of a terabyte in
+//!   runs of 6 MiB up to 170 thousand, 5 MiB; in those of 256 KiB, which the least budgets have, up
+//!   to four million, 128 MiB.
 //! - Large values, by one bit per block, in a window of the file that takes a part of the budget: 2
 //!   MiB of a budget of 32 MiB, which covers 60 GiB of the file. For large values beyond the window
 //!   the tree is walked again with the next window: 18 times for a full terabyte. Walks after the
 //!   first read only nodes and lists, and only of runs that have a list.
 //!
-//! So a terabyte opens in 32 MiB. The counts themselves, which absorbs need, contain shared runs
-//! and large values that are listed twice: by a run, and by an older segment from which they were
-//! flushed and which is still pending in other pivots. They are charged to the budget; their only
-//! bound is that segments are flushed eventually.
+//! So a terabyte of turtle opens in 32 MiB. The counts themselves, which absorbs need, contain
+//! shared runs and large values that are listed twice: by a run, and by an older segment from which
+//! they were flushed and which is still pending in other pivots. They are charged to the budget;
+//! their only bound is that segments are flushed eventually.
 
 use crate::base::error::{Error, Result};
 use crate::base::ids::BlockNo;

@@ -161,8 +161,9 @@ impl Events {
     pub fn list(&self, (loaded, evicted): (u64, u64), other: &[Event]) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         let moves = [("nodes_loaded", loaded), ("nodes_evicted", evicted)];
-        let is_own = |name: &str| other.iter().all(|event| NAMES[*event as usize] != name);
-        let own = NAMES.iter().copied().zip(counts).filter(|(name, _)| is_own(name));
+        let is_own = |number: usize| other.iter().all(|event| *event as usize != number);
+        let own = NAMES.iter().copied().zip(counts).enumerate();
+        let own = own.filter(|(number, _)| is_own(*number)).map(|(_, counted)| counted);
         own.chain(moves).collect()
     }
 }

@@ -30,6 +30,7 @@ use self::node::NodeCache;
 use self::read::read_cost::{Price, ReadCosts};
 use crate::run::OpenRuns;
 use crate::runtime::sync::Arc;
+use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 
 pub mod check;
@@ -45,6 +46,18 @@ pub mod read;
 pub mod source;
 pub mod span;
 pub mod version;
+
+/// Divisor of the memory budget for runs under construction by all workers. A run under
+/// construction takes several times its weight, with hashes and staged entries, and memtables and
+/// merge buffers need memory as well.
+const RUNS_PART: u64 = 32;
+
+/// Number of runs under construction that this memory must suffice for. Fixed, so that the size of
+/// runs does not depend on the number of processors; with more memory more workers are used.
+const RUNS_AT_ONCE: u64 = 4;
+
+/// Minimum of the maximum size of a run, however little memory there is.
+pub const RUN_MAX_MIN: u64 = 256 << 10;
 
 /// State shared by an engine and its versions.
 pub struct Shared {
@@ -64,6 +77,24 @@ impl Shared {
         let node_cache = NodeCache::new(Arc::clone(storage), OpenRuns::default());
         let (events, read_costs) = (Events::new(), ReadCosts::new(price));
         Arc::new(Self { node_cache, events, read_costs })
+    }
+
+    /// Bytes of memory for runs under construction.
+    fn runs_bytes(&self) -> u64 {
+        self.node_cache.storage().budget().limit() / RUNS_PART
+    }
+
+    /// The maximum size of a run that the memory budget allows.
+    #[must_use]
+    pub fn run_max(&self) -> u64 {
+        (self.runs_bytes() / RUNS_AT_ONCE).max(RUN_MAX_MIN)
+    }
+
+    /// Returns how many of `workers` may build runs of `run` bytes at the same time.
+    #[must_use]
+    pub fn workers_for(&self, workers: Workers, run: u64) -> Workers {
+        let count = self.runs_bytes() / run.max(RUN_MAX_MIN);
+        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 }
 

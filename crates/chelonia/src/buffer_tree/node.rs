@@ -235,6 +235,12 @@ impl Pivot {
         self.parts.last().map_or(0, |part| usize::from(part.level) + 1)
     }
 
+    /// Returns the number of filters of pending updates that a lookup checks: one for each level
+    /// that has parts.
+    pub fn filters(&self) -> usize {
+        self.parts.chunk_by(|one, next| one.level == next.level).count()
+    }
+
     /// Returns the totals of the pending updates.
     pub fn pending(&self) -> Totals {
         let mut totals = Totals::default();

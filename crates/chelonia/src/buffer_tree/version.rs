@@ -10,10 +10,6 @@ use crate::buffer_tree::node::{Child, Node, NodeCache, NodeSlot, Pivot, Summary}
 use crate::engine::{EngineStats, OwnedExtent};
 use crate::runtime::sync::{Arc, AtomicU64, OnceLock, Ordering};
 
-/// On a full device, updates flushed into a buffer are written with at most this multiple of their
-/// weight in merged levels: see `Geometry::gathered_max` of turtle.
-pub const LEVEL_TIMES: u64 = 2;
-
 /// Maximum number of nodes on a path whose buffers are examined: in a higher tree the amount
 /// buffered in the lowest nodes is not known exactly.
 pub const DEPTH_MOVED_DOWN: usize = 2;
@@ -144,9 +140,8 @@ impl TreeVersion {
 /// Bounds of a pass that frees one leaf, in bytes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct UnitBounds {
-    /// Buffered updates that it writes along one path: the pending updates of its pivots, and as
-    /// much again from levels merged with them.
-    pub moved_down: u64,
+    /// The weight of the pending updates along one path.
+    pub pending: u64,
     /// The weight of the heaviest leaf.
     pub leaf: u64,
 }
@@ -171,21 +166,19 @@ fn unit_bounds(
         return UnitBounds::default();
     }
     let Ok(node) = node_cache.load_owned(slot) else {
-        return UnitBounds { moved_down: LEVEL_TIMES * summary.buffered.weight(), leaf: 0 };
+        return UnitBounds { pending: summary.buffered.weight(), leaf: 0 };
     };
     let of_pivot = |pivot: &Pivot| {
         let mut bounds = match &pivot.child {
             Child::Node(child, summary) => unit_bounds(node_cache, child, *summary, depth + 1),
-            Child::Leaf(run) => {
-                UnitBounds { moved_down: 0, leaf: run.reference().totals().weight() }
-            }
+            Child::Leaf(run) => UnitBounds { pending: 0, leaf: run.reference().totals().weight() },
             Child::None => UnitBounds::default(),
         };
-        bounds.moved_down += LEVEL_TIMES * pivot.pending().weight();
+        bounds.pending += pivot.pending().weight();
         bounds
     };
     node.pivots.iter().map(of_pivot).fold(UnitBounds::default(), |most, one| UnitBounds {
-        moved_down: most.moved_down.max(one.moved_down),
+        pending: most.pending.max(one.pending),
         leaf: most.leaf.max(one.leaf),
     })
 }

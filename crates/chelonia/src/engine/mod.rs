@@ -323,9 +323,11 @@ pub struct EngineStats {
     pub height: u32,
     /// Tree nodes.
     pub nodes: u64,
-    /// Runs of the lowest level: the leaves of `turtle`, the last level of `autumn`.
+    /// Runs of the lowest level: the leaves of `turtle`, the last level of `autumn`. None in
+    /// `splinter`: there a leaf is a range of keys, and its branches count as buffered.
     pub leaves: u64,
-    /// Runs above the leaves: the buffers of `turtle`, the other levels of `autumn`.
+    /// Runs above the leaves: the buffers of `turtle`, the other levels of `autumn`, all branches
+    /// of `splinter`.
     pub buffered_runs: u64,
     /// Key and inline value bytes in leaves.
     pub leaf_bytes: u64,

@@ -6,17 +6,25 @@ use super::rotate;
 use crate::base::error::ErrorKind;
 use crate::engine::EngineKind;
 use crate::runtime::clock::Clock;
-use crate::runtime::sync::Arc;
+use crate::runtime::rng::Rng;
+use crate::runtime::sync::{Arc, Mutex};
+use crate::storage::block::DATA_FILE;
 use crate::storage::io::Directory;
-use crate::storage::io::fault::{FaultDirectory, FaultPlan};
+use crate::storage::io::fault::{Call, FaultDirectory, FaultPlan};
 use crate::storage::io::memory::MemoryDirectory;
 use crate::{Batch, CommitOptions, Database, Durability, KeyspaceOptions, Stats};
 use std::time::Duration;
 
 /// Opens a database with background threads.
 fn open(directory: Arc<dyn Directory>) -> Database {
-    Database::builder("memory").memory(32 << 20).in_directory(directory).open().unwrap()
+    Database::builder("memory").memory(BUDGET).in_directory(directory).open().unwrap()
 }
+
+/// The budget of [`open`].
+const BUDGET: u64 = 32 << 20;
+
+/// The time that a write of the slow device takes.
+const DEVICE_WRITE: Duration = Duration::from_millis(5);
 
 /// A limit far above the duration of anything here.
 const AGES: Duration = Duration::from_mins(10);
@@ -177,5 +185,39 @@ fn a_large_batch_is_delayed_for_its_bytes() {
         drop(flush);
         database.checkpoint().unwrap();
         assert_eq!(keyspace.len().unwrap(), number);
+    }
+}
+
+/// Batches of megabytes, in no order of keys, one after the other, on a device that is slow to
+/// write: merges keep up, because each batch is delayed for its bytes. So the debt of an engine has
+/// a bound.
+#[test]
+fn batches_of_megabytes_leave_the_debt_bounded() {
+    for engine in EngineKind::ALL {
+        // Several leaves of `splinter` are due at a time, each as a whole.
+        let debt_max = if engine == EngineKind::Splinter { 3 * BUDGET } else { 3 * BUDGET / 2 };
+        let plan = FaultPlan::new();
+        let device = Mutex::new(());
+        plan.before_call(move |call, file| {
+            if call == Call::Write && file == DATA_FILE {
+                let _one_at_a_time = device.lock();
+                Clock::real().sleep(DEVICE_WRITE);
+            }
+        });
+        let directory = FaultDirectory::new(Arc::new(MemoryDirectory::new()), plan).unwrap();
+        let database = open(Arc::new(directory));
+        let options = KeyspaceOptions::new().engine(engine);
+        let keyspace = database.keyspace("k", options).unwrap();
+        let mut rng = Rng::new(7);
+        let mut debt_most = 0;
+        for mebibytes in (1..=8).cycle().take(32) {
+            let mut batch = database.batch();
+            while batch.size() < (mebibytes << 20) - 2_000 {
+                batch.insert(&keyspace, rng.below(100_000).to_be_bytes(), [7; 1_000]);
+            }
+            batch.commit().unwrap();
+            debt_most = debt_most.max(keyspace.core.engine.debt_bytes());
+        }
+        assert!(debt_most < debt_max, "{engine:?}: {debt_most}");
     }
 }

@@ -26,7 +26,7 @@ impl Test for Every {
     }
 
     fn short_units(&self) -> u64 {
-        20
+        12
     }
 
     fn targets(&self) -> &'static [Target] {

@@ -78,18 +78,23 @@ fn crashes_in_random_histories() {
 
 #[test]
 fn crashes_in_every_short_history() {
-    let tally = run("crash-every", 24);
+    let tally = run("crash-every", 12);
     assert!(count(&tally, "crash states") > 3_000);
     every_engine_moved_data(&tally);
 }
 
 #[test]
 fn crashes_in_a_second_life() {
-    let tally = run("crash-twice", 40);
+    let tally = run("crash-twice", 16);
     assert!(count(&tally, "crash states") > 1_000);
-    // Pairs of operations rarely fill level 0 of autumn; the other crash tests ask for all engines.
-    assert!(count(&tally, "flushes of turtle") > 0, "no flushes of turtle");
+    for event in SOON_AFTER_FLUSHES {
+        assert!(count(&tally, event) > 0, "no {event}");
+    }
 }
+
+/// Events of every engine that soon follow a flush.
+const SOON_AFTER_FLUSHES: [&str; 3] =
+    ["flushes of turtle", "merges of level 0 of autumn", "merges of leaves of splinter"];
 
 /// Asserts that trees of each engine had several levels and moved data between them.
 fn every_engine_moved_data(tally: &Tally) {
@@ -112,15 +117,16 @@ fn crashes_beside_threads() {
 #[test]
 fn histories_agree_with_a_map_under_all_settings_and_reach_every_case() {
     let tally = run("model", 5);
-    // Not reached by a small stepped database without damage: a flush or a level cut into pieces,
-    // evicted nodes, a buffer of too many levels, and the handling of damage. They need threads,
-    // more metadata than a share of the budget, or many memtables per leaf. The engines' own tests
-    // reach them.
+    // Not reached, or not always, by a small stepped database without damage: a flush or a level
+    // cut into pieces, evicted nodes, a buffer of too many levels, a job whose inputs are gone
+    // before its install, and the handling of damage. They need threads, more metadata than a share
+    // of the budget, or many memtables per leaf. The engines' own tests reach them.
     let elsewhere = [
         "flushes_cut",
         "levels_cut",
         "nodes_evicted",
         "merges_forced",
+        "jobs_dropped",
         "passes_repeated",
         "pivots_stuck",
         "tables_stuck",

@@ -185,7 +185,7 @@ fn visit_pivot<'g, T>(
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Visit<T>> {
     // Part of the cost is that of levels.
-    let mut by_levels = if wanted.pays { read_cost::filters(pivot.parts.len()) } else { 0 };
+    let mut by_levels = if wanted.pays { read_cost::filters(pivot.filters()) } else { 0 };
     let mut paid = 0;
     let mut checked = 0;
     let mut visited = Visit::Progress;

@@ -74,10 +74,10 @@ pub fn is_sampled(hash: KeyHash) -> bool {
     (hash.0 >> 20).is_multiple_of(u64::from(SAMPLE))
 }
 
-/// Returns the charge of a sampled lookup for checking the filters of `parts` parts.
+/// Returns the charge of a sampled lookup for checking `count` filters.
 #[inline]
-pub fn filters(parts: usize) -> Units {
-    u32::try_from(parts).unwrap_or(Units::MAX / SAMPLE).saturating_mul(SAMPLE / FILTERS)
+pub fn filters(count: usize) -> Units {
+    u32::try_from(count).unwrap_or(Units::MAX / SAMPLE).saturating_mul(SAMPLE / FILTERS)
 }
 
 /// Returns the charge of a scan for `count` additional sources, of which `read` must be read from

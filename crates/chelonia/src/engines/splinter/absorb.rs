@@ -13,7 +13,6 @@ use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Node, Part, Pivot};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::source::Incoming;
-use crate::buffer_tree::version::TreeVersion;
 use crate::engine::{Absorbed, Work, WriteBudget};
 use crate::engines::splinter::edit::{Draft, Edit};
 use crate::engines::splinter::merge::LevelsMerge;
@@ -80,7 +79,7 @@ impl Splinter {
         work: &Work<'_>,
     ) -> Result<(usize, BTreeMap<usize, Vec<Part>>)> {
         let pivots: Vec<usize> = (0..root.pivots.len()).collect();
-        let workers = self.workers_for(*work.workers, &sizes);
+        let workers = self.shared.workers_for(*work.workers, sizes.run);
         let reported = AtomicU64::new(0);
         loop {
             let gathered = self.gathered(writer, root, free)?;
@@ -136,17 +135,6 @@ impl Splinter {
             return Err(Error::corrupt("too many levels of the root are unreadable"));
         }
         Ok(free)
-    }
-
-    /// Counts the references of `version`, the newest one, before the first change.
-    pub(super) fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
-        if writer.counts.is_none() {
-            let counts =
-                crate::buffer_tree::counts::Counts::walk(&self.shared.node_cache, &version.root)?;
-            self.survey(writer, version)?;
-            writer.counts = Some(counts);
-        }
-        Ok(())
     }
 }
 

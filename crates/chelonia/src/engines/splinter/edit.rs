@@ -36,7 +36,7 @@ use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::SharedKey;
 use std::collections::BTreeSet;
 
-/// Number of levels of a node that flushes from above leave free for its own.
+/// Number of levels of a node that moves from above leave free for its own.
 const LEVELS_FREE: usize = 4;
 
 /// A node under change.
@@ -154,8 +154,11 @@ impl Edit<'_> {
     pub fn finish_root(&self, mut draft: Draft) -> Result<(Arc<NodeSlot>, Summary)> {
         loop {
             self.settle(&mut draft)?;
-            if draft.height > 1 && draft.pivots.len() == 1 {
-                draft = self.shrink(&draft)?;
+            if draft.height > 1
+                && draft.pivots.len() == 1
+                && let Some(child) = self.shrink(&draft)?
+            {
+                draft = child;
                 continue;
             }
             let height = draft.height;
@@ -175,19 +178,20 @@ impl Edit<'_> {
         }
     }
 
-    /// Replaces a root with a single pivot by its child.
-    fn shrink(&self, draft: &Draft) -> Result<Draft> {
+    /// Returns the child of a root with a single pivot, to become the root; `None` if the child
+    /// cannot take the levels of that pivot.
+    fn shrink(&self, draft: &Draft) -> Result<Option<Draft>> {
         let (entered, mut child) = self.child_of(draft, 0)?;
         let pivot = &draft.pivots[0];
-        if pivot.levels() + child.levels() > usize::from(LEVEL_MAX) {
-            return Err(Error::internal("a node has more levels than can be encoded"));
+        if pivot.levels() + child.levels() + LEVELS_FREE > usize::from(LEVEL_MAX) {
+            return Ok(None);
         }
         if let Some((slot, node)) = &entered {
             self.retire(slot, node);
         }
         self.receive(&mut child, &pivot.parts)?;
         self.count(Event::RootShrunk, 1);
-        Ok(child)
+        Ok(Some(child))
     }
 
     /// Moves parts to the children while the node is full [2.4].

@@ -234,7 +234,7 @@ impl Job for MergeJob<'_> {
             incoming: Incoming { updates: &Nothing, ranks: 0..0, older: Vec::new() },
             sizes: self.sizes,
         };
-        let workers = self.tree.workers_for(*work.workers, &self.sizes);
+        let workers = shared.workers_for(*work.workers, self.sizes.run);
         match merge.run(&output, &Work { workers: &workers, ..*work }) {
             Ok(outputs) => {
                 self.merged = Some(Merged { ledger: output.into_ledger(), outputs });

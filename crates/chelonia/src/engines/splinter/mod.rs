@@ -40,10 +40,9 @@ use crate::buffer_tree::events::Event;
 use crate::buffer_tree::node::{Child, Node, NodeSlot, Pivot, Summary};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::overlap::Overlap;
-use crate::buffer_tree::version::{Built, DEPTH_MOVED_DOWN, LEVEL_TIMES, Settled, TreeVersion};
+use crate::buffer_tree::version::{Built, DEPTH_MOVED_DOWN, Settled, TreeVersion};
 use crate::engine::{Absorbed, Engine, EngineStats, Job, LiveOptions, Version, Work, WriteBudget};
 use crate::runtime::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock};
-use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 use crate::storage::quota::Quota;
 
@@ -60,14 +59,6 @@ mod sizes;
 
 #[cfg(test)]
 mod tests;
-
-/// Divisor of the memory budget for runs under construction by all workers; and the number of runs
-/// that this memory must suffice for.
-const RUNS_PART: u64 = 32;
-const RUNS_AT_ONCE: u64 = 4;
-
-/// Minimum of the maximum size of a run.
-const RUN_MAX_MIN: u64 = 256 << 10;
 
 /// Approximate bytes of a run beside its entries: its index, its filter, and the end of its data.
 const RUN_OVERHEAD_BYTES: u64 = 3 * BLOCK_BYTES_U64;
@@ -147,25 +138,24 @@ impl Splinter {
         Arc::clone(&self.newest.read())
     }
 
-    /// Bytes of memory for runs under construction.
-    fn runs_bytes(&self) -> u64 {
-        self.shared.node_cache.storage().budget().limit() / RUNS_PART
-    }
-
     fn sizes(&self, version: &TreeVersion, overlap: Overlap) -> Sizes {
-        let run_max = (self.runs_bytes() / RUNS_AT_ONCE).max(RUN_MAX_MIN);
-        self.options.sizes(version.summary.buffered.weight(), run_max, overlap)
-    }
-
-    /// Returns how many of `workers` may build runs at the same time.
-    fn workers_for(&self, workers: Workers, sizes: &Sizes) -> Workers {
-        let count = self.runs_bytes() / sizes.run.max(RUN_MAX_MIN);
-        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
+        self.options.sizes(version.summary.buffered.weight(), self.shared.run_max(), overlap)
     }
 
     fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
         let shared = &self.shared;
         Output::new(&shared.node_cache, &shared.events, self.options.run, quota)
+    }
+
+    /// Counts the references of `version`, the newest one, and finds the merges that are due in it,
+    /// before the first change.
+    fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
+        if writer.counts.is_none() {
+            let counts = Counts::walk(&self.shared.node_cache, &version.root)?;
+            self.survey(writer, version)?;
+            writer.counts = Some(counts);
+        }
+        Ok(())
     }
 
     /// Evaluates all nodes of `version`, after an open.
@@ -243,7 +233,7 @@ impl Engine for Splinter {
     fn reclaim_needs_bytes(&self) -> u64 {
         let version = self.newest();
         let sizes = self.sizes(&version, Overlap::default());
-        let known = version.unit_bounds().moved_down / LEVEL_TIMES;
+        let known = version.unit_bounds().pending;
         // Below the nodes that are examined: the merged branch of a leaf before it is split, and as
         // much as the leaf may have beside that.
         let is_high = usize::from(version.root.about()) > DEPTH_MOVED_DOWN;

@@ -11,7 +11,7 @@ const BRANCH_AUTO_MAX: u64 = 24 << 20;
 /// Number of branches that a tree has before they reach their maximum size.
 const BRANCHES_AUTO: u64 = 64;
 
-/// A branch is a sequence of so many runs, if memory allows runs of that size.
+/// Number of runs of a branch, if memory allows runs of that size.
 const RUNS_OF_BRANCH: u64 = 4;
 
 /// Minimum size of a run.

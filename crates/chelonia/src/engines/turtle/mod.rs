@@ -25,7 +25,6 @@ use self::pass::geometry::{Geometry, LEVELS_MAX, LEVELS_READ, Pace};
 use self::pass::job::{Outstanding, PassJob};
 use crate::base::error::Result;
 use crate::base::stream::SortedUpdates;
-use crate::buffer_tree::Shared;
 use crate::buffer_tree::check::damage::Damage;
 use crate::buffer_tree::counts::Counts;
 use crate::buffer_tree::events::Event;
@@ -33,13 +32,13 @@ use crate::buffer_tree::node::{Child, Pivot};
 use crate::buffer_tree::overlap::{FLUSH_PERCENT_MAX, Overlap};
 use crate::buffer_tree::source::Nothing;
 use crate::buffer_tree::version::TreeVersion;
+use crate::buffer_tree::{RUN_MAX_MIN, Shared};
 use crate::engine::{
     Absorbed, Engine, EngineStats, Job, LiveOptions, PIVOTS_MAX, TurtleOptions, Version, Work,
     WriteBudget,
 };
 use crate::run::RunOptions;
 use crate::runtime::sync::{Arc, Mutex, RwLock};
-use crate::runtime::workers::Workers;
 use crate::storage::Storage;
 
 mod pass;
@@ -49,22 +48,13 @@ mod shape;
 mod tests;
 
 /// Minimum size of leaves sized by what is stored.
-const LEAF_AUTO_MIN: u64 = 256 << 10;
+const LEAF_AUTO_MIN: u64 = RUN_MAX_MIN;
 
 /// Maximum size of leaves sized by what is stored: larger leaves do not save writes.
 const LEAF_AUTO_MAX: u64 = 2 << 20;
 
 /// Number of leaves that a tree has before they reach their maximum size.
 const LEAVES_AUTO: u64 = 128;
-
-/// Divisor of the memory budget for leaves under construction by all workers. A leaf under
-/// construction takes several times its weight, with hashes and staged entries, and memtables and
-/// merge buffers need memory as well.
-const LEAVES_PART: u64 = 32;
-
-/// Number of leaves under construction that this memory must suffice for. Fixed, so that the leaf
-/// size does not depend on the number of processors; with more memory more workers are used.
-const LEAVES_AT_ONCE: u64 = 4;
 
 /// Divisor of the memory budget for everything that the tasks of a pass need while they run. A task
 /// that needs more runs alone.
@@ -156,6 +146,7 @@ pub struct Turtle {
 }
 
 /// State used only by absorbs.
+#[derive(Default)]
 struct Writer {
     /// Reference counts, built by a walk for the first absorb.
     counts: Option<Counts>,
@@ -176,29 +167,9 @@ impl Turtle {
             shared,
             newest: RwLock::new(Arc::new(version)),
             options,
-            writer: Mutex::new(Writer {
-                counts: None,
-                damage: Damage::default(),
-                overlap: Overlap::default(),
-            }),
+            writer: Mutex::default(),
             outstanding: Outstanding::default(),
         })
-    }
-
-    /// Bytes of memory for leaves under construction.
-    fn leaves_bytes(&self) -> u64 {
-        self.shared.node_cache.storage().budget().limit() / LEAVES_PART
-    }
-
-    /// The maximum leaf size that the memory budget allows.
-    fn leaf_max(&self) -> u64 {
-        (self.leaves_bytes() / LEAVES_AT_ONCE).max(LEAF_AUTO_MIN)
-    }
-
-    /// Returns how many of `workers` may build leaves of `leaf` bytes at the same time.
-    fn workers_for(&self, workers: Workers, leaf: u64) -> Workers {
-        let count = self.leaves_bytes() / leaf.max(LEAF_AUTO_MIN);
-        workers.at_most(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
     fn newest(&self) -> Arc<TreeVersion> {
@@ -217,6 +188,10 @@ impl Turtle {
 
 /// Events that only other engines have.
 const NOT_OF_TURTLE: [Event; 3] = [Event::Compactions, Event::LeafMerges, Event::JobsDropped];
+
+/// On a full device, updates flushed into a buffer are written with at most this multiple of their
+/// weight in merged levels: see [`Geometry::gathered_max`].
+const LEVEL_TIMES: u64 = 2;
 
 /// Number of leaf sizes needed by a reclaiming pass for leaves, and as many for pending updates.
 const RECLAIM_LEAVES: u64 = 3;
@@ -269,12 +244,15 @@ impl Engine for Turtle {
         let version = self.newest();
         let [leaves, buffered] =
             [version.summary.leaf, version.summary.buffered].map(|it| it.weight());
-        let now =
-            self.options.geometry(leaves + buffered, self.leaf_max(), Overlap::default()).leaf;
+        let now = self
+            .options
+            .geometry(leaves + buffered, self.shared.run_max(), Overlap::default())
+            .leaf;
         // Leaves written when more was stored, or with another option, may be larger.
         let leaf = now.max(version.unit_bounds().leaf);
+        let moved_down = LEVEL_TIMES * version.unit_bounds().pending;
         // One leaf, and the updates buffered in runs that it shares with the next ones.
-        RECLAIM_LEAVES * (leaf.min(leaves) + leaf.min(buffered)) + version.unit_bounds().moved_down
+        RECLAIM_LEAVES * (leaf.min(leaves) + leaf.min(buffered)) + moved_down
     }
 
     fn wants_maintenance(&self) -> bool {

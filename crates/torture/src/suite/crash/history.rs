@@ -177,6 +177,11 @@ impl History {
         })
     }
 
+    /// How often the event with this name in the tally has happened.
+    pub fn event(&self, called: &str) -> u64 {
+        self.events().find(|(name, _)| *name == called).map_or(0, |(_, count)| count)
+    }
+
     fn count_events(&mut self) {
         for (called, count) in self.events() {
             *self.run.events.entry(called).or_default() += count;

@@ -76,7 +76,7 @@ impl Test for Random {
     }
 
     fn short_units(&self) -> u64 {
-        40
+        30
     }
 
     fn targets(&self) -> &'static [Target] {

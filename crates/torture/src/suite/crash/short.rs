@@ -42,6 +42,9 @@ const HEIGHT: u32 = 2;
 /// have.
 const LEVEL0_TRIGGER: usize = 4;
 
+/// The merges that a full level 0 leads to: a name in the tally.
+const LEVEL0_MERGES: &str = "merges of level 0 of autumn";
+
 /// This many flushes fill level 1.
 const FILLS: usize = 12;
 
@@ -75,13 +78,16 @@ impl Start {
             (0..FILLS).for_each(|_| history.put_cold(8));
             do_all(&mut history, &[Verb::Checkpoint]);
             history.shape_all(SHAPES[0]);
-            // The next flush comes soon and finds level 0 full.
+            // The next commits flush, and find level 0 full: nothing is flushed from here on.
+            let merged = history.event(LEVEL0_MERGES);
             for _ in 0..LEVEL0_TRIGGER {
                 history.put_cold(2);
                 do_all(&mut history, &[Verb::Checkpoint]);
             }
             do_all(&mut history, &[Verb::Insert(Process)]);
             history.put_cold(4);
+            history.put_cold(1);
+            assert_eq!(history.event(LEVEL0_MERGES), merged, "level 0 is no longer full");
             let (files, state, next_made) = history.files();
             let engines = state.values().map(|space| engine_of(u64::from(space.made)).name());
             let engines: BTreeSet<&str> = engines.collect();

@@ -103,10 +103,11 @@ fn fails(site: &Site, call: u64, failure: Failure, sticky: bool) -> bool {
         let failed = failed.lock().unwrap().clone();
         came = failed.as_ref() == Some(site);
         // Every operation of the script waits for its syncs. A new segment of the log for which
-        // there is no space, however, is made again, and smaller.
+        // there was no space once, however, is made again, and smaller.
         let is_new = failed.as_ref().is_some_and(|site| site.place.starts_with(NEW_SEGMENT));
+        let is_repeated = is_new && failure == Failure::NoSpace && !sticky;
         let call = failed.map(|site| site.call);
-        let is_sync = call == Some(Call::Sync) && !(is_new && failure == Failure::NoSpace);
+        let is_sync = call == Some(Call::Sync) && !is_repeated;
         let is_reported = progress.error.is_some() || !is_sync;
         assert!(is_reported, "{what}: a failed sync was not reported");
         script::check(&plan, left, (database, call), progress, &what);

@@ -56,9 +56,9 @@ impl Turtle {
         let Summary { leaf, buffered, .. } = version.summary;
         let incoming = weight(updates.len() as u64, updates.bytes_before(updates.len()));
         let stored = leaf.weight() + buffered.weight() + incoming;
-        let geometry = self.options.geometry(stored, self.leaf_max(), overlap);
+        let geometry = self.options.geometry(stored, shared.run_max(), overlap);
         let geometry = Geometry { pace, ..geometry };
-        let workers = self.workers_for(*work.workers, geometry.leaf);
+        let workers = shared.workers_for(*work.workers, geometry.leaf);
         let reported = AtomicU64::new(0);
         loop {
             let done = AtomicU64::new(0);
