@@ -9,6 +9,7 @@ use crate::shape::Shape;
 use crate::stores;
 use crate::workload::keys::ORDERING_BYTES;
 use crate::workload::phases::{OVERWRITES, Phase};
+use crate::workload::stream::SCAN_RECORDS_MAX;
 use crate::workload::values::VALUE_BYTES_MIN;
 use clap::Args;
 use serde_json::{Value, json};
@@ -71,7 +72,8 @@ pub struct Options {
     /// Operations of each phase but `load`, `o` and scans
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub ops: u64,
-    /// Operations of phases of scans: `e`, `s1`, `s10`, `s100`
+    /// Operations of phases of scans, `e` and `s1` to `s100`; fewer of longer scans, so that they
+    /// read as many records
     #[arg(long, value_name = "N", default_value = "200k", value_parser = parse_count)]
     pub scan_ops: u64,
     /// Phases to run, in this order; `load` comes first, others may come again; `o`, two uniform
@@ -202,7 +204,14 @@ impl Options {
         match phase {
             Phase::Load => records,
             Phase::O => records.saturating_mul(OVERWRITES),
-            Phase::E | Phase::S1 | Phase::S10 | Phase::S100 => self.scan_ops,
+            Phase::E => self.scan_ops,
+            Phase::Scans(_) => {
+                let records = phase.scans().unwrap_or(1);
+                self.scan_ops.min(
+                    (self.scan_ops.saturating_mul(SCAN_RECORDS_MAX) / records)
+                        .max(self.common.threads),
+                )
+            }
             _ => self.ops,
         }
     }

@@ -2,10 +2,17 @@
 //! own engines that are measured against each other.
 
 use crate::failure::{Failure, Result};
-use chelonia::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
-use clap::Args;
+use chelonia::{AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions};
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::ffi::OsString;
+
+/// The kinds of filters of our engines.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Filter {
+    Bloom,
+    Quotient,
+}
 
 /// The shape of levels; an option that is not given has the library's default.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,6 +32,9 @@ pub struct Shape {
     /// Our engines: bits of filters per key, 0 for none [default: 16]
     #[arg(long, value_name = "N")]
     pub filter_bits: Option<u32>,
+    /// Our engines: the kind of filters [default: bloom]
+    #[arg(long, value_name = "KIND")]
+    pub filter: Option<Filter>,
 }
 
 impl Shape {
@@ -51,14 +61,22 @@ impl Shape {
         }
     }
 
+    /// The kind of filters, and its name in results.
+    pub fn filters(&self) -> (FilterKind, &'static str) {
+        match self.filter {
+            Some(Filter::Quotient) => (FilterKind::Quotient, "quotient"),
+            Some(Filter::Bloom) | None => (FilterKind::Bloom, "Bloom"),
+        }
+    }
+
     /// Fails if the store `name` has not what is given.
     pub fn check_for(&self, name: &str) -> Result<()> {
         let refuse = |option: &str, who: &str| {
             Err(Failure::usage(format!("{option}: for {who} alone, which {name} is not")))
         };
         let engine = EngineKind::from_name(name);
-        if self.filter_bits.is_some() && engine.is_none() {
-            return refuse("--filter-bits", "engines of ours");
+        if (self.filter_bits.is_some() || self.filter.is_some()) && engine.is_none() {
+            return refuse("--filter-bits, --filter", "engines of ours");
         }
         if self.levels().is_some() && !engine.is_some_and(EngineKind::has_levels) {
             let option = "--size-ratio, --scaling, --relative-levels, --uniform-filters";
@@ -78,6 +96,9 @@ impl Shape {
             if let Some(value) = value {
                 arguments.extend([name.into(), value.to_string().into()]);
             }
+        }
+        if let Some(filter) = self.filter.and_then(|filter| filter.to_possible_value()) {
+            arguments.extend(["--filter".into(), filter.get_name().into()]);
         }
         for (name, is_on) in [
             ("--relative-levels", self.relative_levels),
@@ -99,6 +120,7 @@ impl Shape {
             "relative": self.relative_levels,
             "uniform_filters": self.uniform_filters,
             "filter_bits": self.filter_bits,
+            "filter": self.filter.map(|_| self.filters().1),
         })
     }
 }
@@ -110,9 +132,11 @@ mod tests {
     #[test]
     fn options_that_a_store_does_not_have_are_refused() {
         let bits = Shape { filter_bits: Some(0), ..Shape::default() };
+        let quotient = Shape { filter: Some(Filter::Quotient), ..Shape::default() };
         let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
         for (shape, fitting, others) in [
             (bits, &["turtle", "autumn", "splinter"][..], &["rocksdb", "lmdb"][..]),
+            (quotient, &["turtle", "splinter"], &["leveldb", "redb"]),
             (ratio, &["autumn"], &["turtle", "splinter", "rocksdb"]),
             (Shape::default(), &["turtle", "lmdb"], &[]),
         ] {

@@ -49,6 +49,9 @@ impl Planned {
         if let Some(bits) = shape.filter_bits {
             text += &format!(", {bits} bits of filters per key");
         }
+        if shape.filter.is_some() {
+            text += &format!(", {} filters", shape.filters().1);
+        }
         text
     }
 }
@@ -217,9 +220,10 @@ pub fn phase_words(name: &str) -> &'static str {
         Some(Phase::Q) => "queues",
         Some(Phase::M) => "64 at once",
         Some(Phase::O) => "overwrites",
-        Some(Phase::S1) => "scans of 1",
-        Some(Phase::S10) => "scans of 10",
-        Some(Phase::S100) => "scans of 100",
+        Some(Phase::Scans(0)) => "scans of 1",
+        Some(Phase::Scans(1)) => "scans of 10",
+        Some(Phase::Scans(2)) => "scans of 100",
+        Some(Phase::Scans(_)) => "long scans",
         None => "",
     }
 }

@@ -142,7 +142,7 @@ impl Name {
 
     /// The phases by default.
     fn phases(self) -> &'static [Phase] {
-        use Phase::{A, B, C, Cm, Cu, D, E, F, Load, O, S1, S10, S100};
+        use Phase::{A, B, C, Cm, Cu, D, E, F, Load, O, Scans};
         match self {
             Name::Wm | Name::Stall | Name::Levels => &[Load],
             Name::Ycsb => &[Load, A, B, C, F, D, E],
@@ -150,7 +150,7 @@ impl Name {
             Name::Sensitivity | Name::Memory => &[Load, A, B, C, F, E],
             Name::Latency => &[Load, A, C, F, E],
             Name::Growth => &[Load, Cu],
-            Name::Shape => &[Load, Cu, Cm, S1, S10, S100, O],
+            Name::Shape => &[Load, Cu, Cm, Scans(0), Scans(1), Scans(2), O],
         }
     }
 

@@ -11,7 +11,7 @@ use crate::kinds::Durability;
 use crate::stores::{
     Answers, Counters, Entries, Facts, Kind, Session, Settled, Store, StoreOptions,
 };
-use chelonia::{Database, EngineKind, FilterKind, Keyspace, KeyspaceOptions};
+use chelonia::{Database, EngineKind, Keyspace, KeyspaceOptions};
 use std::time::Duration;
 
 /// How often a settle looks whether memtables are gone.
@@ -51,9 +51,10 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         .open()
         .map_err(|error| Failure::failed("open", error))?;
     let filter_bits = options.shape.filter_bits.unwrap_or(FILTER_BITS);
+    let (filter, filter_name) = options.shape.filters();
     let mut keyspace_options = KeyspaceOptions::new()
         .engine(options.shape.engine(engine))
-        .filter(FilterKind::Bloom)
+        .filter(filter)
         .filter_bits_per_key(filter_bits);
     if let Some(bytes) = options.checkpoint_distance {
         keyspace_options = keyspace_options.checkpoint_distance(bytes);
@@ -67,7 +68,7 @@ fn open(options: &StoreOptions) -> Result<Box<dyn Store>> {
         ("log", if io.mapped_log { "mapped" } else { "written" }.to_owned()),
         ("data", if io.direct { "O_DIRECT" } else { "buffered" }.to_owned()),
         ("file_system", io.file_system),
-        ("filter", format!("Bloom, {filter_bits} bits per key")),
+        ("filter", format!("{filter_name}, {filter_bits} bits per key")),
     ];
     Ok(Box::new(Chelonia { database, keyspace, settings }))
 }

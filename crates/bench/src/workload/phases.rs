@@ -14,7 +14,7 @@
 //! | `q` | a queue for each thread: insert at the tail, scan the head, delete the head | its own |
 //! | `m` | gets of 64 records at a time | uniform |
 //! | `o` | updates, two for each record that was loaded | uniform |
-//! | `s1`, `s10`, `s100` | scans of 1, 10 and 100 records | uniform |
+//! | `s1`, `s10`, `s100`, `s1k`, `s10k`, `s100k` | scans of so many records each | uniform |
 //!
 //! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three
 //! is an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted
@@ -22,8 +22,9 @@
 //! deleted. The queues are filled before the operations that are timed, and emptied after them.
 //!
 //! `o` runs only on request, because it takes longer than the load. It measures the space on disk
-//! after nearly everything was overwritten. `s1`, `s10` and `s100` also run only on request; they
-//! measure the cost of a seek, and of each further record [Autumn 4.2].
+//! after nearly everything was overwritten. The phases of scans of one length also run only on
+//! request; they measure the cost of a seek, and of each further record [Autumn 4.2], [SplinterDB
+//! 6.5].
 
 /// Updates of `o` for each record that was loaded: one in seven records keeps what was loaded.
 pub const OVERWRITES: u64 = 2;
@@ -55,18 +56,17 @@ pub enum Phase {
     M,
     /// Overwrites of nearly everything.
     O,
-    /// Scans of one record.
-    S1,
-    /// Scans of ten.
-    S10,
-    /// Scans of a hundred.
-    S100,
+    /// Scans of 10 to the power of this number, at most 5, of records each.
+    Scans(u8),
 }
+
+/// The names of [`Phase::Scans`].
+const SCANS: [&str; 6] = ["s1", "s10", "s100", "s1k", "s10k", "s100k"];
 
 impl Phase {
     /// All phases there are. The place of a phase is part of the seed of its streams: a new one
     /// comes last, so that the others do what they did.
-    pub const ALL: [Phase; 15] = [
+    pub const ALL: [Phase; 18] = [
         Phase::Load,
         Phase::A,
         Phase::B,
@@ -79,9 +79,12 @@ impl Phase {
         Phase::Q,
         Phase::M,
         Phase::O,
-        Phase::S1,
-        Phase::S10,
-        Phase::S100,
+        Phase::Scans(0),
+        Phase::Scans(1),
+        Phase::Scans(2),
+        Phase::Scans(3),
+        Phase::Scans(4),
+        Phase::Scans(5),
     ];
 
     /// The names of the phases that run if none are given, in their order.
@@ -102,9 +105,7 @@ impl Phase {
             Phase::Q => "q",
             Phase::M => "m",
             Phase::O => "o",
-            Phase::S1 => "s1",
-            Phase::S10 => "s10",
-            Phase::S100 => "s100",
+            Phase::Scans(power) => SCANS[usize::from(power)],
         }
     }
 
@@ -121,9 +122,7 @@ impl Phase {
     /// The records of each scan, if it is made of such scans alone.
     pub fn scans(self) -> Option<u64> {
         match self {
-            Phase::S1 => Some(1),
-            Phase::S10 => Some(10),
-            Phase::S100 => Some(100),
+            Phase::Scans(power) => Some(10_u64.pow(power.into())),
             _ => None,
         }
     }

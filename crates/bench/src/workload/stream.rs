@@ -127,7 +127,7 @@ impl Stream {
             },
             Phase::M => Operation::MultiGet(self.random.next()),
             Phase::O => Operation::Update(self.record()),
-            Phase::S1 | Phase::S10 | Phase::S100 => {
+            Phase::Scans(_) => {
                 let length = self.workload.phase.scans().unwrap_or(1);
                 Operation::Scan { record: self.record(), length }
             }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn phases_are_mixed_as_documented() {
-        let expected: [(Phase, &[(&str, u32)]); 15] = [
+        let expected: [(Phase, &[(&str, u32)]); 18] = [
             (Phase::Load, &[("insert", 100)]),
             (Phase::A, &[("update", 50), ("get", 50)]),
             (Phase::B, &[("update", 5), ("get", 95)]),
@@ -204,9 +204,12 @@ mod tests {
             (Phase::Q, &[("queue", 100)]),
             (Phase::M, &[("multi_get", 100)]),
             (Phase::O, &[("update", 100)]),
-            (Phase::S1, &[("scan", 100)]),
-            (Phase::S10, &[("scan", 100)]),
-            (Phase::S100, &[("scan", 100)]),
+            (Phase::Scans(0), &[("scan", 100)]),
+            (Phase::Scans(1), &[("scan", 100)]),
+            (Phase::Scans(2), &[("scan", 100)]),
+            (Phase::Scans(3), &[("scan", 100)]),
+            (Phase::Scans(4), &[("scan", 100)]),
+            (Phase::Scans(5), &[("scan", 100)]),
         ];
         assert_eq!(expected.map(|(phase, _)| phase), Phase::ALL);
         for (phase, parts) in expected {
@@ -266,8 +269,8 @@ mod tests {
         }
         assert_eq!(lengths[0], 0);
         assert!(lengths[1..].iter().all(|count| (330..630).contains(count)), "{lengths:?}");
-        for (phase, expected) in [(Phase::S1, 1), (Phase::S10, 10), (Phase::S100, 100)] {
-            for operation in operations(phase, 0, 1_000) {
+        for (power, expected) in [(0, 1), (2, 100), (5, 100_000)] {
+            for operation in operations(Phase::Scans(power), 0, 1_000) {
                 let Operation::Scan { record, length } = operation else { continue };
                 assert!(record < RECORDS && length == expected, "{operation:?}");
             }

@@ -23,7 +23,10 @@
 //! A node is immutable; any thread that holds it may read it. It is referenced by a [`NodeSlot`],
 //! which may hold it in memory or not: see `structure/node_cache.rs`.
 
-use crate::base::keys::head64;
+mod parts;
+
+pub use parts::{Part, Parts};
+
 use crate::buffer_tree::span::KeySpan;
 use crate::memory::budget::Charge;
 use crate::run::{Run, RunFilter, Totals};
@@ -88,56 +91,6 @@ impl SegmentBase {
     pub fn pass(&mut self, first: &SharedKey) {
         if first.len() >= SHARED_MIN {
             self.0 = first.clone();
-        }
-    }
-}
-
-/// The live entries of a segment in the range of one pivot.
-#[derive(Clone)]
-pub struct Part {
-    /// Level in the buffer; 0 is the newest.
-    pub level: u8,
-    /// The segment with the run.
-    pub segment: Arc<Segment>,
-    /// Totals of the live entries.
-    pub totals: Totals,
-    /// The totals are an estimate: the part was divided between pivots, and not read.
-    pub estimated: bool,
-    /// Numeric prefix of the segment's first key, and the filter of its run: most lookups need
-    /// nothing else of the run.
-    head: u64,
-    pub filter: RunFilter,
-}
-
-impl Part {
-    /// Creates a part: the live entries of `segment` in the range of a pivot, with these totals.
-    pub fn new(level: u8, segment: Arc<Segment>, totals: Totals) -> Self {
-        let filter = segment.run.filter().clone();
-        Self { level, head: segment.first.head(), filter, segment, totals, estimated: false }
-    }
-
-    /// Returns the same part with estimated `totals`, for a range within its own.
-    pub fn within(&self, totals: Totals) -> Self {
-        Self { totals, estimated: true, ..self.clone() }
-    }
-
-    /// Returns true if all entries of the run are live in the range of the pivot.
-    pub fn is_whole(&self) -> bool {
-        !self.estimated && self.totals == self.segment.run.reference().totals()
-    }
-
-    /// Returns the same part at another level.
-    pub fn at_level(&self, level: u8) -> Self {
-        Self { level, ..self.clone() }
-    }
-
-    /// Returns true if the segment begins at or before `key`, whose numeric prefix is `head`.
-    #[inline]
-    fn begins_by(&self, key: &[u8], head: u64) -> bool {
-        match self.head.cmp(&head) {
-            std::cmp::Ordering::Less => true,
-            std::cmp::Ordering::Equal => self.segment.first <= *key,
-            std::cmp::Ordering::Greater => false,
         }
     }
 }
@@ -207,7 +160,7 @@ pub struct Pivot {
     /// Settled entries.
     pub child: Child,
     /// Pending updates, newest first.
-    pub parts: Vec<Part>,
+    pub parts: Parts,
     /// Read cost accumulated for the pending updates.
     pub read_cost: ReadCost,
     /// The filter of the child, if that is a leaf: most lookups of a key that the leaf does not
@@ -227,18 +180,12 @@ impl Pivot {
             Child::Leaf(run) => Some(run.filter().clone()),
             Child::None | Child::Node(..) => None,
         };
-        Self { key, child, parts, read_cost, leaf_filter }
+        Self { key, child, parts: Parts::new(parts), read_cost, leaf_filter }
     }
 
     /// Returns the number of levels in use: one more than the highest.
     pub fn levels(&self) -> usize {
         self.parts.last().map_or(0, |part| usize::from(part.level) + 1)
-    }
-
-    /// Returns the number of filters of pending updates that a lookup checks: one for each level
-    /// that has parts.
-    pub fn filters(&self) -> usize {
-        self.parts.chunk_by(|one, next| one.level == next.level).count()
     }
 
     /// Returns the totals of the pending updates.
@@ -269,16 +216,6 @@ impl Pivot {
     /// Returns true if the pivot has no entries.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty() && matches!(self.child, Child::None)
-    }
-
-    /// Returns true if part `index` can contain `key`, which is in the pivot's range: it is the
-    /// last part of its level that begins at or before the key.
-    #[inline]
-    pub fn is_candidate(&self, index: usize, key: &[u8]) -> bool {
-        let head = head64(key);
-        let part = &self.parts[index];
-        let next = self.parts.get(index + 1).filter(|next| next.level == part.level);
-        part.begins_by(key, head) && !next.is_some_and(|next| next.begins_by(key, head))
     }
 }
 
@@ -398,8 +335,7 @@ impl Node {
         let mut bytes = size_of::<Self>();
         let mut before = None;
         for pivot in &self.pivots {
-            let parts = pivot.parts.len() * size_of::<Part>();
-            bytes += size_of::<Pivot>() + parts + pivot.key.heap_bytes(before);
+            bytes += size_of::<Pivot>() + pivot.parts.heap_bytes() + pivot.key.heap_bytes(before);
             before = Some(&pivot.key);
         }
         let mut base = SegmentBase::default();

@@ -100,7 +100,7 @@ impl<'g> Way<'g> {
         for place in &mut way.pivots {
             let pivot = &node.pivots[node.pivot_of(wanted.key)];
             *place = Some(pivot);
-            for part in &pivot.parts {
+            for part in pivot.parts.candidates(wanted.key) {
                 part.filter.prefetch(wanted.hash, guard);
             }
             match &pivot.child {
@@ -185,14 +185,11 @@ fn visit_pivot<'g, T>(
     visit: &mut impl FnMut(&'g Arc<Run>, &'g RunFilter) -> Result<Visit<T>>,
 ) -> Result<Visit<T>> {
     // Part of the cost is that of levels.
-    let mut by_levels = if wanted.pays { read_cost::filters(pivot.filters()) } else { 0 };
+    let mut by_levels = if wanted.pays { read_cost::filters(pivot.parts.filters()) } else { 0 };
     let mut paid = 0;
     let mut checked = 0;
     let mut visited = Visit::Progress;
-    for (index, part) in pivot.parts.iter().enumerate() {
-        if !pivot.is_candidate(index, wanted.key) {
-            continue;
-        }
+    for part in pivot.parts.candidates(wanted.key) {
         checked += 1;
         match visit(&part.segment.run, &part.filter)? {
             Visit::Found(hit, presence) => {

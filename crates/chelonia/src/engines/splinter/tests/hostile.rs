@@ -34,7 +34,7 @@ fn a_forged_node_is_not_merged_for_ever() {
     let mut pivots = root.pivots.clone();
     let oldest = pivots[0].parts.len() - 1;
     assert_eq!((root.height, pivots.len(), oldest), (1, 1, 10));
-    pivots[0].parts[oldest] = pivots[0].parts[0].at_level(10);
+    pivots[0].parts.edit(|parts| parts[oldest] = parts[0].at_level(10));
     let node = Node::new(1, pivots);
     let bytes = encode_node(&node);
     let reference = NodeRef::write(&world.storage, &UNLIMITED, &bytes, |_| {}).unwrap();

@@ -123,19 +123,19 @@ fn verification_finds_what_is_wrong() {
     let found = [
         findings_on(&world, |pivots| {
             let pivot = with_parts(pivots);
-            pivots[pivot].parts[0].totals.bytes -= 1;
+            pivots[pivot].parts.edit(|parts| parts[0].totals.bytes -= 1);
         }),
         findings_on(&world, |pivots| {
             let pivot = with_parts(pivots);
-            let part = &mut pivots[pivot].parts[0];
-            let run = Arc::clone(&part.segment.run);
+            let run = Arc::clone(&pivots[pivot].parts[0].segment.run);
             let first = SharedKey::whole(b"\xff\xff\xff\xff");
-            part.segment = Arc::new(Segment { run, first, shared: AtomicBool::new(false) });
+            let segment = Arc::new(Segment { run, first, shared: AtomicBool::new(false) });
+            pivots[pivot].parts.edit(|parts| parts[0].segment = segment);
         }),
         findings_on(&world, |pivots| {
             let pivot = with_parts(pivots);
             let twice = pivots[pivot].parts[0].clone();
-            pivots[pivot].parts.insert(0, twice);
+            pivots[pivot].parts.edit(|parts| parts.insert(0, twice));
         }),
         findings_on(&world, |pivots| {
             let pivot = &mut pivots[1];
