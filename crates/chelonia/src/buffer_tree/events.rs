@@ -57,7 +57,7 @@ events! {
     MergesForced = "merges_forced",
     /// Bytes of levels merged only because reads paid for it.
     MergedForReads = "merged_for_reads",
-    /// Parts moved to a newer level without being rewritten.
+    /// Parts moved to another level without being rewritten.
     TrivialMoves = "trivial_moves",
     /// Parts rewritten without overlapping newer entries, because little of their run was live.
     Rewrites = "rewrites",

@@ -16,7 +16,6 @@ use crate::buffer_tree::source::Incoming;
 use crate::engine::{Absorbed, Work, WriteBudget};
 use crate::engines::splinter::edit::{Draft, Edit};
 use crate::engines::splinter::merge::LevelsMerge;
-use crate::engines::splinter::parts::numbered;
 use crate::engines::splinter::sizes::Sizes;
 use crate::engines::splinter::{Splinter, Writer};
 use crate::runtime::sync::{AtomicU64, Ordering};
@@ -56,9 +55,13 @@ impl Splinter {
                     return Err(error);
                 }
             };
-        let change = |_: &Edit<'_>, draft: &mut Draft| {
-            for (index, pivot) in draft.pivots.iter_mut().enumerate() {
-                add_level(pivot, parts.get(&index).map_or(&[][..], Vec::as_slice), gathered);
+        let change = |edit: &Edit<'_>, draft: &mut Draft| {
+            for index in 0..draft.pivots.len() {
+                let older = draft.pivots[index].parts.iter();
+                let older = older.filter(|part| usize::from(part.level) >= gathered);
+                let older = older.map(|part| part.at_level(part.level + 1)).collect();
+                let newer = parts.get(&index).cloned().unwrap_or_default();
+                edit.put_on(draft, index, newer, older)?;
             }
             Ok(true)
         };
@@ -136,13 +139,4 @@ impl Splinter {
         }
         Ok(free)
     }
-}
-
-/// Puts `parts` on top of a pivot, in the place of its newest `gathered` levels.
-fn add_level(pivot: &mut Pivot, parts: &[Part], gathered: usize) {
-    let older = pivot.parts.iter().filter(|part| usize::from(part.level) >= gathered);
-    let older = older.map(|part| part.at_level(part.level + 1));
-    let parts = numbered(parts.iter().cloned().chain(older).collect());
-    let (key, child) = (pivot.key.clone(), pivot.child.clone());
-    *pivot = Pivot::new(key, child, parts, pivot.read_cost.clone());
 }

@@ -11,6 +11,9 @@
 //! entries are in the range of each new pivot is estimated from its index, or counted if these are
 //! few.
 //!
+//! Levels that come to a pivot become one with its newest level if their runs lie side by side:
+//! keys that are inserted in order are never merged.
+//!
 //! Splits need no room in advance [4]: a change is made under one lock, from the leaves to the
 //! root.
 //!
@@ -29,7 +32,7 @@ use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Part, Pivot, S
 use crate::buffer_tree::output::{Output, beside_each_other};
 use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
-use crate::engines::splinter::parts::{begin_at, is_ordered, numbered, share};
+use crate::engines::splinter::parts::{begin_at, is_ordered, numbered, share, side_by_side};
 use crate::engines::splinter::pending::Changed;
 use crate::engines::splinter::sizes::Sizes;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
@@ -255,12 +258,38 @@ impl Edit<'_> {
     fn receive(&self, child: &mut Draft, parts: &[Part]) -> Result<()> {
         let added = parts.last().map_or(0, |part| part.level + 1);
         let shares = divide(parts, child)?;
-        for (pivot, share) in child.pivots.iter_mut().zip(shares) {
-            let own = pivot.parts.iter().map(|part| part.at_level(part.level + added));
-            let parts = numbered(share.into_iter().chain(own).collect());
-            let child = pivot.child.clone();
-            *pivot = Pivot::new(pivot.key.clone(), child, parts, pivot.read_cost.clone());
+        for (index, share) in shares.into_iter().enumerate() {
+            let own = child.pivots[index].parts.iter();
+            let own = own.map(|part| part.at_level(part.level + added)).collect();
+            self.put_on(child, index, share, own)?;
         }
+        Ok(())
+    }
+
+    /// Gives pivot `index` the parts `newer`, and below them `older`, and counts levels that become
+    /// one because they lie side by side.
+    pub fn put_on(
+        &self,
+        draft: &mut Draft,
+        index: usize,
+        newer: Vec<Part>,
+        older: Vec<Part>,
+    ) -> Result<()> {
+        let upper = draft.upper_of(index);
+        let upper = upper.as_ref().map(SharedKey::view);
+        let pivot = &draft.pivots[index];
+        let came = newer.chunk_by(|one, next| one.level == next.level).count();
+        let mut parts = numbered([newer, older].concat());
+        // A job would not find the levels that it merged.
+        let span = KeySpan { lower: pivot.key.view(), upper };
+        if !self.claims.meets(draft.height, span) {
+            let last = |parts: &[Part]| parts.last().map_or(0, |part| part.level);
+            let levels = last(&parts);
+            parts = side_by_side(&parts, came, upper)?;
+            self.count(Event::TrivialMoves, (levels - last(&parts)).into());
+        }
+        let (key, below) = (pivot.key.clone(), pivot.child.clone());
+        draft.pivots[index] = Pivot::new(key, below, parts, pivot.read_cost.clone());
         Ok(())
     }
 

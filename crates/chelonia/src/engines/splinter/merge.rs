@@ -2,6 +2,7 @@
 
 use crate::base::error::Result;
 use crate::base::keys::{Direction, separator};
+use crate::base::stream::SortedStream;
 use crate::buffer_tree::level::{LevelOutput, LevelPivot, write_level};
 use crate::buffer_tree::node::{Node, Part};
 use crate::buffer_tree::output::Output;
@@ -73,6 +74,9 @@ impl LevelsMerge<'_, '_> {
         let targets: Vec<_> = self.pivots.iter().filter_map(target).collect();
         let begins = targets.first().filter(|first| first.key.view() < clip.lower);
         let begins = begins.map(|first| clip.lower.to_shared().beside(first.key));
+        // A branch of a memtable shall be seen to lie beside older ones, if it does.
+        let first = merge.key().filter(|_| self.levels == 0).map(SharedKey::whole);
+        let begins = first.or(begins);
         let was_cached = |key: &[u8], guard: &Guard| {
             let pivot = &node.pivots[node.pivot_of(key)];
             let last = pivot.parts.last()?.level;

@@ -67,7 +67,7 @@ const RUN_OVERHEAD_BYTES: u64 = 3 * BLOCK_BYTES_U64;
 const RECLAIM_NODES_BYTES: u64 = 64 << 10;
 
 /// Events that only other engines have.
-const NOT_OF_SPLINTER: [Event; 16] = [
+const NOT_OF_SPLINTER: [Event; 15] = [
     Event::PassThrough,
     Event::TombstoneFlushes,
     Event::ReadFlushes,
@@ -76,7 +76,6 @@ const NOT_OF_SPLINTER: [Event; 16] = [
     Event::MergesLevel,
     Event::MergesForced,
     Event::MergedForReads,
-    Event::TrivialMoves,
     Event::Rewrites,
     Event::FlushesCut,
     Event::LevelsCut,

@@ -17,8 +17,14 @@ fn a_tree_lives_like_a_map_and_everything_happens() {
         live::<Splinter>(&wide, seed, &mut events);
     }
     // These events have tests of their own.
-    for name in ["nodes_evicted", "pivots_stuck", "passes_repeated", "jobs_dropped", "root_shrunk"]
-    {
+    for name in [
+        "nodes_evicted",
+        "pivots_stuck",
+        "passes_repeated",
+        "jobs_dropped",
+        "root_shrunk",
+        "trivial_moves",
+    ] {
         events.remove(name);
     }
     let missing: Vec<_> = events.iter().filter(|(_, count)| **count == 0).collect();
