@@ -6,10 +6,10 @@ use super::Mutant;
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "flushed-below-older",
-        bug: "a flush by reference puts branches below the older ones of the child",
+        bug: "branches that come to a pivot are put below its older ones",
         file: "engines/splinter/edit.rs",
-        text: "numbered(share.into_iter().chain(own).collect());",
-        instead: "numbered(own.chain(share).collect());",
+        text: "numbered([newer, older].concat());",
+        instead: "numbered([older, newer].concat());",
     },
     Mutant {
         name: "merge-on-top",
