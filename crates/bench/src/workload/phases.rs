@@ -14,7 +14,7 @@
 //! | `q` | a queue for each thread: insert at the tail, scan the head, delete the head | its own |
 //! | `m` | gets of 64 records at a time | uniform |
 //! | `o` | updates, two for each record that was loaded | uniform |
-//! | `s1`, `s10`, `s100`, `s1k`, `s10k`, `s100k` | scans of so many records each | uniform |
+//! | `s1`, `s10`, `s100`, `s1k`, `s10k`, `s100k` | scans of 1 record, 10, and so on | uniform |
 //!
 //! In `m` an operation is a record that is read, so a call is 64 of them. In `q` each of the three
 //! is an operation; deletes are reported as updates. A scan of `q` starts up to 1,000 deleted

@@ -1,8 +1,8 @@
 //! Incorporation: a memtable becomes a branch of the root [2.3].
 //!
 //! The branch is written over the pivots of the root, as their newest level, and flushes by
-//! reference follow. Nothing older is read, unless merges are so far behind that the root can take
-//! no further level: then its newest levels, as far as no job merges them, become one with the
+//! reference follow. No older entry is merged, unless merges are so far behind that the root can
+//! take no further level: then its newest levels, as far as no job merges them, become one with the
 //! memtable.
 
 use crate::base::error::{Error, Result};
@@ -61,7 +61,7 @@ impl Splinter {
                 let older = older.filter(|part| usize::from(part.level) >= gathered);
                 let older = older.map(|part| part.at_level(part.level + 1)).collect();
                 let newer = parts.get(&index).cloned().unwrap_or_default();
-                edit.put_on(draft, index, newer, older)?;
+                edit.put_on(draft, index, newer, older);
             }
             Ok(true)
         };

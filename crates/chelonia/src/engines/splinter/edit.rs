@@ -261,20 +261,14 @@ impl Edit<'_> {
         for (index, share) in shares.into_iter().enumerate() {
             let own = child.pivots[index].parts.iter();
             let own = own.map(|part| part.at_level(part.level + added)).collect();
-            self.put_on(child, index, share, own)?;
+            self.put_on(child, index, share, own);
         }
         Ok(())
     }
 
     /// Gives pivot `index` the parts `newer`, and below them `older`, and counts levels that become
     /// one because they lie side by side.
-    pub fn put_on(
-        &self,
-        draft: &mut Draft,
-        index: usize,
-        newer: Vec<Part>,
-        older: Vec<Part>,
-    ) -> Result<()> {
+    pub fn put_on(&self, draft: &mut Draft, index: usize, newer: Vec<Part>, older: Vec<Part>) {
         let upper = draft.upper_of(index);
         let upper = upper.as_ref().map(SharedKey::view);
         let pivot = &draft.pivots[index];
@@ -285,12 +279,11 @@ impl Edit<'_> {
         if !self.claims.meets(draft.height, span) {
             let last = |parts: &[Part]| parts.last().map_or(0, |part| part.level);
             let levels = last(&parts);
-            parts = side_by_side(&parts, came, upper)?;
+            parts = side_by_side(&parts, came, upper);
             self.count(Event::TrivialMoves, (levels - last(&parts)).into());
         }
         let (key, below) = (pivot.key.clone(), pivot.child.clone());
         draft.pivots[index] = Pivot::new(key, below, parts, pivot.read_cost.clone());
-        Ok(())
     }
 
     /// Splits leaves whose merged branch is large, between its runs [2.5].

@@ -75,26 +75,23 @@ pub(super) fn share(parts: &[Part], span: KeySpan<'_>) -> Result<Vec<Part>> {
 }
 
 /// Makes one level of each of the newest `came` levels and the level below it, if the entries of
-/// their runs lie side by side. The range of the pivot that has `parts` ends at `upper`.
-pub(super) fn side_by_side(
-    parts: &[Part],
-    came: usize,
-    upper: Option<KeyView<'_>>,
-) -> Result<Vec<Part>> {
+/// their runs lie side by side. The range of the pivot that has `parts` ends at `upper`. Blocks of
+/// older runs may be read; levels stay apart if they cannot be.
+pub(super) fn side_by_side(parts: &[Part], came: usize, upper: Option<KeyView<'_>>) -> Vec<Part> {
     let levels = parts.chunk_by(|one, next| one.level == next.level);
     let mut levels: Vec<Vec<Part>> = levels.map(<[Part]>::to_vec).collect();
     for newer in (0..came.min(levels.len().saturating_sub(1))).rev() {
-        if let Some(one) = beside(&levels[newer], &levels[newer + 1], upper)? {
+        if let Some(one) = beside(&levels[newer], &levels[newer + 1], upper) {
             levels.splice(newer..=newer + 1, [one]);
         }
     }
-    Ok(numbered(levels.concat()))
+    numbered(levels.concat())
 }
 
 /// Returns the parts of two levels as one level; `None` if a run has, or seems to have, an entry
 /// behind the first key of the next one, or cannot be read.
-fn beside(newer: &[Part], older: &[Part], upper: Option<KeyView<'_>>) -> Result<Option<Vec<Part>>> {
-    let Some(level) = older.first().map(|part| part.level) else { return Ok(None) };
+fn beside(newer: &[Part], older: &[Part], upper: Option<KeyView<'_>>) -> Option<Vec<Part>> {
+    let level = older.first()?.level;
     let mut all: Vec<&Part> = newer.iter().chain(older).collect();
     all.sort_by(|one, other| one.segment.first.cmp(&other.segment.first));
     for pair in all.windows(2) {
@@ -103,13 +100,13 @@ fn beside(newer: &[Part], older: &[Part], upper: Option<KeyView<'_>>) -> Result<
             continue;
         }
         let behind = KeySpan { lower: next.segment.first.view(), upper };
-        if one.segment.first == next.segment.first
-            || share_of(&one.segment.run, one.totals, behind)?.is_some()
-        {
-            return Ok(None);
+        let is_before = one.segment.first < next.segment.first
+            && matches!(share_of(&one.segment.run, one.totals, behind), Ok(None));
+        if !is_before {
+            return None;
         }
     }
-    Ok(Some(all.into_iter().map(|part| part.at_level(level)).collect()))
+    Some(all.into_iter().map(|part| part.at_level(level)).collect())
 }
 
 /// How much of a run is in a range.

@@ -2,10 +2,12 @@
 
 use super::{World, tiny};
 use crate::engine::Engine;
-use crate::engine::tests::uniform;
-use crate::engine::tests::world::Model;
+use crate::engine::tests::world::{Item, Model};
+use crate::engine::tests::{key_of, uniform};
+use crate::engines::splinter::SplinterConfig;
 use crate::runtime::rng::Rng;
 use crate::storage::block::BlockKind;
+use crate::storage::io::fault::{Call, Fault};
 use crate::storage::io::{Access, Directory, OpenMode};
 
 /// Damages a data block of one run in `every`; returns their number.
@@ -51,5 +53,29 @@ fn a_damaged_tree_takes_updates_and_merges_around_the_damage() {
         let hash = world.storage.key_hash(key);
         let found = version.get(key, hash).unwrap().found;
         assert_eq!(found, Some(crate::engine::tests::world::found(item)));
+    }
+}
+
+/// Looking whether a branch lies beside older ones reads these; an absorb does not need to know.
+#[test]
+fn a_device_that_cannot_read_fails_no_absorb() {
+    for readable in [true, false] {
+        let mut world = World::new(SplinterConfig { branch_bytes: 1 << 20, ..tiny() }, 1);
+        let absorb = |world: &mut World, first: u64| {
+            let value = Item::Value(vec![7; 92]);
+            let keys = first..first + 40;
+            world.absorb(keys.map(|number| (key_of(number), value.clone())).collect());
+        };
+        absorb(&mut world, 0);
+        world.reopen();
+        absorb(&mut world, 100);
+        assert_eq!(world.event("trivial_moves"), 1);
+        if !readable {
+            world.faults.fail(Fault::sticky(Call::Read, 0));
+        }
+        absorb(&mut world, 200);
+        world.faults.heal();
+        assert_eq!(world.event("trivial_moves"), 1 + u64::from(readable));
+        world.check(&mut Rng::new(82));
     }
 }
