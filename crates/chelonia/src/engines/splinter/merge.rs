@@ -16,6 +16,10 @@ use crate::runtime::sync::Mutex;
 use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeMap;
 
+/// Maximum length of the key at which the first run of a branch is said to begin: nodes keep it,
+/// and a prefix of the least key is a lower bound, too.
+const FIRST_BYTES_MAX: usize = 64;
+
 /// Minimum number of runs of a piece: each opens all inputs anew.
 const PIECE_RUNS: u64 = 4;
 
@@ -75,8 +79,9 @@ impl LevelsMerge<'_, '_> {
         let begins = targets.first().filter(|first| first.key.view() < clip.lower);
         let begins = begins.map(|first| clip.lower.to_shared().beside(first.key));
         // A branch of a memtable shall be seen to lie beside older ones, if it does.
-        let first = merge.key().filter(|_| self.levels == 0).map(SharedKey::whole);
-        let begins = first.or(begins);
+        let first = merge.key().filter(|_| self.levels == 0);
+        let first = first.map(|key| SharedKey::whole(&key[..key.len().min(FIRST_BYTES_MAX)]));
+        let begins = first.max(begins);
         let was_cached = |key: &[u8], guard: &Guard| {
             let pivot = &node.pivots[node.pivot_of(key)];
             let last = pivot.parts.last()?.level;
