@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn options_come_back_from_their_arguments() {
-        let lines: [&[&str]; 4] = [
+        let lines: [&[&str]; 5] = [
             &["x"],
             &["x", "--records", "7M", "--phases", "load,a", "--checkpoint-distance", "1MB,2MiB"],
             &["x", "--keys", "mixed:7", "--key-size", "9..12", "--cap", "5", "--rate", "1k"],
@@ -340,6 +340,7 @@ mod tests {
                 "0",
                 "--uniform-filters",
             ],
+            &["x", "--space-percent", "130"],
         ];
         for line in lines {
             let mut options = Line::try_parse_from(line).unwrap().options;

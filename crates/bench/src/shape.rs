@@ -2,7 +2,9 @@
 //! own engines that are measured against each other.
 
 use crate::failure::{Failure, Result};
-use chelonia::{AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions};
+use chelonia::{
+    AutumnOptions, EngineKind, EngineOptions, FilterKind, LevelOptions, SplinterOptions,
+};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -35,6 +37,9 @@ pub struct Shape {
     /// Our engines: the kind of filters [default: bloom]
     #[arg(long, value_name = "KIND")]
     pub filter: Option<Filter>,
+    /// Engine splinter: the space of a leaf, in percent of its merged entries [default: 160]
+    #[arg(long, value_name = "PERCENT")]
+    pub space_percent: Option<u32>,
 }
 
 impl Shape {
@@ -53,10 +58,13 @@ impl Shape {
         })
     }
 
-    /// An engine with the levels that follow, if anything is said of them.
+    /// An engine with the levels or the space that follow, if anything is said of them.
     pub fn engine(&self, kind: EngineKind) -> EngineOptions {
-        match (kind, self.levels()) {
-            (EngineKind::Autumn, Some(levels)) => AutumnOptions::new().levels(levels).into(),
+        match (kind, self.levels(), self.space_percent) {
+            (EngineKind::Autumn, Some(levels), _) => AutumnOptions::new().levels(levels).into(),
+            (EngineKind::Splinter, _, Some(percent)) => {
+                SplinterOptions::new().space_percent(percent).into()
+            }
             _ => kind.into(),
         }
     }
@@ -82,6 +90,9 @@ impl Shape {
             let option = "--size-ratio, --scaling, --relative-levels, --uniform-filters";
             return refuse(option, "engines with levels");
         }
+        if self.space_percent.is_some() && engine != Some(EngineKind::Splinter) {
+            return refuse("--space-percent", "engine splinter");
+        }
         Ok(())
     }
 
@@ -92,6 +103,7 @@ impl Shape {
             ("--size-ratio", self.size_ratio),
             ("--scaling", self.scaling),
             ("--filter-bits", self.filter_bits),
+            ("--space-percent", self.space_percent),
         ] {
             if let Some(value) = value {
                 arguments.extend([name.into(), value.to_string().into()]);
@@ -121,6 +133,7 @@ impl Shape {
             "uniform_filters": self.uniform_filters,
             "filter_bits": self.filter_bits,
             "filter": self.filter.map(|_| self.filters().1),
+            "space_percent": self.space_percent,
         })
     }
 }
@@ -134,10 +147,12 @@ mod tests {
         let bits = Shape { filter_bits: Some(0), ..Shape::default() };
         let quotient = Shape { filter: Some(Filter::Quotient), ..Shape::default() };
         let ratio = Shape { size_ratio: Some(3), ..Shape::default() };
+        let space = Shape { space_percent: Some(130), ..Shape::default() };
         for (shape, fitting, others) in [
             (bits, &["turtle", "autumn", "splinter"][..], &["rocksdb", "lmdb"][..]),
             (quotient, &["turtle", "splinter"], &["leveldb", "redb"]),
             (ratio, &["autumn"], &["turtle", "splinter", "rocksdb"]),
+            (space, &["splinter"], &["turtle", "autumn", "rocksdb"]),
             (Shape::default(), &["turtle", "lmdb"], &[]),
         ] {
             fitting.iter().for_each(|name| shape.check_for(name).unwrap());

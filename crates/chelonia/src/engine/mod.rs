@@ -64,7 +64,7 @@ pub use kind::EngineKind;
 pub use options::{
     AutumnOptions, EngineOptions, LevelOptions, LiveOptions, SplinterOptions, TurtleOptions,
 };
-pub(crate) use options::{FANOUT_DEFAULT, PIVOTS_MAX};
+pub(crate) use options::{FANOUT_DEFAULT, PIVOTS_MAX, SPACE_PERCENT_DEFAULT};
 
 /// The durable structure of one keyspace.
 pub trait Engine: Send + Sync {

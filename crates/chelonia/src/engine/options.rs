@@ -26,6 +26,10 @@ const BRANCH_BYTES: RangeInclusive<u32> = 1 << 10..=256 << 20;
 const FANOUT: RangeInclusive<u32> = 4..=16;
 /// Default maximum number of children of a trunk node, `F` of the SplinterDB paper.
 pub(crate) const FANOUT_DEFAULT: u32 = 8;
+/// Range of the space of a leaf, in percent of its merged branch.
+const SPACE_PERCENT: RangeInclusive<u32> = 110..=300;
+/// Default of the space of a leaf, in percent of its merged branch.
+pub(crate) const SPACE_PERCENT_DEFAULT: u32 = 160;
 
 /// The engine of a keyspace, with the options of that engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +74,8 @@ pub struct SplinterOptions {
     pub branch_bytes: Option<u32>,
     /// See [`Self::fanout()`].
     pub fanout: Option<u32>,
+    /// See [`Self::space_percent()`].
+    pub space_percent: Option<u32>,
 }
 
 /// The shape of the levels of engine `autumn`.
@@ -106,6 +112,10 @@ pub enum LiveOptions {
     /// The shape of the levels of engine `autumn`. Regular merges bring the tree into the new
     /// shape.
     Levels(LevelOptions),
+    /// The space of a leaf of engine `splinter`, in percent
+    /// ([`SplinterOptions::space_percent()`]). Leaves that take more are merged, from the next
+    /// updates of existing keys on.
+    SpacePercent(u32),
 }
 
 impl TurtleOptions {
@@ -167,12 +177,12 @@ impl AutumnOptions {
 impl SplinterOptions {
     /// Creates options with nothing chosen.
     pub const fn new() -> Self {
-        Self { branch_bytes: None, fanout: None }
+        Self { branch_bytes: None, fanout: None, space_percent: None }
     }
 
     /// Sets the size of a branch, in bytes (1 KiB to 256 MiB): a node moves its updates on when
-    /// they exceed `fanout` times as much, and a leaf is split when it does. The default is a 64th
-    /// of the keyspace's stored bytes, from 1 MiB to 24 MiB.
+    /// they exceed `fanout` times as much, and a leaf is split when it has 3/4 of that. The default
+    /// is a 64th of the keyspace's stored bytes, from 1 MiB to 24 MiB.
     pub const fn branch_bytes(mut self, bytes: u32) -> Self {
         self.branch_bytes = Some(bytes);
         self
@@ -187,6 +197,21 @@ impl SplinterOptions {
     /// ```
     pub const fn fanout(mut self, children: u32) -> Self {
         self.fanout = Some(children);
+        self
+    }
+
+    /// Sets the space above which a leaf is merged if all updates are of existing keys, in percent
+    /// of its merged branch (110 to 300, default 160): with less, the keyspace takes less space and
+    /// writes more. May be changed later ([`LiveOptions::SpacePercent`]). Updates that have not
+    /// reached a leaf yet take space, too; `docs/engines/splinter.md` has measurements.
+    ///
+    /// ```
+    /// # use chelonia::{EngineOptions, SplinterOptions};
+    /// let options = SplinterOptions::new().space_percent(130);
+    /// assert_eq!(options.space_percent, Some(130));
+    /// ```
+    pub const fn space_percent(mut self, percent: u32) -> Self {
+        self.space_percent = Some(percent);
         self
     }
 }
@@ -348,7 +373,8 @@ impl EngineOptions {
             }
             Self::Splinter(options) => {
                 within("branch_bytes", options.branch_bytes, &BRANCH_BYTES)?;
-                within("fanout", options.fanout, &FANOUT)
+                within("fanout", options.fanout, &FANOUT)?;
+                within("space_percent", options.space_percent, &SPACE_PERCENT)
             }
         }
     }
@@ -364,9 +390,10 @@ impl EngineOptions {
                 let levels = Some(levels.unwrap_or_default());
                 Self::Autumn(AutumnOptions { table_bytes, levels })
             }
-            Self::Splinter(SplinterOptions { branch_bytes, fanout }) => {
+            Self::Splinter(SplinterOptions { branch_bytes, fanout, space_percent }) => {
                 let fanout = Some(fanout.unwrap_or(FANOUT_DEFAULT));
-                Self::Splinter(SplinterOptions { branch_bytes, fanout })
+                let space_percent = Some(space_percent.unwrap_or(SPACE_PERCENT_DEFAULT));
+                Self::Splinter(SplinterOptions { branch_bytes, fanout, space_percent })
             }
         }
     }
@@ -400,7 +427,11 @@ impl EngineOptions {
 
     /// Returns the live options that `self` chooses.
     pub(crate) fn live(&self) -> Option<LiveOptions> {
-        self.levels().map(LiveOptions::Levels)
+        match self {
+            Self::Turtle(_) => None,
+            Self::Autumn(options) => options.levels.map(LiveOptions::Levels),
+            Self::Splinter(options) => options.space_percent.map(LiveOptions::SpacePercent),
+        }
     }
 
     /// Returns these options with `live` applied. Fails if a number is out of range, or the engine
@@ -411,9 +442,17 @@ impl EngineOptions {
                 levels.check()?;
                 Ok(Self::Autumn(options.levels(levels)))
             }
-            (Self::Turtle(_) | Self::Splinter(_), LiveOptions::Levels(_)) => {
+            (Self::Splinter(options), LiveOptions::SpacePercent(percent)) => {
+                check_range("space_percent", percent, &SPACE_PERCENT)?;
+                Ok(Self::Splinter(options.space_percent(percent)))
+            }
+            (_, LiveOptions::Levels(_)) => {
                 let name = self.kind().name();
                 Err(Error::invalid(format!("engine {name} has no levels")))
+            }
+            (_, LiveOptions::SpacePercent(_)) => {
+                let name = self.kind().name();
+                Err(Error::invalid(format!("engine {name} has no option space_percent")))
             }
         }
     }

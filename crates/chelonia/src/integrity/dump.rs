@@ -72,6 +72,7 @@ fn options(keyspace: &KeyspaceCore, out: &mut dyn DumpVisitor) -> Result<()> {
         EngineOptions::Splinter(options) => fields.extend([
             ("branch_bytes", DumpField::number(options.branch_bytes.map(u64::from))),
             ("fanout", DumpField::number(options.fanout.map(u64::from))),
+            ("space_percent", DumpField::number(options.space_percent.map(u64::from))),
         ]),
         EngineOptions::Autumn(options) => {
             let LevelOptions {

@@ -183,7 +183,7 @@ impl KeyspaceOptions {
 /// The stored options of a keyspace, as in the catalog.
 ///
 /// ```text
-/// varint  version of this layout (1, or 2 for an engine with levels)
+/// varint  version of this layout: 1, 2 for an engine with levels, 3 for `space_percent`
 /// varint  engine number
 /// varint  filter number
 /// varint  filter bits per key
@@ -194,6 +194,8 @@ impl KeyspaceOptions {
 /// varint  size ratio of the last two levels
 /// varint  scaling of the ratios, in percent
 /// varint  bit 0: dynamic sizes; bit 1: filters are allocated by level
+///         layout 3 continues after the checkpoint distance:
+/// varint  space of a leaf of splinter, in percent; 160 in layout 1
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoredOptions {
@@ -208,6 +210,11 @@ pub(crate) struct StoredOptions {
 const LAYOUT: u64 = 1;
 /// See [`LAYOUT`].
 const LAYOUT_LEVELS: u64 = 2;
+/// See [`LAYOUT`].
+const LAYOUT_SPACE: u64 = 3;
+
+/// Space of a leaf of engine splinter in layout 1, in percent. The default may change, this not.
+const SPACE_PERCENT_OF_LAYOUT: u32 = 160;
 
 /// Bits of the last number of layout 2.
 const DYNAMIC_SIZES: u64 = 1;
@@ -226,16 +233,18 @@ impl StoredOptions {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let (leaf_bytes, pivots_max, levels) = match self.engine {
-            EngineOptions::Turtle(options) => (options.leaf_bytes, options.pivots_max, None),
-            EngineOptions::Autumn(options) => {
-                (options.table_bytes, None, Some(options.levels.unwrap_or_default()))
+        let (layout, leaf_bytes, pivots_max) = match self.engine {
+            EngineOptions::Turtle(options) => (LAYOUT, options.leaf_bytes, options.pivots_max),
+            EngineOptions::Autumn(options) => (LAYOUT_LEVELS, options.table_bytes, None),
+            EngineOptions::Splinter(options) => {
+                let space = options.space_percent.unwrap_or(SPACE_PERCENT_OF_LAYOUT);
+                let layout = if space == SPACE_PERCENT_OF_LAYOUT { LAYOUT } else { LAYOUT_SPACE };
+                (layout, options.branch_bytes, options.fanout)
             }
-            EngineOptions::Splinter(options) => (options.branch_bytes, options.fanout, None),
         };
         let mut out = Vec::new();
         for value in [
-            if levels.is_some() { LAYOUT_LEVELS } else { LAYOUT },
+            layout,
             u64::from(self.engine.kind().number()),
             u64::from(self.filter.number()),
             u64::from(self.filter_bits_per_key),
@@ -245,14 +254,15 @@ impl StoredOptions {
         ] {
             put_varint(&mut out, value);
         }
-        if let Some(levels) = levels {
-            let LevelOptions { size_ratio, scaling_percent, .. } = levels;
-            let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-            let flags = bit(levels.dynamic_sizes, DYNAMIC_SIZES)
-                | bit(levels.allocate_filters_by_level, FILTERS_BY_LEVEL);
-            for value in [u64::from(size_ratio), u64::from(scaling_percent), flags] {
-                put_varint(&mut out, value);
+        match self.engine {
+            EngineOptions::Autumn(options) => {
+                put_levels(&mut out, options.levels.unwrap_or_default());
             }
+            EngineOptions::Splinter(options) if layout == LAYOUT_SPACE => {
+                let space = options.space_percent.unwrap_or(SPACE_PERCENT_OF_LAYOUT);
+                put_varint(&mut out, space.into());
+            }
+            EngineOptions::Turtle(_) | EngineOptions::Splinter(_) => {}
         }
         out
     }
@@ -260,11 +270,11 @@ impl StoredOptions {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut decoder = Decoder::new(bytes, "keyspace options");
         let layout = decoder.varint()?;
-        if layout > LAYOUT_LEVELS {
+        if layout > LAYOUT_SPACE {
             let text = format!("the options of a keyspace are of a newer layout, {layout}");
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
-        if layout != LAYOUT && layout != LAYOUT_LEVELS {
+        if layout == 0 {
             return Err(decoder.damaged("they are of no known layout"));
         }
         let engine = decoder.varint()?;
@@ -283,40 +293,52 @@ impl StoredOptions {
         let leaf_bytes = Some(decoder.varint_u32()?).filter(|bytes| *bytes != 0);
         let pivots_max = decoder.varint_u32()?;
         let checkpoint_distance = Some(decoder.varint()?).filter(|bytes| *bytes != 0);
-        let levels = if layout == LAYOUT_LEVELS {
-            let (size_ratio, scaling_percent) = (decoder.varint_u32()?, decoder.varint_u32()?);
-            let flags = decoder.varint()?;
-            Some(LevelOptions {
-                size_ratio,
-                scaling_percent,
-                dynamic_sizes: flags & DYNAMIC_SIZES != 0,
-                allocate_filters_by_level: flags & FILTERS_BY_LEVEL != 0,
-            })
-        } else {
-            None
+        let (levels, space_percent) = match layout {
+            LAYOUT_LEVELS => (Some(take_levels(&mut decoder)?), None),
+            LAYOUT_SPACE => (None, Some(decoder.varint_u32()?)),
+            _ => (None, None),
         };
         decoder.finish()?;
         let out_of_range = || decoder.damaged("a number is out of its range");
-        let engine = match (engine, levels) {
-            (EngineKind::Turtle, None) => {
+        let engine = match (engine, levels, space_percent) {
+            (EngineKind::Turtle, None, None) => {
                 EngineOptions::Turtle(TurtleOptions { leaf_bytes, pivots_max: Some(pivots_max) })
             }
-            (EngineKind::Autumn, Some(_)) if pivots_max == PIVOTS_MAX => {
+            (EngineKind::Autumn, Some(_), None) if pivots_max == PIVOTS_MAX => {
                 EngineOptions::Autumn(AutumnOptions { table_bytes: leaf_bytes, levels })
             }
-            (EngineKind::Splinter, None) => EngineOptions::Splinter(SplinterOptions {
+            (EngineKind::Splinter, None, space) => EngineOptions::Splinter(SplinterOptions {
                 branch_bytes: leaf_bytes,
                 fanout: Some(pivots_max),
+                space_percent: Some(space.unwrap_or(SPACE_PERCENT_OF_LAYOUT)),
             }),
-            (EngineKind::Turtle | EngineKind::Splinter, Some(_)) | (EngineKind::Autumn, _) => {
-                return Err(out_of_range());
-            }
+            _ => return Err(out_of_range()),
         };
         if engine.check().is_err() || !FILTER_BITS.contains(&filter_bits_per_key) {
             return Err(out_of_range());
         }
         Ok(Self { engine, filter, filter_bits_per_key, checkpoint_distance })
     }
+}
+
+fn put_levels(out: &mut Vec<u8>, levels: LevelOptions) {
+    let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+    let flags = bit(levels.dynamic_sizes, DYNAMIC_SIZES)
+        | bit(levels.allocate_filters_by_level, FILTERS_BY_LEVEL);
+    for value in [levels.size_ratio.into(), levels.scaling_percent.into(), flags] {
+        put_varint(out, value);
+    }
+}
+
+fn take_levels(decoder: &mut Decoder<'_>) -> Result<LevelOptions> {
+    let (size_ratio, scaling_percent) = (decoder.varint_u32()?, decoder.varint_u32()?);
+    let flags = decoder.varint()?;
+    Ok(LevelOptions {
+        size_ratio,
+        scaling_percent,
+        dynamic_sizes: flags & DYNAMIC_SIZES != 0,
+        allocate_filters_by_level: flags & FILTERS_BY_LEVEL != 0,
+    })
 }
 
 /// Decodes the options of a keyspace. For tests.
@@ -347,10 +369,37 @@ mod tests {
         assert_eq!(StoredOptions::decode(&lacking).err().unwrap().kind(), ErrorKind::Corrupt);
         let mut bytes = stored.encode();
         assert_eq!(StoredOptions::decode(&bytes).unwrap(), stored);
-        for (layout, kind) in [(LAYOUT_LEVELS + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
+        for (layout, kind) in [(LAYOUT_SPACE + 1, ErrorKind::Unsupported), (0, ErrorKind::Corrupt)]
         {
             bytes[0] = u8::try_from(layout).unwrap();
             assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), kind);
         }
+    }
+
+    #[test]
+    fn the_space_of_a_splinter_is_stored_only_if_it_is_not_the_default() {
+        let of = |space: Option<u32>| StoredOptions {
+            engine: EngineOptions::Splinter(SplinterOptions {
+                space_percent: space,
+                ..SplinterOptions::new()
+            })
+            .for_new(),
+            filter: FilterKind::Bloom,
+            filter_bits_per_key: 16,
+            checkpoint_distance: None,
+        };
+        let (unset, low) = (of(None), of(Some(120)));
+        assert_eq!(unset.encode(), of(Some(160)).encode());
+        for (options, layout) in [(&unset, LAYOUT), (&low, LAYOUT_SPACE)] {
+            let mut bytes = options.encode();
+            assert_eq!(u64::from(bytes[0]), layout);
+            assert_eq!(StoredOptions::decode(&bytes).unwrap(), *options);
+            // An engine without this option.
+            bytes[1] = EngineKind::Autumn.number();
+            assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), ErrorKind::Corrupt);
+        }
+        let mut bytes = low.encode();
+        *bytes.last_mut().unwrap() = 109;
+        assert_eq!(StoredOptions::decode(&bytes).err().unwrap().kind(), ErrorKind::Corrupt);
     }
 }

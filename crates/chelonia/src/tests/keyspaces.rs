@@ -3,7 +3,9 @@
 use super::{open, open_faulty, rotate};
 use crate::base::error::ErrorKind;
 use crate::base::limits::BLOCK_BYTES;
-use crate::engine::{AutumnOptions, EngineKind, EngineOptions, LevelOptions};
+use crate::engine::{
+    AutumnOptions, EngineKind, EngineOptions, LevelOptions, LiveOptions, SplinterOptions,
+};
 use crate::memory::epoch::Guard;
 use crate::memory::node_clock::ClockEntry;
 use crate::runtime::sync::{Arc, AtomicBool, Mutex, Ordering};
@@ -11,7 +13,7 @@ use crate::storage::block::{BlockKind, DATA_FILE};
 use crate::storage::io::fault::Call;
 use crate::storage::io::memory::MemoryDirectory;
 use crate::storage::io::{Access, Directory, OpenMode};
-use crate::{Database, KeyspaceOptions, Snapshot};
+use crate::{Database, Keyspace, KeyspaceOptions, Snapshot};
 
 const ENGINES: [EngineKind; 3] = EngineKind::ALL;
 
@@ -222,6 +224,42 @@ fn the_last_shape_of_levels_is_stored() {
     assert!(!database.handle.core().counters.options_changed.load(Ordering::Relaxed));
     drop(database.keyspace("k", options().checkpoint_distance(78_000)).unwrap());
     assert!(database.handle.core().counters.options_changed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn the_last_space_of_leaves_is_stored() {
+    let memory = MemoryDirectory::new();
+    let space = |percent| EngineOptions::from(SplinterOptions::new().space_percent(percent));
+    let of = |keyspace: &Keyspace| match keyspace.engine_options() {
+        EngineOptions::Splinter(options) => options.space_percent,
+        other => panic!("{other:?}"),
+    };
+    let database = open(Arc::new(memory.clone()));
+    let keyspace = database.keyspace("k", KeyspaceOptions::new().engine(space(130))).unwrap();
+    for refused in [109, 301] {
+        let error = keyspace.set_live_options(LiveOptions::SpacePercent(refused)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+    let error = keyspace.set_live_options(LevelOptions::new()).unwrap_err();
+    assert!(error.to_string().contains("engine splinter has no levels"), "{error}");
+    let other = database.keyspace("other", KeyspaceOptions::new()).unwrap();
+    let error = other.set_live_options(LiveOptions::SpacePercent(130)).unwrap_err();
+    assert!(error.to_string().contains("engine turtle has no option space_percent"), "{error}");
+    drop((keyspace, other));
+    database.close().unwrap();
+    for (stored, next) in [(130, 200), (200, 160), (160, 110)] {
+        let database = open(Arc::new(memory.clone()));
+        let keyspace = database.keyspace("k", KeyspaceOptions::new()).unwrap();
+        assert_eq!(of(&keyspace), Some(stored));
+        keyspace.set_live_options(LiveOptions::SpacePercent(next)).unwrap();
+        drop(keyspace);
+        database.close().unwrap();
+    }
+    let database = open(Arc::new(memory));
+    assert_eq!(of(&database.keyspace("k", KeyspaceOptions::new()).unwrap()), Some(110));
+    // The options of an open change it, too.
+    let keyspace = database.keyspace("k", KeyspaceOptions::new().engine(space(140))).unwrap();
+    assert_eq!(of(&keyspace), Some(140));
 }
 
 /// A snapshot made while a keyspace is being dropped shows it unchanged, or empty, and stays

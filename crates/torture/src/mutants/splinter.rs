@@ -15,8 +15,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "merge-on-top",
         bug: "the output of a merge is placed above branches that came meanwhile",
         file: "engines/splinter/replace.rs",
-        text: "numbered(newer.chain(outputs).chain(older).collect())",
-        instead: "numbered(outputs.chain(newer).chain(older).collect())",
+        text: "(newer.chain(outputs).collect(), older.collect())",
+        instead: "(outputs.chain(newer).collect(), older.collect())",
     },
     Mutant {
         name: "tombstones-end-in-the-trunk",

@@ -65,14 +65,18 @@ impl Sources {
     fn open_parts(&mut self, pivot: &Pivot, upper: Option<&SharedKey>) -> Result<&[RunCursor]> {
         let first = self.opened.len();
         let whole = pivot.pending().entries + pivot.settled_entries();
-        for (index, part) in pivot.parts.iter().enumerate() {
-            let next = pivot.parts.get(index + 1).filter(|next| next.level == part.level);
-            let is_passed = next.is_some_and(|next| match &self.range.lower {
-                Bound::Included(lower) | Bound::Excluded(lower) => next.segment.first <= **lower,
-                Bound::Unbounded => false,
-            });
-            if !is_passed && upper.is_none_or(|upper| part.segment.first < *upper) {
-                self.open(&part.segment.run, first_blocks(part.totals.entries, whole))?;
+        for level in pivot.parts.chunk_by(|one, next| one.level == next.level) {
+            let entries = level.iter().map(|part| part.totals.entries).sum();
+            for (index, part) in level.iter().enumerate() {
+                let is_passed = level.get(index + 1).is_some_and(|next| match &self.range.lower {
+                    Bound::Included(lower) | Bound::Excluded(lower) => {
+                        next.segment.first <= **lower
+                    }
+                    Bound::Unbounded => false,
+                });
+                if !is_passed && upper.is_none_or(|upper| part.segment.first < *upper) {
+                    self.open(&part.segment.run, first_blocks(entries, whole))?;
+                }
             }
         }
         Ok(&self.opened[first..])

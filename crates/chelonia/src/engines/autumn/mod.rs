@@ -339,7 +339,7 @@ impl Engine for Autumn {
     }
 
     fn set_live_options(&self, options: LiveOptions) {
-        let LiveOptions::Levels(levels) = options;
+        let LiveOptions::Levels(levels) = options else { return };
         self.options.lock().levels = levels;
         self.reassess(&[]);
     }

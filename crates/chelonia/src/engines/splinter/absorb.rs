@@ -5,7 +5,7 @@
 //! take no further level: then its newest levels, as far as no job merges them, become one with the
 //! memtable.
 
-use crate::base::error::{Error, Result};
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::stream::SortedUpdates;
 use crate::buffer_tree::check::damage::Damage;
 use crate::buffer_tree::codec::LEVEL_MAX;
@@ -37,8 +37,8 @@ impl Splinter {
         work: &Work<'_>,
     ) -> Result<Absorbed> {
         let version = self.newest();
+        self.learn(writer, writer.overlap.after(&self.shared, &version, updates));
         self.count(writer, &version)?;
-        writer.overlap = writer.overlap.after(&self.shared, &version, updates);
         let sizes = self.sizes(&version, writer.overlap);
         let root = self.shared.node_cache.load_owned(&version.root)?;
         let output = self.output(work.quota);
@@ -127,16 +127,22 @@ impl Splinter {
         if most + levels_free <= usize::from(LEVEL_MAX) {
             return Ok(0);
         }
-        let mut free = most;
+        let (mut readable, mut unclaimed) = (most, most);
         for (index, pivot) in root.pivots.iter().enumerate() {
             let claimed = pivot.parts.iter().find(|part| self.claims.has(part));
             let unread = writer.damage.first_level(pivot, root.span_of(index, None))?;
-            let levels = claimed.map(|part| part.level).into_iter().chain(unread);
-            free = levels.map(usize::from).fold(free, usize::min);
+            readable = unread.map_or(readable, |level| readable.min(level.into()));
+            unclaimed = claimed.map_or(unclaimed, |part| unclaimed.min(part.level.into()));
         }
-        if free < 2 && most >= usize::from(LEVEL_MAX) {
+        let is_full = most > usize::from(LEVEL_MAX);
+        if is_full && readable == 0 {
             return Err(Error::corrupt("too many levels of the root are unreadable"));
         }
-        Ok(free)
+        if is_full && unclaimed == 0 {
+            // Only a nearly full device lets levels become as many.
+            let text = "nearly full, and all levels of the root are being merged; free space";
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(readable.min(unclaimed))
     }
 }

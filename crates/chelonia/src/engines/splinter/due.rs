@@ -35,7 +35,7 @@ pub(super) struct Due {
     pub bytes: u64,
 }
 
-/// The surroundings of a node whose merges are asked for.
+/// The surroundings of a node, by which its merges are due.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
     /// End of its range.
@@ -95,7 +95,7 @@ fn leaf_due(
     let all = pivot.levels();
     let Some(last) = pivot.parts.last() else { return Ok(None) };
     let merged: u64 = of_level(pivot, usize::from(last.level));
-    let pending = pivot.pending().weight().saturating_sub(merged);
+    let pending = pending_bytes(pivot);
     let by_bytes = pending.saturating_mul(100) / sizes.pending_max(merged);
     let by_levels = all as u64 * 100 / sizes.levels_max() as u64;
     let totals = pivot.pending();
@@ -157,11 +157,12 @@ fn gather_due(
     // is merged a logarithmic number of times.
     while count < most {
         let next = taking(count + 1)?;
+        let newer: u64 = (0..count).map(|level| weight(&next, level)).sum();
         let heavier = weight(&next, count);
-        if next.is_empty() || heavier > bytes {
+        if next.is_empty() || heavier > newer {
             break;
         }
-        (chosen, bytes, count) = (next, bytes + heavier, count + 1);
+        (chosen, bytes, count) = (next, newer + heavier, count + 1);
     }
     // A leaf that could be merged for this weight is merged as a whole, when it is due.
     let is_large = height == 1 && bytes > sizes.node_max();
@@ -171,6 +172,12 @@ fn gather_due(
         whole: false,
         bytes,
     }))
+}
+
+/// Returns the weight of what a leaf has beside its merged branch, the last level.
+pub(super) fn pending_bytes(leaf: &Pivot) -> u64 {
+    let last = leaf.parts.last().map_or(0, |last| of_level(leaf, usize::from(last.level)));
+    leaf.pending().weight().saturating_sub(last)
 }
 
 /// Returns the weight of one level of a pivot.

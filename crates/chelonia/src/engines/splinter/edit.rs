@@ -11,8 +11,8 @@
 //! entries are in the range of each new pivot is estimated from its index, or counted if these are
 //! few.
 //!
-//! Levels that come to a pivot become one with its newest level if their runs lie side by side:
-//! keys that are inserted in order are never merged.
+//! A run that comes to a pivot moves down through levels whose runs have no keys where it has some:
+//! so keys that are inserted in order are never merged.
 //!
 //! Splits need no room in advance [4]: a change is made under one lock, from the leaves to the
 //! root.
@@ -32,14 +32,14 @@ use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Part, Pivot, S
 use crate::buffer_tree::output::{Output, beside_each_other};
 use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
-use crate::engines::splinter::parts::{begin_at, is_ordered, numbered, share, side_by_side};
+use crate::engines::splinter::parts::{begin_at, is_ordered, numbered, share, sink};
 use crate::engines::splinter::pending::Changed;
 use crate::engines::splinter::sizes::Sizes;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::SharedKey;
 use std::collections::BTreeSet;
 
-/// Number of levels of a node that moves from above leave free for its own.
+/// Number of levels that a node keeps free when parts move into it.
 const LEVELS_FREE: usize = 4;
 
 /// A node under change.
@@ -153,7 +153,7 @@ impl Edit<'_> {
         Ok(written)
     }
 
-    /// Makes `draft` the root: writes it, below as many further nodes as it takes.
+    /// Makes `draft` the root: writes it, and new nodes above it until there is one.
     pub fn finish_root(&self, mut draft: Draft) -> Result<(Arc<NodeSlot>, Summary)> {
         loop {
             self.settle(&mut draft)?;
@@ -266,8 +266,8 @@ impl Edit<'_> {
         Ok(())
     }
 
-    /// Gives pivot `index` the parts `newer`, and below them `older`, and counts levels that become
-    /// one because they lie side by side.
+    /// Gives pivot `index` the parts `newer`, and below them `older`, or between these where none
+    /// of their keys meet.
     pub fn put_on(&self, draft: &mut Draft, index: usize, newer: Vec<Part>, older: Vec<Part>) {
         let upper = draft.upper_of(index);
         let upper = upper.as_ref().map(SharedKey::view);
@@ -277,10 +277,9 @@ impl Edit<'_> {
         // A job would not find the levels that it merged.
         let span = KeySpan { lower: pivot.key.view(), upper };
         if !self.claims.meets(draft.height, span) {
-            let last = |parts: &[Part]| parts.last().map_or(0, |part| part.level);
-            let levels = last(&parts);
-            parts = side_by_side(&parts, came, upper);
-            self.count(Event::TrivialMoves, (levels - last(&parts)).into());
+            let moved;
+            (parts, moved) = sink(&parts, came, upper);
+            self.count(Event::TrivialMoves, moved);
         }
         let (key, below) = (pivot.key.clone(), pivot.child.clone());
         draft.pivots[index] = Pivot::new(key, below, parts, pivot.read_cost.clone());

@@ -19,7 +19,7 @@ use crate::buffer_tree::span::KeySpan;
 use crate::buffer_tree::version::TreeVersion;
 use crate::engine::{Absorbed, Job, Work};
 use crate::engines::splinter::claims::{Claim, run_of};
-use crate::engines::splinter::due::{Around, Due, all_due};
+use crate::engines::splinter::due::{Around, Due, all_due, pending_bytes};
 use crate::engines::splinter::edit::{Draft, Edit, check_node};
 use crate::engines::splinter::merge::LevelsMerge;
 use crate::engines::splinter::pending::{Changed, NodeKey};
@@ -27,7 +27,7 @@ use crate::engines::splinter::replace::Replacement;
 use crate::engines::splinter::sizes::Sizes;
 use crate::engines::splinter::{Splinter, Writer};
 use crate::memory::epoch::Guard;
-use crate::runtime::sync::{Arc, Mutex};
+use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::SharedKey;
 use std::collections::BTreeMap;
 
@@ -58,8 +58,10 @@ impl Splinter {
         let version = self.newest();
         if let Err(error) = self.count(&mut writer, &version) {
             // Nothing can be merged in a tree with an unreadable node; reads and absorbs report it.
-            self.note_pending(&writer);
-            self.shared.read_costs.settle();
+            if error.kind() == ErrorKind::Corrupt {
+                self.wants.store(false, Ordering::SeqCst);
+                self.shared.read_costs.settle();
+            }
             return unless_corrupt(error);
         }
         let sizes = self.sizes(&version, writer.overlap);
@@ -76,6 +78,7 @@ impl Splinter {
             };
             let due = all_due(node.height, &node.pivots, &around, &sizes)?.into_iter().next();
             if let Some(due) = due {
+                self.note_pending(&writer);
                 return Ok(Some(self.job(node, upper, due, sizes)));
             }
             let span = KeySpan {
@@ -127,7 +130,7 @@ impl Splinter {
         Ok(is_it.then_some((node, upper)))
     }
 
-    /// Plans a merge of a leaf that reads have paid for.
+    /// Plans a merge that reads have paid for: of all levels of a leaf, or of a pivot above.
     fn plan_for_reads(
         &self,
         version: &TreeVersion,
@@ -137,44 +140,64 @@ impl Splinter {
         if !self.shared.read_costs.may_be_due() {
             return Ok(None);
         }
-        let key = {
+        let mut keys = Vec::new();
+        {
             let guard = self.shared.node_cache.storage().epochs().pin();
-            version.root.peek(&guard).and_then(|root| self.paid_leaf(root, &guard))
-        };
-        let node = key.map(|key| self.find(version, &(1, key)).or_else(unless_corrupt));
-        let Some((node, upper)) = node.transpose()?.flatten() else {
-            self.shared.read_costs.settle();
-            return Ok(None);
-        };
-        let end = upper.as_ref().map(SharedKey::view);
-        for (index, pivot) in node.pivots.iter().enumerate() {
-            let span = node.span_of(index, end);
-            if !self.shared.read_costs.is_due(pivot)
-                || self.claims.meets(1, span)
-                || writer.damage.sticks(pivot, span)?
-            {
-                continue;
+            if let Some(root) = version.root.peek(&guard) {
+                self.paid_nodes(root, &guard, &mut keys);
             }
-            let bytes = pivot.pending().weight();
-            let due = Due { pivots: vec![index], levels: pivot.levels(), whole: true, bytes };
-            return Ok(Some(self.job(Arc::clone(&node), upper, due, sizes)));
+        }
+        for key in keys {
+            let found = self.find(version, &key).or_else(unless_corrupt)?;
+            let Some((node, upper)) = found else { continue };
+            if let Some(due) = self.paid_at(&node, upper.as_ref(), writer)? {
+                return Ok(Some(self.job(node, upper, due, sizes)));
+            }
         }
         // Claimed, or unreadable: planned again after the next read that pays.
         self.shared.read_costs.settle();
         Ok(None)
     }
 
-    /// Returns the key of a node with a leaf that reads have paid for, as far as nodes are in
-    /// memory.
-    fn paid_leaf(&self, node: &Node, guard: &Guard) -> Option<Vec<u8>> {
-        if node.height == 1 {
-            let is_due = node.pivots.iter().any(|pivot| self.shared.read_costs.is_due(pivot));
-            return is_due.then(|| node.pivots[0].key.to_bytes().into_owned());
+    /// Returns the first merge at `node` that reads have paid for and that can run now.
+    fn paid_at(
+        &self,
+        node: &Node,
+        upper: Option<&SharedKey>,
+        writer: &Writer,
+    ) -> Result<Option<Due>> {
+        let upper = upper.map(SharedKey::view);
+        let whole = node.height == 1;
+        for (index, pivot) in node.pivots.iter().enumerate() {
+            let own = node.span_of(index, upper);
+            // A job that merges levels above leaves claims its node.
+            let claimed = KeySpan { lower: node.pivots[0].key.view(), upper };
+            let claimed = if whole { own } else { claimed };
+            if !self.shared.read_costs.is_due(pivot)
+                || self.claims.meets(node.height, claimed)
+                || writer.damage.sticks(pivot, own)?
+            {
+                continue;
+            }
+            let (levels, bytes) = (pivot.levels(), pivot.pending().weight());
+            return Ok(Some(Due { pivots: vec![index], levels, whole, bytes }));
         }
-        node.pivots.iter().find_map(|pivot| match &pivot.child {
-            Child::Node(slot, _) => self.paid_leaf(slot.peek(guard)?, guard),
-            Child::None | Child::Leaf(_) => None,
-        })
+        Ok(None)
+    }
+
+    /// Collects the nodes with a pivot that reads have paid for, parents first, as far as nodes are
+    /// in memory.
+    fn paid_nodes(&self, node: &Node, guard: &Guard, keys: &mut Vec<NodeKey>) {
+        if node.pivots.iter().any(|pivot| self.shared.read_costs.is_due(pivot)) {
+            keys.push((node.height, node.pivots[0].key.to_bytes().into_owned()));
+        }
+        for pivot in &node.pivots {
+            if let Child::Node(slot, _) = &pivot.child
+                && let Some(child) = slot.peek(guard)
+            {
+                self.paid_nodes(child, guard, keys);
+            }
+        }
     }
 
     /// Moves the parts of one pivot down, for a merge of leaves that frees space; `None` if all are
@@ -190,7 +213,7 @@ impl Splinter {
     }
 
     /// Plans the merge of a leaf for the space that it frees: of those that are readable and that
-    /// no job merges, the one with the most updates.
+    /// no job merges, the one with the most updates beside its merged branch.
     pub(super) fn plan_reclaim(&self) -> Result<Option<MergeJob<'_>>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
@@ -201,15 +224,18 @@ impl Splinter {
                 let totals = pivot.pending();
                 if node.height == 1 && (pivot.levels() > 1 || totals.tombstones > 0) {
                     let key = node.pivots[0].key.to_bytes().into_owned();
-                    leaves.push((totals.weight(), (1, key), index));
+                    // A tombstone frees about as much as an entry takes.
+                    let freed = totals.tombstones * (totals.weight() / totals.entries.max(1));
+                    leaves.push((pending_bytes(pivot) + freed, (1, key), index));
                 }
             }
             Ok(())
         })?;
         leaves.sort_by(|one, other| other.cmp(one));
-        for (bytes, key, index) in leaves {
+        for (_, key, index) in leaves {
             let Some((node, upper)) = self.find(&version, &key)? else { continue };
             let pivot = &node.pivots[index];
+            let bytes = pivot.pending().weight();
             let span = node.span_of(index, upper.as_ref().map(SharedKey::view));
             if !self.claims.meets(1, span) && !writer.damage.sticks(pivot, span)? {
                 let due = Due { pivots: vec![index], levels: pivot.levels(), whole: true, bytes };
@@ -268,7 +294,9 @@ impl Job for MergeJob<'_> {
         tree.claims.end(&self.claim);
         let output = tree.output(work.quota).after(ledger);
         let change = |edit: &Edit<'_>, root: &mut Draft| edit.replace(root, &new);
-        let absorbed = tree.change(&mut writer, &version, output, self.sizes, &change)?;
+        // The options may have changed since the plan.
+        let sizes = tree.sizes(&version, writer.overlap);
+        let absorbed = tree.change(&mut writer, &version, output, sizes, &change)?;
         let event = match (&absorbed, self.due.whole) {
             (None, _) => Event::JobsDropped,
             (Some(_), true) => Event::LeafMerges,

@@ -10,14 +10,15 @@ use crate::buffer_tree::source::{Incoming, Selection};
 use crate::buffer_tree::span::{KeySpan, SharedRange};
 use crate::engine::Work;
 use crate::engines::splinter::sizes::Sizes;
+use crate::kernels::prefix::common_prefix;
 use crate::memory::epoch::Guard;
 use crate::merge::{Merge, Tombstones};
 use crate::runtime::sync::Mutex;
 use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeMap;
 
-/// Maximum length of the key at which the first run of a branch is said to begin: nodes keep it,
-/// and a prefix of the least key is a lower bound, too.
+/// Maximum number of bytes that nodes keep of the least key of a branch, beside those that it
+/// shares with the key of its pivot. A prefix of the least key is a lower bound, too.
 const FIRST_BYTES_MAX: usize = 64;
 
 /// Minimum number of runs of a piece: each opens all inputs anew.
@@ -79,8 +80,11 @@ impl LevelsMerge<'_, '_> {
         let begins = targets.first().filter(|first| first.key.view() < clip.lower);
         let begins = begins.map(|first| clip.lower.to_shared().beside(first.key));
         // A branch of a memtable shall be seen to lie beside older ones, if it does.
-        let first = merge.key().filter(|_| self.levels == 0);
-        let first = first.map(|key| SharedKey::whole(&key[..key.len().min(FIRST_BYTES_MAX)]));
+        let first = merge.key().filter(|_| self.levels == 0).map(|key| {
+            let pivot = &node.pivots[node.pivot_of(key)].key;
+            let kept = (common_prefix(&pivot.to_bytes(), key) + FIRST_BYTES_MAX).min(key.len());
+            SharedKey::whole(&key[..kept]).beside(pivot)
+        });
         let begins = first.max(begins);
         let was_cached = |key: &[u8], guard: &Guard| {
             let pivot = &node.pivots[node.pivot_of(key)];

@@ -23,21 +23,22 @@
 //! 3. The extents reported as gained and lost are exactly the difference between two versions.
 //!
 //! Locks: `writer` is held for a whole absorb, and for the plan and the install of a job, not for
-//! its run; then `claims`; `newest` only briefly, and no other lock is taken while it is held.
+//! its run; then `claims`; `newest` and `options` only briefly, and no other lock is taken while
+//! they are held.
 
 use self::claims::Claims;
 use self::job::not_counted;
 use self::pending::{Changed, Pending};
 use self::sizes::Sizes;
 pub use self::sizes::SplinterConfig;
-use crate::base::error::Result;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::base::limits::BLOCK_BYTES_U64;
 use crate::base::stream::SortedUpdates;
 use crate::buffer_tree::Shared;
 use crate::buffer_tree::check::damage::Damage;
 use crate::buffer_tree::counts::{Counts, Ledger, walk_nodes};
 use crate::buffer_tree::events::Event;
-use crate::buffer_tree::node::{Child, Node, NodeSlot, Pivot, Summary};
+use crate::buffer_tree::node::{Node, NodeSlot, Pivot, Summary};
 use crate::buffer_tree::output::Output;
 use crate::buffer_tree::overlap::Overlap;
 use crate::buffer_tree::version::{Built, DEPTH_MOVED_DOWN, Settled, TreeVersion};
@@ -66,6 +67,10 @@ const RUN_OVERHEAD_BYTES: u64 = 3 * BLOCK_BYTES_U64;
 /// Approximate bytes of the nodes written by one reclaiming unit.
 const RECLAIM_NODES_BYTES: u64 = 64 << 10;
 
+/// Change of the share of new keys among the updates, in percentage points, after which all leaves
+/// are evaluated again: those that are not written would not be.
+const NEW_PERCENT_STEP: u64 = 20;
+
 /// Events that only other engines have.
 const NOT_OF_SPLINTER: [Event; 15] = [
     Event::PassThrough,
@@ -89,10 +94,12 @@ const NOT_OF_SPLINTER: [Event; 15] = [
 pub struct Splinter {
     shared: Arc<Shared>,
     newest: RwLock<Arc<TreeVersion>>,
-    options: SplinterConfig,
+    options: Mutex<SplinterConfig>,
     writer: Mutex<Writer>,
     claims: Claims,
     wants: AtomicBool,
+    /// All nodes are evaluated before the next plan: after an open, or a change of the options.
+    survey_due: AtomicBool,
     debt: AtomicU64,
 }
 
@@ -104,12 +111,13 @@ struct Writer {
     pending: Pending,
     damage: Damage,
     overlap: Overlap,
+    /// Share of new keys among the updates when all nodes were last evaluated, in percent.
+    surveyed_percent: u64,
 }
 
-/// Returns the bytes that a merge of a leaf rewrites: all of it, if it has several branches.
+/// Returns the bytes that a merge of the levels of a pivot rewrites, if it has several.
 fn merge_price(pivot: &Pivot) -> Option<u64> {
-    let is_leaf = matches!(pivot.child, Child::None);
-    (is_leaf && pivot.levels() > 1).then(|| pivot.pending().weight())
+    (pivot.levels() > 1).then(|| pivot.pending().weight())
 }
 
 impl Splinter {
@@ -124,11 +132,12 @@ impl Splinter {
         Ok(Self {
             shared,
             newest: RwLock::new(Arc::new(version)),
-            options,
+            options: Mutex::new(options),
             writer: Mutex::default(),
             claims: Claims::default(),
             // The first plan finds the merges that are due.
             wants: AtomicBool::new(root.is_some()),
+            survey_due: AtomicBool::new(root.is_some()),
             debt: AtomicU64::new(0),
         })
     }
@@ -138,28 +147,41 @@ impl Splinter {
     }
 
     fn sizes(&self, version: &TreeVersion, overlap: Overlap) -> Sizes {
-        self.options.sizes(version.summary.buffered.weight(), self.shared.run_max(), overlap)
+        let options = *self.options.lock();
+        options.sizes(version.summary.buffered.weight(), self.shared.run_max(), overlap)
     }
 
     fn output<'t>(&'t self, quota: &'t Quota<'t>) -> Output<'t> {
         let shared = &self.shared;
-        Output::new(&shared.node_cache, &shared.events, self.options.run, quota)
+        let run = self.options.lock().run;
+        Output::new(&shared.node_cache, &shared.events, run, quota)
     }
 
-    /// Counts the references of `version`, the newest one, and finds the merges that are due in it,
-    /// before the first change.
+    /// Counts the references of `version`, the newest one, before the first change, and finds the
+    /// merges that are due in it, if all nodes shall be evaluated.
     fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
         if writer.counts.is_none() {
-            let counts = Counts::walk(&self.shared.node_cache, &version.root)?;
-            self.survey(writer, version)?;
-            writer.counts = Some(counts);
+            writer.counts = Some(Counts::walk(&self.shared.node_cache, &version.root)?);
+        }
+        if self.survey_due.swap(false, Ordering::SeqCst) {
+            let surveyed = self.survey(writer, version);
+            surveyed.inspect_err(|_| self.survey_due.store(true, Ordering::SeqCst))?;
         }
         Ok(())
     }
 
-    /// Evaluates all nodes of `version`, after an open.
+    /// Notes the share of new keys among the updates.
+    fn learn(&self, writer: &mut Writer, overlap: Overlap) {
+        writer.overlap = overlap;
+        if overlap.new_percent().abs_diff(writer.surveyed_percent) > NEW_PERCENT_STEP {
+            self.survey_due.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Evaluates all nodes of `version`, except unreadable ones.
     fn survey(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
         let sizes = self.sizes(version, writer.overlap);
+        writer.surveyed_percent = writer.overlap.new_percent();
         let mut changed = Changed::default();
         let mut unread = None;
         walk_nodes(&self.shared.node_cache, &version.root, &mut unread, &mut |_, node: &Node| {
@@ -167,7 +189,7 @@ impl Splinter {
             Ok(())
         })?;
         writer.pending.apply(changed);
-        Ok(())
+        unread.filter(|error: &Error| error.kind() != ErrorKind::Corrupt).map_or(Ok(()), Err)
     }
 
     /// Publishes a tree that was built on `version`, the newest one.
@@ -190,7 +212,11 @@ impl Splinter {
 
     /// Stores how much is due, for callers without the lock.
     fn note_pending(&self, writer: &Writer) {
-        self.wants.store(!writer.pending.is_empty(), Ordering::Relaxed);
+        // In the order in which `set_live_options` sets both: none of its changes is missed.
+        self.wants.store(!writer.pending.is_empty(), Ordering::SeqCst);
+        if self.survey_due.load(Ordering::SeqCst) {
+            self.wants.store(true, Ordering::SeqCst);
+        }
         self.debt.store(writer.pending.bytes(), Ordering::Relaxed);
     }
 }
@@ -213,7 +239,7 @@ impl Engine for Splinter {
     }
 
     fn reclaim(&self, work: &Work<'_>) -> Result<Option<Absorbed>> {
-        // Only a merge of leaves frees space, and only of what is there.
+        // Only merges of leaves free space, so updates move down to leaves first.
         if let Some(absorbed) = self.push_one(work)? {
             return Ok(Some(absorbed));
         }
@@ -264,7 +290,14 @@ impl Engine for Splinter {
 
     fn set_checkpoint_distance(&self, _: u64) {}
 
-    fn set_live_options(&self, _: LiveOptions) {}
+    fn set_live_options(&self, options: LiveOptions) {
+        let LiveOptions::SpacePercent(percent) = options else { return };
+        let before = std::mem::replace(&mut self.options.lock().space_percent, percent.into());
+        if before != u64::from(percent) {
+            self.survey_due.store(true, Ordering::SeqCst);
+            self.wants.store(true, Ordering::SeqCst);
+        }
+    }
 
     fn stats(&self) -> EngineStats {
         self.newest().stats(&NOT_OF_SPLINTER)

@@ -10,8 +10,13 @@ use crate::runtime::sync::{Arc, AtomicBool, Ordering};
 use crate::structure::{KeyView, SharedKey};
 use std::collections::BTreeSet;
 
-/// Maximum number of blocks of a run in a range that are read to count the entries there.
-const COUNTED_BLOCKS: u32 = 2;
+/// Maximum number of blocks of a run in a range that are read to count the entries there: two
+/// spans of small entries. A range behind the last key has the last span.
+const COUNTED_BLOCKS: u32 = 12;
+
+/// Number of runs of a level that lie between none of the next level's, after which the other runs
+/// of that level stay, too. Keys in random order have no others.
+const OVERLAPPING_MAX: usize = 8;
 
 /// Returns `parts`, which are in order, with levels numbered from 0 without gaps.
 pub(super) fn numbered(mut parts: Vec<Part>) -> Vec<Part> {
@@ -74,39 +79,47 @@ pub(super) fn share(parts: &[Part], span: KeySpan<'_>) -> Result<Vec<Part>> {
     Ok(shares)
 }
 
-/// Makes one level of each of the newest `came` levels and the level below it, if the entries of
-/// their runs lie side by side. The range of the pivot that has `parts` ends at `upper`. Blocks of
-/// older runs may be read; levels stay apart if they cannot be.
-pub(super) fn side_by_side(parts: &[Part], came: usize, upper: Option<KeyView<'_>>) -> Vec<Part> {
+/// Moves runs of the newest `came` levels down, each through all levels between whose runs its
+/// entries lie: so keys that are inserted in order come to be in one level. The range of the pivot
+/// that has `parts` ends at `upper`. Returns the parts, with the number of runs that were moved.
+/// Blocks of runs may be read; a run stays where it is if they cannot be.
+pub(super) fn sink(parts: &[Part], came: usize, upper: Option<KeyView<'_>>) -> (Vec<Part>, u64) {
     let levels = parts.chunk_by(|one, next| one.level == next.level);
     let mut levels: Vec<Vec<Part>> = levels.map(<[Part]>::to_vec).collect();
-    for newer in (0..came.min(levels.len().saturating_sub(1))).rev() {
-        if let Some(one) = beside(&levels[newer], &levels[newer + 1], upper) {
-            levels.splice(newer..=newer + 1, [one]);
+    let mut moved = 0;
+    for newest in (0..came.min(levels.len())).rev() {
+        let mut overlapping = 0;
+        for part in std::mem::take(&mut levels[newest]) {
+            let mut depth = newest;
+            while overlapping < OVERLAPPING_MAX
+                && levels.get(depth + 1).is_some_and(|older| lies_between(&part, older, upper))
+            {
+                depth += 1;
+            }
+            moved += u64::from(depth > newest);
+            overlapping += usize::from(depth == newest);
+            let at = levels[depth].partition_point(|one| one.segment.first < part.segment.first);
+            levels[depth].insert(at, part);
         }
     }
-    numbered(levels.concat())
+    let numbers = (0..=u8::MAX)
+        .zip(levels)
+        .flat_map(|(number, level)| level.into_iter().map(move |part| part.at_level(number)));
+    (numbered(numbers.collect()), moved)
 }
 
-/// Returns the parts of two levels as one level; `None` if a run has, or seems to have, an entry
-/// behind the first key of the next one, or cannot be read.
-fn beside(newer: &[Part], older: &[Part], upper: Option<KeyView<'_>>) -> Option<Vec<Part>> {
-    let level = older.first()?.level;
-    let mut all: Vec<&Part> = newer.iter().chain(older).collect();
-    all.sort_by(|one, other| one.segment.first.cmp(&other.segment.first));
-    for pair in all.windows(2) {
-        let [one, next] = [pair[0], pair[1]];
-        if one.level == next.level {
-            continue;
-        }
-        let behind = KeySpan { lower: next.segment.first.view(), upper };
-        let is_before = one.segment.first < next.segment.first
-            && matches!(share_of(&one.segment.run, one.totals, behind), Ok(None));
-        if !is_before {
-            return None;
-        }
-    }
-    Some(all.into_iter().map(|part| part.at_level(level)).collect())
+/// Returns true if the entries of `part` lie before, behind or between those of the runs of a
+/// level; false if they do not, seem not to, or cannot be read.
+fn lies_between(part: &Part, level: &[Part], upper: Option<KeyView<'_>>) -> bool {
+    let first = &part.segment.first;
+    let ends_before = |one: &Part, key: &SharedKey| {
+        let behind = KeySpan { lower: key.view(), upper };
+        matches!(share_of(&one.segment.run, one.totals, behind), Ok(None))
+    };
+    let next = level.partition_point(|one| one.segment.first <= *first);
+    let before = next.checked_sub(1).map(|before| &level[before]);
+    before.is_none_or(|one| one.segment.first < *first && ends_before(one, first))
+        && level.get(next).is_none_or(|one| ends_before(part, &one.segment.first))
 }
 
 /// How much of a run is in a range.

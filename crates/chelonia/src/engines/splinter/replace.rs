@@ -39,8 +39,9 @@ impl Replacement<'_> {
         KeySpan { lower: self.node.pivots[0].key.view(), upper: self.upper }
     }
 
-    /// Returns the parts of a pivot after the replacement; `None` if there is nothing to replace.
-    fn parts_of(&self, pivot: &Pivot, span: KeySpan<'_>) -> Result<Option<Vec<Part>>> {
+    /// Returns the parts of a pivot after the replacement: down to the output, and below it. `None`
+    /// if there is nothing to replace.
+    fn parts_of(&self, pivot: &Pivot, span: KeySpan<'_>) -> Result<Option<(Vec<Part>, Vec<Part>)>> {
         let index = self.node.pivot_of(&pivot.key.to_bytes());
         if !self.pivots.contains(&index) {
             return Ok(None);
@@ -69,7 +70,7 @@ impl Replacement<'_> {
         let outputs = expected(outputs)?.into_iter().map(|part| part.at_level(first.level));
         let newer = pivot.parts.iter().filter(|part| part.level < first.level).cloned();
         let older = pivot.parts.iter().filter(|part| part.level > last.level).cloned();
-        Ok(Some(numbered(newer.chain(outputs).chain(older).collect())))
+        Ok(Some((newer.chain(outputs).collect(), older.collect())))
     }
 }
 
@@ -94,9 +95,10 @@ impl Edit<'_> {
                 continue;
             }
             if draft.height == new.node.height {
-                let Some(parts) = new.parts_of(pivot, span)? else { continue };
-                let (key, child) = (pivot.key.clone(), pivot.child.clone());
-                draft.pivots[index] = Pivot::new(key, child, parts, ReadCost::default());
+                let Some((newer, older)) = new.parts_of(pivot, span)? else { continue };
+                // Runs that came while the merge ran move down now.
+                self.put_on(draft, index, newer, older);
+                draft.pivots[index].read_cost = ReadCost::default();
                 is_changed = true;
             } else if matches!(pivot.child, Child::Node(..)) {
                 is_changed |= self.replace_below(draft, index, new)?;

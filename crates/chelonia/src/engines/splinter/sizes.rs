@@ -1,7 +1,7 @@
 //! Options of a tree, and the sizes that follow from them.
 
 use crate::buffer_tree::overlap::Overlap;
-use crate::engine::{FANOUT_DEFAULT, SplinterOptions};
+use crate::engine::{FANOUT_DEFAULT, SPACE_PERCENT_DEFAULT, SplinterOptions};
 use crate::run::RunOptions;
 
 /// Range of the branch size if it follows from what is stored. The upper end is the paper's.
@@ -14,12 +14,12 @@ const BRANCHES_AUTO: u64 = 64;
 /// Number of runs of a branch, if memory allows runs of that size.
 const RUNS_OF_BRANCH: u64 = 4;
 
+/// From this `hidden_percent` on a leaf may hold `m` bytes of updates however small its merged
+/// branch is; below it, proportionally less.
+const HIDDEN_OF_SMALL: u64 = 60;
+
 /// Minimum size of a run.
 const RUN_MIN: u64 = 4 << 10;
-
-/// Updates of existing keys that a leaf may hold, in percent of its merged branch: they take space
-/// twice.
-const HIDDEN_PERCENT: u64 = 60;
 
 /// Options of a tree.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,9 @@ pub struct SplinterConfig {
     pub fanout: usize,
     /// Size of a branch, `m` of the paper, in bytes; 0 derives it from what is stored.
     pub branch_bytes: u64,
+    /// Space above which a leaf is merged, in percent of its merged branch, if all updates are of
+    /// existing keys.
+    pub space_percent: u64,
     /// Options for new runs.
     pub run: RunOptions,
 }
@@ -39,6 +42,7 @@ impl SplinterConfig {
         Self {
             fanout: options.fanout.unwrap_or(FANOUT_DEFAULT) as usize,
             branch_bytes: options.branch_bytes.unwrap_or(0).into(),
+            space_percent: options.space_percent.unwrap_or(SPACE_PERCENT_DEFAULT).into(),
             run,
         }
     }
@@ -54,6 +58,7 @@ impl SplinterConfig {
             branch,
             run: (branch / RUNS_OF_BRANCH).max(RUN_MIN).min(run_max),
             new_percent: overlap.new_percent(),
+            hidden_percent: self.space_percent.saturating_sub(100),
         }
     }
 }
@@ -69,6 +74,9 @@ pub(super) struct Sizes {
     pub run: u64,
     /// Share of new keys among the updates, in percent.
     pub new_percent: u64,
+    /// Updates of existing keys that a leaf may hold, in percent of its merged branch: they take
+    /// space twice.
+    pub hidden_percent: u64,
 }
 
 impl Sizes {
@@ -102,7 +110,9 @@ impl Sizes {
     /// is merged. New keys may wait for long, because each merge rewrites the leaf; updates of
     /// existing keys take space until then.
     pub fn pending_max(&self, merged: u64) -> u64 {
-        let hidden = (merged / 100 * HIDDEN_PERCENT).clamp(self.branch, self.node_max());
+        // A small leaf is not worth a merge before it holds a branch.
+        let least = self.branch * self.hidden_percent.min(HIDDEN_OF_SMALL) / HIDDEN_OF_SMALL;
+        let hidden = (merged / 100 * self.hidden_percent).clamp(least, self.node_max());
         let new = self.new_percent.min(100);
         (self.node_max() / 100 * new + hidden / 100 * (100 - new)).max(1)
     }
@@ -113,7 +123,7 @@ mod tests {
     use super::*;
 
     fn sizes(new_percent: u64) -> Sizes {
-        Sizes { fanout: 8, branch: 1 << 20, run: 1 << 18, new_percent }
+        Sizes { fanout: 8, branch: 1 << 20, run: 1 << 18, new_percent, hidden_percent: 60 }
     }
 
     #[test]
@@ -122,8 +132,18 @@ mod tests {
         let [old, half, new] = [0, 50, 100].map(|share| sizes(share).pending_max(merged));
         assert!(old < half && half < new);
         assert!(new <= sizes(100).node_max() && new > sizes(100).node_max() / 100 * 99);
-        assert!(old <= merged / 100 * HIDDEN_PERCENT && old > merged / 2);
+        assert!(old <= merged / 100 * 60 && old > merged / 2);
         assert!(sizes(0).pending_max(0) <= sizes(0).branch);
+    }
+
+    #[test]
+    fn a_leaf_of_any_size_holds_its_share() {
+        for (hidden_percent, merged) in [(10, 4 << 20), (30, 1 << 20), (200, 8 << 20)] {
+            let sizes = Sizes { hidden_percent, ..sizes(0) };
+            let most = (merged / 100 * hidden_percent).min(sizes.node_max());
+            let pending = sizes.pending_max(merged);
+            assert!(pending <= most.max(sizes.branch / 2) && pending >= most / 100 * 99);
+        }
     }
 
     #[test]

@@ -37,6 +37,18 @@ pub fn engine_options_of(made: u32) -> EngineOptions {
     EngineOptions::tiny(engine_of(u64::from(made)), leaf_bytes)
 }
 
+/// The same with the live options of a new keyspace.
+pub fn first_options_of(made: u32) -> EngineOptions {
+    match engine_options_of(made) {
+        EngineOptions::Autumn(options) => options.levels(SHAPES[0]).into(),
+        EngineOptions::Splinter(options) => options.space_percent(SPACES[0]).into(),
+        engine => engine,
+    }
+}
+
+/// Values of `space_percent` of engine splinter. The first is the default.
+pub const SPACES: [u32; 3] = [160, 110, 300];
+
 /// Whether the engine of that keyspace has levels.
 pub fn has_levels(made: u32) -> bool {
     engine_of(u64::from(made)).has_levels()
@@ -88,5 +100,14 @@ pub fn read(database: &Database) -> Result<(State, AllDials)> {
 
 /// The live options of `keyspace`.
 pub fn dials_of(keyspace: &Keyspace) -> Dials {
-    Dials { distance: keyspace.checkpoint_distance(), levels: keyspace.engine_options().levels() }
+    dials_with(keyspace.checkpoint_distance(), keyspace.engine_options())
+}
+
+/// A distance, and the live options among those of an engine.
+pub fn dials_with(distance: u64, engine: EngineOptions) -> Dials {
+    let space_percent = match engine {
+        EngineOptions::Splinter(options) => options.space_percent,
+        _ => None,
+    };
+    Dials { distance, levels: engine.levels(), space_percent }
 }

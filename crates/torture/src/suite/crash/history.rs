@@ -12,18 +12,20 @@
 //! - never newer than the last change that began.
 //!
 //! So a dropped keyspace is complete or absent, and a keyspace that reuses a name never shows the
-//! entries or options of its predecessor. The dials (checkpoint distance, shape of levels) are not
-//! part of a state, because only the next checkpoint or close makes them durable: a crash may leave
-//! any value set since the last checkpoint or close that returned, or the value before it.
+//! entries or options of its predecessor. The dials (checkpoint distance, live options of engines)
+//! are not part of a state, because only the next checkpoint or close makes them durable: a crash
+//! may leave any value set since the last checkpoint or close that returned, or the value before
+//! it.
 
 use super::database::{
-    MAKES, NAMES, SHAPES, dials_of, engine_options_of, has_levels, open, options_of, read,
+    MAKES, NAMES, SHAPES, SPACES, dials_of, dials_with, engine_options_of, first_options_of,
+    has_levels, open, options_of, read,
 };
-use super::run::{Dials, REQUIRED_EVENTS, Run, Space, State, Turn};
+use super::run::{REQUIRED_EVENTS, Run, Space, State, Turn};
 use crate::suite::support::{below, one_of};
 use chelonia::internals::{CrashDirectory, Rng, tick};
 use chelonia::{
-    Batch, Database, Durability, EngineOptions, Keyspace, KeyspaceOptions, LevelOptions, Snapshot,
+    Batch, Database, Durability, Keyspace, KeyspaceOptions, LevelOptions, LiveOptions, Snapshot,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +54,7 @@ pub enum Verb {
     Remake,
     /// Changes the checkpoint distance of a keyspace.
     Dial,
-    /// Changes the shape of the levels of a keyspace.
+    /// Changes the live options of the engine of a keyspace.
     Shape,
     Checkpoint,
     Sync,
@@ -312,13 +314,8 @@ impl History {
         let made = self.next_made % MAKES;
         self.next_made += 1;
         let distance = 1_500 + u64::from(self.next_made);
-        let shape = has_levels(made).then_some(SHAPES[0]);
-        let dials = Dials { distance, levels: shape };
-        self.turned(Turn::Set(name.to_owned(), made, dials));
-        let engine = match engine_options_of(made) {
-            EngineOptions::Autumn(options) => options.levels(SHAPES[0]).into(),
-            engine => engine,
-        };
+        let engine = first_options_of(made);
+        self.turned(Turn::Set(name.to_owned(), made, dials_with(distance, engine)));
         let options = options_of(made).engine(engine).checkpoint_distance(distance);
         let keyspace = self.database().keyspace(name, options).unwrap();
         assert!(keyspace.iter().next().is_none(), "a new keyspace is not empty");
@@ -361,26 +358,31 @@ impl History {
     }
 
     fn shape(&mut self) -> bool {
-        let names = self.with_levels();
-        if names.is_empty() {
+        let has_live = |made: u32| first_options_of(made) != engine_options_of(made);
+        let all = self.state.iter().map(|(name, space)| (name.clone(), space.made));
+        let some: Vec<_> = all.filter(|(_, made)| has_live(*made)).collect();
+        if some.is_empty() {
             return false;
         }
-        let name = names[below(&mut self.rng, names.len())].clone();
-        let levels = one_of(&mut self.rng, &SHAPES);
-        self.shape_as(name, levels);
+        let (name, made) = some[below(&mut self.rng, some.len())].clone();
+        let live = match has_levels(made) {
+            true => one_of(&mut self.rng, &SHAPES).into(),
+            false => LiveOptions::SpacePercent(one_of(&mut self.rng, &SPACES)),
+        };
+        self.set_live(name, live);
         true
     }
 
     /// Gives the levels of all keyspaces this shape.
     pub fn shape_all(&mut self, levels: LevelOptions) {
         for name in self.with_levels() {
-            self.shape_as(name, levels);
+            self.set_live(name, levels.into());
         }
     }
 
-    fn shape_as(&mut self, name: String, levels: LevelOptions) {
+    fn set_live(&mut self, name: String, options: LiveOptions) {
         let keyspace = self.database().keyspace(&name, KeyspaceOptions::new()).unwrap();
-        keyspace.set_live_options(levels).unwrap();
+        keyspace.set_live_options(options).unwrap();
         self.dialed(name, &keyspace);
     }
 

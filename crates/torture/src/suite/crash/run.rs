@@ -23,6 +23,8 @@ pub struct Dials {
     pub distance: u64,
     /// If the engine has levels.
     pub levels: Option<LevelOptions>,
+    /// If the engine is splinter.
+    pub space_percent: Option<u32>,
 }
 
 /// The dials of each keyspace.

@@ -4,7 +4,10 @@
 use super::setting::{KEYSPACES, Setting};
 use crate::suite::support::{ModelSpace, below, one_of};
 use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
-use chelonia::{Database, Durability, Key, Keyspace, LevelOptions, Result, Snapshot, Value};
+use chelonia::{
+    Database, Durability, EngineKind, Key, Keyspace, LevelOptions, LiveOptions, Result, Snapshot,
+    Value,
+};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -359,7 +362,7 @@ impl History {
         self.keyspace(space).set_checkpoint_distance(bytes)
     }
 
-    /// Changes the shape of levels, if the engine has levels.
+    /// Changes the live options of the engine, if it has any.
     fn reshape(&mut self) -> Result<()> {
         let space = self.space();
         let shape = LevelOptions::new()
@@ -367,9 +370,11 @@ impl History {
             .scaling_percent(one_of(&mut self.rng, &[40, 80, 100]))
             .dynamic_sizes(self.rng.one_in(2))
             .allocate_filters_by_level(self.rng.one_in(2));
-        match self.setting.engine(space).has_levels() {
-            true => self.keyspace(space).set_live_options(shape),
-            false => Ok(()),
+        let leaf_space = LiveOptions::SpacePercent(one_of(&mut self.rng, &[110, 160, 300]));
+        match self.setting.engine(space) {
+            EngineKind::Autumn => self.keyspace(space).set_live_options(shape),
+            EngineKind::Splinter => self.keyspace(space).set_live_options(leaf_space),
+            _ => Ok(()),
         }
     }
 

@@ -7,6 +7,7 @@ mod damage;
 mod hostile;
 mod jobs;
 mod life;
+mod reads;
 mod reclaim;
 mod shape;
 
@@ -37,7 +38,7 @@ impl Tried for Splinter {
 /// Options for trees so small that all events occur soon.
 pub fn tiny() -> SplinterConfig {
     let run = RunOptions { filter: FilterKind::Bloom, bits_per_key: 12 };
-    SplinterConfig { fanout: 4, branch_bytes: 4096, run }
+    SplinterConfig { fanout: 4, branch_bytes: 4096, space_percent: 160, run }
 }
 
 #[test]

@@ -1,31 +1,57 @@
 //! Tests of the shape of trees.
 
 use super::{World, tiny};
-use crate::engine::Engine;
 use crate::engine::tests::world::{Item, Model};
 use crate::engine::tests::{key_of, uniform, value};
+use crate::engine::{Engine, LiveOptions};
+use crate::engines::splinter::SplinterConfig;
 use crate::runtime::rng::Rng;
 
-/// Inserts in order pass all nodes by reference, and lie beside each other in one level; others are
+/// Absorbs 300 batches of keys that begin with `prefix`.
+fn loaded(rng: &mut Rng, prefix: &[u8], batch: impl Fn(u64) -> Vec<u64>) -> World {
+    let mut world = World::new(tiny(), 1);
+    for number in 0..300 {
+        let keys = batch(number).into_iter().map(|key| [prefix, &key_of(key)].concat());
+        world.absorb(keys.map(|key| (key, value(rng, 92))).collect());
+        world.maintain();
+    }
+    world.check(rng);
+    assert!(world.tree.stats().height > 1);
+    world
+}
+
+/// Inserts in order pass all nodes by reference, and come to be in one level; others are
 /// merged [3].
 #[test]
 fn a_sequential_load_is_written_once() {
     let mut rng = Rng::new(71);
     for sequential in [true, false] {
-        let mut world = World::new(tiny(), 1);
-        for batch in 0..300_u64 {
-            let first = batch * 40;
-            let key = |n: u64| if sequential { n } else { n.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
-            let batch: Model =
-                (first..first + 40).map(|n| (key_of(key(n)), value(&mut rng, 92))).collect();
-            world.absorb(batch);
-            world.maintain();
-        }
-        world.check(&mut rng);
-        assert!(world.tree.stats().height > 1);
+        let key = |n: u64| if sequential { n } else { n.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+        let batch = |number| (0..40).map(|n| key(40 * number + n)).collect();
+        let world = loaded(&mut rng, b"", batch);
         let merges = ["compactions", "leaf_merges"].map(|name| world.event(name) > 0);
         assert_eq!(merges, [!sequential; 2]);
         assert_eq!(world.event("levels_max") == 1, sequential);
+    }
+}
+
+/// Of two threads that insert one sequence together, only those runs overlap older ones where one
+/// thread was behind the other.
+#[test]
+fn a_sequential_load_by_two_threads_is_merged_little() {
+    let mut rng = Rng::new(76);
+    let late = |number: u64| if number == 0 { 0 } else { 60 * number - number * 7 % 13 };
+    let together = loaded(&mut rng, b"", |number| {
+        let ahead = (60 * number..60 * (number + 1)).map(|n| 2 * n);
+        ahead.chain((late(number)..late(number + 1)).map(|n| 2 * n + 1)).collect()
+    });
+    // Nodes keep a prefix of the least key of a branch, which distinguishes these.
+    let alike = loaded(&mut rng, &[b'k'; 80], |number| (40 * number..40 * (number + 1)).collect());
+    for (world, prefix) in [(together, 0), (alike, 80)] {
+        let loaded = world.model.len() as u64 * (108 + prefix);
+        let merged = world.event("merged_bytes");
+        assert!(merged < loaded * 3 / 2, "{merged} of {loaded}");
+        assert!(world.event("levels_max") < 8, "{}", world.event("levels_max"));
     }
 }
 
@@ -45,6 +71,45 @@ fn overwriting_does_not_grow_the_tree() {
         assert!(stored < 4 * live, "{stored} bytes for {live}");
     }
     world.check(&mut rng);
+}
+
+/// `space_percent` is obeyed, from its change on.
+#[test]
+fn overwritten_leaves_take_the_space_that_is_allowed() {
+    let mut spaces = Vec::new();
+    for (percent, then) in
+        [(300, None), (160, None), (120, None), (300, Some(120)), (120, Some(120))]
+    {
+        let mut rng = Rng::new(75);
+        let mut world = World::new(SplinterConfig { space_percent: percent, ..tiny() }, 1);
+        world.absorb(uniform(&mut rng, 5000));
+        world.maintain();
+        let keys: Vec<_> = world.model.keys().cloned().collect();
+        let mut most = 0;
+        for round in 0..60 {
+            let pick = |rng: &mut Rng| keys[rng.below(keys.len() as u64) as usize].clone();
+            world.absorb((0..300).map(|_| (pick(&mut rng), value(&mut rng, 92))).collect());
+            if let Some(then) = then.filter(|_| round == 30) {
+                // After an open the share of updates of existing keys is not known at first.
+                world.reopen();
+                world.maintain();
+                if then != percent {
+                    world.tree.set_live_options(LiveOptions::SpacePercent(then as u32));
+                    assert!(world.tree.wants_maintenance());
+                }
+                most = 0;
+            }
+            world.maintain();
+            if round >= 20 && then.is_none_or(|_| round > 31) {
+                most = most.max(world.tree.stats().buffered_bytes);
+            }
+        }
+        world.check(&mut rng);
+        spaces.push(most * 100 / (5000 * 108));
+    }
+    let [high, usual, low, lowered, reopened] = spaces[..] else { unreachable!() };
+    assert!(high > usual + 8 && usual > low + 10, "{spaces:?}");
+    assert!(lowered < low + 5 && reopened < low + 5, "{spaces:?}");
 }
 
 #[test]
