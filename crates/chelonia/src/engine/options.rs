@@ -202,8 +202,9 @@ impl SplinterOptions {
 
     /// Sets the space above which a leaf is merged if all updates are of existing keys, in percent
     /// of its merged branch (110 to 300, default 160): with less, the keyspace takes less space and
-    /// writes more. May be changed later ([`LiveOptions::SpacePercent`]). Updates that have not
-    /// reached a leaf yet take space, too; `docs/engines/splinter.md` has measurements.
+    /// writes more. May be changed later ([`LiveOptions::SpacePercent`]). A small leaf may hold a
+    /// branch of updates all the same, or proportionally less below 160 percent; and updates that
+    /// have not reached a leaf yet take space, too. `docs/engines/splinter.md` has measurements.
     ///
     /// ```
     /// # use chelonia::{EngineOptions, SplinterOptions};

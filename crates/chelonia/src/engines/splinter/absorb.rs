@@ -39,6 +39,8 @@ impl Splinter {
         let version = self.newest();
         self.learn(writer, writer.overlap.after(&self.shared, &version, updates));
         self.count(writer, &version)?;
+        // An absorb needs no survey: if a node cannot be read now, the next plan surveys.
+        let _ = self.survey_if_due(writer, &version);
         let sizes = self.sizes(&version, writer.overlap);
         let root = self.shared.node_cache.load_owned(&version.root)?;
         let output = self.output(work.quota);
@@ -140,7 +142,8 @@ impl Splinter {
         }
         if is_full && unclaimed == 0 {
             // Only a nearly full device lets levels become as many.
-            let text = "nearly full, and all levels of the root are being merged; free space";
+            let text = "the device is nearly full and all levels of the root are being merged: \
+                        free space and retry";
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
         Ok(readable.min(unclaimed))

@@ -56,7 +56,8 @@ impl Splinter {
     pub(super) fn plan_job(&self) -> Result<Option<MergeJob<'_>>> {
         let mut writer = self.writer.lock();
         let version = self.newest();
-        if let Err(error) = self.count(&mut writer, &version) {
+        let counted = self.count(&mut writer, &version);
+        if let Err(error) = counted.and_then(|()| self.survey_if_due(&mut writer, &version)) {
             // Nothing can be merged in a tree with an unreadable node; reads and absorbs report it.
             if error.kind() == ErrorKind::Corrupt {
                 self.wants.store(false, Ordering::SeqCst);

@@ -157,17 +157,22 @@ impl Splinter {
         Output::new(&shared.node_cache, &shared.events, run, quota)
     }
 
-    /// Counts the references of `version`, the newest one, before the first change, and finds the
-    /// merges that are due in it, if all nodes shall be evaluated.
+    /// Counts the references of `version`, the newest one, before the first change.
     fn count(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
         if writer.counts.is_none() {
             writer.counts = Some(Counts::walk(&self.shared.node_cache, &version.root)?);
         }
-        if self.survey_due.swap(false, Ordering::SeqCst) {
-            let surveyed = self.survey(writer, version);
-            surveyed.inspect_err(|_| self.survey_due.store(true, Ordering::SeqCst))?;
-        }
         Ok(())
+    }
+
+    /// Finds the merges that are due in `version`, the newest one, if all nodes shall be evaluated.
+    /// After an error this is still due.
+    fn survey_if_due(&self, writer: &mut Writer, version: &TreeVersion) -> Result<()> {
+        if !self.survey_due.swap(false, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let surveyed = self.survey(writer, version);
+        surveyed.inspect_err(|_| self.survey_due.store(true, Ordering::SeqCst))
     }
 
     /// Notes the share of new keys among the updates.
