@@ -44,6 +44,18 @@ pub fn stopped_by(database: &Database) -> Option<Error> {
     database.handle.core().health.cause()
 }
 
+/// Lets the next job of an engine that does not keep the lock call `act` between its run and its
+/// install, on a database that is stepped.
+pub fn beside_next_job(database: &Database, act: impl FnOnce() + Send + 'static) {
+    *database.handle.core().beside_job.lock() = Some(Box::new(act));
+}
+
+/// Returns what [`beside_next_job`] set and no job has called.
+#[must_use]
+pub fn take_beside_job(database: &Database) -> Option<Box<dyn FnOnce() + Send>> {
+    database.handle.core().beside_job.lock().take()
+}
+
 /// Does what the background does for the log in two intervals without a commit between them, and
 /// what it scrubs meanwhile, on a database that is stepped.
 ///

@@ -59,13 +59,14 @@ impl Overlap {
         if asked == 0 {
             return self;
         }
-        let incoming = updates.bytes_before(updates.len());
-        let held = version.summary.leaf.bytes + version.summary.buffered.bytes;
+        // By entries: short updates may replace long values.
+        let incoming = updates.len() as u64;
+        let held = version.summary.leaf.entries + version.summary.buffered.entries;
         self.mixed(known * WHOLE / asked, incoming, held)
     }
 
-    /// Returns the share after `incoming` bytes, of which a share of `now` has existing keys, were
-    /// absorbed into a tree of `held` bytes.
+    /// Returns the share after `incoming` updates, of which a share of `now` has existing keys, were
+    /// absorbed into a tree of `held` entries.
     fn mixed(self, now: u64, incoming: u64, held: u64) -> Self {
         let Some(before) = self.known else { return Self { known: Some(now) } };
         assert!(before.max(now) <= WHOLE, "a share exceeds the whole");

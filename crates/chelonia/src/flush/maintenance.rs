@@ -170,6 +170,10 @@ impl Core {
         self.counters.jobs_planned.fetch_add(1, Ordering::Relaxed);
         let kept = job.keeps_lock().then_some(partial);
         let ran = self.in_background(|| job.run(&work));
+        #[cfg(any(test, feature = "internals"))]
+        if ran.is_ok() && kept.is_none() {
+            self.act_beside_job();
+        }
         let installed = ran.and_then(|()| {
             let partial = kept.unwrap_or_else(|| keyspace.flush.lock());
             if !can_publish(keyspace, &partial) {
@@ -190,6 +194,15 @@ impl Core {
             self.pacer.wake();
         }
         installed.map(|_| true)
+    }
+
+    /// Calls what a test wants to be done beside a job.
+    #[cfg(any(test, feature = "internals"))]
+    fn act_beside_job(&self) {
+        let act = self.beside_job.lock().take();
+        if let Some(act) = act {
+            act();
+        }
     }
 
     /// Lets the engine of `keyspace` free some space on a nearly full device, within `quota` as it

@@ -244,6 +244,8 @@ fn new_core(
         dropped: Dropped::default(),
         counters: Counters::default(),
         large_unsynced: AtomicBool::new(false),
+        #[cfg(any(test, feature = "internals"))]
+        beside_job: Mutex::default(),
         lock: Mutex::new(None),
     }))
 }

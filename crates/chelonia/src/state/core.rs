@@ -83,6 +83,9 @@ pub struct Core {
     pub counters: Counters,
     /// Large values were written after the last sync of the data file.
     pub large_unsynced: AtomicBool,
+    /// Called once, between run and install of a job that does not keep the lock.
+    #[cfg(any(test, feature = "internals"))]
+    pub beside_job: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Released last; another process may open the database afterwards.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }

@@ -99,8 +99,12 @@ impl Damage {
                 continue;
             }
             // Without its index a run cannot be read.
+            let blocks = match run.blocks_in(&span.to_range()) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Some(part.level)),
+                blocks => blocks?,
+            };
             if self.is_within(run, reference.data_blocks..reference.filter_start())
-                || self.is_within(run, run.blocks_in(&span.to_range())?)
+                || self.is_within(run, blocks)
             {
                 return Ok(Some(part.level));
             }

@@ -17,6 +17,7 @@ use crate::buffer_tree::node::Pivot;
 use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
 use crate::engines::splinter::sizes::Sizes;
+use crate::run::Totals;
 use crate::structure::KeyView;
 
 /// Divisor: a leaf is merged when this part of its entries are tombstones.
@@ -94,8 +95,11 @@ fn leaf_due(
     let pivot = &pivots[index];
     let all = pivot.levels();
     let Some(last) = pivot.parts.last() else { return Ok(None) };
-    let merged: u64 = of_level(pivot, usize::from(last.level));
-    let pending = pending_bytes(pivot);
+    let merged = totals_of(pivot, usize::from(last.level));
+    let mut beside = pivot.pending();
+    beside -= merged;
+    let pending = beside.weight().saturating_add(hidden_beyond(beside, merged, sizes));
+    let merged = merged.weight();
     let by_bytes = pending.saturating_mul(100) / sizes.pending_max(merged);
     let by_levels = all as u64 * 100 / sizes.levels_max() as u64;
     let totals = pivot.pending();
@@ -174,6 +178,18 @@ fn gather_due(
     }))
 }
 
+/// Returns the bytes that `pending` updates of entries with the totals `settled` hide beyond their
+/// own: what tombstones delete, and the longer values that shorter ones replace. Space that weighs
+/// nothing above it is not freed by the weight of what waits there.
+pub(super) fn hidden_beyond(pending: Totals, settled: Totals, sizes: &Sizes) -> u64 {
+    let mean = |totals: Totals| totals.weight() / totals.entries.max(1);
+    let longer = mean(settled).saturating_sub(mean(pending));
+    let values = pending.entries.saturating_sub(pending.tombstones);
+    let updates = values.saturating_mul(100 - sizes.new_percent.min(100)) / 100;
+    let hidden = pending.tombstones.saturating_mul(mean(settled));
+    hidden.saturating_add(updates.saturating_mul(longer)).min(settled.weight())
+}
+
 /// Returns the weight of what a leaf has beside its merged branch, the last level.
 pub(super) fn pending_bytes(leaf: &Pivot) -> u64 {
     let last = leaf.parts.last().map_or(0, |last| of_level(leaf, usize::from(last.level)));
@@ -182,6 +198,11 @@ pub(super) fn pending_bytes(leaf: &Pivot) -> u64 {
 
 /// Returns the weight of one level of a pivot.
 fn of_level(pivot: &Pivot, level: usize) -> u64 {
+    totals_of(pivot, level).weight()
+}
+
+/// Returns the totals of one level of a pivot.
+fn totals_of(pivot: &Pivot, level: usize) -> Totals {
     let parts = pivot.parts.iter().filter(|part| usize::from(part.level) == level);
-    parts.map(|part| part.totals.weight()).sum()
+    Totals::sum(parts.map(|part| part.totals))
 }

@@ -32,15 +32,20 @@ use crate::buffer_tree::node::{Child, HEIGHT_MAX, Node, NodeSlot, Part, Pivot, S
 use crate::buffer_tree::output::{Output, beside_each_other};
 use crate::buffer_tree::span::KeySpan;
 use crate::engines::splinter::claims::Claims;
+use crate::engines::splinter::due::hidden_beyond;
 use crate::engines::splinter::parts::{begin_at, is_ordered, numbered, share, sink};
 use crate::engines::splinter::pending::Changed;
 use crate::engines::splinter::sizes::Sizes;
+use crate::run::Totals;
 use crate::runtime::sync::{Arc, Mutex, Ordering};
 use crate::structure::SharedKey;
 use std::collections::BTreeSet;
 
 /// Number of levels that a node keeps free when parts move into it.
 const LEVELS_FREE: usize = 4;
+
+/// Divisor: parts move down when they hide more than this part of what is below them.
+const HIDDEN_PART: u64 = 4;
 
 /// A node under change.
 pub(super) struct Draft {
@@ -197,7 +202,7 @@ impl Edit<'_> {
         Ok(Some(child))
     }
 
-    /// Moves parts to the children while the node is full [2.4].
+    /// Moves parts to the children while the node is full [2.4], or a pivot hides much below it.
     fn flush(&self, draft: &mut Draft) -> Result<()> {
         if draft.height == 1 {
             return Ok(());
@@ -207,21 +212,29 @@ impl Edit<'_> {
         loop {
             let active: u64 = draft.pivots.iter().map(|pivot| pivot.pending().weight()).sum();
             let is_over = active > self.sizes.node_max();
-            if !is_over && draft.levels() <= self.sizes.levels_max() {
-                return Ok(());
-            }
-            let fullness = |pivot: &Pivot| match is_over {
-                true => pivot.pending().weight(),
-                false => pivot.levels() as u64,
+            let is_high = draft.levels() > self.sizes.levels_max();
+            let fullness = |pivot: &Pivot| match (is_over, is_high) {
+                (true, _) => pivot.pending().weight(),
+                (false, true) => pivot.levels() as u64,
+                (false, false) => u64::from(self.hides_much(pivot)),
             };
             let left = draft.pivots.iter().enumerate().filter(|(_, pivot)| {
                 !pivot.parts.is_empty() && !tried.contains(&*pivot.key.to_bytes())
             });
             let fullest = left.max_by_key(|(_, pivot)| fullness(pivot));
+            let fullest = fullest.filter(|(_, pivot)| fullness(pivot) > 0);
             let Some(index) = fullest.map(|(index, _)| index) else { return Ok(()) };
             tried.insert(draft.pivots[index].key.to_bytes().into_owned());
             self.push(draft, index)?;
         }
+    }
+
+    /// Returns true if the parts of a pivot hide much more below it than they weigh.
+    fn hides_much(&self, pivot: &Pivot) -> bool {
+        let (entries, bytes) = (pivot.settled_entries(), pivot.settled_bytes());
+        let settled = Totals { entries, tombstones: 0, bytes };
+        let hidden = hidden_beyond(pivot.pending(), settled, &self.sizes);
+        hidden > settled.weight() / HIDDEN_PART
     }
 
     /// Moves the parts of pivot `index` to its child; not if that has too many levels.

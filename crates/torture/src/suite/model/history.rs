@@ -3,7 +3,9 @@
 
 use super::setting::{KEYSPACES, Setting};
 use crate::suite::support::{ModelSpace, below, one_of};
-use chelonia::internals::{MemoryDirectory, Rng, unreachable_blocks};
+use chelonia::internals::{
+    MemoryDirectory, Rng, beside_next_job, take_beside_job, unreachable_blocks,
+};
 use chelonia::{
     Database, Durability, EngineKind, Key, Keyspace, LevelOptions, LiveOptions, Result, Snapshot,
     Value,
@@ -153,7 +155,8 @@ impl History {
         match self.below(100) {
             0..45 => self.insert()?,
             45..57 => self.remove()?,
-            57..63 => self.batch()?,
+            57..62 => self.batch()?,
+            62 => self.write_beside_a_job()?,
             63..72 => self.check_gets()?,
             72..80 => self.check_range()?,
             80..83 => self.take_snapshot(),
@@ -212,6 +215,54 @@ impl History {
         }
         let levels = [Durability::Memory, Durability::Process, Durability::Sync];
         batch.commit_with(levels[self.below(3)])
+    }
+
+    /// Writes until a job is under way, and some other keys while it is: memtables are flushed
+    /// between its run and its install.
+    fn write_beside_a_job(&mut self) -> Result<()> {
+        let mut beside = BTreeMap::new();
+        for _ in 0..self.below(60) {
+            let place = (self.space(), self.key());
+            let value = (self.below(3) > 0).then(|| self.value());
+            beside.insert(place, value);
+        }
+        let writes = (0..80).map(|_| (self.space(), self.key(), self.value()));
+        let mut writes: Vec<_> = writes.collect();
+        writes.retain(|(space, key, _)| !beside.contains_key(&(*space, key.clone())));
+        let act = {
+            let opened = |name: &&'static str| (*name, self.keyspace(name));
+            let keyspaces: BTreeMap<_, _> = KEYSPACES.iter().map(opened).collect();
+            let beside = beside.clone();
+            move || {
+                for ((space, key), value) in beside {
+                    match value {
+                        Some(value) => keyspaces[space].insert(&key, &value),
+                        None => keyspaces[space].remove(&key),
+                    }
+                    .unwrap();
+                }
+            }
+        };
+        let mut act: Option<Box<dyn FnOnce() + Send>> = Some(Box::new(act));
+        if self.setting.is_stepped()
+            && let Some(act) = act.take()
+        {
+            beside_next_job(self.database(), act);
+        }
+        for (space, key, value) in writes {
+            self.put(space, key, value)?;
+        }
+        if let Some(act) = act.or_else(|| take_beside_job(self.database())) {
+            act();
+        }
+        for ((space, key), value) in beside {
+            let model = self.model.get_mut(space).unwrap();
+            match value {
+                Some(value) => _ = model.insert(key, value),
+                None => _ = model.remove(&key),
+            }
+        }
+        Ok(())
     }
 
     fn delete_stretch(&mut self) -> Result<()> {

@@ -136,6 +136,11 @@ impl Setting {
         options.filter_bits_per_key(self.filter_bits)
     }
 
+    /// True if the committing thread does the background work.
+    pub fn is_stepped(&self) -> bool {
+        !self.threads
+    }
+
     /// The engine of a keyspace.
     pub fn engine(&self, name: &str) -> EngineKind {
         let place = KEYSPACES.iter().position(|one| *one == name).unwrap_or(0);
@@ -148,7 +153,7 @@ impl Setting {
         let builder = Database::builder("model").memory(self.memory).durability(self.durability);
         let builder = builder.internals(|internals| {
             internals.directory = Some(directory);
-            internals.stepped = !self.threads;
+            internals.stepped = self.is_stepped();
             internals.salt = Some(salt);
             internals.log_segment_bytes = Some(self.log_segment_bytes);
             internals.write_share = self.write_share;

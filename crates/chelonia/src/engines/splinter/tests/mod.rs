@@ -10,6 +10,7 @@ mod life;
 mod reads;
 mod reclaim;
 mod shape;
+mod space;
 
 use crate::base::error::Result;
 use crate::engine::tests::long_keys::{live_with_long_keys, metadata_of_shared_keys};
