@@ -65,8 +65,8 @@ impl Overlap {
         self.mixed(known * WHOLE / asked, incoming, held)
     }
 
-    /// Returns the share after `incoming` updates, of which a share of `now` has existing keys, were
-    /// absorbed into a tree of `held` entries.
+    /// Returns the share after `incoming` updates, of which a share of `now` has existing keys,
+    /// were absorbed into a tree of `held` entries.
     fn mixed(self, now: u64, incoming: u64, held: u64) -> Self {
         let Some(before) = self.known else { return Self { known: Some(now) } };
         assert!(before.max(now) <= WHOLE, "a share exceeds the whole");
