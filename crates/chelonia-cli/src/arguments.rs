@@ -404,6 +404,10 @@ pub struct Tune {
     /// to follow the memory budget
     #[arg(long, value_name = "SIZE", value_parser = parse_distance)]
     pub checkpoint_distance: Option<Distance>,
+    /// Space of a leaf before it is merged, in percent of its merged entries, from 110 to 300: for
+    /// keyspaces of the engine splinter
+    #[arg(long, value_name = "PERCENT")]
+    pub space_percent: Option<u32>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

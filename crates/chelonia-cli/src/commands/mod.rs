@@ -59,14 +59,27 @@ fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspac
     let database = open(&target.place, purpose)?;
     let name = &target.keyspace;
     let place = target.place.path.display().to_string();
-    if purpose == Purpose::Write && !database.keyspaces().contains(name) {
-        let text = format!("there is no keyspace {name:?}");
-        return Err(Failure::Store(place, Error::new(ErrorKind::NotFound, text)));
+    if purpose != Purpose::Create {
+        check_there_is(&database, name).context(place.clone())?;
     }
     let options = KeyspaceOptions::new();
     let options = target.engine.map_or(options.clone(), |engine| options.engine(engine));
     let keyspace = database.keyspace(name, options).context(place)?;
     Ok((database, keyspace))
+}
+
+/// Fails if there is no keyspace of this name.
+fn check_there_is(database: &Database, name: &String) -> chelonia::Result<()> {
+    let names = database.keyspaces();
+    if names.contains(name) {
+        return Ok(());
+    }
+    let listed: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    let rest = match listed.is_empty() {
+        true => "the database has none yet".to_owned(),
+        false => format!("there are {}; choose one with --keyspace", listed.join(", ")),
+    };
+    Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}: {rest}")))
 }
 
 /// Parses a key or value of the command line.

@@ -104,18 +104,24 @@ fn the_checkpoint_distance_is_set_stored_clipped_and_reset() {
     fails(&place.run("tune", &["--checkpoint-distance", "far"]), 2, "size");
     assert!(place.print("tune", &[]).contains("auto"));
     let set = place.print("tune", &["--checkpoint-distance", "4MB"]);
-    assert!(set.contains("4.0 MiB") && !set.contains("clips"), "{set}");
+    assert!(set.contains("4.0 MiB") && !set.contains("at most"), "{set}");
     let read = |memory| {
         let json = place.print("tune", &["--json", "--memory", memory]);
         serde_json::from_str::<serde_json::Value>(&json).unwrap()
     };
     assert_eq!(read("1GB")["checkpoint_distance_bytes"], 4 << 20);
     place.print("tune", &["--checkpoint-distance", "64MB"]);
-    assert!(place.print("tune", &["--memory", "64MB"]).contains("clips"));
+    assert!(place.print("tune", &["--memory", "64MB"]).contains("at most"));
     assert_eq!(read("1GB")["checkpoint_distance_set_bytes"], 64 << 20);
     assert_eq!(read("1GB")["checkpoint_distance_bytes"], 64 << 20);
     assert!(read("64MB")["checkpoint_distance_bytes"].as_u64().unwrap() < 30 << 20);
     place.print("tune", &["--checkpoint-distance", "auto"]);
+    fails(&place.run("tune", &["--space-percent", "130"]), 2, "has no option space_percent");
+    place.print("put", &["key", "value", "-k", "s", "--engine", "splinter"]);
+    fails(&place.run("tune", &["-k", "s", "--space-percent", "90"]), 2, "from 110 to 300");
+    place.print("tune", &["-k", "s", "--space-percent", "130"]);
+    let kept = place.print("tune", &["-k", "s"]);
+    assert!(kept.contains("space percent") && kept.contains("130"), "{kept}");
     assert!(read("64MB")["checkpoint_distance_set_bytes"].is_null());
 }
 

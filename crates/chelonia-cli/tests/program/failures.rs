@@ -110,7 +110,9 @@ fn errors_name_the_cause_once() {
     place.print("put", &["key", "value"]);
     for (command, key) in [("get", "key"), ("delete", "key")] {
         let none = errors(&place.run(command, &[key, "-k", "none"]));
-        assert_eq!(none, at(&database, "there is no keyspace \"none\""), "{command}");
+        let text =
+            "there is no keyspace \"none\": there are \"default\"; choose one with --keyspace";
+        assert_eq!(none, at(&database, text), "{command}");
     }
 }
 

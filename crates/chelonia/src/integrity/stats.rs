@@ -200,7 +200,7 @@ pub struct KeyspaceStats {
     /// Versions of the keyspace in use: the newest, and those of snapshots, iterators and the last
     /// checkpoint.
     pub versions_held: usize,
-    /// True if the engine has background work to do.
+    /// True if the engine has background work to do; never if the database is open read-only.
     pub maintenance_pending: bool,
     /// Bytes to be rewritten by background work (compaction debt). Writers are delayed as it grows.
     pub debt_bytes: u64,
@@ -335,7 +335,7 @@ impl Core {
             flushes: keyspace.flushed.memtables(),
             flushed_bytes: keyspace.flushed.bytes(),
             versions_held: keyspace.lifetimes.held(),
-            maintenance_pending: keyspace.engine.wants_maintenance(),
+            maintenance_pending: !self.read_only && keyspace.engine.wants_maintenance(),
             debt_bytes: keyspace.engine.debt_bytes(),
             engine_stats: keyspace.engine.stats(),
         }
