@@ -99,13 +99,16 @@ impl Damage {
                 continue;
             }
             // Without its index a run cannot be read.
-            let blocks = match run.blocks_in(&span.to_range()) {
-                Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(Some(part.level)),
-                blocks => blocks?,
+            if self.is_within(run, reference.data_blocks..reference.filter_start()) {
+                return Ok(Some(part.level));
+            }
+            let is_unreadable = match run.blocks_in(&span.to_range()) {
+                Ok(blocks) => self.is_within(run, blocks),
+                // A block of the index that no pass has met yet.
+                Err(error) if error.kind() == ErrorKind::Corrupt => true,
+                Err(error) => return Err(error),
             };
-            if self.is_within(run, reference.data_blocks..reference.filter_start())
-                || self.is_within(run, blocks)
-            {
+            if is_unreadable {
                 return Ok(Some(part.level));
             }
         }
