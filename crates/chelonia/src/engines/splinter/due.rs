@@ -95,11 +95,8 @@ fn leaf_due(
     let pivot = &pivots[index];
     let all = pivot.levels();
     let Some(last) = pivot.parts.last() else { return Ok(None) };
-    let merged = totals_of(pivot, usize::from(last.level));
-    let mut beside = pivot.pending();
-    beside -= merged;
-    let pending = beside.weight().saturating_add(hidden_beyond(beside, merged, sizes));
-    let merged = merged.weight();
+    let merged: u64 = of_level(pivot, usize::from(last.level));
+    let pending = pending_bytes(pivot, sizes);
     let by_bytes = pending.saturating_mul(100) / sizes.pending_max(merged);
     let by_levels = all as u64 * 100 / sizes.levels_max() as u64;
     let totals = pivot.pending();
@@ -190,10 +187,14 @@ pub(super) fn hidden_beyond(pending: Totals, settled: Totals, sizes: &Sizes) -> 
     hidden.saturating_add(updates.saturating_mul(longer)).min(settled.weight())
 }
 
-/// Returns the weight of what a leaf has beside its merged branch, the last level.
-pub(super) fn pending_bytes(leaf: &Pivot) -> u64 {
-    let last = leaf.parts.last().map_or(0, |last| of_level(leaf, usize::from(last.level)));
-    leaf.pending().weight().saturating_sub(last)
+/// Returns the weight of what a leaf has beside its merged branch, the last level, and of what that
+/// hides beyond its own: what a merge may free.
+pub(super) fn pending_bytes(leaf: &Pivot, sizes: &Sizes) -> u64 {
+    let last = leaf.parts.last();
+    let merged = last.map_or_else(Totals::default, |last| totals_of(leaf, usize::from(last.level)));
+    let mut beside = leaf.pending();
+    beside -= merged;
+    beside.weight().saturating_add(hidden_beyond(beside, merged, sizes))
 }
 
 /// Returns the weight of one level of a pivot.

@@ -219,15 +219,14 @@ impl Splinter {
         let mut writer = self.writer.lock();
         let version = self.newest();
         self.count(&mut writer, &version)?;
+        let sizes = self.sizes(&version, writer.overlap);
         let mut leaves: Vec<(u64, NodeKey, usize)> = Vec::new();
         walk_nodes(&self.shared.node_cache, &version.root, &mut None, &mut |_, node: &Node| {
             for (index, pivot) in node.pivots.iter().enumerate() {
-                let totals = pivot.pending();
-                if node.height == 1 && (pivot.levels() > 1 || totals.tombstones > 0) {
+                let has_tombstones = pivot.pending().tombstones > 0;
+                if node.height == 1 && (pivot.levels() > 1 || has_tombstones) {
                     let key = node.pivots[0].key.to_bytes().into_owned();
-                    // A tombstone frees about as much as an entry takes.
-                    let freed = totals.tombstones * (totals.weight() / totals.entries.max(1));
-                    leaves.push((pending_bytes(pivot) + freed, (1, key), index));
+                    leaves.push((pending_bytes(pivot, &sizes), (1, key), index));
                 }
             }
             Ok(())
@@ -240,7 +239,6 @@ impl Splinter {
             let span = node.span_of(index, upper.as_ref().map(SharedKey::view));
             if !self.claims.meets(1, span) && !writer.damage.sticks(pivot, span)? {
                 let due = Due { pivots: vec![index], levels: pivot.levels(), whole: true, bytes };
-                let sizes = self.sizes(&version, writer.overlap);
                 return Ok(Some(self.job(node, upper, due, sizes)));
             }
         }
