@@ -68,16 +68,24 @@ fn open_keyspace(target: &Target, purpose: Purpose) -> Result<(Database, Keyspac
     Ok((database, keyspace))
 }
 
+/// Most names of keyspaces in an error.
+const LISTED_MAX: usize = 10;
+
 /// Fails if there is no keyspace of this name.
 fn check_there_is(database: &Database, name: &String) -> chelonia::Result<()> {
     let names = database.keyspaces();
     if names.contains(name) {
         return Ok(());
     }
-    let listed: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    let listed: Vec<String> =
+        names.iter().take(LISTED_MAX).map(|name| format!("{name:?}")).collect();
+    let more = match names.len() - listed.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
     let rest = match listed.is_empty() {
         true => "the database has none yet".to_owned(),
-        false => format!("there are {}; choose one with --keyspace", listed.join(", ")),
+        false => format!("there are {}{more}; choose one with --keyspace", listed.join(", ")),
     };
     Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}: {rest}")))
 }

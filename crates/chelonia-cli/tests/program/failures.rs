@@ -114,6 +114,11 @@ fn errors_name_the_cause_once() {
             "there is no keyspace \"none\": there are \"default\"; choose one with --keyspace";
         assert_eq!(none, at(&database, text), "{command}");
     }
+    for number in 0..11 {
+        place.print("put", &["key", "value", "-k", &format!("a{number}")]);
+    }
+    let none = errors(&place.run("get", &["key", "-k", "none"]));
+    assert!(none.contains("\"a8\" and 2 more; choose") && !none.contains("default"), "{none}");
 }
 
 #[test]
