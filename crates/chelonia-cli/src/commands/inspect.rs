@@ -60,8 +60,7 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
     if arguments.json {
         let mut all: Map<String, Value> =
             sections.iter().map(|(name, section)| ((*name).to_owned(), object(section))).collect();
-        let keyspaces: Vec<Value> =
-            stats.keyspaces.iter().map(|keyspace| object(&of_keyspace(keyspace))).collect();
+        let keyspaces: Vec<Value> = stats.keyspaces.iter().map(keyspace_object).collect();
         all.insert("keyspaces".to_owned(), Value::from(keyspaces));
         writeln!(out, "{}", Value::from(all))?;
         return Ok(out.flush()?);
@@ -75,8 +74,21 @@ pub fn stats(arguments: &Inspect) -> Result<()> {
         // The name may contain control characters, and this may be a terminal.
         writeln!(out, "keyspace {}", Form::Text.write(keyspace.name.as_bytes()))?;
         table(&of_keyspace(keyspace)[1..]).write(&mut out, "  ")?;
+        let mut events = events(keyspace);
+        events.retain(|(_, statistic)| !matches!(statistic, Statistic::Count(0)));
+        if !events.is_empty() {
+            writeln!(out, "  events, since this open")?;
+            table(&events).write(&mut out, "    ")?;
+        }
     }
     Ok(out.flush()?)
+}
+
+/// A keyspace, with its events in an object of their own: an event may be named as a statistic.
+fn keyspace_object(keyspace: &KeyspaceStats) -> Value {
+    let mut all = object(&of_keyspace(keyspace));
+    all["events"] = object(&events(keyspace));
+    all
 }
 
 fn object(section: &[(&'static str, Statistic)]) -> Value {
@@ -198,7 +210,7 @@ fn scrub(stats: &Stats) -> Section {
 
 fn of_keyspace(stats: &KeyspaceStats) -> Section {
     let tree = &stats.engine_stats;
-    let mut section = vec![
+    vec![
         ("name", Statistic::Word(stats.name.clone())),
         ("engine", Statistic::Word(stats.engine.to_owned())),
         ("memtable_bytes", Statistic::Bytes(stats.memtable_bytes)),
@@ -219,9 +231,12 @@ fn of_keyspace(stats: &KeyspaceStats) -> Section {
         ("run_written_bytes", Statistic::Bytes(tree.run_bytes_written)),
         ("node_written_bytes", Statistic::Bytes(tree.node_bytes_written)),
         ("merge_read_bytes", Statistic::Bytes(tree.merge_bytes_read)),
-    ];
-    section.extend(tree.events.iter().map(|(name, count)| (*name, Statistic::Count(*count))));
-    section
+    ]
+}
+
+fn events(stats: &KeyspaceStats) -> Section {
+    let events = stats.engine_stats.events.iter();
+    events.map(|(name, count)| (*name, Statistic::Count(*count))).collect()
 }
 
 /// `checkpoint`
@@ -275,10 +290,15 @@ mod tests {
         let groups =
             ["memory", "io", "disk", "commits", "scans", "background", "scrub", "keyspaces"].len()
                 + ["engine_stats", "events"].len() * stats.keyspaces.len();
-        let events: usize = stats.keyspaces.iter().map(|one| one.engine_stats.events.len()).sum();
         let printed = sections(&stats).iter().map(|(_, section)| section.len()).sum::<usize>()
             + stats.keyspaces.iter().map(|one| of_keyspace(one).len()).sum::<usize>();
-        assert_eq!(printed, named - groups + events);
+        assert_eq!(printed, named - groups);
+        for one in &stats.keyspaces {
+            let printed = &keyspace_object(one)["events"];
+            let events = &one.engine_stats.events;
+            assert_eq!(printed.as_object().map(Map::len), Some(events.len()));
+            assert!(events.iter().all(|(name, count)| printed[*name] == json!(count)));
+        }
         let oldest = stats.background.oldest_pinned_seqno;
         assert!(oldest.is_some());
         let sections = sections(&stats);

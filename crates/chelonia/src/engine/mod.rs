@@ -341,7 +341,8 @@ pub struct EngineStats {
     pub node_bytes_written: u64,
     /// Bytes read by merges.
     pub merge_bytes_read: u64,
-    /// Event counts by name, in a fixed order: splits, joins, flushes, ...
+    /// Event counts by name, in a fixed order: splits, joins, flushes, ... They are described in
+    /// `docs/engines/events.md`.
     pub events: Vec<(&'static str, u64)>,
 }
 

@@ -13,6 +13,7 @@ mod damage;
 mod double_open;
 mod dump;
 mod epochs;
+mod events;
 mod faults;
 mod fork;
 mod hostile_sizes;
